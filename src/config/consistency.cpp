@@ -1,6 +1,9 @@
 #include "consistency.h"
 
+#include <algorithm>
 #include <set>
+
+#include "lora_train/base/text.h"
 
 namespace lora_train {
 namespace {
@@ -151,6 +154,17 @@ void check_compute(const Check& check) {
                 "mlp_tile_tokens: auto or off.");
 }
 
+void check_target_gpu(const Check& check, const ProfileSources& sources) {
+  const std::string& target = check.profile.run.target_gpu;
+  if (target.empty() || !sources.gpu_names) return;
+  const std::vector<std::string> names = sources.gpu_names();
+  const auto is_target = [&](const std::string& name) { return lower_case(name) == lower_case(target); };
+  if (std::ranges::any_of(names, is_target)) return;
+  const std::string nearest = nearest_name(target, names);
+  check.mistake("target_gpu", "got \"" + target + "\", expected a GPU of configs/gpus.json: " + join(names) + "." +
+                                  (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
+}
+
 }  // namespace
 
 void check_consistency(const LoadedProfile& loaded, const ProfileSources& sources,
@@ -162,6 +176,7 @@ void check_consistency(const LoadedProfile& loaded, const ProfileSources& source
   check_adapter(check);
   check_evaluation(check);
   check_compute(check);
+  check_target_gpu(check, sources);
 }
 
 }  // namespace lora_train

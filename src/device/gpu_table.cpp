@@ -6,6 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train::device {
 namespace {
@@ -91,6 +92,20 @@ std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
     table.push_back(gpu);
   }
   return table;
+}
+
+const GpuFacts* find_gpu(const std::vector<GpuFacts>& table, const std::string& name) {
+  const std::string lower = lower_case(name);
+  const auto found = std::ranges::find_if(table, [&](const GpuFacts& gpu) {
+    return lower_case(gpu.name) == lower || lower_case(gpu.device_name) == lower;
+  });
+  return found == table.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> gpu_names(const std::vector<GpuFacts>& table) {
+  std::vector<std::string> names;
+  for (const GpuFacts& gpu : table) names.push_back(gpu.name);
+  return names;
 }
 
 std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more) {

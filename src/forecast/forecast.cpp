@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <tuple>
 
+#include "calibration.h"
+#include "data_load.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -14,159 +15,29 @@
 #include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
 #include "lora_train/data/run_plan.h"
+#include "lora_train/metrics/host_memory.h"
 #include "lora_train/model/known_shapes.h"
 #include "lora_train/optim/optimizer.h"
-#include "lora_train/storage/model_weights.h"
+#include "lora_train/planner/host_plan.h"
+#include "lora_train/planner/target_gpu.h"
+#include "model_source.h"
 #include "step_time.h"
 
 namespace lora_train::forecast {
 namespace {
 
-constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;  // of CUDA, on a GPU that does nothing else
-constexpr std::int64_t kHostBytes = std::int64_t{64} << 30;      // page-locked memory that a rank may take
-constexpr double kUsualShare = 0.85;                             // of the limit, that a step is expected to reach
+constexpr double kUsualShare = 0.85;  // of the limit, that a step is expected to reach
 constexpr double kMostShare = 0.97, kLeastShare = 0.65, kLeastMeasuredShare = 0.78;
-constexpr double kPackedShare = 0.98;  // of a row, with documents of stated lengths
-constexpr double kGiB = 1 << 30;
-
-bool has_weights(const std::filesystem::path& folder) {
-  const auto is_weights = [](const auto& entry) { return entry.path().extension() == ".safetensors"; };
-  return std::any_of(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator(), is_weights);
-}
+constexpr std::int64_t kTokenizerBytes = 310;  // a token of the vocabulary: 46 MiB for Qwen2.5
 
 /// The model, from a folder that needs no weights, or from a known shape.
 runtime::ModelFiles open_files(const ForecastRequest& request) {
+  if (request.shape.empty()) return open_model_files(request.profile.model);
   runtime::ModelFiles files;
-  if (!request.shape.empty()) {
-    files.config = model::known_shape(request.shape);
-    files.base = runtime::base_storage(request.profile.model, files.config);
-    return files;
-  }
-  files = runtime::open_model_without_weights(request.profile.model);
-  const auto& folder = files.resolved.folder;
-  if (has_weights(folder)) {
-    files.base = runtime::base_storage(request.profile.model, files.config, storage::open_model_weights(folder));
-  } else if (files.config.quantization.method == model::QuantMethod::kNone) {
-    files.base = runtime::base_storage(request.profile.model, files.config);
-  } else {
-    throw FormatError(folder.string(), "is quantised (" + files.config.quantization.description +
-                                           "), and which of its linears are, only its weights say; they are not there");
-  }
+  files.config = model::known_shape(request.shape);
+  files.base = runtime::base_storage(request.profile.model, files.config);
   return files;
 }
-
-/// How many there are, what a step has on average over all ranks, and the rank that has most of it.
-struct Steps {
-  std::int64_t count = 0;
-  double of_epoch = 0, tokens = 0, most_rows = 0, most_tokens = 0;
-};
-
-/// The data of a run, read or stated.
-class Load {
- public:
-  Load(const ForecastRequest& request, const runtime::ModelFiles& files) {
-    facts_.are_stated = request.num_documents > 0;
-    if (facts_.are_stated) {
-      state(request);
-    } else {
-      read(request.profile, files);
-    }
-  }
-
-  const DataFacts& facts() const { return facts_; }
-
-  std::int64_t rows_of_rank(const Profile& profile, std::int64_t num_ranks) const {
-    if (!profile.packs_documents()) return 0;
-    const data::BatchSizes sizes =
-        data::resolve_batch_sizes(profile.schedule, facts_.max_seq_len, data::kAutoMicroBatchTokens, num_ranks);
-    if (!facts_.are_stated) return plan_of(profile, sizes, num_ranks).most_rows_of_rank();
-    return std::llround(std::ceil(rows_of(profile, static_cast<double>(ceil_div(sizes.global, num_ranks)))));
-  }
-
-  Steps steps_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
-    const bool has_documents = profile.packs_documents();
-    Steps steps;
-    double rows = 0, documents = 0;  // of a step
-    if (facts_.are_stated) {
-      const auto all = static_cast<double>(facts_.num_documents);
-      const double units = has_documents ? all : rows_of(profile, all);
-      const double of_epoch = steps.of_epoch = std::ceil(units / static_cast<double>(sizes.global));
-      const double epochs = profile.schedule.num_epochs.value_or(std::numeric_limits<double>::infinity());
-      const std::int64_t most = profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max());
-      steps.count = std::llround(std::min(std::ceil(epochs * of_epoch), static_cast<double>(most)));
-      steps.tokens = static_cast<double>(facts_.num_tokens) / of_epoch;
-      documents = all / of_epoch;
-      rows = rows_of(profile, documents);
-    } else {
-      const data::RunPlan& plan = plan_of(profile, sizes, num_ranks);
-      steps.count = plan.total_steps();
-      steps.of_epoch = static_cast<double>(plan.steps_of_first_epoch());
-      steps.tokens = plan.tokens_per_step();
-      documents = plan.documents_per_step();
-      rows = plan.rows_per_step();
-    }
-    const auto ranks = static_cast<double>(num_ranks);
-    const double units = has_documents ? documents : rows;  // what is dealt to the ranks
-    const double most_units = std::ceil(units / ranks - 1e-9);
-    steps.most_tokens = steps.tokens * std::min(1.0, most_units / units);
-    steps.most_rows = !has_documents      ? most_units
-                      : facts_.are_stated ? rows_of(profile, most_units)
-                                          : std::ceil(rows / ranks);
-    return steps;
-  }
-
- private:
-  /// The GPUs share it: micro-batches, in which they differ, change none of its figures.
-  const data::RunPlan& plan_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
-    const auto key = std::tuple(profile.data.packing, sizes.global, num_ranks);
-    auto found = plans_.find(key);
-    if (found == plans_.end())
-      found = plans_.emplace(key, data::plan_run(profile, prepared_, sizes, {0, num_ranks})).first;
-    return found->second;
-  }
-
-  void state(const ForecastRequest& request) {
-    const std::int64_t length = request.tokens_per_document;
-    facts_.num_documents = request.num_documents;
-    facts_.num_tokens = facts_.num_supervised = request.num_documents * length;
-    facts_.max_seq_len = request.profile.data.max_seq_len.value_or(ceil_div(length, std::int64_t{64}) * 64);
-    if (length > facts_.max_seq_len)
-      throw ConfigError("--tokens-per-document", "is " + std::to_string(length) +
-                                                     ", more than max_seq_len: " + std::to_string(facts_.max_seq_len));
-    facts_.keys_per_query = (static_cast<double>(length) + 1) / 2;
-  }
-
-  void read(const Profile& profile, const runtime::ModelFiles& files) {
-    prepared_ = data::prepare_data(profile.data, runtime::data_context(profile, files), true);
-    const data::DocumentStore& store = prepared_.train;
-    facts_.num_documents = static_cast<std::int64_t>(store.size());
-    facts_.num_tokens = store.total_tokens();
-    facts_.num_supervised = store.total_supervised();
-    facts_.max_seq_len = prepared_.max_seq_len;
-    double keys = 0;
-    for (std::size_t i = 0; i < store.size(); ++i) {
-      const auto length = static_cast<double>(store.num_tokens(i));
-      keys += length * (length + 1) / 2;
-    }
-    facts_.keys_per_query = keys / static_cast<double>(std::max<std::int64_t>(1, facts_.num_tokens));
-    for (const auto& eval : prepared_.evals) facts_.num_eval_tokens += eval.store.total_tokens();
-  }
-
-  /// Of documents of stated lengths.
-  double rows_of(const Profile& profile, double documents) const {
-    if (!profile.data.packing) return documents;
-    const double tokens =
-        static_cast<double>(facts_.num_tokens) / static_cast<double>(facts_.num_documents) * documents;
-    const double length = static_cast<double>(facts_.max_seq_len);
-    const double fitting =
-        std::floor(length * static_cast<double>(facts_.num_documents) / static_cast<double>(facts_.num_tokens));
-    return std::max({1.0, documents / std::max(1.0, fitting), tokens / (kPackedShare * length)});
-  }
-
-  data::PreparedData prepared_;
-  mutable std::map<std::tuple<bool, std::int64_t, std::int64_t>, data::RunPlan> plans_;  ///< each keeps an epoch
-  DataFacts facts_;
-};
 
 /// "full", or "full, then off" where the last layers keep more than the first.
 std::string in_words(const std::vector<model::Recompute>& modes) {
@@ -176,11 +47,6 @@ std::string in_words(const std::vector<model::Recompute>& modes) {
     text += std::string(text.empty() ? "" : ", then ") + model::to_string(modes[i]);
   }
   return text;
-}
-
-std::int64_t memory_limit(const device::GpuFacts& gpu) {
-  const auto total = static_cast<std::int64_t>(gpu.memory_gib * kGiB);
-  return planner::memory_budget(total, total - kContextBytes);
 }
 
 /// How often a run evaluates.
@@ -198,57 +64,60 @@ double num_evaluations(const Profile& profile, const Steps& planned) {
 /// A run on some GPUs.
 class Case {
  public:
-  Case(const Profile& profile, const runtime::ModelFiles& files, const model::BaseStorage& base, const Load& load)
+  Case(const Profile& profile, const runtime::ModelFiles& files, const model::BaseStorage& base, const DataLoad& load,
+       const Calibrations& calibrations)
       : profile_(profile),
         files_(files),
         base_(base),
         load_(load),
+        calibrations_(calibrations),
         adapters_(runtime::choose_adapters(profile, files).specs) {}
 
   Forecast on(const device::GpuFacts& gpu, int num_gpus) const {
-    const planner::RunFacts facts = facts_for(profile_, gpu, num_gpus);
+    if (gpu.is_cpu) return on_this_cpu(gpu);
+    const planner::RunFacts facts = planner::facts_on(facts_for(num_gpus), gpu);
     Forecast result{.gpu = gpu.name, .num_gpus = num_gpus, .memory_limit = facts.memory_bytes};
     try {
-      fill(facts, planner::decide(facts), gpu, result);
+      const planner::RunSpec spec = planner::decide(facts);
+      fill(facts, spec, spec.memory, gpu, result);
     } catch (const DeviceError&) {
       result.fits = false;
-      const Profile smallest = smallest_profile();
-      planner::RunFacts unlimited = facts_for(smallest, gpu, num_gpus);
-      unlimited.memory_bytes = unlimited.host_bytes = std::numeric_limits<std::int64_t>::max() / 2;
-      fill(unlimited, planner::decide(unlimited), gpu, result);
+      result.ways_to_fit = planner::ways_to_fit(facts);
+      const planner::RunSpec spec = planner::decide_smallest(facts);
+      fill(facts, spec, spec.memory, gpu, result);
     }
     return result;
   }
 
  private:
-  planner::RunFacts facts_for(const Profile& profile, const device::GpuFacts& gpu, int num_gpus) const {
-    planner::RunFacts facts{profile, files_.config, adapters_, load_.facts().max_seq_len,
+  Forecast on_this_cpu(const device::GpuFacts& cpu) const {
+    planner::RunFacts facts = facts_for(1);
+    const std::int64_t available = metrics::available_host_memory();
+    facts.host_bytes = facts.memory_bytes = available / 2;  // as the run does
+    Forecast result{.gpu = cpu.name, .memory_limit = available};
+    const planner::RunSpec spec = planner::decide(facts);
+    const planner::HostPlan plan =
+        planner::plan_host(planner::memory_case(facts, spec), load_.largest_micro_batch(profile_, spec));
+    fill(facts, spec, plan.run, cpu, result);
+    const std::int64_t vocabulary = files_.tokenizer ? files_.tokenizer->vocab_size() : 0;
+    result.memory.program = plan.checkpoint_copy + plan.program + vocabulary * kTokenizerBytes;
+    result.fits = result.memory.total() <= available;
+    return result;
+  }
+
+  planner::RunFacts facts_for(int num_gpus) const {
+    planner::RunFacts facts{profile_, files_.config, adapters_, load_.facts().max_seq_len,
                             load_.facts().num_eval_tokens > 0};
-    facts.rows_of_rank = load_.rows_of_rank(profile, num_gpus);
+    facts.rows_of_rank = load_.rows_of_rank(profile_, num_gpus);
     facts.num_ranks = num_gpus;
-    facts.is_cuda = true;
-    facts.memory_bytes = memory_limit(gpu);
-    facts.host_bytes = kHostBytes;
-    facts.num_multiprocessors = gpu.num_multiprocessors;
     facts.base = base_;
     return facts;
   }
 
-  /// Where nothing fits: what needs least, without giving up what the profile asks for.
-  Profile smallest_profile() const {
-    Profile profile = profile_;
-    if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = 1;
-    if (profile.run.gradient_checkpointing == GradientCheckpointing::kAuto)
-      profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
-    if (!profile.model.decoded_layers) profile.model.decoded_layers = 0;
-    return profile;
-  }
-
-  static MemoryParts parts_of(const planner::RunFacts& facts, const planner::RunSpec& spec,
+  static MemoryParts parts_of(const planner::RunFacts& facts, const planner::MemoryPlan& plan,
                               const model::ModelShape& shape, std::int64_t num_parameters) {
     const std::int64_t element_bytes = runtime::compute_bytes(facts.profile.model.precision);
     const std::int64_t stored = model::weight_bytes(facts.config, shape, element_bytes, facts.base, 0);
-    const planner::MemoryPlan& plan = spec.memory;
     MemoryParts parts;
     parts.weights = std::min(stored, plan.weights);
     parts.quantization = plan.weights - parts.weights;
@@ -259,8 +128,8 @@ class Case {
     return parts;
   }
 
-  void fill(const planner::RunFacts& facts, const planner::RunSpec& spec, const device::GpuFacts& gpu,
-            Forecast& result) const {
+  void fill(const planner::RunFacts& facts, const planner::RunSpec& spec, const planner::MemoryPlan& memory,
+            const device::GpuFacts& gpu, Forecast& result) const {
     const auto num_ranks = static_cast<double>(result.num_gpus);
     const Steps steps = load_.steps_of(facts.profile, spec.sizes(), result.num_gpus);
     const DataFacts& data = load_.facts();
@@ -283,27 +152,66 @@ class Case {
         (data.num_eval_tokens > 0 ? num_evaluations(profile_, steps) * least_evaluation_s(facts, rates, evaluation)
                                   : 0);
     const double sums_s = static_cast<double>(steps.count) * sum_s;
-    const auto hours_at = [&](double share) { return (least_s / share + sums_s) / 3600; };
     result.is_measured = !rates.is_assumed();
-    result.memory = parts_of(facts, spec, shape, num_parameters);
+    result.checkpoint_bytes = memory.parameters - num_parameters * static_cast<std::int64_t>(sizeof(float));
+    result.memory = parts_of(facts, memory, shape, num_parameters);
     result.micro_batch_size = spec.micro_batch_size;
     result.global_batch_size = spec.global_batch_size;
     result.num_steps = steps.count;
     result.recompute = in_words(spec.recompute);
-    result.step_s = step_s / kUsualShare + sum_s;
+    const double usual_s = least_s / kUsualShare + sums_s;
+    const Calibration* const calibration = calibrations_.find(gpu.name, profile_.model.precision);
+    const double factor = calibration != nullptr ? calibration->factor : 1;
+    result.num_past_runs = calibration != nullptr ? calibration->num_runs : 0;
+    result.step_s = factor * (step_s / kUsualShare + sum_s);
     result.tokens_per_s = steps.tokens / result.step_s;
-    result.hours = hours_at(kUsualShare);
-    result.hours_low = hours_at(kMostShare);
-    result.hours_high = hours_at(result.is_measured ? kLeastMeasuredShare : kLeastShare);
-    result.cost_usd = result.hours * gpu.price_per_hour * num_ranks;
+    result.hours = factor * usual_s / 3600;
+    if (calibration != nullptr) {
+      result.hours_low = calibration->low * usual_s / 3600;
+      result.hours_high = calibration->high * usual_s / 3600;
+    } else {
+      const double least_share = result.is_measured ? kLeastMeasuredShare : kLeastShare;
+      result.hours_low = (least_s / kMostShare + sums_s) / 3600;
+      result.hours_high = (least_s / least_share + sums_s) / 3600;
+    }
+    const double price = gpu.is_cpu ? profile_.run.gpu_price_per_hour.value_or(0) : gpu.price_per_hour;
+    result.cost_usd = result.hours * price * num_ranks;
   }
 
   const Profile& profile_;
   const runtime::ModelFiles& files_;
   const model::BaseStorage& base_;
-  const Load& load_;
+  const DataLoad& load_;
+  const Calibrations& calibrations_;
   std::vector<model::AdapterSpec> adapters_;
 };
+
+/// Compares past runs on GPUs of the request with what would have been planned for them.
+Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>& notes) {
+  Calibrations calibrations;
+  for (const PastRun& run : request.past_runs) {
+    throw_if_stop_requested();
+    const auto gpu = std::ranges::find_if(request.gpus, [&](const device::GpuFacts& known) {
+      return run.gpu.empty() ? known.is_cpu : known.device_name == run.gpu;
+    });
+    if (gpu == request.gpus.end()) {
+      notes.push_back(run.folder + ": not used, it ran on " + (run.gpu.empty() ? "a CPU" : run.gpu));
+      continue;
+    }
+    try {
+      const runtime::ModelFiles files = open_model_files(run.profile.model);
+      const DataLoad load({.profile = run.profile}, files);
+      const Forecast planned = Case(run.profile, files, files.base, load, {}).on(*gpu, run.num_gpus);
+      const double ratio = planned.tokens_per_s / run.tokens_per_s;
+      calibrations.add(gpu->name, run.profile.model.precision, ratio);
+      notes.push_back(run.folder + string_printf(": took %.2f times what the plan says of %d x %s without past runs",
+                                                 ratio, run.num_gpus, gpu->name.c_str()));
+    } catch (const Error& error) {
+      notes.push_back(run.folder + ": not used: " + error.what());
+    }
+  }
+  return calibrations;
+}
 
 /// What people ask for, one setting at a time.
 std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile) {
@@ -350,12 +258,13 @@ const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::ve
 
 ForecastResult make_forecast(const ForecastRequest& request) {
   const runtime::ModelFiles files = open_files(request);
-  const Load load(request, files);
+  const DataLoad load(request, files);
   model::check_rope_supported(files.config, load.facts().max_seq_len);
   ForecastResult result{.model = describe(files.config), .data = load.facts()};
-  const Case given(request.profile, files, files.base, load);
+  const Calibrations calibrations = calibrate(request, result.notes);
+  const Case given(request.profile, files, files.base, load, calibrations);
   for (const device::GpuFacts& gpu : request.gpus) {
-    for (const int count : request.counts) {
+    for (const int count : gpu.is_cpu ? std::vector{1} : request.counts) {
       throw_if_stop_requested();
       result.rows.push_back(given.on(gpu, count));
     }
@@ -369,7 +278,7 @@ ForecastResult make_forecast(const ForecastRequest& request) {
       if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone)
         continue;  // decided by the folder
       const model::BaseStorage base = keeps_base ? files.base : runtime::base_storage(profile.model, files.config);
-      variant.forecast = Case(profile, files, base, load).on(*gpu, 1);
+      variant.forecast = Case(profile, files, base, load, calibrations).on(*gpu, 1);
     } catch (const ConfigError&) {  // such as a batch_unit without a number
     }
     result.variants.push_back(std::move(variant));

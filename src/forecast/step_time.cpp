@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lora_train/base/error.h"
 #include "lora_train/bench/rates_file.h"
 #include "lora_train/bench/step_limits.h"
 #include "lora_train/model/base_weights.h"
@@ -57,14 +58,28 @@ double decode_bytes(const planner::RunFacts& facts, const planner::RunSpec& spec
   return left * (whole + packed);
 }
 
+/// Bytes of a trained weight beside its update: the fp32 gradient is zeroed, summed into by each micro-batch and read for the norm,
+/// and the weight is copied to the compute dtype.
+double weight_gradient_bytes(double num_micro_batches, std::int64_t element_bytes) {
+  constexpr double kFloat = sizeof(float);
+  return kFloat + 2 * kFloat * num_micro_batches + kFloat + kFloat + static_cast<double>(element_bytes);
+}
+
 }  // namespace
 
 bench::BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile) {
   const std::string precision = to_string(profile.model.precision);
   const bool is_fp32 = profile.model.precision == Precision::kFp32;
-  if (!is_fp32) {
+  if (!is_fp32 || gpu.is_cpu) {
     const bench::BenchRates found = bench::find_rates({}, gpu.device_name, precision);
     if (!found.is_assumed()) return found;
+  }
+  if (gpu.is_cpu) {
+    throw ConfigError("--gpu cpu",
+                      "the rates of this CPU in " + precision +
+                          " are not known; measure them once with: lora-train bench --measure-rates "
+                          "--shape qwen2.5-0.5b device=cpu max_seq_len=2048 micro_batch_size=1 precision=" +
+                          precision);
   }
   const double gemm = gpu.gemm_tflops * 1e12;
   bench::BenchRates rates;
@@ -87,7 +102,8 @@ double least_step_s(const planner::RunFacts& facts, const planner::RunSpec& spec
   const double product_passes =  // of forward and backward, which are one each
       2 + again.everything + again.gate_up * gate_up_share(facts.config, facts.adapters);
   const bool trains_all = facts.adapters.empty();  // then there are the gradients of weights as well
-  const double products = flops.linears * (product_passes / 2 + (trains_all ? 0.5 : 0)) + flops.head + flops.lora;
+  const double products =
+      flops.linears * (product_passes / 2 + (trains_all ? 0.5 : 0)) + flops.head * (trains_all ? 1.5 : 1) + flops.lora;
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
   const auto micro_batches = static_cast<double>(load.num_micro_batches);
   const double weight_reads =
@@ -96,7 +112,8 @@ double least_step_s(const planner::RunFacts& facts, const planner::RunSpec& spec
   const double attention_s =
       flops.attention * (kForwardOfStep * (1 + again.everything) / rates.attention_forward_flops_per_s +
                          (1 - kForwardOfStep) / rates.attention_backward_flops_per_s);
-  const double moved = bytes.total() +
+  const double all_weights = trains_all ? static_cast<double>(model::num_parameters(facts.config)) : 0;
+  const double moved = bytes.total() + all_weights * weight_gradient_bytes(micro_batches, element_bytes) +
                        again.elementwise * (kNormBytesAgain * bytes.norm + kGateBytesAgain * bytes.gated_activation) +
                        micro_batches * product_passes * decode_bytes(facts, spec);
   return products_s + attention_s + moved / rates.copy_bytes_per_s + micro_batches * kMicroBatchOverheadS +
@@ -104,6 +121,7 @@ double least_step_s(const planner::RunFacts& facts, const planner::RunSpec& spec
 }
 
 double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_parameters) {
+  if (num_gpus == 1) return 0;
   const double moved = 2.0 * (num_gpus - 1) / num_gpus * static_cast<double>(num_parameters) * sizeof(float);
   return moved / (gpu.link_gb_s * 1e9);
 }

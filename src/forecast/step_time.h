@@ -17,7 +17,7 @@ struct RankLoad {
 };
 
 /// The rates of products in the run's precision, of attention and of memory: measured ones where `bench --measure-rates` has kept
-/// some for this GPU, else those of the table.
+/// some for this GPU, else those of the table. Throws ConfigError for a CPU of which none are kept.
 bench::BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile);
 
 /// Seconds that a step needs at these rates at least, without the other ranks: products, attention, memory traffic, recomputation

@@ -160,6 +160,11 @@ std::vector<fs::path> find_runs(const fs::path& folder) {
   return runs;
 }
 
+std::string gpu_of(const RunRecord& run) {
+  const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
+  return summary.is_object() ? text_of(summary, "gpu") : "";
+}
+
 RunRecord read_run(const fs::path& folder) {
   RunRecord run;
   run.folder = folder;

@@ -158,6 +158,26 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
 
 }  // namespace
 
+RunFacts with_profile(const RunFacts& facts, const Profile& profile) {
+  return {profile,
+          facts.config,
+          facts.adapters,
+          facts.max_seq_len,
+          facts.has_evaluation,
+          facts.has_token_weights,
+          facts.rows_of_rank,
+          facts.resume,
+          facts.algorithms,
+          facts.num_ranks,
+          facts.is_cuda,
+          facts.memory_bytes,
+          facts.host_bytes,
+          facts.num_multiprocessors,
+          facts.auto_tokens,
+          facts.base,
+          facts.gate_up};
+}
+
 MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
   return {facts.profile,
           facts.config,

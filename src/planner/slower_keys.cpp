@@ -76,23 +76,10 @@ std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec)
   if (!facts.is_cuda) return lines;
   for (Alternative& alternative : alternatives_to(facts)) {
     alternative.profile.schedule.micro_batch_size = spec.micro_batch_size;
-    const RunFacts other{alternative.profile,
-                         facts.config,
-                         facts.adapters,
-                         facts.max_seq_len,
-                         facts.has_evaluation,
-                         facts.has_token_weights,
-                         facts.rows_of_rank,
-                         {},
-                         {},
-                         facts.num_ranks,
-                         facts.is_cuda,
-                         facts.memory_bytes,
-                         facts.host_bytes,
-                         facts.num_multiprocessors,
-                         facts.auto_tokens,
-                         alternative.base,
-                         facts.gate_up};
+    RunFacts other = with_profile(facts, alternative.profile);
+    other.resume = {};
+    other.algorithms.clear();
+    other.base = alternative.base;
     try {
       const RunSpec without = decide(other);
       const std::int64_t streamed = num_streamed(facts.base, spec);

@@ -176,6 +176,21 @@ std::int64_t host_bytes(const Run& run) {
   return metrics::available_host_memory() / 2 / std::max(1, run.request.world.local_size);
 }
 
+/// Chooses device and price of the run.
+void start_device(Run& run) {
+  const RunSection& section = run.profile().run;
+  const auto ranks = run.device.ranks;
+  const launch::World& world = run.request.world;
+  divide_cores(*ranks);
+  run.device = runtime::start_device(run.profile(), run.files.config, {world.local_rank, world.local_size});
+  run.device.ranks = ranks;
+  refuse_unfit_devices(run);
+  run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
+  run.clock->set_price(run.device.is_cuda() ? find_price(section.gpu_price_per_hour, run.device.name,
+                                                         ranks->world_size(), run.request.gpu_table)
+                                            : find_price(section.gpu_price_per_hour, "", 1, {}));
+}
+
 }  // namespace
 
 void tune_spec(Run& run) {
@@ -313,21 +328,10 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
                      {is_allowed(run, "model"), "--allow-changed model"});
   }
   run.end_phase("open model", metrics::Phase::kLoad);
-  {
-    const auto ranks = run.device.ranks;
-    const launch::World& world = run.request.world;
-    divide_cores(*ranks);
-    run.device = runtime::start_device(profile, run.files.config, {world.local_rank, world.local_size});
-    run.device.ranks = ranks;
-    refuse_unfit_devices(run);
-  }
-  run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
+  start_device(run);
   run.adapters = runtime::choose_adapters(profile, run.files);
   check_equal_starts(run);
   connect_gpus(run);
-  run.clock->set_price(run.device.is_cuda() ? find_price(profile.run.gpu_price_per_hour, run.device.name,
-                                                         run.ranks().world_size(), run.request.gpu_table)
-                                            : find_price(profile.run.gpu_price_per_hour, "", 1, {}));
   run.end_phase("device", metrics::Phase::kLoad);
   {
     // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.
@@ -355,6 +359,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
   if (run.device.is_cuda()) log_memory_plan(run.spec);
   for (const std::string& line : planner::slower_keys(*run.facts, run.spec)) log_info(line);
+  if (run.is_leader()) warn_of_target_gpu(run);
   run.plan = std::make_unique<data::RunPlan>(
       data::plan_run(profile, run.data, run.spec.sizes(), {run.ranks().rank(), run.ranks().world_size()}));
   if (run.is_leader())

@@ -8,6 +8,7 @@
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/planner/target_gpu.h"
 #include "ranks.h"
 
 namespace lora_train::train {
@@ -88,7 +89,24 @@ std::string describe_packed_steps(const Run& run) {
   return text;
 }
 
+/// Whether a name that the driver gives means such a GPU: "NVIDIA H100 PCIe" is an H100, "NVIDIA L40S" no L4.
+bool is_such_gpu(const std::string& device_name, const device::GpuFacts& gpu) {
+  const std::string name = " " + lower_case(device_name) + " ";
+  return lower_case(device_name) == lower_case(gpu.device_name) ||
+         name.find(" " + lower_case(gpu.name) + " ") != std::string::npos;
+}
+
 }  // namespace
+
+void warn_of_target_gpu(const Run& run) {
+  const std::optional<device::GpuFacts>& target = run.request.target_gpu;
+  if (!target) return;
+  const std::string misfit = planner::misfit(*run.facts, *target);
+  if (!misfit.empty()) log_warning("target_gpu: " + target->name + ": " + misfit);
+  if (is_such_gpu(run.device.name, *target)) return;
+  log_warning("target_gpu: the profile is meant for " + target->name + ", but this run is on " +
+              (run.device.is_cuda() ? run.device.name : "the CPU"));
+}
 
 void log_start(const Run& run) {
   const auto& plan = *run.plan;

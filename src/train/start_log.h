@@ -8,4 +8,7 @@ namespace lora_train::train {
 /// Steps and batches, trained parameters, what memory is saved and how; warns of a run with few steps. Once all is allocated.
 void log_start(const Run& run);
 
+/// Warns if the run does not fit the GPU that its profile is meant for (target_gpu), or is on another one. Once run.spec is decided.
+void warn_of_target_gpu(const Run& run);
+
 }  // namespace lora_train::train

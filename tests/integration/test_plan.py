@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import lora_train
+from conftest import ENVIRONMENT, lora_train
 
 STATED = ["--shape", "qwen2.5-7b", "--documents", "5000", "--tokens-per-document", "400"]
 FIELDS = {"weights", "quantization", "adapter", "optimizer", "activations", "workspace", "total"}
@@ -59,7 +59,7 @@ def test_prices_of_the_user_replace_ours(tmp_path):
 
 
 @pytest.mark.parametrize("flags, code, text", [
-    (["--gpu", "H300"], 2, "is not in the table"), (["--count", "0"], 2, "expected a whole number from 1"),
+    (["--gpu", "H300"], 2, 'Did you mean "H100"?'), (["--disk", "0"], 2, "expected GB/s above 0"), (["--count", "0"], 2, "expected a whole number from 1"),
     (["--deadline", "soon"], 2, "expected a time such as 6h"), (["--budget", "-3"], 2, "expected dollars above 0"),
     (["--shape", "gpt-5"], 2, "--shape"), (["--set", "max_seq_len=256"], 2, "more than max_seq_len: 256")])
 def test_bad_input_is_named(flags, code, text):
@@ -89,6 +89,99 @@ def test_offloading_beyond_the_host_exits_with_0():
                               "--tokens-per-document", "32768", "--gpu", "A10G", "--count", "1", "--set", "max_seq_len=32768",
                               "activation_offload=on"))
     assert row["fits"] is False, row
+
+
+CPU = ["--gpu", "cpu"]
+
+
+@pytest.fixture
+def cpu_rates(monkeypatch, tmp_path):
+    """A cache with rates of this CPU, as bench --measure-rates leaves them."""
+    rates = dict(kind="lora-train rates 1", gpu="cpu", shape="tiny-qwen2", precision="fp32", date="2026-11-24T00:00:00Z",
+                 gemm_flops_per_s=1e11, copy_bytes_per_s=1e10, attention_forward_flops_per_s=5e10, attention_backward_flops_per_s=5e10)
+    folder = tmp_path / "cache/lora-train"
+    folder.mkdir(parents=True)
+    (folder / "rates-cpu-fp32.json").write_text(json.dumps(rates))
+    monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_this_cpu_has_a_row_once_its_rates_are_measured(setup, cpu_rates):
+    row, = rows_of(lora_train("plan", "--json", "--profile", setup.write_profile(), *CPU))
+    assert row["gpu"] == "CPU" and row["num_gpus"] == 1 and row["fits"] and row["rates"] == "measured", row
+    assert row["memory_gib"]["program"] > 0.1 and row["hours_low"] < row["hours"] < row["hours_high"], row
+
+
+def test_a_cpu_without_rates_names_the_command(setup, monkeypatch, tmp_path):
+    monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(tmp_path / "empty"))
+    run = lora_train("plan", "--profile", setup.write_profile(), *CPU)
+    assert run.code == 2 and "lora-train bench --measure-rates" in run.stderr, run
+
+
+def test_past_runs_scale_the_times(setup, cpu_rates, tmp_path):
+    profile = setup.write_profile(max_steps=6)
+    plan = ["plan", "--json", "--profile", profile, *CPU]
+    before, = rows_of(lora_train(*plan))
+    assert before["past_runs"] == 0
+    assert lora_train("train", "--profile", profile).code == 0
+    rates = sorted(line["tokens_per_s"] for line in setup.events("train")[2:])
+    run = lora_train(*plan, "--calibrate", setup.output_dir)
+    after, = rows_of(run)
+    assert after["past_runs"] == 1 and after["tokens_per_s"] == pytest.approx(rates[len(rates) // 2], rel=1e-6), (after, rates)
+    assert after["hours_low"] == pytest.approx(0.85 * after["hours"]), after
+    assert "took" in run.stderr and "without past runs" in run.stderr, run.stderr
+    run = lora_train("plan", "--json", "--profile", profile, "--gpu", "H100", "--count", "1", "--calibrate", setup.output_dir.parent)
+    row, = rows_of(run)
+    assert row["past_runs"] == 0 and "not used, it ran on a CPU" in run.stderr, run.stderr
+    run = lora_train(*plan, "--calibrate", tmp_path / "nothing")
+    assert run.code == 2 and "does not exist" in run.stderr, run
+
+
+def test_a_past_run_whose_data_are_gone_is_not_used(setup, cpu_rates):
+    profile = setup.write_profile(max_steps=3)
+    assert lora_train("train", "--profile", profile).code == 0
+    written = setup.output_dir / "profile.yaml"
+    written.write_text(written.read_text().replace(str(setup.rows_file), "/no/such/file.jsonl"))
+    run = lora_train("plan", "--json", "--profile", profile, *CPU, "--calibrate", setup.output_dir)
+    row, = rows_of(run)
+    assert row["past_runs"] == 0 and "not used" in run.stderr, run.stderr
+
+
+def test_a_run_that_fits_nowhere_says_what_to_change():
+    run = lora_train("plan", "--profile", "h100", *STATED, "--gpu", "H100", "--count", "1", "--set", "micro_batch_size=16",
+                     "batch_unit=rows", "gradient_checkpointing=off", "--deadline", "1h")
+    assert run.code == 0 and "fits on none of these GPUs; on 1 x H100 it would with micro_batch_size: auto" in run.stdout, run
+
+
+def pinned(setup, **changes):
+    return setup.write_profile(target_gpu="a10g", micro_batch_size=60000, global_batch_size=60000, max_seq_len=128, **changes)
+
+
+def test_check_and_train_warn_of_what_the_target_gpu_cannot_hold(setup):
+    run = lora_train("check", "--profile", pinned(setup))
+    assert run.code == 0 and "target_gpu: A10G: micro_batch_size: 60000 needs" in run.stderr, run
+    assert "one A10G may use 21.0 GiB: use micro_batch_size: auto" in run.stderr, run
+    run = lora_train("train", "--dry-run", "--profile", setup.write_profile(target_gpu="H200"))
+    assert run.code == 0 and "the profile is meant for H200, but this run is on the CPU" in run.stderr, run
+    assert "needs" not in run.stderr, run
+
+
+def test_check_says_nothing_of_memory_where_the_model_is_not_there(setup):
+    run = lora_train("check", "--no-files", "--profile", pinned(setup, model="/no/such/model"))
+    assert run.code == 0 and "target_gpu:" not in run.stderr, run
+    run = lora_train("check", "--profile", pinned(setup, model="nobody/nothing"))
+    assert run.code == 0 and "target_gpu:" not in run.stderr, run
+
+
+def test_check_without_libtorch_says_what_is_not_known(setup, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "LORA_TRAIN_TORCH", "/no/such/torch")
+    run = lora_train("check", "--profile", pinned(setup))
+    assert run.code == 0 and "whether the run fits A10G is not known without LibTorch" in run.stderr, run
+
+
+def test_an_unknown_target_gpu_lists_the_known_ones(setup):
+    run = lora_train("check", "--profile", setup.write_profile(target_gpu="H101"))
+    assert run.code == 2 and 'got "H101", expected a GPU of configs/gpus.json: A10G' in run.stderr, run
+    assert 'Did you mean "H100"?' in run.stderr, run
 
 
 def test_bench_has_no_documents_to_count():

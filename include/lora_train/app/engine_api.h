@@ -29,6 +29,7 @@ struct EngineApi {
   model::QuantizeResult (*quantize)(const model::QuantizeRequest&);
   std::vector<float> (*decode_linear)(const model::StoredLinear&, const storage::WeightFiles&);
   forecast::ForecastResult (*forecast)(const forecast::ForecastRequest&);
+  std::string (*check_fit)(const forecast::FitRequest&);
 };
 
 }  // namespace lora_train::app

@@ -10,6 +10,9 @@ namespace lora_train {
 /// The candidate nearest to `name` by edit distance, or empty if none is near enough to be a likely typo.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
+/// With ASCII letters in lower case.
+std::string lower_case(std::string text);
+
 /// "a, b, c"
 std::string join(const std::vector<std::string>& items, std::string_view separator = ", ");
 

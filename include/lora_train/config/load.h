@@ -38,6 +38,8 @@ struct ProfileSources {
   std::vector<Override> overrides;             ///< in order, later wins
   bool needs_model = true;                     ///< `model` is required
   bool needs_datasets = true;                  ///< `datasets` is required (false for generate and the like)
+  /// Names that `target_gpu` may have, asked for where the key is given; empty = any.
+  std::function<std::vector<std::string>()> gpu_names;
   /// Looks up ${NAME}; empty = the environment of the process.
   std::function<std::optional<std::string>(const std::string&)> environment;
   /// The files are profile.yaml of runs, which are resolved: ${NAME}, ~ and {key} are text there, and `extends` is a mistake.

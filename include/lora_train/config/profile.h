@@ -243,6 +243,7 @@ struct RunSection {
   Precision save_dtype = Precision::kFp32;
   std::string resume_from_checkpoint = "auto";  ///< "auto", "none" or a path
   std::optional<double> gpu_price_per_hour;
+  std::string target_gpu;  ///< name in configs/gpus.json, in any case; empty = none
 };
 
 /// Values are checked when they are loaded (ranges, and what contradicts what), so that nobody checks them again.

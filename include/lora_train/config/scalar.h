@@ -7,8 +7,6 @@
 
 namespace lora_train {
 
-std::string lower_case(std::string text);
-
 /// true, on, yes / false, off, no in any case.
 std::optional<bool> parse_bool(const std::string& text);
 

@@ -17,11 +17,18 @@ struct GpuFacts {
   double bandwidth_gb_s = 0;  ///< memory, 10^9 bytes a second, read and written together
   double link_gb_s = 0;       ///< to the other GPUs of the machine, each way
   double price_per_hour = 0;  ///< of one, in dollars
+  bool is_cpu = false;  ///< this machine's CPU, of which only its memory and measured rates are known; in no table
 };
 
 /// A JSON list of objects with the members of GpuFacts. Throws IoError; FormatError for a file that is none, an unknown or missing
 /// member, a figure that is not positive (a price may be 0), and two GPUs of one name.
 std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file);
+
+/// The GPU of that name, or of that device_name, in any case; null if there is none.
+const GpuFacts* find_gpu(const std::vector<GpuFacts>& table, const std::string& name);
+
+/// Names of the table, in its order.
+std::vector<std::string> gpu_names(const std::vector<GpuFacts>& table);
 
 /// `table` with those of `more` added; one of the same name replaces the old one, in its place.
 std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more);

@@ -12,4 +12,9 @@ namespace lora_train::forecast {
 /// Throws Error as a run does before it loads weights.
 ForecastResult make_forecast(const ForecastRequest& request);
 
+/// Why the run of a profile does not fit a GPU, and what to change, for `check`: planner::misfit() of one rank, without weights.
+/// Empty if it fits, and where that cannot be known: the model's folder, or what it needs of its weights, is not there, or
+/// max_seq_len is `auto` and the data are missing or more than 16 MiB.
+std::string check_fit(const FitRequest& request);
+
 }  // namespace lora_train::forecast

@@ -11,6 +11,15 @@
 
 namespace lora_train::forecast {
 
+/// What a run on some GPU has reached, to compare with what would have been planned for it.
+struct PastRun {
+  std::string folder = {};  ///< in messages
+  Profile profile = {};     ///< as the run wrote it: its model and data are read again
+  std::string gpu = {};     ///< as the driver calls it; empty: this machine's CPU
+  int num_gpus = 1;
+  double tokens_per_s = 0;  ///< of its steps, without evaluations
+};
+
 struct ForecastRequest {
   Profile profile = {};
   std::string shape = {};  ///< a name from model/known_shapes.h in place of the profile's model; empty: a folder
@@ -18,6 +27,13 @@ struct ForecastRequest {
   std::vector<int> counts = {};  ///< of GPUs
   /// Documents of that many tokens each in place of the profile's data; 0: read it.
   std::int64_t num_documents = 0, tokens_per_document = 0;
+  std::vector<PastRun> past_runs = {};  ///< those on a GPU of the request, in the profile's precision, scale its times
+};
+
+/// Of check_fit().
+struct FitRequest {
+  Profile profile = {};
+  device::GpuFacts gpu = {};
 };
 
 /// The training data, as an epoch sees it.
@@ -36,7 +52,10 @@ struct MemoryParts {
   std::int64_t adapter = 0;       ///< trained parameters and their gradients
   std::int64_t optimizer = 0, activations = 0;
   std::int64_t workspace = 0;  ///< loss head, micro-batches, attention and products
-  std::int64_t total() const { return weights + quantization + adapter + optimizer + activations + workspace; }
+  std::int64_t program = 0;    ///< on a CPU: LibTorch with its tables, and the copy from which a checkpoint is written
+  std::int64_t total() const {
+    return weights + quantization + adapter + optimizer + activations + workspace + program;
+  }
 };
 
 /// The run on so many GPUs of a kind. Where it does not fit, it is the smallest one: a row at a time, fully recomputed unless the
@@ -45,6 +64,8 @@ struct Forecast {
   std::string gpu = {};
   int num_gpus = 1;
   bool fits = true;
+  std::vector<std::string> ways_to_fit =
+      {};  ///< where it does not: keys and values that would change that (planner/target_gpu.h)
   MemoryParts memory = {};
   std::int64_t memory_limit = 0;  ///< bytes that a run may plan on each GPU
   std::int64_t micro_batch_size = 0, global_batch_size = 0, num_steps = 0;
@@ -52,8 +73,26 @@ struct Forecast {
   double tokens_per_s = 0, step_s = 0;
   double hours = 0, hours_low = 0, hours_high = 0;  ///< steps and evaluations; not installing, downloading and loading
   double cost_usd = 0;
+  std::int64_t checkpoint_bytes = 0;  ///< trained values and optimizer state
   bool is_measured = false;  ///< with rates that `bench --measure-rates` found on this kind of GPU; else assumed ones
+  int num_past_runs = 0;     ///< by which the times are scaled
 };
+
+/// What a save takes: training pauses for a copy of the trained values and the optimizer's state, then goes on while they are
+/// written. A save that is due before the last one is on disk waits for it.
+struct SaveCost {
+  double pause_s = 0, write_s = 0;
+  /// Of the time of so many steps, with one save in them.
+  double share_of(const Forecast& row, double steps) const {
+    const double between_s = steps * row.step_s;
+    return (pause_s + (write_s > between_s ? write_s - between_s : 0)) / between_s;
+  }
+};
+inline SaveCost save_cost(const Forecast& row, double disk_gb_s) {
+  constexpr double kCopyBytesPerS = 10e9;  // from a GPU, or in host memory
+  const auto bytes = static_cast<double>(row.checkpoint_bytes);
+  return {bytes / kCopyBytesPerS, bytes / (1e9 * disk_gb_s)};
+}
 
 /// One setting changed, on one GPU.
 struct Variant {
@@ -64,8 +103,9 @@ struct Variant {
 struct ForecastResult {
   std::string model = {};  ///< "7,615,616,512 parameters, 28 layers"
   DataFacts data = {};
-  std::vector<Forecast> rows = {};     ///< every GPU and count, in the order of the request
-  std::vector<Variant> variants = {};  ///< on the cheapest single GPU that fits, or the largest
+  std::vector<Forecast> rows = {};      ///< every GPU and count, in the order of the request
+  std::vector<Variant> variants = {};   ///< on the cheapest single GPU that fits, or the largest
+  std::vector<std::string> notes = {};  ///< of each past run: how near the plan was, or why it is of no use
 };
 
 }  // namespace lora_train::forecast

@@ -78,6 +78,9 @@ bool is_run_folder(const std::filesystem::path& folder);
 /// `folder` itself if it holds a run, else those of its subfolders that do, by name. Empty if there is none.
 std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder);
 
+/// The GPU of the summary, as the driver calls it; empty for a run on a CPU, and without a summary.
+std::string gpu_of(const RunRecord& run);
+
 /// Never throws for invalid or missing files: `reason` says what is wrong. Links in the folder are not followed.
 RunRecord read_run(const std::filesystem::path& folder);
 

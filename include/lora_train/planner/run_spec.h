@@ -44,6 +44,9 @@ struct RunFacts {
       gate_up{};  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
 };
 
+/// The same facts of another profile, which must outlive them.
+RunFacts with_profile(const RunFacts& facts, const Profile& profile);
+
 struct RunSpec {
   std::int64_t max_seq_len = 0;
   std::int64_t micro_batch_size = 1;   ///< rows

@@ -3,10 +3,12 @@
 
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/device/gpu_table.h"
 #include "lora_train/launch/world.h"
 
 namespace lora_train::train {
@@ -17,8 +19,9 @@ struct TrainRequest {
   std::vector<std::string> allow_changed;  ///< keys of --allow-changed
   bool overwrite = false;
   bool dry_run = false;
-  bool quiet = false;                    ///< no progress bar
-  std::filesystem::path gpu_table = {};  ///< configs/gpus.json, for prices; empty: none
+  bool quiet = false;                               ///< no progress bar
+  std::filesystem::path gpu_table = {};             ///< configs/gpus.json, for prices; empty: none
+  std::optional<device::GpuFacts> target_gpu = {};  ///< of profile.run.target_gpu
   launch::World world = {};
   std::exception_ptr failure = {};     ///< why a rank of several has no profile: all ranks end with it
   std::exception_ptr bad_inputs = {};  ///< what of the files that the profile names makes the run impossible

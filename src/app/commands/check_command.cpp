@@ -3,9 +3,11 @@
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
 #include "profile_check.h"
 #include "profile_flags.h"
@@ -46,6 +48,28 @@ bool is_shipped_model(const ProfileFlags& flags, const LoadedProfile& loaded) {
   return flags.are_shipped() && parse_place(loaded.origin.at("model")).line > 0;
 }
 
+/// Says whether what the profile pins fits the GPU that it is meant for. Only then is the engine loaded.
+void check_target_gpu(const Profile& profile) {
+  const auto gpu = target_gpu(profile);
+  const bool is_pinned =
+      profile.schedule.micro_batch_size || profile.run.gradient_checkpointing != GradientCheckpointing::kAuto;
+  if (!gpu || !is_pinned) return;
+  try {
+    storage::resolve_model(profile.model.path);
+  } catch (const Error&) {  // meant for another machine
+    return;
+  }
+  const EngineApi* engine = nullptr;
+  try {
+    engine = &load_engine();
+  } catch (const Error& error) {
+    log_info("target_gpu: whether the run fits " + gpu->name + " is not known without LibTorch: " + error.what());
+    return;
+  }
+  const std::string misfit = engine->check_fit({profile, *gpu});
+  if (!misfit.empty()) log_warning("target_gpu: " + gpu->name + ": " + misfit);
+}
+
 }  // namespace
 
 int run_check(const std::vector<std::string>& arguments) {
@@ -82,6 +106,7 @@ int run_check(const std::vector<std::string>& arguments) {
                  mistakes);
   }
   mistakes.throw_if_any();
+  if (!ignores_files) check_target_gpu(loaded.profile);
   if (loaded.profile.data.datasets.empty()) log_info("datasets: none set; pass yours to train with --train-data FILE");
   if (parser.common().json) {
     print_line(to_json(loaded.profile));

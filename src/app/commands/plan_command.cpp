@@ -1,6 +1,5 @@
 // lora-train plan: memory, time and cost of a run on GPUs that are not here.
 #include <algorithm>
-#include <filesystem>
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
@@ -10,11 +9,13 @@
 #include "lora_train/config/check.h"
 #include "lora_train/config/scalar.h"
 #include "lora_train/device/gpu_table.h"
+#include "lora_train/metrics/run_folder.h"
 #include "lora_train/model/known_shapes.h"
 #include "output/plan_report.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
+#include "run_folders.h"
 
 namespace lora_train::app {
 namespace {
@@ -28,14 +29,17 @@ std::vector<device::GpuFacts> choose_gpus(const CommandParser& parser, const std
   if (names.empty()) return table;
   std::vector<device::GpuFacts> chosen;
   for (const std::string& name : names) {
-    const auto found = std::find_if(table.begin(), table.end(), [&](const auto& gpu) {
-      return lower_case(gpu.name) == lower_case(name) || lower_case(gpu.device_name) == lower_case(name);
-    });
-    if (found == table.end()) {
-      std::vector<std::string> known;
-      for (const auto& gpu : table) known.push_back(gpu.name);
+    if (lower_case(name) == "cpu") {
+      chosen.push_back({.name = "CPU", .device_name = "cpu", .is_cpu = true});
+      continue;
+    }
+    const device::GpuFacts* const found = device::find_gpu(table, name);
+    if (found == nullptr) {
+      const std::vector<std::string> known = device::gpu_names(table);
+      const std::string nearest = nearest_name(name, known);
       parser.refuse("--gpu", "\"" + name + "\" is not in the table; expected one of " + join(known) +
-                                 ". --gpus FILE adds others.");
+                                 ". --gpus FILE adds others." +
+                                 (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
     }
     chosen.push_back(*found);
   }
@@ -68,6 +72,36 @@ PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline
   return limits;
 }
 
+/// The rate of the steps, without evaluations: the median of the logged ones, the first of which are slower.
+double median_rate(const metrics::RunRecord& run) {
+  constexpr std::size_t kWarmUp = 2;
+  std::vector<double> rates;
+  for (std::size_t i = kWarmUp; i < run.steps.size(); ++i) {
+    if (const auto rate = run.steps[i].tokens_per_s) rates.push_back(*rate);
+  }
+  if (rates.empty()) return run.figures.tokens_per_s.value_or(0);
+  std::ranges::nth_element(rates, rates.begin() + std::ssize(rates) / 2);
+  return rates[rates.size() / 2];
+}
+
+std::vector<forecast::PastRun> read_past_runs(const std::vector<std::string>& folders) {
+  std::vector<forecast::PastRun> runs;
+  if (folders.empty()) return runs;
+  for (const std::filesystem::path& folder : find_all_runs(folders)) {
+    const metrics::RunRecord record = metrics::read_run(folder);
+    forecast::PastRun run{.folder = folder.string(), .tokens_per_s = median_rate(record)};
+    if (record.summary_json.empty() || record.profile.empty() || run.tokens_per_s <= 0) {
+      log_info(run.folder + ": not used: " + (record.reason.empty() ? "it has no steps" : record.reason));
+      continue;
+    }
+    run.gpu = metrics::gpu_of(record);
+    run.num_gpus = std::max(1, static_cast<int>(record.num_gpus));
+    run.profile = load_written_profile(folder / "profile.yaml");
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
 }  // namespace
 
 int run_plan(const std::vector<std::string>& arguments) {
@@ -81,9 +115,10 @@ int run_plan(const std::vector<std::string>& arguments) {
                                     {"--train-data", "datasets", "training data: file, folder or glob"},
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
   forecast::ForecastRequest request;
-  std::vector<std::string> gpu_names, counts;
-  std::string gpu_file, deadline, budget;
-  parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all); repeatable")->type_name("NAME");
+  std::vector<std::string> gpu_names, counts, past_runs;
+  std::string gpu_file, deadline, budget, disk;
+  parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all), or cpu: this machine's; repeatable")
+      ->type_name("NAME");
   parser.add_list("--count", counts, "how many of them (default: 1, 2, 4 and 8); repeatable")->type_name("N");
   parser.app().add_option("--gpus", gpu_file, "GPUs and prices of yours, as in configs/gpus.json")->type_name("FILE");
   parser.app()
@@ -92,16 +127,25 @@ int run_plan(const std::vector<std::string>& arguments) {
   parser.add_integer("--documents", request.num_documents, 1, kMostDocuments, "documents, in place of data");
   parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kLongestDocument,
                      "their length (default 500)");
+  parser
+      .add_list("--calibrate", past_runs,
+                "output folder of a run, or a folder of such folders, whose speed scales the times; repeatable")
+      ->type_name("DIR");
   parser.app().add_option("--deadline", deadline, "end with the cheapest that is done in this time")->type_name("TIME");
   parser.app().add_option("--budget", budget, "end with the fastest for so many dollars")->type_name("DOLLARS");
+  parser.app()
+      .add_option("--disk", disk, "GB/s at which checkpoints are written (default 1; lora-train doctor measures it)")
+      ->type_name("GB/S");
   if (!parser.parse(arguments)) return 0;
+  const std::optional<double> disk_gb_s = disk.empty() ? 1 : parse_number(disk);
+  if (disk_gb_s.value_or(0) <= 0) parser.refuse("--disk", "is " + disk + "; expected GB/s above 0.");
   const PlanLimits limits = parse_limits(parser, deadline, budget);
   request.counts = parse_counts(parser, counts);
   if (request.num_documents == 0 && (request.tokens_per_document > 0 || !request.shape.empty()))
     parser.refuse("--documents", "missing; expected how many, since there is no data to count.");
   if (request.num_documents > 0 && request.tokens_per_document == 0) request.tokens_per_document = 500;
   if (!request.shape.empty()) model::known_shape(request.shape);
-  std::vector<device::GpuFacts> table = device::read_gpu_table(program_folder() / "configs/gpus.json");
+  std::vector<device::GpuFacts> table = shipped_gpus();
   if (!gpu_file.empty()) table = device::merge_gpu_tables(table, device::read_gpu_table(gpu_file));
   request.gpus = choose_gpus(parser, table, gpu_names);
 
@@ -116,8 +160,10 @@ int run_plan(const std::vector<std::string>& arguments) {
     log_info("gpu_price_per_hour is not used here: prices come from the table of GPUs; --gpus FILE has yours");
   if (request.num_documents > 0 && (!data.eval_datasets.empty() || data.val_set_size > 0))
     log_info("evaluations are not counted with --documents");
+  request.past_runs = read_past_runs(past_runs);
   const forecast::ForecastResult result = load_engine().forecast(request);
-  print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits));
+  for (const std::string& note : result.notes) log_info(note);
+  print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits, *disk_gb_s));
   return 0;
 }
 

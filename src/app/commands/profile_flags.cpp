@@ -24,6 +24,7 @@ ProfileSources ProfileFlags::sources() const {
   ProfileSources sources;
   sources.profiles = profiles_;
   sources.shipped = {program_folder() / "configs"};
+  sources.gpu_names = [] { return device::gpu_names(shipped_gpus()); };
   for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
   for (const auto& setting : trailing_) sources.overrides.push_back(parse_override(setting, setting));
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
@@ -39,6 +40,15 @@ bool ProfileFlags::are_shipped() const {
     std::error_code code;
     return !std::filesystem::is_regular_file(name, code) && find_shipped(name, known.shipped);
   });
+}
+
+std::vector<device::GpuFacts> shipped_gpus() { return device::read_gpu_table(program_folder() / "configs/gpus.json"); }
+
+std::optional<device::GpuFacts> target_gpu(const Profile& profile) {
+  if (profile.run.target_gpu.empty()) return std::nullopt;
+  const std::vector<device::GpuFacts> table = shipped_gpus();
+  const device::GpuFacts* const found = device::find_gpu(table, profile.run.target_gpu);
+  return found == nullptr ? std::nullopt : std::optional(*found);
 }
 
 LoadedProfile load_and_log(const ProfileSources& sources) {

@@ -1,11 +1,13 @@
 // The flags that set a profile, shared by the commands that take one.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "command_line.h"
 #include "lora_train/config/load.h"
+#include "lora_train/device/gpu_table.h"
 
 namespace lora_train::app {
 
@@ -36,6 +38,12 @@ class ProfileFlags {
   std::vector<std::string> key_values_;
   std::vector<CLI::Option*> key_options_;
 };
+
+/// configs/gpus.json beside the program.
+std::vector<device::GpuFacts> shipped_gpus();
+
+/// The GPU that the profile is meant for, if it names one.
+std::optional<device::GpuFacts> target_gpu(const Profile& profile);
 
 /// load_profile, with its notes and warnings in the log.
 LoadedProfile load_and_log(const ProfileSources& sources);

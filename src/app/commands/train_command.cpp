@@ -62,6 +62,7 @@ void resolve_profile(const ProfileFlags& flags, train::TrainRequest& request) {
   }
   request.profile = loaded.profile;
   request.profile_hash = profile_hash(loaded.profile);
+  request.target_gpu = target_gpu(loaded.profile);
 }
 
 }  // namespace

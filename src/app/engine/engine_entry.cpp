@@ -19,9 +19,9 @@ extern "C" const char* lora_train_build_id() { return LORA_TRAIN_BUILD_ID; }
 
 extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train;
-  static const app::EngineApi api = {&train::run_training,    &evaluate::run_evaluation, &torch_version,
-                                     &doctor::check_kernels,  &evaluate::run_generation, &lora::check_merge,
-                                     &bench::run_bench,       &model::quantize_model,    &model::decode_linear,
-                                     &forecast::make_forecast};
+  static const app::EngineApi api = {&train::run_training,     &evaluate::run_evaluation, &torch_version,
+                                     &doctor::check_kernels,   &evaluate::run_generation, &lora::check_merge,
+                                     &bench::run_bench,        &model::quantize_model,    &model::decode_linear,
+                                     &forecast::make_forecast, &forecast::check_fit};
   return &api;
 }

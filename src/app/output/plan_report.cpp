@@ -41,34 +41,44 @@ double cost_of(const Forecast& row) { return row.cost_usd; }
 
 Json row_json(const Forecast& row) {
   const forecast::MemoryParts& memory = row.memory;
-  return {{"gpu", row.gpu},
-          {"num_gpus", row.num_gpus},
-          {"fits", row.fits},
-          {"memory_gib",
-           {{"weights", gib(memory.weights)},
-            {"quantization", gib(memory.quantization)},
-            {"adapter", gib(memory.adapter)},
-            {"optimizer", gib(memory.optimizer)},
-            {"activations", gib(memory.activations)},
-            {"workspace", gib(memory.workspace)},
-            {"total", gib(memory.total())}}},
-          {"memory_limit_gib", gib(row.memory_limit)},
-          {"micro_batch_size", row.micro_batch_size},
-          {"global_batch_size", row.global_batch_size},
-          {"gradient_checkpointing", row.recompute},
-          {"num_steps", row.num_steps},
-          {"step_s", row.step_s},
-          {"tokens_per_s", row.tokens_per_s},
-          {"hours", row.hours},
-          {"hours_low", row.hours_low},
-          {"hours_high", row.hours_high},
-          {"cost_usd", row.cost_usd},
-          {"rates", row.is_measured ? "measured" : "assumed"}};
+  Json object = {{"gpu", row.gpu},
+                 {"num_gpus", row.num_gpus},
+                 {"fits", row.fits},
+                 {"memory_gib",
+                  {{"weights", gib(memory.weights)},
+                   {"quantization", gib(memory.quantization)},
+                   {"adapter", gib(memory.adapter)},
+                   {"optimizer", gib(memory.optimizer)},
+                   {"activations", gib(memory.activations)},
+                   {"workspace", gib(memory.workspace)},
+                   {"total", gib(memory.total())}}},
+                 {"memory_limit_gib", gib(row.memory_limit)},
+                 {"micro_batch_size", row.micro_batch_size},
+                 {"global_batch_size", row.global_batch_size},
+                 {"gradient_checkpointing", row.recompute},
+                 {"num_steps", row.num_steps},
+                 {"step_s", row.step_s},
+                 {"tokens_per_s", row.tokens_per_s},
+                 {"hours", row.hours},
+                 {"hours_low", row.hours_low},
+                 {"hours_high", row.hours_high},
+                 {"cost_usd", row.cost_usd},
+                 {"rates", row.is_measured ? "measured" : "assumed"},
+                 {"past_runs", row.num_past_runs},
+                 {"checkpoint_bytes", row.checkpoint_bytes}};
+  if (memory.program > 0) object["memory_gib"]["program"] = gib(memory.program);
+  return object;
 }
 
 std::string table_head() {
-  return string_printf("%-14s %4s  %-16s %6s  %-14s %9s  %-26s %9s\n", "GPU", "GPUs", "memory (GiB)", "rows",
-                       "recomputation", "tok/s", "time", "cost");
+  return string_printf("%-14s %4s  %-16s %6s  %-14s %9s  %-26s %9s  %s\n", "GPU", "GPUs", "memory (GiB)", "rows",
+                       "recomputation", "tok/s", "time", "cost", "from");
+}
+
+/// What the time of a row is based on.
+std::string basis_of(const Forecast& row) {
+  if (row.num_past_runs > 0) return std::to_string(row.num_past_runs) + (row.num_past_runs == 1 ? " run" : " runs");
+  return row.is_measured ? "measured rates" : "assumed rates";
 }
 
 std::string table_line(const Forecast& row) {
@@ -76,10 +86,10 @@ std::string table_line(const Forecast& row) {
       string_printf("%.1f of %.1f", gib(row.memory.total()), gib(row.memory_limit)) + (row.fits ? "" : " NO");
   const std::string time = format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) + "-" +
                            format_duration(row.hours_high * 3600) + ")";
-  return string_printf("%-14s %4d  %-16s %6lld  %-14s %9s  %-26s %9s\n", row.gpu.c_str(), row.num_gpus, memory.c_str(),
-                       static_cast<long long>(row.micro_batch_size), row.recompute.c_str(),
+  return string_printf("%-14s %4d  %-16s %6lld  %-14s %9s  %-26s %9s  %s\n", row.gpu.c_str(), row.num_gpus,
+                       memory.c_str(), static_cast<long long>(row.micro_batch_size), row.recompute.c_str(),
                        format_count(static_cast<long long>(row.tokens_per_s)).c_str(), time.c_str(),
-                       dollars(row.cost_usd).c_str());
+                       dollars(row.cost_usd).c_str(), basis_of(row).c_str());
 }
 
 std::string data_line(const forecast::DataFacts& data) {
@@ -105,6 +115,28 @@ std::string variants_table(const ForecastResult& result) {
   return text;
 }
 
+/// Of the GPU with most memory, where the least change is needed.
+std::string what_would_fit(const ForecastResult& result) {
+  const auto largest = std::ranges::max_element(result.rows, {}, &Forecast::memory_limit);
+  if (largest == result.rows.end() || largest->ways_to_fit.empty())
+    return "use a smaller model, or one with more memory";
+  return "on " + name_of(*largest) + " it would with " + join(largest->ways_to_fit, ", or with ");
+}
+
+/// Of the first row that fits, or the first.
+std::string saves_line(const ForecastResult& result, double disk_gb_s) {
+  if (result.rows.empty()) return "";
+  const auto fitting = std::ranges::find_if(result.rows, &Forecast::fits);
+  const Forecast& row = fitting == result.rows.end() ? result.rows.front() : *fitting;
+  const forecast::SaveCost cost = forecast::save_cost(row, disk_gb_s);
+  return string_printf(
+      "\nA checkpoint has %s: on %s a pause of about %.2f s, then %.1f s of writing beside the steps at %.1f GB/s "
+      "(--disk). "
+      "save_steps: 100 costs %.2f%% of the steps' time, 500 %.2f%%.\n",
+      format_bytes(static_cast<double>(row.checkpoint_bytes)).c_str(), name_of(row).c_str(), cost.pause_s, cost.write_s,
+      disk_gb_s, 100 * cost.share_of(row, 100), 100 * cost.share_of(row, 500));
+}
+
 bool has_limits(const PlanLimits& limits) { return limits.deadline_s || limits.budget_usd; }
 
 }  // namespace
@@ -124,15 +156,11 @@ PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
     return {met, true, std::string(kind) + " is " + in_words(*met)};
   }
   const Forecast* const nearest = limits.deadline_s ? least(result, hours_of, any) : least(result, cost_of, any);
-  if (nearest == nullptr) {
-    return {nullptr, false,
-            "the run fits on none of these GPUs; a quantised base (base_precision: nf4), a smaller max_seq_len or "
-            "micro_batch_size, or more memory would change that"};
-  }
+  if (nearest == nullptr) return {nullptr, false, "the run fits on none of these GPUs; " + what_would_fit(result)};
   return {nearest, false, "nothing meets the limits; the closest is " + in_words(*nearest)};
 }
 
-std::string plan_table(const ForecastResult& result, const PlanLimits& limits) {
+std::string plan_table(const ForecastResult& result, const PlanLimits& limits, double disk_gb_s) {
   std::string text = "model: " + result.model + "\n" + data_line(result.data);
   if (!result.rows.empty()) {
     text += "steps: " + format_count(result.rows.front().num_steps) + ", global batch " +
@@ -140,15 +168,16 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits) {
   }
   text += "\n" + table_head();
   for (const Forecast& row : result.rows) text += table_line(row);
-  text += variants_table(result);
-  const bool is_measured =
-      std::any_of(result.rows.begin(), result.rows.end(), [](const auto& row) { return row.is_measured; });
-  text += std::string("\nMemory is what the run would plan itself. Times are derived: from counted work and ") +
-          (is_measured ? "rates that bench --measure-rates found on some of these GPUs, assumed on the others"
-                       : "assumed rates, not measured ones (bench --measure-rates)") +
-          ", at 85% of the limit; in brackets, at 97% and 65% (78% with measured rates). Loading is not in them. "
-          "Prices are examples: --gpus FILE "
-          "has yours.\n";
+  text += variants_table(result) + saves_line(result, disk_gb_s);
+  text +=
+      "\nMemory is what the run would plan itself. Times are derived: counted work at the rates of the GPU, assumed "
+      "(configs/gpus.json) or measured (bench --measure-rates), at 85% of the limit; in brackets, at 97% and 65% (78% "
+      "with "
+      "measured rates). With past runs (--calibrate) they are scaled by those, and the brackets show how far those lie "
+      "apart. "
+      "Loading is not in them. Prices are examples: --gpus FILE has yours.\n";
+  const bool fits = std::ranges::any_of(result.rows, &Forecast::fits);
+  if (!fits && !has_limits(limits)) text += "\nThe run fits on none of these GPUs; " + what_would_fit(result) + ".\n";
   if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
   return text;
 }

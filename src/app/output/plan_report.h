@@ -21,7 +21,8 @@ struct PlanVerdict {
 };
 PlanVerdict judge(const forecast::ForecastResult& result, const PlanLimits& limits);
 
-std::string plan_table(const forecast::ForecastResult& result, const PlanLimits& limits);
+/// disk_gb_s: at which checkpoints are written.
+std::string plan_table(const forecast::ForecastResult& result, const PlanLimits& limits, double disk_gb_s);
 
 /// One object a line: every row, then the verdict if there are limits.
 std::string plan_json(const forecast::ForecastResult& result, const PlanLimits& limits);

@@ -72,6 +72,10 @@ FieldGroup output_group() {
            "gpu_price_per_hour", &RunSection::gpu_price_per_hour, Range::at_least(0),
            "Price in USD of one GPU, or of the machine for a CPU run, for the cost of the run. Default: the price in "
            "configs/gpus.json, if the GPU is in it; none on a CPU.")
+           .free_on_resume(),
+       text_field("target_gpu", &RunSection::target_gpu, "null or name of a GPU in configs/gpus.json",
+                  "GPU that the profile is meant for. check and train warn if the run cannot fit it; nothing else "
+                  "depends on it.")
            .free_on_resume()}};
 }
 

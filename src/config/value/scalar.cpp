@@ -1,19 +1,13 @@
 #include "lora_train/config/scalar.h"
 
-#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 
+#include "lora_train/base/text.h"
 #include "value.h"
 
 namespace lora_train {
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 std::optional<bool> parse_bool(const std::string& text) {
   const std::string word = lower_case(text);

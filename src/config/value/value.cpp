@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 
 namespace lora_train {

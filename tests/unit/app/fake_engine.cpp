@@ -100,6 +100,8 @@ std::vector<float> decode_linear(const model::StoredLinear&, const storage::Weig
 
 forecast::ForecastResult forecast_run(const forecast::ForecastRequest&) { return {}; }
 
+std::string check_fit(const forecast::FitRequest&) { return {}; }
+
 std::vector<doctor::KernelCheck> check_kernels(const doctor::DoctorRequest& request) {
   if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");
   const bool passes = std::getenv("FAKE_KERNEL_FAILS") == nullptr;
@@ -117,7 +119,7 @@ extern "C" const char* lora_train_build_id() {
 
 extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train::app;
-  static const EngineApi api = {&train,       &evaluate, &torch_version, &check_kernels, &generate,
-                                &check_merge, &bench,    &quantize,      &decode_linear, &forecast_run};
+  static const EngineApi api = {&train, &evaluate, &torch_version, &check_kernels, &generate, &check_merge,
+                                &bench, &quantize, &decode_linear, &forecast_run,  &check_fit};
   return &api;
 }

@@ -57,9 +57,13 @@ TEST(PlanVerdict, WhatNothingMeetsSaysTheNearest) {
 TEST(PlanVerdict, ARunThatFitsNowhereSaysWhatToChange) {
   forecast::ForecastResult result = some();
   for (Forecast& one : result.rows) one.fits = false;
+  result.rows[1].memory_limit = 100;
+  result.rows[1].ways_to_fit = {"micro_batch_size: auto", "base_precision: nf4"};
   const PlanVerdict verdict = judge(result, {.budget_usd = 1});
   EXPECT_EQ(verdict.row, nullptr);
-  EXPECT_NE(verdict.text.find("base_precision: nf4"), std::string::npos);
+  const std::string change = "on 4 x A10G it would with micro_batch_size: auto, or with base_precision: nf4";
+  EXPECT_NE(verdict.text.find(change), std::string::npos) << verdict.text;
+  EXPECT_NE(plan_table(result, {}, 1).find(change), std::string::npos);
 }
 
 TEST(PlanJson, HasARowForEveryGpuAndAVerdict) {
@@ -77,10 +81,32 @@ TEST(PlanJson, HasARowForEveryGpuAndAVerdict) {
 }
 
 TEST(PlanTable, NamesWhatDoesNotFitAndWhatIsAssumed) {
-  const std::string text = plan_table(some(), {.budget_usd = 5.5});
+  const std::string text = plan_table(some(), {.budget_usd = 5.5}, 1);
   EXPECT_NE(text.find("4.0 of 0.0 NO"), std::string::npos) << text;
-  EXPECT_NE(text.find("assumed rates, not measured ones"), std::string::npos) << text;
+  EXPECT_NE(text.find("$10.00  assumed rates\n"), std::string::npos) << text;
   EXPECT_NE(text.find("Verdict: the fastest within the budget is 1 x H100"), std::string::npos) << text;
+}
+
+TEST(PlanTable, SaysWhatATimeIsBasedOn) {
+  forecast::ForecastResult result = some();
+  result.rows[0].is_measured = result.rows[1].is_measured = true;
+  result.rows[1].num_past_runs = 3;
+  const std::string text = plan_table(result, {}, 1);
+  EXPECT_NE(text.find("$10.00  measured rates\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("$12.00  3 runs\n"), std::string::npos) << text;
+}
+
+TEST(PlanTable, SaysWhatACheckpointCosts) {
+  forecast::ForecastResult result = some();
+  result.rows[0].checkpoint_bytes = 20'000'000'000;
+  result.rows[0].step_s = 0.1;
+  const forecast::SaveCost cost = forecast::save_cost(result.rows[0], 0.5);
+  EXPECT_DOUBLE_EQ(cost.pause_s, 2);
+  EXPECT_DOUBLE_EQ(cost.write_s, 40);
+  EXPECT_DOUBLE_EQ(cost.share_of(result.rows[0], 500), 0.04);
+  EXPECT_DOUBLE_EQ(cost.share_of(result.rows[0], 100), 3.2);  // 30 s more, until the one before is on disk
+  EXPECT_NE(plan_table(result, {}, 0.5).find("save_steps: 100 costs 320.00% of the steps' time, 500 4.00%"),
+            std::string::npos);
 }
 
 }  // namespace

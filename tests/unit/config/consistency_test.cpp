@@ -9,6 +9,27 @@ namespace {
 
 using testing_support::ProfileText;
 
+TEST(Consistency, TargetGpuIsOneOfTheTable) {
+  const ProfileText files;
+  ProfileSources sources;
+  sources.needs_model = sources.needs_datasets = false;
+  sources.gpu_names = [] { return std::vector<std::string>{"A10G", "H100"}; };
+  const auto load = [&](const std::string& value) {
+    sources.profiles = {files.write("p.yaml", "target_gpu: " + value + "\n")};
+    try {
+      return load_profile(sources).profile.run.target_gpu;
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(load("h100"), "h100");
+  EXPECT_EQ(load("null"), "");
+  EXPECT_NE(load("H101").find("p.yaml:1: target_gpu: got \"H101\", expected a GPU of configs/gpus.json: A10G, H100. "
+                              "Did you mean \"H100\"?"),
+            std::string::npos)
+      << load("H101");
+}
+
 TEST(Consistency, ModelAndDatasetsAreRequired) {
   ProfileText files;
   ProfileSources sources;

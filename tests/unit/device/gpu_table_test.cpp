@@ -44,6 +44,15 @@ TEST(GpuTable, TheShippedOneHasTheGpusThatPeopleRent) {
   }
 }
 
+TEST(GpuTable, FindsAGpuInAnyCaseAndByTheDriversName) {
+  const auto table = read_gpu_table("configs/gpus.json");
+  ASSERT_NE(find_gpu(table, "h200"), nullptr);
+  EXPECT_EQ(find_gpu(table, "h200")->name, "H200");
+  EXPECT_EQ(find_gpu(table, "nvidia a10g")->name, "A10G");
+  EXPECT_EQ(find_gpu(table, "H20"), nullptr);
+  EXPECT_EQ(gpu_names(table).front(), "A10G");
+}
+
 TEST(GpuTable, ReadsEveryFigure) {
   const GpuFacts gpu = read("[" + kGood + "]").at(0);
   EXPECT_EQ(gpu.device_name, "NVIDIA A");

@@ -7,13 +7,17 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "forecast/calibration.h"
 #include "forecast/step_time.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/bench/bench.h"
+#include "lora_train/bench/rates_file.h"
 #include "lora_train/config/load.h"
+#include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/known_shapes.h"
+#include "lora_train/planner/host_plan.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"
 
@@ -102,21 +106,23 @@ TEST_F(ForecastTest, EveryGpuAndCountHasARowAlsoWhereNothingFits) {
   }
 }
 
+/// Each is planned for its target_gpu.
 struct NamedProfile {
-  std::string name, gpu;
+  std::string name;
   int num_gpus;
   std::string shape;
 };
-const std::vector<NamedProfile> kNamed = {
-    {"a10g-4bit", "A10G", 1, "qwen2.5-7b"},  {"h100", "H100", 1, "qwen2.5-7b"},
-    {"h100-long", "H100", 1, "qwen2.5-7b"},  {"h200-cot", "H200", 1, "qwen2.5-7b"},
-    {"4xh200-ddp", "H200", 4, "qwen2.5-7b"}, {"4xh200-confidence", "H200", 4, "qwen2.5-7b"},
-    {"8xh100", "H100", 8, "qwen3-4b"}};
+const std::vector<NamedProfile> kNamed = {{"a10g-4bit", 1, "qwen2.5-7b"},  {"h100", 1, "qwen2.5-7b"},
+                                          {"h100-long", 1, "qwen2.5-7b"},  {"h200-cot", 1, "qwen2.5-7b"},
+                                          {"4xh200-ddp", 4, "qwen2.5-7b"}, {"4xh200-confidence", 4, "qwen2.5-7b"},
+                                          {"8xh100", 8, "qwen3-4b"}};
 
 // With LORA_TRAIN_UPDATE_DOCS set, the lines are written.
 TEST_F(ForecastTest, TheHeadsOfNamedProfilesHaveTheirFigures) {
   for (const auto& named : kNamed) {
-    ForecastRequest request = request_for(shipped(named.name), named.gpu, {named.num_gpus});
+    const Profile profile = shipped(named.name);
+    const std::string& gpu = profile.run.target_gpu;
+    ForecastRequest request = request_for(profile, gpu, {named.num_gpus});
     request.shape = named.shape;
     request.num_documents = 5000;
     const Forecast row = make_forecast(request).rows.at(0);
@@ -124,7 +130,7 @@ TEST_F(ForecastTest, TheHeadsOfNamedProfilesHaveTheirFigures) {
         "# plan: %.0f of %.0f GiB on each %s; 5,000 documents of 500 tokens in about %.0f min and $%.2f (derived, not "
         "measured).",
         static_cast<double>(row.memory.total()) / (1 << 30), static_cast<double>(row.memory_limit) / (1 << 30),
-        named.gpu.c_str(), std::ceil(row.hours * 60), row.cost_usd);
+        gpu.c_str(), std::ceil(row.hours * 60), row.cost_usd);
     const std::string file = "configs/" + named.name + ".yaml";
     std::string text = read_file(file);
     if (std::getenv("LORA_TRAIN_UPDATE_DOCS") != nullptr) {
@@ -139,9 +145,10 @@ TEST_F(ForecastTest, TheHeadsOfNamedProfilesHaveTheirFigures) {
 }
 
 TEST_F(ForecastTest, ProfilesFitTheGpuTheyAreNamedAfterAtTheirLength) {
-  for (const auto& [name, gpu, count, shape] : kNamed) {
+  for (const auto& [name, count, shape] : kNamed) {
     const Profile profile = shipped(name);
-    ForecastRequest request = request_for(profile, gpu, {count});
+    EXPECT_NE(lower_case(name).find(lower_case(profile.run.target_gpu)), std::string::npos) << name;
+    ForecastRequest request = request_for(profile, profile.run.target_gpu, {count});
     request.shape = shape;
     request.tokens_per_document = *profile.data.max_seq_len;  // the worst: every row is full
     request.num_documents = 4096;
@@ -174,6 +181,31 @@ TEST_F(ForecastTest, AStepTakesAtLeastWhatItsCountSays) {
   EXPECT_NEAR(least_step_s(facts, spec, count.rates, load) / least, 1.45, 0.12);
 }
 
+TEST_F(ForecastTest, FullFineTuningAddsTheGradientsOfAllWeights) {
+  Profile profile;
+  profile.model.precision = Precision::kBf16;
+  const auto config = model::known_shape("qwen2.5-0.5b");
+  bench::BenchRates rates;
+  rates.gemm_flops_per_s = 1e12;
+  rates.copy_bytes_per_s = rates.attention_forward_flops_per_s = rates.attention_backward_flops_per_s = 1e18;
+  const RankLoad load{.tokens = 4096, .supervised = 4096, .keys_per_query = 1};
+  planner::RunSpec spec;
+  spec.recompute.resize(24);
+  const auto step_s = [&](const std::vector<model::AdapterSpec>& adapters) {
+    return least_step_s(planner::RunFacts{profile, config, adapters, 2048}, spec, rates, load);
+  };
+  const model::AdapterSpec smallest = lora::plan_adapters({}, config).front();
+  EXPECT_NEAR(step_s({}) / step_s({smallest}), 1.5, 0.01);  // forward and two products backward, the head's included
+  rates.gemm_flops_per_s = 1e18;
+  rates.copy_bytes_per_s = 1e9;
+  const double before = step_s({});
+  RankLoad twice = load;
+  twice.num_micro_batches = 2;
+  const std::vector<model::AdapterSpec> none;
+  EXPECT_GT(least_step_s(planner::RunFacts{profile, config, none, 2048}, spec, rates, twice),
+            before + 8e-9 * static_cast<double>(model::num_parameters(config)));
+}
+
 TEST_F(ForecastTest, MoreGpusAreFasterAndCostALittleMore) {
   ForecastRequest request = request_for(shipped("8xh100"), "H100", {1, 8});
   request.profile.data.max_seq_len = 2048;
@@ -197,6 +229,84 @@ TEST_F(ForecastTest, VariantsChangeOneSetting) {
   EXPECT_LT(find("gradient_checkpointing: full").tokens_per_s, 0.8 * given.tokens_per_s);
   EXPECT_EQ(find("packing: false").num_steps, given.num_steps);
   EXPECT_LT(find("optim: adamw_8bit").memory.optimizer, given.memory.optimizer);
+}
+
+TEST_F(ForecastTest, WhatDoesNotFitSaysWhatWould) {
+  Profile profile = shipped("h100");
+  profile.schedule.micro_batch_size = 16;
+  profile.schedule.batch_unit = BatchUnit::kRows;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
+  const Forecast row = make_forecast(request_for(profile, "H100")).rows.at(0);
+  EXPECT_FALSE(row.fits);
+  EXPECT_EQ(row.ways_to_fit, (std::vector<std::string>{"micro_batch_size: auto", "gradient_checkpointing: auto"}));
+  const Forecast small = make_forecast(request_for(profile, "A10G")).rows.at(0);
+  ASSERT_EQ(small.ways_to_fit.size(), 1U);
+  EXPECT_EQ(small.ways_to_fit[0], "micro_batch_size: auto with gradient_checkpointing: auto");
+}
+
+/// Rates as bench --measure-rates keeps them.
+void keep_cpu_rates() {
+  bench::BenchRates rates;
+  rates.gpu = "cpu";
+  rates.precision = "fp32";
+  rates.gemm_flops_per_s = 1e11;
+  rates.copy_bytes_per_s = 1e10;
+  rates.attention_forward_flops_per_s = rates.attention_backward_flops_per_s = 5e10;
+  bench::write_rates(bench::rates_cache_file("cpu", "fp32"), rates);
+}
+
+ForecastRequest request_for_cpu() {
+  Profile profile;
+  profile.model.precision = Precision::kFp32;
+  profile.data.max_seq_len = 512;
+  profile.schedule.micro_batch_size = 2;
+  ForecastRequest request = request_for(profile, "H100", {1, 2, 4, 8});
+  request.gpus = {{.name = "CPU", .device_name = "cpu", .is_cpu = true}};
+  request.shape = "tiny-qwen2";
+  return request;
+}
+
+TEST_F(ForecastTest, ThisCpuHasOneRowWithTheMemoryOfTheRunsOwnSpec) {
+  keep_cpu_rates();
+  const ForecastRequest request = request_for_cpu();
+  const auto rows = make_forecast(request).rows;
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_TRUE(rows[0].is_measured);
+  EXPECT_GT(rows[0].hours, 0);
+  runtime::ModelFiles files;
+  files.config = model::known_shape("tiny-qwen2");
+  const auto adapters = runtime::choose_adapters(request.profile, files);
+  planner::RunFacts facts{request.profile, files.config, adapters.specs, 512};
+  facts.memory_bytes = std::int64_t{1} << 30;
+  const planner::RunSpec spec = planner::decide(facts);
+  const planner::HostPlan plan = planner::plan_host(planner::memory_case(facts, spec), {1024, 1024});
+  EXPECT_EQ(rows[0].micro_batch_size, 2);
+  EXPECT_EQ(rows[0].memory.total(), plan.total());
+  EXPECT_EQ(rows[0].memory.program, plan.program + plan.checkpoint_copy);
+}
+
+TEST_F(ForecastTest, ACpuWithoutRatesNamesTheCommand) {
+  try {
+    make_forecast(request_for_cpu());
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("bench --measure-rates"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Calibrations, AreTheMedianAndTheSpread) {
+  Calibrations calibrations;
+  EXPECT_EQ(calibrations.find("H100", Precision::kBf16), nullptr);
+  calibrations.add("H100", Precision::kBf16, 1.2);
+  EXPECT_DOUBLE_EQ(calibrations.find("H100", Precision::kBf16)->high, 1.2 * 1.15);
+  calibrations.add("H100", Precision::kBf16, 1.0);
+  calibrations.add("H100", Precision::kBf16, 1.21);
+  const Calibration* const found = calibrations.find("H100", Precision::kBf16);
+  EXPECT_DOUBLE_EQ(found->factor, 1.2);
+  EXPECT_DOUBLE_EQ(found->low, 1.0);
+  EXPECT_DOUBLE_EQ(found->high, 1.2 * 1.05);
+  EXPECT_EQ(found->num_runs, 3);
+  EXPECT_EQ(calibrations.find("H100", Precision::kFp32), nullptr);
 }
 
 TEST_F(ForecastTest, DocumentsLongerThanARowAreRefused) {
