@@ -103,9 +103,8 @@ void warn_of_target_gpu(const Run& run) {
   if (!target) return;
   const std::string misfit = planner::misfit(*run.facts, *target);
   if (!misfit.empty()) log_warning("target_gpu: " + target->name + ": " + misfit);
-  if (is_such_gpu(run.device.name, *target)) return;
-  log_warning("target_gpu: the profile is meant for " + target->name + ", but this run is on " +
-              (run.device.is_cuda() ? run.device.name : "the CPU"));
+  if (!run.device.is_cuda() || is_such_gpu(run.device.name, *target)) return;  // a run on a CPU has said so
+  log_warning("target_gpu: the profile is meant for " + target->name + ", but this run is on " + run.device.name);
 }
 
 void log_start(const Run& run) {

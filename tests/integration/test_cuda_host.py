@@ -228,6 +228,22 @@ def test_a_dry_run_computes_the_largest_batch(setup):
     assert calls["cublasLtMatmul"] > 0
 
 
+def test_another_gpu_than_the_profile_is_meant_for_is_warned_of(setup):
+    run, _ = on_stand_in(setup, target_gpu="h200")
+    assert run.code == 0 and "target_gpu: the profile is meant for H200, but this run is on Stand-in GPU" in run.stderr, run
+
+
+def test_ablate_measures_the_settings_of_a_gpu(setup):
+    run, _ = on_stand_in(setup, command=["ablate", "--steps", "3", "--json"])
+    assert run.code == 0, run
+    lines = {line["setting"]: line for line in run.json_lines()}
+    failed = {name: line["reason"] for name, line in lines.items() if line["reason"]}
+    assert set(failed) == {"int8 base", "nf4 base"}, "kernels of the stand-in quantise to nothing; the other settings are measured"
+    assert "quantis" in failed["nf4 base"] or "NaN" in failed["nf4 base"], failed
+    assert list(lines)[:3] == ["your profile", "plain", "+ tf32"] and "+ CUDA graphs" in lines and "+ page-locked memory" in lines
+    assert lines["plain"]["values"]["cuda_graphs"] == "off" and lines["nf4 base"]["values"]["cuda_graphs"] == "auto"
+
+
 def test_an_evaluation(setup):
     run, _ = on_stand_in(setup, command=("eval", "--json"), val_set_size=2)
     assert run.code == 0 and run.json_lines()[0]["num_tokens"] > 0, run

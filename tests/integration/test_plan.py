@@ -161,15 +161,14 @@ def test_check_and_train_warn_of_what_the_target_gpu_cannot_hold(setup):
     assert run.code == 0 and "target_gpu: A10G: micro_batch_size: 60000 needs" in run.stderr, run
     assert "one A10G may use 21.0 GiB: use micro_batch_size: auto" in run.stderr, run
     run = lora_train("train", "--dry-run", "--profile", setup.write_profile(target_gpu="H200"))
-    assert run.code == 0 and "the profile is meant for H200, but this run is on the CPU" in run.stderr, run
-    assert "needs" not in run.stderr, run
+    assert run.code == 0 and "target_gpu" not in run.stderr, "a run on a CPU says that in its own line"
 
 
 def test_check_says_nothing_of_memory_where_the_model_is_not_there(setup):
     run = lora_train("check", "--no-files", "--profile", pinned(setup, model="/no/such/model"))
     assert run.code == 0 and "target_gpu:" not in run.stderr, run
     run = lora_train("check", "--profile", pinned(setup, model="nobody/nothing"))
-    assert run.code == 0 and "target_gpu:" not in run.stderr, run
+    assert run.code == 4 and "target_gpu:" not in run.stderr, run
 
 
 def test_check_without_libtorch_says_what_is_not_known(setup, monkeypatch):
