@@ -53,10 +53,11 @@ find_program() {
 
 # The folders of the wanted jobs, one a line.
 jobs_of() {
-  local name folder
+  local wanted name folder
   [ $# -gt 0 ] || set -- configs/jobs/*/
-  for name in "$@"; do
-    [ -d "$name" ] || name="$(compgen -G "configs/jobs/${name%/}" || compgen -G "configs/jobs/${name,,}-*")" || die "no job \"$1\" in configs/jobs"
+  for wanted in "$@"; do
+    name="$wanted"
+    [ -d "$name" ] || name="$(compgen -G "configs/jobs/${name%/}" || compgen -G "configs/jobs/${name,,}-*")" || die "no job \"$wanted\" in configs/jobs"
     for folder in $name; do printf '%s\n' "${folder%/}"; done
   done
 }

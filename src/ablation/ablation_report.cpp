@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
-const Row kHeader = {"setting", "tok/s", "speed", "loss", "eval loss", "against the base", "memory", "start"};
+const Row kHeader = {"setting", "tok/s", "speed", "loss", "eval loss", "eval loss kept?", "memory", "start"};
 constexpr const char* kTitle = "What each setting brings";
 constexpr std::size_t kFirstNumber = 1, kWords = 5;
 
@@ -57,7 +57,7 @@ std::string work_in_words(const Ablation& ablation) {
 /// Of the words under the table.
 std::vector<std::string> notes_of(const Ablation& ablation) {
   std::vector<std::string> notes = {
-      "speed and losses against \"" +
+      "speed and losses are compared with \"" +
       (baseline(ablation.measurements) != nullptr ? baseline(ablation.measurements)->setting.name : std::string("-")) +
       "\"; kept: the evaluation loss is at most 1% higher, with 95% confidence over "
       "documents"};
@@ -108,13 +108,7 @@ std::string ablation_json(const Ablation& ablation) {
                    {"eval_loss", found.eval_loss ? Json(*found.eval_loss) : Json(nullptr)}};
     const auto difference = difference_of(ablation, found);
     object["eval_loss_difference"] = nullptr;
-    if (difference)
-      object["eval_loss_difference"] = {{"base", base->setting.name},
-                                        {"mean", difference->mean},
-                                        {"low", difference->low},
-                                        {"high", difference->high},
-                                        {"num_documents", difference->num_documents},
-                                        {"verdict", to_string(judge(*difference))}};
+    if (difference) object["eval_loss_difference"] = Json::parse(to_json(*difference, base->setting.name));
     object["peak_memory_gib"] = found.peak_memory_gib ? Json(*found.peak_memory_gib) : Json(nullptr);
     object["startup_s"] = if_done(found.startup_s);
     object["values"] = Json::object();

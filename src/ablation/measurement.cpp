@@ -52,7 +52,6 @@ Measurement measure(const Setting& setting, const std::filesystem::path& folder,
   found.loss = number_at(summary, "train_loss");
   found.eval_loss = run.figures.eval_loss;
   found.peak_memory_gib = run.figures.peak_memory_gib ? run.figures.peak_memory_gib : run.figures.peak_host_memory_gib;
-  found.num_tokens = static_cast<long long>(steps.back().tokens);
   for (const auto& step : steps) {
     found.num_documents += static_cast<long long>(step.num_documents);
     found.num_supervised += static_cast<long long>(step.num_labels);

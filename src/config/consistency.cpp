@@ -17,6 +17,11 @@ struct Check {
   bool is_given(const std::string& key) const { return places.contains(key); }
   /// Whether the value of `key` could not be read, so that nothing can be said about it.
   bool is_wrong(const std::string& key) const { return findings.mistakes().concern(key); }
+  /// Whether a profile that comes with the program gave it.
+  bool is_shipped(const std::string& key, const ProfileSources& sources) const {
+    const std::filesystem::path folder = std::filesystem::path(place(key).file).parent_path();
+    return std::ranges::count(sources.shipped, folder) > 0;
+  }
   /// Where a message about `key` points: its place, or nowhere.
   Place place(const std::string& key) const {
     const auto found = places.find(key);
@@ -114,17 +119,22 @@ void check_adapter(const Check& check) {
   }
 }
 
-void check_evaluation(const Check& check) {
+void check_evaluation(const Check& check, const ProfileSources& sources) {
   const DataSection& data = check.profile.data;
   const RunSection& run = check.profile.run;
   const bool has_eval = !data.eval_datasets.empty() || data.val_set_size > 0 || check.is_wrong("eval_datasets") ||
                         check.is_wrong("val_set_size");
-  if (run.load_best_model_at_end && !has_eval) {
-    check.mistake("load_best_model_at_end", "needs evaluation data. Give eval_datasets or val_set_size.");
-  }
-  if (run.early_stopping_patience && !has_eval) {
-    check.mistake("early_stopping_patience", "needs evaluation data. Give eval_datasets or val_set_size.");
-  }
+  const auto needs_data = [&](const std::string& key, bool is_set) {
+    if (!is_set || has_eval) return;
+    if (check.is_shipped(key, sources)) {
+      check.findings.note(check.place(key), key,
+                          "has no effect without evaluation data (eval_datasets or val_set_size).");
+    } else {
+      check.mistake(key, "needs evaluation data. Give eval_datasets or val_set_size.");
+    }
+  };
+  needs_data("load_best_model_at_end", run.load_best_model_at_end);
+  needs_data("early_stopping_patience", run.early_stopping_patience.has_value());
   if (run.early_stopping_patience && run.eval_steps.kind == Cadence::Kind::kOff) {
     check.mistake("early_stopping_patience", "needs evaluations during the run. Set eval_steps.");
   }
@@ -159,7 +169,7 @@ void check_target_gpu(const Check& check, const ProfileSources& sources) {
   if (target.empty() || !sources.gpu_names) return;
   const std::vector<std::string> names = sources.gpu_names();
   const auto is_target = [&](const std::string& name) { return lower_case(name) == lower_case(target); };
-  if (std::ranges::any_of(names, is_target)) return;
+  if (names.empty() || std::ranges::any_of(names, is_target)) return;
   const std::string nearest = nearest_name(target, names);
   check.mistake("target_gpu", "got \"" + target + "\", expected a GPU of configs/gpus.json: " + join(names) + "." +
                                   (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
@@ -174,7 +184,7 @@ void check_consistency(const LoadedProfile& loaded, const ProfileSources& source
   check_batch(check);
   check_schedule(check);
   check_adapter(check);
-  check_evaluation(check);
+  check_evaluation(check, sources);
   check_compute(check);
   check_target_gpu(check, sources);
 }

@@ -8,7 +8,6 @@
 
 #include "calibration.h"
 #include "data_load.h"
-#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -174,8 +173,8 @@ class Case {
       result.hours_low = (least_s / kMostShare + sums_s) / 3600;
       result.hours_high = (least_s / least_share + sums_s) / 3600;
     }
-    const double price = gpu.is_cpu ? profile_.run.gpu_price_per_hour.value_or(0) : gpu.price_per_hour;
-    result.cost_usd = result.hours * price * num_ranks;
+    const auto price = gpu.is_cpu ? profile_.run.gpu_price_per_hour : std::optional(gpu.price_per_hour);
+    if (price) result.cost_usd = result.hours * *price * num_ranks;
   }
 
   const Profile& profile_;
@@ -244,7 +243,8 @@ const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::ve
   const Forecast* best = nullptr;
   for (const Forecast& row : rows) {
     if (row.num_gpus != 1 || !row.fits) continue;
-    if (best == nullptr || row.cost_usd < best->cost_usd) best = &row;
+    constexpr double kUnknown = std::numeric_limits<double>::infinity();
+    if (best == nullptr || row.cost_usd.value_or(kUnknown) < best->cost_usd.value_or(kUnknown)) best = &row;
   }
   const device::GpuFacts* chosen = nullptr;
   for (const auto& gpu : request.gpus) {

@@ -157,6 +157,8 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
+  const std::vector<int>& forwarded() const { return forwarded_; }
+
   int run() {
     for (int rank = 0; rank < settings_.num_ranks; ++rank) start(rank);
     while (std::any_of(processes_.begin(), processes_.end(), [](const auto& rank) { return !rank.exit_code; })) {
@@ -261,6 +263,11 @@ std::optional<EndedRank> find_ended_rank(const World& world) {
   return ended;
 }
 
-int run_local_ranks(const LocalRanks& ranks) { return Ranks(ranks).run(); }
+int run_local_ranks(const LocalRanks& settings, std::vector<int>* forwarded) {
+  Ranks ranks(settings);
+  const int code = ranks.run();
+  if (forwarded != nullptr) *forwarded = ranks.forwarded();
+  return code;
+}
 
 }  // namespace lora_train::launch

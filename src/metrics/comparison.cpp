@@ -80,13 +80,13 @@ Comparison compare_runs(const std::vector<std::filesystem::path>& folders) {
   for (const auto& folder : folders) comparison.runs.push_back(read_run(folder));
   make_names_unique(comparison.runs);
   comparison.differing = differing_keys(comparison.runs);
-  if (!comparison.runs.empty()) comparison.base = comparison.runs.front().folder.string();
+  if (!comparison.runs.empty()) comparison.baseline = comparison.runs.front().folder.string();
   return comparison;
 }
 
-std::optional<LossDifference> difference_to_base(const Comparison& comparison, const RunRecord& run) {
+std::optional<LossDifference> difference_to_baseline(const Comparison& comparison, const RunRecord& run) {
   const auto base = std::find_if(comparison.runs.begin(), comparison.runs.end(),
-                                 [&](const RunRecord& other) { return other.folder == comparison.base; });
+                                 [&](const RunRecord& other) { return other.folder == comparison.baseline; });
   if (base == comparison.runs.end() || &*base == &run) return std::nullopt;
   return difference_of(base->document_losses, run.document_losses);
 }

@@ -28,16 +28,6 @@ std::string csv_line(const std::vector<std::string>& fields) {
   return line + "\n";
 }
 
-Json to_object(const std::optional<LossDifference>& difference, const std::string& base) {
-  if (!difference) return nullptr;
-  return {{"base", base},
-          {"mean", difference->mean},
-          {"low", difference->low},
-          {"high", difference->high},
-          {"num_documents", difference->num_documents},
-          {"verdict", to_string(judge(*difference))}};
-}
-
 }  // namespace
 
 bool is_comparison_csv(std::string_view start) { return start.starts_with("run,folder,status,"); }
@@ -74,7 +64,9 @@ std::string comparison_json(const Comparison& comparison) {
       const auto value = run.figures.*figure.value;
       object[figure.name] = value ? whole_or_number(*value) : Json(nullptr);
     }
-    object["eval_loss_difference"] = to_object(difference_to_base(comparison, run), comparison.base);
+    const auto difference = difference_to_baseline(comparison, run);
+    object["eval_loss_difference"] =
+        difference ? Json::parse(to_json(*difference, comparison.baseline)) : Json(nullptr);
     object["phases_s"] = run.phases_s.empty() ? Json(nullptr) : to_object(run.phases_s);
     text += to_line(object) + "\n";
   }

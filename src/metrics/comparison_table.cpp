@@ -187,13 +187,13 @@ std::string kept_losses(const Comparison& comparison) {
   for (const auto& run : comparison.runs) names = std::max(names, width_of(shown(run.name)));
   std::string text;
   for (const auto& run : comparison.runs) {
-    const auto difference = difference_to_base(comparison, run);
+    const auto difference = difference_to_baseline(comparison, run);
     if (difference) text += "  " + padded(shown(run.name), names, false) + "  " + in_words(*difference) + "\n";
   }
   if (text.empty()) return "";
   std::string base;
   for (const auto& run : comparison.runs) {
-    if (run.folder == comparison.base) base = shown(run.name);
+    if (run.folder == comparison.baseline) base = shown(run.name);
   }
   return "\nevaluation loss compared with " + base + " (kept: at most 1% higher)\n" + text;
 }

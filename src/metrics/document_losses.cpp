@@ -35,6 +35,8 @@ std::optional<DocumentLosses> parse(const std::string& line) {
                         *losses, *weights};
 }
 
+constexpr long long kLeastDocuments = 5;
+
 /// The 97.5% quantile of Student's t, by Cornish and Fisher: within 1% from 4 degrees of freedom on.
 double student_t(double degrees) {
   constexpr double z = 1.959963984540054;
@@ -96,7 +98,7 @@ std::optional<LossDifference> difference_of(const std::vector<DocumentLosses>& b
       ++result.num_documents;
     }
   }
-  if (result.num_documents < 2 || !(weight > 0)) return std::nullopt;
+  if (result.num_documents < kLeastDocuments || !(weight > 0)) return std::nullopt;
   result.base_loss = base_sum / weight;
   result.mean = (sum - base_sum) / weight;
   double squares = 0;  // of what each document differs more than its tokens would at the mean
@@ -126,6 +128,15 @@ std::string to_string(LossVerdict verdict) {
     case LossVerdict::kUnclear: return "unclear";
   }
   return "";
+}
+
+std::string to_json(const LossDifference& difference, const std::string& baseline) {
+  return to_line({{"baseline", baseline},
+                  {"mean", difference.mean},
+                  {"low", difference.low},
+                  {"high", difference.high},
+                  {"num_documents", difference.num_documents},
+                  {"verdict", to_string(judge(difference))}});
 }
 
 std::string in_words(const LossDifference& difference) {

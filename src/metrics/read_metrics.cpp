@@ -52,6 +52,7 @@ class LineReader {
     std::erase_if(run_.spans, [&](const LoggedSpan& span) { return span.from_s >= earlier_s_; });
     if (!run_.spans.empty()) run_.spans.back().to_s = std::min(run_.spans.back().to_s, earlier_s_);
     if (run_.name.empty()) run_.name = text_of(object, "run_name");
+    run_.world_size = count_of(object, "world_size").value_or(1);
     if (const auto total = number_of(object, "total_steps")) run_.figures.total_steps = total;
   }
 

@@ -94,8 +94,8 @@ void set_times(RunSummary& summary, const RunTimes& times) {
   summary.phases_s = times.named();
   summary.cost_usd = times.cost_usd;
   if (summary.train_s <= 0) return;
-  summary.tokens_per_s = static_cast<double>(summary.tokens) / summary.train_s;
-  summary.steps_per_s = static_cast<double>(summary.step) / summary.train_s;
+  summary.tokens_per_s = static_cast<double>(summary.tokens - summary.untimed_tokens) / summary.train_s;
+  summary.steps_per_s = static_cast<double>(summary.step - summary.untimed_steps) / summary.train_s;
 }
 
 std::string times_in_words(const RunSummary& summary) {

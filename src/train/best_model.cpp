@@ -83,6 +83,11 @@ void BestModel::judge(const std::vector<evaluate::EvalResult>& results, checkpoi
   state.best_step = state.step;
 }
 
+void refuse_best_checkpoint(const std::filesystem::path& checkpoint, const std::string& problem) {
+  throw FormatError(checkpoint.string(), "is the best step, which the result is to be made of: " + problem +
+                                             ". --set load_best_model_at_end=false makes it of the last step");
+}
+
 void forget_best(checkpoint::TrainState& state) {
   state.best_metric.reset();
   state.best_eval_loss.reset();
@@ -91,7 +96,8 @@ void forget_best(checkpoint::TrainState& state) {
 }
 
 std::string BestModel::stop_in_words(const checkpoint::TrainState& state) const {
-  return "early stopping: " + name_ + " no better in " + std::to_string(state.evals_without_gain) + " evaluations" +
+  return "early stopping: " + name_ + " no better in " + std::to_string(state.evals_without_gain) +
+         (state.evals_without_gain == 1 ? " evaluation" : " evaluations") +
          (state.best_step ? "; best at step " + std::to_string(*state.best_step) : "");
 }
 

@@ -1,6 +1,7 @@
 // Which evaluation is the best so far, and whether the run has stopped getting better.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,7 +41,10 @@ class BestModel {
   double threshold_ = 0;
 };
 
-/// For a run that begins with a checkpoint of another folder, where the best one lies: the best from here on counts.
+/// Throws FormatError: adapter/ cannot be made of this checkpoint.
+[[noreturn]] void refuse_best_checkpoint(const std::filesystem::path& checkpoint, const std::string& problem);
+
+/// For a run whose best checkpoint is not there: the best from here on counts.
 void forget_best(checkpoint::TrainState& state);
 
 }  // namespace lora_train::train

@@ -94,8 +94,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
   share_parameters(run);
   run.model.weights->refresh();
   run.state = found.state;
-  const auto folder = std::filesystem::weakly_canonical(checkpoint).parent_path();
-  if (folder != std::filesystem::weakly_canonical(run.profile().run.output_dir)) forget_best(run.state);
+  if (!share_best(run)) forget_best(run.state);
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
   if (found.world_size != run.checkpoint.world_size) {  // the documents of a step do not depend on it
     log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run continues with " +

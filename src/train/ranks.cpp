@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "best_model.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/version.h"
@@ -101,6 +102,19 @@ checkpoint::Description share_description(Communicator& ranks, const std::filesy
 
 std::int64_t share_start(Communicator& ranks, std::int64_t started_at) {
   return std::stoll(ranks.broadcast(std::to_string(started_at)));
+}
+
+bool share_best(const Run& run) {
+  if (!run.profile().run.load_best_model_at_end || !run.state.best_step) return true;
+  const std::filesystem::path best = std::filesystem::path(run.profile().run.output_dir) /
+                                     (checkpoint::kFolderPrefix + std::to_string(*run.state.best_step));
+  const std::string problem =
+      run.ranks().broadcast(run.is_leader() ? checkpoint::verify(best, throw_if_stop_requested) : "");
+  if (problem.empty()) return true;
+  if (run.state.step == run.plan->total_steps()) refuse_best_checkpoint(best, problem);
+  log_warning(best.string() + " was the best step so far, and cannot be used (" + problem +
+              "): the best of the steps from here on counts");
+  return false;
 }
 
 void share_parameters(Run& run) {

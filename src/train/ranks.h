@@ -27,6 +27,10 @@ checkpoint::Description share_description(distributed::Communicator& ranks, cons
 /// When the run began, by the clock of rank 0.
 std::int64_t share_start(distributed::Communicator& ranks, std::int64_t started_at);
 
+/// Whether the checkpoint of the best step so far is there, as rank 0 finds; true where the run needs none. Else it warns, or throws
+/// FormatError on all ranks if no step is left that could be the best.
+bool share_best(const Run& run);
+
 /// Overwrites parameters and optimizer state with those of rank 0.
 void share_parameters(Run& run);
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "best_model.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
@@ -117,6 +118,8 @@ void count_earlier(const fs::path& checkpoint, metrics::RunSummary& summary, met
   if (earlier[metrics::Phase::kTrain] == 0 && state.step > 0) {
     log_warning(checkpoint.string() +
                 " does not say how long its steps took, so times, rates and costs of the run are those from here on");
+    summary.untimed_tokens = state.tokens;
+    summary.untimed_steps = state.step;
   }
   clock.go_on_from(earlier);
 }
@@ -137,10 +140,7 @@ void write_result(const Run& run, metrics::RunSummary& summary) {
   checkpoint::TrainState state = run.state;
   if (step != run.state.step) {
     const fs::path best = fs::path(section.output_dir) / (checkpoint::kFolderPrefix + std::to_string(step));
-    if (const std::string problem = checkpoint::verify(best); !problem.empty()) {
-      throw FormatError(best.string(), "is the best step, which adapter/ is to be made of: " + problem +
-                                           ". --set load_best_model_at_end=false makes it of the last step");
-    }
+    if (const std::string problem = checkpoint::verify(best); !problem.empty()) refuse_best_checkpoint(best, problem);
     parameters = run.model.parameters->host_copy();
     saving::load_checkpoint_parameters(best, !run.adapters.specs.empty(), parameters);
     state = checkpoint::describe(best).state;

@@ -87,7 +87,10 @@ class Loop {
   void train() {
     const std::int64_t total = run_.plan->total_steps();
     if (run_.state.step == 0 && run_.profile().run.eval_on_start) evals_.evaluate_all();
-    if (run_.state.step > 0 && evals_.is_owed()) evals_.evaluate_all();  // a stop came before it
+    if (run_.state.step > 0 && evals_.is_owed()) {  // a stop came before it
+      evals_.evaluate_all();
+      if (evals_.has_new_best()) save();  // the checkpoint that the run went on from may be in another folder
+    }
     if (run_.state.step < total) start_loader();
     while (run_.state.step < total && !evals_.end_run()) {
       enqueue_next_step();
@@ -330,7 +333,7 @@ class Loop {
     if (run_.ranks().world_size() > 1 && steps_here_ > 0) log_info(rank_times_.in_words());
     if (state.total_loss_weight > 0) summary_.train_loss = state.total_loss_sum / state.total_loss_weight;
     const bool has_all_steps = state.step == run_.plan->total_steps() && !evals_.is_owed();
-    const bool is_done = has_all_steps || (stop_reason().empty() && evals_.end_run());
+    const bool is_done = has_all_steps || evals_.end_run();
     summary_.status = is_done ? "done" : "stopped";
     summary_.reason = has_all_steps ? "all steps done" : is_done ? evals_.stop_in_words() : stop_reason();
     summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);

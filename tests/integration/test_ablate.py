@@ -1,12 +1,14 @@
 """ablate: the ladder on examples/tiny-math, its table, JSON, page and picture; what compare says of kept losses."""
 
 import json
+import signal
 import struct
+import subprocess
 
 import numpy
 import pytest
 
-from conftest import ROOT, Setup, lora_train
+from conftest import BINARY, ENVIRONMENT, ROOT, Setup, lora_train, wait_for
 
 PROFILE = ROOT / "examples/tiny-math/profile.yaml"
 STEPS = 4
@@ -98,6 +100,30 @@ def test_a_file_of_somebody_else_is_not_replaced(tmp_path):
     (tmp_path / "mine.html").write_text("<html>my notes</html>")
     run = lora_train("ablate", "--profile", PROFILE, "--html", tmp_path / "mine.html", cwd=ROOT)
     assert run.code == 2 and "mine.html" in run.stderr and "not replaced" in run.stderr, run
+
+
+def test_keys_of_long_runs_do_not_stand_in_the_way_and_a_tokens_folder_stays(tmp_path):
+    """A patience, best model and a folder of the user where the runs are kept."""
+    setup = Setup(tmp_path)
+    profile = setup.write_profile(val_set_size=2, eval_steps=1, early_stopping_patience=1, load_best_model_at_end=True)
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens/mine").write_text("mine")
+    run = lora_train("ablate", "--profile", profile, "--steps", 3, "--json", "--keep", tmp_path)
+    assert run.code == 0 and all(line["reason"] is None for line in run.json_lines()), run
+    assert (tmp_path / "tokens/mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_signals_end_the_whole_ladder(tmp_path, num_signals):
+    setup = Setup(tmp_path)
+    command = [str(BINARY), "ablate", "--profile", str(setup.write_profile()), "--steps", "1000000", "--keep", str(tmp_path / "runs")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    wait_for(lambda: any((path / "metrics.jsonl").exists() for path in (tmp_path / "runs").glob("1-*")), "setting 1", process)
+    for _ in range(num_signals):
+        process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode in [75, 128 + signal.SIGINT][:num_signals], errors  # the first of two may have ended it already
+    assert "setting 2" not in errors
 
 
 def test_a_profile_that_does_not_train_is_refused_before_the_ladder(tmp_path):

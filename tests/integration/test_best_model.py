@@ -107,6 +107,23 @@ def test_ranks_agree_about_the_best_step(setup):
     assert two["best_metric"] == pytest.approx(one["best_metric"], rel=1e-5)
 
 
+def test_a_run_that_goes_on_without_its_best_checkpoint_begins_to_count_anew(setup):
+    """Switched on later, where the best step was not saved; and from a checkpoint of another folder."""
+    plain = settings(setup, load_best_model_at_end=False)
+    assert setup.train(**plain).code == 0
+    best = setup.summary()["best_step"]
+    assert best < 24 and not (setup.output_dir / f"checkpoint-{best}").exists()
+    run = setup.train(**dict(plain, load_best_model_at_end=True, max_steps=28))
+    assert run.code == 0 and f"checkpoint-{best} was the best step so far, and cannot be used" in run.stderr, run
+    assert setup.summary()["best_step"] == setup.summary()["adapter_step"] > 24
+    other = setup.folder / "other"
+    changes = dict(plain, load_best_model_at_end=True, max_steps=34, output_dir=str(other))
+    run = setup.train("--resume", str(setup.output_dir / "checkpoint-28"), **changes)
+    summary = json.loads((other / "summary.json").read_text())
+    assert run.code == 0 and summary["adapter_step"] == summary["best_step"] > 28, run
+    assert (other / f"checkpoint-{summary['best_step']}").exists()
+
+
 def test_a_best_checkpoint_that_is_gone_is_an_error(setup):
     changes = settings(setup)
     assert setup.train(**changes).code == 0

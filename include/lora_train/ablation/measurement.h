@@ -20,7 +20,7 @@ struct Measurement {
   double startup_s = 0;     ///< to the end of step 1
   double loss = 0;          ///< of training, per supervised token, over all steps
   std::optional<double> eval_loss = {}, peak_memory_gib = {};
-  long long num_documents = 0, num_tokens = 0, num_supervised = 0;  ///< of all steps: the work
+  long long num_documents = 0, num_supervised = 0;  ///< of all steps: the work
   std::vector<metrics::DocumentLosses> document_losses = {};
 };
 

@@ -72,8 +72,8 @@ struct Forecast {
   std::string recompute = {};  ///< "off", "full", "full, then off"
   double tokens_per_s = 0, step_s = 0;
   double hours = 0, hours_low = 0, hours_high = 0;  ///< steps and evaluations; not installing, downloading and loading
-  double cost_usd = 0;
-  std::int64_t checkpoint_bytes = 0;  ///< trained values and optimizer state
+  std::optional<double> cost_usd = {};              ///< empty: a CPU without gpu_price_per_hour
+  std::int64_t checkpoint_bytes = 0;                ///< trained values and optimizer state
   bool is_measured = false;  ///< with rates that `bench --measure-rates` found on this kind of GPU; else assumed ones
   int num_past_runs = 0;     ///< by which the times are scaled
 };

@@ -31,8 +31,10 @@ struct LocalRanks {
 ///
 /// A rank that ends is made known to the others (find_ended_rank).
 ///
+/// `forwarded` gets the signals that came meanwhile: nothing else in this process has seen them.
+///
 /// Call it before any thread is started. Throws IoError if the ranks cannot be started; then none is left running.
-int run_local_ranks(const LocalRanks& ranks);
+int run_local_ranks(const LocalRanks& ranks, std::vector<int>* forwarded = nullptr);
 
 struct EndedRank {
   int rank = 0;

@@ -15,12 +15,12 @@ struct Comparison {
   /// Profile keys whose values differ between the runs that have a profile, in the order of docs/profile.md. output_dir and
   /// run_name always differ and are left out.
   std::vector<std::string> differing;
-  std::string base =
+  std::string baseline =
       {};  ///< folder of the run that the evaluation losses of the others are compared with: the first one given
 };
 
-/// The difference of a run's last evaluation to that of the base; empty for the base itself and where the documents differ.
-std::optional<LossDifference> difference_to_base(const Comparison& comparison, const RunRecord& run);
+/// The difference of a run's last evaluation to that of the baseline; empty for the baseline itself and where the documents differ.
+std::optional<LossDifference> difference_to_baseline(const Comparison& comparison, const RunRecord& run);
 
 /// Reads the runs, in this order. A run whose name is not unique gets its folder as its name.
 Comparison compare_runs(const std::vector<std::filesystem::path>& folders);
@@ -45,7 +45,7 @@ std::string comparison_csv(const Comparison& comparison);
 bool is_comparison_csv(std::string_view start);
 
 /// JSON Lines, one object per run: run, folder, status, reason, profile (the differing keys), the figures, and eval_loss_difference
-/// (base, mean, low, high, num_documents, verdict); null: unknown.
+/// (baseline, mean, low, high, num_documents, verdict); null: unknown.
 std::string comparison_json(const Comparison& comparison);
 
 }  // namespace lora_train::metrics

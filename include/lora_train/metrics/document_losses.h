@@ -34,7 +34,7 @@ struct LossDifference {
 };
 
 /// The documents are a sample: the mean is a ratio of sums over them, and its variance that of a ratio estimator, with Student's t.
-/// Empty unless both evaluated the same documents, at least two.
+/// Empty unless both evaluated the same documents, at least five.
 std::optional<LossDifference> difference_of(const std::vector<DocumentLosses>& base,
                                             const std::vector<DocumentLosses>& run);
 
@@ -47,6 +47,9 @@ enum class LossVerdict {
 inline constexpr double kKeptShare = 0.01;
 LossVerdict judge(const LossDifference& difference);
 std::string to_string(LossVerdict verdict);  ///< "kept", "worse", "unclear"
+
+/// {"baseline", "mean", "low", "high", "num_documents", "verdict"}
+std::string to_json(const LossDifference& difference, const std::string& baseline);
 
 /// "loss kept: +0.0012 (95%: -0.0031 to +0.0055) over 200 documents"
 std::string in_words(const LossDifference& difference);

@@ -64,6 +64,7 @@ struct RunRecord {
   std::string summary_json;                                  ///< an object, or empty
   RunFigures figures;
   double num_gpus = 0;            ///< 0: none, or not known
+  long long world_size = 1;       ///< ranks of its last process
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
   std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation

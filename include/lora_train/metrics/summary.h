@@ -49,13 +49,14 @@ struct RunSummary {
   long long step = 0;           ///< last finished optimizer step
   long long total_steps = 0;    ///< of the whole schedule
   double epoch = 0;
-  std::optional<double> train_loss = {};      ///< mean per supervised token over all steps
-  std::optional<double> eval_loss = {};       ///< last evaluation
-  std::optional<double> best_eval_loss = {};  ///< the lowest after step 1
-  std::optional<long long> best_step = {};    ///< of the best evaluation, by metric_for_best_model
-  std::optional<double> best_metric = {};     ///< the metric there
-  long long tokens = 0;                       ///< fed to the model, from step 1 on, all ranks
-  long long supervised_tokens = 0;            ///< those with a label
+  std::optional<double> train_loss = {};            ///< mean per supervised token over all steps
+  std::optional<double> eval_loss = {};             ///< last evaluation
+  std::optional<double> best_eval_loss = {};        ///< the lowest after step 1
+  std::optional<long long> best_step = {};          ///< of the best evaluation, by metric_for_best_model
+  std::optional<double> best_metric = {};           ///< the metric there
+  long long tokens = 0;                             ///< fed to the model, from step 1 on, all ranks
+  long long untimed_tokens = 0, untimed_steps = 0;  ///< of these, those whose time no checkpoint has; not in the file
+  long long supervised_tokens = 0;                  ///< those with a label
   double tokens_per_s = 0;
   double steps_per_s = 0;
   double wall_s = 0;                           ///< of all processes of the run, each from its start; see set_times()

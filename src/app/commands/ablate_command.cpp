@@ -57,15 +57,20 @@ class Workplace {
   bool is_kept_;
 };
 
+/// By a second signal: ends the command with this code.
+struct Killed {
+  int exit_code;
+};
+
 /// Starts runs of this program and measures them.
 class Runs {
  public:
   Runs(std::vector<std::string> profile_arguments, int num_ranks, const Workplace& workplace)
       : arguments_(std::move(profile_arguments)), num_ranks_(num_ranks), workplace_(workplace) {}
 
-  fs::path token_folder() const { return workplace_.path() / "tokens"; }
+  fs::path token_folder() const { return tokens_.path() / "tokens"; }
 
-  /// Returns the folder and the exit code. Throws StopError if the run was stopped.
+  /// Returns the folder and the exit code. Throws StopError if the run was stopped, Killed if a second signal came.
   std::pair<fs::path, int> run(const std::string& name, const Values& values) {
     std::string folder_name = std::to_string(num_runs_++) + "-";
     for (const char c : name) folder_name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
@@ -77,9 +82,11 @@ class Runs {
     add("--set", "run_name=" + name, ranks.command);
     add("--output-dir", folder.string(), ranks.command);
     ranks.command.insert(ranks.command.end(), {"--overwrite", "--log-level", "error", "--quiet"});
-    const int code = launch::run_local_ranks(ranks);
+    std::vector<int> signals;
+    const int code = launch::run_local_ranks(ranks, &signals);
+    if (signals.size() > 1) throw Killed{128 + signals.back()};
+    if (!signals.empty() || code == kStopped) throw StopError("a signal", "the run of a setting was stopped");
     throw_if_stop_requested();
-    if (code == kStopped) throw StopError("a signal", "the run of a setting was stopped");
     return {folder, code};
   }
 
@@ -96,6 +103,7 @@ class Runs {
   std::vector<std::string> arguments_;
   int num_ranks_;
   const Workplace& workplace_;
+  const Workplace tokens_{""};  ///< apart from what is kept: it is emptied before each run
   int num_runs_ = 0;
 };
 
@@ -152,7 +160,7 @@ std::vector<std::string> profile_arguments(const ProfileSources& sources) {
 
 }  // namespace
 
-int run_ablate(const std::vector<std::string>& arguments) {
+int run_ablate(const std::vector<std::string>& arguments) try {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser("ablate",
                        "Measures what each setting brings on this machine: short runs of the profile, from fp32 with "
@@ -203,6 +211,8 @@ int run_ablate(const std::vector<std::string>& arguments) {
   if (!png_file.empty()) write_result(png_file, chart::to_png(ablation::ablation_chart(result)));
   print_text(parser.common().json ? ablation::ablation_json(result) : ablation::ablation_table(result));
   return 0;
+} catch (const Killed& killed) {
+  return killed.exit_code;
 }
 
 }  // namespace lora_train::app

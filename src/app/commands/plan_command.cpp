@@ -94,6 +94,11 @@ std::vector<forecast::PastRun> read_past_runs(const std::vector<std::string>& fo
       log_info(run.folder + ": not used: " + (record.reason.empty() ? "it has no steps" : record.reason));
       continue;
     }
+    if (record.num_gpus == 0 && record.world_size > 1) {
+      log_info(run.folder + ": not used: it had " + std::to_string(record.world_size) +
+               " ranks on CPUs, and the plan of a CPU has one");
+      continue;
+    }
     run.gpu = metrics::gpu_of(record);
     run.num_gpus = std::max(1, static_cast<int>(record.num_gpus));
     run.profile = load_written_profile(folder / "profile.yaml");
@@ -156,7 +161,8 @@ int run_plan(const std::vector<std::string>& arguments) {
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
   const DataSection& data = loaded.profile.data;
-  if (loaded.profile.is_given("gpu_price_per_hour"))
+  const bool has_cpu = std::ranges::any_of(request.gpus, &device::GpuFacts::is_cpu);  // whose price it is
+  if (loaded.profile.is_given("gpu_price_per_hour") && !has_cpu)
     log_info("gpu_price_per_hour is not used here: prices come from the table of GPUs; --gpus FILE has yours");
   if (request.num_documents > 0 && (!data.eval_datasets.empty() || data.val_set_size > 0))
     log_info("evaluations are not counted with --documents");

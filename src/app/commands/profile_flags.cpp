@@ -4,9 +4,23 @@
 #include <filesystem>
 
 #include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 
 namespace lora_train::app {
+namespace {
+
+/// A table that cannot be read takes a warning away, and nothing else.
+std::vector<device::GpuFacts> known_gpus() {
+  try {
+    return shipped_gpus();
+  } catch (const Error& error) {
+    log_warning(std::string("target_gpu is not looked at: ") + error.what());
+    return {};
+  }
+}
+
+}  // namespace
 
 ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags)
     : key_flags_(key_flags), key_values_(key_flags.size()) {
@@ -24,7 +38,7 @@ ProfileSources ProfileFlags::sources() const {
   ProfileSources sources;
   sources.profiles = profiles_;
   sources.shipped = {program_folder() / "configs"};
-  sources.gpu_names = [] { return device::gpu_names(shipped_gpus()); };
+  sources.gpu_names = [] { return device::gpu_names(known_gpus()); };
   for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
   for (const auto& setting : trailing_) sources.overrides.push_back(parse_override(setting, setting));
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
@@ -46,7 +60,7 @@ std::vector<device::GpuFacts> shipped_gpus() { return device::read_gpu_table(pro
 
 std::optional<device::GpuFacts> target_gpu(const Profile& profile) {
   if (profile.run.target_gpu.empty()) return std::nullopt;
-  const std::vector<device::GpuFacts> table = shipped_gpus();
+  const std::vector<device::GpuFacts> table = known_gpus();
   const device::GpuFacts* const found = device::find_gpu(table, profile.run.target_gpu);
   return found == nullptr ? std::nullopt : std::optional(*found);
 }

@@ -16,7 +16,9 @@ constexpr double kGiB = 1 << 30;
 
 double gib(std::int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
 
-std::string dollars(double amount) { return string_printf(amount < 100 ? "$%.2f" : "$%.0f", amount); }
+std::string dollars(const std::optional<double>& amount) {
+  return amount ? metrics::format_dollars(*amount) : "no price";
+}
 
 std::string name_of(const Forecast& row) { return std::to_string(row.num_gpus) + " x " + row.gpu; }
 
@@ -37,7 +39,7 @@ const Forecast* least(const ForecastResult& result, const Figure& figure, const 
 }
 
 double hours_of(const Forecast& row) { return row.hours; }
-double cost_of(const Forecast& row) { return row.cost_usd; }
+double cost_of(const Forecast& row) { return row.cost_usd.value_or(std::numeric_limits<double>::infinity()); }
 
 Json row_json(const Forecast& row) {
   const forecast::MemoryParts& memory = row.memory;
@@ -62,7 +64,7 @@ Json row_json(const Forecast& row) {
                  {"hours", row.hours},
                  {"hours_low", row.hours_low},
                  {"hours_high", row.hours_high},
-                 {"cost_usd", row.cost_usd},
+                 {"cost_usd", row.cost_usd ? Json(*row.cost_usd) : Json(nullptr)},
                  {"rates", row.is_measured ? "measured" : "assumed"},
                  {"past_runs", row.num_past_runs},
                  {"checkpoint_bytes", row.checkpoint_bytes}};
@@ -119,7 +121,7 @@ std::string variants_table(const ForecastResult& result) {
 std::string what_would_fit(const ForecastResult& result) {
   const auto largest = std::ranges::max_element(result.rows, {}, &Forecast::memory_limit);
   if (largest == result.rows.end() || largest->ways_to_fit.empty())
-    return "use a smaller model, or one with more memory";
+    return "use a smaller model, or a GPU with more memory";
   return "on " + name_of(*largest) + " it would with " + join(largest->ways_to_fit, ", or with ");
 }
 
@@ -145,7 +147,7 @@ PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
   const auto is_in_time = [&](const Forecast& row) {
     return !limits.deadline_s || row.hours * 3600 <= *limits.deadline_s;
   };
-  const auto is_paid = [&](const Forecast& row) { return !limits.budget_usd || row.cost_usd <= *limits.budget_usd; };
+  const auto is_paid = [&](const Forecast& row) { return !limits.budget_usd || cost_of(row) <= *limits.budget_usd; };
   const auto is_good = [&](const Forecast& row) { return is_in_time(row) && is_paid(row); };
   const auto any = [](const Forecast&) { return true; };
   const Forecast* const met = limits.deadline_s ? least(result, cost_of, is_good) : least(result, hours_of, is_good);
@@ -192,7 +194,7 @@ std::string plan_json(const ForecastResult& result, const PlanLimits& limits) {
     last.update(Json{{"gpu", verdict.row->gpu},
                      {"num_gpus", verdict.row->num_gpus},
                      {"hours", verdict.row->hours},
-                     {"cost_usd", verdict.row->cost_usd}});
+                     {"cost_usd", verdict.row->cost_usd ? Json(*verdict.row->cost_usd) : Json(nullptr)}});
   } else {
     last.update(Json{{"gpu", nullptr}, {"num_gpus", nullptr}, {"hours", nullptr}, {"cost_usd", nullptr}});
   }

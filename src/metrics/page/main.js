@@ -229,6 +229,12 @@ function tile(label, text, note) {
   return element("div", {class: "tile"}, element("span", {text: label}), element("b", {text}), note ? element("small", {text: note}) : null);
 }
 
+/// " at step 40": the first after step 1 with this evaluation loss, to the digits of the page.
+function step_of_loss(run, loss) {
+  const at = run.eval.loss.findIndex((other, i) => run.eval.step[i] > 0 && other === loss);
+  return at < 0 ? "" : " at step " + format("count", run.eval.step[at]);
+}
+
 function figure_tiles(run) {
   const figures = run.figures, is_known = (v) => typeof v === "number";
   const tiles = element("div", {class: "tiles"});
@@ -236,7 +242,7 @@ function figure_tiles(run) {
   add("steps", "count", figures.step, is_known(figures.total_steps) ? "of " + format("count", figures.total_steps) : "");
   add("train loss", "loss", figures.last_train_loss, "best " + format("loss", figures.best_train_loss));
   add("eval loss", "loss", figures.eval_loss, is_known(figures.best_eval_loss) ?
-    "best " + format("loss", figures.best_eval_loss) + (is_known(figures.best_step) ? " at step " + format("count", figures.best_step) : "") : "");
+    "best " + format("loss", figures.best_eval_loss) + step_of_loss(run, figures.best_eval_loss) : "");
   add("tokens", "short", figures.tokens, is_known(figures.epoch) ? format("rate", figures.epoch) + " epochs" : "");
   add("tokens per second", "count", figures.tokens_per_s);
   add("device memory, peak", "gib", figures.peak_memory_gib, "GiB");

@@ -96,7 +96,7 @@ TEST(RunTimes, APriceSaysWhereItComesFrom) {
   EXPECT_EQ(format_dollars(123.4), "$123");
 }
 
-TEST(RunTimes, TheLastLineUpToAStepCounts) {
+TEST(RunTimes, TheLastEndUpToAStepCounts) {
   const TemporaryFolder folder;
   const auto file = folder / "metrics.jsonl";
   EXPECT_FALSE(logged_times(file, 4));
@@ -109,8 +109,7 @@ TEST(RunTimes, TheLastLineUpToAStepCounts) {
                        R"({"event":"end","step":6,"phases_s":{"train":9},"cost_usd":null})"
                        "\n" +
                        "{\"event\":\"tr");
-  EXPECT_EQ(logged_times(file, 3)->wall_s(), 1);
-  EXPECT_FALSE(logged_times(file, 3)->cost_usd);
+  EXPECT_FALSE(logged_times(file, 3)) << "the start of a process that may have been killed";
   EXPECT_EQ(logged_times(file, 4)->wall_s(), 4);
   EXPECT_EQ(logged_times(file, 5)->cost_usd, 0.25);
   EXPECT_EQ(logged_times(file, 6)->wall_s(), 9);
