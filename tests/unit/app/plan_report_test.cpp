@@ -54,6 +54,16 @@ TEST(PlanVerdict, WhatNothingMeetsSaysTheNearest) {
   EXPECT_EQ(poor.row, &result.rows[2]);
 }
 
+TEST(PlanVerdict, AnUnknownPriceIsNeitherCheapNorWithinABudget) {
+  auto result = some();
+  result.rows.push_back(row("CPU", 1, 0.5, 0));
+  result.rows.back().cost_usd.reset();
+  EXPECT_EQ(judge(result, {.deadline_s = 3 * 3600.0}).row, &result.rows[2]);
+  EXPECT_EQ(judge(result, {.budget_usd = 7}).row, &result.rows[3]);
+  EXPECT_NE(plan_json(result, {}).find("\"cost_usd\":null"), std::string::npos);
+  EXPECT_NE(plan_table(result, {}, 1).find("no price"), std::string::npos) << plan_table(result, {}, 1);
+}
+
 TEST(PlanVerdict, ARunThatFitsNowhereSaysWhatToChange) {
   forecast::ForecastResult result = some();
   for (Forecast& one : result.rows) one.fits = false;

@@ -75,6 +75,15 @@ TEST(Consistency, Contradictions) {
   }
 }
 
+TEST(Consistency, APatienceOfAShippedProfileIsANoteWithoutEvaluationData) {
+  ProfileText files;
+  files.write("shipped/judged.yaml", "early_stopping_patience: 3\nload_best_model_at_end: true\n");
+  const LoadedProfile loaded = files.load_files({"judged"});
+  ASSERT_EQ(loaded.notes.size(), 2U);
+  EXPECT_NE(loaded.notes[0].find("has no effect without evaluation data"), std::string::npos) << loaded.notes[0];
+  EXPECT_THROW(files.load_files({"judged"}, {"early_stopping_patience=2"}), ConfigError);
+}
+
 TEST(Consistency, RequiredKeysWithoutAValueAreNamedWithTheirLine) {
   ProfileText files;
   ProfileSources sources;
