@@ -225,6 +225,10 @@ std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile)
   for (const auto precision : {BasePrecision::kBf16, BasePrecision::kInt8, BasePrecision::kNf4}) {
     add("base_precision: " + to_string(precision), [&](Profile& p) { p.model.base_precision = precision; });
   }
+  add("nf4 with decoded_layers: 0", [&](Profile& p) {  // where all layers fit decoded, nf4 alone saves no memory
+    p.model.base_precision = BasePrecision::kNf4;
+    p.model.decoded_layers = 0;
+  });
   for (const auto mode : {GradientCheckpointing::kOff, GradientCheckpointing::kFull}) {
     add("gradient_checkpointing: " + to_string(mode), [&](Profile& p) { p.run.gradient_checkpointing = mode; });
   }

@@ -73,7 +73,7 @@ Json row_json(const Forecast& row) {
 }
 
 std::string table_head() {
-  return string_printf("%-14s %4s  %-16s %6s  %-14s %9s  %-26s %9s  %s\n", "GPU", "GPUs", "memory (GiB)", "rows",
+  return string_printf("%-14s %4s  %-16s %6s  %-20s %9s  %-27s %9s  %s\n", "GPU", "GPUs", "memory (GiB)", "rows",
                        "recomputation", "tok/s", "time", "cost", "from");
 }
 
@@ -88,7 +88,7 @@ std::string table_line(const Forecast& row) {
       string_printf("%.1f of %.1f", gib(row.memory.total()), gib(row.memory_limit)) + (row.fits ? "" : " NO");
   const std::string time = format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) + "-" +
                            format_duration(row.hours_high * 3600) + ")";
-  return string_printf("%-14s %4d  %-16s %6lld  %-14s %9s  %-26s %9s  %s\n", row.gpu.c_str(), row.num_gpus,
+  return string_printf("%-14s %4d  %-16s %6lld  %-20s %9s  %-27s %9s  %s\n", row.gpu.c_str(), row.num_gpus,
                        memory.c_str(), static_cast<long long>(row.micro_batch_size), row.recompute.c_str(),
                        format_count(static_cast<long long>(row.tokens_per_s)).c_str(), time.c_str(),
                        dollars(row.cost_usd).c_str(), basis_of(row).c_str());

@@ -226,6 +226,9 @@ TEST_F(ForecastTest, VariantsChangeOneSetting) {
   };
   const Forecast given = find("as the profile says");
   EXPECT_LT(find("base_precision: nf4").memory.weights, 0.45 * static_cast<double>(given.memory.weights));
+  const Forecast packed = find("nf4 with decoded_layers: 0");
+  EXPECT_LT(packed.memory.total(), given.memory.total() - (std::int64_t{8} << 30));
+  EXPECT_LT(packed.tokens_per_s, given.tokens_per_s);
   EXPECT_LT(find("gradient_checkpointing: full").tokens_per_s, 0.8 * given.tokens_per_s);
   EXPECT_EQ(find("packing: false").num_steps, given.num_steps);
   EXPECT_LT(find("optim: adamw_8bit").memory.optimizer, given.memory.optimizer);
