@@ -46,7 +46,8 @@ Measurement measure(const Setting& setting, const std::filesystem::path& folder,
   const auto& after = steps[static_cast<std::size_t>(std::max(1LL, num_steps / kWarmupShare) - 1)];
   const double seconds = steps.back().elapsed_s - after.elapsed_s;
   found.is_done = true;
-  found.device = summary.value("gpu", Json()).is_string() ? summary["gpu"].get<std::string>() : "cpu";
+  const std::string gpu = metrics::gpu_of(run);
+  found.device = gpu.empty() ? "cpu" : gpu;
   found.tokens_per_s = seconds > 0 ? (steps.back().tokens - after.tokens) / seconds : 0;
   found.startup_s = sum_of(summary, "startup_s");
   found.loss = number_at(summary, "train_loss");

@@ -115,9 +115,9 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
   return result;
 }
 
-metrics::DocumentLosses losses_of(const EvalResult& result, const data::DocumentStore& store, std::int64_t step) {
-  metrics::DocumentLosses losses{step, result.name, data::documents_hash(store), result.document_losses, {}};
-  for (std::size_t i = 0; i < store.size(); ++i) losses.weights.push_back(store.weight_sum(i));
+metrics::DocumentLosses no_losses_yet(const data::NamedStore& data) {
+  metrics::DocumentLosses losses{.name = data.name, .documents = data::documents_hash(data.store)};
+  for (std::size_t i = 0; i < data.store.size(); ++i) losses.weights.push_back(data.store.weight_sum(i));
   return losses;
 }
 

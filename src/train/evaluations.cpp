@@ -14,7 +14,9 @@ bool Evaluations::is_owed() const {
 
 void Evaluations::evaluate_all() {
   std::vector<evaluate::EvalResult> results;
-  std::vector<metrics::DocumentLosses> document_losses;
+  if (document_losses_.empty() && run_.is_leader()) {
+    for (const auto& data : run_.data.evals) document_losses_.push_back(evaluate::no_losses_yet(data));
+  }
   for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
     const auto start = Clock::now();
     results.push_back(evaluate::evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]));
@@ -33,10 +35,13 @@ void Evaluations::evaluate_all() {
     log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
                            result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
                            record.eval_s));
-    document_losses.push_back(evaluate::losses_of(result, run_.data.evals[i].store, run_.state.step));
+    if (run_.is_leader()) {
+      document_losses_[i].step = run_.state.step;
+      document_losses_[i].losses = result.document_losses;
+    }
   }
   if (results.empty()) return;  // no evaluation sets
-  reporters_.write(document_losses);
+  reporters_.write(document_losses_);
   run_.startup.end_phase("evaluation");
   best_.judge(results, run_.state);
 }

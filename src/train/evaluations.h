@@ -38,6 +38,7 @@ class Evaluations {
  private:
   Run& run_;
   Reporters& reporters_;
+  std::vector<metrics::DocumentLosses> document_losses_;  ///< of the last evaluation; of the rank that writes
   const BestModel best_;
   const DueSteps due_;
 };

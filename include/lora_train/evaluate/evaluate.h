@@ -29,7 +29,7 @@ struct EvalContext {
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan);
 
-/// As eval_losses.jsonl has them; of an evaluation of `store` after this step.
-metrics::DocumentLosses losses_of(const EvalResult& result, const data::DocumentStore& store, std::int64_t step);
+/// What eval_losses.jsonl has of a data set in every evaluation: all but step and losses. Looks at every document.
+metrics::DocumentLosses no_losses_yet(const data::NamedStore& data);
 
 }  // namespace lora_train::evaluate

@@ -2,13 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "byte_tokenizer.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
-#include "lora_train/base/log.h"
-#include "lora_train/data/prepare.h"
+#include "prepare_fixture.h"
 #include "store_builder.h"
-#include "support/temporary_folder.h"
 
 namespace lora_train::data {
 namespace {
@@ -73,36 +69,12 @@ TEST(Duplicates, DifferentRowsAreNone) {
   EXPECT_TRUE(ledger.entries.empty());
 }
 
-class DropDuplicates : public testing::Test {
- protected:
-  void SetUp() override { set_log_level(LogLevel::kOff); }
-  void TearDown() override { set_log_level(LogLevel::kInfo); }
-  DatasetSpec dataset(const std::string& name, const std::string& bytes) {
-    write_file_atomic(folder_ / name, bytes);
-    DatasetSpec spec;
-    spec.path = (folder_ / name).string();
-    return spec;
-  }
-  PreparedData prepare(const DataSection& section, bool need_train = true) const {
-    return prepare_data(section, context_, need_train);
-  }
-
-  testing_support::TemporaryFolder folder_;
-  ByteTokenizer tokenizer_;
-  PlainTemplate template_;
-  DataContext context_{.tokenizer = &tokenizer_, .chat_template = &template_, .seed = 42};
-};
-
-std::string texts_of(int count) {
-  std::string out;
-  for (int i = 0; i < count; ++i) out += "{\"text\": \"row " + std::to_string(i) + "\"}\n";
-  return out;
-}
+class DropDuplicates : public PrepareFixture {};
 
 TEST_F(DropDuplicates, ComeOutBeforeTheSplitAndTrainingRowsFromEvaluationData) {
   DataSection section;
-  section.datasets = {dataset("train.jsonl", texts_of(20) + texts_of(20))};
-  section.eval_datasets = {dataset("val.jsonl", texts_of(22))};
+  section.datasets = {dataset("train.jsonl", texts(20) + texts(20))};
+  section.eval_datasets = {dataset("val.jsonl", texts(22))};
   section.max_drop_fraction = 0;  // what is asked for is no accident
   EXPECT_EQ(prepare(section).train.size(), 40U);
   const std::string as_it_was = prepare(section).fingerprint;
@@ -123,7 +95,7 @@ TEST_F(DropDuplicates, ComeOutBeforeTheSplitAndTrainingRowsFromEvaluationData) {
   EXPECT_EQ(split.ledger.count(LedgerReason::kInValidation), 0);
 
   section.val_set_size = 0;
-  section.eval_datasets = {dataset("same.jsonl", texts_of(20))};
+  section.eval_datasets = {dataset("same.jsonl", texts(20))};
   try {
     prepare(section);
     FAIL() << "nothing is left to evaluate on";

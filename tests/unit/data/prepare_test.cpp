@@ -4,36 +4,15 @@
 
 #include <set>
 
-#include "byte_tokenizer.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
-#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "support/temporary_folder.h"
+#include "prepare_fixture.h"
 
 namespace lora_train::data {
 namespace {
 
-std::string texts(int count) {
-  std::string out;
-  for (int i = 0; i < count; ++i) out += "{\"text\": \"row " + std::to_string(i) + "\"}\n";
-  return out;
-}
-
-class PrepareData : public testing::Test {
+class PrepareData : public PrepareFixture {
  protected:
-  void SetUp() override { set_log_level(LogLevel::kOff); }
-  void TearDown() override { set_log_level(LogLevel::kInfo); }
-
-  DatasetSpec dataset(const std::string& name, std::string_view bytes) {
-    write_file_atomic(folder_ / name, bytes);
-    DatasetSpec spec;
-    spec.path = (folder_ / name).string();
-    return spec;
-  }
-  PreparedData prepare(const DataSection& section, bool need_train = true) const {
-    return prepare_data(section, context_, need_train);
-  }
   // "where: message" without the folder's name.
   std::string refusal(const DataSection& section) const {
     try {
@@ -48,11 +27,6 @@ class PrepareData : public testing::Test {
     }
     return "accepted";
   }
-
-  testing_support::TemporaryFolder folder_;
-  ByteTokenizer tokenizer_;
-  PlainTemplate template_;
-  DataContext context_{.tokenizer = &tokenizer_, .chat_template = &template_, .seed = 42};
 };
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
