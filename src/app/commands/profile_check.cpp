@@ -34,8 +34,8 @@ class InputChecker {
   /// What a profile names: at `key`, or at a place inside it, which is the label.
   struct Named {
     std::string key, path, label;
-    Named(const std::string& key, const std::string& path, const std::string& label = "")
-        : key(key), path(path), label(label.empty() ? key : label) {}
+    Named(const std::string& of_key, const std::string& named_path, const std::string& shown = "")
+        : key(of_key), path(named_path), label(shown.empty() ? of_key : shown) {}
   };
 
   void check_model() {
