@@ -103,6 +103,7 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
     add(part, sums);
     add_by_document(part.losses, micro_batch, micro_plan.documents, result.document_losses);
     weight_sum += micro_batch.weight_sum;
+    if (context.on_micro_batch) context.on_micro_batch(std::min(i + stride, plan.size()), plan.size());
   }
   add_ranks(context.ranks, sums, weight_sum, result.document_losses);
   const auto num_tokens = static_cast<double>(sums.num_tokens);

@@ -2,10 +2,13 @@
 #include "lora_train/evaluate/run_evaluation.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "evaluate_tasks.h"
 #include "inference.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/line_pace.h"
+#include "lora_train/base/log.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/evaluate.h"
 #include "lora_train/runtime/batch_feed.h"
@@ -106,7 +109,12 @@ class Evaluation {
     std::vector<EvalResult> results;
     for (const auto& store : data_.stores) {
       const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.data.packing, rows);
-      results.push_back(evaluate({decoder, activations, *loss_head, feed, *model_.device.ranks}, store, plan));
+      const OnMicroBatch log_progress = [&, pace = std::make_shared<LinePace>()](std::size_t num_done,
+                                                                                 std::size_t num) {
+        if (pace->is_due()) log_info(store.name + ": " + std::to_string(100 * num_done / num) + "% evaluated");
+      };
+      results.push_back(
+          evaluate({decoder, activations, *loss_head, feed, *model_.device.ranks, log_progress}, store, plan));
       results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
       results.back().num_rows_lost = store.ledger.lost();
     }

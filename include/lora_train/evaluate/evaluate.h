@@ -1,6 +1,8 @@
 // Computes loss, token accuracy and calibration of a model on a set of documents.
 #pragma once
 
+#include <functional>
+
 #include "lora_train/data/plan.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/distributed/communicator.h"
@@ -13,6 +15,9 @@
 
 namespace lora_train::evaluate {
 
+/// Told after each micro-batch of this rank: how many of the plan are done, and how many there are.
+using OnMicroBatch = std::function<void(std::size_t num_done, std::size_t num_micro_batches)>;
+
 /// The parts of a run that an evaluation uses.
 struct EvalContext {
   model::Decoder& decoder;
@@ -20,6 +25,7 @@ struct EvalContext {
   model::LossHead& loss_head;
   runtime::BatchFeed& feed;
   distributed::Communicator& ranks;
+  OnMicroBatch on_micro_batch = {};
 };
 
 /// Evaluates all documents once: rank r those of micro-batches r, r + W, ... of the plan. One all-reduce. The result is that of all,

@@ -1,12 +1,12 @@
 #include "dataset_loader.h"
 
-#include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/base/line_pace.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -21,9 +21,6 @@ namespace lora_train::data {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-constexpr auto kReportInterval = std::chrono::seconds(10);
 
 // The rows of a block after tokenising, in flat buffers.
 struct EncodedBlock {
@@ -162,14 +159,11 @@ class DatasetLoader {
     FileBlocks blocks(files_);
     OrderedMap<FileBlock, EncodedBlock> pipeline([&] { return blocks.next(); },
                                                  [&](FileBlock&& block) { return encode(std::move(block)); });
-    auto last_report = Clock::now();
+    LinePace pace;
     pipeline.run(options_.num_threads, [&](EncodedBlock&& block) {
       throw_if_stop_requested();
       const bool wants_more = take(block, writer);
-      if (Clock::now() - last_report > kReportInterval) {
-        last_report = Clock::now();
-        log_info(name() + format_count(ledger_.total) + " rows tokenised so far");
-      }
+      if (pace.is_due()) log_info(name() + format_count(ledger_.total) + " rows tokenised so far");
       return wants_more;
     });
     num_supervised_ = writer.num_supervised();

@@ -12,10 +12,12 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <tuple>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/kernels/parallel.h"
 #include "lora_train/model/tensor_io.h"
@@ -133,7 +135,9 @@ const WeightReader::Chunk* WeightReader::take() {
   if (has_failed_) return nullptr;
   throw_if_stop_requested();
   const std::size_t index = next_chunk_++;
-  return index < chunks_.size() ? &chunks_[index] : nullptr;
+  if (index >= chunks_.size()) return nullptr;
+  if (pace_.is_due()) log_info("weights: " + std::to_string(100 * index / chunks_.size()) + "% read");
+  return &chunks_[index];
 }
 
 const char* WeightReader::source(const Piece& piece) const {

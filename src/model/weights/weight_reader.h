@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/base/line_pace.h"
 #include "lora_train/model/row_sink.h"
 #include "lora_train/storage/model_weights.h"
 
@@ -75,6 +76,7 @@ class WeightReader {
   std::vector<std::atomic<std::int64_t>> rows_left_;  ///< per request: rows still to be read
   std::atomic<std::size_t> next_chunk_ = 0;
   std::atomic<bool> has_failed_ = false;
+  LinePace pace_;
 };
 
 }  // namespace lora_train::model
