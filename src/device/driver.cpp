@@ -5,7 +5,7 @@
 namespace lora_train::device {
 namespace {
 
-/// Looks up functions in a library, and records the first one that is missing.
+/// Looks up functions in a library, and records the first needed one that is missing.
 class Library {
  public:
   explicit Library(const std::string& name) : name_(name), handle_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -17,8 +17,13 @@ class Library {
 
   template <typename Function>
   void take(Function& function, const char* symbol) {
-    function = handle_ == nullptr ? nullptr : reinterpret_cast<Function>(::dlsym(handle_, symbol));
+    take_if_there(function, symbol);
     if (function == nullptr && problem_.empty()) problem_ = name_ + ": has no function " + symbol;
+  }
+
+  template <typename Function>
+  void take_if_there(Function& function, const char* symbol) {
+    function = handle_ == nullptr ? nullptr : reinterpret_cast<Function>(::dlsym(handle_, symbol));
   }
 
   const std::string& problem() const { return problem_; }
@@ -58,6 +63,25 @@ bool open_nvml_driver(const std::string& library, NvmlDriver& driver, std::strin
   nvml.take(driver.memory, "nvmlDeviceGetMemoryInfo");
   nvml.take(driver.compute_processes, "nvmlDeviceGetComputeRunningProcesses_v3");
   nvml.take(driver.peer_status, "nvmlDeviceGetP2PStatus");
+  problem = nvml.problem();
+  return problem.empty();
+}
+
+bool open_nvml_sensors(const std::string& library, NvmlSensors& sensors, std::string& problem) {
+  Library nvml(library);
+  nvml.take(sensors.init, "nvmlInit_v2");
+  nvml.take(sensors.shutdown, "nvmlShutdown");
+  nvml.take(sensors.error_string, "nvmlErrorString");
+  nvml.take(sensors.device_by_uuid, "nvmlDeviceGetHandleByUUID");
+  nvml.take_if_there(sensors.gpu_of_slice, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
+  nvml.take_if_there(sensors.utilization, "nvmlDeviceGetUtilizationRates");
+  nvml.take_if_there(sensors.power, "nvmlDeviceGetPowerUsage");
+  nvml.take_if_there(sensors.energy, "nvmlDeviceGetTotalEnergyConsumption");
+  nvml.take_if_there(sensors.temperature, "nvmlDeviceGetTemperature");
+  nvml.take_if_there(sensors.clock, "nvmlDeviceGetClockInfo");
+  nvml.take_if_there(sensors.throttle_reasons, "nvmlDeviceGetCurrentClocksEventReasons");
+  if (sensors.throttle_reasons == nullptr)  // its name before driver 535
+    nvml.take_if_there(sensors.throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
   problem = nvml.problem();
   return problem.empty();
 }

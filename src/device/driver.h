@@ -62,6 +62,8 @@ using NvmlDevice = NvmlDeviceHandle*;  ///< nvmlDevice_t
 
 inline constexpr NvmlResult kNvmlSuccess = 0;
 inline constexpr NvmlResult kNvmlInsufficientSize = 7;
+inline constexpr NvmlResult kNvmlFunctionNotFound = 13;
+inline constexpr NvmlResult kNvmlGpuIsLost = 15;
 
 struct NvmlMemory {  ///< nvmlMemory_t
   unsigned long long total, free, used;
@@ -88,8 +90,36 @@ struct NvmlDriver {
   NvmlResult (*peer_status)(NvmlDevice one, NvmlDevice other, int capability, int* status);
 };
 
-/// Returns false if the library cannot be opened or lacks a function; `problem` then says why. The library stays open.
+struct NvmlUtilization {  ///< nvmlUtilization_t: percent of the last sample period of the driver
+  unsigned gpu, memory;
+};
+
+/// Values of nvmlTemperatureSensors_t and nvmlClockType_t.
+inline constexpr int kNvmlTemperatureGpu = 0, kNvmlClockSm = 1;
+
+/// Bits of nvmlDeviceGetCurrentClocksEventReasons. Others mean no loss (idle), or what the user has set.
+inline constexpr unsigned long long kNvmlPowerCap = 0x4, kNvmlHardwareSlowdown = 0x8, kNvmlThermal = 0x20,
+                                    kNvmlHardwareThermal = 0x40, kNvmlPowerBrake = 0x80;
+
+/// Functions of libnvidia-ml.so.1 that read the sensors of a GPU. Those after device_by_uuid are null where the driver lacks them.
+struct NvmlSensors {
+  NvmlResult (*init)();
+  NvmlResult (*shutdown)();
+  const char* (*error_string)(NvmlResult error);
+  NvmlResult (*device_by_uuid)(const char* uuid, NvmlDevice* device);
+  NvmlResult (*gpu_of_slice)(NvmlDevice slice, NvmlDevice* gpu);
+  NvmlResult (*utilization)(NvmlDevice device, NvmlUtilization* percent);
+  NvmlResult (*power)(NvmlDevice device, unsigned* milliwatts);
+  NvmlResult (*energy)(NvmlDevice device, unsigned long long* millijoules);  ///< since the driver was loaded
+  NvmlResult (*temperature)(NvmlDevice device, int sensor, unsigned* celsius);
+  NvmlResult (*clock)(NvmlDevice device, int type, unsigned* mhz);
+  NvmlResult (*throttle_reasons)(NvmlDevice device, unsigned long long* bits);
+};
+
+/// Returns false if the library cannot be opened or lacks a function that is needed; `problem` then says why. The library stays
+/// open.
 bool open_cuda_driver(const std::string& library, CudaDriver& driver, std::string& problem);
 bool open_nvml_driver(const std::string& library, NvmlDriver& driver, std::string& problem);
+bool open_nvml_sensors(const std::string& library, NvmlSensors& sensors, std::string& problem);
 
 }  // namespace lora_train::device

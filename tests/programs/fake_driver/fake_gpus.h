@@ -6,6 +6,10 @@
 //   FAKE_DRIVER_VERSION  default 580.95.05
 //   FAKE_NVML_INIT       what nvmlInit_v2 returns, default 0
 //   FAKE_PEERS           nvlink, pcie or none (default)
+//   FAKE_UUID            32 hexadecimal digits, of the first GPU; the others count on from it
+//   FAKE_SENSORS         what NVML reads of any GPU: "power=300000,!15;clock=1980" (utilization, power, energy, temperature, clock,
+//                        throttle; in NVML's units): the n-th value for the n-th read since nvmlInit, the last one from there on;
+//                        !15 is the error 15. A sensor that is not named is not supported
 // CUDA_VISIBLE_DEVICES picks GPUs by number, as the driver does: up to the first that is not there.
 #pragma once
 
@@ -78,9 +82,10 @@ inline std::vector<FakeGpu> visible_gpus() {
 }
 
 inline std::string uuid_digits(int number) {
-  char digits[40];
-  std::snprintf(digits, sizeof digits, "%032x", number + 0xabc0);
-  return digits;
+  const std::string first = variable("FAKE_UUID", "0000000000000000000000000000abc0");
+  char digits[8];
+  std::snprintf(digits, sizeof digits, "%04x", std::stoi(first.substr(28), nullptr, 16) + number);
+  return first.substr(0, 28) + digits;
 }
 
 }  // namespace fake

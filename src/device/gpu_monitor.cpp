@@ -1,0 +1,182 @@
+#include "lora_train/device/gpu_monitor.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "gpu_sensors.h"
+#include "lora_train/base/log.h"
+
+namespace lora_train::device {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kPatience{2};
+constexpr double kJoulesPerWattHour = 3600;
+constexpr const char* kThrottleNames[kNumThrottles] = {"power_cap", "thermal", "hw_thermal", "power_brake",
+                                                       "hw_slowdown"};
+constexpr unsigned long long kThrottleBits[kNumThrottles] = {kNvmlPowerCap, kNvmlThermal, kNvmlHardwareThermal,
+                                                             kNvmlPowerBrake, kNvmlHardwareSlowdown};
+
+/// Without the general bit of a slowdown whose cause has a bit too.
+unsigned long long without_general_bit(unsigned long long bits) {
+  return (bits & (kNvmlHardwareThermal | kNvmlPowerBrake)) != 0 ? bits & ~kNvmlHardwareSlowdown : bits;
+}
+
+/// A mean over readings; empty without any.
+struct Mean {
+  double sum = 0;
+  long count = 0;
+
+  template <typename Value>
+  void add(const std::optional<Value>& value) {
+    if (!value) return;
+    sum += static_cast<double>(*value);
+    ++count;
+  }
+  std::optional<double> value() const {
+    return count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
+  }
+};
+
+/// Readings added up.
+struct Readings {
+  Mean utilization, power_mw, temperature_c, clock_mhz;
+  unsigned long long throttle_bits = 0;
+  bool is_empty = true;
+
+  void add(const SensorReading& reading) {
+    utilization.add(reading.utilization);
+    power_mw.add(reading.power_mw);
+    temperature_c.add(reading.temperature_c);
+    clock_mhz.add(reading.clock_mhz);
+    throttle_bits |= without_general_bit(reading.throttle_bits.value_or(0));
+    is_empty = false;
+  }
+  GpuFigures figures() const {
+    GpuFigures result;
+    result.utilization = utilization.value();
+    if (const auto power = power_mw.value()) result.power_w = *power / 1000;
+    result.temperature_c = temperature_c.value();
+    result.clock_mhz = clock_mhz.value();
+    for (std::size_t i = 0; i < kNumThrottles; ++i) {
+      if ((throttle_bits & kThrottleBits[i]) != 0) result.throttle.push_back(static_cast<Throttle>(i));
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+const char* to_string(Throttle reason) { return kThrottleNames[static_cast<std::size_t>(reason)]; }
+
+struct GpuMonitor::State {
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  bool is_stopping = false, has_ended = false;
+  Readings since_take;
+  SensorReading last;  ///< what it does not know is not known now
+  std::optional<Clock::time_point> last_time;
+  GpuTotals totals;
+
+  // With the lock held. The counter of energy begins anew when the driver is loaded.
+  void add_energy(const SensorReading& now, double seconds) {
+    if (!now.energy_mj && !now.power_mw) return;
+    if (!totals.energy_wh) totals.energy_wh = 0;
+    double joules = 0;
+    if (now.energy_mj && last.energy_mj) {
+      if (*now.energy_mj > *last.energy_mj) joules = static_cast<double>(*now.energy_mj - *last.energy_mj) / 1000;
+    } else if (now.power_mw && last.power_mw) {
+      joules = seconds * (static_cast<double>(*now.power_mw) + static_cast<double>(*last.power_mw)) / 2000;
+    }
+    *totals.energy_wh += joules / kJoulesPerWattHour;
+  }
+
+  void add(const SensorReading& now, Clock::time_point time) {
+    const std::lock_guard lock(mutex);
+    const double seconds = last_time ? std::chrono::duration<double>(time - *last_time).count() : 0;
+    add_energy(now, seconds);
+    if (now.utilization) {
+      totals.watched_s += seconds;
+      totals.busy_s += seconds * *now.utilization / 100;
+    }
+    const unsigned long long bits = without_general_bit(now.throttle_bits.value_or(0));
+    for (std::size_t i = 0; i < kNumThrottles; ++i) totals.num_throttled[i] += (bits & kThrottleBits[i]) != 0 ? 1 : 0;
+    ++totals.num_readings;
+    since_take.add(now);
+    last = now;
+    last_time = time;
+  }
+
+  /// Waits for the next reading. False: it is to be the last.
+  bool wait(std::chrono::milliseconds interval) {
+    std::unique_lock lock(mutex);
+    return !changed.wait_for(lock, interval, [this] { return is_stopping; });
+  }
+
+  void watch(const std::string& uuid, const GpuMonitorOptions& options) {
+    GpuSensors sensors(options.library, uuid);
+    if (!sensors.problem().empty()) return log_info("the figures of the GPU are not known: " + sensors.problem());
+    for (bool goes_on = true, is_first = true;; is_first = false) {
+      const SensorReading reading = sensors.read();
+      const std::string unknown = sensors.take_unknown();
+      add(reading, Clock::now());
+      if (reading.is_lost) return log_warning("the figures of the GPU end here: NVML says that it is lost");
+      if (!unknown.empty()) {
+        log_info(std::string("figures of the GPU that are not known") + (is_first ? ": " : " from here on: ") +
+                 unknown);
+      }
+      if (!goes_on) return;
+      goes_on = wait(options.interval);
+    }
+  }
+
+  void end() {
+    const std::lock_guard lock(mutex);
+    has_ended = true;
+    changed.notify_all();
+  }
+};
+
+GpuMonitor::GpuMonitor(const std::string& uuid, const GpuMonitorOptions& options) : state_(std::make_shared<State>()) {
+  try {
+    std::thread([state = state_, uuid, options] {
+      state->watch(uuid, options);
+      state->end();
+    }).detach();  // stop() waits for its end, but not for a driver that hangs
+  } catch (const std::system_error& error) {
+    state_->has_ended = true;
+    log_info(std::string("the figures of the GPU are not known: no thread can be started: ") + error.what());
+  }
+}
+
+GpuMonitor::~GpuMonitor() { stop(); }
+
+void GpuMonitor::stop() {
+  std::unique_lock lock(state_->mutex);
+  state_->is_stopping = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(lock, kPatience, [this] { return state_->has_ended; });
+}
+
+GpuFigures GpuMonitor::take() {
+  const std::lock_guard lock(state_->mutex);
+  Readings readings = std::exchange(state_->since_take, {});
+  if (readings.is_empty && state_->last_time) readings.add(state_->last);
+  return readings.figures();
+}
+
+GpuTotals GpuMonitor::totals() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->totals;
+}
+
+std::optional<double> GpuMonitor::utilization() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->last.utilization;
+}
+
+}  // namespace lora_train::device
