@@ -43,6 +43,12 @@ void parse_sums(const json& own, TrainState& state) {
   for (const auto& [name, seconds] : own.at("phases_s").items())
     state.phases_s.emplace_back(name, seconds.get<double>());
   state.cost_usd = optional_number(own, "cost_usd");
+  if (own.contains("cpu_s")) {
+    state.cpu_s = optional_number(own, "cpu_s");
+    state.energy_wh = optional_number(own, "energy_wh");
+    state.gpu_watched_s = own.at("gpu_watched_s").get<double>();
+    state.gpu_busy_s = own.at("gpu_busy_s").get<double>();
+  }
   state.total_loss_sum = own.at("total_loss_sum").get<double>();
   state.total_loss_weight = own.at("total_loss_weight").get<double>();
 }
@@ -60,10 +66,14 @@ std::string state_json(const Contents& contents) {
                  {"lora_train",
                   {{"best_eval_loss", optional_json(state.best_eval_loss)},
                    {"cost_usd", optional_json(state.cost_usd)},
+                   {"cpu_s", optional_json(state.cpu_s)},
+                   {"energy_wh", optional_json(state.energy_wh)},
                    {"eval_loss", optional_json(state.eval_loss)},
                    {"eval_step", optional_json(state.eval_step)},
                    {"evals_without_gain", state.evals_without_gain},
                    {"global_batch_size", state.global_batch_size},
+                   {"gpu_busy_s", state.gpu_busy_s},
+                   {"gpu_watched_s", state.gpu_watched_s},
                    {"loss_chunk_rows", state.loss_chunk_rows},
                    {"loss_sum", state.loss_sum},
                    {"loss_tokens", state.loss_weight},

@@ -1,5 +1,7 @@
 #include "lora_train/metrics/host_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -60,6 +62,12 @@ double peak_host_memory_gib() {
   }
   std::fclose(file);
   return kib / (1024.0 * 1024.0);
+}
+
+double host_memory_gib() {
+  double pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 30);
 }
 
 std::int64_t available_host_memory() {

@@ -30,6 +30,17 @@ bool is_later_than(std::string_view line, long long step) {
   return found != object.end() && found->is_number_integer() && found->get<long long>() > step;
 }
 
+void put_gpu(Json& object, const GpuRecord& gpu) {
+  const auto put = [&](const char* key, const std::optional<double>& value) {
+    if (value) object[key] = *value;
+  };
+  put("gpu_utilization", gpu.utilization);
+  put("gpu_power_w", gpu.power_w);
+  put("gpu_temperature_c", gpu.temperature_c);
+  put("gpu_clock_mhz", gpu.clock_mhz);
+  if (!gpu.throttle.empty()) object["gpu_throttle"] = gpu.throttle;
+}
+
 Json to_object(const StartRecord& record) {
   Json object = {{"event", "start"},
                  {"step", record.step},
@@ -85,7 +96,10 @@ Json to_object(const TrainRecord& record) {
                  {"elapsed_s", record.elapsed_s},
                  {"eta_s", record.eta_s},
                  {"train_s", record.train_s},
-                 {"cost_usd", or_null(record.cost_usd)}};
+                 {"cost_usd", or_null(record.cost_usd)},
+                 {"cpu_percent", record.cpu_percent},
+                 {"host_memory_gib", record.host_memory_gib}};
+  if (record.gpu) put_gpu(object, *record.gpu);
   if (record.ranks) {
     object["rank_compute_ms"] = record.ranks->compute_ms;
     object["rank_data_wait_ms"] = record.ranks->data_wait_ms;

@@ -4,48 +4,27 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <charconv>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string_view>
+#include <thread>
 
 #include "lora_train/base/console.h"
 #include "lora_train/base/log.h"
-#include "lora_train/base/text.h"
-#include "lora_train/metrics/run_times.h"
 
 namespace lora_train::metrics {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::chrono::milliseconds kRedrawInterval{100};
-constexpr std::string_view kClearLine = "\r\x1b[K";
+constexpr std::string_view kClear =
+    "\r\x1b[J";  ///< to the end of the screen: also what a narrower terminal has wrapped
 constexpr int kDefaultWidth = 80;
-constexpr int kWidestBar = 30;
-constexpr int kNarrowestBar = 5;
-
-double share_done(const ProgressState& state) {
-  if (state.total_steps <= 0) return 0;
-  return std::clamp(static_cast<double>(state.step) / static_cast<double>(state.total_steps), 0.0, 1.0);
-}
-
-int percent(const ProgressState& state) { return static_cast<int>(100 * share_done(state)); }  // 100 only when done
-
-std::string steps(const ProgressState& state) {
-  return std::to_string(state.step) + "/" + std::to_string(state.total_steps);
-}
-
-std::string loss(const ProgressState& state) {
-  return state.loss ? "loss " + string_printf("%.4f", *state.loss) + " " : "";
-}
-
-std::string rate(const ProgressState& state) {
-  return string_printf(state.steps_per_s < 10 ? "%.2f it/s" : "%.1f it/s", state.steps_per_s);
-}
-
-std::string token_rate(const ProgressState& state) {
-  return format_count(static_cast<long long>(state.tokens_per_s)) + " tok/s";
-}
+constexpr double kShareOfALine = 0.01;
 
 bool stderr_is_terminal() {
   const char* const kind = std::getenv("TERM");
@@ -54,7 +33,11 @@ bool stderr_is_terminal() {
 
 int terminal_width(int fd) {
   winsize size{};
-  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultWidth;
+  if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* const text = std::getenv("COLUMNS");
+  int columns = 0;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), columns);
+  return columns > 0 ? columns : kDefaultWidth;
 }
 
 bool wants_color() {
@@ -62,35 +45,27 @@ bool wants_color() {
   return no_color == nullptr || *no_color == '\0';
 }
 
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
 }  // namespace
-
-std::string format_progress_line(const ProgressState& state) {
-  return state.unit + (" " + steps(state)) + " (" + std::to_string(percent(state)) + "%) " + loss(state) + rate(state) +
-         " " + token_rate(state) + ", " + format_duration(state.eta_s) + " left" +
-         (state.cost_usd ? ", " + format_dollars(*state.cost_usd) : "");
-}
-
-std::string format_progress_bar(const ProgressState& state, int width, bool use_color) {
-  const std::string head = string_printf("%3d%% ", percent(state));
-  std::string tail = " " + steps(state) + " " + loss(state) + rate(state) + " " + token_rate(state) + " " +
-                     format_duration(state.eta_s) + " left";
-  const std::string cost = state.cost_usd ? " " + format_dollars(*state.cost_usd) : "";
-  if (static_cast<int>(head.size() + tail.size() + cost.size()) + 2 + kNarrowestBar <= width) tail += cost;
-  const int room = width - static_cast<int>(head.size() + tail.size()) - 2;
-  if (room < kNarrowestBar) return (head + tail.substr(1)).substr(0, static_cast<std::size_t>(std::max(width, 0)));
-  const int columns = std::min(room, kWidestBar);
-  const int full = static_cast<int>(columns * share_done(state));
-  const std::string done(static_cast<std::size_t>(full), '#');
-  const std::string open(static_cast<std::size_t>(columns - full), '-');
-  return head + "[" + (use_color ? "\x1b[32m" + done + "\x1b[0m" : done) + open + "]" + tail;
-}
 
 struct ProgressBar::Impl {
   ProgressOptions options;
+  bool has_bar = false;  ///< else plain lines
   bool is_drawn = false, is_hidden = false, has_state = false;
   ProgressState state;
-  std::chrono::steady_clock::time_point last_draw{};
+  Clock::time_point state_time{}, last_draw{};
+  // Of plain lines:
+  Clock::time_point last_line = Clock::now();
+  std::optional<double> share_of_last_line;
+  bool logs_steps = false;
+  std::optional<ProgressState> held_back;  ///< the last step, if its line was not due
   std::mutex mutex;
+  std::condition_variable ends;
+  bool is_ending = false;
+  std::thread ticker;
 
   // A closed terminal must not end a run, so errors of write() are ignored.
   void put(std::string_view bytes) const {
@@ -102,18 +77,32 @@ struct ProgressBar::Impl {
     }
   }
 
+  /// The state with the time that has passed since.
+  ProgressState state_now() const {
+    ProgressState now = state;
+    const double passed_s = seconds_between(state_time, Clock::now());
+    if (now.step >= now.total_steps) return now;
+    if (now.elapsed_s) *now.elapsed_s += passed_s;
+    if (now.activity.empty()) now.eta_s = std::max(0.0, now.eta_s - passed_s);
+    return now;
+  }
+
   void draw() {
     const int width = options.width.value_or(terminal_width(options.fd));
     // One column less: a full line would wrap on some terminals.
-    put(std::string(kClearLine) + format_progress_bar(state, width - 1, *options.use_color));
+    put(std::string(kClear) + format_progress_bar(state_now(), width - 1, *options.use_color) + "\r");
     is_drawn = true;
-    last_draw = std::chrono::steady_clock::now();
+    last_draw = Clock::now();
+  }
+
+  void draw_when_due() {
+    if (has_bar && !is_hidden && Clock::now() - last_draw >= kRedrawInterval) draw();
   }
 
   // While the log writes a line, no thread may draw the bar.
   void hide() {
     const std::lock_guard lock(mutex);
-    if (is_drawn) put(kClearLine);
+    if (is_drawn) put(kClear);
     is_hidden = true;
   }
 
@@ -122,37 +111,116 @@ struct ProgressBar::Impl {
     is_hidden = false;
     if (is_drawn) draw();
   }
+
+  void tick() {
+    std::unique_lock lock(mutex);
+    while (!ends.wait_for(lock, options.tick, [this] { return is_ending; })) {
+      if (is_drawn && !is_hidden && Clock::now() - last_draw >= options.tick) draw();
+    }
+  }
+
+  void start_ticker() {
+    try {
+      ticker = std::thread([this] { tick(); });
+    } catch (const std::system_error&) {  // then the bar is as old as the last step
+    }
+  }
+
+  void take(const ProgressState& now) {
+    state = now;
+    state_time = Clock::now();
+    has_state = true;
+  }
+
+  /// Whether a plain line is due. With the lock held.
+  bool is_line_due(bool is_logged) {
+    const double interval_s = std::chrono::duration<double>(options.line_interval).count();
+    const double whole_s = state.elapsed_s.value_or(0) + state.eta_s;
+    const bool is_old =
+        seconds_between(last_line, Clock::now()) >= std::clamp(whole_s / 1000, interval_s, 6 * interval_s);
+    const double share =
+        state.total_steps > 0 ? static_cast<double>(state.step) / static_cast<double>(state.total_steps) : 0;
+    // Half a step of doubt: 0.29 - 0.28 is less than 0.01.
+    const bool is_further = !share_of_last_line || share - *share_of_last_line > kShareOfALine * (1 - 1e-9);
+    const bool is_due = is_old || (is_logged && (is_further || state.step == state.total_steps));
+    if (is_due) {
+      last_line = Clock::now();
+      share_of_last_line = share;
+    }
+    return is_due;
+  }
+
+  /// Logs a plain line if one is due. Without the mutex while it logs: the log has its own.
+  void log_when_due(bool is_logged) {
+    std::unique_lock lock(mutex);
+    const bool is_due = is_line_due(is_logged);
+    logs_steps = logs_steps || is_logged;
+    if (is_due) held_back.reset();
+    if (!is_due && logs_steps && state.activity.empty()) held_back = state;
+    const std::string line = is_due ? format_progress_line(state) : "";
+    lock.unlock();
+    if (is_due) log_info(line);
+  }
 };
 
 ProgressBar::ProgressBar(const ProgressOptions& options) : impl_(std::make_unique<Impl>()) {
   impl_->options = options;
-  if (!impl_->options.is_terminal) impl_->options.is_terminal = stderr_is_terminal();
-  if (!impl_->options.use_color) impl_->options.use_color = *impl_->options.is_terminal && wants_color();
-  if (options.quiet || !*impl_->options.is_terminal) return;
+  const bool is_terminal = options.is_terminal.value_or(stderr_is_terminal());
+  if (!options.use_color) impl_->options.use_color = is_terminal && wants_color();
+  impl_->has_bar = is_terminal && !options.quiet;
+  if (!impl_->has_bar) return;
   set_log_bar([bar = impl_.get()] { bar->hide(); }, [bar = impl_.get()] { bar->show(); });
+  impl_->start_ticker();
 }
 
 ProgressBar::~ProgressBar() {
-  if (impl_->options.quiet || !*impl_->options.is_terminal) return;
+  if (!impl_->has_bar) {
+    if (impl_->held_back) log_info(format_progress_line(*impl_->held_back));
+    return;
+  }
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->is_ending = true;
+    impl_->ends.notify_all();
+  }
+  if (impl_->ticker.joinable()) impl_->ticker.join();
   set_log_bar({}, {});
-  const std::lock_guard lock(impl_->mutex);
   if (!impl_->has_state) return;
   impl_->draw();
   impl_->put("\n");
 }
 
 void ProgressBar::update(const ProgressState& state) {
-  const std::lock_guard lock(impl_->mutex);
-  impl_->state = state;
-  impl_->has_state = true;
-  if (impl_->options.quiet || !*impl_->options.is_terminal || impl_->is_hidden) return;
-  if (std::chrono::steady_clock::now() - impl_->last_draw >= kRedrawInterval) impl_->draw();
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->take(state);
+    impl_->draw_when_due();
+  }
+  if (!impl_->has_bar && !impl_->options.quiet) impl_->log_when_due(/*is_logged=*/false);
 }
 
 void ProgressBar::log_step(const ProgressState& state) {
-  update(state);
-  // Without the bar's mutex: the log holds its own while it calls hide() and show().
-  if (impl_->options.quiet || !*impl_->options.is_terminal) log_info(format_progress_line(state));
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->take(state);
+    impl_->draw_when_due();
+  }
+  if (!impl_->has_bar) impl_->log_when_due(/*is_logged=*/true);
+}
+
+void ProgressBar::show_activity(const ProgressState& now) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    ProgressState next = impl_->state_now();
+    next.step = now.step;
+    next.total_steps = now.total_steps;
+    if (now.elapsed_s) next.elapsed_s = now.elapsed_s;
+    if (now.eval_loss) next.eval_loss = now.eval_loss;
+    next.activity = now.activity;
+    impl_->take(next);
+    impl_->draw_when_due();
+  }
+  if (!impl_->has_bar && !impl_->options.quiet && !now.activity.empty()) impl_->log_when_due(/*is_logged=*/false);
 }
 
 }  // namespace lora_train::metrics

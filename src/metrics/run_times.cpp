@@ -27,8 +27,8 @@ NamedSeconds RunTimes::named() const {
   return phases;
 }
 
-RunTimes RunTimes::of(const NamedSeconds& phases, std::optional<double> cost_usd) {
-  RunTimes times{.cost_usd = cost_usd};
+RunTimes RunTimes::of(const NamedSeconds& phases, std::optional<double> cost_usd, const Usage& usage) {
+  RunTimes times{.cost_usd = cost_usd, .usage = usage};
   for (const auto& [name, seconds] : phases) {
     const auto found = std::ranges::find(kPhaseNames, name);
     if (found != kPhaseNames.end()) times.seconds[static_cast<std::size_t>(found - kPhaseNames.begin())] = seconds;
@@ -55,6 +55,11 @@ void RunClock::add(Phase phase, double seconds) {
   }
 }
 
+void RunClock::stop() {
+  stopped_s_ = elapsed_s();
+  usage_ = [usage = usage_()] { return usage; };
+}
+
 double RunClock::elapsed_s() const {
   return stopped_s_.value_or(std::chrono::duration<double>(Clock::now() - start_).count());
 }
@@ -64,6 +69,7 @@ RunTimes RunClock::total() const {
   RunTimes times = earlier_;
   for (std::size_t i = 0; i < kNumPhases; ++i) times.seconds[i] += here_.seconds[i];
   times[Phase::kOther] += std::max(0.0, elapsed - here_.wall_s());
+  times.usage = earlier_.wall_s() > 0 ? earlier_.usage + usage_() : usage_();
   times.cost_usd.reset();
   if (price_) {
     const double per_second = price_->per_hour() / 3600;

@@ -23,6 +23,12 @@ Json to_object(const StepCapture& capture) {
   return {{"recorded", capture.recorded}, {"reason", or_null(capture.reason)}};
 }
 
+/// "0.12 Wh", "430 Wh", "1.25 kWh"
+std::string format_watt_hours(double amount) {
+  if (amount >= 1000) return string_printf("%.2f kWh", amount / 1000);
+  return string_printf(amount < 10 ? "%.2f Wh" : "%.0f Wh", amount);
+}
+
 }  // namespace
 
 std::string to_json(const StepCapture& capture) { return to_line(to_object(capture)); }
@@ -54,6 +60,9 @@ std::string to_json(const RunSummary& summary) {
       {"num_gpus", summary.num_gpus},
       {"cuda_graphs", to_object(summary.cuda_graphs)},
       {"cost_usd", or_null(summary.cost_usd)},
+      {"energy_wh", or_null(summary.usage.energy_wh)},
+      {"mean_gpu_utilization", or_null(summary.usage.mean_gpu_utilization())},
+      {"cpu_s", or_null(summary.usage.cpu_s)},
       {"ledger", to_object(summary.ledger)},
       {"adapter", or_null(summary.adapter)},
       {"adapter_step", or_null(summary.adapter_step)},
@@ -93,6 +102,7 @@ void set_times(RunSummary& summary, const RunTimes& times) {
   summary.train_s = times[Phase::kTrain];
   summary.phases_s = times.named();
   summary.cost_usd = times.cost_usd;
+  summary.usage = times.usage;
   if (summary.train_s <= 0) return;
   summary.tokens_per_s = static_cast<double>(summary.tokens - summary.untimed_tokens) / summary.train_s;
   summary.steps_per_s = static_cast<double>(summary.step - summary.untimed_steps) / summary.train_s;
@@ -111,6 +121,9 @@ std::string times_in_words(const RunSummary& summary) {
     text += "; " + format_figure(summary.tokens_per_s, FigureKind::kCount) + " tokens a second in steps";
   if (summary.cost_usd) text += "; " + format_dollars(*summary.cost_usd);
   if (summary.cost_usd && summary.price) text += " at " + summary.price->in_words();
+  if (summary.usage.energy_wh) text += "; " + format_watt_hours(*summary.usage.energy_wh);
+  if (const auto utilization = summary.usage.mean_gpu_utilization())
+    text += string_printf("; GPU%s busy %.0f%% of the time", summary.num_gpus > 1 ? "s" : "", *utilization);
   return text;
 }
 

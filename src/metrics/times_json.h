@@ -19,6 +19,10 @@ inline nlohmann::ordered_json to_object(const NamedSeconds& seconds) {
 inline void put_times(nlohmann::ordered_json& object, const RunTimes& times) {
   object["phases_s"] = to_object(times.named());
   object["cost_usd"] = or_null(times.cost_usd);
+  object["cpu_s"] = or_null(times.usage.cpu_s);
+  object["energy_wh"] = or_null(times.usage.energy_wh);
+  object["gpu_watched_s"] = times.usage.gpu_watched_s;
+  object["gpu_busy_s"] = times.usage.gpu_busy_s;
 }
 
 /// The keys that say what the GPUs of a run cost.
@@ -35,7 +39,9 @@ inline std::optional<RunTimes> times_of(const nlohmann::ordered_json& object) {
   for (const auto& [name, value] : phases->items()) {
     if (value.is_number()) seconds.emplace_back(name, value.get<double>());
   }
-  return RunTimes::of(seconds, number_of(object, "cost_usd"));
+  const Usage usage{number_of(object, "cpu_s"), number_of(object, "energy_wh"),
+                    number_of(object, "gpu_watched_s").value_or(0), number_of(object, "gpu_busy_s").value_or(0)};
+  return RunTimes::of(seconds, number_of(object, "cost_usd"), usage);
 }
 
 /// [["train", 1.25, 60.5], ...], to the millisecond.

@@ -184,6 +184,8 @@ void start_device(Run& run) {
   run.device = runtime::start_device(run.profile(), run.files.config, {world.local_rank, world.local_size});
   run.device.ranks = ranks;
   refuse_unfit_devices(run);
+  if (run.device.is_cuda()) run.resources->watch_gpu(run.device.uuid);
+  run.clock->set_usage([resources = run.resources] { return resources->of_all_ranks(); });
   run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
   run.clock->set_price(run.device.is_cuda() ? find_price(section.gpu_price_per_hour, run.device.name,
                                                          ranks->world_size(), run.request.gpu_table)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "lora_train/config/profile.h"
 #include "lora_train/data/run_plan.h"
@@ -21,6 +22,11 @@ class DueSteps {
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(cadence.value * static_cast<double>(total))));
     }
     each_epoch_ = cadence.kind == Cadence::Kind::kEpoch;
+  }
+  /// The next one after `step`; nothing if it is each epoch, or none comes before the end.
+  std::optional<std::int64_t> next_after(std::int64_t step) const {
+    if (every_ <= 0 || (step / every_ + 1) * every_ > plan_.total_steps()) return std::nullopt;
+    return (step / every_ + 1) * every_;
   }
   bool is_due(std::int64_t step) const {
     return (every_ > 0 && step % every_ == 0) || (each_epoch_ && step > 0 && plan_.ends_epoch(step));

@@ -12,6 +12,16 @@ bool Evaluations::is_owed() const {
   return is_due_here && !run_.data.evals.empty() && run_.state.eval_step != step;
 }
 
+evaluate::OnMicroBatch Evaluations::show_progress(const std::string& name) const {
+  return [this, name](std::size_t num_done, std::size_t num_micro_batches) {
+    reporters_.show_activity(
+        {.step = run_.state.step,
+         .total_steps = run_.plan->total_steps(),
+         .elapsed_s = run_.clock->elapsed_s(),
+         .activity = "evaluating " + name + " " + std::to_string(num_done) + "/" + std::to_string(num_micro_batches)});
+  };
+}
+
 void Evaluations::evaluate_all() {
   std::vector<evaluate::EvalResult> results;
   if (document_losses_.empty() && run_.is_leader()) {
@@ -19,7 +29,8 @@ void Evaluations::evaluate_all() {
   }
   for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
     const auto start = Clock::now();
-    results.push_back(evaluate::evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]));
+    results.push_back(evaluate::evaluate(run_.eval_context(show_progress(run_.data.evals[i].name)), run_.data.evals[i],
+                                         run_.eval_plans[i]));
     const evaluate::EvalResult& result = results.back();
     metrics::EvalRecord record{run_.state.step,
                                result.name,
@@ -44,6 +55,8 @@ void Evaluations::evaluate_all() {
   reporters_.write(document_losses_);
   run_.startup.end_phase("evaluation");
   best_.judge(results, run_.state);
+  reporters_.show_activity(
+      {.step = run_.state.step, .total_steps = run_.plan->total_steps(), .eval_loss = run_.state.eval_loss});
 }
 
 }  // namespace lora_train::train

@@ -21,6 +21,10 @@ class Evaluations {
         due_(run.profile().run.eval_steps, *run.plan) {}
 
   bool is_due(std::int64_t step) const { return due_.is_due(step); }
+  /// The step after which the next one is, for the progress line.
+  std::optional<std::int64_t> next_after(std::int64_t step) const {
+    return run_.data.evals.empty() ? std::nullopt : due_.next_after(step);
+  }
   /// Whether one is due after the last finished step and has not ended.
   bool is_owed() const;
   /// Evaluates all data sets and puts the result into the state of the run. Throws StopError before it has changed anything there.
@@ -36,6 +40,9 @@ class Evaluations {
   std::string stop_in_words() const { return best_.stop_in_words(run_.state); }
 
  private:
+  /// Shows how many micro-batches are done.
+  evaluate::OnMicroBatch show_progress(const std::string& name) const;
+
   Run& run_;
   Reporters& reporters_;
   std::vector<metrics::DocumentLosses> document_losses_;  ///< of the last evaluation; of the rank that writes

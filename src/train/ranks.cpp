@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -224,6 +225,20 @@ void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::
       "has other parameters than rank 0 after step " + std::to_string(step) +
           ": a device or the memory of a node has computed wrong bits, or this is a bug. Nothing of this "
           "step was saved; the same command goes on from the last checkpoint");
+}
+
+void share_usage(const Run& run) {
+  if (run.ranks().world_size() == 1) return;
+  if (!run.is_leader()) run.resources->stop();  // after a last reading; rank 0 reads until it has written the result
+  RankFigures figures;
+  run.resources->put(figures);
+  std::vector<RankFigures> all;
+  for (const std::string& bytes :
+       run.ranks().all_gather(std::string(reinterpret_cast<const char*>(&figures), sizeof figures))) {
+    std::memcpy(&figures, bytes.data(), std::min(bytes.size(), sizeof figures));
+    all.push_back(figures);
+  }
+  run.resources->take(all, run.ranks().rank());
 }
 
 std::string ranks_in_words(const Run& run) {

@@ -68,6 +68,9 @@ inline void check_equal_parameters(const Run& run) {
   check_equal_parameters(run.ranks(), run.model.parameters->values, run.state.step);
 }
 
+/// What each rank has used, on every rank (run.resources); but for rank 0, after the last step. The others stop watching.
+void share_usage(const Run& run);
+
 /// "training with 4 processes (1 node x 4), global batch 16 = ..."
 std::string ranks_in_words(const Run& run);
 

@@ -25,6 +25,8 @@ class Reporters {
   virtual void write(const metrics::EndRecord& record) = 0;
   /// Called after every step; is_logged: its record was written too.
   virtual void show(const metrics::ProgressState& progress, bool is_logged) = 0;
+  /// Called while something else than steps goes on; see ProgressBar::show_activity().
+  virtual void show_activity(const metrics::ProgressState&) {}
   /// Retries writes that failed. Called before a checkpoint is saved.
   virtual void flush() = 0;
 };
@@ -57,6 +59,7 @@ class FileReporters : public Reporters {
   void write(const metrics::StartRecord& record);
   void write(const metrics::EndRecord& record) override;
   void show(const metrics::ProgressState& progress, bool is_logged) override;
+  void show_activity(const metrics::ProgressState& now) override { bar_.show_activity(now); }
   void flush() override;
 
  private:

@@ -26,6 +26,7 @@
 #include "lora_train/train/rehearsal.h"
 #include "ranks.h"
 #include "reporters.h"
+#include "step_record.h"
 #include "train_loop.h"
 
 namespace lora_train::train {
@@ -49,8 +50,10 @@ metrics::Ledger summary_ledger(const data::Ledger& ledger) {
   return out;
 }
 
-/// Stops the clock: the line and summary.json have the same times.
-void write_end(Reporters& reporters, const metrics::RunSummary& summary, metrics::RunClock& clock) {
+/// Stops the clock and what it asks: the line and summary.json have the same times.
+void write_end(Reporters& reporters, const metrics::RunSummary& summary, const Run& run) {
+  metrics::RunClock& clock = *run.clock;
+  run.resources->stop();
   clock.stop();
   reporters.write(metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(),
                                      clock.elapsed_s(), clock.total(), clock.take_spans()});
@@ -112,7 +115,7 @@ void take_state(metrics::RunSummary& summary, const checkpoint::TrainState& stat
 void count_earlier(const fs::path& checkpoint, metrics::RunSummary& summary, metrics::RunClock& clock) {
   const checkpoint::TrainState state = checkpoint::describe(checkpoint).state;
   take_state(summary, state);
-  metrics::RunTimes earlier = metrics::RunTimes::of(state.phases_s, state.cost_usd);
+  metrics::RunTimes earlier = times_of(state);
   const auto logged = metrics::logged_times(checkpoint.parent_path() / "metrics.jsonl", state.step);
   if (logged && logged->wall_s() > earlier.wall_s()) earlier = *logged;
   if (earlier[metrics::Phase::kTrain] == 0 && state.step > 0) {
@@ -197,10 +200,10 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
     describe_failure(summary);
     summary.cuda_graphs = run.capture;
     take_state(summary, run.state);
-    write_end(*reporters, summary, *clock);
+    write_end(*reporters, summary, run);
     throw;
   }
-  write_end(*reporters, summary, *clock);
+  write_end(*reporters, summary, run);
 }
 
 metrics::RunSummary new_summary(const TrainRequest& request) {

@@ -24,4 +24,36 @@ metrics::TrainRecord step_record(const Run& run, const data::StepPlan& plan, con
   return record;
 }
 
+void take_times(const metrics::RunTimes& times, checkpoint::TrainState& state) {
+  state.phases_s = times.named();
+  state.cost_usd = times.cost_usd;
+  state.cpu_s = times.usage.cpu_s;
+  state.energy_wh = times.usage.energy_wh;
+  state.gpu_watched_s = times.usage.gpu_watched_s;
+  state.gpu_busy_s = times.usage.gpu_busy_s;
+}
+
+metrics::RunTimes times_of(const checkpoint::TrainState& state) {
+  return metrics::RunTimes::of(state.phases_s, state.cost_usd,
+                               {state.cpu_s, state.energy_wh, state.gpu_watched_s, state.gpu_busy_s});
+}
+
+metrics::ProgressState progress_after(const Run& run, const data::StepPlan& plan, std::int64_t num_steps,
+                                      std::int64_t num_tokens) {
+  const double train_s = run.clock->here(metrics::Phase::kTrain);
+  metrics::ProgressState progress;
+  progress.step = plan.step;
+  progress.total_steps = run.plan->total_steps();
+  progress.loss = run.state.loss_sum / run.state.loss_weight;
+  progress.steps_per_s = static_cast<double>(num_steps) / train_s;
+  progress.tokens_per_s = static_cast<double>(num_tokens) / train_s;
+  progress.eta_s = static_cast<double>(progress.total_steps - progress.step) / progress.steps_per_s;
+  progress.cost_usd = run.clock->total().cost_usd;
+  progress.elapsed_s = run.clock->elapsed_s();
+  progress.epoch = plan.epoch_after;
+  progress.eval_loss = run.state.eval_loss;
+  progress.gpu_utilization = run.resources->gpu_utilization();
+  return progress;
+}
+
 }  // namespace lora_train::train

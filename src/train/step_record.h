@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lora_train/metrics/metrics_writer.h"
+#include "lora_train/metrics/progress_bar.h"
 #include "lora_train/train/run_state.h"
 #include "lora_train/train/train_step.h"
 
@@ -9,5 +10,13 @@ namespace lora_train::train {
 
 /// What plan, result and clock of the run know of the step that has just ended; the caller adds what only the loop knows.
 metrics::TrainRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s);
+
+/// Puts the sums of a run into what a checkpoint keeps, and back.
+void take_times(const metrics::RunTimes& times, checkpoint::TrainState& state);
+metrics::RunTimes times_of(const checkpoint::TrainState& state);
+
+/// What the progress line shows of it. Rates and time left are those of the steps of this process.
+metrics::ProgressState progress_after(const Run& run, const data::StepPlan& plan, std::int64_t num_steps,
+                                      std::int64_t num_tokens);
 
 }  // namespace lora_train::train

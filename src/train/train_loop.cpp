@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 
+#include "bottlenecks.h"
 #include "due_steps.h"
 #include "evaluations.h"
 #include "lora_train/base/error.h"
@@ -60,6 +61,7 @@ class Loop {
       run_.ranks().end_steps();
       finish_save();
       check_equal_parameters(run_);
+      share_usage(run_);
     } catch (...) {
       if (is_state_worth_saving()) {
         save_last_finished_step();
@@ -91,7 +93,14 @@ class Loop {
       evals_.evaluate_all();
       if (evals_.has_new_best()) save();  // the checkpoint that the run went on from may be in another folder
     }
-    if (run_.state.step < total) start_loader();
+    run_.resources->begin_steps();
+    if (run_.state.step < total) {
+      start_loader();
+      reporters_.show_activity({.step = run_.state.step,
+                                .total_steps = total,
+                                .elapsed_s = run_.clock->elapsed_s(),
+                                .activity = "first step"});
+    }
     while (run_.state.step < total && !evals_.end_run()) {
       enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
@@ -132,7 +141,9 @@ class Loop {
   RankFigures own_figures() const {
     const bool save_is_due = saver_ && interval_is_over() && !saver_->is_busy();
     const double memory = run_.device.is_cuda() ? gib(runtime::device_memory(run_.device).reserved) : 0;
-    return {.memory_gib = memory, .save_is_due = save_is_due ? 1.0 : 0.0};
+    RankFigures figures{.memory_gib = memory, .save_is_due = save_is_due ? 1.0 : 0.0};
+    run_.resources->put(figures);
+    return figures;
   }
 
   void end_startup(std::int64_t step) {
@@ -174,29 +185,29 @@ class Loop {
       interval_ends_at_ = plan.step + static_cast<std::int64_t>(run_.max_steps_in_flight);
     }
     if (run_.ranks().world_size() > 1) rank_times_.add(result.ranks, 1000 * step_s);
+    run_.resources->take(result.ranks, run_.ranks().rank());
+    bottlenecks_.add(1000 * step_s, step.data_wait_ms, run_.resources->gpu_in_steps());
     report(step, result, step_s);
   }
 
   void report(const StepInFlight& step, const StepResult& result, double step_s) {
     const data::StepPlan& plan = *step.plan;
-    const double train_s = run_.clock->here(metrics::Phase::kTrain);
-    const double rate = static_cast<double>(steps_here_) / train_s;
-    const double eta_s = static_cast<double>(run_.plan->total_steps() - plan.step) / rate;
-    const double loss_mean = run_.state.loss_sum / run_.state.loss_weight;
-    const metrics::ProgressState progress{
-        plan.step, run_.plan->total_steps(),    loss_mean, rate, static_cast<double>(tokens_here_) / train_s,
-        eta_s,     run_.clock->total().cost_usd};
+    metrics::ProgressState progress = progress_after(run_, plan, steps_here_, tokens_here_);
+    progress.learning_rate = result.learning_rate;
+    progress.next_eval = evals_.next_after(plan.step);
+    progress.next_save = saves_.next_after(plan.step);
     const bool is_logged = plan.step % run_.profile().run.logging_steps == 0 || plan.step == run_.plan->total_steps();
     if (!is_logged) {
       reporters_.show(progress, false);
       return;
     }
     metrics::TrainRecord record = step_record(run_, plan, result, step_s);
-    record.loss_mean = loss_mean;
+    record.loss_mean = *progress.loss;
     record.data_wait_ms = step.data_wait_ms;
     if (run_.device.is_cuda()) record.memory_gib = gib(runtime::device_memory(run_.device).reserved);
     if (run_.ranks().world_size() > 1) record.ranks = rank_times_.take();
-    record.eta_s = eta_s;
+    record.eta_s = progress.eta_s;
+    run_.resources->fill(record);
     reporters_.write(record);
     reporters_.show(progress, true);
     run_.state.loss_sum = 0;
@@ -228,9 +239,7 @@ class Loop {
     rethrow_if_too_many(finish_save());
     const auto copying = Clock::now();
     reporters_.flush();
-    const metrics::RunTimes times = run_.clock->total();
-    run_.state.phases_s = times.named();
-    run_.state.cost_usd = times.cost_usd;
+    take_times(run_.clock->total(), run_.state);
     saver_->start(run_.state);
     last_save_ = Clock::now();
     stall_s_ = seconds_since(start);
@@ -355,6 +364,7 @@ class Loop {
   Clock::time_point last_save_ = Clock::now();
   std::int64_t interval_ends_at_ = -1;  ///< the step after which save_interval asks for a checkpoint
   RankTimes rank_times_;
+  Bottlenecks bottlenecks_{bottleneck_facts(run_)};
   std::int64_t tokens_here_ = 0, steps_here_ = 0;
 };
 

@@ -24,7 +24,7 @@ pytestmark = [
 
 def environment(**settings):
     shutil.rmtree(EMPTY_CACHE, ignore_errors=True)
-    return dict(dict(XDG_CACHE_HOME=str(EMPTY_CACHE)), **settings, LD_LIBRARY_PATH=str(STAND_IN),
+    return dict(dict(XDG_CACHE_HOME=str(EMPTY_CACHE), LD_LIBRARY_PATH=str(STAND_IN)), **settings,
                 LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so"))
 
 

@@ -36,6 +36,9 @@ def check_everywhere(setup, run):
     assert summary["steps_per_s"] == pytest.approx(summary["step"] / summary["train_s"])
     end = setup.events("end")[-1]
     assert end["phases_s"] == summary["phases_s"] and end["cost_usd"] == summary["cost_usd"]
+    assert end["cpu_s"] == summary["cpu_s"] > 0 and end["energy_wh"] is summary["energy_wh"] is summary["mean_gpu_utilization"] is None
+    assert all(line["cpu_percent"] > 0 and 0.01 < line["host_memory_gib"] < 2 * summary["peak_host_memory_gib"] for line in setup.events("train"))
+    assert not any(key.startswith("gpu_") for line in setup.events("train") for key in line)
 
     [line] = re.findall(r"^time: (.*)$", run.stderr, re.MULTILINE)
     cost = summary["cost_usd"]
@@ -76,6 +79,7 @@ def test_a_stop_and_a_resume_add_up(setup):
     assert summary["train_s"] == pytest.approx(sum(line["step_ms"] for line in lines) / 1000)
     assert summary["train_s"] == pytest.approx(lines[-1]["train_s"])
     assert summary["cost_usd"] == pytest.approx(summary["wall_s"] / 100)
+    assert first_end["cpu_s"] == stopped["cpu_s"] > 0 and summary["cpu_s"] > 1.2 * stopped["cpu_s"]
     assert summary["train_loss"] == pytest.approx(sum(line["loss"] * line["supervised_tokens"] for line in lines)
                                                   / summary["supervised_tokens"])
     for phase in ("data", "load", "evaluate", "save"):
@@ -99,6 +103,7 @@ def test_a_killed_process_counts_up_to_its_last_checkpoint(setup):
     [end] = setup.events("end")
     assert summary["wall_s"] == pytest.approx(seconds_of(earlier) + end["elapsed_s"])
     assert summary["cost_usd"] == pytest.approx(earlier["cost_usd"] + end["elapsed_s"] / 100)
+    assert summary["cpu_s"] > earlier["cpu_s"] > 0
     later = [line["step_ms"] for line in setup.events("train") if line["step"] > state["global_step"]]
     assert summary["train_s"] == pytest.approx(earlier["phases_s"]["train"] + sum(later) / 1000)
 

@@ -19,7 +19,8 @@ def run_loop(case, folder, in_flight, **changes):
     done = subprocess.run(command, capture_output=True, text=True, timeout=engine.TIMEOUT_S)
     lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     times = {"time", "elapsed_s", "eta_s", "step_ms", "tokens_per_s", "data_wait_ms", "eval_s", "durable_s", "stall_ms",
-             "stall_s", "save_s", "train_s", "cost_usd", "phases_s", "spans"}
+             "stall_s", "save_s", "train_s", "cost_usd", "phases_s", "spans",
+             "cpu_percent", "host_memory_gib", "cpu_s", "energy_wh", "gpu_watched_s", "gpu_busy_s"}
     lines = [{key: value for key, value in line.items() if key not in times} for line in lines if line["event"] != "checkpoint"]
     states = {}
     for path in sorted((folder / "run").glob("checkpoint-*")):

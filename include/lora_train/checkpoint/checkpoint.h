@@ -37,7 +37,9 @@ struct TrainState {
   double total_loss_sum = 0, total_loss_weight = 0;  ///< the same over all steps of the run
   /// What the time of the run went into until this checkpoint, over all its processes: name and seconds, in order. Empty: not known.
   std::vector<std::pair<std::string, double>> phases_s;
-  std::optional<double> cost_usd;      ///< of that time; empty without a price
+  std::optional<double> cost_usd;            ///< of that time; empty without a price
+  std::optional<double> cpu_s, energy_wh;    ///< used in that time; empty: not known
+  double gpu_watched_s = 0, gpu_busy_s = 0;  ///< time with known GPU utilization, and the part of it with a kernel
   std::int64_t loss_chunk_rows = 0;    ///< rows of a loss chunk, which affect the last bits of the loss; 0: not known
   std::int64_t global_batch_size = 0;  ///< rows of a step over all ranks, which a resumed run keeps; 0: not known
   std::string tuning;  ///< JSON object with the choices of autotuning, which a resumed run reuses; empty: none

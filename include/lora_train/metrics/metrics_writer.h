@@ -28,7 +28,7 @@ struct StartRecord {
   long long num_documents = 0;  ///< of the training data, per epoch
   double time = 0;
   double elapsed_s = 0;             ///< since the start of this process
-  RunTimes times = {};              ///< phases_s and cost_usd: of the whole run up to this line
+  RunTimes times = {};              ///< phases_s, cost_usd, cpu_s, energy_wh, gpu_*_s: of the whole run up to this line
   std::optional<Price> price = {};  ///< gpu_price_per_hour and price_source; null without one
   std::vector<Span> spans = {};     ///< what this process has done so far
 };
@@ -38,6 +38,16 @@ struct RankRecord {
   std::vector<double> compute_ms = {};    ///< from the start of a step to its reduction
   std::vector<double> data_wait_ms = {};  ///< until the loader had the rows
   std::vector<double> memory_gib = {};    ///< device memory in use; 0 on a CPU
+};
+
+/// What the GPU of this process did since the last logged step: means over the readings of a second each (of the last reading where
+/// there was none since). What the driver does not say has no key.
+struct GpuRecord {
+  std::optional<double> utilization = {};  ///< gpu_utilization: 0 to 100
+  std::optional<double> power_w = {};
+  std::optional<double> temperature_c = {};
+  std::optional<double> clock_mhz = {};
+  std::vector<std::string> throttle = {};  ///< "power_cap", "thermal", "hw_thermal", "power_brake", "hw_slowdown"
 };
 
 /// A logged optimizer step.
@@ -63,6 +73,9 @@ struct TrainRecord {
   double eta_s = 0;                       ///< time left
   double train_s = 0;                     ///< in steps, of the whole run
   std::optional<double> cost_usd = {};    ///< of the whole run; empty (null) without a price
+  double cpu_percent = 0;                 ///< processor time of this process since the last logged step; 100 = one core
+  double host_memory_gib = 0;             ///< resident set of this process
+  std::optional<GpuRecord> gpu = {};      ///< gpu_utilization and so on; no keys on a CPU
 };
 
 /// One evaluation of one data set.
@@ -96,7 +109,7 @@ struct EndRecord {
   std::string reason = {};
   double time = 0;
   double elapsed_s = 0;
-  RunTimes times = {};           ///< phases_s and cost_usd: of the whole run up to here, as in summary.json
+  RunTimes times = {};           ///< as in StartRecord: of the whole run up to here
   std::vector<Span> spans = {};  ///< as in EvalRecord
 };
 

@@ -1,14 +1,17 @@
-// What the time of a run went into, and what it cost: sums over all its processes.
+// What the time of a run went into, and what it cost and used: sums over all its processes.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "lora_train/metrics/usage.h"
 
 namespace lora_train::metrics {
 
@@ -32,6 +35,7 @@ using NamedSeconds = std::vector<std::pair<std::string, double>>;
 struct RunTimes {
   std::array<double, kNumPhases> seconds = {};
   std::optional<double> cost_usd = {};  ///< empty without a price
+  Usage usage = {};
 
   double& operator[](Phase phase) { return seconds[static_cast<std::size_t>(phase)]; }
   double operator[](Phase phase) const { return seconds[static_cast<std::size_t>(phase)]; }
@@ -40,7 +44,7 @@ struct RunTimes {
   /// The phases by name, in order.
   NamedSeconds named() const;
   /// The inverse. Ignores unknown names.
-  static RunTimes of(const NamedSeconds& phases, std::optional<double> cost_usd);
+  static RunTimes of(const NamedSeconds& phases, std::optional<double> cost_usd, const Usage& usage = {});
 };
 
 /// "$0.0042", "$3.50", "$120"
@@ -73,11 +77,13 @@ class RunClock {
   void go_on_from(const RunTimes& earlier) { earlier_ = earlier; }
   void set_price(const std::optional<Price>& price) { price_ = price; }
   const std::optional<Price>& price() const { return price_; }
+  /// What is used from the start of this process on. Default: process_usage(). Called by total() until stop().
+  void set_usage(std::function<Usage()> usage) { usage_ = std::move(usage); }
 
   /// `seconds` of the phase end now. Stretches must not overlap.
   void add(Phase phase, double seconds);
   /// Stops the clock: later calls of elapsed_s() and total() give the same.
-  void stop() { stopped_s_ = elapsed_s(); }
+  void stop();
 
   double elapsed_s() const;                                ///< of this process
   double here(Phase phase) const { return here_[phase]; }  ///< of this process
@@ -88,6 +94,7 @@ class RunClock {
  private:
   Clock::time_point start_;
   std::optional<double> stopped_s_;
+  std::function<Usage()> usage_ = process_usage;
   RunTimes earlier_, here_;
   std::optional<Price> price_;
   std::vector<Span> spans_;

@@ -69,6 +69,7 @@ struct RunSummary {
   int num_gpus = 0;
   StepCapture cuda_graphs = {};
   std::optional<double> cost_usd = {};  ///< of wall_s; empty without a price
+  Usage usage = {};                     ///< cpu_s, energy_wh, mean_gpu_utilization: of all ranks and processes
   std::optional<Price> price = {};      ///< gpu_price_per_hour and price_source; null without one
   Ledger ledger = {};
   std::string adapter = {};                    ///< folder of the result; empty (null) = none was written
@@ -79,7 +80,7 @@ struct RunSummary {
   std::optional<RunError> error = {};
 };
 
-/// Fills wall_s, train_s, phases_s, cost_usd, and the rates, which are those of the whole run: tokens_per_s = tokens / train_s.
+/// Fills wall_s, train_s, phases_s, cost_usd, usage, and the rates, which are those of the whole run: tokens_per_s = tokens / train_s.
 void set_times(RunSummary& summary, const RunTimes& times);
 
 /// One line of JSON without a newline. Doubles read back with the same bits; a non-finite one becomes null, since JSON cannot
@@ -90,7 +91,7 @@ std::string to_json(const RunSummary& summary);
 std::string in_words(const RunSummary& summary);
 
 /// The line before it: "time: 44m 10s: data 3.0s, load 12s, train 40m 00s (91%), ...; 1,234 tokens a second in steps; $2.58 at $3.50
-/// an hour (profile)". Phases below 0.05 s are left out.
+/// an hour (profile); 430 Wh; GPU busy 97% of the time". Phases below 0.05 s are left out.
 std::string times_in_words(const RunSummary& summary);
 
 /// Writes to_json(summary) and a newline atomically: the file appears whole or not at all. Throws IoError.

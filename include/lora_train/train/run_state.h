@@ -14,6 +14,7 @@
 #include "lora_train/planner/run_spec.h"
 #include "lora_train/runtime/setup.h"
 #include "lora_train/saving/background_saver.h"
+#include "lora_train/train/resource_watch.h"
 #include "lora_train/train/startup_times.h"
 #include "lora_train/train/train_request.h"
 #include "lora_train/train/train_step.h"
@@ -35,6 +36,8 @@ struct Run {
   StartupTimes startup;
   /// Of this process, which may be older than the Run, and of those before it.
   std::shared_ptr<metrics::RunClock> clock = std::make_shared<metrics::RunClock>();
+  /// Of this process and, through what they tell it, of the other ranks. The clock asks it too.
+  std::shared_ptr<ResourceWatch> resources = std::make_shared<ResourceWatch>();
   runtime::RunDevice device;
   std::size_t max_steps_in_flight = 0;  ///< steps the device may lag behind the host; kMaxStepsInFlight on a GPU
   runtime::ModelFiles files;
@@ -78,7 +81,9 @@ struct Run {
             *optimizer,
             checkpoint};
   }
-  evaluate::EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed, ranks()}; }
+  evaluate::EvalContext eval_context(evaluate::OnMicroBatch on_micro_batch = {}) const {
+    return {*model.decoder, *activations, *loss_head, *feed, ranks(), std::move(on_micro_batch)};
+  }
   /// Ends a phase of the startup, which counts as `phase` of the run.
   void end_phase(const std::string& name, metrics::Phase phase) { clock->add(phase, startup.end_phase(name)); }
 };

@@ -25,11 +25,13 @@ struct RankFigures {
   /// From the start of the step to its reduction: on a CPU without waiting for data; on a GPU by its own clock, and of the last
   /// step that has finished (0 for the first ones)
   double compute_ms = 0;
-  double data_wait_ms = 0;  ///< of this step
-  double memory_gib = 0;    ///< of a GPU, in use
-  double save_is_due = 0;   ///< rank 0: 1 if the time since its last save asks for one
+  double data_wait_ms = 0;                   ///< of this step
+  double memory_gib = 0;                     ///< of a GPU, in use
+  double save_is_due = 0;                    ///< rank 0: 1 if the time since its last save asks for one
+  double cpu_s = 0, energy_wh = 0;           ///< metrics::Usage of the rank; -1: not known
+  double gpu_watched_s = 0, gpu_busy_s = 0;  ///< the same
 };
-constexpr std::int64_t kNumRankFigures = 4;
+constexpr std::int64_t kNumRankFigures = 8;
 
 /// Not thread-safe.
 class StepScalars {

@@ -45,6 +45,9 @@ TEST(Checkpoint, BringsBackEveryBit) {
   contents.state.total_loss_weight = 99;
   contents.state.phases_s = {{"load", 1.0 / 7.0}, {"train", 60}};
   contents.state.cost_usd = 0.3;
+  contents.state.cpu_s = 12.5;
+  contents.state.gpu_watched_s = 40;
+  contents.state.gpu_busy_s = 1.0 / 3;
   contents.world_size = 4;
   contents.state.global_batch_size = 12;
   const fs::path path = save(folder.path(), contents);
@@ -63,6 +66,10 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_EQ(found.state.total_loss_weight, 99);
   EXPECT_EQ(found.state.phases_s, contents.state.phases_s);
   EXPECT_EQ(found.state.cost_usd, 0.3);
+  EXPECT_EQ(found.state.cpu_s, 12.5);
+  EXPECT_FALSE(found.state.energy_wh);
+  EXPECT_EQ(found.state.gpu_watched_s, 40);
+  EXPECT_EQ(found.state.gpu_busy_s, 1.0 / 3);
   EXPECT_EQ(found.world_size, 4);
   EXPECT_EQ(found.state.global_batch_size, 12);
   EXPECT_EQ(found.fingerprints, contents.fingerprints);

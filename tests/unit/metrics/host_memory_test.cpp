@@ -19,5 +19,10 @@ TEST(HostMemory, PeakGrowsWithTouchedPagesAndStays) {
   EXPECT_LT(peak_host_memory_gib(), before + 0.2);
 }
 
+TEST(HostMemory, WhatIsHeldIsAtMostThePeak) {
+  EXPECT_GT(host_memory_gib(), 0.001);
+  EXPECT_LE(host_memory_gib(), peak_host_memory_gib() + 0.001);
+}
+
 }  // namespace
 }  // namespace lora_train::metrics

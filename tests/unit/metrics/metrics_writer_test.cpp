@@ -49,13 +49,14 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   writer.write(EndRecord{});
   const auto lines = lines_of(folder / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 5U);
-  EXPECT_EQ(keys_of(lines[0]),
-            "event step total_steps version profile_hash device world_size run_name num_rows num_documents time "
-            "elapsed_s phases_s cost_usd gpu_price_per_hour price_source spans ");
+  EXPECT_EQ(
+      keys_of(lines[0]),
+      "event step total_steps version profile_hash device world_size run_name num_rows num_documents time "
+      "elapsed_s phases_s cost_usd cpu_s energy_wh gpu_watched_s gpu_busy_s gpu_price_per_hour price_source spans ");
   EXPECT_EQ(
       keys_of(lines[1]),
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
-      "step_ms data_wait_ms memory_gib time elapsed_s eta_s train_s cost_usd ");
+      "step_ms data_wait_ms memory_gib time elapsed_s eta_s train_s cost_usd cpu_percent host_memory_gib ");
   TrainRecord in_8_bits = train_at(2);
   in_8_bits.optim_zero_second_moments = 0.125;
   writer.write(in_8_bits);
@@ -69,12 +70,31 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(line.at("rank_memory_gib"), (std::vector<double>{7, 8}));
   EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece spans ");
   EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time spans ");
-  EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s phases_s cost_usd spans ");
+  EXPECT_EQ(keys_of(lines[4]),
+            "event step status exit_code reason time elapsed_s phases_s cost_usd cpu_s energy_wh gpu_watched_s "
+            "gpu_busy_s spans ");
   EXPECT_EQ(lines[0].at("event"), "start");
   EXPECT_EQ(lines[1].at("event"), "train");
   EXPECT_EQ(lines[2].at("event"), "eval");
   EXPECT_EQ(lines[3].at("event"), "checkpoint");
   EXPECT_EQ(lines[4].at("event"), "end");
+}
+
+TEST(MetricsWriter, WritesWhatIsKnownOfTheGpu) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  TrainRecord record = train_at(1);
+  record.gpu = GpuRecord{97, 612.5, 65, 1980, {"power_cap", "thermal"}};
+  writer.write(record);
+  record.gpu = GpuRecord{.temperature_c = 65};
+  writer.write(record);
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  EXPECT_EQ(lines[0].at("gpu_utilization"), 97);
+  EXPECT_EQ(lines[0].at("gpu_power_w"), 612.5);
+  EXPECT_EQ(lines[0].at("gpu_temperature_c"), 65);
+  EXPECT_EQ(lines[0].at("gpu_clock_mhz"), 1980);
+  EXPECT_EQ(lines[0].at("gpu_throttle").dump(), R"(["power_cap","thermal"])");
+  EXPECT_TRUE(keys_of(lines[1]).ends_with("host_memory_gib gpu_temperature_c ")) << "no key for what is not known";
 }
 
 TEST(MetricsWriter, WritesWhatTheTimeWentInto) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "run_files.h"
 #include "support/temporary_folder.h"
 
@@ -73,6 +76,43 @@ TEST(RunTimes, EarlierTimeWithoutACostGetsThePriceOfThisProcess) {
   EXPECT_NEAR(*clock.total().cost_usd, 4 + 4 * clock.elapsed_s() / 3600, 1e-9);
 }
 
+TEST(RunTimes, WhatIsUsedAddsUpOverProcesses) {
+  RunTimes earlier{.usage = {.cpu_s = 10, .energy_wh = 100, .gpu_watched_s = 30, .gpu_busy_s = 15}};
+  earlier[Phase::kTrain] = 40;
+  RunClock clock;
+  clock.go_on_from(earlier);
+  Usage here{.cpu_s = 5, .energy_wh = 20, .gpu_watched_s = 10, .gpu_busy_s = 10};
+  clock.set_usage([&here] { return here; });
+  EXPECT_EQ(clock.total().usage.cpu_s, 15);
+  EXPECT_EQ(clock.total().usage.energy_wh, 120);
+  EXPECT_EQ(clock.total().usage.mean_gpu_utilization(), 62.5);
+  clock.stop();
+  here.cpu_s = 50;
+  EXPECT_EQ(clock.total().usage.cpu_s, 15) << "a stopped clock asks nobody";
+}
+
+TEST(RunTimes, AnEarlierProcessThatDidNotSayMakesTheSumUnknown) {
+  RunTimes earlier{.usage = {.energy_wh = 100}};
+  RunClock clock;
+  clock.go_on_from(earlier);
+  EXPECT_TRUE(clock.total().usage.cpu_s) << "no time has gone before";
+  earlier[Phase::kTrain] = 40;
+  clock.go_on_from(earlier);
+  EXPECT_FALSE(clock.total().usage.cpu_s);
+  EXPECT_FALSE(clock.total().usage.energy_wh) << "this process has no GPU";
+  EXPECT_FALSE(clock.total().usage.mean_gpu_utilization());
+}
+
+TEST(RunTimes, ProcessorTimeIsThatOfAllThreads) {
+  const double before = process_usage().cpu_s.value();
+  std::thread([] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  }).join();
+  EXPECT_GT(process_usage().cpu_s.value(), before + 0.005);
+}
+
 TEST(RunTimes, NeighboursInOnePhaseAreOneSpan) {
   RunClock clock = stopped_clock(10);
   clock.add(Phase::kTrain, 2);
@@ -102,7 +142,9 @@ TEST(RunTimes, TheLastEndUpToAStepCounts) {
   EXPECT_FALSE(logged_times(file, 4));
   write_text(file, start_line(0) + train_line(1, 1, 1));
   EXPECT_FALSE(logged_times(file, 4));  // of an earlier build
-  const std::string of_4 = R"({"event":"end","step":4,"phases_s":{"train":3,"other":1},"cost_usd":0.25})";
+  const std::string of_4 =
+      R"({"event":"end","step":4,"phases_s":{"train":3,"other":1},"cost_usd":0.25,"cpu_s":7,"energy_wh":1.5,)"
+      R"("gpu_watched_s":4,"gpu_busy_s":3})";
   write_text(file, R"({"event":"start","step":0,"phases_s":{"load":1},"cost_usd":null})"
                    "\n" +
                        of_4 + "\n" +
@@ -112,6 +154,10 @@ TEST(RunTimes, TheLastEndUpToAStepCounts) {
   EXPECT_FALSE(logged_times(file, 3)) << "the start of a process that may have been killed";
   EXPECT_EQ(logged_times(file, 4)->wall_s(), 4);
   EXPECT_EQ(logged_times(file, 5)->cost_usd, 0.25);
+  EXPECT_EQ(logged_times(file, 5)->usage.cpu_s, 7);
+  EXPECT_EQ(logged_times(file, 5)->usage.energy_wh, 1.5);
+  EXPECT_EQ(logged_times(file, 5)->usage.mean_gpu_utilization(), 75);
+  EXPECT_FALSE(logged_times(file, 6)->usage.cpu_s) << "an older version did not say";
   EXPECT_EQ(logged_times(file, 6)->wall_s(), 9);
 }
 

@@ -28,13 +28,15 @@ TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
       "supervised_tokens tokens_per_s steps_per_s wall_s train_s phases_s startup_s peak_memory_gib "
       "peak_host_memory_gib "
       "gpu num_gpus cuda_graphs "
-      "cost_usd ledger adapter adapter_step run_name profile_hash version gpu_price_per_hour price_source ");
+      "cost_usd energy_wh mean_gpu_utilization cpu_s ledger adapter adapter_step run_name profile_hash version "
+      "gpu_price_per_hour price_source ");
 }
 
 TEST(Summary, WritesUnknownAsNull) {
   const Json object = Json::parse(to_json(RunSummary{}));
-  for (const char* key : {"train_loss", "eval_loss", "best_eval_loss", "best_step", "best_metric", "adapter_step",
-                          "peak_memory_gib", "gpu", "cost_usd", "adapter"}) {
+  for (const char* key :
+       {"train_loss", "eval_loss", "best_eval_loss", "best_step", "best_metric", "adapter_step", "peak_memory_gib",
+        "gpu", "cost_usd", "adapter", "energy_wh", "mean_gpu_utilization", "cpu_s"}) {
     EXPECT_TRUE(object.at(key).is_null()) << key;
   }
 }
@@ -89,6 +91,26 @@ TEST(Summary, SaysInWordsWhatTheTimeWentInto) {
             "time: 1m 40s: data 3.0s, train 1m 15s (75%), other 22s; 40 tokens a second in steps; $2.58 at $3.50 an "
             "hour (profile)");
   EXPECT_EQ(times_in_words(RunSummary{}), "time: 0.0s");
+}
+
+TEST(Summary, SaysWhatTheGpusUsed) {
+  RunSummary summary = timed_summary();
+  RunTimes times =
+      RunTimes::of(summary.phases_s, 2.581, {.cpu_s = 80, .energy_wh = 430.4, .gpu_watched_s = 80, .gpu_busy_s = 60});
+  set_times(summary, times);
+  const Json object = Json::parse(to_json(summary));
+  EXPECT_EQ(object.at("energy_wh"), 430.4);
+  EXPECT_EQ(object.at("mean_gpu_utilization"), 75);
+  EXPECT_EQ(object.at("cpu_s"), 80);
+  EXPECT_TRUE(times_in_words(summary).ends_with("hour (profile); 430 Wh; GPU busy 75% of the time"))
+      << times_in_words(summary);
+  times.usage.energy_wh = 1234;
+  summary.num_gpus = 2;
+  set_times(summary, times);
+  EXPECT_TRUE(times_in_words(summary).ends_with("; 1.23 kWh; GPUs busy 75% of the time"));
+  times.usage.energy_wh = 0.123;
+  set_times(summary, times);
+  EXPECT_NE(times_in_words(summary).find("; 0.12 Wh;"), std::string::npos);
 }
 
 TEST(Summary, AStopBeforeTheFirstStepSaysWhereTheRunIs) {

@@ -88,14 +88,28 @@ TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
   }
   EXPECT_EQ(path.filename().string().rfind("events.out.tfevents.", 0), 0U);
   const auto payloads = payloads_of(read_file(path));
-  const char* const tags[] = {"train/epoch",     "train/loss",          "train/supervised_tokens",
-                              "train/loss_mean", "train/grad_norm",     "train/learning_rate",
-                              "train/tokens",    "train/num_documents", "train/tokens_per_s",
-                              "train/step_ms",   "train/data_wait_ms",  "train/elapsed_s",
-                              "train/eta_s",     "train/train_s"};
+  const char* const tags[] = {"train/epoch",          "train/loss",          "train/supervised_tokens",
+                              "train/loss_mean",      "train/grad_norm",     "train/learning_rate",
+                              "train/tokens",         "train/num_documents", "train/tokens_per_s",
+                              "train/step_ms",        "train/data_wait_ms",  "train/elapsed_s",
+                              "train/eta_s",          "train/train_s",       "train/cpu_percent",
+                              "train/host_memory_gib"};
   ASSERT_EQ(payloads.size(), 1 + std::size(tags));
   EXPECT_NE(payloads[0].find("brain.Event:2"), std::string::npos);
   for (std::size_t i = 0; i < std::size(tags); ++i) EXPECT_TRUE(has_tag(payloads[i + 1], tags[i])) << tags[i];
+}
+
+TEST(TensorBoard, HasWhatIsKnownOfTheGpu) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path());
+  TrainRecord record;
+  record.gpu = GpuRecord{.utilization = 97, .power_w = {}, .temperature_c = 65, .throttle = {"power_cap"}};
+  writer.add(record);
+  writer.flush();
+  const auto payloads = payloads_of(read_file(writer.path()));
+  ASSERT_EQ(payloads.size(), 19U);
+  EXPECT_TRUE(has_tag(payloads[17], "train/gpu_utilization"));
+  EXPECT_TRUE(has_tag(payloads[18], "train/gpu_temperature_c"));
 }
 
 TEST(TensorBoard, EachRankHasItsCurves) {
