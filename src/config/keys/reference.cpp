@@ -6,6 +6,7 @@
 #include "field.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "unbuilt.h"
 
 namespace lora_train {
 namespace {
