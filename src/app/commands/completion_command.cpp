@@ -8,7 +8,7 @@ namespace lora_train::app {
 namespace {
 
 // `lora-train completion words` prints the commands, `lora-train COMMAND --list-flags` its flags.
-constexpr const char* kBash = R"(_lora_train() {
+constexpr const char* kBash = R"sh(_lora_train() {
   local current="${COMP_WORDS[COMP_CWORD]}" command="" word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     case "$word" in -*) ;; *) command="$word"; break ;; esac
@@ -21,13 +21,13 @@ then COMPREPLY =
         () fi
 }
 complete -o default -F _lora_train lora-train
-)";
+)sh";
 
-constexpr const char* kZsh = R"(#compdef lora-train
+constexpr const char* kZsh = R"sh(#compdef lora-train
 autoload -Uz bashcompinit && bashcompinit
-)";
+)sh";
 
-constexpr const char* kFish = R"(function __lora_train_command
+constexpr const char* kFish = R"sh(function __lora_train_command
   for word in (commandline -opc)[2..-1]
     string match -q -- '-*' $word; or begin; echo $word; return; end
   end
@@ -35,7 +35,7 @@ constexpr const char* kFish = R"(function __lora_train_command
 end
 complete -c lora-train -n 'not __lora_train_command >/dev/null' -f -a '(lora-train completion words 2>/dev/null)'
 complete -c lora-train -n '__lora_train_command >/dev/null' -a '(string match -q -- "-*" (commandline -ct); and lora-train (__lora_train_command) --list-flags 2>/dev/null)'
-)";
+)sh";
 
 }  // namespace
 
