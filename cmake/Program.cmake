@@ -33,10 +33,11 @@ if(IS_SYMLINK ${_bin}/configs)
   file(REMOVE ${_bin}/configs)
 endif()
 set(_profiles_stamp ${PROJECT_BINARY_DIR}/profiles.stamp)
-add_custom_command(OUTPUT ${_profiles_stamp} DEPENDS ${_profiles} VERBATIM
+add_custom_command(OUTPUT ${_profiles_stamp} DEPENDS ${_profiles} ${PROJECT_SOURCE_DIR}/scripts/sweep.sh VERBATIM
                    COMMAND ${CMAKE_COMMAND} -E rm -rf ${_bin}/configs
                    COMMAND ${CMAKE_COMMAND} -E make_directory ${_bin}/configs
                    COMMAND ${CMAKE_COMMAND} -E copy ${_profiles} ${_bin}/configs
+                   COMMAND ${CMAKE_COMMAND} -E copy ${PROJECT_SOURCE_DIR}/scripts/sweep.sh ${_bin}/lib
                    COMMAND ${CMAKE_COMMAND} -E touch ${_profiles_stamp})
 add_custom_target(lt_shipped_profiles DEPENDS ${_profiles_stamp})
 add_dependencies(lora-train lt_shipped_profiles)
@@ -75,4 +76,5 @@ file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n"
 
 install(TARGETS lora-train RUNTIME DESTINATION .)
 install(FILES ${_bin}/lib/torch_path ${LT_CARRIED_SENTENCEPIECE} DESTINATION lib)
+install(PROGRAMS scripts/sweep.sh DESTINATION lib)
 install(DIRECTORY configs/ DESTINATION configs FILES_MATCHING PATTERN "*.yaml" PATTERN "*.json")

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # A grid of runs from the shell: one run for each combination of the values, each in its own folder, then a comparison.
 #
-#   scripts/sweep.sh --profile FILE [--profile FILE ...] KEY=V1,V2,... [KEY=V1,...] [flags] [-- flags of lora-train train]
-#   scripts/sweep.sh --profile my.yaml 'output_dir=runs/lr{learning_rate}-r{lora_r}' learning_rate=1e-4,2e-4 lora_r=8,16
+# `lora-train sweep` runs this script.
+#
+#   lora-train sweep --profile FILE [--profile FILE ...] KEY=V1,V2,... [KEY=V1,...] [flags] [-- flags of lora-train train]
+#   lora-train sweep --profile my.yaml 'output_dir=runs/lr{learning_rate}-r{lora_r}' learning_rate=1e-4,2e-4 lora_r=8,16
 #
 #   --jobs N        runs at a time (default 1); on a machine with GPUs each has one of its own (CUDA_VISIBLE_DEVICES)
 #   --dry-run       print the commands, run none
@@ -38,7 +40,7 @@ read_arguments() {
       --jobs) need_value "$1" $#; jobs="$2"; shift ;;
       --program) need_value "$1" $#; program="$2"; shift ;;
       --dry-run) is_dry_run=true ;;
-      -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --) shift; extra=("$@"); break ;;
       -*) die "unknown flag \"$1\". There are --profile, --jobs, --program and --dry-run; flags of lora-train go behind --" ;;
       *=*) add_setting "$1" ;;

@@ -1,10 +1,12 @@
 #include "lora_train/base/stop_request.h"
 
+#include <poll.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -34,6 +36,24 @@ std::mutex interruption_mutex;
 std::exception_ptr interruption;  // guarded
 std::string interruption_reason;  // guarded; of a stop
 
+std::atomic<const char*> answer_to_signal{nullptr};
+
+/// Only what a signal handler may call. On a terminal the line takes the place of the progress bar, which is drawn again below.
+void write_answer() {
+  const char* const answer = answer_to_signal.load();
+  if (answer == nullptr) return;
+  const int error = errno;
+  struct pollfd out {
+    STDERR_FILENO, POLLOUT, 0
+  };
+  if (::poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) return;  // nobody reads it: a write would wait
+  constexpr char kClearLine[] = "\r\033[K";
+  if (::isatty(STDERR_FILENO) == 1) (void)!::write(STDERR_FILENO, kClearLine, sizeof kClearLine - 1);
+  (void)!::write(STDERR_FILENO, answer, std::strlen(answer));
+  (void)!::write(STDERR_FILENO, "\n", 1);
+  errno = error;
+}
+
 double monotonic_s() {  // clock_gettime() may be called in a signal handler
   struct timespec now {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -45,7 +65,8 @@ extern "C" void on_signal(int number) {
   double never = 0;
   received_at_s.compare_exchange_strong(never, now);
   int expected = 0;
-  if (!received.compare_exchange_strong(expected, number) && now - received_at_s >= deaf_s) ::_exit(128 + number);
+  if (received.compare_exchange_strong(expected, number)) return write_answer();
+  if (now - received_at_s >= deaf_s) ::_exit(128 + number);
 }
 
 void forget_requests() {
@@ -60,8 +81,9 @@ void forget_requests() {
 
 }  // namespace
 
-StopRequests::StopRequests(bool has_launcher) {
+StopRequests::StopRequests(bool has_launcher, const char* answer) {
   forget_requests();
+  answer_to_signal = answer;
   deaf_s = has_launcher ? kSameRequestS : 0;
   start = Clock::now();
   for (std::size_t i = 0; i < kSignals.size(); ++i) {

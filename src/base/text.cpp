@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 namespace lora_train {
 namespace {
@@ -29,17 +30,38 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& candidates) {
+  constexpr std::size_t kMost = 3;
+  const std::size_t farthest = std::max<std::size_t>(2, name.size() / 3);
+  std::vector<std::pair<std::size_t, std::string>> found;
   for (const auto& candidate : candidates) {
     const std::size_t distance = edit_distance(name, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
+    if (distance <= farthest) found.emplace_back(distance, candidate);
   }
-  return best;
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> names;
+  for (const auto& [distance, candidate] : found) {
+    if (names.size() == kMost || distance > found.front().first + 1) break;
+    names.push_back(candidate);
+  }
+  return names;
+}
+
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::vector<std::string> names = nearest_names(name, candidates);
+  return names.empty() ? "" : names.front();
+}
+
+std::string did_you_mean(const std::vector<std::string>& names) {
+  std::vector<std::string> quoted;
+  for (const auto& name : names) {
+    const std::string word = "\"" + name + "\"";
+    if (std::find(quoted.begin(), quoted.end(), word) == quoted.end()) quoted.push_back(word);
+  }
+  if (quoted.empty()) return {};
+  const std::string last = quoted.back();
+  quoted.pop_back();
+  return " Did you mean " + (quoted.empty() ? "" : join(quoted) + " or ") + last + "?";
 }
 
 std::string lower_case(std::string text) {

@@ -142,10 +142,14 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
   ProfileSources needs = sources;
   // What is required may stand in what could not be read.
   if (mistakes.has_any()) needs.needs_model = needs.needs_datasets = false;
+  const auto add = [&](const std::vector<Override>& settings) {
+    for (const auto& setting : settings) {
+      merger.add_setting(setting.path, override_value(setting, environment, findings), {setting.where, 0});
+    }
+  };
+  add(sources.fallbacks);
   for (const auto& layer : layers) merger.add_layer(layer);
-  for (const auto& setting : sources.overrides) {
-    merger.add_setting(setting.path, override_value(setting, environment, findings), {setting.where, 0});
-  }
+  add(sources.overrides);
   LoadedProfile loaded;
   std::map<std::string, Place> places;
   read_fields(merger.values(), loaded, places, findings);

@@ -66,6 +66,7 @@ void Merger::apply_value_rule(const std::string& spelled, const std::string& key
                               Entries& implied) {
   const Alias* rule = find_value_rule(key);
   const Rewrite rewrite = rule ? rule->rewrite(value) : Rewrite{};
+  if (!rewrite.error.empty()) return findings_.mistake(value.place, spelled, rewrite.error);
   if (!rewrite.note.empty()) findings_.note(value.place, spelled, rewrite.note);
   for (const auto& [other, implication] : rewrite.implied) implied[other] = {implication, spelled};
   if (rewrite.entries.empty()) put(spelled, key, value, entries);
@@ -111,16 +112,18 @@ bool Merger::take_unbuilt(const std::string& name, const Value& value) {
 void Merger::report_unknown(const std::string& name, const Value& value) {
   std::vector<std::string> known = field_names();
   for (const auto& alias : aliases()) known.push_back(alias.name);
-  std::string near = name.size() < 3 ? "" : nearest_name(name, known);
-  if (const Alias* alias = find_alias(near)) near = alias->key;
-  const std::string suggestion = near.empty() ? "" : " Did you mean \"" + near + "\"?";
+  std::vector<std::string> near;
+  if (name.size() >= 3) near = nearest_names(name, known);
+  for (std::string& neighbour : near) {
+    if (const Alias* alias = find_alias(neighbour)) neighbour = alias->key;
+  }
+  const std::string suggestion = did_you_mean(near);
   if (value.is_null()) {
     findings_.note(value.place, name, "unknown key, which has no effect without a value." + suggestion);
     return;
   }
   findings_.mistake(value.place, name,
                     "unknown key." + suggestion + " All keys: docs/profile.md, or lora-train check --keys.");
-  findings_.mistakes().add_hint("Keys: " + join(field_names()) + ".");
 }
 
 void Merger::refuse_alternatives(const Entries& entries) {

@@ -248,7 +248,7 @@ class Preparation {
 
   void apply_policy_to(DocumentStore& store, Ledger& ledger, const std::string& what) const {
     store = apply_length_policy(std::move(store), data_.max_seq_len, section_.overlength, ledger, what,
-                                context_.max_position_embeddings);
+                                {context_.max_position_embeddings, section_.max_drop_fraction});
     log_ledger(ledger, what);
     refuse_empty(store, ledger, what);
     ledger.check_drop_fraction(section_.max_drop_fraction, what);

@@ -115,7 +115,11 @@ Profile profile_of_checkpoint(const fs::path& checkpoint) {
                     "trained with. Copy the profile.yaml of its run there");
 }
 
+/// Whether the key decides which tensors are trained, and of which shapes: with another value, no checkpoint fits.
+bool shapes_tensors(const std::string& key) { return key == "adapter" || key == "lora_r" || key == "add_tokens"; }
+
 bool may_differ(const ProfileDifference& difference, const OutputRequest& request) {
+  if (shapes_tensors(difference.key)) return difference.allowed_on_resume;
   return difference.allowed_on_resume ||
          std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
 }
@@ -125,7 +129,8 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
   for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
     const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
     if (!may_differ(difference, request)) {
-      refused += "\n  " + line;
+      const bool never = shapes_tensors(difference.key);
+      refused += "\n  " + line + (never ? "  (no checkpoint fits it: --allow-changed does not help)" : "");
     } else if (difference.key == "num_epochs" || difference.key == "max_steps") {
       log_info(line +
                ": the schedule is recomputed for the new number of steps; finished steps keep their learning rates");

@@ -2,6 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "builtin_templates.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/storage/model_file.h"
 
 namespace lora_train::tokenizer {
@@ -10,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 bool has_chat_template(const fs::path& folder) {
+  if (folder.empty()) return false;
   if (fs::exists(folder / "chat_template.jinja")) return true;
   const fs::path config = folder / "tokenizer_config.json";
   if (!fs::exists(config)) return false;
@@ -26,9 +31,18 @@ std::unique_ptr<Tokenizer> load_tokenizer_if_present(const fs::path& folder) {
 }
 
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const fs::path& folder) {
-  if (chat_template != "tokenizer")
-    return ChatTemplate::parse(storage::read_model_file(chat_template), chat_template, folder);
-  return has_chat_template(folder) ? ChatTemplate::load(folder) : nullptr;
+  const bool has_own = has_chat_template(folder);
+  if (chat_template == "tokenizer") return has_own ? ChatTemplate::load(folder) : nullptr;
+  if (has_own) log_info("chat_template: " + chat_template + " takes the place of the model's own");
+  if (const auto text = builtin_template(chat_template)) {
+    return ChatTemplate::parse(std::string(*text), "built-in template " + chat_template, folder);
+  }
+  const bool is_name = fs::path(chat_template).extension() != ".jinja" && chat_template.find('/') == std::string::npos;
+  if (is_name && !fs::exists(chat_template)) {
+    throw IoError(chat_template,
+                  "no such file, and no built-in chat template. Built in: " + join(builtin_template_names()));
+  }
+  return ChatTemplate::parse(storage::read_model_file(chat_template), chat_template, folder);
 }
 
 }  // namespace lora_train::tokenizer

@@ -56,7 +56,8 @@ class Loop {
       try {
         run_.ranks().begin_steps();
         train();
-      } catch (const StopError&) {  // between micro-batches: the state is that of the last finished step
+      } catch (const StopError& stop) {  // between micro-batches: the state is that of the last finished step
+        log_to_file(LogLevel::kInfo, stop.where() + ": stopping");  // stderr has had the answer to the signal
       }
       run_.ranks().end_steps();
       finish_save();

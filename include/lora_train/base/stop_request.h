@@ -12,7 +12,8 @@ namespace lora_train {
 class StopRequests {
  public:
   static constexpr double kSameRequestS = 2;
-  explicit StopRequests(bool has_launcher = false);
+  /// `answer`: what the first signal writes to stderr at once, a line without its end; null: nothing. It must outlive the process.
+  explicit StopRequests(bool has_launcher = false, const char* answer = nullptr);
   ~StopRequests();
   StopRequests(const StopRequests&) = delete;
   StopRequests& operator=(const StopRequests&) = delete;

@@ -10,6 +10,12 @@ namespace lora_train {
 /// The candidate nearest to `name` by edit distance, or empty if none is near enough to be a likely typo.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
+/// The nearest candidates, best first: at most three, each about as near as the best.
+std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& candidates);
+
+/// " Did you mean "a", "b" or "c"?", or nothing for no name. Names may repeat.
+std::string did_you_mean(const std::vector<std::string>& names);
+
 /// With ASCII letters in lower case.
 std::string lower_case(std::string text);
 

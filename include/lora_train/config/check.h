@@ -36,6 +36,9 @@ std::string keys_json(const std::string& filter = "");
 /// The whole of docs/profile.md.
 std::string profile_reference_markdown();
 
+/// `check --schema`: JSON Schema (draft 7) of a profile, for editors that complete and explain keys.
+std::string profile_schema();
+
 struct ShippedProfile {
   std::string name;  ///< "h100"
   std::filesystem::path file;
@@ -47,5 +50,12 @@ std::vector<ShippedProfile> shipped_profiles(const std::filesystem::path& folder
 
 /// Names of all keys, in the order of docs/profile.md.
 std::vector<std::string> profile_keys();
+
+/// A name that a profile may give a value: a key, an alias, or a key of another trainer that load_profile explains.
+struct KnownName {
+  std::string name;
+  bool is_switch = false;  ///< true | false
+};
+std::vector<KnownName> known_names();
 
 }  // namespace lora_train

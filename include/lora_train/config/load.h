@@ -36,6 +36,7 @@ struct ProfileSources {
       profiles;  ///< files in order, later wins; a NAME that is not a file is looked up in `shipped`
   std::vector<std::filesystem::path> shipped;  ///< folders with shipped profiles
   std::vector<Override> overrides;             ///< in order, later wins
+  std::vector<Override> fallbacks;             ///< lose against everything else
   bool needs_model = true;                     ///< `model` is required
   bool needs_datasets = true;                  ///< `datasets` is required (false for generate and the like)
   /// Names that `target_gpu` may have, asked for where the key is given; empty = any.

@@ -13,7 +13,8 @@ namespace lora_train::tokenizer {
 /// Null when the folder has no tokenizer file (pre-tokenised data need none). Throws FormatError for a bad one.
 std::unique_ptr<Tokenizer> load_tokenizer_if_present(const std::filesystem::path& folder);
 
-/// The profile's `chat_template`: a .jinja file, or "tokenizer" = the folder's own, null when it has none.
+/// The profile's `chat_template`: "tokenizer" = the folder's own, null when it has none; a built-in name ("chatml"); or a .jinja
+/// file. Logs where one takes the place of the folder's own.
 /// Throws FormatError for one that does not parse, IoError for a file that cannot be read.
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const std::filesystem::path& folder);
 

@@ -77,7 +77,7 @@ int run_check(const std::vector<std::string>& arguments) {
                        "Validates a profile without touching a GPU, and prints every value and where it came "
                        "from.");
   const ProfileFlags flags(parser, {});
-  bool ignores_files = false, lists_profiles = false;
+  bool ignores_files = false, lists_profiles = false, wants_schema = false;
   std::string key_filter;
   parser.app().add_flag("--no-files", ignores_files, "do not check that the files named in the profile exist");
   parser.app().add_flag("--list", lists_profiles, "list the shipped profiles");
@@ -85,7 +85,12 @@ int run_check(const std::vector<std::string>& arguments) {
                                       .add_option("--keys", key_filter, "explain every key, or those that contain TEXT")
                                       ->expected(0, 1)
                                       ->type_name("TEXT");
+  parser.app().add_flag("--schema", wants_schema, "print a JSON Schema of profiles, for editors");
   if (!parser.parse(arguments)) return 0;
+  if (wants_schema) {
+    print_text(profile_schema());
+    return 0;
+  }
   if (lists_profiles) {
     print_shipped_profiles(parser.common().json);
     return 0;

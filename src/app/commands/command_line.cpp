@@ -1,5 +1,7 @@
 #include "command_line.h"
 
+#include <algorithm>
+
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
@@ -7,6 +9,24 @@
 #include "output/standard_output.h"
 
 namespace lora_train::app {
+namespace {
+
+/// `help` is --help, and `help COMMAND` is `COMMAND --help`.
+Invocation help_invocation(const std::vector<std::string>& of) {
+  Invocation invocation;
+  invocation.wants_help = of.empty();
+  if (of.size() > 1) throw ConfigError("lora-train help", "expected one command: lora-train help " + of.front() + ".");
+  if (!of.empty()) invocation.command = of.front();
+  invocation.arguments = {"--help"};
+  return invocation;
+}
+
+/// "--lora-r" of "--lora-r=8".
+std::string name_of_flag(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
+bool is_switch_value(const std::string& text) { return parse_bool(text) || text == "null" || text == "auto"; }
+
+}  // namespace
 
 Invocation split_invocation(const std::vector<std::string>& arguments) {
   Invocation invocation;
@@ -14,7 +34,7 @@ Invocation split_invocation(const std::vector<std::string>& arguments) {
   for (; at < arguments.size(); ++at) {
     const std::string& argument = arguments[at];
     if (argument == "--help" || argument == "-h") invocation.wants_help = true;
-    if (argument == "--version") invocation.wants_version = true;
+    if (argument == "--version" || argument == "-V") invocation.wants_version = true;
     const bool takes_value = argument == "--log-level" && at + 1 < arguments.size();
     const bool holds_value = argument.starts_with("--log-level=");
     if (argument != "--json" && argument != "--quiet" && !takes_value && !holds_value) break;
@@ -25,6 +45,8 @@ Invocation split_invocation(const std::vector<std::string>& arguments) {
   if (at == arguments.size()) {
     throw ConfigError("lora-train", "no command. Start with: lora-train --profile FILE, or see lora-train --help.");
   }
+  if (arguments[at] == "help")
+    return help_invocation({arguments.begin() + static_cast<std::ptrdiff_t>(at) + 1, arguments.end()});
   const bool is_short_for_train = arguments[at].starts_with("-") || arguments[at].find('=') != std::string::npos;
   invocation.command = is_short_for_train ? "train" : arguments[at++];
   invocation.arguments.insert(invocation.arguments.end(), arguments.begin() + static_cast<std::ptrdiff_t>(at),
@@ -55,8 +77,50 @@ CLI::Option* CommandParser::add_parsed(const std::string& flag, std::function<bo
   return app_.add_option_function<std::string>(flag, take, help);
 }
 
+void CommandParser::accept_others(std::vector<OtherFlag> flags, TakeOther take) {
+  other_flags_ = std::move(flags);
+  take_other_ = std::move(take);
+}
+
+const CommandParser::OtherFlag* CommandParser::find_other(const std::string& flag) const {
+  if (!flag.starts_with("--") || app_.get_option_no_throw(flag) != nullptr) return nullptr;
+  std::string name = flag.substr(2);
+  std::replace(name.begin(), name.end(), '-', '_');
+  const auto found = std::find_if(other_flags_.begin(), other_flags_.end(),
+                                  [&](const OtherFlag& other) { return other.name == name; });
+  return found == other_flags_.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) const {
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string flag = name_of_flag(arguments[i]);
+    const OtherFlag* const other = find_other(flag);
+    if (other == nullptr) {
+      rest.push_back(arguments[i]);
+      continue;
+    }
+    const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
+    if (flag.size() < arguments[i].size()) {
+      take_other_(flag, other->name, arguments[i].substr(flag.size() + 1));
+    } else if (other->is_switch && !(has_next && is_switch_value(arguments[i + 1]))) {
+      take_other_(flag, other->name, "true");
+    } else if (has_next) {
+      take_other_(flag, other->name, arguments[++i]);
+    } else {
+      refuse(flag, "has no value; expected " + flag + " VALUE.");
+    }
+  }
+  return rest;
+}
+
 bool CommandParser::parse(const std::vector<std::string>& arguments) {
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // what CLI11 wants
+  if (arguments == std::vector<std::string>{"--list-flags"}) {
+    for (const auto& flag : flag_names()) print_line(flag);
+    return false;
+  }
+  std::vector<std::string> reversed = take_others(arguments);
+  std::reverse(reversed.begin(), reversed.end());  // what CLI11 wants
   try {
     app_.parse(reversed);
   } catch (const CLI::CallForHelp&) {
@@ -89,17 +153,25 @@ storage::DType CommandParser::weight_dtype(const std::string& flag, const std::s
   refuse(flag, "unknown type \"" + name + "\"; expected bf16, fp16 or fp32.");
 }
 
+std::vector<std::string> CommandParser::flag_names() const {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app_.get_options()) {
+    for (const auto& flag : option->get_lnames()) flags.push_back("--" + flag);
+  }
+  for (const OtherFlag& other : other_flags_) {
+    flags.push_back("--" + other.name);
+    std::replace(flags.back().begin(), flags.back().end(), '_', '-');
+  }
+  return flags;
+}
+
 void CommandParser::refuse_extras() const {
   const auto extras = app_.remaining();
   if (extras.empty()) return;
   const std::string& first = extras.front();
   if (!first.starts_with("-")) refuse(first, "unexpected argument.");
-  const std::string name = first.substr(0, first.find('='));
-  std::vector<std::string> flags;
-  for (const CLI::Option* option : app_.get_options()) {
-    for (const auto& flag : option->get_lnames()) flags.push_back("--" + flag);
-  }
-  const std::string nearest = nearest_name(name, flags);
+  const std::string name = name_of_flag(first);
+  const std::string nearest = nearest_name(name, flag_names());
   refuse(name, nearest.empty() ? "unknown flag." : "unknown flag. Did you mean \"" + nearest + "\"?");
 }
 

@@ -59,7 +59,17 @@ class CommandParser {
         ->type_name("N");
   }
 
-  /// Parses, sets the log level. Returns false when help was asked for and printed: the command ends with code 0.
+  /// Flags that the command has no option for, in any spelling: --lora_r is --lora-r. `take` gets the flag as it was given, its
+  /// name with underscores, and its value; a switch without a value is "true". Options of the command come before them.
+  struct OtherFlag {
+    std::string name;
+    bool is_switch = false;
+  };
+  using TakeOther = std::function<void(const std::string& flag, const std::string& name, const std::string& value)>;
+  void accept_others(std::vector<OtherFlag> flags, TakeOther take);
+
+  /// Parses, sets the log level. Returns false when help or the names of the flags (--list-flags, for completion in shells) were asked
+  /// for and printed: the command ends with code 0.
   bool parse(const std::vector<std::string>& arguments);
 
   /// What a flag names: bf16, fp16 or fp32. Refuses others.
@@ -74,9 +84,16 @@ class CommandParser {
 
  private:
   void refuse_extras() const;
+  /// "--name" of every option and other flag.
+  std::vector<std::string> flag_names() const;
+  /// Hands the other flags to take_other_, and returns the rest.
+  std::vector<std::string> take_others(const std::vector<std::string>& arguments) const;
+  const OtherFlag* find_other(const std::string& flag) const;
 
   CLI::App app_;
   CommonFlags common_;
+  std::vector<OtherFlag> other_flags_;
+  TakeOther take_other_;
 };
 
 }  // namespace lora_train::app

@@ -79,13 +79,14 @@ int run_doctor(const std::vector<std::string>& arguments) {
                        "its reference. Exits "
                        "with 6 if a check fails; a missing GPU is only a note.");
   std::string output_dir;
-  bool skips_kernels = false, skips_disk = false;
+  bool skips_kernels = false, skips_disk = false, is_verbose = false;
   parser.app()
       .add_option("--output-dir", output_dir, "measure the disk of this folder (default: the working directory)")
       ->type_name("DIR");
   parser.app().add_flag("--no-disk", skips_disk,
                         "do not measure the disk (measuring writes at most 256 MiB and deletes them)");
   parser.app().add_flag("--no-kernels", skips_kernels, "do not check the kernels");
+  parser.app().add_flag("--verbose", is_verbose, "show every kernel, also those that agree with their reference");
   if (!parser.parse(arguments)) return 0;
 
   DoctorFindings findings;
@@ -97,7 +98,7 @@ int run_doctor(const std::vector<std::string>& arguments) {
   look_at_disk_of(folder_to_measure(output_dir), !skips_disk, findings);
   if (findings.torch && !skips_kernels) look_at_kernels(findings);
   const std::vector<DoctorCheck> checks = judge(findings);
-  print_text(parser.common().json ? doctor_json(findings, checks) : doctor_table(checks));
+  print_text(parser.common().json ? doctor_json(findings, checks) : doctor_table(checks, is_verbose));
   return static_cast<int>(has_failed(checks) ? ExitCode::kDevice : ExitCode::kDone);
 }
 

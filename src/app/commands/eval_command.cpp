@@ -1,7 +1,7 @@
 // lora-train eval: the base or an adapter on the evaluation data.
 #include <algorithm>
 
-#include "base_flag.h"
+#include "adapter_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
@@ -127,7 +127,7 @@ int run_eval(const std::vector<std::string>& arguments) {
   std::string adapter;
   evaluate::EvalTasks tasks;
   parser.app()
-      .add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")
+      .add_option("--adapter", adapter, "PEFT folder, or output_dir of a run; without it the base model is evaluated")
       ->type_name("DIR");
   bool allow_other_base = false;
   add_allow_other_base(parser, allow_other_base);
@@ -149,7 +149,9 @@ int run_eval(const std::vector<std::string>& arguments) {
   tasks.exact_match = exact_match->count() > 0;
   check_tasks(parser, tasks, max_new_tokens->count() > 0);
 
+  adapter = find_adapter(adapter);
   ProfileSources sources = flags.sources();
+  add_base_of(adapter, sources);
   sources.needs_datasets = false;
   const LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "base_flag.h"
+#include "adapter_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
@@ -45,10 +45,11 @@ struct GenerateFlags {
 
 void add_flags(CommandParser& parser, GenerateFlags& flags) {
   CLI::App& app = parser.app();
-  app.add_option("--adapter", flags.adapter, "PEFT folder; without it the base model answers")->type_name("DIR");
+  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run; without it the base model answers")
+      ->type_name("DIR");
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add_list("--prompt", flags.prompts, "prompt to answer; repeatable")->type_name("TEXT");
-  app.add_option("--prompts", flags.prompts_file, "file of {\"prompt\": ...} or {\"messages\": [...]} rows")
+  app.add_option("--prompts", flags.prompts_file, "file of {\"prompt\": ...} or {\"messages\": [...]} rows; - is stdin")
       ->type_name("FILE");
   app.add_option("--system", flags.system, "system message for every chat")->type_name("TEXT");
   app.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");
@@ -107,7 +108,8 @@ Folders open_folders(const ModelSection& section, const GenerateFlags& flags) {
 
 std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Folders& folders) {
   const data::PromptOptions options{folders.tokenizer.get(), folders.chat_template.get(), flags.raw, flags.system};
-  if (!flags.prompts_file.empty()) return data::read_prompts(flags.prompts_file, options);
+  const std::string& file = flags.prompts_file;
+  if (!file.empty()) return data::read_prompts(file == "-" ? "/dev/stdin" : file, options);
   std::vector<data::Prompt> prompts;
   for (const auto& text : flags.prompts) {
     const std::string number = flags.prompts.size() == 1 ? "" : " " + std::to_string(prompts.size() + 1);
@@ -337,7 +339,9 @@ int run_generate(const std::vector<std::string>& arguments) {
   add_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
   check_flags(parser, flags);
+  flags.adapter = find_adapter(flags.adapter);
   ProfileSources sources = profile_flags.sources();
+  add_base_of(flags.adapter, sources);
   sources.needs_datasets = false;
   const LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);

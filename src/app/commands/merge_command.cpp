@@ -1,7 +1,7 @@
 // lora-train merge: an adapter folded into a Hugging Face folder, or rewritten for servers that read plain LoRA only.
 #include <optional>
 
-#include "base_flag.h"
+#include "adapter_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
@@ -30,9 +30,11 @@ struct MergeFlags {
 
 void add_flags(CommandParser& parser, MergeFlags& flags) {
   CLI::App& app = parser.app();
-  app.add_option("--model", flags.model, "base model: folder, or org/name in the local Hugging Face cache")
+  app.add_option(
+         "--model", flags.model,
+         "base model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)")
       ->type_name("DIR");
-  app.add_option("--adapter", flags.adapter, "PEFT folder")->type_name("DIR");
+  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run")->type_name("DIR");
   add_allow_other_base(parser, flags.allow_other_base);
   app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
   app.add_option("--dtype", flags.dtype,
@@ -61,8 +63,10 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
     return;
   }
   if (flags.model.empty()) {
-    parser.refuse("--model",
-                  "missing; expected the folder of the base model, or --portable to rewrite only the adapter.");
+    parser.refuse(
+        "--model",
+        "missing, and the adapter names no base; expected the folder of the base model, or --portable to rewrite only "
+        "the adapter.");
   }
   if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "cannot be combined with --no-check.");
 }
@@ -222,6 +226,8 @@ int run_merge(const std::vector<std::string>& arguments) {
   MergeFlags flags;
   add_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
+  flags.adapter = find_adapter(flags.adapter);
+  if (flags.model.empty() && !flags.portable) flags.model = base_of(flags.adapter);
   check_flags(parser, flags);
   const StopRequests stop_requests;
   if (flags.portable) {

@@ -6,9 +6,13 @@
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/config/check.h"
 
 namespace lora_train::app {
 namespace {
+
+/// Of what stands alone on the command line: everything but key=value.
+bool is_file_name(const std::string& word) { return word.find('=') == std::string::npos; }
 
 /// A table that cannot be read takes a warning away, and nothing else.
 std::vector<device::GpuFacts> known_gpus() {
@@ -24,23 +28,43 @@ std::vector<device::GpuFacts> known_gpus() {
 
 ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags)
     : key_flags_(key_flags), key_values_(key_flags.size()) {
-  parser.add_list("--profile", profiles_, "profile file, or name of a shipped profile; repeatable, later files win")
+  parser
+      .add_list("--profile,--config", profiles_,
+                "profile file, or name of a shipped profile; repeatable, later files win")
       ->type_name("FILE");
   parser.add_list("--set", settings_, "set a key, overriding the files: a.b[0].c=v, datasets[+].path=x; repeatable")
       ->type_name("KEY=VALUE");
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
     key_options_.push_back(parser.app().add_option(key_flags_[i].flag, key_values_[i], key_flags_[i].help));
   }
-  parser.app().add_option("settings", trailing_, "the same as --set")->type_name("KEY=VALUE");
+  parser.app()
+      .add_option("settings", trailing_, "the same as --set, or as --profile for what has no \"=\"")
+      ->type_name("KEY=VALUE | FILE");
+  std::vector<CommandParser::OtherFlag> names;
+  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch});
+  parser.accept_others(std::move(names),
+                       [this](const std::string& flag, const std::string& name, const std::string& value) {
+                         overrides_.push_back({name, value, flag, /*literal=*/false});
+                       });
+  parser.app().footer("Any key of a profile is a flag too: --lora-r 8. Keys: lora-train check --keys");
+}
+
+std::vector<std::string> ProfileFlags::profiles() const {
+  std::vector<std::string> names = profiles_;
+  std::copy_if(trailing_.begin(), trailing_.end(), std::back_inserter(names), is_file_name);
+  return names;
 }
 
 ProfileSources ProfileFlags::sources() const {
   ProfileSources sources;
-  sources.profiles = profiles_;
+  sources.profiles = profiles();
   sources.shipped = {program_folder() / "configs"};
   sources.gpu_names = [] { return device::gpu_names(known_gpus()); };
   for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
-  for (const auto& setting : trailing_) sources.overrides.push_back(parse_override(setting, setting));
+  for (const auto& setting : trailing_) {
+    if (!is_file_name(setting)) sources.overrides.push_back(parse_override(setting, setting));
+  }
+  sources.overrides.insert(sources.overrides.end(), overrides_.begin(), overrides_.end());
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
     if (key_options_[i]->count() == 0) continue;
     sources.overrides.push_back(flag_override(key_flags_[i].key, key_values_[i], key_flags_[i].flag));
@@ -50,10 +74,11 @@ ProfileSources ProfileFlags::sources() const {
 
 bool ProfileFlags::are_shipped() const {
   const ProfileSources known = sources();
-  return !profiles_.empty() && std::all_of(profiles_.begin(), profiles_.end(), [&](const std::string& name) {
-    std::error_code code;
-    return !std::filesystem::is_regular_file(name, code) && find_shipped(name, known.shipped);
-  });
+  return !known.profiles.empty() &&
+         std::all_of(known.profiles.begin(), known.profiles.end(), [&](const std::string& name) {
+           std::error_code code;
+           return !std::filesystem::is_regular_file(name, code) && find_shipped(name, known.shipped);
+         });
 }
 
 std::vector<device::GpuFacts> shipped_gpus() { return device::read_gpu_table(program_folder() / "configs/gpus.json"); }

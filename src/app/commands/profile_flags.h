@@ -18,7 +18,7 @@ struct KeyFlag {
   const char* help;
 };
 
-/// --profile, --set, trailing key=value, and the key flags of the command.
+/// --profile (also --config, or a file name alone), --set, trailing key=value, the key flags of the command, and every other key as a flag (--lora-r).
 class ProfileFlags {
  public:
   ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags);
@@ -30,10 +30,14 @@ class ProfileFlags {
 
   /// Whether the files are shipped profiles, which have no data.
   bool are_shipped() const;
-  bool is_empty() const { return profiles_.empty() && settings_.empty() && trailing_.empty(); }
+  bool is_empty() const { return profiles_.empty() && settings_.empty() && trailing_.empty() && overrides_.empty(); }
 
  private:
+  /// --profile, and what stands alone and is no setting.
+  std::vector<std::string> profiles() const;
+
   std::vector<std::string> profiles_, settings_, trailing_;
+  std::vector<Override> overrides_;  ///< keys as flags
   std::vector<KeyFlag> key_flags_;
   std::vector<std::string> key_values_;
   std::vector<CLI::Option*> key_options_;

@@ -20,6 +20,8 @@ const std::vector<Command>& commands() {
       {"cache", "list or delete the files of the token cache", run_cache},
       {"quantize", "write a Hugging Face folder with quantised linears", run_quantize},
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
+      {"sweep", "train a grid of profiles, then compare the runs", run_sweep},
+      {"completion", "print a script that completes commands and flags in a shell", run_completion},
       {"convert", "make a profile of another tool's file", nullptr},
       {"teach", "write training data with a teacher", nullptr},
       {"distill", "teacher data, training and evaluation in one command", nullptr},
@@ -28,7 +30,6 @@ const std::vector<Command>& commands() {
       {"download", "download a model or dataset", nullptr},
       {"push", "upload an adapter or model", nullptr},
       {"export", "write a GGUF file", nullptr},
-      {"sweep", "train a grid of profiles", nullptr},
   };
   return table;
 }
@@ -45,7 +46,8 @@ std::string overview() {
   std::string text =
       "lora-train: LoRA fine-tuning of Hugging Face models\n\n"
       "Usage: lora-train COMMAND [FLAGS] [key=value ...]\n"
-      "       lora-train --profile FILE [FLAGS] [key=value ...]      (short for lora-train train)\n\n"
+      "       lora-train --profile FILE [FLAGS] [key=value ...]      (short for lora-train train)\n"
+      "       lora-train train FILE --lora-r 8 ...                   (any key of a profile is a flag too)\n\n"
       "Commands:\n";
   std::vector<std::string> unbuilt;
   for (const auto& command : commands()) {
@@ -63,8 +65,8 @@ std::string overview() {
       "  --json        print results as JSON, one object per line\n"
       "  --quiet       show no progress, only warnings and errors\n"
       "  --log-level   lowest level to log: debug, info, warning, error or off\n"
-      "  --help        show the flags of a command: lora-train COMMAND --help\n"
-      "  --version     show version, commit, LibTorch, CUDA and GPU architectures\n\n"
+      "  --help        show the flags of a command: lora-train COMMAND --help, or lora-train help COMMAND\n"
+      "  --version, -V show version, commit, LibTorch, CUDA and GPU architectures\n\n"
       "Exit codes: 0 done, 1 internal error, 2 usage or profile, 3 data, 4 model or adapter file, 5 I/O, 6 device,\n"
       "7 non-finite loss or gradient, 75 stopped on request (run the same command to resume).\n";
   return text;

@@ -21,6 +21,8 @@
 namespace lora_train::app {
 namespace {
 
+constexpr const char* kAnswerToStop = "stopping after this step; again to quit now";
+
 void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
   const std::vector<std::string> keys = profile_keys();
   if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
@@ -70,7 +72,8 @@ void resolve_profile(const ProfileFlags& flags, train::TrainRequest& request) {
 int run_train(const std::vector<std::string>& arguments) {
   const launch::World world = launch::world_from(process_environment);
   // To the end of the process: a signal that comes after the run must not turn its exit code into another.
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
+  [[maybe_unused]] static const auto* const stop_requests =
+      new StopRequests(world.launcher != launch::Launcher::kNone, world.rank == 0 ? kAnswerToStop : nullptr);
   CommandParser parser(
       "train", "Fine-tunes a model as a profile describes. To resume a stopped run, run the same command again.");
   const ProfileFlags flags(parser,

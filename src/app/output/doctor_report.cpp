@@ -170,12 +170,24 @@ void judge_disk(const DoctorFindings& found, Checks& checks) {
   checks.push_back(check);
 }
 
+/// "41 of 41 agree with their references on CPU; the largest error is 12% of what is allowed"
+std::string sum_of_kernels(const DoctorFindings& found) {
+  std::size_t num_passed = 0;
+  double largest = 0;
+  for (const doctor::KernelCheck& kernel : found.kernels) {
+    num_passed += kernel.passed ? 1 : 0;
+    if (kernel.tolerance > 0) largest = std::max(largest, kernel.max_error / kernel.tolerance);
+  }
+  return string_printf("%zu of %zu agree with their references on %s; the largest error is %.0f%% of what is allowed",
+                       num_passed, found.kernels.size(), found.kernels_place.c_str(), 100 * largest);
+}
+
 void judge_kernels(const DoctorFindings& found, Checks& checks) {
   if (!found.kernels_problem.empty()) {
     checks.push_back(
         {"kernels", "cannot be run on " + found.kernels_place, CheckStatus::kFailed, found.kernels_problem});
   } else if (!found.kernels_place.empty()) {
-    checks.push_back({"kernels", "native and reference, on " + found.kernels_place});
+    checks.push_back({"kernels", sum_of_kernels(found)});
   }
   for (const doctor::KernelCheck& kernel : found.kernels) {
     DoctorCheck check{kernel.name,
@@ -189,6 +201,7 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
       check.status = CheckStatus::kNote;
       check.advice = kernel.note;
     }
+    check.is_detail = true;
     checks.push_back(check);
   }
 }
@@ -226,22 +239,27 @@ bool has_failed(const std::vector<DoctorCheck>& checks) {
                      [](const DoctorCheck& check) { return check.status == CheckStatus::kFailed; });
 }
 
-std::string doctor_table(const std::vector<DoctorCheck>& checks) {
+std::string doctor_table(const std::vector<DoctorCheck>& checks, bool is_verbose) {
   std::size_t name_width = 0, value_width = 0;
   int counts[3] = {};
+  const auto is_shown = [&](const DoctorCheck& check) {
+    return is_verbose || !check.is_detail || check.status != CheckStatus::kOk;
+  };
   for (const auto& check : checks) {
+    ++counts[static_cast<int>(check.status)];
+    if (!is_shown(check)) continue;
     name_width = std::max(name_width, check.name.size());
     value_width = std::max(value_width, std::min(check.value.size(), kWidestValue));
-    ++counts[static_cast<int>(check.status)];
   }
   std::string table;
   for (const auto& check : checks) {
+    if (!is_shown(check)) continue;
     std::string line = check.name + std::string(name_width - check.name.size() + 2, ' ') + on_one_line(check.value);
     line.append(check.value.size() < value_width ? value_width - check.value.size() + 2 : 2, ' ');
     table += line + on_one_line(status_text(check)) + "\n";
   }
-  return table + std::to_string(counts[0]) + " ok, " + std::to_string(counts[1]) + " notes, " +
-         std::to_string(counts[2]) + " FAILED\n";
+  return table + std::to_string(counts[0]) + " ok, " + std::to_string(counts[1]) +
+         (counts[1] == 1 ? " note, " : " notes, ") + std::to_string(counts[2]) + " FAILED\n";
 }
 
 }  // namespace lora_train::app

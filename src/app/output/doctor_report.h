@@ -39,6 +39,7 @@ struct DoctorCheck {
   std::string value;
   CheckStatus status = CheckStatus::kOk;
   std::string advice = {};  ///< what to do; of kNote and kFailed
+  bool is_detail = false;   ///< a kernel: of those that are ok, the short table has their number alone
 };
 
 /// A machine without a GPU gets a note, and with it nothing fails that only a GPU needs.
@@ -47,7 +48,7 @@ std::vector<DoctorCheck> judge(const DoctorFindings& findings);
 bool has_failed(const std::vector<DoctorCheck>& checks);
 
 /// A line each, "name  value  ok", and last how many there were of each status.
-std::string doctor_table(const std::vector<DoctorCheck>& checks);
+std::string doctor_table(const std::vector<DoctorCheck>& checks, bool is_verbose = true);
 
 /// One line: version, commit, passed, checks, and what the checks were made from: libtorch, host, driver, gpus,
 /// peer_access, libraries, disk, kernels.

@@ -100,6 +100,19 @@ Alias bare_batch_size() {
   return alias;
 }
 
+/// cuda:0 and gpu are cuda; other makers' devices are named as what they are.
+Rewrite other_device(const Value& value) {
+  Rewrite rewrite;
+  const std::string given = value.is_scalar() ? lower_case(value.text) : "";
+  if (given == "gpu" || given == "cuda:0") return becomes("device", value, "cuda");
+  for (const char* const other : {"mps", "xpu", "npu", "tpu", "hpu", "rocm", "hip"}) {
+    if (given == other)
+      rewrite.error =
+          "\"" + given + "\" is not supported: lora-train runs on NVIDIA GPUs and on CPUs. Use auto, cuda or cpu.";
+  }
+  return rewrite;
+}
+
 const Words kPrecisions = {{"bf16", "bf16"}, {"bfloat16", "bf16"}, {"auto", "bf16"},
                            {"fp32", "fp32"}, {"float32", "fp32"},  {"no", "fp32"}};
 
@@ -250,6 +263,7 @@ const std::vector<Alias>& value_rules() {
   static const std::vector<Alias> table = {
       {"adapter", "adapter", "", qlora},
       {"warmup_steps", "warmup_steps", "", warmup_share},
+      {"device", "device", "", other_device},
       spellings("max_steps", {{"-1", "null"}}),
       spellings("optim", {{"paged_adamw_8bit", "adamw_8bit"},
                           {"adamw_bnb_8bit", "adamw_8bit"},

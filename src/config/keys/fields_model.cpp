@@ -37,7 +37,8 @@ FieldGroup model_group() {
                      "Layers of a quantised base that are decoded once and stay in memory as `precision`; the others "
                      "are decoded whenever they are used. auto: as many as fit. The numbers are the same.")
            .free_on_resume(),
-       text_field("chat_template", &ModelSection::chat_template, "tokenizer, or a .jinja file",
+       text_field("chat_template", &ModelSection::chat_template,
+                  "tokenizer, chatml, qwen2.5, qwen3, mistral-v1, mistral-v3, llama3, gemma, or a .jinja file",
                   "Template that turns chats into text: the tokenizer's own, or a file."),
        text_list_field("add_tokens", &ModelSection::add_tokens,
                        "New tokens; their embedding rows are trained and saved with the adapter."),

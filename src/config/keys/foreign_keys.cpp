@@ -58,6 +58,7 @@ const std::vector<ForeignKey>& refused_keys() {
       {"zero_level", kSharding, ""},
       {"gpus", kRanks, ""},
       {"nproc", kRanks, ""},
+      {"local_rank", kRanks, "-1"},
       {"nproc_per_node", kRanks, ""},
       {"ddp_timeout", "there is no such timeout. Remove it.", ""},
       {"push_to_hub", kHub, ""},

@@ -6,6 +6,7 @@
 #include "field.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "unbuilt.h"
 
 namespace lora_train {
 namespace {
@@ -95,6 +96,19 @@ const char* const kIntroduction =
 }  // namespace
 
 std::vector<std::string> profile_keys() { return field_names(); }
+
+std::vector<KnownName> known_names() {
+  std::vector<KnownName> names;
+  for (const auto& group : field_groups()) {
+    for (const Field& field : group.fields) names.push_back({field.name, field.values.starts_with("true | false")});
+  }
+  for (const Alias& alias : aliases()) names.push_back({alias.name, alias.meaning.starts_with("true = ")});
+  for (const auto* const table : {&refused_keys(), &idle_keys()}) {
+    for (const ForeignKey& key : *table) names.push_back({key.name});
+  }
+  for (const std::string& name : unbuilt_key_names()) names.push_back({name});
+  return names;
+}
 
 std::string profile_reference_markdown() {
   std::string out = kIntroduction;

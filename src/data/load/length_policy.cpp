@@ -1,6 +1,7 @@
 #include "length_policy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "lora_train/base/error.h"
@@ -38,8 +39,18 @@ std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, 
          (num_longer == 0 ? "everything" : "all but " + format_count(num_longer) + " of them: " + limit);
 }
 
+/// What dropping so many rows more needs of max_drop_fraction; empty if it allows them.
+std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& store, const Ledger& ledger,
+                                 double max_drop_fraction) {
+  const std::int64_t total = std::max(ledger.total, static_cast<std::int64_t>(store.size()));
+  const std::int64_t num_dropped = total - static_cast<std::int64_t>(store.size()) + num_rows;
+  const double share = static_cast<double>(num_dropped) / static_cast<double>(total);
+  if (share <= max_drop_fraction) return {};
+  return string_printf("; needs max_drop_fraction: %g as well", std::ceil(1000 * share) / 1000);
+}
+
 [[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what,
-                                    std::int64_t max_position_embeddings) {
+                                    const LengthLimits& limits, const Ledger& ledger) {
   std::int64_t num_rows = 0, num_tokens = 0, num_cut = 0, num_masked = 0;
   std::string first;
   for (std::size_t i = 0; i < store.size(); ++i) {
@@ -56,11 +67,12 @@ std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, 
   throw DataError(first, format_count(num_rows) + " of " + format_count(static_cast<long long>(store.size())) +
                              " rows of the " + what + " are longer than max_seq_len: " + std::to_string(max_seq_len) +
                              " (this is the first). Choose one:\n  overlength: drop      loses these " +
-                             format_count(num_rows) + " rows with " + format_count(num_tokens) +
-                             " tokens\n  overlength: truncate  cuts " + format_count(num_cut) +
-                             " tokens from their ends; " + format_count(num_masked) +
+                             format_count(num_rows) + " rows with " + format_count(num_tokens) + " tokens" +
+                             needed_drop_fraction(num_rows, store, ledger, limits.max_drop_fraction) +
+                             "\n  overlength: truncate  cuts " + format_count(num_cut) + " tokens from their ends; " +
+                             format_count(num_masked) +
                              " of the rows would be left without a trained token and dropped\n  " +
-                             larger_choice(store, max_seq_len, max_position_embeddings));
+                             larger_choice(store, max_seq_len, limits.max_position_embeddings));
 }
 
 }  // namespace
@@ -128,9 +140,9 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
 }
 
 DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
-                                  const std::string& what, std::int64_t max_position_embeddings) {
+                                  const std::string& what, const LengthLimits& limits) {
   if (policy == Overlength::kError && store.longest() > max_seq_len) {
-    refuse_overlength(store, max_seq_len, what, max_position_embeddings);
+    refuse_overlength(store, max_seq_len, what, limits, ledger);
   }
   const auto limit = static_cast<std::size_t>(max_seq_len);
   DocumentStore out = store.empty_copy();

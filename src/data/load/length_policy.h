@@ -23,11 +23,16 @@ std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t
 /// share of slots left empty with and without packing. Empty if all values give the same.
 std::vector<std::string> length_choices(const DocumentStore& store, const LengthStatistics& lengths);
 
+/// What the advice of an error must keep to.
+struct LengthLimits {
+  std::int64_t max_position_embeddings = 0;  ///< 0 = unknown
+  double max_drop_fraction = 1;
+};
+
 /// Applies the policy and drops rows that are left with nothing to train on, counting into the ledger (total is set
 /// before; kept is set here). Under Overlength::kError throws DataError (where = the first such row) with what each
-/// other choice would cost, when a row is longer than max_seq_len; a larger max_seq_len is proposed up to
-/// max_position_embeddings (0 = unknown). `what` names the data in messages.
+/// other choice would cost, when a row is longer than max_seq_len; within the limits. `what` names the data in messages.
 DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
-                                  const std::string& what, std::int64_t max_position_embeddings = 0);
+                                  const std::string& what, const LengthLimits& limits = {});
 
 }  // namespace lora_train::data

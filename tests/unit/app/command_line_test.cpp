@@ -34,6 +34,16 @@ TEST(SplitInvocation, HelpOfTheProgramOnlyBeforeACommand) {
   EXPECT_TRUE(split_invocation({"--quiet", "-h"}).wants_help);
   EXPECT_FALSE(split_invocation({"train", "--help"}).wants_help);
   EXPECT_TRUE(split_invocation({"--version"}).wants_version);
+  EXPECT_TRUE(split_invocation({"-V"}).wants_version);
+}
+
+TEST(SplitInvocation, HelpIsACommandToo) {
+  EXPECT_TRUE(split_invocation({"help"}).wants_help);
+  const Invocation of_train = split_invocation({"help", "train"});
+  EXPECT_FALSE(of_train.wants_help);
+  EXPECT_EQ(of_train.command, "train");
+  EXPECT_EQ(of_train.arguments, Words{"--help"});
+  EXPECT_THROW(split_invocation({"help", "train", "eval"}), ConfigError);
 }
 
 TEST(SplitInvocation, NothingIsAUsageError) {
@@ -59,10 +69,10 @@ TEST(CommandParser, UnknownFlagNamesTheNearest) {
   CommandParser parser("train", "");
   const ProfileFlags flags(parser, {{"--output-dir", "output_dir", ""}});
   try {
-    parser.parse({"--output_dir=x"});
+    parser.parse({"--output-dri=x"});
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(error.where(), "--output_dir");
+    EXPECT_EQ(error.where(), "--output-dri");
     EXPECT_NE(error.message().find("\"--output-dir\""), std::string::npos) << error.message();
   }
 }
@@ -73,19 +83,56 @@ TEST(CommandParser, MissingValueIsAUsageError) {
   EXPECT_THROW(parser.parse({"--profile"}), ConfigError);
 }
 
-TEST(CommandParser, TrailingWordThatIsNoSettingIsAUsageError) {
+/// "key=value" of the settings that `arguments` give.
+Words settings_of(const Words& arguments) {
+  CommandParser parser("train", "");
+  const ProfileFlags flags(parser, {{"--output-dir", "output_dir", ""}});
+  EXPECT_TRUE(parser.parse(arguments));
+  Words settings;
+  for (const auto& setting : flags.sources().overrides) settings.push_back(setting.path + "=" + setting.value);
+  return settings;
+}
+
+TEST(ProfileFlags, AnyKeyIsAFlagInBothSpellings) {
+  EXPECT_EQ(settings_of({"--lora-r", "8", "--lora_alpha=16", "--learning-rate", "-1"}),
+            (Words{"lora_r=8", "lora_alpha=16", "learning_rate=-1"}));
+  EXPECT_EQ(settings_of({"--per-device-train-batch-size", "2"}), Words{"per_device_train_batch_size=2"});
+  EXPECT_EQ(settings_of({"--output_dir", "x"}), Words{"output_dir=x"});
+}
+
+TEST(ProfileFlags, ASwitchNeedsNoValue) {
+  EXPECT_EQ(settings_of({"--packing", "--shuffle", "false", "--tf32=off", "--load-in-4bit", "lora_r=8"}),
+            (Words{"lora_r=8", "packing=true", "shuffle=false", "tf32=off", "load_in_4bit=true"}));
   CommandParser parser("train", "");
   const ProfileFlags flags(parser, {});
-  ASSERT_TRUE(parser.parse({"h100.yaml"}));
-  EXPECT_THROW(flags.sources(), ConfigError);
+  EXPECT_THROW(parser.parse({"--lora-r"}), ConfigError);
+  EXPECT_THROW(parser.parse({"--lora-r", "--packing"}), ConfigError);
+}
+
+TEST(ProfileFlags, OptionsOfTheCommandComeBeforeKeys) {
+  CommandParser parser("generate", "");
+  const ProfileFlags flags(parser, {});
+  std::string seed;
+  parser.app().add_option("--seed", seed);
+  ASSERT_TRUE(parser.parse({"--seed", "7"}));
+  EXPECT_EQ(seed, "7");
+  EXPECT_TRUE(flags.sources().overrides.empty());
+}
+
+TEST(ProfileFlags, AWordAloneIsAProfile) {
+  CommandParser parser("train", "");
+  const ProfileFlags flags(parser, {});
+  ASSERT_TRUE(parser.parse({"h100.yaml", "--config", "more.yaml", "lora_r=8"}));
+  EXPECT_EQ(flags.sources().profiles, (Words{"more.yaml", "h100.yaml"}));
+  EXPECT_EQ(flags.sources().overrides.size(), 1U);
 }
 
 TEST(Registry, KnowsEveryCommandOfTheContract) {
   Words names;
   for (const auto& command : commands()) names.push_back(command.name);
-  EXPECT_EQ(names, (Words{"train",   "check",  "plan",  "ablate",   "tokenize", "generate",   "eval",    "merge",
-                          "compare", "doctor", "bench", "cache",    "quantize", "init-model", "convert", "teach",
-                          "distill", "chat",   "serve", "download", "push",     "export",     "sweep"}));
+  EXPECT_EQ(names, (Words{"train",   "check",  "plan",    "ablate", "tokenize", "generate",   "eval",  "merge",
+                          "compare", "doctor", "bench",   "cache",  "quantize", "init-model", "sweep", "completion",
+                          "convert", "teach",  "distill", "chat",   "serve",    "download",   "push",  "export"}));
   for (const auto& name : built_commands()) EXPECT_NE(overview().find("\n  " + name + " "), std::string::npos) << name;
   EXPECT_EQ(overview().find("\n  distill "), std::string::npos);
   EXPECT_NE(overview().find("Not implemented yet: convert, teach, distill"), std::string::npos) << overview();

@@ -214,7 +214,19 @@ TEST(DoctorReport, TableHasALineACheckThatEndsInItsStatus) {
                 "b       " +
                 std::string(80, 'x') +
                 "  FAILED: do this\n"
-                "1 ok, 1 notes, 1 FAILED\n");
+                "1 ok, 1 note, 1 FAILED\n");
+}
+
+TEST(DoctorReport, TheShortTableHasOneLineForAllKernelsThatAgree) {
+  DoctorFindings findings = cpu_machine();
+  findings.kernels_place = "CPU";
+  findings.kernels = {{"swiglu forward fp32", "N=3 F=5", 2e-6, 1e-5, 12.5, 40, true, ""},
+                      {"rope forward fp32", "N=3", 1, 1e-5, 1, 1, false, ""}};
+  const std::string table = doctor_table(judge(findings), /*is_verbose=*/false);
+  EXPECT_NE(table.find("1 of 2 agree with their references on CPU"), std::string::npos) << table;
+  EXPECT_EQ(table.find("swiglu"), std::string::npos) << table;
+  EXPECT_NE(table.find("rope forward fp32"), std::string::npos) << table;
+  EXPECT_NE(doctor_table(judge(findings)).find("swiglu"), std::string::npos);
 }
 
 TEST(DoctorReport, JsonSaysTheSame) {

@@ -33,6 +33,17 @@ TEST(StopRequestsDeathTest, ASecondSignalEndsAtOnce) {
       ::testing::ExitedWithCode(128 + SIGINT), "");
 }
 
+TEST(StopRequestsDeathTest, TheFirstSignalIsAnsweredOnce) {
+  EXPECT_EXIT(
+      {
+        const StopRequests stop(/*has_launcher=*/true, "stopping; again to quit");
+        std::raise(SIGINT);
+        std::raise(SIGINT);
+        std::_Exit(7);
+      },
+      ::testing::ExitedWithCode(7), "^stopping; again to quit\n$");
+}
+
 TEST(StopRequests, SignalsOfOneStopAreNoSecondOneUnderALauncher) {
   const StopRequests stop(/*has_launcher=*/true);
   std::raise(SIGINT);

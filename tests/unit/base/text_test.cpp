@@ -11,6 +11,14 @@ TEST(Text, NearestNameFindsASlipAndNotAStranger) {
   EXPECT_EQ(nearest_name("zzzzzzzz", names), "");
 }
 
+TEST(Text, NearestNamesAreAtMostThreeThatAreAboutAsNear) {
+  const std::vector<std::string> names{"eval_data", "val_data", "train_data", "eval_dates", "eval_dat", "seed"};
+  EXPECT_EQ(nearest_names("eval_data", names), (std::vector<std::string>{"eval_data", "val_data", "eval_dat"}));
+  EXPECT_EQ(did_you_mean({"a", "b", "a", "c"}), " Did you mean \"a\", \"b\" or \"c\"?");
+  EXPECT_EQ(did_you_mean({"a"}), " Did you mean \"a\"?");
+  EXPECT_EQ(did_you_mean({}), "");
+}
+
 TEST(Text, FormatsNumbersForPeople) {
   EXPECT_EQ(format_count(1234567), "1,234,567");
   EXPECT_EQ(format_count(-999), "-999");

@@ -12,6 +12,31 @@ namespace {
 
 using testing_support::ProfileText;
 
+TEST(Load, AnUnknownKeyNamesItsNeighboursAndNotAllKeys) {
+  const ProfileText files;
+  const std::string error = files.error("weigth_decay: 1\n");
+  EXPECT_NE(error.find("Did you mean \"weight_decay\"?"), std::string::npos) << error;
+  EXPECT_EQ(error.find("lora_dropout"), std::string::npos) << error;
+}
+
+TEST(Load, OtherDevicesAreNamed) {
+  const ProfileText files;
+  EXPECT_NE(files.error("device: mps\n").find("\"mps\" is not supported"), std::string::npos);
+  EXPECT_EQ(files.load("device: cuda:0\n").profile.run.device, Device::kCuda);
+  EXPECT_NE(files.error("local_rank: 3\n").find("the number of ranks comes from"), std::string::npos);
+  EXPECT_EQ(files.error("local_rank: -1\n"), "");
+}
+
+TEST(Load, AFallbackLosesAgainstEverything) {
+  const ProfileText files;
+  ProfileSources sources;
+  sources.needs_datasets = false;
+  sources.fallbacks.push_back({"model", "of-adapter", "adapter_config.json", true});
+  EXPECT_EQ(load_profile(sources).profile.model.path, "of-adapter");
+  sources.profiles = {files.write("profile.yaml", "model: of-file\n")};
+  EXPECT_EQ(load_profile(sources).profile.model.path, "of-file");
+}
+
 TEST(Load, ALeadingTildeIsTheHomeFolder) {
   ProfileText files;
   files.environment["HOME"] = "/home/u";

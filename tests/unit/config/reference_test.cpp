@@ -35,6 +35,14 @@ TEST(Reference, KeysTableTakesAFilter) {
   EXPECT_EQ(keys_table("no such key"), "");
 }
 
+TEST(Reference, SchemaHasEveryNameThatALoaderTakes) {
+  const std::string schema = profile_schema();
+  for (const auto& key : profile_keys()) EXPECT_NE(schema.find("\"" + key + "\": {"), std::string::npos) << key;
+  EXPECT_NE(schema.find("\"per_device_train_batch_size\": {"), std::string::npos);  // an alias
+  EXPECT_EQ(schema.find("\"push_to_hub\": {"), std::string::npos);                  // refused
+  EXPECT_NE(schema.find("\"enum\": [null, \"auto\", \"cuda\", \"cpu\"]"), std::string::npos);
+}
+
 TEST(Reference, ShippedProfilesAreListedByNameWithTheirFirstLine) {
   const testing_support::TemporaryFolder folder;
   std::ofstream(folder / "b.yaml") << "# says b\nseed: 1\n";

@@ -87,11 +87,29 @@ TEST(LengthPolicy, ErrorTellsWhatEachOtherChoiceCosts) {
   }
 }
 
+TEST(LengthPolicy, AdviceToDropNamesTheShareThatItNeeds) {
+  const auto refusal = [](double max_drop_fraction) -> std::string {
+    Ledger ledger;
+    ledger.total = 5;  // one was dropped before
+    try {
+      apply_length_policy(rows({3, 4, 5, 9}), 4, Overlength::kError, ledger, "x",
+                          {.max_drop_fraction = max_drop_fraction});
+    } catch (const DataError& error) {
+      return error.message();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(refusal(0.01).find("14 tokens; needs max_drop_fraction: 0.6 as well\n"), std::string::npos)
+      << refusal(0.01);
+  EXPECT_EQ(refusal(0.6).find("max_drop_fraction"), std::string::npos) << refusal(0.6);
+}
+
 TEST(LengthPolicy, ErrorProposesNoMoreThanTheModelsPositions) {
   const auto refusal = [](std::int64_t max_seq_len, std::int64_t positions) -> std::string {
     Ledger ledger;
     try {
-      apply_length_policy(rows({3, 70, 100, 200}), max_seq_len, Overlength::kError, ledger, "x", positions);
+      apply_length_policy(rows({3, 70, 100, 200}), max_seq_len, Overlength::kError, ledger, "x",
+                          {.max_position_embeddings = positions});
     } catch (const DataError& error) {
       return error.message().substr(error.message().rfind('\n') + 1);
     }

@@ -160,13 +160,28 @@ TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
   Asked request = request_for(folder / "new");
   request.profile.run.resume_from_checkpoint = folder / "old" / "checkpoint-3";
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
-  request.profile.adapter.lora_r = 7;
+  request.profile.adapter.lora_alpha = 7;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
   std::filesystem::rename(folder / "old" / "checkpoint-3", folder / "moved");
   request.profile.run.resume_from_checkpoint = folder / "moved";
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
-  request.allow_changed = {"lora_r"};
+  request.allow_changed = {"lora_alpha"};
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+}
+
+TEST(OutputFolder, NoFlagResumesTensorsOfAnotherShape) {
+  const TemporaryFolder folder;
+  const Asked old = request_for(folder.path());
+  put_run(old, 3);
+  Asked request = request_for(folder.path());
+  request.profile.adapter.lora_r += 1;
+  request.allow_changed = {"lora_r"};
+  try {
+    prepare_output_folder(request);
+    FAIL() << "resumed";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("--allow-changed does not help"), std::string::npos) << error.message();
+  }
 }
 
 TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {

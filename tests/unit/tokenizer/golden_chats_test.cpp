@@ -1,6 +1,7 @@
 // Real chat templates on hundreds of dialogues: text, spans, ids and trained tokens equal to transformers'.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/model_folder.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
@@ -91,6 +93,45 @@ TEST_P(GoldenChats, TextSpansIdsAndTrainedTokensAreEqual) {
   }
   EXPECT_EQ(rows, param.rows);
   EXPECT_EQ(errors, param.errors);
+}
+
+bool is_plain_chat(const Json& row) {
+  if (row.contains("tools")) return false;
+  return std::all_of(row["messages"].begin(), row["messages"].end(), [](const Json& message) {
+    const std::string role = message.at("role");
+    return (role == "system" || role == "user" || role == "assistant") && !message.contains("tool_calls") &&
+           message.contains("content") && message["content"].is_string();
+  });
+}
+
+struct BuiltinCase {
+  const char *name, *folder, *goldens;
+};
+
+/// Our own templates, on the chats without tools of the published ones.
+TEST(BuiltinTemplates, RenderPlainChatsAsThePublishedOnes) {
+  for (const auto& [name, tokenizer_folder, golden_file] :
+       {BuiltinCase{"qwen2.5", "qwen2.5", "qwen2.5"}, BuiltinCase{"qwen3", "qwen3", "qwen3"},
+        BuiltinCase{"mistral-v1", "mistral/v1", "mistral-v0.1"},
+        BuiltinCase{"mistral-v3", "mistral/v3", "mistral-v0.3"}}) {
+    LORA_TRAIN_REQUIRE_DATA(folder, tokenizer_folder);
+    LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + golden_file + ".jsonl");
+    const auto tokenizer = Tokenizer::load(folder);
+    const auto chat_template = load_chat_template(name, folder);
+    std::ifstream file(goldens);
+    int rows = 0;
+    for (std::string line; std::getline(file, line);) {
+      const Json row = Json::parse(line);
+      if (!is_plain_chat(row)) continue;
+      ++rows;
+      if (row.contains("error")) {
+        EXPECT_THROW(chat_template->render(messages_of(row), options_of(row)), DataError) << name << " " << row["id"];
+      } else {
+        expect_golden_row(row, *chat_template, *tokenizer);
+      }
+    }
+    EXPECT_GT(rows, 150) << name;
+  }
 }
 
 std::string case_name(const ::testing::TestParamInfo<ChatCase>& param) {

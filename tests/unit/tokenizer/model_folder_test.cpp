@@ -32,6 +32,22 @@ TEST(ModelFolder, AFileComesBeforeTheTemplateOfTheFolder) {
   EXPECT_THROW(load_chat_template(folder / "none.jinja", folder.path()), IoError);
 }
 
+TEST(ModelFolder, ABuiltInTemplateIsNamed) {
+  const std::vector<Message> chat = {{"user", "Hi"}, {"assistant", "Yes"}};
+  const auto text = [&](const std::string& name) { return load_chat_template(name, {})->render(chat).text; };
+  EXPECT_EQ(text("chatml"), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n");
+  EXPECT_EQ(text("llama3"),
+            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
+            "\n\nYes<|eot_id|>");
+  EXPECT_EQ(text("gemma"), "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nYes<end_of_turn>\n");
+  try {
+    load_chat_template("chatlm", {});
+    ADD_FAILURE() << "accepted";
+  } catch (const IoError& error) {
+    EXPECT_NE(error.message().find("Built in: chatml, qwen2.5"), std::string::npos) << error.message();
+  }
+}
+
 TEST(ModelFolder, ABrokenTemplateIsNeverPassedOver) {
   const TemporaryFolder folder;
   write_file_atomic(folder / "chat_template.jinja", "{% if %}");

@@ -1,0 +1,3 @@
+from lora_train import main
+
+main()

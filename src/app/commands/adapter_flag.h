@@ -1,0 +1,32 @@
+// --adapter and --allow-other-base, of the commands that use an adapter.
+#pragma once
+
+#include <string>
+
+#include "command_line.h"
+#include "lora_train/config/load.h"
+#include "lora_train/lora/adapter_base.h"
+
+namespace lora_train::app {
+
+inline constexpr const char* kAllowOtherBase = "--allow-other-base";
+
+inline void add_allow_other_base(CommandParser& parser, bool& is_allowed) {
+  parser.app().add_flag(kAllowOtherBase, is_allowed, "use an adapter with other weights than those it was trained on");
+}
+
+inline void check_adapter_base(const std::string& adapter, const storage::ResolvedModel& model, bool is_allowed) {
+  lora::check_base(adapter, model, {is_allowed, kAllowOtherBase});
+}
+
+/// The PEFT folder that --adapter means: itself, or adapter/ of a run. Throws ConfigError for a run that has none yet, naming its
+/// newest checkpoint.
+std::string find_adapter(const std::string& given);
+
+/// The base model that the adapter names; empty if there is no adapter, or it names none. Throws like read_adapter_config.
+std::string base_of(const std::string& adapter);
+
+/// Makes it the model of the profile, unless a file or a flag says otherwise.
+void add_base_of(const std::string& adapter, ProfileSources& sources);
+
+}  // namespace lora_train::app

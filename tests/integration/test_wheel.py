@@ -1,0 +1,58 @@
+"""The wheel (scripts/pack_wheel.py): installed into a fresh environment beside torch, it is the program."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A virtual environment with the wheel; torch is that of the test's own environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    program = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin"))
+    packed = subprocess.run([sys.executable, ROOT / "scripts/pack_wheel.py", "--program", program, "--output-dir", folder],
+                            capture_output=True, text=True, check=True)
+    venv.create(folder / "venv", with_pip=False)
+    site = next((folder / "venv/lib").glob("python3*")) / "site-packages"
+    (site / "torch.pth").write_text(next(path for path in sys.path if path.endswith("site-packages")) + "\n")
+    wheel = packed.stdout.strip()
+    subprocess.run([sys.executable, "-m", "pip", "--python", folder / "venv/bin/python", "install", "--quiet", "--no-deps",
+                    "--no-index", wheel], check=True)
+    return folder
+
+
+def run(environment, *words):
+    env = {"HOME": str(environment), "PATH": f"{environment}/venv/bin:/usr/bin:/bin"}
+    return subprocess.run(["lora-train", *map(str, words)], cwd=environment, env=env, capture_output=True, text=True,
+                          executable=environment / "venv/bin/lora-train")
+
+
+def test_the_program_finds_the_torch_of_its_environment(environment):
+    found = run(environment, "--version")
+    assert found.returncode == 0 and "LibTorch 2.11." in found.stdout and ", loaded" in found.stdout, found
+    assert run(environment, "check", "--list").stdout.count("\n") > 5
+
+
+def test_it_trains(environment):
+    example = ROOT / "examples/tiny-math"
+    trained = run(environment, "train", "--model", example / "model", "--train-data", example / "train.jsonl", "--output-dir", "run",
+                  "--max-steps", 1, "--device", "cpu", "--precision", "fp32", "--quiet")
+    assert trained.returncode == 0, trained.stderr
+    assert (environment / "run/adapter/adapter_model.safetensors").exists()
+
+
+def test_exit_codes_pass_through(environment):
+    assert run(environment, "train", "--no-such-flag").returncode == 2
+
+
+def test_what_it_holds_is_the_program_alone(environment):
+    program = next((environment / "venv/lib").glob("python3*")) / "site-packages/lora_train/program"
+    assert not (program / "lib/torch_path").exists()  # a folder of the machine that built it
+    assert os.access(program / "lora-train", os.X_OK)
+    assert {path.name for path in program.iterdir()} == {"lora-train", "lib", "configs"}
