@@ -26,6 +26,11 @@ void convert_adapter(Converter& converter) {
     return;
   }
   converter.set("adapter", "adapter", "lora");
+  if (converter.find("lora_model_dir")) {
+    drop_shape_of_adapter(converter, {"lora_r", "lora_alpha", "lora_target_linear", "lora_target_modules", "lora_rank_pattern",
+                                      "lora_alpha_pattern", "peft_use_rslora"});
+    return;
+  }
   convert_targets(converter, "lora_target_modules");
   if (converter.is_true("lora_target_linear")) {
     converter.set("lora_target_linear", "lora_target_modules", "all-linear");

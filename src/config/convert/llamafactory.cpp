@@ -12,6 +12,20 @@ namespace {
 constexpr const char* kAdapterKeys[] = {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora", "loraplus_lr_ratio", "use_dora",
                                         "adapter_name_or_path", "additional_target", "create_new_adapter", "pissa_init"};
 
+// The adapter that the run starts from. Returns whether there is one.
+bool convert_first_adapter(Converter& converter) {
+  const std::string adapter = converter.text("adapter_name_or_path");
+  if (adapter.empty()) return false;
+  if (adapter.find(',') != std::string::npos) {
+    converter.refuse("adapter_name_or_path", "A run starts from one adapter. Merge the others first: lora-train merge.");
+    return true;
+  }
+  const std::string folder = converter.text("adapter_folder");
+  converter.set("adapter_name_or_path", "init_adapter", folder.empty() ? adapter : folder + "/" + adapter);
+  if (!folder.empty()) converter.share("adapter_folder", "init_adapter");
+  return true;
+}
+
 void convert_adapter(Converter& converter) {
   const std::string kind = converter.text_or("finetuning_type", "lora");
   if (kind == "full") {
@@ -26,8 +40,17 @@ void convert_adapter(Converter& converter) {
   } else {
     converter.refuse("finetuning_type", kind + " is not built. Use lora or full.");
   }
+  if (converter.is_true("use_dora")) {
+    converter.refuse("use_dora", "This kind of adapter is not supported. Remove it, or set use_rslora: true.");
+  } else if (converter.find("use_dora")) {
+    converter.drop("use_dora", "false asks for what is done anyway");
+  }
+  if (convert_first_adapter(converter)) {
+    drop_shape_of_adapter(converter, {"lora_rank", "lora_alpha", "lora_target", "use_rslora"});
+    return;
+  }
   const auto rank = converter.number("lora_rank");
-  converter.set_default("lora_r", "8");
+  if (!rank) converter.set_default("lora_r", "8");
   converter.set_default("lora_alpha", number_value(2 * rank.value_or(8)), "LLaMA-Factory's default is twice the rank");
   if (const Value* target = converter.find("lora_target")) {
     if (target->text == "all") {
@@ -35,19 +58,6 @@ void convert_adapter(Converter& converter) {
     } else {
       convert_targets(converter, "lora_target");
     }
-  }
-  if (converter.is_true("use_dora")) {
-    converter.refuse("use_dora", "This kind of adapter is not supported. Remove it, or set use_rslora: true.");
-  } else if (converter.find("use_dora")) {
-    converter.drop("use_dora", "false asks for what is done anyway");
-  }
-  const std::string adapter = converter.text("adapter_name_or_path");
-  if (adapter.find(',') != std::string::npos) {
-    converter.refuse("adapter_name_or_path", "A run starts from one adapter. Merge the others first: lora-train merge.");
-  } else if (!adapter.empty()) {
-    const std::string folder = converter.text("adapter_folder");
-    converter.set("adapter_name_or_path", "init_adapter", folder.empty() ? adapter : folder + "/" + adapter);
-    if (!folder.empty()) converter.share("adapter_folder", "init_adapter");
   }
 }
 

@@ -54,7 +54,8 @@ std::optional<double> least_rate(const Converter& converter, const Value& kwargs
   if (!number) return std::nullopt;
   if (name == "min_lr_rate") return number;
   const auto peak = converter.number("learning_rate");
-  if (name == "min_lr" && peak && *peak > 0) return *number / *peak;
+  constexpr double kDigits = 1e12;  // of a quotient, so that 2e-6 / 2e-5 is 0.1
+  if (name == "min_lr" && peak && *peak > 0) return std::round(*number / *peak * kDigits) / kDigits;
   return std::nullopt;
 }
 
@@ -245,6 +246,12 @@ void convert_targets(Converter& converter, const std::string& key) {
 void default_targets(Converter& converter) {
   converter.set_default("lora_target_modules", list_value({text_value("q_proj"), text_value("v_proj")}),
                         "PEFT's default for these models");
+}
+
+void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys) {
+  for (const auto& key : keys) {
+    if (converter.find(key)) converter.drop(key, "the adapter that the run starts from brings its own");
+  }
 }
 
 void convert_recomputation(Converter& converter, const std::string& key) {

@@ -31,6 +31,9 @@ void convert_targets(Converter& converter, const std::string& key);
 /// What PEFT does for the families that are supported here if no targets are named.
 void default_targets(Converter& converter);
 
+/// Drops keys of the adapter's shape where the run starts from an adapter, which brings its own.
+void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys);
+
 /// Recomputation: true, false or the name of a variant.
 void convert_recomputation(Converter& converter, const std::string& key);
 

@@ -36,7 +36,7 @@ void convert_adapter(Converter& converter) {
 void convert_base_precision(Converter& converter) {
   convert_quantization(converter);
   converter.keep("use_bnb_nested_quant", "double_quant");
-  if (converter.is_set("base_precision")) converter.set_default("double_quant", "false");
+  if (converter.is_true("load_in_4bit")) converter.set_default("double_quant", "false");
   convert_precision(converter, "fp32");
   for (const char* key : {"dtype", "torch_dtype"}) {
     const std::string word = lower_case(converter.text(key));
