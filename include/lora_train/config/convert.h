@@ -54,7 +54,7 @@ std::string conversion_header(const std::filesystem::path& source, ForeignTool t
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool);
 
 /// All keys of a tool that are known here, sorted.
-std::vector<std::string> foreign_keys_of(ForeignTool tool);
+const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
 
 /// Why a key of another tool has no effect, where all tools that have it agree and no key of ours has its name.
 std::optional<std::string> idle_foreign_key(const std::string& name);

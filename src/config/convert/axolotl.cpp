@@ -173,8 +173,6 @@ bool convert_data(Converter& converter) {
   if (converter.find("train_on_inputs")) {
     if (converter.is_true("train_on_inputs")) {
       converter.set("train_on_inputs", "loss_on", "all");
-    } else {
-      converter.drop("train_on_inputs", "false asks for what is done anyway");
     }
   }
   return held_out > 0 || !test.empty();
@@ -206,8 +204,6 @@ void convert_compute(Converter& converter) {
   convert_precision(converter, "fp32");
   if (converter.is_true("float32")) {
     converter.set("float32", "precision", "fp32");
-  } else if (converter.find("float32")) {
-    converter.drop("float32", "false asks for what is done anyway");
   }
   const std::string tf32 = converter.text("tf32");
   if (tf32 == "auto") {
@@ -245,8 +241,6 @@ void convert_axolotl(Converter& converter) {
   if (converter.find("curriculum_sampling")) {
     if (converter.is_true("curriculum_sampling")) {
       converter.set("curriculum_sampling", "shuffle", "false");
-    } else {
-      converter.drop("curriculum_sampling", "false asks for what is done anyway");
     }
   }
   if (!converter.find("sequence_len")) converter.set_default("max_seq_len", "512");

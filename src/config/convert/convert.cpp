@@ -95,7 +95,10 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
   return conversion;
 }
 
-std::vector<std::string> foreign_keys_of(ForeignTool tool) { return keys_of(tool).all(); }
+const std::vector<std::string>& foreign_keys_of(ForeignTool tool) {
+  static const std::vector<std::string> all[] = {axolotl_keys().all(), llamafactory_keys().all(), trl_keys().all()};
+  return all[static_cast<std::size_t>(tool)];
+}
 
 std::optional<std::string> idle_foreign_key(const std::string& name) {
   if (is_ours(name)) return std::nullopt;

@@ -33,6 +33,8 @@ std::string short_text(const Value& value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
+std::string as_always(const Value& value) { return short_text(value) + " asks for what is done anyway"; }
+
 std::string error_of(const Mistakes& mistakes) {
   try {
     mistakes.throw_if_any();
@@ -140,12 +142,18 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
     drop(name, "says nothing without " + std::string(feature));
   } else if (const RefusedKey* refused = keys_.find_refused(name, &advice)) {
     if (is_harmless(*refused, value)) {
-      drop(name, short_text(value) + " asks for what is done anyway");
+      drop(name, as_always(value));
     } else {
       refuse(name, advice);
     }
+  } else if (std::ranges::any_of(keys_.converted, [&](const char* key) { return name == key; })) {
+    if (is_off(value)) {
+      drop(name, as_always(value));
+    } else {
+      refuse(name, "got " + short_text(value) + ", which has no meaning here. Remove it.");
+    }
   } else {
-    const std::string near = nearest_name(name, keys_.all());
+    const std::string near = nearest_name(name, foreign_keys_of(tool_));
     refuse(name, "is no key of " + title_of(tool_) + (near.empty() ? "" : " (did you mean " + near + "?)") +
                      ". Remove it, or find its name here: lora-train check --keys.");
   }

@@ -42,8 +42,6 @@ void convert_adapter(Converter& converter) {
   }
   if (converter.is_true("use_dora")) {
     converter.refuse("use_dora", "This kind of adapter is not supported. Remove it, or set use_rslora: true.");
-  } else if (converter.find("use_dora")) {
-    converter.drop("use_dora", "false asks for what is done anyway");
   }
   if (convert_first_adapter(converter)) {
     drop_shape_of_adapter(converter, {"lora_rank", "lora_alpha", "lora_target", "use_rslora"});
@@ -96,8 +94,6 @@ void convert_base_precision(Converter& converter) {
   if (converter.is_true("pure_bf16")) {
     converter.set("pure_bf16", "precision", "bf16");
     converter.note("pure_bf16", "trained weights stay in fp32, as with bf16: true");
-  } else if (converter.find("pure_bf16")) {
-    converter.drop("pure_bf16", "false asks for what is done anyway");
   }
 }
 
@@ -118,8 +114,6 @@ void convert_loss(Converter& converter) {
   const auto when_true = [&](const std::string& key, const std::string& ours, const std::string& value) {
     if (converter.is_true(key)) {
       converter.set(key, ours, value);
-    } else if (converter.find(key)) {
-      converter.drop(key, "false asks for what is done anyway");
     }
   };
   when_true("train_on_prompt", "loss_on", "all");

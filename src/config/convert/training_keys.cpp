@@ -195,8 +195,6 @@ void convert_precision(Converter& converter, const std::string& without) {
       converter.refuse(key,
                        "fp16 overflows in large models and needs loss scaling. Use bf16: true, which all GPUs since Ampere have.");
       is_bf16 = true;
-    } else if (converter.find(key)) {
-      converter.drop(key, "false asks for what is done anyway");
     }
   }
   for (const char* key : {"bf16", "bfloat16"}) {
@@ -259,7 +257,8 @@ void convert_recomputation(Converter& converter, const std::string& key) {
   if (!value) return;
   const auto is_on = parse_bool(value->text);
   if (is_on) {
-    converter.keep(key, "gradient_checkpointing");
+    if (*is_on) converter.keep(key, "gradient_checkpointing");
+    if (!*is_on) converter.drop(key, "layers are recomputed only where memory needs it; the numbers are the same");
     return;
   }
   converter.set(key, "gradient_checkpointing", "full");

@@ -28,15 +28,17 @@ void convert_adapter(Converter& converter) {
   converter.keep("use_rslora", "use_rslora");
   if (converter.is_true("use_dora")) {
     converter.refuse("use_dora", "This kind of adapter is not supported. Remove it, or set use_rslora: true.");
-  } else if (converter.find("use_dora")) {
-    converter.drop("use_dora", "false asks for what is done anyway");
   }
 }
 
 void convert_base_precision(Converter& converter) {
   convert_quantization(converter);
-  converter.keep("use_bnb_nested_quant", "double_quant");
-  if (converter.is_true("load_in_4bit")) converter.set_default("double_quant", "false");
+  if (converter.is_true("load_in_4bit")) {
+    converter.keep("use_bnb_nested_quant", "double_quant");
+    converter.set_default("double_quant", "false");
+  } else if (converter.find("use_bnb_nested_quant")) {
+    converter.drop("use_bnb_nested_quant", "says nothing without load_in_4bit");
+  }
   convert_precision(converter, "fp32");
   for (const char* key : {"dtype", "torch_dtype"}) {
     const std::string word = lower_case(converter.text(key));
