@@ -1,5 +1,8 @@
 """`convert` makes profiles of other tools' files: convert/TOOL/*.yaml, written after the shapes that their users publish.
 
+One step of each takes long together: CI trains those of TRAINED, and `python tests/integration/test_convert.py` all of them
+(convert/results.txt is what it printed).
+
 convert/expected.json says which part of the table each key stands in, and what the profile says. After a change on purpose:
 LORA_TRAIN_WRITE_EXPECTED=1 pytest tests/integration/test_convert.py -k table, then read the difference.
 """
@@ -8,6 +11,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +22,7 @@ HERE = ROOT / "tests/integration/convert"
 FILES = sorted(path.relative_to(HERE).as_posix() for tool in ("axolotl", "llamafactory", "trl") for path in (HERE / tool).iterdir())
 EXPECTED = json.loads((HERE / "expected.json").read_text()) if (HERE / "expected.json").exists() else {}
 PARTS = ("kept", "renamed", "dropped", "refused")
-# One step of each takes long together; CI trains these. LORA_TRAIN_ALL_CONVERTED=1 trains all.
-TRAINED = ["axolotl/lora_chat.yml", "axolotl/full.yml", "axolotl/eight_bit.yml", "llamafactory/lora_sft.yaml", "llamafactory/pretrain.yaml",
-           "trl/prompts.yaml", "trl/qlora.yaml", "trl/text.yaml"]
+TRAINED = ["axolotl/lora_chat.yml", "axolotl/eight_bit.yml", "llamafactory/lora_sft.yaml", "llamafactory/qlora_sft.yaml", "trl/qlora.yaml", "trl/text.yaml"]
 MODEL = ROOT / "examples/tiny-math/model"
 USAGE = 2
 
@@ -42,6 +45,7 @@ def test_the_table_and_the_profile_of_each_file():
         assert result["tool"] == file.split("/")[0], run
     if os.environ.get("LORA_TRAIN_WRITE_EXPECTED"):
         (HERE / "expected.json").write_text(json.dumps(found, indent=1) + "\n")
+        EXPECTED.update(found)
     for file in FILES:
         assert found[file] == EXPECTED[file], file
 
@@ -52,10 +56,12 @@ def trainable(file, folder):
     run = convert(file, "--output", profile, "--allow-refused")
     assert run.code == 0 and f"lora-train check --profile {profile}" in run.stderr, run
     said = EXPECTED[file]["profile"]
-    instead = ["--model", MODEL, "chat_template=tokenizer", "device=cpu", "max_seq_len=128", "overlength=truncate",
+    instead = [f"model={MODEL}", "chat_template=tokenizer", "device=cpu", "max_seq_len=128", "overlength=truncate",
                f"output_dir={folder / 'run'}", "dataset_prepared_path=null", "init_adapter=null", "add_tokens=[]"]
     if not said.get("datasets") or any(entry["path"].startswith("example/") for entry in said["datasets"]):
-        instead += ["--train-data", HERE / "data/chat.jsonl"]
+        instead.append("datasets=[{path: data/chat.jsonl}]")
+    if said.get("val_set_size", 0) >= 1:
+        instead.append("val_set_size=2")
     return ["--profile", profile, *instead]
 
 
@@ -65,12 +71,17 @@ def test_the_profile_is_one(file, tmp_path):
     assert run.code == 0, run
 
 
-@pytest.mark.parametrize("file", FILES if os.environ.get("LORA_TRAIN_ALL_CONVERTED") else TRAINED)
-def test_the_profile_trains_a_step(file, tmp_path):
-    run = lora_train("train", *trainable(file, tmp_path), "max_steps=1", "num_epochs=null", "--quiet", cwd=HERE)
+def train_a_step(file, folder):
+    run = lora_train("train", *trainable(file, folder), "max_steps=1", "num_epochs=null", "--quiet", cwd=HERE)
     assert run.code == 0, run
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    summary = json.loads((folder / "run/summary.json").read_text())
     assert summary["status"] == "done" and summary["step"] == 1, run
+    return summary
+
+
+@pytest.mark.parametrize("file", TRAINED)
+def test_the_profile_trains_a_step(file, tmp_path):
+    train_a_step(file, tmp_path)
 
 
 def test_a_refused_key_ends_with_2_and_without_a_profile(tmp_path):
@@ -106,3 +117,11 @@ def test_the_lists_of_keys_are_what_the_tools_declare():
         pytest.skip("LORA_TRAIN_FOREIGN_WHEELS names no folder with the wheels; scripts/foreign_keys.py says how to get them")
     done = subprocess.run([sys.executable, ROOT / "scripts/foreign_keys.py", wheels, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    for file in FILES:
+        with tempfile.TemporaryDirectory() as folder:
+            summary = train_a_step(file, Path(folder))
+        refused = EXPECTED[file]["refused"]
+        print(f"{file:34} one step, loss {summary['train_loss']:.4f}" + (f", without {', '.join(refused)}" if refused else ""), flush=True)
