@@ -39,10 +39,10 @@ struct Conversion {
   std::string json;           ///< the same as one line of JSON
   std::vector<ConvertedKey> kept;
   std::vector<ConvertedKey> renamed;
-  std::vector<ConvertedKey> dropped;       ///< cannot change a result here
-  std::vector<ConvertedKey> refused;       ///< would change the result and has no counterpart; what to do instead
-  std::vector<WrittenDefault> defaults;    ///< spelled out
-  std::vector<std::string> notes;          ///< where the same words do not mean quite the same: "key: difference"
+  std::vector<ConvertedKey> dropped;     ///< cannot change a result here
+  std::vector<ConvertedKey> refused;     ///< would change the result and has no counterpart; what to do instead
+  std::vector<WrittenDefault> defaults;  ///< spelled out
+  std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
 };
 
 /// The first line of every profile that is written here.

@@ -40,7 +40,8 @@ std::string table(const Conversion& conversion, const std::string& file) {
   text += section("dropped, because it does nothing here", conversion.dropped);
   text += section("refused, because the result would be another", conversion.refused);
   std::vector<ConvertedKey> defaults;
-  for (const auto& [key, value, reason] : conversion.defaults) defaults.push_back({key, value + "   (" + reason + ")", {}});
+  for (const auto& [key, value, reason] : conversion.defaults)
+    defaults.push_back({key, value + "   (" + reason + ")", {}});
   text += section("written out, because the default here is another", defaults);
   if (!conversion.notes.empty()) text += "differences\n";
   for (const auto& note : conversion.notes) text += "  " + note + "\n";
@@ -77,10 +78,11 @@ std::optional<ForeignTool> tool_of(const CommandParser& parser, const std::strin
 }  // namespace
 
 int run_convert(const std::vector<std::string>& arguments) {
-  CommandParser parser("convert",
-                       "Makes a profile of a configuration file of Axolotl, LLaMA-Factory or TRL. What became of each key "
-                       "goes to stderr, the profile to stdout or to --output. Exit code 2 where a key that is refused would "
-                       "change the result.");
+  CommandParser parser(
+      "convert",
+      "Makes a profile of a configuration file of Axolotl, LLaMA-Factory or TRL. What became of each key "
+      "goes to stderr, the profile to stdout or to --output. Exit code 2 where a key that is refused would "
+      "change the result.");
   std::string file, from, output;
   bool allow_refused = false;
   parser.app().add_option("file", file, "the configuration, YAML or JSON")->type_name("FILE");

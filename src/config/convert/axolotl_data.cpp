@@ -14,12 +14,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kIdleKeys[] = {"ds_type", "trust_remote_code", "preprocess_shards", "conversation", "field_human",
-                                     "field_model"};
-constexpr const char* kConverted[] = {"path", "type", "split", "data_files", "field", "field_messages", "field_system",
-                                      "field_tools", "message_property_mappings", "message_field_role",
-                                      "message_field_content", "message_field_training", "roles", "chat_template",
-                                      "chat_template_jinja"};
+constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "preprocess_shards",
+                                          "conversation", "field_human",       "field_model"};
+constexpr const char* kConvertedEntryKeys[] = {"path",
+                                               "type",
+                                               "split",
+                                               "data_files",
+                                               "field",
+                                               "field_messages",
+                                               "field_system",
+                                               "field_tools",
+                                               "message_property_mappings",
+                                               "message_field_role",
+                                               "message_field_content",
+                                               "message_field_training",
+                                               "roles",
+                                               "chat_template",
+                                               "chat_template_jinja"};
 
 /// One entry, which becomes one entry of ours for each file that it names.
 class EntryConverter {
@@ -87,11 +98,13 @@ class EntryConverter {
       entry.map("conversations", text("field_messages"));
     } else if (name == "alpaca" || name == "alpaca:chat" || name == "alpaca:instruct" || name == "alpaca_w_system") {
       entry.type = "alpaca";
-      converter_.note(prefix_ + "type", "the model's chat template writes the prompt here, not the text \"### Instruction:\"");
+      converter_.note(prefix_ + "type",
+                      "the model's chat template writes the prompt here, not the text \"### Instruction:\"");
     } else if (base == "completion" || base == "pretrain") {
       entry.type = "text";
       entry.map("text", text("field"));
-      converter_.note(prefix_ + "type", "rows longer than sequence_len are not cut into several; overlength decides about them");
+      converter_.note(prefix_ + "type",
+                      "rows longer than sequence_len are not cut into several; overlength decides about them");
     } else {
       refuse("type", name + " is not built. Write the rows as `messages`, or with `prompt` and `completion`.");
     }
@@ -105,7 +118,8 @@ class EntryConverter {
         if (ours == "role" || ours == "content") {
           properties[ours] = theirs.text;
         } else if (ours != theirs.text) {
-          refuse("message_property_mappings", "Only role and content can have other names. Rename " + theirs.text + " in the rows.");
+          refuse("message_property_mappings",
+                 "Only role and content can have other names. Rename " + theirs.text + " in the rows.");
         }
       }
     }
@@ -132,7 +146,9 @@ class EntryConverter {
 
   void check_roles() {
     static const std::map<std::string, std::set<std::string>> known = {
-        {"user", {"human", "user"}}, {"assistant", {"gpt", "assistant"}}, {"system", {"system"}},
+        {"user", {"human", "user"}},
+        {"assistant", {"gpt", "assistant"}},
+        {"system", {"system"}},
         {"tool", {"tool", "observation", "function_response"}}};
     const Value* roles = find("roles");
     if (!roles) return;
@@ -140,7 +156,8 @@ class EntryConverter {
       for (const auto& source : sources.is_list() ? sources.items : std::vector<Value>{sources}) {
         const auto found = known.find(target);
         if (found != known.end() && found->second.contains(source.text)) continue;
-        refuse("roles", "Roles are human, user, gpt, assistant, system, tool and observation. Rename " + source.text + " in the rows.");
+        refuse("roles", "Roles are human, user, gpt, assistant, system, tool and observation. Rename " + source.text +
+                            " in the rows.");
         return;
       }
     }
@@ -151,9 +168,9 @@ class EntryConverter {
     for (const auto& [name, value] : source_.members) {
       if (value.is_null()) {
         drop(name, "has no value");
-      } else if (std::ranges::count(kIdleKeys, name) > 0) {
+      } else if (std::ranges::count(kIdleEntryKeys, name) > 0) {
         drop(name, "the rows themselves say it");
-      } else if (!decide_training(name, value) && std::ranges::count(kConverted, name) == 0) {
+      } else if (!decide_training(name, value) && std::ranges::count(kConvertedEntryKeys, name) == 0) {
         refuse(name, advice_for(name));
       }
     }
@@ -162,20 +179,29 @@ class EntryConverter {
   bool decide_training(const std::string& name, const Value& value) {
     const std::string same = "asks for what is done anyway";
     if (name == "train_on_eos" || name == "train_on_eot") {
-      if (value.text == "turn") drop(name, "turn " + same);
-      else refuse(name, "The end of a trained turn is trained, and no other. Remove it.");
+      if (value.text == "turn")
+        drop(name, "turn " + same);
+      else
+        refuse(name, "The end of a trained turn is trained, and no other. Remove it.");
     } else if (name == "roles_to_train") {
-      const bool is_assistant = value.items.size() == 1 && (value.items[0].text == "assistant" || value.items[0].text == "gpt");
-      if (is_assistant) drop(name, value.items[0].text + " " + same);
-      else refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the rows.");
+      const bool is_assistant =
+          value.items.size() == 1 && (value.items[0].text == "assistant" || value.items[0].text == "gpt");
+      if (is_assistant)
+        drop(name, value.items[0].text + " " + same);
+      else
+        refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the rows.");
     } else if (name == "chat_template") {
       convert_template(value.text);
     } else if (name == "drop_system_message" || name == "split_thinking") {
-      if (parse_bool(value.text) == false) drop(name, "false " + same);
-      else refuse(name, "Take the text out of the rows instead.");
+      if (parse_bool(value.text) == false)
+        drop(name, "false " + same);
+      else
+        refuse(name, "Take the text out of the rows instead.");
     } else if (name == "field_thinking" || name == "template_thinking_key") {
-      if (value.text == "reasoning_content") drop(name, value.text + " " + same);
-      else refuse(name, "The template gets a message as it is in the row. Rename the field there.");
+      if (value.text == "reasoning_content")
+        drop(name, value.text + " " + same);
+      else
+        refuse(name, "The template gets a message as it is in the row. Rename the field there.");
     } else {
       return false;
     }
@@ -206,12 +232,14 @@ class EntryConverter {
 
 }  // namespace
 
-void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name, const std::string& jinja) {
+void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
+                              const std::string& jinja) {
   if (name == "tokenizer_default") {
     converter.set(key, "chat_template", "tokenizer");
   } else if (name.starts_with("tokenizer_default_fallback_")) {
     converter.set(key, "chat_template", "tokenizer");
-    converter.note("chat_template", "without a template of the model's own the run fails: then set " + builtin_template(name.substr(27)));
+    converter.note("chat_template", "without a template of the model's own the run fails: then set " +
+                                        builtin_template(name.substr(27)));
   } else if (name == "jinja") {
     if (jinja.find('\n') == std::string::npos && jinja.ends_with(".jinja")) {
       converter.set("chat_template_jinja", "chat_template", jinja);
@@ -223,7 +251,8 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
   } else if (const std::string ours = builtin_template(name); !ours.empty()) {
     converter.set(key, "chat_template", ours);
   } else {
-    converter.refuse("chat_template", name + " is not built. Use the model's own (tokenizer), or save it to a .jinja file.");
+    converter.refuse("chat_template",
+                     name + " is not built. Use the model's own (tokenizer), or save it to a .jinja file.");
   }
 }
 

@@ -23,16 +23,16 @@ bool has_key(const std::vector<std::string>& keys, const std::string& name) {
 std::vector<std::string> evidence_for(ForeignTool tool, const Value& source) {
   std::vector<std::string> found;
   for (const auto& [name, value] : source.members) {
-    const bool is_only_there = std::ranges::all_of(kTools, [&](ForeignTool each) {
-      return has_key(foreign_keys_of(each), name) == (each == tool);
-    });
+    const bool is_only_there = std::ranges::all_of(
+        kTools, [&](ForeignTool each) { return has_key(foreign_keys_of(each), name) == (each == tool); });
     if (is_only_there) found.push_back(name);
   }
   return found;
 }
 
 [[noreturn]] void ask(const std::filesystem::path& file, const std::string& what) {
-  throw ConfigError(file.string(), what + " Which tool is it of? Say --from axolotl, --from llamafactory or --from trl.");
+  throw ConfigError(file.string(),
+                    what + " Which tool is it of? Say --from axolotl, --from llamafactory or --from trl.");
 }
 
 /// The tool whose own keys stand in `source`, and some of them.
@@ -49,11 +49,13 @@ std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file,
   }
   if (found.empty()) {
     if (source.find("model") && source.find("datasets")) {
-      throw ConfigError(file.string(), "is a profile of lora-train already (model, datasets): lora-train check " + file.string());
+      throw ConfigError(file.string(),
+                        "is a profile of lora-train already (model, datasets): lora-train check " + file.string());
     }
     ask(file, "no key of this file belongs to one tool alone.");
   }
-  if (found.size() > 1 && evidence_for(found[1].first, source).size() * 3 > evidence_for(found[0].first, source).size()) {
+  if (found.size() > 1 &&
+      evidence_for(found[1].first, source).size() * 3 > evidence_for(found[0].first, source).size()) {
     ask(file, "has keys of " + title_of(found[0].first) + " (" + join(found[0].second) + ") and of " +
                   title_of(found[1].first) + " (" + join(found[1].second) + ").");
   }
@@ -76,7 +78,8 @@ std::string title_of(ForeignTool tool) {
 
 std::string conversion_header(const std::filesystem::path& source, ForeignTool tool) {
   const std::string title = title_of(tool);
-  return "# Made by lora-train convert from " + source.filename().string() + " (" + title.substr(0, title.rfind(' ')) + ").";
+  return "# Made by lora-train convert from " + source.filename().string() + " (" + title.substr(0, title.rfind(' ')) +
+         ").";
 }
 
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool) {

@@ -18,7 +18,7 @@ bool is_off(const Value& value) {
   return value.is_scalar() && (value.text.empty() || parse_bool(value.text) == false || value.text == "None");
 }
 
-bool is_harmless(const RefusedKey& key, const Value& value) {
+bool is_done_anyway(const RefusedKey& key, const Value& value) {
   if (is_off(value)) return true;
   if (!value.is_scalar()) return false;
   const auto number = parse_number(value.text);
@@ -141,7 +141,7 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
   } else if (const char* feature = keys_.find_option(name)) {
     drop(name, "says nothing without " + std::string(feature));
   } else if (const RefusedKey* refused = keys_.find_refused(name, &advice)) {
-    if (is_harmless(*refused, value)) {
+    if (is_done_anyway(*refused, value)) {
       drop(name, as_always(value));
     } else {
       refuse(name, advice);
@@ -245,9 +245,11 @@ Conversion Converter::finish() {
     if (fate.part != Part::kKept && fate.part != Part::kRenamed) return;
     const Value* value = source_.find(name);
     const auto same = profile_.find(name);
-    const bool is_kept = fate.ours.size() == 1 && fate.ours.front() == name && same != profile_.end() &&
-                         (value->is_scalar() ? same->second.text == value->text || parse_number(value->text).value_or(-1) == parse_number(same->second.text).value_or(-2)
-                                             : to_flow_yaml(same->second) == to_flow_yaml(*value));
+    const bool is_kept =
+        fate.ours.size() == 1 && fate.ours.front() == name && same != profile_.end() &&
+        (value->is_scalar() ? same->second.text == value->text ||
+                                  parse_number(value->text).value_or(-1) == parse_number(same->second.text).value_or(-2)
+                            : to_flow_yaml(same->second) == to_flow_yaml(*value));
     if (is_kept) {
       conversion.kept.push_back({name, to_flow_yaml(same->second), place});
     } else {

@@ -67,8 +67,8 @@ class Converter {
   std::filesystem::path file_;
   const ToolKeys& keys_;
   std::map<std::string, Fate> fates_;
-  std::vector<std::string> inner_;            ///< places inside keys, in the order in which they came
-  std::map<std::string, Value> profile_;      ///< by our key
+  std::vector<std::string> inner_;             ///< places inside keys, in the order in which they came
+  std::map<std::string, Value> profile_;       ///< by our key
   std::map<std::string, std::string> origin_;  ///< by our key: what stands in its comment
   std::map<std::string, std::string> default_reasons_;
   std::vector<std::string> notes_;

@@ -86,9 +86,11 @@ std::string refusal(const Value& entry) {
   if (!text_of(entry, "split").empty() && text_of(entry, "split") != "train") {
     return "takes the split " + text_of(entry, "split") + ". Save it as a JSON file, and name that as file_name.";
   }
-  static const std::map<std::string, std::string> speakers = {
-      {"user_tag", "human user"},       {"assistant_tag", "gpt assistant"}, {"observation_tag", "observation tool"},
-      {"function_tag", "function_call"}, {"system_tag", "system"}};
+  static const std::map<std::string, std::string> speakers = {{"user_tag", "human user"},
+                                                              {"assistant_tag", "gpt assistant"},
+                                                              {"observation_tag", "observation tool"},
+                                                              {"function_tag", "function_call"},
+                                                              {"system_tag", "system"}};
   for (const auto& [name, known] : speakers) {
     const std::string spoken = tag(entry, name, "");
     if (!spoken.empty() && (" " + known + " ").find(" " + spoken + " ") == std::string::npos) {
@@ -112,7 +114,8 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
   } else {
     const std::string messages = column(info, "messages", "conversations");
     const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
-    const bool has_our_roles = tag(info, "user_tag", "human") == "user" && tag(info, "assistant_tag", "gpt") == "assistant";
+    const bool has_our_roles =
+        tag(info, "user_tag", "human") == "user" && tag(info, "assistant_tag", "gpt") == "assistant";
     entry.type = formatting == "openai" || has_our_roles ? "messages" : "sharegpt";
     entry.map(entry.type == "messages" ? "messages" : "conversations", messages);
     entry.map(entry.type == "messages" ? "role" : "from", role);
@@ -126,16 +129,20 @@ std::optional<DatasetInfo> read_info(Converter& converter, const std::string& ke
   const auto folder = find_folder(converter);
   const std::string name = converter.text_or("dataset_dir", "data");
   if (!folder) {
-    converter.refuse(key, "needs " + name + "/dataset_info.json, which is not here. Convert in the folder of LLaMA-Factory, or set dataset_dir.");
+    converter.refuse(
+        key, "needs " + name +
+                 "/dataset_info.json, which is not here. Convert in the folder of LLaMA-Factory, or set dataset_dir.");
     return std::nullopt;
   }
   const std::string file = (*folder / "dataset_info.json").string();
   DatasetInfo info{*folder, parse_yaml(read_file(file), {file, 0})};
-  if (!info.entries.is_map()) throw ConfigError(file, "is no map of names. Expected LLaMA-Factory's dataset_info.json.");
+  if (!info.entries.is_map())
+    throw ConfigError(file, "is no map of names. Expected LLaMA-Factory's dataset_info.json.");
   return info;
 }
 
-void convert_sample_limit(Converter& converter, const std::string& name, const std::string& path, const std::string& limit) {
+void convert_sample_limit(Converter& converter, const std::string& name, const std::string& path,
+                          const std::string& limit) {
   if (limit.empty()) return;
   const auto rows = count_rows(path);
   if (rows && parse_number(limit) && static_cast<double>(*rows) <= *parse_number(limit)) return;

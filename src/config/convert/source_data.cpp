@@ -81,7 +81,8 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
     std::set<std::string> found;  // sorted: the order of a folder is the file system's
     for (const auto& entry : fs::directory_iterator(place, code)) {
       const std::string stem = entry.path().stem().string();
-      if (is_row_file(entry.path()) && (stem == split || stem.starts_with(split + "-"))) found.insert(entry.path().string());
+      if (is_row_file(entry.path()) && (stem == split || stem.starts_with(split + "-")))
+        found.insert(entry.path().string());
     }
     if (found.size() == 1) return *found.begin();
     if (found.size() > 1) return (place / (split + "-*" + fs::path(*found.begin()).extension().string())).string();
@@ -118,7 +119,8 @@ std::optional<std::size_t> count_rows(const fs::path& file) {
 }
 
 bool has_only(const Value& map, const std::vector<std::string>& known) {
-  return std::ranges::all_of(map.members, [&](const auto& member) { return std::ranges::count(known, member.name) > 0; });
+  return std::ranges::all_of(map.members,
+                             [&](const auto& member) { return std::ranges::count(known, member.name) > 0; });
 }
 
 }  // namespace lora_train

@@ -15,7 +15,7 @@ namespace lora_train {
 /// One entry of `datasets`, as a profile has it.
 struct DataEntry {
   std::string path;
-  std::string type;  ///< empty = auto
+  std::string type;                                            ///< empty = auto
   std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs; equal ones are left out
 
   void map(const std::string& ours, const std::string& theirs);

@@ -10,7 +10,7 @@ bool has_name(const std::vector<const char*>& names, const std::string& name) {
   return std::ranges::any_of(names, [&](const char* known) { return name == known; });
 }
 
-void remove(ToolKeys& keys, const std::string& name) {
+void remove_key(ToolKeys& keys, const std::string& name) {
   const auto is_it = [&](const char* known) { return name == known; };
   std::erase_if(keys.same, [&](const SameValue& same) { return is_it(same.name); });
   std::erase_if(keys.converted, is_it);
@@ -77,7 +77,7 @@ const ToolKeys& keys_of(ForeignTool tool) {
 }
 
 ToolKeys joined(ToolKeys base, const ToolKeys& more) {
-  for (const auto& name : more.all()) remove(base, name);
+  for (const auto& name : more.all()) remove_key(base, name);
   append(base.same, more.same);
   append(base.converted, more.converted);
   append(base.idle, more.idle);

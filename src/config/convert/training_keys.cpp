@@ -7,42 +7,23 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 #include "value/parse_yaml.h"
+#include "word_table.h"
 
 namespace lora_train {
 namespace {
 
 namespace fs = std::filesystem;
 
-using Words = std::vector<std::pair<const char*, const char*>>;
+const WordTable kOptimizers = {
+    {"adamw_torch", "adamw_torch"}, {"adamw_torch_fused", "adamw_torch_fused"}, {"adamw_hf", "adamw_torch"},
+    {"adamw", "adamw_torch"},       {"paged_adamw_32bit", "adamw_torch"},       {"paged_adamw", "adamw_torch"},
+    {"adamw_8bit", "adamw_8bit"},   {"adamw_bnb_8bit", "adamw_8bit"},           {"paged_adamw_8bit", "adamw_8bit"}};
 
-// Our word for theirs; empty = none.
-std::string translated(const Words& words, const std::string& theirs) {
-  for (const auto& [from, to] : words) {
-    if (lower_case(theirs) == from) return to;
-  }
-  return {};
-}
-
-const Words kOptimizers = {{"adamw_torch", "adamw_torch"},     {"adamw_torch_fused", "adamw_torch_fused"},
-                           {"adamw_hf", "adamw_torch"},        {"adamw", "adamw_torch"},
-                           {"paged_adamw_32bit", "adamw_torch"}, {"paged_adamw", "adamw_torch"},
-                           {"adamw_8bit", "adamw_8bit"},       {"adamw_bnb_8bit", "adamw_8bit"},
-                           {"paged_adamw_8bit", "adamw_8bit"}};
-
-const Words kSchedules = {{"linear", "linear"},
-                          {"cosine", "cosine"},
-                          {"constant", "constant"},
-                          {"constant_with_warmup", "constant_with_warmup"},
-                          {"cosine_with_min_lr", "cosine_with_min_lr"}};
-
-const Words kMetrics = {{"loss", "eval_loss"},
-                        {"eval_loss", "eval_loss"},
-                        {"perplexity", "perplexity"},
-                        {"eval_perplexity", "perplexity"},
-                        {"accuracy", "token_accuracy"},
-                        {"eval_accuracy", "token_accuracy"},
-                        {"mean_token_accuracy", "token_accuracy"},
-                        {"eval_mean_token_accuracy", "token_accuracy"}};
+const WordTable kSchedules = {{"linear", "linear"},
+                              {"cosine", "cosine"},
+                              {"constant", "constant"},
+                              {"constant_with_warmup", "constant_with_warmup"},
+                              {"cosine_with_min_lr", "cosine_with_min_lr"}};
 
 bool is_auto(const Value& value) { return value.is_null() || value.text == "auto"; }
 
@@ -61,12 +42,14 @@ std::optional<double> least_rate(const Converter& converter, const Value& kwargs
 
 void convert_schedule_details(Converter& converter, const std::string& key) {
   const bool has_ratio = converter.find("cosine_min_lr_ratio") != nullptr;
-  if (const Value* kwargs = converter.find("lr_scheduler_kwargs"); kwargs && !(kwargs->is_map() && kwargs->members.empty())) {
+  if (const Value* kwargs = converter.find("lr_scheduler_kwargs");
+      kwargs && !(kwargs->is_map() && kwargs->members.empty())) {
     const auto share = least_rate(converter, *kwargs);
     if (share) {
       converter.set("lr_scheduler_kwargs", "min_lr_ratio", number_value(*share));
     } else {
-      converter.refuse("lr_scheduler_kwargs", "Only the least learning rate of cosine_with_min_lr can be given: min_lr_ratio.");
+      converter.refuse("lr_scheduler_kwargs",
+                       "Only the least learning rate of cosine_with_min_lr can be given: min_lr_ratio.");
     }
   }
   if (!has_ratio) return;
@@ -102,29 +85,6 @@ std::optional<Value> deepspeed_file(const Converter& converter, const std::strin
   return std::nullopt;
 }
 
-// "steps" with a number, "epoch" or "no" become our cadence; false = something else.
-bool convert_cadence(Converter& converter, const std::string& strategy_key, const std::string& steps_key,
-                     const std::string& ours, const std::string& otherwise, const std::string& default_steps) {
-  const std::string strategy = lower_case(converter.text_or(strategy_key, otherwise));
-  const bool has_strategy = converter.find(strategy_key) != nullptr, has_steps = converter.find(steps_key) != nullptr;
-  if (strategy == "steps") {
-    if (has_steps) converter.keep(steps_key, ours);
-    if (has_strategy && !has_steps) converter.set(strategy_key, ours, default_steps);
-    if (has_strategy && has_steps) converter.share(strategy_key, ours);
-    if (!has_strategy && !has_steps) converter.set_default(ours, default_steps);
-    return true;
-  }
-  const std::string word = strategy == "epoch" ? "epoch" : strategy == "no" || strategy == "false" ? "off" : "";
-  if (word.empty()) return false;
-  if (has_strategy) {
-    converter.set(strategy_key, ours, word);
-  } else {
-    converter.set_default(ours, word);
-  }
-  if (has_steps) converter.drop(steps_key, "says nothing with " + strategy_key + ": " + strategy);
-  return true;
-}
-
 }  // namespace
 
 void convert_optimizer(Converter& converter, const std::string& key) {
@@ -141,8 +101,9 @@ void convert_schedule(Converter& converter, const std::string& key, const std::s
   if (converter.find(key)) {
     const std::string ours = translated(kSchedules, converter.text(key));
     if (ours.empty()) {
-      converter.refuse(key, converter.text(key) +
-                                " is not built. Use linear, cosine, constant, constant_with_warmup or cosine_with_min_lr.");
+      converter.refuse(key,
+                       converter.text(key) +
+                           " is not built. Use linear, cosine, constant, constant_with_warmup or cosine_with_min_lr.");
     } else {
       converter.set(key, "lr_scheduler_type", ours);
     }
@@ -192,8 +153,9 @@ void convert_precision(Converter& converter, const std::string& without) {
   }
   for (const char* key : {"fp16", "float16"}) {
     if (converter.is_true(key)) {
-      converter.refuse(key,
-                       "fp16 overflows in large models and needs loss scaling. Use bf16: true, which all GPUs since Ampere have.");
+      converter.refuse(
+          key,
+          "fp16 overflows in large models and needs loss scaling. Use bf16: true, which all GPUs since Ampere have.");
       is_bf16 = true;
     }
   }
@@ -271,96 +233,13 @@ void convert_deepspeed(Converter& converter) {
   const std::optional<Value> settings = value->is_map() ? *value : deepspeed_file(converter, value->text);
   const std::string changing = settings ? result_changing(*settings) : "";
   if (!changing.empty()) {
-    converter.refuse("deepspeed", "its configuration has its own " + changing + ". Say it in the file itself, or remove it there.");
+    converter.refuse("deepspeed",
+                     "its configuration has its own " + changing + ". Say it in the file itself, or remove it there.");
     return;
   }
   converter.drop("deepspeed", "every GPU holds the whole model; the sums are the same");
   if (!settings) {
     converter.note("deepspeed", "was not found, so nobody looked for an optimizer, a schedule or clipping in it");
-  }
-}
-
-void convert_saving(Converter& converter) {
-  if (!convert_cadence(converter, "save_strategy", "save_steps", "save_steps", "steps", "500")) {
-    converter.refuse("save_strategy", "expected steps, epoch or no. For the best step use load_best_model_at_end.");
-  }
-  if (!converter.find("save_total_limit")) converter.set_default("save_total_limit", "null");
-}
-
-void convert_evaluation(Converter& converter, int logging_steps, bool has_data) {
-  const std::string key = converter.find("eval_strategy") ? "eval_strategy" : "evaluation_strategy";
-  if (key == "eval_strategy" && converter.find("evaluation_strategy")) {
-    converter.drop("evaluation_strategy", "says nothing beside eval_strategy");
-  }
-  if (!has_data) {
-    for (const char* name : {"eval_strategy", "evaluation_strategy", "eval_steps", "eval_on_start"}) {
-      if (converter.find(name)) converter.drop(name, "there is no evaluation data (name it: eval_datasets, or val_set_size)");
-    }
-    return;
-  }
-  const std::string default_steps = converter.text_or("logging_steps", std::to_string(logging_steps));
-  if (!convert_cadence(converter, key, "eval_steps", "eval_steps", "no", default_steps)) {
-    converter.refuse(key, "expected steps, epoch or no.");
-  }
-  if (converter.find("eval_on_start")) {
-    converter.keep("eval_on_start", "eval_on_start");
-  } else {
-    converter.set_default("eval_on_start", "false");
-  }
-}
-
-void convert_best_model(Converter& converter, const std::string& patience_key, bool has_data) {
-  if (const Value* metric = converter.find("metric_for_best_model")) {
-    const std::string ours = translated(kMetrics, metric->text);
-    if (ours.empty()) {
-      converter.refuse("metric_for_best_model", "expected eval_loss, perplexity, token_accuracy or ece.");
-    } else {
-      converter.set("metric_for_best_model", "metric_for_best_model", ours);
-    }
-  }
-  const auto needs_data = [&](const std::string& key, const std::string& ours) {
-    const Value* value = key.empty() ? nullptr : converter.find(key);
-    if (!value) return;
-    if (value->is_scalar() && parse_bool(value->text) == false) {
-      converter.drop(key, "false asks for what is done anyway");
-    } else if (has_data) {
-      converter.keep(key, ours);
-    } else {
-      converter.refuse(key, "needs evaluation data. Name it: eval_datasets, or val_set_size.");
-    }
-  };
-  needs_data("load_best_model_at_end", "load_best_model_at_end");
-  needs_data(patience_key, "early_stopping_patience");
-}
-
-void convert_reporting(Converter& converter) {
-  const Value* value = converter.find("report_to");
-  if (!value) {
-    converter.set_default("report_to", list_value({}));
-    return;
-  }
-  bool has_tensorboard = false, has_other = false;
-  for (const auto& item : value->is_list() ? value->items : std::vector<Value>{*value}) {
-    const std::string word = lower_case(item.text);
-    has_tensorboard |= word == "tensorboard" || word == "all";
-    has_other |= word != "tensorboard" && word != "none" && !word.empty();
-  }
-  Value ours = list_value({});
-  if (has_tensorboard || has_other) ours.items.push_back(text_value("tensorboard"));
-  converter.set("report_to", "report_to", ours);
-  if (has_other) {
-    converter.note("report_to", "a run never touches the network; `wandb sync OUTPUT_DIR/tensorboard` uploads the curves");
-  }
-}
-
-void convert_resuming(Converter& converter) {
-  const std::string word = converter.text("resume_from_checkpoint");
-  if (word.empty()) return;
-  const auto is_on = parse_bool(word);
-  if (is_on) {
-    converter.set("resume_from_checkpoint", "resume_from_checkpoint", *is_on ? "auto" : "none");
-  } else {
-    converter.keep("resume_from_checkpoint", "resume_from_checkpoint");
   }
 }
 
@@ -373,50 +252,6 @@ void convert_model(Converter& converter, const std::string& key, const std::stri
   }
   converter.keep(key, "model");
   if (!revision.empty()) converter.drop(revision_key, "main asks for what is done anyway");
-}
-
-void convert_trainer(Converter& converter, double learning_rate, int logging_steps, bool has_evaluation_data) {
-  converter.set_default("learning_rate", number_value(learning_rate));
-  convert_optimizer(converter, "optim");
-  convert_schedule(converter, "lr_scheduler_type", "linear");
-  convert_warmup(converter);
-  if (!converter.is_set("warmup_ratio")) converter.set_default("warmup_steps", "0");
-  convert_max_steps(converter);
-  if (!converter.find("per_device_train_batch_size")) converter.set_default("micro_batch_size", "8");
-  if (!converter.find("gradient_accumulation_steps")) converter.set_default("gradient_accumulation_steps", "1");
-  convert_recomputation(converter, "gradient_checkpointing");
-  convert_deepspeed(converter);
-  convert_saving(converter);
-  convert_evaluation(converter, logging_steps, has_evaluation_data);
-  convert_best_model(converter, "", has_evaluation_data);
-  convert_reporting(converter);
-  convert_resuming(converter);
-  const auto logging = converter.number("logging_steps");
-  if (logging && *logging < 1) {
-    converter.drop("logging_steps", "a share of the run; every step is logged");
-  } else {
-    converter.keep("logging_steps", "logging_steps");
-    converter.set_default("logging_steps", integer_value(logging_steps));
-  }
-  if (converter.find("data_seed")) {
-    if (converter.text("data_seed") == converter.text_or("seed", "42")) {
-      converter.drop("data_seed", "seed decides about the data too");
-    } else {
-      converter.refuse("data_seed", "One seed decides about data and adapter. Set seed.");
-    }
-  }
-  for (const char* key : {"use_cpu", "no_cuda"}) {
-    if (converter.is_true(key)) converter.set(key, "device", "cpu");
-  }
-  const std::string sampling = converter.text("train_sampling_strategy");
-  if (sampling == "random") converter.drop("train_sampling_strategy", "random asks for what is done anyway");
-  if (sampling == "sequential") converter.set("train_sampling_strategy", "shuffle", "false");
-  if (sampling != "random" && sampling != "sequential" && !sampling.empty()) {
-    converter.refuse("train_sampling_strategy", "Rows of like length are not grouped. Use packing, which wastes no padding either.");
-  }
-  if (converter.find("per_device_eval_batch_size")) {
-    converter.keep("per_device_eval_batch_size", "eval_micro_batch_size");
-  }
 }
 
 }  // namespace lora_train

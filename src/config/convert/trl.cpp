@@ -2,6 +2,7 @@
 
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
+#include "run_keys.h"
 #include "source_data.h"
 #include "training_keys.h"
 
@@ -10,15 +11,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kAdapterKeys[] = {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "use_rslora", "use_dora", "lora_modules_to_save",
-                                        "lora_target_parameters", "lora_task_type"};
+constexpr const char* kTrlAdapterKeys[] = {
+    "lora_r",   "lora_alpha",           "lora_dropout",           "lora_target_modules", "use_rslora",
+    "use_dora", "lora_modules_to_save", "lora_target_parameters", "lora_task_type"};
 
-void convert_adapter(Converter& converter) {
+void convert_trl_adapter(Converter& converter) {
   if (!converter.is_true("use_peft")) {
-    for (const char* key : kAdapterKeys) {
+    for (const char* key : kTrlAdapterKeys) {
       if (converter.find(key)) converter.drop(key, "says nothing without use_peft: true");
     }
-    converter.find("use_peft") ? converter.set("use_peft", "adapter", "none") : converter.set_default("adapter", "none");
+    converter.find("use_peft") ? converter.set("use_peft", "adapter", "none")
+                               : converter.set_default("adapter", "none");
     return;
   }
   converter.set("use_peft", "adapter", "lora");
@@ -31,7 +34,7 @@ void convert_adapter(Converter& converter) {
   }
 }
 
-void convert_base_precision(Converter& converter) {
+void convert_trl_base_precision(Converter& converter) {
   convert_quantization(converter);
   if (converter.is_true("load_in_4bit")) {
     converter.keep("use_bnb_nested_quant", "double_quant");
@@ -54,7 +57,7 @@ void convert_base_precision(Converter& converter) {
 }
 
 /// What the data are, as far as the file and the disk tell.
-struct Data {
+struct TrlData {
   std::vector<DataEntry> train, test;
   bool has_files = false;  ///< `train` was found on the disk
 };
@@ -66,9 +69,10 @@ std::string path_of_split(const std::string& dataset, const std::string& split) 
   return split_path(dataset, split).value_or(dataset);
 }
 
-void add_named_dataset(Converter& converter, Data& data) {
+void add_trl_named_dataset(Converter& converter, TrlData& data) {
   const std::string name = converter.text("dataset_name");
-  const std::string train = converter.text_or("dataset_train_split", "train"), test = converter.text_or("dataset_test_split", "test");
+  const std::string train = converter.text_or("dataset_train_split", "train"),
+                    test = converter.text_or("dataset_test_split", "test");
   std::error_code code;
   const bool is_folder = fs::is_directory(name, code);
   data.has_files = is_folder;
@@ -88,15 +92,16 @@ void add_named_dataset(Converter& converter, Data& data) {
     if (test_path) {
       converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
     } else {
-      converter.drop("dataset_test_split", evaluates ? "only the files of the dataset tell: name that split's as eval_datasets"
-                                                     : "nothing is evaluated with eval_strategy: no");
+      converter.drop("dataset_test_split",
+                     evaluates ? "only the files of the dataset tell: name that split's as eval_datasets"
+                               : "nothing is evaluated with eval_strategy: no");
     }
   } else if (test_path) {
     converter.set_default("eval_datasets", to_value(data.test), "the split test, which TRL evaluates");
   }
 }
 
-void add_mixture(Converter& converter, Data& data) {
+void add_trl_mixture(Converter& converter, TrlData& data) {
   const Value* list = converter.find("datasets");
   const std::vector<Value> items = list->is_list() ? list->items : std::vector<Value>{};
   if (items.empty()) converter.refuse("datasets", "expected a list of maps with path.");
@@ -113,8 +118,11 @@ void add_mixture(Converter& converter, Data& data) {
     }
     const std::string place = "datasets[" + std::to_string(i) + "].";
     for (const auto& [name, value] : items[i].members) {
-      const bool is_idle = value.is_null() || name == "path" || name == "data_files" || name == "columns" || (name == "split" && value.text == "train");
-      if (!is_idle) converter.refuse(place + name, "Name the files themselves as data_files; `weight` gives a dataset another share.");
+      const bool is_idle = value.is_null() || name == "path" || name == "data_files" || name == "columns" ||
+                           (name == "split" && value.text == "train");
+      if (!is_idle)
+        converter.refuse(place + name,
+                         "Name the files themselves as data_files; `weight` gives a dataset another share.");
     }
     for (const auto& path : paths) data.train.push_back({path, "", {}});
   }
@@ -125,12 +133,12 @@ void add_mixture(Converter& converter, Data& data) {
 }
 
 /// Keys of the first row; empty if no file is there.
-std::vector<std::string> row_keys(const Data& data) {
+std::vector<std::string> row_keys(const TrlData& data) {
   return data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
 }
 
 // TRL trains whole chats unless it is told otherwise, and the completion of rows that have one.
-void convert_loss(Converter& converter, const std::vector<std::string>& keys) {
+void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys) {
   if (converter.is_true("assistant_only_loss")) {
     converter.set("assistant_only_loss", "loss_on", "assistant");
   } else if (converter.find("assistant_only_loss")) {
@@ -140,7 +148,8 @@ void convert_loss(Converter& converter, const std::vector<std::string>& keys) {
     if (converter.is_set("loss_on")) {
       converter.share("completion_only_loss", "loss_on");
     } else {
-      converter.set("completion_only_loss", "loss_on", converter.is_true("completion_only_loss") ? "completion" : "all");
+      converter.set("completion_only_loss", "loss_on",
+                    converter.is_true("completion_only_loss") ? "completion" : "all");
     }
   }
   if (converter.is_set("loss_on")) return;
@@ -150,12 +159,14 @@ void convert_loss(Converter& converter, const std::vector<std::string>& keys) {
   } else {
     converter.set_default("loss_on", "all", "TRL trains all tokens of chats and texts; assistant trains only answers");
     if (keys.empty()) {
-      converter.note("loss_on", "all is right for rows with messages or text; rows with prompt and completion need loss_on: completion");
+      converter.note(
+          "loss_on",
+          "all is right for rows with messages or text; rows with prompt and completion need loss_on: completion");
     }
   }
 }
 
-void convert_text_column(Converter& converter, Data& data) {
+void convert_trl_text_column(Converter& converter, TrlData& data) {
   const std::string column = converter.text("dataset_text_field");
   if (column.empty()) return;
   if (column == "text") {
@@ -170,16 +181,18 @@ void convert_text_column(Converter& converter, Data& data) {
   if (converter.is_set("eval_datasets")) converter.set("dataset_text_field", "eval_datasets", to_value(data.test));
 }
 
-void convert_length(Converter& converter) {
+void convert_trl_length(Converter& converter) {
   const std::string key = converter.has("max_length") ? "max_length" : "max_seq_length";
   if (converter.has(key) && !converter.find(key)) {
     converter.set(key, "max_seq_len", "auto");
   } else {
     converter.keep(key, "max_seq_len");
     converter.set_default("max_seq_len", "1024");
-    if (converter.text_or("truncation_mode", "keep_start") == "keep_start") converter.set_default("overlength", "truncate");
+    if (converter.text_or("truncation_mode", "keep_start") == "keep_start")
+      converter.set_default("overlength", "truncate");
   }
-  if (key == "max_length" && converter.find("max_seq_length")) converter.drop("max_seq_length", "says nothing beside max_length");
+  if (key == "max_length" && converter.find("max_seq_length"))
+    converter.drop("max_seq_length", "says nothing beside max_length");
   const std::string mode = converter.text("truncation_mode");
   if (mode == "keep_start") {
     converter.set("truncation_mode", "overlength", "truncate");
@@ -190,7 +203,8 @@ void convert_length(Converter& converter) {
   if (strategy == "bfd") converter.drop("packing_strategy", "rows are filled by lora-train's own packing");
   if (!strategy.empty() && strategy != "bfd") {
     if (converter.is_true("packing")) {
-      converter.refuse("packing_strategy", "Documents stay whole in a packed row. Remove it, or cut the texts beforehand.");
+      converter.refuse("packing_strategy",
+                       "Documents stay whole in a packed row. Remove it, or cut the texts beforehand.");
     } else {
       converter.drop("packing_strategy", "says nothing without packing");
     }
@@ -198,7 +212,7 @@ void convert_length(Converter& converter) {
   if (!converter.find("packing")) converter.set_default("packing", "false");
 }
 
-void convert_end_token(Converter& converter, const std::vector<std::string>& keys) {
+void convert_trl_end_token(Converter& converter, const std::vector<std::string>& keys) {
   if (!converter.find("eos_token")) return;
   if (std::ranges::count(keys, "messages") > 0 || converter.is_true("assistant_only_loss")) {
     converter.drop("eos_token", "the template ends the turns of a chat");
@@ -207,11 +221,11 @@ void convert_end_token(Converter& converter, const std::vector<std::string>& key
   }
 }
 
-void convert_model_arguments(Converter& converter) {
+void convert_trl_model_arguments(Converter& converter) {
   const Value* arguments = converter.find("model_init_kwargs");
   if (!arguments) return;
-  if (arguments->is_map() && has_only(*arguments, {"attn_implementation", "use_cache", "device_map", "trust_remote_code",
-                                                   "low_cpu_mem_usage", "dtype", "torch_dtype"})) {
+  if (arguments->is_map() && has_only(*arguments, {"attn_implementation", "use_cache", "device_map",
+                                                   "trust_remote_code", "low_cpu_mem_usage", "dtype", "torch_dtype"})) {
     converter.drop("model_init_kwargs", "the model is read by lora-train's own loader");
   } else {
     converter.refuse("model_init_kwargs", "The model is that of its folder. Change its config.json instead.");
@@ -222,20 +236,20 @@ void convert_model_arguments(Converter& converter) {
 
 void convert_trl(Converter& converter) {
   convert_model(converter, "model_name_or_path", "model_revision");
-  convert_adapter(converter);
-  convert_base_precision(converter);
-  convert_model_arguments(converter);
-  Data data;
+  convert_trl_adapter(converter);
+  convert_trl_base_precision(converter);
+  convert_trl_model_arguments(converter);
+  TrlData data;
   if (converter.find("datasets")) {
-    add_mixture(converter, data);
+    add_trl_mixture(converter, data);
   } else if (converter.find("dataset_name")) {
-    add_named_dataset(converter, data);
+    add_trl_named_dataset(converter, data);
   }
-  convert_text_column(converter, data);
+  convert_trl_text_column(converter, data);
   const auto keys = row_keys(data);
-  convert_loss(converter, keys);
-  convert_end_token(converter, keys);
-  convert_length(converter);
+  convert_trl_loss(converter, keys);
+  convert_trl_end_token(converter, keys);
+  convert_trl_length(converter);
   if (converter.find("test_split_size")) converter.keep("test_split_size", "val_set_size");
   const bool has_eval_data = converter.find("test_split_size") || converter.is_set("eval_datasets");
   convert_trainer(converter, 2e-5, 10, has_eval_data);

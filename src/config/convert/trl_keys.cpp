@@ -5,26 +5,46 @@ namespace lora_train {
 
 namespace {
 
-ToolKeys own_keys() {
+ToolKeys own_trl_keys() {
   ToolKeys keys;
-  keys.same = {{"chat_template_path", "chat_template"}, {"packing", "packing"}, {"lora_r", "lora_r"},
-               {"lora_alpha", "lora_alpha"},            {"lora_dropout", "lora_dropout"}};
-  keys.converted = {"model_name_or_path", "model_revision",       "dtype",
-                    "torch_dtype",        "use_peft",             "lora_target_modules",
-                    "use_rslora",         "use_dora",             "load_in_4bit",
-                    "load_in_8bit",       "use_bnb_nested_quant", "dataset_name",
-                    "dataset_train_split", "dataset_test_split",  "datasets",
-                    "test_split_size",    "dataset_text_field",   "max_length",
-                    "max_seq_length",     "truncation_mode",      "packing_strategy",
-                    "completion_only_loss", "assistant_only_loss", "loss_type",
-                    "activation_offloading", "eos_token",         "model_init_kwargs"};
+  keys.same = {{"chat_template_path", "chat_template"},
+               {"packing", "packing"},
+               {"lora_r", "lora_r"},
+               {"lora_alpha", "lora_alpha"},
+               {"lora_dropout", "lora_dropout"}};
+  keys.converted = {"model_name_or_path",
+                    "model_revision",
+                    "dtype",
+                    "torch_dtype",
+                    "use_peft",
+                    "lora_target_modules",
+                    "use_rslora",
+                    "use_dora",
+                    "load_in_4bit",
+                    "load_in_8bit",
+                    "use_bnb_nested_quant",
+                    "dataset_name",
+                    "dataset_train_split",
+                    "dataset_test_split",
+                    "datasets",
+                    "test_split_size",
+                    "dataset_text_field",
+                    "max_length",
+                    "max_seq_length",
+                    "truncation_mode",
+                    "packing_strategy",
+                    "completion_only_loss",
+                    "assistant_only_loss",
+                    "loss_type",
+                    "activation_offloading",
+                    "eos_token",
+                    "model_init_kwargs"};
   keys.idle = {
       {"attention is chosen for the device; the numbers agree", {"attn_implementation"}},
       {"padding is never computed", {"pad_token", "pad_to_multiple_of", "padding_free"}},
       {"evaluation gives the same numbers packed or not", {"eval_packing"}},
       {"documents are shuffled in every epoch", {"shuffle_dataset"}},
-      {"rows are tokenised once and read from the token cache",
-       {"dataset_num_proc", "dataset_streaming", "streaming"}},
+      {"rows are tokenised once and read from the token cache", {"dataset_num_proc", "dataset_streaming", "streaming"}},
       {"code from a model folder is never run", {"trust_remote_code"}},
       {"mixture-of-experts models are not supported", {"router_aux_loss_coef"}},
       {"it is the storage of bitsandbytes", {"bnb_4bit_quant_storage"}},
@@ -46,7 +66,7 @@ ToolKeys own_keys() {
 }  // namespace
 
 const ToolKeys& trl_keys() {
-  static const ToolKeys keys = joined(trainer_keys(), own_keys());
+  static const ToolKeys keys = joined(trainer_keys(), own_trl_keys());
   return keys;
 }
 

@@ -75,7 +75,7 @@ class Builder : public YAML::EventHandler {
     std::string key;
     Place key_place;
     bool has_key = false;
-    bool merges = false;     ///< the value to come is that of a plain `<<`
+    bool merges = false;       ///< the value to come is that of a plain `<<`
     std::vector<Value> bases;  ///< what `<<` named, the one that wins first
   };
 

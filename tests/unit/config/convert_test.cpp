@@ -83,8 +83,8 @@ TEST(Convert, ADefaultThatIsSpelledOutChangesNothing) {
   const Converted files;
   const std::set<std::string> said = {"use_peft", "finetuning_type"};  // by the base
   // Threads, recomputation, and names for the same update.
-  const std::set<std::string> same_numbers = {"dataloader_num_workers", "gradient_checkpointing", "per_device_eval_batch_size",
-                                              "optim", "optimizer"};
+  const std::set<std::string> same_numbers = {"dataloader_num_workers", "gradient_checkpointing",
+                                              "per_device_eval_batch_size", "optim", "optimizer"};
   for (const ForeignTool tool : kTools) {
     const std::string silent = files.profile(files.of(kBase.at(tool), tool));
     std::size_t num_tried = 0;
@@ -145,8 +145,10 @@ TEST(Convert, AsksWhichToolWhereTheKeysDoNotTell) {
     }
     return std::string();
   };
-  EXPECT_NE(error("learning_rate: 1e-4\n").find("--from axolotl, --from llamafactory or --from trl"), std::string::npos);
-  EXPECT_NE(error("use_peft: true\nlora_rank: 8\n").find("has keys of LLaMA-Factory 0.9.5 (lora_rank) and of TRL 1.16.0 (use_peft)"),
+  EXPECT_NE(error("learning_rate: 1e-4\n").find("--from axolotl, --from llamafactory or --from trl"),
+            std::string::npos);
+  EXPECT_NE(error("use_peft: true\nlora_rank: 8\n")
+                .find("has keys of LLaMA-Factory 0.9.5 (lora_rank) and of TRL 1.16.0 (use_peft)"),
             std::string::npos);
   EXPECT_NE(error("model: m\ndatasets: [{path: d}]\n").find("is a profile of lora-train already"), std::string::npos);
   EXPECT_NE(error("- 1\n").find("is no map"), std::string::npos);
@@ -208,7 +210,8 @@ TEST(Convert, CountsTheRowsOfAFile) {
 TEST(Convert, LimitsOfRowsAreRefusedUnlessTheFileIsShorter) {
   const Converted files;
   files.write("data/dataset_info.json", "{\"d\": {\"file_name\": \"d.jsonl\"}}");
-  files.write("data/d.jsonl", "{\"instruction\": \"a\", \"output\": \"b\"}\n{\"instruction\": \"a\", \"output\": \"b\"}\n");
+  files.write("data/d.jsonl",
+              "{\"instruction\": \"a\", \"output\": \"b\"}\n{\"instruction\": \"a\", \"output\": \"b\"}\n");
   const auto conversion = [&](const std::string& more) {
     return files.of("finetuning_type: lora\ndataset: d\ndataset_dir: data\n" + more);
   };
@@ -219,7 +222,8 @@ TEST(Convert, LimitsOfRowsAreRefusedUnlessTheFileIsShorter) {
 
 TEST(Convert, OtherToolsKeysInAProfileAreNotedOrRefusedWithTheirReason) {
   const ProfileText files;
-  const LoadedProfile loaded = files.load("pad_to_sequence_len: true\nlora_mlp_kernel: true\nplot_loss: true\nx-shared: {a: 1}\n");
+  const LoadedProfile loaded =
+      files.load("pad_to_sequence_len: true\nlora_mlp_kernel: true\nplot_loss: true\nx-shared: {a: 1}\n");
   EXPECT_EQ(loaded.notes.size(), 4u);
   EXPECT_NE(files.error("neftune_noise_alpha: 5\n").find("Noise on embeddings is not supported"), std::string::npos);
   EXPECT_NE(files.error("pad_to_sequenc_len: true\n").find("unknown key"), std::string::npos);
