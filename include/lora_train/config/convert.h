@@ -56,6 +56,8 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
 /// All keys of a tool that are known here, sorted.
 const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
 
+/// Whether one of the tools has a key of this name, and lora-train has none.
+bool is_foreign_key(const std::string& name);
 /// Why a key of another tool has no effect, where all tools that have it agree and no key of ours has its name.
 std::optional<std::string> idle_foreign_key(const std::string& name);
 /// Why a key of another tool is refused, likewise.

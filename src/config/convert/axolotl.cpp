@@ -50,7 +50,10 @@ void convert_axolotl_adapter(Converter& converter) {
   } else if (converter.find("lora_target_linear")) {
     converter.drop("lora_target_linear", "false leaves it to lora_target_modules");
   }
-  default_targets(converter);
+  if (!converter.find("lora_target_modules") && !converter.is_true("lora_target_linear")) {
+    converter.note("adapter",
+                   "names no linears, which Axolotl refuses; here all get one (lora_target_modules: all-linear)");
+  }
 }
 
 void convert_axolotl_special_tokens(Converter& converter) {

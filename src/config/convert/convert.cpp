@@ -103,6 +103,11 @@ const std::vector<std::string>& foreign_keys_of(ForeignTool tool) {
   return all[static_cast<std::size_t>(tool)];
 }
 
+bool is_foreign_key(const std::string& name) {
+  return !is_ours(name) &&
+         std::ranges::any_of(kTools, [&](ForeignTool tool) { return has_key(foreign_keys_of(tool), name); });
+}
+
 std::optional<std::string> idle_foreign_key(const std::string& name) {
   if (is_ours(name)) return std::nullopt;
   std::optional<std::string> reason;
