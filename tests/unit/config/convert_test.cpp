@@ -222,11 +222,16 @@ TEST(Convert, LimitsOfRowsAreRefusedUnlessTheFileIsShorter) {
 
 TEST(Convert, OtherToolsKeysInAProfileAreNotedOrRefusedWithTheirReason) {
   const ProfileText files;
-  const LoadedProfile loaded =
-      files.load("pad_to_sequence_len: true\nlora_mlp_kernel: true\nplot_loss: true\nx-shared: {a: 1}\n");
-  EXPECT_EQ(loaded.notes.size(), 4u);
+  for (const std::string& line :
+       {"pad_to_sequence_len: true", "lora_mlp_kernel: true", "plot_loss: true", "fsdp: full_shard",
+        "push_to_hub: true", "wandb_project: p", "logging_dir: d", "rl:", "x-shared: {a: 1}"}) {
+    EXPECT_EQ(files.load(line + "\n").notes.size(), 1u) << line;
+  }
   EXPECT_NE(files.error("neftune_noise_alpha: 5\n").find("Noise on embeddings is not supported"), std::string::npos);
+  EXPECT_NE(files.error("stage: sft\n").find("lora-train convert FILE makes a profile"), std::string::npos);
   EXPECT_NE(files.error("pad_to_sequenc_len: true\n").find("unknown key"), std::string::npos);
+  EXPECT_EQ(files.error("pad_to_sequenc_len: true\n").find("lora-train convert"), std::string::npos);
+  EXPECT_NE(files.error("x-shared: 1\n").find("unknown key"), std::string::npos);
 }
 
 }  // namespace
