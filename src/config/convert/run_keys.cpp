@@ -135,6 +135,8 @@ void convert_trainer(Converter& converter, double learning_rate, int logging_ste
   convert_warmup(converter);
   if (!converter.is_set("warmup_ratio")) converter.set_default("warmup_steps", "0");
   convert_max_steps(converter);
+  const bool is_unclipped = converter.has("max_grad_norm") && !converter.find("max_grad_norm");
+  if (is_unclipped) converter.set("max_grad_norm", "max_grad_norm", "0");
   if (!converter.find("per_device_train_batch_size")) converter.set_default("micro_batch_size", "8");
   if (!converter.find("gradient_accumulation_steps")) converter.set_default("gradient_accumulation_steps", "1");
   convert_recomputation(converter, "gradient_checkpointing");

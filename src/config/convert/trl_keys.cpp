@@ -40,7 +40,7 @@ ToolKeys own_trl_keys() {
                     "eos_token",
                     "model_init_kwargs"};
   keys.idle = {
-      {"attention is chosen for the device; the numbers agree", {"attn_implementation"}},
+      {"attention is chosen for the device; the numbers agree", {"attn_implementation", "use_liger"}},
       {"padding is never computed", {"pad_token", "pad_to_multiple_of", "padding_free"}},
       {"evaluation gives the same numbers packed or not", {"eval_packing"}},
       {"documents are shuffled in every epoch", {"shuffle_dataset"}},

@@ -40,6 +40,10 @@ std::map<std::string, std::string> by_key(const std::vector<ConvertedKey>& keys)
   return map;
 }
 
+bool has_note(const Conversion& conversion, const std::string& start) {
+  return std::ranges::any_of(conversion.notes, [&](const std::string& note) { return note.starts_with(start); });
+}
+
 /// From the root of the repository, where tests run: the keys of a tool with their defaults (empty = none), as scripts/foreign_keys.py wrote them.
 std::vector<std::pair<std::string, std::string>> schema(ForeignTool tool) {
   const std::string name = names_of(tool).at(static_cast<std::size_t>(tool));
@@ -200,6 +204,45 @@ TEST(Convert, ReadsWarmUpAsStepsOrAsAShare) {
   EXPECT_EQ(renamed("warmup_ratio: 0.2\nwarmup_steps: 0\n").at("warmup_ratio"), "0.2");
 }
 
+// Trainer reads null as a value: no limit.
+TEST(Convert, ANullThatMeansSomethingIsNoSilence) {
+  const Converted files;
+  const auto profile = [&](const std::string& more) {
+    return files.load(files.of(kBase.at(ForeignTool::kTrl) + more).yaml).profile;
+  };
+  EXPECT_EQ(profile("max_grad_norm: null\n").optimizer.max_grad_norm, 0);
+  EXPECT_EQ(profile("").optimizer.max_grad_norm, 1);
+  EXPECT_EQ(profile("max_length: null\n").data.max_seq_len, std::nullopt);
+  EXPECT_EQ(profile("").data.max_seq_len, 1024);
+}
+
+TEST(Convert, ADeepSpeedFileIsRefusedWhereItDecidesAboutTheTraining) {
+  const Converted files;
+  files.write(
+      "plain.json",
+      "{\"zero_optimization\": {\"stage\": 3}, \"gradient_clipping\": \"auto\", \"fp16\": {\"enabled\": false}}");
+  files.write("clips.json", "{\"gradient_clipping\": 0.5}");
+  for (const ForeignTool tool : kTools) {
+    const auto conversion = [&](const std::string& value) {
+      return files.of(kBase.at(tool) + "deepspeed: " + value + "\n", tool);
+    };
+    EXPECT_TRUE(by_key(conversion("plain.json").dropped).contains("deepspeed"));
+    EXPECT_FALSE(has_note(conversion("plain.json"), "deepspeed: was not found"));
+    EXPECT_NE(by_key(conversion("clips.json").refused).at("deepspeed").find("gradient_clipping"), std::string::npos);
+    EXPECT_NE(by_key(conversion("{optimizer: {type: Lion}}").refused).at("deepspeed").find("optimizer"),
+              std::string::npos);
+    EXPECT_TRUE(has_note(conversion("missing.json"), "deepspeed: was not found"));
+  }
+}
+
+TEST(Convert, AnAdapterToStartFromBringsItsShape) {
+  const Converted files;
+  const Conversion conversion = files.of("finetuning_type: lora\nlora_rank: 8\nadapter_name_or_path: saves/first\n");
+  EXPECT_EQ(by_key(conversion.renamed).at("adapter_name_or_path"), "init_adapter: saves/first");
+  EXPECT_TRUE(by_key(conversion.dropped).contains("lora_rank"));
+  EXPECT_FALSE(files.load(conversion.yaml).profile.is_given("lora_r"));
+}
+
 TEST(Convert, CountsTheRowsOfAFile) {
   const Converted files;
   EXPECT_EQ(count_rows(files.write("a.jsonl", "{\"a\": 1}\n\n{\"b\": \"}{\"}\n")), 2u);
@@ -222,10 +265,9 @@ TEST(Convert, LimitsOfRowsAreRefusedUnlessTheFileIsShorter) {
 
 TEST(Convert, OtherToolsKeysInAProfileAreNotedOrRefusedWithTheirReason) {
   const ProfileText files;
-  for (const std::string& line :
-       {"pad_to_sequence_len: true", "lora_mlp_kernel: true", "plot_loss: true", "fsdp: full_shard",
-        "push_to_hub: true", "wandb_project: p", "logging_dir: d", "rl:", "x-shared: {a: 1}"}) {
-    EXPECT_EQ(files.load(line + "\n").notes.size(), 1u) << line;
+  for (const char* line : {"pad_to_sequence_len: true", "lora_mlp_kernel: true", "plot_loss: true", "fsdp: full_shard",
+                           "push_to_hub: true", "wandb_project: p", "logging_dir: d", "rl:", "x-shared: {a: 1}"}) {
+    EXPECT_EQ(files.load(line + std::string("\n")).notes.size(), 1u) << line;
   }
   EXPECT_NE(files.error("neftune_noise_alpha: 5\n").find("Noise on embeddings is not supported"), std::string::npos);
   EXPECT_NE(files.error("stage: sft\n").find("lora-train convert FILE makes a profile"), std::string::npos);
