@@ -63,6 +63,7 @@ TEST(ParseYaml, MergeKeysAddWhatTheMapDoesNotSay) {
       {"p", 0});
   EXPECT_EQ(to_flow_yaml(*map.find("one")), "{a: \"5\", b: \"2\"}");
   EXPECT_EQ(to_flow_yaml(*map.find("both")), "{d: \"6\", b: \"3\", c: \"4\", a: \"1\"}");
+  ASSERT_NE(map.find("both")->find("c"), nullptr);
   EXPECT_EQ(map.find("both")->find("c")->place.line, 4);
   EXPECT_EQ(map.find("one")->find("b")->place.line, 1);
   EXPECT_EQ(map.find("chain")->members.size(), 3u);
@@ -70,6 +71,7 @@ TEST(ParseYaml, MergeKeysAddWhatTheMapDoesNotSay) {
 
 TEST(ParseYaml, AMergeKeyMayStandAtTheTop) {
   const Value map = parse_yaml("x-base: &base {seed: 1, lora_r: 8}\n<<: *base\nlora_r: 4\n", {"p", 0});
+  ASSERT_NE(map.find("seed"), nullptr);
   EXPECT_EQ(map.find("seed")->text, "1");
   EXPECT_EQ(map.find("lora_r")->text, "4");
   EXPECT_EQ(map.find("<<"), nullptr);
