@@ -31,7 +31,7 @@ struct WrittenDefault {
 };
 
 /// Every key of the source stands in exactly one of kept, renamed, dropped and refused, in the order of the file. A key inside
-/// `datasets` has a line of its own only where it is dropped or refused; the others are in what became of `datasets`.
+/// `datasets` stands there only where it is refused; the others are in what became of `datasets`, or noted.
 struct Conversion {
   ForeignTool tool = ForeignTool::kAxolotl;
   std::string recognised_by;  ///< keys that only this tool has; empty where the caller named the tool

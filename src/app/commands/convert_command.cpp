@@ -43,7 +43,7 @@ std::string table(const Conversion& conversion, const std::string& file) {
   for (const auto& [key, value, reason] : conversion.defaults)
     defaults.push_back({key, value + "   (" + reason + ")", {}});
   text += section("written out, because the default here is another", defaults);
-  if (!conversion.notes.empty()) text += "differences\n";
+  if (!conversion.notes.empty()) text += "notes\n";
   for (const auto& note : conversion.notes) text += "  " + note + "\n";
   text.pop_back();  // the log ends the line
   return visible_text(text);

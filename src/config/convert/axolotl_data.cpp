@@ -61,7 +61,9 @@ class EntryConverter {
     return value && value->is_scalar() ? value->text : otherwise;
   }
   void refuse(const std::string& name, const std::string& advice) { converter_.refuse(prefix_ + name, advice); }
-  void drop(const std::string& name, const std::string& reason) { converter_.drop(prefix_ + name, reason); }
+  void drop(const std::string& name, const std::string& reason) {
+    converter_.note(prefix_ + name, "dropped: " + reason);
+  }
 
   std::vector<std::string> paths(const std::string& path) {
     const std::string split = text("split", "train");
@@ -166,9 +168,8 @@ class EntryConverter {
   /// The keys that say how a chat is trained, and those that no one reads.
   void decide_others() {
     for (const auto& [name, value] : source_.members) {
-      if (value.is_null()) {
-        drop(name, "has no value");
-      } else if (std::ranges::count(kIdleEntryKeys, name) > 0) {
+      if (value.is_null()) continue;
+      if (std::ranges::count(kIdleEntryKeys, name) > 0) {
         drop(name, "the rows themselves say it");
       } else if (!decide_training(name, value) && std::ranges::count(kConvertedEntryKeys, name) == 0) {
         refuse(name, advice_for(name));

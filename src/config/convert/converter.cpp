@@ -95,10 +95,7 @@ void Converter::share(const std::string& name, const std::string& ours) {
 }
 
 void Converter::drop(const std::string& name, const std::string& reason) {
-  if (!fates_.contains(name)) {
-    fates_[name] = {Part::kDropped, reason, {}};
-    if (name.find('[') != std::string::npos) inner_.push_back(name);
-  }
+  if (!fates_.contains(name)) fates_[name] = {Part::kDropped, reason, {}};
 }
 
 void Converter::refuse(const std::string& name, const std::string& advice) {
