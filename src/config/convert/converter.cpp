@@ -33,6 +33,14 @@ std::string short_text(const Value& value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
+// Whether two values say the same, in whatever spelling: 2e-4 and 0.0002, True and true.
+bool are_equal(const Value& a, const Value& b) {
+  if (!a.is_scalar() || !b.is_scalar()) return to_flow_yaml(a) == to_flow_yaml(b);
+  const auto number = parse_number(a.text);
+  const auto word = parse_bool(a.text);
+  return a.text == b.text || (number && number == parse_number(b.text)) || (word && word == parse_bool(b.text));
+}
+
 std::string as_always(const Value& value) { return short_text(value) + " asks for what is done anyway"; }
 
 std::string error_of(const Mistakes& mistakes) {
@@ -90,7 +98,7 @@ void Converter::keep(const std::string& name, const std::string& ours) {
 void Converter::share(const std::string& name, const std::string& ours) {
   Fate& fate = fates_[name];
   if (fate.part == Part::kRefused) return;
-  fate.part = Part::kRenamed;
+  fate.part = Part::kTaken;
   if (std::ranges::find(fate.ours, ours) == fate.ours.end()) fate.ours.push_back(ours);
 }
 
@@ -210,6 +218,38 @@ void Converter::write_defaults(Conversion& conversion) {
   }
 }
 
+void Converter::write_profile(Conversion& conversion) {
+  Value map;
+  map.kind = Value::Kind::kMap;
+  conversion.yaml = conversion_header(file_, tool_) + "\n";
+  for (const auto& group : field_groups()) {
+    for (const auto& field : group.fields) {
+      const auto found = profile_.find(field.name);
+      if (found == profile_.end()) continue;
+      const std::string& origin = origin_[field.name];
+      conversion.yaml += yaml_entry(field.name, found->second, origin == field.name ? "" : origin);
+      map.members.push_back({field.name, found->second});
+    }
+  }
+  conversion.json = to_json_text(map);
+}
+
+void Converter::list_key(const std::string& name, Conversion& conversion) const {
+  const Fate& fate = fates_.at(name);
+  const Place place = place_of(name);
+  if (fate.part == Part::kDropped) conversion.dropped.push_back({name, fate.reason, place});
+  if (fate.part == Part::kRefused) conversion.refused.push_back({name, fate.reason, place});
+  if (fate.part != Part::kTaken) return;
+  const auto same = profile_.find(name);
+  const bool is_kept =
+      fate.ours == std::vector{name} && same != profile_.end() && are_equal(*source_.find(name), same->second);
+  if (is_kept) {
+    conversion.kept.push_back({name, to_flow_yaml(same->second), place});
+  } else {
+    conversion.renamed.push_back({name, lines_of(fate), place});
+  }
+}
+
 Conversion Converter::finish() {
   for (const auto& [name, value] : source_.members) {
     if (!fates_.contains(name)) decide_by_table(name, value);
@@ -219,44 +259,11 @@ Conversion Converter::finish() {
   conversion.tool = tool_;
   conversion.notes = notes_;
   write_defaults(conversion);
-
-  Value map;
-  map.kind = Value::Kind::kMap;
-  conversion.yaml = conversion_header(file_, tool_) + "\n";
-  for (const auto& field_group : field_groups()) {
-    for (const auto& field : field_group.fields) {
-      const auto found = profile_.find(field.name);
-      if (found == profile_.end()) continue;
-      const std::string& origin = origin_[field.name];
-      conversion.yaml += yaml_entry(field.name, found->second, origin == field.name ? "" : origin);
-      map.members.push_back({field.name, found->second});
-    }
-  }
-  conversion.json = to_json_text(map);
-
-  const auto add = [&](const std::string& name) {
-    const Fate& fate = fates_.at(name);
-    const Place place = place_of(name);
-    if (fate.part == Part::kDropped) conversion.dropped.push_back({name, fate.reason, place});
-    if (fate.part == Part::kRefused) conversion.refused.push_back({name, fate.reason, place});
-    if (fate.part != Part::kKept && fate.part != Part::kRenamed) return;
-    const Value* value = source_.find(name);
-    const auto same = profile_.find(name);
-    const bool is_kept =
-        fate.ours.size() == 1 && fate.ours.front() == name && same != profile_.end() &&
-        (value->is_scalar() ? same->second.text == value->text ||
-                                  parse_number(value->text).value_or(-1) == parse_number(same->second.text).value_or(-2)
-                            : to_flow_yaml(same->second) == to_flow_yaml(*value));
-    if (is_kept) {
-      conversion.kept.push_back({name, to_flow_yaml(same->second), place});
-    } else {
-      conversion.renamed.push_back({name, lines_of(fate), place});
-    }
-  };
+  write_profile(conversion);
   for (const auto& [name, value] : source_.members) {
-    add(name);
+    list_key(name, conversion);
     for (const auto& inner : inner_) {
-      if (inner.starts_with(name + "[")) add(inner);
+      if (inner.starts_with(name + "[")) list_key(inner, conversion);
     }
   }
   return conversion;

@@ -49,9 +49,9 @@ class Converter {
   Conversion finish();
 
  private:
-  enum class Part { kKept, kRenamed, kDropped, kRefused };
+  enum class Part { kTaken, kDropped, kRefused };
   struct Fate {
-    Part part = Part::kKept;
+    Part part = Part::kTaken;
     std::string reason;
     std::vector<std::string> ours;
   };
@@ -59,6 +59,8 @@ class Converter {
   void decide_by_table(const std::string& name, const Value& value);
   void read_values();
   void write_defaults(Conversion& conversion);
+  void write_profile(Conversion& conversion);
+  void list_key(const std::string& name, Conversion& conversion) const;
   std::string lines_of(const Fate& fate) const;
   Place place_of(const std::string& name) const;
 
