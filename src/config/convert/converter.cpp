@@ -111,6 +111,11 @@ void Converter::refuse(const std::string& name, const std::string& advice) {
   fates_[name] = {Part::kRefused, advice, {}};
 }
 
+bool Converter::is_set_to(const std::string& ours, const std::string& text) const {
+  const auto found = profile_.find(ours);
+  return found != profile_.end() && found->second.is_scalar() && found->second.text == text;
+}
+
 bool Converter::is_refused(const std::string& name) const {
   const auto found = fates_.find(name);
   return found != fates_.end() && found->second.part == Part::kRefused;

@@ -43,6 +43,8 @@ class Converter {
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
   bool is_set(const std::string& ours) const { return profile_.contains(ours); }
+  /// Whether `ours` is set to this text.
+  bool is_set_to(const std::string& ours, const std::string& text) const;
   bool is_refused(const std::string& name) const;
 
   /// Decides about the keys that nothing was said of, by the tables, and about values that no key of ours takes.

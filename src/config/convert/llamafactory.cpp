@@ -80,7 +80,9 @@ void convert_factory_stage(Converter& converter) {
 
 void convert_factory_base_precision(Converter& converter) {
   const std::string bits = converter.text("quantization_bit");
-  if (bits == "4" || bits == "8") {
+  if (!bits.empty() && converter.is_set_to("adapter", "none")) {
+    converter.refuse("quantization_bit", "Quantised weights are not trained. Use finetuning_type: lora, or remove it.");
+  } else if (bits == "4" || bits == "8") {
     converter.set("quantization_bit", "base_precision", bits == "4" ? "nf4" : "int8");
     if (bits == "8")
       converter.note("quantization_bit",
@@ -155,7 +157,11 @@ bool convert_factory_data(Converter& converter) {
     }
   }
   const double held_out = converter.number("val_size").value_or(0);
-  if (held_out > 0) converter.keep("val_size", "val_set_size");
+  if (held_out > 0 && converter.find("eval_dataset")) {
+    converter.refuse("val_size", "eval_dataset is there too, which LLaMA-Factory refuses. Keep one.");
+  } else if (held_out > 0) {
+    converter.keep("val_size", "val_set_size");
+  }
   if (converter.find("val_size") && held_out <= 0) converter.drop("val_size", "nothing is held out");
   return held_out > 0 || converter.find("eval_dataset");
 }

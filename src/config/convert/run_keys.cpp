@@ -86,6 +86,8 @@ void convert_best_model(Converter& converter, const std::string& patience_key, b
     if (!value) return;
     if (value->is_scalar() && parse_bool(value->text) == false) {
       converter.drop(key, "false asks for what is done anyway");
+    } else if (ours == "early_stopping_patience" && converter.is_set_to("eval_steps", "off")) {
+      converter.drop(key, "says nothing without evaluations during the run");
     } else if (has_data) {
       converter.keep(key, ours);
     } else {

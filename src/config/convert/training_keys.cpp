@@ -177,6 +177,10 @@ void convert_quantization(Converter& converter) {
       converter.drop(key, "false asks for what is done anyway");
       continue;
     }
+    if (converter.is_set_to("adapter", "none")) {
+      converter.refuse(key, "Quantised weights are not trained. Use an adapter, or remove it.");
+      continue;
+    }
     converter.set(key, "base_precision", ours);
     if (std::string(ours) == "int8") {
       converter.note(key, "only weights are int8 here; bitsandbytes also rounds the activations of its products");

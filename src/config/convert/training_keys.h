@@ -23,7 +23,7 @@ void convert_max_steps(Converter& converter);
 /// the model's own.
 void convert_precision(Converter& converter, const std::string& without);
 
-/// load_in_4bit and load_in_8bit.
+/// load_in_4bit and load_in_8bit, once it is decided whether there is an adapter.
 void convert_quantization(Converter& converter);
 
 /// Module names, "all-linear" or a regex under `key`.

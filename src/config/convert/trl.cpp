@@ -250,8 +250,12 @@ void convert_trl(Converter& converter) {
   convert_trl_loss(converter, keys);
   convert_trl_end_token(converter, keys);
   convert_trl_length(converter);
-  if (converter.find("test_split_size")) converter.keep("test_split_size", "val_set_size");
-  const bool has_eval_data = converter.find("test_split_size") || converter.is_set("eval_datasets");
+  if (converter.find("datasets")) {
+    converter.keep("test_split_size", "val_set_size");
+  } else if (converter.find("test_split_size")) {
+    converter.drop("test_split_size", "says nothing without datasets");
+  }
+  const bool has_eval_data = converter.is_set("val_set_size") || converter.is_set("eval_datasets");
   convert_trainer(converter, 2e-5, 10, has_eval_data);
   if (!converter.find("output_dir")) converter.set_default("output_dir", "trainer_output");
   const std::string loss = converter.text("loss_type");

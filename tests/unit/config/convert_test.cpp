@@ -243,6 +243,19 @@ TEST(Convert, AnAdapterToStartFromBringsItsShape) {
   EXPECT_FALSE(files.load(conversion.yaml).profile.is_given("lora_r"));
 }
 
+TEST(Convert, WhatContradictsItselfDoesNotReachTheProfile) {
+  const Converted files;
+  const Conversion full = files.of("base_model: m\nload_in_4bit: true\n");
+  EXPECT_TRUE(by_key(full.refused).contains("load_in_4bit"));
+  const Conversion bits = files.of("finetuning_type: full\nquantization_bit: 4\n");
+  EXPECT_TRUE(by_key(bits.refused).contains("quantization_bit"));
+  const Conversion patience =
+      files.of(kBase.at(ForeignTool::kAxolotl) + "val_set_size: 0.1\nearly_stopping_patience: 2\n");
+  EXPECT_TRUE(by_key(patience.dropped).contains("early_stopping_patience"));
+  EXPECT_TRUE(by_key(files.of("finetuning_type: lora\nval_size: 0.1\neval_dataset: d\n").refused).contains("val_size"));
+  for (const Conversion* conversion : {&full, &bits, &patience}) EXPECT_EQ(files.error(conversion->yaml), "");
+}
+
 TEST(Convert, CountsTheRowsOfAFile) {
   const Converted files;
   EXPECT_EQ(count_rows(files.write("a.jsonl", "{\"a\": 1}\n\n{\"b\": \"}{\"}\n")), 2u);
