@@ -9,12 +9,14 @@ LORA_TRAIN_WRITE_EXPECTED=1 pytest tests/integration/test_convert.py -k table, t
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conftest import ROOT, lora_train
 
@@ -82,6 +84,23 @@ def train_a_step(file, folder):
 @pytest.mark.parametrize("file", TRAINED)
 def test_the_profile_trains_a_step(file, tmp_path):
     train_a_step(file, tmp_path)
+
+
+@pytest.mark.parametrize("tool", ["axolotl", "llamafactory", "trl"])
+def test_any_mix_of_keys_gives_a_profile_without_contradictions(tool, tmp_path):
+    random.seed(tool)
+    values = {}
+    for path in sorted((HERE / tool).iterdir()):
+        for key, value in yaml.safe_load(path.read_text()).items():
+            values.setdefault(key, []).append(value)
+    source, profile = tmp_path / "source.json", tmp_path / "my.yaml"
+    for _ in range(25):
+        mix = {key: random.choice(given) for key, given in values.items() if random.random() < 0.4}
+        source.write_text(json.dumps(mix))
+        run = convert(source, "--from", tool, "--allow-refused", "--output", profile)
+        assert run.code == 0, (mix, run)
+        run = lora_train("check", "--no-files", "--profile", profile, "model=m", "datasets=[d]", cwd=HERE)
+        assert run.code == 0, (mix, run)
 
 
 def test_a_refused_key_ends_with_2_and_without_a_profile(tmp_path):
