@@ -139,6 +139,8 @@ def test_the_lists_of_keys_are_what_the_tools_declare():
 
 
 if __name__ == "__main__":
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    print(f"# python tests/integration/test_convert.py at {commit}, on a CPU: one step of examples/tiny-math/model under each profile")
     for file in FILES:
         with tempfile.TemporaryDirectory() as folder:
             summary = train_a_step(file, Path(folder))
