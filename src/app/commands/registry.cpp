@@ -8,7 +8,6 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"train", "fine-tune a model", run_train},
       {"check", "validate a profile and print every resolved value; needs no GPU", run_check},
-      {"convert", "make a profile of a file of Axolotl, LLaMA-Factory or TRL", run_convert},
       {"plan", "estimate memory, time and cost per GPU type", run_plan},
       {"ablate", "measure what each setting of a profile brings", run_ablate},
       {"tokenize", "tokenise the data; show rows and which tokens are trained", run_tokenize},
@@ -21,6 +20,7 @@ const std::vector<Command>& commands() {
       {"cache", "list or delete the files of the token cache", run_cache},
       {"quantize", "write a Hugging Face folder with quantised linears", run_quantize},
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
+      {"convert", "make a profile of a file of Axolotl, LLaMA-Factory or TRL", run_convert},
       {"teach", "write training data with a teacher", nullptr},
       {"distill", "teacher data, training and evaluation in one command", nullptr},
       {"chat", "talk to a model", nullptr},
