@@ -36,6 +36,7 @@ void convert_axolotl_adapter(Converter& converter) {
     return;
   }
   converter.set("adapter", "adapter", "lora");
+  if (kind == "qlora" && !converter.is_true("load_in_4bit")) converter.set("adapter", "base_precision", "nf4");
   if (converter.find("lora_model_dir")) {
     drop_shape_of_adapter(converter, {"lora_r", "lora_alpha", "lora_target_linear", "lora_target_modules",
                                       "lora_rank_pattern", "lora_alpha_pattern", "peft_use_rslora"});

@@ -22,10 +22,10 @@ bool has_key(const std::vector<std::string>& keys, const std::string& name) {
 /// The keys of `source` that only `tool` has.
 std::vector<std::string> evidence_for(ForeignTool tool, const Value& source) {
   std::vector<std::string> found;
-  for (const auto& [name, value] : source.members) {
+  for (const auto& member : source.members) {
     const bool is_only_there = std::ranges::all_of(
-        kTools, [&](ForeignTool each) { return has_key(foreign_keys_of(each), name) == (each == tool); });
-    if (is_only_there) found.push_back(name);
+        kTools, [&](ForeignTool each) { return has_key(foreign_keys_of(each), member.name) == (each == tool); });
+    if (is_only_there) found.push_back(member.name);
   }
   return found;
 }
