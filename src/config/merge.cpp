@@ -6,6 +6,7 @@
 #include "keys/field.h"
 #include "keys/unbuilt.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/convert.h"
 #include "lora_train/config/scalar.h"
 #include "value/setting_path.h"
 
@@ -46,7 +47,9 @@ void Merger::add_entry(const std::string& name, const Value& value, Entries& ent
   }
   const Alias* alias = find_alias(name);
   if (!alias) {
-    if (!take_foreign(name, value) && !take_unbuilt(name, value)) report_unknown(name, value);
+    if (!take_anchors(name, value) && !take_foreign(name, value) && !take_unbuilt(name, value)) {
+      report_unknown(name, value);
+    }
     return;
   }
   const bool is_mapped = !alias->meaning.empty();
@@ -81,6 +84,12 @@ void Merger::put(const std::string& spelled, const std::string& key, const Value
                         at->second.value.place.text() + ". Keep one.");
 }
 
+bool Merger::take_anchors(const std::string& name, const Value& value) {
+  if (!name.starts_with("x-") || value.is_scalar()) return false;
+  findings_.note(value.place, name, "has no effect itself: a key that starts with x- holds anchors for `<<: *name`");
+  return true;
+}
+
 bool Merger::take_foreign(const std::string& name, const Value& value) {
   for (const auto& foreign : refused_keys()) {
     if (foreign.name != name) continue;
@@ -94,6 +103,18 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
   for (const auto& idle : idle_keys()) {
     if (idle.name != name) continue;
     findings_.note(value.place, name, "has no effect: " + idle.reason);
+    return true;
+  }
+  if (is_foreign_key(name)) {
+    findings_.mistakes().add_hint(
+        "lora-train convert FILE makes a profile of a file of Axolotl, LLaMA-Factory or TRL.");
+  }
+  if (const auto reason = idle_foreign_key(name)) {
+    findings_.note(value.place, name, "has no effect: " + *reason);
+    return true;
+  }
+  if (const auto advice = value.is_null() ? std::nullopt : refused_foreign_key(name)) {
+    findings_.mistake(value.place, name, *advice);
     return true;
   }
   return false;

@@ -35,6 +35,7 @@ class Merger {
   void apply_value_rule(const std::string& spelled, const std::string& key, const Value& value, Entries& entries,
                         Entries& implied);
   void put(const std::string& spelled, const std::string& key, const Value& value, Entries& entries);
+  bool take_anchors(const std::string& name, const Value& value);
   bool take_foreign(const std::string& name, const Value& value);
   bool take_unbuilt(const std::string& name, const Value& value);
   void report_unknown(const std::string& name, const Value& value);

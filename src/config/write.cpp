@@ -3,6 +3,7 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/config/load.h"
 #include "lora_train/config/scalar.h"
+#include "yaml_entry.h"
 
 namespace lora_train {
 namespace {
@@ -11,16 +12,6 @@ std::string commented(const std::string& line, const std::string& comment) {
   if (comment.empty()) return line + "\n";
   constexpr std::size_t kColumn = 40;
   return line + std::string(line.size() < kColumn ? kColumn - line.size() : 1, ' ') + "# " + comment + "\n";
-}
-
-// Data sets go one to a line; all other values fit behind their key.
-std::string yaml_entry(const std::string& key, const Value& value, const std::string& comment) {
-  if (!value.is_list() || value.items.empty() || !value.items.front().is_map()) {
-    return commented(key + ": " + to_flow_yaml(value), comment);
-  }
-  std::string out = commented(key + ":", comment);
-  for (const auto& item : value.items) out += "  - " + to_flow_yaml(item) + "\n";
-  return out;
 }
 
 std::string one_line(std::string text) {
@@ -50,6 +41,15 @@ bool is_raised(const Value& before, const Value& after) {
 }
 
 }  // namespace
+
+std::string yaml_entry(const std::string& key, const Value& value, const std::string& comment) {
+  if (!value.is_list() || value.items.empty() || !value.items.front().is_map()) {
+    return commented(key + ": " + to_flow_yaml(value), comment);
+  }
+  std::string out = commented(key + ":", comment);
+  for (const auto& item : value.items) out += "  - " + to_flow_yaml(item) + "\n";
+  return out;
+}
 
 std::string to_yaml(const Profile& profile) { return yaml_of(profile, {}); }
 

@@ -111,7 +111,7 @@ SYNTAX = [
     refused("zero_byte_in_a_path", lines('output_dir: "runs/a\\0b"'), f"{PROFILE}:3", "a NUL byte"),
     refused("yaml_of_the_future", whole("%YAML 9.9\n---\n" + GOOD_LINES), f"{PROFILE}:1", "version"),
     refused("python_tag", lines("lora_r: !!python/object/apply:os.system [ls]"), f"{PROFILE}:3", "lora_r: got a list"),
-    refused("merge_key", lines("<<: {lora_r: 8}"), f"{PROFILE}:3", "<<: unknown key"),
+    refused("merge_key_of_a_number", lines("<<: 8"), f"{PROFILE}:3", "<<: expected a map"),
     refused("json_cut_short", text_of_json('{"model": "m",\n"datasets": ["d"]'), "profile.json:2", "not valid YAML or JSON"),
     refused("json_with_more_behind", text_of_json('{"model": "m", "datasets": ["d"]} {"lora_r": 8}'), "profile.json",
             "what follows the last brace"),

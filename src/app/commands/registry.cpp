@@ -22,7 +22,7 @@ const std::vector<Command>& commands() {
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
       {"sweep", "train a grid of profiles, then compare the runs", run_sweep},
       {"completion", "print a script that completes commands and flags in a shell", run_completion},
-      {"convert", "make a profile of another tool's file", nullptr},
+      {"convert", "make a profile of a file of Axolotl, LLaMA-Factory or TRL", run_convert},
       {"teach", "write training data with a teacher", nullptr},
       {"distill", "teacher data, training and evaluation in one command", nullptr},
       {"chat", "talk to a model", nullptr},

@@ -14,13 +14,7 @@ const char* const kSharding =
     "the model is never sharded. Remove it; to save memory, set "
     "gradient_checkpointing: full.";
 const char* const kRanks = "the number of ranks comes from torchrun, mpirun, srun or --nproc, never from a profile.";
-const char* const kHub =
-    "a run never touches the network. Upload the adapter/ folder afterwards "
-    "(`hf upload NAME OUTPUT_DIR/adapter`).";
 const char* const kMerge = "merging is a command of its own: lora-train merge --model M --adapter A --output-dir O.";
-const char* const kWandb =
-    "a run never touches the network. Use report_to: [tensorboard], then "
-    "`wandb sync OUTPUT_DIR/tensorboard`.";
 const char* const kCadence = "use save_steps and eval_steps: a number of steps, a share of the run below 1, or epoch.";
 const char* const kQuant = "the format is named by base_precision: nf4, int8 or fp8.";
 
@@ -51,8 +45,6 @@ const std::vector<ForeignKey>& refused_keys() {
       {"trainable_token_indices", kRows, ""},
       {"peft_trainable_token_indices", kRows, ""},
       {"train_token_rows", kRows, ""},
-      {"fsdp", kSharding, ""},
-      {"fsdp_config", kSharding, ""},
       {"deepspeed", kSharding, ""},
       {"zero_stage", kSharding, ""},
       {"zero_level", kSharding, ""},
@@ -60,18 +52,8 @@ const std::vector<ForeignKey>& refused_keys() {
       {"nproc", kRanks, ""},
       {"local_rank", kRanks, "-1"},
       {"nproc_per_node", kRanks, ""},
-      {"ddp_timeout", "there is no such timeout. Remove it.", ""},
-      {"push_to_hub", kHub, ""},
-      {"hub_model_id", kHub, ""},
-      {"export_hub_model_id", kHub, ""},
       {"merge_lora", kMerge, ""},
       {"merge_adapter", kMerge, ""},
-      {"export_dir", kMerge, ""},
-      {"use_wandb", kWandb, ""},
-      {"wandb_project", kWandb, ""},
-      {"wandb_name", kWandb, ""},
-      {"wandb_entity", kWandb, ""},
-      {"logging_dir", "TensorBoard files are in output_dir/tensorboard. Remove it.", ""},
       {"dataset_text_field", "name the column in the dataset: datasets: [{path: ..., field_map: {text: COLUMN}}].", ""},
       {"roles_to_train", "use loss_on: assistant | last | completion | all.", ""},
       {"train_on_eos", "the end-of-turn token of a trained turn is always trained. Remove it.", ""},

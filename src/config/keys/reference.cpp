@@ -68,7 +68,9 @@ std::string foreign_section() {
   out += "\nAccepted without effect:";
   for (const auto& idle : idle_keys()) out += " `" + idle.name + "`,";
   out.back() = '.';
-  return out + "\n";
+  return out +
+         " So are all keys of Axolotl, LLaMA-Factory and TRL that cannot change a result; `lora-train convert` "
+         "([convert.md](convert.md)) makes a profile of their files.\n";
 }
 
 const char* const kIntroduction =
@@ -85,6 +87,9 @@ const char* const kIntroduction =
     "`base_precision`, `load_in_4bit` and `load_in_8bit`.\n"
     "- `${VAR}` is an environment variable (an error if it is not set), `${VAR:-default}` gives a default, `$${` is a "
     "literal `${`.\n"
+    "- YAML's merge keys work: `<<: *base` and `<<: [*first, *second]` add what the map does not say itself. A key "
+    "that "
+    "starts with `x-` may hold the anchors and has no effect itself.\n"
     "- `null` means the default, or no value where the table says so. `2e-4`, `2.0e-4` and `0.0002` are the same "
     "number. "
     "true, on "

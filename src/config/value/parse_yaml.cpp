@@ -75,6 +75,8 @@ class Builder : public YAML::EventHandler {
     std::string key;
     Place key_place;
     bool has_key = false;
+    bool merges = false;       ///< the value to come is that of a plain `<<`
+    std::vector<Value> bases;  ///< what `<<` named, the one that wins first
   };
 
   int line(const YAML::Mark& mark) const { return place_.line > 0 || mark.line < 0 ? place_.line : mark.line + 1; }
@@ -96,12 +98,17 @@ class Builder : public YAML::EventHandler {
   void open(const YAML::Mark& mark, Value::Kind kind, YAML::anchor_t anchor) {
     Value value = at(mark);
     value.kind = kind;
-    levels_.push_back({std::move(value), anchor, "", {}, false});
+    levels_.push_back({std::move(value), anchor, "", {}, false, false, {}});
   }
 
   void close() {
     Level level = std::move(levels_.back());
     levels_.pop_back();
+    for (const auto& base : level.bases) {
+      for (const auto& member : base.members) {
+        if (!level.value.find(member.name)) level.value.members.push_back(member);
+      }
+    }
     add(std::move(level.value), level.anchor);
   }
 
@@ -120,8 +127,21 @@ class Builder : public YAML::EventHandler {
     } else {
       // The mark of a value that is not there is where the parser found something else: the next key, on a later line.
       if (value.is_null()) value.place = level.key_place;
-      level.value.members.push_back({level.key, std::move(value)});
       level.has_key = false;
+      if (level.merges) {
+        take_bases(level, std::move(value));
+      } else {
+        level.value.members.push_back({level.key, std::move(value)});
+      }
+    }
+  }
+
+  // YAML 1.1's merge key. What the map itself says wins, wherever it stands; of several maps, the earlier.
+  void take_bases(Level& level, Value value) {
+    std::vector<Value> bases = value.is_list() ? std::move(value.items) : std::vector<Value>{std::move(value)};
+    for (auto& base : bases) {
+      if (!base.is_map()) fail(level.key_place, "<<: expected a map or a list of maps, such as `<<: *base`.");
+      level.bases.push_back(std::move(base));
     }
   }
 
@@ -130,6 +150,10 @@ class Builder : public YAML::EventHandler {
     if (key.text.size() > kMaxKeyBytes) fail(key.place, "a key of " + std::to_string(key.text.size()) + " characters.");
     if (const Value* first = level.value.find(key.text)) {
       fail(key.place, key.text + ": occurs twice in one map (first at " + first->place.text() + "). Keep one.");
+    }
+    level.merges = key.text == "<<" && !key.quoted;
+    if (level.merges && !level.bases.empty()) {
+      fail(key.place, "<<: occurs twice in one map. Give a list: `<<: [*first, *second]`.");
     }
     level.key = key.text;
     level.key_place = key.place;

@@ -56,6 +56,34 @@ TEST(ParseYaml, EmptyIsNull) {
   EXPECT_TRUE(parse_yaml("# nothing\n", {"p", 0}).is_null());
 }
 
+TEST(ParseYaml, MergeKeysAddWhatTheMapDoesNotSay) {
+  const Value map = parse_yaml(
+      "x: &x {a: 1, b: 2}\ny: &y\n  b: 3\n  c: 4\none:\n  <<: *x\n  a: 5\nboth:\n  d: 6\n  <<: [*y, *x]\nchain:\n  <<: "
+      "{<<: *x, e: 7}\n",
+      {"p", 0});
+  EXPECT_EQ(to_flow_yaml(*map.find("one")), "{a: \"5\", b: \"2\"}");
+  EXPECT_EQ(to_flow_yaml(*map.find("both")), "{d: \"6\", b: \"3\", c: \"4\", a: \"1\"}");
+  ASSERT_NE(map.find("both")->find("c"), nullptr);
+  EXPECT_EQ(map.find("both")->find("c")->place.line, 4);
+  EXPECT_EQ(map.find("one")->find("b")->place.line, 1);
+  EXPECT_EQ(map.find("chain")->members.size(), 3u);
+}
+
+TEST(ParseYaml, AMergeKeyMayStandAtTheTop) {
+  const Value map = parse_yaml("x-base: &base {seed: 1, lora_r: 8}\n<<: *base\nlora_r: 4\n", {"p", 0});
+  ASSERT_NE(map.find("seed"), nullptr);
+  EXPECT_EQ(map.find("seed")->text, "1");
+  EXPECT_EQ(map.find("lora_r")->text, "4");
+  EXPECT_EQ(map.find("<<"), nullptr);
+}
+
+TEST(ParseYaml, RefusesMergeKeysOfOtherValues) {
+  EXPECT_EQ(error_of("a: 1\n<<: 3\n"), "p.yaml:2: <<: expected a map or a list of maps, such as `<<: *base`.");
+  EXPECT_NE(error_of("a: &a {b: 1}\n<<: [*a, 2]\n").find("p.yaml:2: <<: expected a map"), std::string::npos);
+  EXPECT_NE(error_of("a: &a {b: 1}\n<<: *a\n<<: *a\n").find("p.yaml:3: <<: occurs twice"), std::string::npos);
+  EXPECT_EQ(parse_yaml("\"<<\": 3\n", {"p", 0}).find("<<")->text, "3") << "quoted, it is a key like others";
+}
+
 TEST(ParseYaml, AnchorsAreCopied) {
   const Value map = parse_yaml("a: &x {p: 1}\nb: *x\n", {"p", 0});
   EXPECT_EQ(map.find("b")->find("p")->text, "1");

@@ -1,0 +1,66 @@
+// A profile from a configuration file of another tool: Axolotl, LLaMA-Factory, or TRL's command line.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/mistakes.h"
+
+namespace lora_train {
+
+enum class ForeignTool { kAxolotl, kLlamaFactory, kTrl };
+inline std::vector<std::string> names_of(ForeignTool) { return {"axolotl", "llamafactory", "trl"}; }
+
+/// The tool's own spelling of its name, and the version whose keys and defaults are known here: "Axolotl 0.19.0".
+std::string title_of(ForeignTool tool);
+
+/// What became of one key of the source.
+struct ConvertedKey {
+  std::string key;      ///< "lora_r", or a place inside one: "datasets[0].split"
+  std::string outcome;  ///< kept, renamed: the lines of the profile ("base_precision: nf4"); else the reason
+  Place place;
+};
+
+/// A key that the profile spells out because our default is not the tool's.
+struct WrittenDefault {
+  std::string key;
+  std::string value;
+  std::string reason;
+};
+
+/// Every key of the source stands in exactly one of kept, renamed, dropped and refused, in the order of the file. A key inside
+/// `datasets` stands there only where it is refused; the others are in what became of `datasets`, or noted.
+struct Conversion {
+  ForeignTool tool = ForeignTool::kAxolotl;
+  std::string recognised_by;  ///< keys that only this tool has; empty where the caller named the tool
+  std::string yaml;           ///< the profile, with a comment where a value came from; without what was refused
+  std::string json;           ///< the same as one line of JSON
+  std::vector<ConvertedKey> kept;
+  std::vector<ConvertedKey> renamed;
+  std::vector<ConvertedKey> dropped;     ///< cannot change a result here
+  std::vector<ConvertedKey> refused;     ///< would change the result and has no counterpart; what to do instead
+  std::vector<WrittenDefault> defaults;  ///< spelled out
+  std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
+};
+
+/// The first line of every profile that is written here.
+std::string conversion_header(const std::filesystem::path& source, ForeignTool tool);
+
+/// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
+/// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.
+/// Throws ConfigError if the file is no map of keys, or fits several tools or none; IoError if it cannot be read.
+Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool);
+
+/// All keys of a tool that are known here, sorted.
+const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
+
+/// Whether one of the tools has a key of this name, and lora-train has none.
+bool is_foreign_key(const std::string& name);
+/// Why a key of another tool has no effect, where all tools that have it agree and no key of ours has its name.
+std::optional<std::string> idle_foreign_key(const std::string& name);
+/// Why a key of another tool is refused, likewise.
+std::optional<std::string> refused_foreign_key(const std::string& name);
+
+}  // namespace lora_train

@@ -1,0 +1,117 @@
+// lora-train convert: a profile from a configuration file of another tool.
+#include <algorithm>
+
+#include "command_line.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/visible_text.h"
+#include "lora_train/config/convert.h"
+#include "lora_train/config/profile.h"
+#include "output/json_text.h"
+#include "output/result_file.h"
+#include "output/standard_output.h"
+#include "registry.h"
+
+namespace lora_train::app {
+namespace {
+
+constexpr const char* kOurHeader = "# Made by lora-train convert from ";
+
+bool is_converted(std::string_view start) { return start.starts_with(kOurHeader); }
+
+std::string section(const std::string& title, const std::vector<ConvertedKey>& keys) {
+  constexpr std::size_t kWidth = 30;
+  if (keys.empty()) return {};
+  std::string text = title + "\n";
+  for (const auto& [key, outcome, place] : keys) {
+    std::string name = "  " + key;
+    name.resize(std::max(name.size() + 2, kWidth), ' ');
+    text += name + outcome + "\n";
+  }
+  return text;
+}
+
+std::string table(const Conversion& conversion, const std::string& file) {
+  std::string text = file + ": " + title_of(conversion.tool);
+  text += conversion.recognised_by.empty() ? "\n" : ", by " + conversion.recognised_by + "\n";
+  text += section("kept", conversion.kept);
+  text += section("renamed", conversion.renamed);
+  text += section("dropped, because it does nothing here", conversion.dropped);
+  text += section("refused, because the result would be another", conversion.refused);
+  std::vector<ConvertedKey> defaults;
+  for (const auto& [key, value, reason] : conversion.defaults)
+    defaults.push_back({key, value + "   (" + reason + ")", {}});
+  text += section("written out, because the default here is another", defaults);
+  if (!conversion.notes.empty()) text += "notes\n";
+  for (const auto& note : conversion.notes) text += "  " + note + "\n";
+  text.pop_back();  // the log ends the line
+  return visible_text(text);
+}
+
+nlohmann::ordered_json part(const std::vector<ConvertedKey>& keys) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [key, outcome, place] : keys) object[key] = outcome;
+  return object;
+}
+
+std::string json_line(const Conversion& conversion) {
+  nlohmann::ordered_json defaults = nlohmann::ordered_json::object();
+  for (const auto& [key, value, reason] : conversion.defaults) defaults[key] = value;
+  return to_line({{"tool", names_of(conversion.tool).at(static_cast<std::size_t>(conversion.tool))},
+                  {"profile", nlohmann::ordered_json::parse(conversion.json)},
+                  {"kept", part(conversion.kept)},
+                  {"renamed", part(conversion.renamed)},
+                  {"dropped", part(conversion.dropped)},
+                  {"refused", part(conversion.refused)},
+                  {"defaults", defaults},
+                  {"notes", conversion.notes}});
+}
+
+std::optional<ForeignTool> tool_of(const CommandParser& parser, const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const auto tool = from_string<ForeignTool>(lower_case(name));
+  if (!tool) parser.refuse("--from", "got " + name + ", expected " + join(names_of(ForeignTool{}), ", ") + ".");
+  return tool;
+}
+
+}  // namespace
+
+int run_convert(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "convert",
+      "Makes a profile of a configuration file of Axolotl, LLaMA-Factory or TRL. What became of each key "
+      "goes to stderr, the profile to stdout or to --output. Exit code 2 where a key that is refused would "
+      "change the result.");
+  std::string file, from, output;
+  bool allow_refused = false;
+  parser.app().add_option("file", file, "the configuration, YAML or JSON")->type_name("FILE");
+  parser.app().add_option("--from", from, "axolotl, llamafactory or trl; without it, the keys tell")->type_name("TOOL");
+  parser.app().add_option("--output", output, "the profile to write")->type_name("FILE");
+  parser.app().add_flag("--allow-refused", allow_refused, "leave out what is refused, and write the profile");
+  if (!parser.parse(arguments)) return 0;
+  if (file.empty()) parser.refuse("FILE", "missing; expected a configuration of Axolotl, LLaMA-Factory or TRL.");
+  if (!output.empty()) {
+    parser.refuse_special_file("--output", output);
+    refuse_foreign("lora-train convert", output, is_converted);
+  }
+  const Conversion conversion = convert_profile(file, tool_of(parser, from));
+  log_info(table(conversion, file));
+  const bool is_refused = !conversion.refused.empty() && !allow_refused;
+  if (parser.common().json) print_line(json_line(conversion));
+  if (is_refused) {
+    const std::size_t count = conversion.refused.size();
+    log_error(std::to_string(count) + (count == 1 ? " key is" : " keys are") +
+              " refused, so no profile is written. Change the file, or leave them out with --allow-refused.");
+    return static_cast<int>(ExitCode::kUsage);
+  }
+  if (!output.empty()) {
+    write_result(output, conversion.yaml);
+    log_info("next: lora-train check --profile " + output);
+  } else if (!parser.common().json) {
+    print_text(conversion.yaml);
+  }
+  return 0;
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,275 @@
+// Axolotl's `datasets`.
+#include "axolotl_data.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "chat_templates.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/scalar.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "preprocess_shards",
+                                          "conversation", "field_human",       "field_model"};
+constexpr const char* kConvertedEntryKeys[] = {"path",
+                                               "type",
+                                               "split",
+                                               "data_files",
+                                               "field",
+                                               "field_messages",
+                                               "field_system",
+                                               "field_tools",
+                                               "message_property_mappings",
+                                               "message_field_role",
+                                               "message_field_content",
+                                               "message_field_training",
+                                               "roles",
+                                               "chat_template",
+                                               "chat_template_jinja"};
+
+/// One entry, which becomes one entry of ours for each file that it names.
+class EntryConverter {
+ public:
+  EntryConverter(Converter& converter, const std::string& key, std::size_t index, const Value& source)
+      : converter_(converter), key_(key), prefix_(key + "[" + std::to_string(index) + "]."), source_(source) {}
+
+  std::vector<DataEntry> convert() {
+    DataEntry entry;
+    entry.path = text("path");
+    convert_type(entry);
+    decide_others();
+    std::vector<DataEntry> entries;
+    for (const auto& path : paths(entry.path)) {
+      entries.push_back(entry);
+      entries.back().path = path;
+    }
+    return entries;
+  }
+
+ private:
+  const Value* find(const std::string& name) const {
+    const Value* value = source_.find(name);
+    return value && !value->is_null() ? value : nullptr;
+  }
+  std::string text(const std::string& name, const std::string& otherwise = "") const {
+    const Value* value = find(name);
+    return value && value->is_scalar() ? value->text : otherwise;
+  }
+  void refuse(const std::string& name, const std::string& advice) { converter_.refuse(prefix_ + name, advice); }
+  void drop(const std::string& name, const std::string& reason) {
+    converter_.note(prefix_ + name, "dropped: " + reason);
+  }
+
+  std::vector<std::string> paths(const std::string& path) {
+    const std::string split = text("split", "train");
+    std::error_code code;
+    const bool is_folder = fs::is_directory(path, code);
+    if (const Value* files = find("data_files")) {
+      const bool is_builder = path == "json" || path == "csv" || path == "text";
+      if (!is_folder && !is_builder) refuse("data_files", "Download the dataset and name its files as path.");
+      std::vector<std::string> found;
+      for (const auto& file : files->is_list() ? files->items : std::vector<Value>{*files}) {
+        found.push_back(is_folder ? (fs::path(path) / file.text).string() : file.text);
+      }
+      return found;
+    }
+    if (is_folder) {
+      if (const auto found = split_path(path, split)) return {*found};
+    }
+    if (split != "train") refuse("split", "Name the file of the split as path.");
+    return {path};
+  }
+
+  void convert_type(DataEntry& entry) {
+    const Value* type = find("type");
+    const std::string name = type && type->is_scalar() ? type->text : "";
+    const std::string base = name.substr(0, name.find_first_of(".:"));
+    if (type && type->is_map()) {
+      refuse("type", "Prompts of your own are rows of their own: write them with `prompt` and `completion`.");
+    } else if (name.empty()) {
+      entry.type = "pretokenized";
+    } else if (base == "chat_template" || base == "chat_template_multimodal") {
+      convert_chat(entry);
+    } else if (base == "sharegpt") {
+      entry.type = "sharegpt";
+      entry.map("conversations", text("field_messages"));
+    } else if (name == "alpaca" || name == "alpaca:chat" || name == "alpaca:instruct" || name == "alpaca_w_system") {
+      entry.type = "alpaca";
+      converter_.note(prefix_ + "type",
+                      "the model's chat template writes the prompt here, not the text \"### Instruction:\"");
+    } else if (base == "completion" || base == "pretrain") {
+      entry.type = "text";
+      entry.map("text", text("field"));
+      converter_.note(prefix_ + "type",
+                      "rows longer than sequence_len are not cut into several; overlength decides about them");
+    } else {
+      refuse("type", name + " is not built. Write the rows as `messages`, or with `prompt` and `completion`.");
+    }
+  }
+
+  void convert_chat(DataEntry& entry) {
+    std::map<std::string, std::string> properties = {{"role", text("message_field_role", "role")},
+                                                     {"content", text("message_field_content", "content")}};
+    if (const Value* mapping = find("message_property_mappings")) {
+      for (const auto& [ours, theirs] : mapping->members) {
+        if (ours == "role" || ours == "content") {
+          properties[ours] = theirs.text;
+        } else if (ours != theirs.text) {
+          refuse("message_property_mappings",
+                 "Only role and content can have other names. Rename " + theirs.text + " in the rows.");
+        }
+      }
+    }
+    const std::string messages = text("field_messages", "messages");
+    if (properties["role"] == "from" || find("roles")) {  // ShareGPT's layout knows human, gpt and the like
+      entry.type = "sharegpt";
+      entry.map("conversations", messages);
+      const bool has_our_names = properties["role"] == "role" && properties["content"] == "content";
+      if (!has_our_names) {
+        entry.map("from", properties["role"]);
+        entry.map("value", properties["content"]);
+      }
+      check_roles();
+    } else {
+      entry.type = "messages";
+      entry.map("messages", messages);
+      entry.map("role", properties["role"]);
+      entry.map("content", properties["content"]);
+    }
+    entry.map("system", text("field_system"));
+    entry.map("tools", text("field_tools"));
+    entry.map("train", text("message_field_training"));
+  }
+
+  void check_roles() {
+    static const std::map<std::string, std::set<std::string>> known = {
+        {"user", {"human", "user"}},
+        {"assistant", {"gpt", "assistant"}},
+        {"system", {"system"}},
+        {"tool", {"tool", "observation", "function_response"}}};
+    const Value* roles = find("roles");
+    if (!roles) return;
+    for (const auto& [target, sources] : roles->members) {
+      for (const auto& source : sources.is_list() ? sources.items : std::vector<Value>{sources}) {
+        const auto found = known.find(target);
+        if (found != known.end() && found->second.contains(source.text)) continue;
+        refuse("roles", "Roles are human, user, gpt, assistant, system, tool and observation. Rename " + source.text +
+                            " in the rows.");
+        return;
+      }
+    }
+  }
+
+  /// The keys that say how a chat is trained, and those that no one reads.
+  void decide_others() {
+    for (const auto& [name, value] : source_.members) {
+      if (value.is_null()) continue;
+      if (std::ranges::count(kIdleEntryKeys, name) > 0) {
+        drop(name, "the rows themselves say it");
+      } else if (!decide_training(name, value) && std::ranges::count(kConvertedEntryKeys, name) == 0) {
+        refuse(name, advice_for(name));
+      }
+    }
+  }
+
+  bool decide_training(const std::string& name, const Value& value) {
+    const std::string same = "asks for what is done anyway";
+    if (name == "train_on_eos" || name == "train_on_eot") {
+      if (value.text == "turn")
+        drop(name, "turn " + same);
+      else
+        refuse(name, "The end of a trained turn is trained, and no other. Remove it.");
+    } else if (name == "roles_to_train") {
+      const bool is_assistant =
+          value.items.size() == 1 && (value.items[0].text == "assistant" || value.items[0].text == "gpt");
+      if (is_assistant)
+        drop(name, value.items[0].text + " " + same);
+      else
+        refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the rows.");
+    } else if (name == "chat_template") {
+      convert_template(value.text);
+    } else if (name == "drop_system_message" || name == "split_thinking") {
+      if (parse_bool(value.text) == false)
+        drop(name, "false " + same);
+      else
+        refuse(name, "Take the text out of the rows instead.");
+    } else if (name == "field_thinking" || name == "template_thinking_key") {
+      if (value.text == "reasoning_content")
+        drop(name, value.text + " " + same);
+      else
+        refuse(name, "The template gets a message as it is in the row. Rename the field there.");
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void convert_template(const std::string& name) {
+    const std::string whole = converter_.text_or("chat_template", "tokenizer_default");
+    if (name == whole || (name == "jinja" && converter_.find("chat_template_jinja"))) {
+      drop("chat_template", "is the template of the whole run");
+    } else if (converter_.find("chat_template")) {
+      refuse("chat_template", "A run has one template for all data. Name it as chat_template.");
+    } else {
+      convert_axolotl_template(converter_, key_, name, text("chat_template_jinja"));
+    }
+  }
+
+  static std::string advice_for(const std::string& name) {
+    if (name == "shards" || name == "shards_idx") return "Use a part of the files instead.";
+    if (name == "name" || name == "revision") return "Download that version, and name its files as path.";
+    return "Change the rows instead: docs/data.md has the layouts.";
+  }
+
+  Converter& converter_;
+  std::string key_, prefix_;
+  const Value& source_;
+};
+
+}  // namespace
+
+void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
+                              const std::string& jinja) {
+  if (name == "tokenizer_default") {
+    converter.set(key, "chat_template", "tokenizer");
+  } else if (name.starts_with("tokenizer_default_fallback_")) {
+    converter.set(key, "chat_template", "tokenizer");
+    converter.note("chat_template", "without a template of the model's own the run fails: then set " +
+                                        builtin_template(name.substr(27)));
+  } else if (name == "jinja") {
+    if (jinja.find('\n') == std::string::npos && jinja.ends_with(".jinja")) {
+      converter.set("chat_template_jinja", "chat_template", jinja);
+      if (converter.find("chat_template")) converter.share("chat_template", "chat_template");
+    } else {
+      converter.refuse("chat_template_jinja", "Save the template to a file that ends in .jinja, and name that.");
+      if (converter.find("chat_template")) converter.drop("chat_template", "jinja: chat_template_jinja decides");
+    }
+  } else if (const std::string ours = builtin_template(name); !ours.empty()) {
+    converter.set(key, "chat_template", ours);
+  } else {
+    converter.refuse("chat_template",
+                     name + " is not built. Use the model's own (tokenizer), or save it to a .jinja file.");
+  }
+}
+
+std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std::string& key) {
+  std::vector<DataEntry> entries;
+  const Value* list = converter.find(key);
+  if (!list) return entries;
+  const auto items = list->is_list() ? list->items : std::vector<Value>{*list};
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].is_map()) {
+      converter.refuse(key, "expected a list of maps with path and type.");
+      return {};
+    }
+    for (auto& entry : EntryConverter(converter, key, i, items[i]).convert()) entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+}  // namespace lora_train

@@ -1,0 +1,19 @@
+// Axolotl's data sets and chat templates.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "converter.h"
+#include "source_data.h"
+
+namespace lora_train {
+
+/// The entries of `datasets` or `test_datasets`; what an entry says that has no counterpart is refused at its place.
+std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std::string& key);
+
+/// A template's `name` under `key`; `jinja` is what chat_template_jinja says beside it.
+void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
+                              const std::string& jinja);
+
+}  // namespace lora_train

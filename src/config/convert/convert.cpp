@@ -1,0 +1,132 @@
+#include "lora_train/config/convert.h"
+
+#include <algorithm>
+
+#include "converter.h"
+#include "keys/aliases.h"
+#include "keys/field.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
+#include "value/parse_yaml.h"
+
+namespace lora_train {
+namespace {
+
+constexpr ForeignTool kTools[] = {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl};
+
+bool has_key(const std::vector<std::string>& keys, const std::string& name) {
+  return std::binary_search(keys.begin(), keys.end(), name);
+}
+
+/// The keys of `source` that only `tool` has.
+std::vector<std::string> evidence_for(ForeignTool tool, const Value& source) {
+  std::vector<std::string> found;
+  for (const auto& member : source.members) {
+    const bool is_only_there = std::ranges::all_of(
+        kTools, [&](ForeignTool each) { return has_key(foreign_keys_of(each), member.name) == (each == tool); });
+    if (is_only_there) found.push_back(member.name);
+  }
+  return found;
+}
+
+[[noreturn]] void ask(const std::filesystem::path& file, const std::string& what) {
+  throw ConfigError(file.string(),
+                    what + " Which tool is it of? Say --from axolotl, --from llamafactory or --from trl.");
+}
+
+/// The tool whose own keys stand in `source`, and some of them.
+std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file, const Value& source) {
+  constexpr std::size_t kShown = 4;
+  std::vector<std::pair<ForeignTool, std::vector<std::string>>> found;
+  for (const ForeignTool tool : kTools) {
+    auto evidence = evidence_for(tool, source);
+    if (!evidence.empty()) found.emplace_back(tool, std::move(evidence));
+  }
+  std::ranges::sort(found, [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  for (auto& [tool, evidence] : found) {
+    if (evidence.size() > kShown) evidence.resize(kShown);
+  }
+  if (found.empty()) {
+    if (source.find("model") && source.find("datasets")) {
+      throw ConfigError(file.string(),
+                        "is a profile of lora-train already (model, datasets): lora-train check " + file.string());
+    }
+    ask(file, "no key of this file belongs to one tool alone.");
+  }
+  if (found.size() > 1 &&
+      evidence_for(found[1].first, source).size() * 3 > evidence_for(found[0].first, source).size()) {
+    ask(file, "has keys of " + title_of(found[0].first) + " (" + join(found[0].second) + ") and of " +
+                  title_of(found[1].first) + " (" + join(found[1].second) + ").");
+  }
+  return {found[0].first, join(found[0].second)};
+}
+
+// A name that is ours, too, is read as ours.
+bool is_ours(const std::string& name) { return find_field(name) || find_alias(name); }
+
+}  // namespace
+
+std::string title_of(ForeignTool tool) {
+  switch (tool) {
+    case ForeignTool::kAxolotl: return "Axolotl 0.19.0";
+    case ForeignTool::kLlamaFactory: return "LLaMA-Factory 0.9.5";
+    case ForeignTool::kTrl: break;
+  }
+  return "TRL 1.16.0";
+}
+
+std::string conversion_header(const std::filesystem::path& source, ForeignTool tool) {
+  const std::string title = title_of(tool);
+  return "# Made by lora-train convert from " + source.filename().string() + " (" + title.substr(0, title.rfind(' ')) +
+         ").";
+}
+
+Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool) {
+  const Value source = parse_yaml(read_file(file), {file.string(), 0});
+  if (!source.is_map()) throw ConfigError(file.string(), "is no map of keys to values. Expected a configuration file.");
+  std::string recognised_by;
+  if (!tool) std::tie(tool, recognised_by) = recognise(file, source);
+  Converter converter(*tool, source, file);
+  switch (*tool) {
+    case ForeignTool::kAxolotl: convert_axolotl(converter); break;
+    case ForeignTool::kLlamaFactory: convert_llamafactory(converter); break;
+    case ForeignTool::kTrl: convert_trl(converter); break;
+  }
+  Conversion conversion = converter.finish();
+  conversion.recognised_by = recognised_by;
+  return conversion;
+}
+
+const std::vector<std::string>& foreign_keys_of(ForeignTool tool) {
+  static const std::vector<std::string> all[] = {axolotl_keys().all(), llamafactory_keys().all(), trl_keys().all()};
+  return all[static_cast<std::size_t>(tool)];
+}
+
+bool is_foreign_key(const std::string& name) {
+  return !is_ours(name) &&
+         std::ranges::any_of(kTools, [&](ForeignTool tool) { return has_key(foreign_keys_of(tool), name); });
+}
+
+std::optional<std::string> idle_foreign_key(const std::string& name) {
+  if (is_ours(name)) return std::nullopt;
+  std::optional<std::string> reason;
+  for (const ForeignTool tool : kTools) {
+    if (!has_key(foreign_keys_of(tool), name)) continue;
+    const char* idle = keys_of(tool).find_idle(name);
+    if (!idle) return std::nullopt;
+    reason = idle;
+  }
+  return reason;
+}
+
+std::optional<std::string> refused_foreign_key(const std::string& name) {
+  if (is_ours(name)) return std::nullopt;
+  for (const ForeignTool tool : kTools) {
+    const char* advice = nullptr;
+    if (keys_of(tool).find_refused(name, &advice)) return advice;
+  }
+  return std::nullopt;
+}
+
+}  // namespace lora_train

@@ -1,0 +1,85 @@
+// Collects what becomes of the keys of another tool's file.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/convert.h"
+#include "tool_keys.h"
+#include "value/value.h"
+
+namespace lora_train {
+
+class Converter {
+ public:
+  /// `source` is the map of the file and must outlive it.
+  Converter(ForeignTool tool, const Value& source, std::filesystem::path file);
+
+  const std::filesystem::path& file() const { return file_; }
+
+  /// The value of a key; nullptr if it is missing or null.
+  const Value* find(const std::string& name) const;
+  /// Whether the key stands in the file, with null too.
+  bool has(const std::string& name) const { return source_.find(name) != nullptr; }
+  /// Its text; empty if it is missing, null or no scalar.
+  std::string text(const std::string& name) const;
+  std::string text_or(const std::string& name, const std::string& otherwise) const;
+  std::optional<double> number(const std::string& name) const;
+  bool is_true(const std::string& name) const;
+
+  /// `name` of the source becomes `ours: value`. May be called for several keys of ours; the last value of one wins.
+  void set(const std::string& name, const std::string& ours, Value value);
+  void set(const std::string& name, const std::string& ours, const std::string& text);
+  /// The value as it stands.
+  void keep(const std::string& name, const std::string& ours);
+  /// `name` decided together with others about what they have set.
+  void share(const std::string& name, const std::string& ours);
+  void drop(const std::string& name, const std::string& reason);
+  void refuse(const std::string& name, const std::string& advice);
+  void note(const std::string& name, const std::string& difference);
+  /// Unless a key of the source has decided about `ours`: the tool's default.
+  void set_default(const std::string& ours, Value value, const std::string& reason = "");
+  void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
+  bool is_set(const std::string& ours) const { return profile_.contains(ours); }
+  /// Whether `ours` is set to this text.
+  bool is_set_to(const std::string& ours, const std::string& text) const;
+  bool is_refused(const std::string& name) const;
+
+  /// Decides about the keys that nothing was said of, by the tables, and about values that no key of ours takes.
+  Conversion finish();
+
+ private:
+  enum class Part { kTaken, kDropped, kRefused };
+  struct Fate {
+    Part part = Part::kTaken;
+    std::string reason;
+    std::vector<std::string> ours;
+  };
+
+  void decide_by_table(const std::string& name, const Value& value);
+  void read_values();
+  void write_defaults(Conversion& conversion);
+  void write_profile(Conversion& conversion);
+  void list_key(const std::string& name, Conversion& conversion) const;
+  std::string lines_of(const Fate& fate) const;
+  Place place_of(const std::string& name) const;
+
+  ForeignTool tool_;
+  const Value& source_;
+  std::filesystem::path file_;
+  const ToolKeys& keys_;
+  std::map<std::string, Fate> fates_;
+  std::vector<std::string> inner_;             ///< places inside keys, in the order in which they came
+  std::map<std::string, Value> profile_;       ///< by our key
+  std::map<std::string, std::string> origin_;  ///< by our key: what stands in its comment
+  std::map<std::string, std::string> default_reasons_;
+  std::vector<std::string> notes_;
+};
+
+void convert_axolotl(Converter& converter);
+void convert_llamafactory(Converter& converter);
+void convert_trl(Converter& converter);
+
+}  // namespace lora_train

@@ -1,0 +1,190 @@
+#include "llamafactory_data.h"
+
+#include <map>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/scalar.h"
+#include "value/parse_yaml.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// dataset_dir as it is found from here, with its dataset_info.json.
+struct DatasetInfo {
+  fs::path folder;
+  Value entries;
+};
+
+std::vector<std::string> names_in(const Value& value) {
+  if (value.is_list()) {
+    std::vector<std::string> names;
+    for (const auto& item : value.items) names.push_back(item.text);
+    return names;
+  }
+  std::vector<std::string> names = {""};
+  for (const char c : value.text) {
+    if (c == ',') {
+      names.emplace_back();
+    } else if (c != ' ') {
+      names.back() += c;
+    }
+  }
+  return names;
+}
+
+// The working directory, then the folders above the configuration: LLaMA-Factory is run from its own folder, above its examples.
+std::optional<fs::path> find_folder(const Converter& converter) {
+  const std::string name = converter.text_or("dataset_dir", "data");
+  std::error_code code;
+  if (fs::is_regular_file(fs::path(name) / "dataset_info.json", code)) return fs::path(name);
+  if (fs::path(name).is_absolute()) return std::nullopt;
+  const fs::path file = fs::absolute(converter.file(), code);
+  for (fs::path folder = file.parent_path(); folder.has_relative_path(); folder = folder.parent_path()) {
+    if (fs::is_regular_file(folder / name / "dataset_info.json", code)) return folder / name;
+  }
+  return std::nullopt;
+}
+
+// A column that the entry may name; LLaMA-Factory forgets its defaults as soon as `columns` is there.
+std::string column(const Value& entry, const std::string& name, const std::string& otherwise) {
+  const Value* columns = entry.find("columns");
+  if (!columns) return otherwise;
+  const Value* value = columns->find(name);
+  return value && value->is_scalar() ? value->text : "";
+}
+
+std::string tag(const Value& entry, const std::string& name, const std::string& otherwise) {
+  const Value* tags = entry.find("tags");
+  const Value* value = tags ? tags->find(name) : nullptr;
+  return value && value->is_scalar() ? value->text : otherwise;
+}
+
+std::string text_of(const Value& entry, const std::string& name) {
+  const Value* value = entry.find(name);
+  return value && value->is_scalar() ? value->text : "";
+}
+
+/// What speaks against reading an entry here; empty = nothing.
+std::string refusal(const Value& entry) {
+  const Value* ranking = entry.find("ranking");
+  if (ranking && ranking->is_scalar() && parse_bool(ranking->text) == true) {
+    return "has pairs of answers, and preference training is not built. Write the chosen answers as chats.";
+  }
+  for (const char* name : {"images", "videos", "audios"}) {
+    if (!column(entry, name, "").empty()) return "has " + std::string(name) + ", which are not supported.";
+  }
+  if (!column(entry, "kto_tag", "").empty()) return "is for KTO, which is not built.";
+  for (const char* name : {"script_url", "cloud_file_name", "subset", "folder"}) {
+    if (entry.find(name) && !text_of(entry, name).empty()) {
+      return "is loaded with " + std::string(name) + ". Save it as a JSON file, and name that as file_name.";
+    }
+  }
+  if (!text_of(entry, "split").empty() && text_of(entry, "split") != "train") {
+    return "takes the split " + text_of(entry, "split") + ". Save it as a JSON file, and name that as file_name.";
+  }
+  static const std::map<std::string, std::string> speakers = {{"user_tag", "human user"},
+                                                              {"assistant_tag", "gpt assistant"},
+                                                              {"observation_tag", "observation tool"},
+                                                              {"function_tag", "function_call"},
+                                                              {"system_tag", "system"}};
+  for (const auto& [name, known] : speakers) {
+    const std::string spoken = tag(entry, name, "");
+    if (!spoken.empty() && (" " + known + " ").find(" " + spoken + " ") == std::string::npos) {
+      return "calls a speaker " + spoken + ". Speakers are " + known + "; rename it in the rows.";
+    }
+  }
+  return {};
+}
+
+void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
+  const std::string formatting = text_of(info, "formatting").empty() ? "alpaca" : text_of(info, "formatting");
+  if (is_pretraining) {
+    entry.type = "text";
+    entry.map("text", column(info, "prompt", "instruction"));
+  } else if (formatting == "alpaca") {
+    entry.type = "alpaca";
+    entry.map("instruction", column(info, "prompt", "instruction"));
+    entry.map("input", column(info, "query", "input"));
+    entry.map("output", column(info, "response", "output"));
+    entry.map("history", column(info, "history", ""));
+  } else {
+    const std::string messages = column(info, "messages", "conversations");
+    const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
+    const bool has_our_roles =
+        tag(info, "user_tag", "human") == "user" && tag(info, "assistant_tag", "gpt") == "assistant";
+    entry.type = formatting == "openai" || has_our_roles ? "messages" : "sharegpt";
+    entry.map(entry.type == "messages" ? "messages" : "conversations", messages);
+    entry.map(entry.type == "messages" ? "role" : "from", role);
+    entry.map(entry.type == "messages" ? "content" : "value", content);
+  }
+  entry.map("system", column(info, "system", ""));
+  entry.map("tools", column(info, "tools", ""));
+}
+
+std::optional<DatasetInfo> read_info(Converter& converter, const std::string& key) {
+  const auto folder = find_folder(converter);
+  const std::string name = converter.text_or("dataset_dir", "data");
+  if (!folder) {
+    converter.refuse(
+        key, "needs " + name +
+                 "/dataset_info.json, which is not here. Convert in the folder of LLaMA-Factory, or set dataset_dir.");
+    return std::nullopt;
+  }
+  const std::string file = (*folder / "dataset_info.json").string();
+  DatasetInfo info{*folder, parse_yaml(read_file(file), {file, 0})};
+  if (!info.entries.is_map())
+    throw ConfigError(file, "is no map of names. Expected LLaMA-Factory's dataset_info.json.");
+  return info;
+}
+
+void convert_sample_limit(Converter& converter, const std::string& name, const std::string& path,
+                          const std::string& limit) {
+  if (limit.empty()) return;
+  const auto rows = count_rows(path);
+  if (rows && parse_number(limit) && static_cast<double>(*rows) <= *parse_number(limit)) return;
+  converter.refuse(name, "takes the first " + limit + " rows of a file" + (rows ? " of " + std::to_string(*rows) : "") +
+                             ". Cut the file instead (head -n " + limit + " of JSON Lines).");
+}
+
+}  // namespace
+
+std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const std::string& key) {
+  const Value* names = converter.find(key);
+  if (!names) return {};
+  std::vector<DataEntry> entries;
+  if (converter.text("dataset_dir") == "ONLINE") {
+    for (const auto& name : names_in(*names)) entries.push_back({name, "", {}});
+    return entries;
+  }
+  const auto info = read_info(converter, key);
+  if (!info) return {};
+  std::vector<std::string> known;
+  for (const auto& [name, value] : info->entries.members) known.push_back(name);
+  for (const auto& name : names_in(*names)) {
+    const Value* found = info->entries.find(name);
+    if (!found) {
+      const std::string near = nearest_name(name, known);
+      converter.refuse(key, name + " is not in " + (info->folder / "dataset_info.json").string() +
+                                (near.empty() ? "." : ". Did you mean " + near + "?"));
+      return {};
+    }
+    if (const std::string problem = refusal(*found); !problem.empty()) {
+      converter.refuse(key, name + " " + problem);
+      return {};
+    }
+    DataEntry entry;
+    const std::string hub = text_of(*found, "hf_hub_url"), file = text_of(*found, "file_name");
+    entry.path = hub.empty() ? (info->folder / file).string() : hub;
+    fill_layout(entry, *found, converter.text("stage") == "pt");
+    convert_sample_limit(converter, key + "[" + name + "].num_samples", entry.path, text_of(*found, "num_samples"));
+    convert_sample_limit(converter, "max_samples", entry.path, converter.text("max_samples"));
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+}  // namespace lora_train

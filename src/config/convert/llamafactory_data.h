@@ -1,0 +1,16 @@
+// LLaMA-Factory's data sets: names that its dataset_info.json explains.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "converter.h"
+#include "source_data.h"
+
+namespace lora_train {
+
+/// The entries for the names in `key` (dataset or eval_dataset), which are refused where dataset_info.json is not found, lacks one, or says
+/// what has no counterpart. dataset_dir is looked for in the working directory, then in the folders above the configuration.
+std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const std::string& key);
+
+}  // namespace lora_train

@@ -1,0 +1,126 @@
+#include "source_data.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
+#include "value/parse_yaml.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxRowBytes = 1 << 20;
+
+std::string extension_of(const fs::path& file) { return lower_case(file.extension().string()); }
+
+bool is_row_file(const fs::path& file) {
+  const std::string extension = extension_of(file);
+  return extension == ".jsonl" || extension == ".json" || extension == ".csv" || extension == ".ndjson";
+}
+
+// The first object of a file of JSON rows, as text; empty if there is none.
+std::string first_object(std::istream& file) {
+  std::string text;
+  int depth = 0;
+  bool in_string = false;
+  for (char c; text.size() < kMaxRowBytes && file.get(c);) {
+    if (depth == 0 && c != '{') continue;
+    text += c;
+    if (in_string) {
+      if (c == '\\' && file.get(c)) {
+        text += c;
+      } else if (c == '"') {
+        in_string = false;
+      }
+      continue;
+    }
+    in_string = c == '"';
+    depth += c == '{' ? 1 : c == '}' ? -1 : 0;
+    if (depth == 0) return text;
+  }
+  return {};
+}
+
+}  // namespace
+
+void DataEntry::map(const std::string& ours, const std::string& theirs) {
+  if (theirs.empty() || theirs == ours) return;
+  std::erase_if(field_map, [&](const auto& pair) { return pair.first == ours; });
+  field_map.emplace_back(ours, theirs);
+}
+
+Value DataEntry::value() const {
+  Value value;
+  value.kind = Value::Kind::kMap;
+  value.members.push_back({"path", text_value(path)});
+  if (!type.empty()) value.members.push_back({"type", text_value(type)});
+  if (!field_map.empty()) {
+    Value map;
+    map.kind = Value::Kind::kMap;
+    for (const auto& [ours, theirs] : field_map) map.members.push_back({ours, text_value(theirs)});
+    value.members.push_back({"field_map", std::move(map)});
+  }
+  return value;
+}
+
+Value to_value(const std::vector<DataEntry>& entries) {
+  Value list = list_value({});
+  for (const auto& entry : entries) list.items.push_back(entry.value());
+  return list;
+}
+
+std::optional<std::string> split_path(const fs::path& folder, const std::string& split) {
+  std::error_code code;
+  for (const fs::path& place : {folder, folder / "data"}) {
+    if (fs::is_directory(place / split, code)) return (place / split).string();
+    std::set<std::string> found;  // sorted: the order of a folder is the file system's
+    for (const auto& entry : fs::directory_iterator(place, code)) {
+      const std::string stem = entry.path().stem().string();
+      if (is_row_file(entry.path()) && (stem == split || stem.starts_with(split + "-")))
+        found.insert(entry.path().string());
+    }
+    if (found.size() == 1) return *found.begin();
+    if (found.size() > 1) return (place / (split + "-*" + fs::path(*found.begin()).extension().string())).string();
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> first_row_keys(const fs::path& file) {
+  std::error_code code;
+  if (!fs::is_regular_file(file, code) || extension_of(file) == ".csv") return {};
+  std::ifstream stream(file);
+  std::vector<std::string> keys;
+  try {
+    const Value row = parse_yaml(first_object(stream), {file.string(), 0});
+    for (const auto& [name, value] : row.members) keys.push_back(name);
+  } catch (const Error&) {  // the run will say what is wrong with the row
+  }
+  return keys;
+}
+
+std::optional<std::size_t> count_rows(const fs::path& file) {
+  std::error_code code;
+  const std::string extension = extension_of(file);
+  if (!fs::is_regular_file(file, code)) return std::nullopt;
+  std::ifstream stream(file);
+  std::size_t count = 0;
+  if (extension == ".jsonl" || extension == ".ndjson") {
+    for (std::string line; std::getline(stream, line);) count += line.find_first_not_of(" \t\r") != std::string::npos;
+    return count;
+  }
+  if (extension != ".json") return std::nullopt;
+  while (!first_object(stream).empty()) ++count;
+  return count;
+}
+
+bool has_only(const Value& map, const std::vector<std::string>& known) {
+  return std::ranges::all_of(map.members,
+                             [&](const auto& member) { return std::ranges::count(known, member.name) > 0; });
+}
+
+}  // namespace lora_train

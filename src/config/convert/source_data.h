@@ -1,0 +1,39 @@
+// Data that another tool's file names: entries of our `datasets`, and what can be learned from files that are there.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "value/value.h"
+
+namespace lora_train {
+
+/// One entry of `datasets`, as a profile has it.
+struct DataEntry {
+  std::string path;
+  std::string type;                                            ///< empty = auto
+  std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs; equal ones are left out
+
+  void map(const std::string& ours, const std::string& theirs);
+  Value value() const;
+};
+
+Value to_value(const std::vector<DataEntry>& entries);
+
+/// The file or folder of one split of a local dataset folder: train.jsonl, train/, data/train-*.json, ...; nullopt if there is none.
+std::optional<std::string> split_path(const std::filesystem::path& folder, const std::string& split);
+
+/// Names of the keys of the first row of a JSON or JSON Lines file; empty if it cannot be read.
+std::vector<std::string> first_row_keys(const std::filesystem::path& file);
+
+/// Rows of a JSON Lines file or of a JSON array; nullopt if the file is not there or of another kind.
+std::optional<std::size_t> count_rows(const std::filesystem::path& file);
+
+/// Whether all `keys` of a map are among `known`.
+bool has_only(const Value& map, const std::vector<std::string>& known);
+
+}  // namespace lora_train

@@ -1,0 +1,47 @@
+// What the three tools share: optimizers, schedules, cadences, precision and targets have the same values under like names.
+#pragma once
+
+#include <string>
+
+#include "converter.h"
+
+namespace lora_train {
+
+/// The optimizer under `key`; a default of all three is AdamW, as ours is.
+void convert_optimizer(Converter& converter, const std::string& key);
+
+/// The schedule under `key`, with lr_scheduler_kwargs and Axolotl's cosine_min_lr_ratio; `otherwise` is the tool's default.
+void convert_schedule(Converter& converter, const std::string& key, const std::string& otherwise);
+
+/// warmup_steps and warmup_ratio; a number below 1 in warmup_steps is a share.
+void convert_warmup(Converter& converter);
+
+/// max_steps; -1 is none.
+void convert_max_steps(Converter& converter);
+
+/// bf16 and fp16 and their other names. `without` is the precision if neither is true: "fp32", or "bf16" where the tool then computes in
+/// the model's own.
+void convert_precision(Converter& converter, const std::string& without);
+
+/// load_in_4bit and load_in_8bit, once it is decided whether there is an adapter.
+void convert_quantization(Converter& converter);
+
+/// Module names, "all-linear" or a regex under `key`.
+void convert_targets(Converter& converter, const std::string& key);
+/// What PEFT does for the families that are supported here if no targets are named.
+void default_targets(Converter& converter);
+
+/// Drops keys of the adapter's shape where the run starts from an adapter, which brings its own.
+void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys);
+
+/// Recomputation: true, false or the name of a variant.
+void convert_recomputation(Converter& converter, const std::string& key);
+
+/// deepspeed: a map, or a file beside the configuration or in the working directory. Sharding changes no numbers; an optimizer, a schedule or
+/// clipping of its own does.
+void convert_deepspeed(Converter& converter);
+
+/// `name`, at `revision` unless that is main or empty: org/name@revision.
+void convert_model(Converter& converter, const std::string& key, const std::string& revision_key);
+
+}  // namespace lora_train

@@ -1,0 +1,148 @@
+"""`convert` makes profiles of other tools' files: convert/TOOL/*.yaml, written after the shapes that their users publish.
+
+One step of each takes long together: CI trains those of TRAINED, and `python tests/integration/test_convert.py` all of them
+(convert/results.txt is what it printed).
+
+convert/expected.json says which part of the table each key stands in, and what the profile says. After a change on purpose:
+LORA_TRAIN_WRITE_EXPECTED=1 pytest tests/integration/test_convert.py -k table, then read the difference.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import ROOT, lora_train
+
+HERE = ROOT / "tests/integration/convert"
+FILES = sorted(path.relative_to(HERE).as_posix() for tool in ("axolotl", "llamafactory", "trl") for path in (HERE / tool).iterdir())
+EXPECTED = json.loads((HERE / "expected.json").read_text()) if (HERE / "expected.json").exists() else {}
+PARTS = ("kept", "renamed", "dropped", "refused")
+TRAINED = ["axolotl/lora_chat.yml", "axolotl/eight_bit.yml", "llamafactory/lora_sft.yaml", "llamafactory/qlora_sft.yaml", "trl/qlora.yaml", "trl/text.yaml"]
+MODEL = ROOT / "examples/tiny-math/model"
+USAGE = 2
+
+
+def convert(file, *arguments):
+    return lora_train("convert", file, *arguments, cwd=HERE)
+
+
+def test_there_are_ten_files_of_each_tool():
+    assert [sum(file.startswith(tool) for file in FILES) for tool in ("axolotl/", "llamafactory/", "trl/")] == [10, 10, 10]
+
+
+def test_the_table_and_the_profile_of_each_file():
+    found = {}
+    for file in FILES:
+        run = convert(file, "--json")
+        result = json.loads(run.stdout)
+        found[file] = {"profile": result["profile"], **{part: list(result[part]) for part in PARTS}}
+        assert run.code == (USAGE if result["refused"] else 0), run
+        assert result["tool"] == file.split("/")[0], run
+    if os.environ.get("LORA_TRAIN_WRITE_EXPECTED"):
+        (HERE / "expected.json").write_text(json.dumps(found, indent=1) + "\n")
+        EXPECTED.update(found)
+    for file in FILES:
+        assert found[file] == EXPECTED[file], file
+
+
+def trainable(file, folder):
+    """The profile of a file, written; what the file cannot be checked for (models and data of the hub) is replaced."""
+    profile = folder / "my.yaml"
+    run = convert(file, "--output", profile, "--allow-refused")
+    assert run.code == 0 and f"lora-train check --profile {profile}" in run.stderr, run
+    said = EXPECTED[file]["profile"]
+    instead = [f"model={MODEL}", "chat_template=tokenizer", "device=cpu", "max_seq_len=128", "overlength=truncate",
+               f"output_dir={folder / 'run'}", "dataset_prepared_path=null", "init_adapter=null", "add_tokens=[]"]
+    if not said.get("datasets") or any(entry["path"].startswith("example/") for entry in said["datasets"]):
+        instead.append("datasets=[{path: data/chat.jsonl}]")
+    if said.get("val_set_size", 0) >= 1:
+        instead.append("val_set_size=2")
+    return ["--profile", profile, *instead]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_profile_is_one(file, tmp_path):
+    run = lora_train("check", *trainable(file, tmp_path), cwd=HERE)
+    assert run.code == 0, run
+
+
+def train_a_step(file, folder):
+    run = lora_train("train", *trainable(file, folder), "max_steps=1", "num_epochs=null", "--quiet", cwd=HERE)
+    assert run.code == 0, run
+    summary = json.loads((folder / "run/summary.json").read_text())
+    assert summary["status"] == "done" and summary["step"] == 1, run
+    return summary
+
+
+@pytest.mark.parametrize("file", TRAINED)
+def test_the_profile_trains_a_step(file, tmp_path):
+    train_a_step(file, tmp_path)
+
+
+@pytest.mark.parametrize("tool", ["axolotl", "llamafactory", "trl"])
+def test_any_mix_of_keys_gives_a_profile_without_contradictions(tool, tmp_path):
+    random.seed(tool)
+    values = {}
+    for path in sorted((HERE / tool).iterdir()):
+        for key, value in yaml.safe_load(path.read_text()).items():
+            values.setdefault(key, []).append(value)
+    source, profile = tmp_path / "source.json", tmp_path / "my.yaml"
+    for _ in range(25):
+        mix = {key: random.choice(given) for key, given in values.items() if random.random() < 0.4}
+        source.write_text(json.dumps(mix))
+        run = convert(source, "--from", tool, "--allow-refused", "--output", profile)
+        assert run.code == 0, (mix, run)
+        run = lora_train("check", "--no-files", "--profile", profile, "model=m", "datasets=[d]", cwd=HERE)
+        assert run.code == 0, (mix, run)
+
+
+def test_a_refused_key_ends_with_2_and_without_a_profile(tmp_path):
+    output = tmp_path / "my.yaml"
+    run = convert("axolotl/dpo.yml", "--output", output)
+    assert run.code == USAGE and not output.exists() and run.stdout == "", run
+    assert "2 keys are refused" in run.stderr and "rl " in run.stderr, run
+    run = convert("axolotl/dpo.yml", "--allow-refused")
+    assert run.code == 0 and "# Made by lora-train convert from dpo.yml (Axolotl)." in run.stdout, run
+
+
+def test_only_a_profile_of_its_own_is_replaced(tmp_path):
+    output = tmp_path / "my.yaml"
+    for _ in range(2):
+        assert convert("trl/minimal.yaml", "--output", output).code == 0
+    output.write_text("model: mine\n")
+    run = convert("trl/minimal.yaml", "--output", output)
+    assert run.code == USAGE and output.read_text() == "model: mine\n", run
+
+
+def test_bad_calls_say_what_is_expected(tmp_path):
+    unclear = tmp_path / "unclear.yaml"
+    unclear.write_text("learning_rate: 1.0e-4\n")
+    for arguments, said in (((), "missing; expected a configuration"), (("trl/minimal.yaml", "--from", "mlx"), "expected axolotl, llamafactory, trl"),
+                            ((unclear,), "Which tool is it of?"), (("missing.yaml",), "missing.yaml")):
+        run = convert(*arguments) if arguments else lora_train("convert")
+        assert run.code in (USAGE, 5) and said in run.stderr, run
+
+
+def test_the_lists_of_keys_are_what_the_tools_declare():
+    wheels = os.environ.get("LORA_TRAIN_FOREIGN_WHEELS")
+    if not wheels:
+        pytest.skip("LORA_TRAIN_FOREIGN_WHEELS names no folder with the wheels; scripts/foreign_keys.py says how to get them")
+    done = subprocess.run([sys.executable, ROOT / "scripts/foreign_keys.py", wheels, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+if __name__ == "__main__":
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    print(f"# python tests/integration/test_convert.py at {commit}, on a CPU: one step of examples/tiny-math/model under each profile")
+    for file in FILES:
+        with tempfile.TemporaryDirectory() as folder:
+            summary = train_a_step(file, Path(folder))
+        refused = EXPECTED[file]["refused"]
+        print(f"{file:34} one step, loss {summary['train_loss']:.4f}" + (f", without {', '.join(refused)}" if refused else ""), flush=True)
