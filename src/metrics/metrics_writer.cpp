@@ -30,6 +30,20 @@ bool is_later_than(std::string_view line, long long step) {
   return found != object.end() && found->is_number_integer() && found->get<long long>() > step;
 }
 
+Json to_object(const NamedTexts& texts) {
+  Json object = Json::object();
+  for (const auto& [name, text] : texts) {
+    if (!text.empty()) object[name] = text;
+  }
+  return object;
+}
+
+void put_provenance(Json& object, const Provenance& provenance) {
+  object["environment"] = to_object(provenance.environment);
+  object["set_by"] = to_object(provenance.set_by);
+  object["base_files"] = provenance.base_files;
+}
+
 Json to_object(const StartRecord& record) {
   Json object = {{"event", "start"},
                  {"step", record.step},
@@ -46,6 +60,13 @@ Json to_object(const StartRecord& record) {
   put_times(object, record.times);
   put_price(object, record.price);
   object["spans"] = to_array(record.spans);
+  put_provenance(object, record.provenance);
+  if (const LengthHistogram& lengths = record.document_lengths; lengths.bin_width > 0) {
+    object["document_lengths"] = {{"bin_width", lengths.bin_width},
+                                  {"counts", lengths.counts},
+                                  {"num_tokens", lengths.num_tokens},
+                                  {"longest", lengths.longest}};
+  }
   return object;
 }
 

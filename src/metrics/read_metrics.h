@@ -16,7 +16,7 @@ struct MetricsFile {
 /// Fills steps, evals and all figures that the lines contain. Ignores an incomplete last line.
 MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run);
 
-/// The mean over the data sets of each evaluation: one entry per step, with an empty name.
+/// The mean loss and token accuracy over the data sets of each evaluation: one entry per step, with an empty name.
 std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals);
 
 }  // namespace lora_train::metrics

@@ -16,7 +16,7 @@ Json to_object(const Ledger& ledger) {
   for (const auto& reason : ledger.reasons) {
     reasons[reason.reason] = {{"count", reason.count}, {"first", or_null(reason.first)}};
   }
-  return {{"total", ledger.total}, {"kept", ledger.kept}, {"reasons", reasons}};
+  return {{"total", ledger.total}, {"kept", ledger.kept}, {"held_out", ledger.held_out}, {"reasons", reasons}};
 }
 
 Json to_object(const StepCapture& capture) {

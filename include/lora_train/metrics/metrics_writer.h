@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "lora_train/metrics/provenance.h"
 #include "lora_train/metrics/run_times.h"
 
 namespace lora_train::metrics {
@@ -31,6 +32,8 @@ struct StartRecord {
   RunTimes times = {};              ///< phases_s and cost_usd: of the whole run up to this line
   std::optional<Price> price = {};  ///< gpu_price_per_hour and price_source; null without one
   std::vector<Span> spans = {};     ///< what this process has done so far
+  Provenance provenance = {};       ///< environment, set_by, base_files
+  LengthHistogram document_lengths = {};  ///< of the training data; no key if it is not known
 };
 
 /// Of each rank, by rank: means over the steps since the last logged one.

@@ -19,7 +19,8 @@ struct LedgerReason {
 };
 struct Ledger {
   long long total = 0;
-  long long kept = 0;
+  long long kept = 0;      ///< trained on, or held out
+  long long held_out = 0;  ///< of these, for evaluation (val_set_size)
   std::vector<LedgerReason> reasons = {};
 };
 
