@@ -42,6 +42,7 @@ void put_provenance(Json& object, const Provenance& provenance) {
   object["environment"] = to_object(provenance.environment);
   object["set_by"] = to_object(provenance.set_by);
   object["base_files"] = provenance.base_files;
+  object["base_values"] = to_object(provenance.base_values);
 }
 
 Json to_object(const StartRecord& record) {

@@ -14,6 +14,7 @@ struct Provenance {
   NamedTexts environment = {};              ///< {"command", "lora-train train ..."}, {"host", ...}; empty texts are left out
   NamedTexts set_by = {};                   ///< of each key that is not a default: "my.yaml:3", "--set", "follows max_steps"
   std::vector<std::string> base_files = {};  ///< those files of set_by that are shipped profiles
+  NamedTexts base_values = {};               ///< what they say of the keys that have another value now
 };
 
 /// How many documents are how long, in tokens.

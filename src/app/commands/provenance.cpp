@@ -41,6 +41,19 @@ bool is_shipped(const std::string& file) {
   return !file.empty() && fs::equivalent(fs::path(file).parent_path(), program_folder() / "configs", code);
 }
 
+/// What shipped profiles alone would say of the keys that the profile has another value for.
+metrics::NamedTexts base_values(const std::vector<std::string>& base_files, const Profile& profile) {
+  metrics::NamedTexts values;
+  if (base_files.empty()) return values;
+  ProfileSources sources;
+  sources.profiles = base_files;
+  sources.needs_model = sources.needs_datasets = false;
+  Mistakes ignored;
+  for (const auto& key : diff_profiles(load_profile(sources, ignored).profile, profile))
+    values.emplace_back(key.key, key.old_value);
+  return values;
+}
+
 }  // namespace
 
 std::string shell_line(const std::vector<std::string>& words) {
@@ -71,6 +84,7 @@ metrics::Provenance provenance_of(const LoadedProfile& loaded, const std::vector
     std::vector<std::string>& bases = provenance.base_files;
     if (is_shipped(file) && std::find(bases.begin(), bases.end(), file) == bases.end()) bases.push_back(file);
   }
+  provenance.base_values = base_values(provenance.base_files, loaded.profile);
   return provenance;
 }
 
