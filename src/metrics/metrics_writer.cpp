@@ -127,6 +127,7 @@ Json to_object(const EvalRecord& record) {
           {"num_tokens", record.num_tokens},
           {"eval_s", record.eval_s},
           {"ece", record.ece},
+          {"num_documents", record.num_documents},
           {"spans", to_array(record.spans)}};
 }
 

@@ -14,19 +14,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kLossWindows = 20;
 constexpr std::size_t kMostBins = 100;
 
-/// Nothing unless all are bins.
-std::vector<ReliabilityBin> bins_of(const Json& object) {
-  const auto found = object.find("bins");
-  std::vector<ReliabilityBin> bins;
-  if (found == object.end() || !found->is_array() || found->size() > kMostBins) return bins;
-  for (const Json& bin : *found) {
-    const bool is_bin = bin.is_array() && bin.size() == 3 && bin[0].is_number() && bin[1].is_number() && bin[2].is_number();
-    if (!is_bin) return {};
-    bins.push_back({bin[0].get<double>(), bin[1].get<double>(), bin[2].get<double>()});
-  }
-  return bins;
-}
-
 std::vector<std::string> texts_of(const Json& object, const char* key) {
   std::vector<std::string> texts;
   const auto found = object.find(key);
@@ -237,6 +224,18 @@ void fill_speed(RunRecord& run) {
 }
 
 }  // namespace
+
+std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& object) {
+  const auto found = object.find("bins");
+  std::vector<ReliabilityBin> bins;
+  if (found == object.end() || !found->is_array() || found->size() > kMostBins) return bins;
+  for (const Json& bin : *found) {
+    const bool is_bin = bin.is_array() && bin.size() == 3 && bin[0].is_number() && bin[1].is_number() && bin[2].is_number();
+    if (!is_bin) return {};
+    bins.push_back({bin[0].get<double>(), bin[1].get<double>(), bin[2].get<double>()});
+  }
+  return bins;
+}
 
 MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
   std::error_code ignored;

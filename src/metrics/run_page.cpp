@@ -15,6 +15,7 @@
 #include "lora_train/base/visible_text.h"
 #include "lora_train/config/load.h"
 #include "page_assets.h"
+#include "pictures.h"
 #include "read_metrics.h"
 #include "reliability.h"
 #include "times_json.h"
@@ -316,9 +317,11 @@ std::string report_page(const RunRecord& run) {
 
 void write_report(const std::filesystem::path& folder) noexcept {
   try {
-    write_file_atomic(folder / "report.html", report_page(read_run(folder)));
+    const RunRecord run = read_run(folder);
+    write_file_atomic(folder / "report.html", report_page(run));
+    write_file_atomic(folder / kCurvesFile, curves_png(run));
   } catch (...) {
-    log_warning("report.html was not written: " + describe_current_exception().text());
+    log_warning(std::string("report.html or ") + kCurvesFile + " was not written: " + describe_current_exception().text());
   }
 }
 

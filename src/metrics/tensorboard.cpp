@@ -3,14 +3,25 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <set>
+
 #include "event_record.h"
+#include "hparams_record.h"
+#include "json_value.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/host_name.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/load.h"
+#include "pictures.h"
+#include "read_answers.h"
+#include "read_metrics.h"
 #include "record_json.h"
 
 namespace lora_train::metrics {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::seconds kFlushInterval{10};
 
@@ -33,10 +44,53 @@ std::string scalar_records(const std::string& prefix, const nlohmann::ordered_js
   return records;
 }
 
+/// What Hugging Face's Trainer calls the time of an evaluation, and its rate.
+std::vector<std::pair<std::string, double>> trainer_metrics(const Json& record) {
+  std::vector<std::pair<std::string, double>> metrics;
+  const auto seconds = number_of(record, "eval_s");
+  if (!seconds) return metrics;
+  metrics.emplace_back("runtime", *seconds);
+  auto samples = number_of(record, "num_documents");
+  if (!samples) samples = number_of(record, "num_rows");
+  if (samples && *seconds > 0) metrics.emplace_back("samples_per_second", *samples / *seconds);
+  return metrics;
+}
+
+/// Empty without bins.
+std::string reliability_record(const Json& record, const std::string& name, long long step, double time) {
+  const std::vector<ReliabilityBin> bins = bins_of(record);
+  if (bins.empty()) return {};
+  const auto ece = number_of(record, "ece");
+  const std::string text = "step " + std::to_string(step) + (ece ? string_printf(": calibration error %.4f", *ece) : "");
+  const chart::Drawing drawing =
+      draw(chart::ReliabilityChart{name, {reliability_curve(text, bins, chart::ink_of_curve(0))}});
+  return image_record("reliability/" + name, to_png(drawing, 1), drawing.width, drawing.height, step, time);
+}
+
+/// A block of code, in which Markdown changes nothing.
+std::string code_block(const std::string& text) {
+  std::string block = "    ";
+  for (const char c : text) block += c == '\n' ? "\n    " : std::string(1, c);
+  return block + "\n\n";
+}
+
+/// Of one task at one step.
+std::string answers_text(const std::vector<LoggedAnswer>& answers, const LoggedAnswer& of) {
+  std::string text;
+  for (const LoggedAnswer& answer : answers) {
+    if (answer.name != of.name || answer.step != of.step) continue;
+    const std::string confidence =
+        answer.confidence ? string_printf(", confidence %.1f %%", 100 * *answer.confidence) : "";
+    text += "**prompt**\n\n" + code_block(answer.prompt) + "**expected**\n\n" + code_block(answer.expected) + "**answer** (" +
+            (answer.is_right ? "right" : "wrong") + confidence + ")\n\n" + code_block(answer.answer) + "---\n\n";
+  }
+  return text;
+}
+
 }  // namespace
 
-TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder)
-    : last_flush_(std::chrono::steady_clock::now()) {
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, bool has_several_sets)
+    : has_several_sets_(has_several_sets), last_flush_(std::chrono::steady_clock::now()) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const double time = now_s();
@@ -64,13 +118,53 @@ void TensorBoardWriter::add(const TrainRecord& record) {
 }
 
 void TensorBoardWriter::add(const EvalRecord& record) {
-  if (!has_eval_) {
+  const Json object = to_object(record);
+  const bool is_task = object.contains("kind");
+  if (!has_eval_ && !is_task) {
     has_eval_ = true;
     first_eval_name_ = record.name;
   }
-  const std::string prefix = record.name == first_eval_name_ ? "eval/" : "eval/" + record.name + "/";
-  buffer_ += scalar_records(prefix, to_object(record), record.step, now_s());
+  const bool is_first = !is_task && record.name == first_eval_name_;
+  const std::string prefix = is_first ? "eval/" : "eval/" + record.name + "/";
+  const double time = now_s();
+  auto as_trainer = trainer_metrics(object);
+  buffer_ += scalar_records(prefix, object, record.step, time);
+  if (is_first) {
+    for (const auto& [name, value] : as_trainer)
+      buffer_ += scalar_record(prefix + name, static_cast<float>(value), record.step, time);
+  }
+  for (const char* key : {"loss", "accuracy"}) {
+    if (const auto value = number_of(object, key)) as_trainer.emplace_back(key, *value);
+  }
+  if (is_task || has_several_sets_) {
+    for (const auto& [name, value] : as_trainer)
+      buffer_ += scalar_record("eval/" + record.name + "_" + name, static_cast<float>(value), record.step, time);
+  }
+  buffer_ += reliability_record(object, record.name, record.step, time);
   flush_when_due();
+}
+
+void TensorBoardWriter::start(const Profile& profile, double time) {
+  buffer_ += text_record("args", code_block(to_yaml(profile)), 0, time);
+  buffer_ += hparams_start_records(to_json(profile), profile.run.output_dir, time);
+  flush();
+}
+
+void TensorBoardWriter::end(const EndRecord& record, const std::filesystem::path& run_folder) {
+  const double seconds = record.times.wall_s();
+  if (seconds > 0) {
+    const auto rate = static_cast<float>(static_cast<double>(record.step) / seconds);
+    buffer_ += scalar_record("train/train_runtime", static_cast<float>(seconds), record.step, record.time);
+    buffer_ += scalar_record("train/train_steps_per_second", rate, record.step, record.time);
+  }
+  const std::vector<LoggedAnswer> answers = read_answers(run_folder / kAnswersFile);
+  std::set<std::pair<std::string, long long>> seen;
+  for (const LoggedAnswer& answer : answers) {
+    if (!seen.emplace(answer.name, answer.step).second) continue;
+    buffer_ += text_record("answers/" + answer.name, answers_text(answers, answer), answer.step, record.time);
+  }
+  buffer_ += hparams_end_record(record.exit_code == 0, record.time);
+  flush();
 }
 
 void TensorBoardWriter::flush() {

@@ -31,6 +31,7 @@ void Evaluations::evaluate_all() {
                                result.ece};
     run_.clock->add(metrics::Phase::kEvaluate, record.eval_s);
     record.spans = run_.clock->take_spans();
+    record.num_documents = static_cast<long long>(run_.data.evals[i].store.size());
     reporters_.write(record);
     log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
                            result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,

@@ -2,6 +2,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/config/load.h"
 
 namespace lora_train::train {
 namespace {
@@ -23,13 +24,14 @@ void try_to(bool& is_refused, const Write& write) {
 
 }  // namespace
 
-FileReporters::FileReporters(const RunSection& section, bool quiet)
-    : document_losses_(fs::path(section.output_dir) / metrics::kDocumentLossesFile),
+FileReporters::FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets)
+    : folder_(section.output_dir),
+      document_losses_(folder_ / metrics::kDocumentLossesFile),
       bar_(metrics::ProgressOptions{.quiet = quiet}),
-      metrics_(fs::path(section.output_dir) / "metrics.jsonl") {
+      metrics_(folder_ / "metrics.jsonl") {
   for (const Reporter reporter : section.report_to) {
     if (reporter == Reporter::kTensorboard) {
-      tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(fs::path(section.output_dir) / "tensorboard");
+      tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(folder_ / "tensorboard", num_eval_sets > 1);
     }
   }
 }
@@ -50,6 +52,9 @@ void FileReporters::write(const std::vector<metrics::DocumentLosses>& sets) {
 
 void FileReporters::write(const metrics::StartRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+  if (!tensorboard_) return;
+  try_to(tensorboard_is_refused_,
+         [&] { tensorboard_->start(load_written_profile(folder_ / "profile.yaml"), record.time); });
 }
 
 void FileReporters::write(const metrics::CheckpointRecord& record) {
@@ -66,7 +71,7 @@ void FileReporters::flush() {
 
 void FileReporters::write(const metrics::EndRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->flush(); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->end(record, folder_); });
 }
 
 }  // namespace lora_train::train

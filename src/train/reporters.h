@@ -45,7 +45,8 @@ class NoReporters : public Reporters {
 /// keeps the record, and writes it together with the next one that succeeds.
 class FileReporters : public Reporters {
  public:
-  FileReporters(const RunSection& section, bool quiet);
+  /// `num_eval_sets`: data sets that the run evaluates.
+  FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets);
 
   /// See MetricsWriter::drop_after. Throws IoError.
   void drop_after(std::int64_t step) { metrics_.drop_after(step); }
@@ -60,7 +61,7 @@ class FileReporters : public Reporters {
   void flush() override;
 
  private:
-  std::filesystem::path document_losses_;
+  std::filesystem::path folder_, document_losses_;
   metrics::ProgressBar bar_;
   metrics::MetricsWriter metrics_;
   std::unique_ptr<metrics::TensorBoardWriter> tensorboard_;

@@ -108,7 +108,7 @@ std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::Outp
   if (!run.is_leader()) return std::make_unique<NoReporters>();
   take_over(run.request, decision, run.state.step);
   write_file_atomic(fs::path(run.profile().run.output_dir) / "profile.yaml", run.checkpoint.profile_yaml);
-  auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet);
+  auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
   reporters->write(
       metrics::StartRecord{run.state.step, run.plan->total_steps(), version(), run.request.profile_hash,

@@ -79,6 +79,7 @@ struct EvalRecord {
   double eval_s = 0;
   double ece = 0;                ///< calibration error, 0..1
   std::vector<Span> spans = {};  ///< what this process has done since the last line with spans
+  long long num_documents = 0;
 };
 
 /// A checkpoint that is complete on disk.
