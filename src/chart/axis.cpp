@@ -28,8 +28,8 @@ Range later_range(const std::vector<Sample>& samples, const Range& whole) {
   std::sort(later.begin(), later.end());
   const double far = later.size() > kFewValues ? kFarShare : 0;
   const auto last = static_cast<double>(later.size() - 1);
-  const double low = later[static_cast<std::size_t>(std::lround(far * last))];
-  const double high = later[static_cast<std::size_t>(std::lround((1 - far) * last))];
+  const double low = later[static_cast<std::size_t>(std::ceil(far * last))];
+  const double high = later[static_cast<std::size_t>((1 - far) * last)];
   const double room = std::max({0.3 * (high - low), 0.02 * std::abs(high), 1e-9});
   return {std::max(whole.low, low - room), std::min(whole.high, high + room)};
 }

@@ -112,8 +112,8 @@ class Chart {
     this.each_point((x, y) => { if (x >= x0 + (x1 - x0) * 0.1) later.push(y); });
     if (later.length < 3) return null;
     later.sort((a, b) => a - b);
-    const at = (share) => later[Math.round(share * (later.length - 1))];
-    const [low, high] = later.length > 50 ? [at(0.005), at(0.995)] : [later[0], later[later.length - 1]];
+    const last = later.length - 1, far = later.length > 50 ? 0.005 : 0;
+    const [low, high] = [later[Math.ceil(far * last)], later[Math.floor((1 - far) * last)]];
     const room = Math.max(0.3 * (high - low), 0.02 * Math.abs(high), 1e-9);
     const fit = {y0: Math.max(y0, low - room), y1: Math.min(y1, high + room)};
     return y1 - y0 > 1.8 * (fit.y1 - (this.spec.from_zero ? Math.min(0, fit.y0) : fit.y0)) ? fit : null;

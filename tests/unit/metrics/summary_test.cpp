@@ -104,11 +104,11 @@ TEST(Summary, AStopBeforeTheFirstStepSaysWhereTheRunIs) {
 
 TEST(Summary, ShowsLedgerAndError) {
   RunSummary summary;
-  summary.ledger = {.total = 10, .kept = 7, .reasons = {{"overlength", 3, "train.jsonl:4"}}};
+  summary.ledger = {.total = 10, .kept = 7, .held_out = 2, .reasons = {{"overlength", 3, "train.jsonl:4"}}};
   summary.error = RunError{"numeric", "loss is not finite", "step 3"};
   const Json object = Json::parse(to_json(summary));
   EXPECT_EQ(object.at("ledger").dump(),
-            R"({"total":10,"kept":7,"reasons":{"overlength":{"count":3,"first":"train.jsonl:4"}}})");
+            R"({"total":10,"kept":7,"held_out":2,"reasons":{"overlength":{"count":3,"first":"train.jsonl:4"}}})");
   EXPECT_EQ(object.at("error").dump(), R"({"kind":"numeric","message":"loss is not finite","where":"step 3"})");
 }
 

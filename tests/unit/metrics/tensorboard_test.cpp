@@ -134,6 +134,22 @@ TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
   EXPECT_EQ(seen["eval/val/loss"], 0);
 }
 
+TEST(TensorBoard, EachOfSeveralSetsHasTheTagsOfTrainer) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path(), /*has_several_sets=*/true);
+  EvalRecord record;
+  record.name = "val";
+  record.eval_s = 2;
+  record.num_documents = 10;
+  writer.add(record);
+  writer.flush();
+  const std::string text = read_file(writer.path());
+  for (const char* tag : {"eval/loss", "eval/runtime", "eval/samples_per_second", "eval/val_loss", "eval/val_runtime",
+                          "eval/val_samples_per_second"}) {
+    EXPECT_NE(text.find(std::string(tag) + "\x15"), std::string::npos) << tag;
+  }
+}
+
 TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
@@ -148,9 +164,9 @@ TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
   writer.add(second);
   writer.flush();
   const auto payloads = payloads_of(read_file(writer.path()));
-  ASSERT_EQ(payloads.size(), 13U);
+  ASSERT_EQ(payloads.size(), 16U);
   EXPECT_TRUE(has_tag(payloads[1], "eval/loss"));
-  EXPECT_TRUE(has_tag(payloads[7], "eval/hard/loss"));
+  EXPECT_TRUE(has_tag(payloads[9], "eval/hard/loss"));
 }
 
 TEST(TensorBoard, TwoWritersOfOneSecondHaveFilesOfTheirOwn) {
