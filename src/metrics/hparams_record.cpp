@@ -31,8 +31,9 @@ std::string record_of(const char* tag, int field, const ProtoMessage& data, doub
 }  // namespace
 
 std::string hparams_start_records(const std::string& profile_json, const std::string& group, double time) {
+  const Json profile = Json::parse(profile_json);
   ProtoMessage experiment, session;
-  for (const auto& [key, setting] : Json::parse(profile_json).items()) {
+  for (const auto& [key, setting] : profile.items()) {
     if (!setting.is_boolean() && !setting.is_number() && !setting.is_string()) continue;
     const auto [value, type] = value_of(setting);
     experiment.add_message(4, ProtoMessage().add_bytes(1, key).add_varint(4, type));

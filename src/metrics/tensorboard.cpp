@@ -67,6 +67,22 @@ std::string reliability_record(const Json& record, const std::string& name, long
   return image_record("reliability/" + name, to_png(drawing, 1), drawing.width, drawing.height, step, time);
 }
 
+/// All that an evaluation adds. `is_first`: its keys have no name in their tags; `is_named`: it has the tags of one of several sets.
+std::string evaluation_records(const Json& record, const std::string& name, long long step, bool is_first, bool is_named) {
+  const double time = now_s();
+  std::string records = scalar_records(is_first ? "eval/" : "eval/" + name + "/", record, step, time);
+  auto as_trainer = trainer_metrics(record);
+  const auto add = [&](const std::string& prefix) {
+    for (const auto& [key, value] : as_trainer) records += scalar_record(prefix + key, static_cast<float>(value), step, time);
+  };
+  if (is_first) add("eval/");
+  for (const char* key : {"loss", "accuracy"}) {
+    if (const auto value = number_of(record, key)) as_trainer.emplace_back(key, *value);
+  }
+  if (is_named) add("eval/" + name + "_");
+  return records + reliability_record(record, name, step, time);
+}
+
 /// A block of code, in which Markdown changes nothing.
 std::string code_block(const std::string& text) {
   std::string block = "    ";
@@ -118,29 +134,12 @@ void TensorBoardWriter::add(const TrainRecord& record) {
 }
 
 void TensorBoardWriter::add(const EvalRecord& record) {
-  const Json object = to_object(record);
-  const bool is_task = object.contains("kind");
-  if (!has_eval_ && !is_task) {
+  if (!has_eval_) {
     has_eval_ = true;
     first_eval_name_ = record.name;
   }
-  const bool is_first = !is_task && record.name == first_eval_name_;
-  const std::string prefix = is_first ? "eval/" : "eval/" + record.name + "/";
-  const double time = now_s();
-  auto as_trainer = trainer_metrics(object);
-  buffer_ += scalar_records(prefix, object, record.step, time);
-  if (is_first) {
-    for (const auto& [name, value] : as_trainer)
-      buffer_ += scalar_record(prefix + name, static_cast<float>(value), record.step, time);
-  }
-  for (const char* key : {"loss", "accuracy"}) {
-    if (const auto value = number_of(object, key)) as_trainer.emplace_back(key, *value);
-  }
-  if (is_task || has_several_sets_) {
-    for (const auto& [name, value] : as_trainer)
-      buffer_ += scalar_record("eval/" + record.name + "_" + name, static_cast<float>(value), record.step, time);
-  }
-  buffer_ += reliability_record(object, record.name, record.step, time);
+  const bool is_first = record.name == first_eval_name_;
+  buffer_ += evaluation_records(to_object(record), record.name, record.step, is_first, has_several_sets_);
   flush_when_due();
 }
 

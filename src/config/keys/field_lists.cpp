@@ -282,6 +282,13 @@ Field text_list_field(std::string name, Member<std::vector<std::string>> member,
   return list_field(name, "list of texts", std::move(help), std::move(member), read, write_texts);
 }
 
+/// The command reads metrics.jsonl with MLflow's own API, which takes the metrics to wherever MLFLOW_TRACKING_URI points.
+constexpr const char* kMlflow =
+    "a run never touches the network, so it does not report to mlflow. Use tensorboard or none; then this logs the run: "
+    "python3 -c \"import json, mlflow; [mlflow.log_metrics({'/'.join(filter(None, (r['event'], r.get('name'), k))): v for k, v in "
+    "r.items() if type(v) in (int, float) and k != 'step'}, step=r['step']) for r in map(json.loads, "
+    "open('OUTPUT_DIR/metrics.jsonl')) if r['event'] in ('train', 'eval')]\"";
+
 Field reporters_field(std::string name, Member<std::vector<Reporter>> member, std::string help) {
   const auto read = [name](const Value& value, std::vector<Reporter>& target, Findings& findings) {
     target.clear();
@@ -293,6 +300,8 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
         findings.mistake(item.place, name,
                          "a run never touches the network, so it does not report to wandb. Use tensorboard, "
                          "then `wandb sync OUTPUT_DIR/tensorboard` uploads it.");
+      } else if (word == "mlflow") {
+        findings.mistake(item.place, name, kMlflow);
       } else if (word != "none" && word != "off" && word != "false") {
         findings.mistake(item.place, name,
                          unexpected(item, "tensorboard or none") +

@@ -146,7 +146,7 @@ function controls(data, view) {
     bar.append(element("label", {class: "control"}, element("span", {text: "colour by"}), select));
   }
   const whole = element("button", {type: "button", class: "whole", text: "whole run", onclick: () => view.change({zoom: null})});
-  const hint = element("span", {class: "hint", text: "drag over a chart to zoom"});
+  const hint = element("span", {class: "hint", text: "drag to zoom"});
   bar.append(whole, hint);
   view.on_change(() => {
     whole.hidden = !view.zoom;

@@ -146,7 +146,7 @@ function answers(run) {
   if (rows.size === 0) return null;
   const cards = [...rows.values()].map((said) => element("article", {class: "sample"},
     element("small", {text: said[0].name + (said[0].source ? " \u00b7 " + said[0].source : "")}), element("pre", {class: "prompt", text: said[0].prompt}),
-    element("div", {class: "said"}, element("small", {text: "expected"}), element("pre", {text: said[0].expected})),
+    said[0].expected && element("div", {class: "said"}, element("small", {text: "expected"}), element("pre", {text: said[0].expected})),
     ...said.map((answer) => answer_block((answer.step === 0 ? "before training" : "step " + format("count", answer.step)), answer))));
   return section("Answers before and after", element("div", {class: "samples"}, ...cards));
 }

@@ -260,7 +260,8 @@ TEST(Fields, OtherReportersAreRefusedWithTheLineThatDoesIt) {
   ProfileText files;
   EXPECT_NE(files.error("report_to: [tensorboard, wandb]\n").find("`wandb sync OUTPUT_DIR/tensorboard`"),
             std::string::npos);
-  EXPECT_NE(files.error("report_to: mlflow\n").find("got \"mlflow\", expected tensorboard or none."),
+  EXPECT_NE(files.error("report_to: mlflow\n").find("mlflow.log_metrics("), std::string::npos);
+  EXPECT_NE(files.error("report_to: comet_ml\n").find("got \"comet_ml\", expected tensorboard or none."),
             std::string::npos);
   EXPECT_TRUE(files.load("report_to: none\n").profile.run.report_to.empty());
   EXPECT_TRUE(files.load("report_to: []\n").profile.run.report_to.empty());
