@@ -14,6 +14,8 @@
 #include "best_model.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
 
 namespace lora_train::train {

@@ -42,10 +42,10 @@ LinearsMemory::LinearsMemory(const model::LayerShape& layer, std::int64_t tokens
     : num_tokens(tokens) {
   std::int64_t most_weights = 0, widest_input = 0, widest_output = 0;
   for (const ProjectionShape& p : projections_of(layer)) {
-    const std::int64_t input = padded_width(p.input_width()), output = p.out_features + p.num_columns;
-    most_weights = std::max(most_weights, output * input);
-    widest_input = std::max(widest_input, input);
-    widest_output = std::max(widest_output, padded_width(output));
+    const std::int64_t input_width = padded_width(p.input_width()), output_width = p.out_features + p.num_columns;
+    most_weights = std::max(most_weights, output_width * input_width);
+    widest_input = std::max(widest_input, input_width);
+    widest_output = std::max(widest_output, padded_width(output_width));
   }
   const auto options = at::TensorOptions(dtype).device(device);
   const auto normal = [&](std::int64_t size, double std) { return at::empty({size}, options).normal_(0, std); };

@@ -4,6 +4,7 @@
 
 #include "json_text.h"
 #include "lora_train/base/text.h"
+#include "lora_train/metrics/run_times.h"
 
 namespace lora_train::app {
 namespace {

@@ -11,6 +11,7 @@
 #include "dispatch/segment_table_builder.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/work_record.h"
 #include "quantized_weight_cpu.h"
 #include "quantized_weight_cuda.h"
