@@ -30,6 +30,12 @@ bool is_later_than(std::string_view line, long long step) {
   return found != object.end() && found->is_number_integer() && found->get<long long>() > step;
 }
 
+Json to_array(const std::vector<CalibrationBin>& bins) {
+  Json array = Json::array();
+  for (const CalibrationBin& bin : bins) array.push_back({bin.count, bin.confidence, bin.num_right});
+  return array;
+}
+
 Json to_object(const StartRecord& record) {
   Json object = {{"event", "start"},
                  {"step", record.step},
@@ -105,7 +111,20 @@ Json to_object(const EvalRecord& record) {
           {"num_tokens", record.num_tokens},
           {"eval_s", record.eval_s},
           {"ece", record.ece},
+          {"bins", to_array(record.bins)},
           {"spans", to_array(record.spans)}};
+}
+
+Json to_object(const TaskRecord& record) {
+  Json object = {
+      {"event", "eval"}, {"step", record.step}, {"name", record.name}, {"kind", lora_train::to_string(record.kind)}};
+  for (const TaskMetric& metric : task_metrics(record.kind))
+    object[metric.name] = or_null(record.figures.*metric.value);
+  object["num_rows"] = record.figures.num_rows;
+  object["eval_s"] = record.eval_s;
+  if (!record.figures.bins.empty()) object["bins"] = to_array(record.figures.bins);
+  object["spans"] = to_array(record.spans);
+  return object;
 }
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

@@ -46,6 +46,7 @@ std::string to_json(const RunSummary& summary) {
       {"steps_per_s", summary.steps_per_s},
       {"wall_s", summary.wall_s},
       {"train_s", summary.train_s},
+      {"eval_share", summary.eval_share},
       {"phases_s", to_object(summary.phases_s)},
       {"startup_s", to_object(summary.startup_s)},
       {"peak_memory_gib", or_null(summary.peak_memory_gib)},
@@ -91,6 +92,7 @@ std::string in_words(const RunSummary& summary) {
 void set_times(RunSummary& summary, const RunTimes& times) {
   summary.wall_s = times.wall_s();
   summary.train_s = times[Phase::kTrain];
+  summary.eval_share = summary.wall_s > 0 ? times[Phase::kEvaluate] / summary.wall_s : 0;
   summary.phases_s = times.named();
   summary.cost_usd = times.cost_usd;
   if (summary.train_s <= 0) return;
@@ -104,7 +106,7 @@ std::string times_in_words(const RunSummary& summary) {
   for (const auto& [name, seconds] : summary.phases_s) {
     if (seconds < 0.05) continue;
     phases += (phases.empty() ? ": " : ", ") + name + " " + seconds_in_words(seconds);
-    if (name == name_of(Phase::kTrain)) phases += string_printf(" (%.0f%%)", 100 * seconds / summary.wall_s);
+    if (name == name_of(Phase::kTrain) || name == name_of(Phase::kEvaluate)) phases += string_printf(" (%.0f%%)", 100 * seconds / summary.wall_s);
   }
   std::string text = "time: " + seconds_in_words(summary.wall_s) + phases;
   if (summary.tokens_per_s > 0)

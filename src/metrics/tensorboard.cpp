@@ -73,6 +73,11 @@ void TensorBoardWriter::add(const EvalRecord& record) {
   flush_when_due();
 }
 
+void TensorBoardWriter::add(const TaskRecord& record) {
+  buffer_ += scalar_records("eval/" + record.name + "/", to_object(record), record.step, now_s());
+  flush_when_due();
+}
+
 void TensorBoardWriter::flush() {
   const std::size_t written = write_all(fd_, buffer_);
   const bool is_whole = written == buffer_.size();

@@ -61,6 +61,7 @@ struct RunSummary {
   double steps_per_s = 0;
   double wall_s = 0;                           ///< of all processes of the run, each from its start; see set_times()
   double train_s = 0;                          ///< the part of wall_s in training steps
+  double eval_share = 0;                       ///< of wall_s, in evaluations: 0 to 1
   NamedSeconds phases_s = {};                  ///< what wall_s went into, in order
   NamedSeconds startup_s = {};                 ///< of this process: per phase, in order, to the end of its first step
   std::optional<double> peak_memory_gib = {};  ///< device memory; empty on a CPU

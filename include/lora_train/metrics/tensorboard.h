@@ -26,6 +26,9 @@ class TensorBoardWriter {
   /// Adds eval/<key> for the data set that was evaluated first, eval/<name>/<key> for others.
   void add(const EvalRecord& record);
 
+  /// Adds eval/<name>/<key>.
+  void add(const TaskRecord& record);
+
   void flush();
   const std::filesystem::path& path() const { return path_; }
 
