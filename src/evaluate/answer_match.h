@@ -13,8 +13,9 @@ std::string normalized_answer(const std::string& text);
 
 class AnswerMatcher {
  public:
-  /// `regex` empty: compares whole texts. Throws ConfigError (--exact-match) for an invalid regular expression.
-  explicit AnswerMatcher(const std::string& regex);
+  /// `regex` empty: compares whole texts. `where` names the flag or key for messages. Throws ConfigError for an invalid regular
+  /// expression.
+  AnswerMatcher(const std::string& regex, const std::string& where);
 
   /// The normalized answer in a text; nothing if the regex does not match. An answer that a regex picked also loses a period or
   /// comma after its last digit.

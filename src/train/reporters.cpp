@@ -25,6 +25,7 @@ void try_to(bool& is_refused, const Write& write) {
 
 FileReporters::FileReporters(const RunSection& section, bool quiet)
     : document_losses_(fs::path(section.output_dir) / metrics::kDocumentLossesFile),
+      answers_(fs::path(section.output_dir) / metrics::kEvalAnswersFile),
       bar_(metrics::ProgressOptions{.quiet = quiet}),
       metrics_(fs::path(section.output_dir) / "metrics.jsonl") {
   for (const Reporter reporter : section.report_to) {
@@ -42,6 +43,16 @@ void FileReporters::write(const metrics::TrainRecord& record) {
 void FileReporters::write(const metrics::EvalRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+}
+
+void FileReporters::write(const metrics::TaskRecord& record) {
+  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+}
+
+void FileReporters::write(const std::vector<metrics::EvalAnswer>& answers) {
+  answers_.take(answers);
+  try_to(answers_are_refused_, [&] { answers_.write(); });
 }
 
 void FileReporters::write(const std::vector<metrics::DocumentLosses>& sets) {

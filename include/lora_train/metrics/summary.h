@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lora_train/metrics/run_times.h"
+#include "lora_train/metrics/task_figures.h"
 
 namespace lora_train::metrics {
 
@@ -54,6 +55,7 @@ struct RunSummary {
   std::optional<double> best_eval_loss = {};        ///< the lowest after step 1
   std::optional<long long> best_step = {};          ///< of the best evaluation, by metric_for_best_model
   std::optional<double> best_metric = {};           ///< the metric there
+  std::vector<NamedTaskFigures> eval_tasks = {};    ///< by name, the latest that its process has evaluated
   long long tokens = 0;                             ///< fed to the model, from step 1 on, all ranks
   long long untimed_tokens = 0, untimed_steps = 0;  ///< of these, those whose time no checkpoint has; not in the file
   long long supervised_tokens = 0;                  ///< those with a label

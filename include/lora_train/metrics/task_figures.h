@@ -23,6 +23,12 @@ struct TaskFigures {
   std::vector<CalibrationBin> bins = {};       ///< of equal width; empty for exact_match
 };
 
+struct NamedTaskFigures {
+  std::string name;
+  TaskKind kind = TaskKind::kExactMatch;
+  TaskFigures figures;
+};
+
 struct TaskMetric {
   const char* name;
   std::optional<double> TaskFigures::*value;
