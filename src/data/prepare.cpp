@@ -315,7 +315,8 @@ std::vector<std::string> evaluation_names(const DataSection& section) {
   if (section.val_set_size > 0) wanted.push_back("validation");
   for (const std::string& base : wanted) {
     std::string name = base;
-    for (int i = 2; std::find(names.begin(), names.end(), name) != names.end(); ++i) name = base + "-" + std::to_string(i);
+    for (int i = 2; std::find(names.begin(), names.end(), name) != names.end(); ++i)
+      name = base + "-" + std::to_string(i);
     names.push_back(std::move(name));
   }
   return names;

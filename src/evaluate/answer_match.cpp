@@ -26,7 +26,7 @@ std::string normalized_answer(const std::string& text) {
 }
 
 AnswerMatcher::AnswerMatcher(const std::string& regex, const std::string& where) {
-  if (!regex.empty()) pattern_.emplace(regex, where);
+  if (!regex.empty()) pattern_ = std::make_shared<const tokenizer::TextPattern>(regex, where);
 }
 
 std::optional<std::string> AnswerMatcher::pick(const std::string& text) const {

@@ -1,6 +1,7 @@
 // Compares an answer with the expected one.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -22,7 +23,7 @@ class AnswerMatcher {
   std::optional<std::string> pick(const std::string& text) const;
 
  private:
-  std::optional<tokenizer::TextPattern> pattern_;
+  std::shared_ptr<const tokenizer::TextPattern> pattern_;  ///< null: whole texts
 };
 
 }  // namespace lora_train::evaluate

@@ -112,8 +112,8 @@ Question make_question(const data::AnswerRow& row, std::size_t index, const Answ
                                     " does not match the row's own answer; give one that matches the answers of the "
                                     "rows and of the model");
   }
-  return {{part(row.ids, 0, row.answer_begin), static_cast<std::int64_t>(index),
-           std::min(format.max_new_tokens, room), row.source},
+  return {{part(row.ids, 0, row.answer_begin), static_cast<std::int64_t>(index), std::min(format.max_new_tokens, room),
+           row.source},
           std::move(*expected)};
 }
 

@@ -44,8 +44,8 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
 std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest) {
   const generate::GeneratorLimits limits;
   const std::int64_t most_rows = std::max(kSequencesOnGpu, limits.max_pass_tokens);
-  const model::ActivationPlan activations = model::plan_activations(
-      model::model_shape(config, {}), {.max_tokens = most_rows, .needs_backward = false}, {});
+  const model::ActivationPlan activations =
+      model::plan_activations(model::model_shape(config, {}), {.max_tokens = most_rows, .needs_backward = false}, {});
   const std::int64_t cache =
       longest * generate::cache_bytes_per_token(config, runtime::compute_dtype(profile.model.precision));
   constexpr std::int64_t kCopies = 2;  // of logits: while tokens are chosen, and in what graphs captured

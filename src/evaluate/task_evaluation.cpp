@@ -32,7 +32,8 @@ std::string end_of(const std::string& text) {
 /// What is known of each row of a task. Rows of other ranks are zero until the ranks are added up.
 class RowResults {
  public:
-  explicit RowResults(std::size_t num_rows) : values_(at::zeros({static_cast<std::int64_t>(num_rows), 4}, at::kDouble)) {}
+  explicit RowResults(std::size_t num_rows)
+      : values_(at::zeros({static_cast<std::int64_t>(num_rows), 4}, at::kDouble)) {}
 
   struct Row {
     bool is_right = false;
@@ -52,7 +53,8 @@ class RowResults {
   std::vector<Row> rows() const {
     std::vector<Row> rows;
     const auto* from = values_.const_data_ptr<double>();
-    for (std::int64_t i = 0; i < values_.size(0); ++i, from += 4) rows.push_back({from[0] > 0, from[1], from[2], from[3] > 0});
+    for (std::int64_t i = 0; i < values_.size(0); ++i, from += 4)
+      rows.push_back({from[0] > 0, from[1], from[2], from[3] > 0});
     return rows;
   }
 
@@ -122,7 +124,9 @@ class TaskRun {
     for (const std::size_t i : own_) {
       const data::AnswerRow& row = task_.answers[i];
       prompts.push_back({{row.ids.begin(), row.ids.begin() + static_cast<std::ptrdiff_t>(task_.places[i])},
-                         static_cast<std::int64_t>(i), 1, row.source});
+                         static_cast<std::int64_t>(i),
+                         1,
+                         row.source});
     }
     std::vector<ConfidenceReading> found(own_.size());
     generate::GenerateCallbacks callbacks;
@@ -214,8 +218,7 @@ class TaskRun {
 }  // namespace
 
 TaskEvaluation::TaskEvaluation(const Profile& profile, const runtime::ModelFiles& files) {
-  for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i)
-    tasks_.push_back(read_task_rows(profile, i, files));
+  for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i) tasks_.push_back(read_task_rows(profile, i, files));
 }
 TaskEvaluation::~TaskEvaluation() = default;
 TaskEvaluation::TaskEvaluation(TaskEvaluation&&) noexcept = default;

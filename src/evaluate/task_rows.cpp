@@ -26,9 +26,8 @@ class TaskReader {
   TaskReader(const Profile& profile, std::size_t index, const runtime::ModelFiles& files)
       : profile_(profile), files_(files), key_("eval_tasks[" + std::to_string(index) + "]") {
     task_.spec = profile.tasks.eval_tasks[index];
-    task_.format = std::make_unique<AnswerFormat>(
-        answer_format(files, task_.spec.regex, key_ + (task_.spec.regex.empty() ? "" : ".regex"),
-                      task_.spec.max_new_tokens));
+    task_.format = std::make_unique<AnswerFormat>(answer_format(
+        files, task_.spec.regex, key_ + (task_.spec.regex.empty() ? "" : ".regex"), task_.spec.max_new_tokens));
     max_rows_ = task_.spec.max_samples ? task_.spec.max_samples : profile.data.eval_max_samples;
   }
 
@@ -47,8 +46,7 @@ class TaskReader {
  private:
   void read_choices() {
     const data::PromptOptions prompts{files_.tokenizer.get(), files_.chat_template.get(), false, {}};
-    task_.choices =
-        data::read_choice_set(task_.spec.data, max_rows_, prompts, files_.config.context_length()).rows;
+    task_.choices = data::read_choice_set(task_.spec.data, max_rows_, prompts, files_.config.context_length()).rows;
     for (const auto& row : task_.choices) {
       for (const auto& choice : row.choices) task_.longest = std::max(task_.longest, std::ssize(choice.ids));
     }

@@ -26,8 +26,9 @@ std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
   if (!sets.empty()) {
     for (const char* of_all : {"eval_loss", "perplexity", "token_accuracy", "ece"}) known.push_back(of_all);
     for (const auto& set : sets) known.push_back(set + ".loss");
-    expected.push_back("eval_loss, perplexity, token_accuracy or ece, or one of them for a data set, as NAME.loss (the sets are: " +
-                       join(sets) + ")");
+    expected.push_back(
+        "eval_loss, perplexity, token_accuracy or ece, or one of them for a data set, as NAME.loss (the sets are: " +
+        join(sets) + ")");
   }
   if (!tasks.empty()) expected.push_back("one of a task (" + join(of_tasks) + ")");
   if (expected.empty()) expected.push_back("eval_loss, perplexity, token_accuracy or ece");

@@ -31,9 +31,12 @@ std::vector<EvalAnswer> read_answers(const std::filesystem::path& file) {
 }  // namespace
 
 std::string to_json(const EvalAnswer& answer) {
-  Json object = {{"step", answer.step},     {"name", answer.name},
-                 {"source", answer.source}, {"prompt", answer.prompt},
-                 {"expected", or_null(answer.expected)}, {"answer", answer.answer},
+  Json object = {{"step", answer.step},
+                 {"name", answer.name},
+                 {"source", answer.source},
+                 {"prompt", answer.prompt},
+                 {"expected", or_null(answer.expected)},
+                 {"answer", answer.answer},
                  {"is_right", answer.is_right}};
   if (answer.confidence) object["confidence"] = *answer.confidence;
   return to_line(object);

@@ -121,7 +121,8 @@ std::string times_in_words(const RunSummary& summary) {
   for (const auto& [name, seconds] : summary.phases_s) {
     if (seconds < 0.05) continue;
     phases += (phases.empty() ? ": " : ", ") + name + " " + seconds_in_words(seconds);
-    if (name == name_of(Phase::kTrain) || name == name_of(Phase::kEvaluate)) phases += string_printf(" (%.0f%%)", 100 * seconds / summary.wall_s);
+    if (name == name_of(Phase::kTrain) || name == name_of(Phase::kEvaluate))
+      phases += string_printf(" (%.0f%%)", 100 * seconds / summary.wall_s);
   }
   std::string text = "time: " + seconds_in_words(summary.wall_s) + phases;
   if (summary.tokens_per_s > 0)

@@ -58,15 +58,9 @@ void Evaluations::evaluate_sets(evaluate::Evaluation& results) {
     const auto start = Clock::now();
     results.sets.push_back(evaluate::evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]));
     const evaluate::EvalResult& result = results.sets.back();
-    metrics::EvalRecord record{run_.state.step,
-                               result.name,
-                               result.loss,
-                               result.perplexity,
-                               result.token_accuracy,
-                               result.num_tokens,
-                               end_phase(start),
-                               result.ece,
-                               result.bins};
+    metrics::EvalRecord record{
+        run_.state.step,   result.name,      result.loss, result.perplexity, result.token_accuracy,
+        result.num_tokens, end_phase(start), result.ece,  result.bins};
     record.spans = run_.clock->take_spans();
     reporters_.write(record);
     log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
@@ -82,28 +76,27 @@ void Evaluations::evaluate_sets(evaluate::Evaluation& results) {
 
 void Evaluations::evaluate_tasks(const std::vector<std::size_t>& which, evaluate::Evaluation& results) {
   auto start = Clock::now();
-  run_.tasks->evaluate(run_.task_model(), which, {.num_answers = metrics::kAnswersPerTask},
-                       [&](evaluate::TaskResult&& result) {
-                         metrics::TaskRecord record{run_.state.step, result.name, result.kind, result.figures,
-                                                    end_phase(start)};
-                         start = Clock::now();
-                         record.spans = run_.clock->take_spans();
-                         reporters_.write(record);
-                         std::string line = string_printf("step %lld: ", record.step) + result.name + ": " +
-                                            in_words(result.kind, result.figures) + ", " +
-                                            format_count(result.figures.num_rows) + " rows";
-                         if (result.num_cut > 0) line += ", " + format_count(result.num_cut) + " answers cut";
-                         log_info(line + string_printf(", %.1f s", record.eval_s));
-                         std::vector<metrics::EvalAnswer> answers;
-                         for (auto& [answer, reading] : result.answers) {
-                           answer.step = run_.state.step;
-                           answers.push_back(std::move(answer));
-                         }
-                         reporters_.write(answers);
-                         std::erase_if(task_figures_, [&](const auto& task) { return task.name == result.name; });
-                         task_figures_.push_back({result.name, result.kind, result.figures});
-                         results.tasks.push_back(std::move(result));
-                       });
+  run_.tasks->evaluate(
+      run_.task_model(), which, {.num_answers = metrics::kAnswersPerTask}, [&](evaluate::TaskResult&& result) {
+        metrics::TaskRecord record{run_.state.step, result.name, result.kind, result.figures, end_phase(start)};
+        start = Clock::now();
+        record.spans = run_.clock->take_spans();
+        reporters_.write(record);
+        std::string line = string_printf("step %lld: ", record.step) + result.name + ": " +
+                           in_words(result.kind, result.figures) + ", " + format_count(result.figures.num_rows) +
+                           " rows";
+        if (result.num_cut > 0) line += ", " + format_count(result.num_cut) + " answers cut";
+        log_info(line + string_printf(", %.1f s", record.eval_s));
+        std::vector<metrics::EvalAnswer> answers;
+        for (auto& [answer, reading] : result.answers) {
+          answer.step = run_.state.step;
+          answers.push_back(std::move(answer));
+        }
+        reporters_.write(answers);
+        std::erase_if(task_figures_, [&](const auto& task) { return task.name == result.name; });
+        task_figures_.push_back({result.name, result.kind, result.figures});
+        results.tasks.push_back(std::move(result));
+      });
 }
 
 void Evaluations::evaluate() {

@@ -22,7 +22,7 @@ class Reporters {
   virtual void write(const metrics::TrainRecord& record) = 0;
   virtual void write(const metrics::EvalRecord& record) = 0;
   virtual void write(const metrics::TaskRecord& record) = 0;
-  virtual void write(const std::vector<metrics::EvalAnswer>& answers) = 0;  ///< to one task
+  virtual void write(const std::vector<metrics::EvalAnswer>& answers) = 0;   ///< to one task
   virtual void write(const std::vector<metrics::DocumentLosses>& sets) = 0;  ///< of all data sets of an evaluation
   virtual void write(const metrics::CheckpointRecord& record) = 0;
   virtual void write(const metrics::EndRecord& record) = 0;

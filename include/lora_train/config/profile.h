@@ -190,7 +190,8 @@ struct DataSection {
 /// What is asked of the model while it trains, and in `eval`.
 struct TaskSection {
   std::vector<EvalTask> eval_tasks;
-  std::vector<std::pair<std::string, double>> confidence_tokens;  ///< token and the probability that it states, in order
+  std::vector<std::pair<std::string, double>>
+      confidence_tokens;  ///< token and the probability that it states, in order
 };
 
 /// What a step minimizes.

@@ -73,8 +73,7 @@ class InputChecker {
     if (what_.reads_all && !folder.empty()) {
       std::unique_ptr<tokenizer::Tokenizer> tokenizer;
       attempt(model, [&] { tokenizer = tokenizer::load_tokenizer_if_present(folder); });
-      if (tokenizer)
-        attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *tokenizer); });
+      if (tokenizer) attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *tokenizer); });
     }
     if (config) {
       check_against(*config, folder);

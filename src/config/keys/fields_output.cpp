@@ -17,16 +17,18 @@ FieldGroup evaluation_group() {
        integer_field("eval_micro_batch_size", &ScheduleSection::eval_micro_batch_size, Range::at_least(1), "null",
                      "Rows per rank in one evaluation pass. null: as in training.")
            .free_on_resume(),
-       eval_tasks_field(
-           "eval_tasks", &TaskSection::eval_tasks,
-           "Answers to count in every evaluation, and in `eval`. kind: choices (rows with choices and answer), exact_match "
-           "(greedy answers against the rows' own), confidence (what confidence_tokens say against what is right). type and "
-           "field_map as in datasets; max_samples rows (default eval_max_samples); every: like eval_steps, of this task; "
-           "regex picks what is compared of an answer; max_new_tokens of an answer (default 256).")
+       eval_tasks_field("eval_tasks", &TaskSection::eval_tasks,
+                        "Answers to count in every evaluation, and in `eval`. kind: choices (rows with choices and "
+                        "answer), exact_match "
+                        "(greedy answers against the rows' own), confidence (what confidence_tokens say against what "
+                        "is right). type and "
+                        "field_map as in datasets; max_samples rows (default eval_max_samples); every: like "
+                        "eval_steps, of this task; "
+                        "regex picks what is compared of an answer; max_new_tokens of an answer (default 256).")
            .free_on_resume(),
-       confidence_tokens_field(
-           "confidence_tokens", &TaskSection::confidence_tokens,
-           "Tokens with which an answer says how sure it is, and the probability of being right that each of them states."),
+       confidence_tokens_field("confidence_tokens", &TaskSection::confidence_tokens,
+                               "Tokens with which an answer says how sure it is, and the probability of being right "
+                               "that each of them states."),
        flag_field(
            "load_best_model_at_end", &RunSection::load_best_model_at_end,
            "Write the best checkpoint to adapter/ instead of the last step. Every evaluation that is better than all "

@@ -34,8 +34,10 @@ class AnswerReader {
       const auto [begin, end] = answer_span(sample.labels);
       if (begin == end) throw DataError("", "has no answer: no token of the row is trained");
       if (begin == 0) {
-        throw DataError("", "has an answer and no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
-                            "the tokens of the prompt");
+        throw DataError(
+            "",
+            "has an answer and no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
+            "the tokens of the prompt");
       }
       return {source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
     } catch (const DataError& error) {

@@ -41,8 +41,8 @@ std::size_t find_confidence(std::span<const std::int32_t> ids, std::size_t begin
   for (std::size_t i = begin; i < end; ++i) {
     if (!tokens.has(ids[i])) continue;
     if (place != end) {
-      throw DataError(source, "has more than one confidence token in its last answer; expected one of " +
-                                  tokens.in_words());
+      throw DataError(source,
+                      "has more than one confidence token in its last answer; expected one of " + tokens.in_words());
     }
     place = i;
   }

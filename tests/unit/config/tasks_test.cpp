@@ -62,7 +62,8 @@ TEST(Tasks, WhatIsWrongIsOneSentenceEach) {
   expect(task + ", every: off}]\n", "eval_tasks[0].every: got \"off\"");
   expect(task + ", max_samples: 0}]\n", "eval_tasks[0].max_samples: got \"0\", expected an integer >= 1");
   expect(task + ", regx: x}]\n", "eval_tasks[0].regx: unknown key. Did you mean \"regex\"?");
-  expect(task + "}, {name: a, kind: choices, path: q}]\n", "eval_tasks[1].name: another task or dataset is named \"a\"");
+  expect(task + "}, {name: a, kind: choices, path: q}]\n",
+         "eval_tasks[1].name: another task or dataset is named \"a\"");
   expect(task + "}]\neval_datasets: [{path: v, name: a}]\n", "eval_tasks[0].name: another task or dataset is named");
   expect("eval_tasks: [{name: a, path: p}]\n", "eval_tasks[0].kind: missing");
   expect("eval_tasks: [{name: a, kind: chioces, path: p}]\n", "Did you mean \"choices\"?");

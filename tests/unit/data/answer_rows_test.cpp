@@ -24,7 +24,9 @@ class AnswerRows : public testing::Test {
   }
   std::string refusal(const std::string& row) {
     try {
-      read(R"({"prompt": "a", "completion": "b"})" "\n" + row + "\n");
+      read(R"({"prompt": "a", "completion": "b"})"
+           "\n" +
+           row + "\n");
     } catch (const DataError& error) {
       EXPECT_TRUE(error.where().starts_with(file_.string() + ":2")) << error.where();
       return error.message();
@@ -46,12 +48,15 @@ class AnswerRows : public testing::Test {
 };
 
 TEST_F(AnswerRows, HaveTheLastAnswerOfAnyLayout) {
-  const auto chats = read(R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}, )"
-                          R"({"role": "user", "content": "2?"}, {"role": "assistant", "content": "y"}], "correct": true})");
+  const auto chats =
+      read(R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}, )"
+           R"({"role": "user", "content": "2?"}, {"role": "assistant", "content": "y"}], "correct": true})");
   EXPECT_EQ(show(chats.at(0)), "user:1?.assistant:x.user:2?.assistant:|y.");
   EXPECT_EQ(chats[0].correct, true);
   EXPECT_EQ(chats[0].source, file_.string() + ":1");
-  const auto texts = read("{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n{\"prompt\": \"a\", \"completion\": \"b\", \"correct\": false}\n");
+  const auto texts = read(
+      "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n{\"prompt\": \"a\", \"completion\": \"b\", \"correct\": "
+      "false}\n");
   EXPECT_EQ(show(texts.at(0)), "1+1=|2</s>");
   EXPECT_FALSE(texts[0].correct);
   EXPECT_EQ(texts.at(1).correct, false);
@@ -65,7 +70,9 @@ TEST_F(AnswerRows, TakesTheFirstRowsAndTheNamesOfTheFile) {
 }
 
 TEST_F(AnswerRows, WhatIsWrongNamesTheRow) {
-  EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b", "correct": "yes"})").find("correct is string, expected true or false"), std::string::npos);
+  EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b", "correct": "yes"})")
+                .find("correct is string, expected true or false"),
+            std::string::npos);
   EXPECT_NE(refusal("no row").find("JSON"), std::string::npos) << refusal("no row");
   EXPECT_NE(refusal(R"({"prompt": "", "completion": "b"})").find("no prompt"), std::string::npos);
   EXPECT_THROW(read(""), DataError);

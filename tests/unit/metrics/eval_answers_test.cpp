@@ -13,7 +13,8 @@ namespace {
 class EvalAnswersFile : public testing::Test {
  protected:
   static std::vector<EvalAnswer> answers(long long step, const std::string& name) {
-    return {{step, name, "t.jsonl:1", "2 + 2", "4", "5", false, 0.25}, {step, name, "t.jsonl:2", "1 + 1", {}, "2", true, {}}};
+    return {{step, name, "t.jsonl:1", "2 + 2", "4", "5", false, 0.25},
+            {step, name, "t.jsonl:2", "1 + 1", {}, "2", true, {}}};
   }
   /// "name step" of each line, in order.
   std::string lines() const {
@@ -57,8 +58,9 @@ TEST_F(EvalAnswersFile, KeepsTheFirstEvaluationOfEachTaskAndItsLatest) {
 
 TEST_F(EvalAnswersFile, ALineReadsBackAsItWas) {
   const auto [first, second] = std::pair(answers(3, "a")[0], answers(3, "a")[1]);
-  EXPECT_EQ(to_json(first),
-            R"({"step":3,"name":"a","source":"t.jsonl:1","prompt":"2 + 2","expected":"4","answer":"5","is_right":false,"confidence":0.25})");
+  EXPECT_EQ(
+      to_json(first),
+      R"({"step":3,"name":"a","source":"t.jsonl:1","prompt":"2 + 2","expected":"4","answer":"5","is_right":false,"confidence":0.25})");
   EXPECT_EQ(to_json(*parse_answer(to_json(first))), to_json(first));
   EXPECT_EQ(to_json(*parse_answer(to_json(second))), to_json(second));
   EXPECT_NE(to_json(second).find(R"("expected":null)"), std::string::npos);
