@@ -45,6 +45,12 @@ void put_provenance(Json& object, const Provenance& provenance) {
   object["base_values"] = to_object(provenance.base_values);
 }
 
+Json to_array(const std::vector<CalibrationBin>& bins) {
+  Json array = Json::array();
+  for (const CalibrationBin& bin : bins) array.push_back({bin.count, bin.confidence, bin.num_right});
+  return array;
+}
+
 Json to_object(const StartRecord& record) {
   Json object = {{"event", "start"},
                  {"step", record.step},
@@ -128,7 +134,20 @@ Json to_object(const EvalRecord& record) {
           {"eval_s", record.eval_s},
           {"ece", record.ece},
           {"num_documents", record.num_documents},
+          {"bins", to_array(record.bins)},
           {"spans", to_array(record.spans)}};
+}
+
+Json to_object(const TaskRecord& record) {
+  Json object = {
+      {"event", "eval"}, {"step", record.step}, {"name", record.name}, {"kind", lora_train::to_string(record.kind)}};
+  for (const TaskMetric& metric : task_metrics(record.kind))
+    object[metric.name] = or_null(record.figures.*metric.value);
+  object["num_rows"] = record.figures.num_rows;
+  object["eval_s"] = record.eval_s;
+  if (!record.figures.bins.empty()) object["bins"] = to_array(record.figures.bins);
+  object["spans"] = to_array(record.spans);
+  return object;
 }
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

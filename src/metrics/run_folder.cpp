@@ -10,7 +10,6 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
-#include "read_answers.h"
 #include "read_metrics.h"
 #include "times_json.h"
 
@@ -175,7 +174,7 @@ RunRecord read_run(const fs::path& folder) {
   if (has_lines) add_reason(run, metrics.problem);
   read_summary(run);
   run.document_losses = read_document_losses(folder / kDocumentLossesFile);
-  if (const fs::path file = folder / kAnswersFile; is_file(file)) run.answers = read_answers(file);
+  if (const fs::path file = folder / kEvalAnswersFile; is_file(file)) run.answers = read_answers(file);
   // A run that ended early may not have written these files.
   const bool is_late = has_lines || run.status == "done" || run.status == "broken";
   if (is_late && !is_file(folder / "profile.yaml")) add_reason(run, "no profile.yaml");

@@ -158,12 +158,12 @@ std::string clipped(const std::string& text) {
 
 Json answers_of(const RunRecord& run) {
   Json answers = Json::array();
-  for (const LoggedAnswer& answer : run.answers) {
+  for (const EvalAnswer& answer : run.answers) {
     answers.push_back({{"step", answer.step},
                        {"name", answer.name},
                        {"source", answer.source},
                        {"prompt", clipped(answer.prompt)},
-                       {"expected", clipped(answer.expected)},
+                       {"expected", clipped(answer.expected.value_or(""))},
                        {"answer", clipped(answer.answer)},
                        {"is_right", answer.is_right}});
     if (answer.confidence) answers.back()["confidence"] = shortened(*answer.confidence);

@@ -14,7 +14,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "pictures.h"
-#include "read_answers.h"
+#include "lora_train/metrics/eval_answers.h"
 #include "read_metrics.h"
 #include "record_json.h"
 
@@ -91,13 +91,13 @@ std::string code_block(const std::string& text) {
 }
 
 /// Of one task at one step.
-std::string answers_text(const std::vector<LoggedAnswer>& answers, const LoggedAnswer& of) {
+std::string answers_text(const std::vector<EvalAnswer>& answers, const EvalAnswer& of) {
   std::string text;
-  for (const LoggedAnswer& answer : answers) {
+  for (const EvalAnswer& answer : answers) {
     if (answer.name != of.name || answer.step != of.step) continue;
     const std::string confidence =
         answer.confidence ? string_printf(", confidence %.1f %%", 100 * *answer.confidence) : "";
-    text += "**prompt**\n\n" + code_block(answer.prompt) + "**expected**\n\n" + code_block(answer.expected) + "**answer** (" +
+    text += "**prompt**\n\n" + code_block(answer.prompt) + "**expected**\n\n" + code_block(answer.expected.value_or("-")) + "**answer** (" +
             (answer.is_right ? "right" : "wrong") + confidence + ")\n\n" + code_block(answer.answer) + "---\n\n";
   }
   return text;
@@ -143,6 +143,11 @@ void TensorBoardWriter::add(const EvalRecord& record) {
   flush_when_due();
 }
 
+void TensorBoardWriter::add(const TaskRecord& record) {
+  buffer_ += evaluation_records(to_object(record), record.name, record.step, /*is_first=*/false, /*is_named=*/true);
+  flush_when_due();
+}
+
 void TensorBoardWriter::start(const Profile& profile, double time) {
   buffer_ += text_record("args", code_block(to_yaml(profile)), 0, time);
   buffer_ += hparams_start_records(to_json(profile), profile.run.output_dir, time);
@@ -156,9 +161,9 @@ void TensorBoardWriter::end(const EndRecord& record, const std::filesystem::path
     buffer_ += scalar_record("train/train_runtime", static_cast<float>(seconds), record.step, record.time);
     buffer_ += scalar_record("train/train_steps_per_second", rate, record.step, record.time);
   }
-  const std::vector<LoggedAnswer> answers = read_answers(run_folder / kAnswersFile);
+  const std::vector<EvalAnswer> answers = read_answers(run_folder / kEvalAnswersFile);
   std::set<std::pair<std::string, long long>> seen;
-  for (const LoggedAnswer& answer : answers) {
+  for (const EvalAnswer& answer : answers) {
     if (!seen.emplace(answer.name, answer.step).second) continue;
     buffer_ += text_record("answers/" + answer.name, answers_text(answers, answer), answer.step, record.time);
   }

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "best_model.h"
 #include "due_steps.h"
+#include "lora_train/metrics/summary.h"
 #include "lora_train/train/run_state.h"
 #include "reporters.h"
 
@@ -14,17 +16,16 @@ namespace lora_train::train {
 class Evaluations {
  public:
   /// Both must outlive it.
-  Evaluations(Run& run, Reporters& reporters)
-      : run_(run),
-        reporters_(reporters),
-        best_(run.profile().run, run.data.evals),
-        due_(run.profile().run.eval_steps, *run.plan) {}
+  Evaluations(Run& run, Reporters& reporters);
 
-  bool is_due(std::int64_t step) const { return due_.is_due(step); }
-  /// Whether one is due after the last finished step and has not ended.
+  /// Whether data sets or a task are due after this step, by eval_steps or by a task's `every`.
+  bool is_due(std::int64_t step) const;
+  /// Whether an evaluation is due after the last finished step and has not ended.
   bool is_owed() const;
-  /// Evaluates all data sets and puts the result into the state of the run. Throws StopError before it has changed anything there.
-  void evaluate_all();
+  /// Evaluates what is due after the last finished step; everything before step 1, after the last step, and where
+  /// early_stopping_patience ends the run. Then puts the result into the state of the run. Throws StopError before it has changed
+  /// anything there.
+  void evaluate();
 
   /// Whether the last evaluation was the best so far, and the run is to keep it.
   bool has_new_best() const {
@@ -34,13 +35,32 @@ class Evaluations {
   bool end_run() const { return !is_owed() && best_.has_stopped_improving(run_.state); }
   /// Why, if they do.
   std::string stop_in_words() const { return best_.stop_in_words(run_.state); }
+  /// The latest figures of each task that this process has evaluated.
+  const std::vector<metrics::NamedTaskFigures>& task_figures() const { return task_figures_; }
 
  private:
+  bool is_everything_due() const;
+  bool are_sets_due() const;
+  std::vector<std::size_t> due_tasks() const;
+  void evaluate_sets(evaluate::Evaluation& results);
+  void evaluate_tasks(const std::vector<std::size_t>& which, evaluate::Evaluation& results);
+  /// Counts the time since `start` as evaluation.
+  double end_phase(Clock::time_point start);
+  void warn_of_cost(double eval_s);
+
   Run& run_;
   Reporters& reporters_;
   std::vector<metrics::DocumentLosses> document_losses_;  ///< of the last evaluation; of the rank that writes
+  std::vector<metrics::NamedTaskFigures> task_figures_;
   const BestModel best_;
   const DueSteps due_;
+  std::vector<std::optional<DueSteps>> due_of_tasks_;  ///< of those with a cadence of their own
+  double evals_after_steps_s_ = 0;                     ///< of this process
+  bool has_warned_ = false;
 };
+
+/// "evaluations take 23% of the time ...": empty unless evaluations of so many seconds are more than a tenth of the run. Those
+/// below a second in all are nobody's trouble.
+std::string evaluation_cost_in_words(double eval_s, double train_s);
 
 }  // namespace lora_train::train

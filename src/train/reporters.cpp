@@ -27,6 +27,7 @@ void try_to(bool& is_refused, const Write& write) {
 FileReporters::FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets)
     : folder_(section.output_dir),
       document_losses_(folder_ / metrics::kDocumentLossesFile),
+      answers_(folder_ / metrics::kEvalAnswersFile),
       bar_(metrics::ProgressOptions{.quiet = quiet}),
       metrics_(folder_ / "metrics.jsonl") {
   for (const Reporter reporter : section.report_to) {
@@ -44,6 +45,16 @@ void FileReporters::write(const metrics::TrainRecord& record) {
 void FileReporters::write(const metrics::EvalRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+}
+
+void FileReporters::write(const metrics::TaskRecord& record) {
+  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+}
+
+void FileReporters::write(const std::vector<metrics::EvalAnswer>& answers) {
+  answers_.take(answers);
+  try_to(answers_are_refused_, [&] { answers_.write(); });
 }
 
 void FileReporters::write(const std::vector<metrics::DocumentLosses>& sets) {

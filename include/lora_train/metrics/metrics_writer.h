@@ -8,8 +8,10 @@
 #include <variant>
 #include <vector>
 
+#include "lora_train/metrics/calibration.h"
 #include "lora_train/metrics/provenance.h"
 #include "lora_train/metrics/run_times.h"
+#include "lora_train/metrics/task_figures.h"
 
 namespace lora_train::metrics {
 
@@ -77,9 +79,20 @@ struct EvalRecord {
   double token_accuracy = 0;  ///< 0..1
   long long num_tokens = 0;   ///< supervised
   double eval_s = 0;
-  double ece = 0;                ///< calibration error, 0..1
-  std::vector<Span> spans = {};  ///< what this process has done since the last line with spans
+  double ece = 0;                         ///< calibration error, 0..1
+  std::vector<CalibrationBin> bins = {};  ///< of the most likely tokens, as [count, sum of confidence, number right]
+  std::vector<Span> spans = {};           ///< what this process has done since the last line with spans
   long long num_documents = 0;
+};
+
+/// One evaluation of one task of eval_tasks: an "eval" line with a kind.
+struct TaskRecord {
+  long long step = 0;
+  std::string name = {};
+  TaskKind kind = TaskKind::kExactMatch;
+  TaskFigures figures = {};
+  double eval_s = 0;
+  std::vector<Span> spans = {};  ///< as in EvalRecord
 };
 
 /// A checkpoint that is complete on disk.
@@ -104,7 +117,7 @@ struct EndRecord {
   std::vector<Span> spans = {};  ///< as in EvalRecord
 };
 
-using Record = std::variant<StartRecord, TrainRecord, EvalRecord, CheckpointRecord, EndRecord>;
+using Record = std::variant<StartRecord, TrainRecord, EvalRecord, TaskRecord, CheckpointRecord, EndRecord>;
 
 /// Whether a metrics file has a line of this event ("train", "checkpoint", ...); false if the file does not exist.
 bool has_event(const std::filesystem::path& path, std::string_view event);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lora_train/metrics/document_losses.h"
+#include "lora_train/metrics/eval_answers.h"
 #include "lora_train/metrics/run_times.h"
 
 namespace lora_train::metrics {
@@ -50,14 +51,6 @@ struct LoggedEval {
   std::vector<ReliabilityBin> bins = {};
 };
 
-/// A line of eval_answers.jsonl: what the model said to a row of an evaluation task.
-struct LoggedAnswer {
-  long long step = 0;
-  std::string name = {}, source = {}, prompt = {}, expected = {}, answer = {};
-  bool is_right = false;
-  std::optional<double> confidence = {};
-};
-
 /// The figures of a run; unknown ones are empty.
 struct RunFigures {
   std::optional<double> step = {}, total_steps = {}, epoch = {};
@@ -89,7 +82,7 @@ struct RunRecord {
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
   std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation
-  std::vector<LoggedAnswer> answers = {};            ///< of the first and the last evaluation
+  std::vector<EvalAnswer> answers = {};            ///< of the first and the last evaluation
   std::string start_json = {};                       ///< the start line of its last process, an object; or empty
   std::optional<double> started_at = {};             ///< of its first process, in seconds since 1970
   NamedSeconds phases_s;                             ///< what wall_s went into; empty: not known

@@ -30,6 +30,9 @@ class TensorBoardWriter {
   /// and the reliability diagram as the picture reliability/<name>, where the record has bins.
   void add(const EvalRecord& record);
 
+  /// The same of a task.
+  void add(const TaskRecord& record);
+
   /// Adds the profile as the text "args" and its scalar keys as hyperparameters.
   void start(const Profile& profile, double time);
 
