@@ -14,7 +14,8 @@ constexpr double kFarShare = 0.005;  ///< of the values, on each side, may lie o
 constexpr std::size_t kFewValues = 50;
 
 Range range_of(const std::vector<Sample>& samples) {
-  const auto [low, high] = std::minmax_element(samples.begin(), samples.end(), [](auto& a, auto& b) { return a.y < b.y; });
+  const auto [low, high] =
+      std::minmax_element(samples.begin(), samples.end(), [](auto& a, auto& b) { return a.y < b.y; });
   return {low->y, high->y};
 }
 
@@ -45,7 +46,8 @@ std::vector<double> nice_ticks(const Range& range, int count) {
     if (factor * power >= raw * 0.999) step = factor * power;
   }
   std::vector<double> ticks;
-  for (double i = std::ceil(range.low / step - 1e-9); i * step <= range.high + step * 1e-9; ++i) ticks.push_back(i * step);
+  for (double i = std::ceil(range.low / step - 1e-9); i * step <= range.high + step * 1e-9; ++i)
+    ticks.push_back(i * step);
   return ticks;
 }
 

@@ -88,7 +88,8 @@ class Canvas {
     const double radius = line.width * scale_ / 2;
     const Box box = box_of(line, radius);
     if (box.width() < 1 || box.height() < 1) return;
-    std::vector<std::uint8_t> coverage(static_cast<std::size_t>(box.width()) * static_cast<std::size_t>(box.height()), 0);
+    std::vector<std::uint8_t> coverage(static_cast<std::size_t>(box.width()) * static_cast<std::size_t>(box.height()),
+                                       0);
     for (std::size_t i = 0; i < line.points.size(); ++i) {
       const Point from = scaled(line.points[i > 0 ? i - 1 : 0]), to = scaled(line.points[i]);
       if (i > 0 || line.points.size() == 1) cover(from, to, radius, box, coverage);
@@ -155,7 +156,8 @@ class Canvas {
     return {std::max(box.left, 0), std::max(box.top, 0), std::min(box.right, width_), std::min(box.bottom, height_)};
   }
 
-  static void cover(const Point& from, const Point& to, double radius, const Box& box, std::vector<std::uint8_t>& coverage) {
+  static void cover(const Point& from, const Point& to, double radius, const Box& box,
+                    std::vector<std::uint8_t>& coverage) {
     const double dx = to.x - from.x, dy = to.y - from.y, square = dx * dx + dy * dy, reach = radius + 1;
     const int left = std::max(box.left, static_cast<int>(std::floor(std::min(from.x, to.x) - reach)));
     const int right = std::min(box.right, static_cast<int>(std::ceil(std::max(from.x, to.x) + reach)));

@@ -22,7 +22,8 @@ std::string element_of(const Polyline& line) {
   std::string points;
   for (const Point& point : line.points) points += string_printf("%.1f,%.1f ", point.x, point.y);
   return "<polyline points=\"" + points +
-         string_printf("\" stroke-width=\"%.1f\" opacity=\"%.2f\" style=\"fill:none;stroke:", line.width, line.opacity) +
+         string_printf("\" stroke-width=\"%.1f\" opacity=\"%.2f\" style=\"fill:none;stroke:", line.width,
+                       line.opacity) +
          paint_of(line.ink) + "\"/>\n";
 }
 

@@ -74,7 +74,9 @@ Point cut(const Point& inside, const Point& outside, const Range& range) {
 /// The parts of a curve that lie within the range. Returns how many points do not.
 int draw_curve(const Curve& curve, const Frame& frame, Drawing& drawing) {
   const auto is_inside = [&](const Point& point) { return point.y >= frame.y.low && point.y <= frame.y.high; };
-  Polyline line{.width = curve.is_faint ? kFaintWidth : kLineWidth, .ink = curve.ink, .opacity = curve.is_faint ? kFaintOpacity : 1};
+  Polyline line{.width = curve.is_faint ? kFaintWidth : kLineWidth,
+                .ink = curve.ink,
+                .opacity = curve.is_faint ? kFaintOpacity : 1};
   int num_outside = 0;
   const auto finish = [&] {
     if (!line.points.empty()) drawing.polylines.push_back(line);
@@ -118,12 +120,13 @@ void draw_panel(const Panel& panel, double left, double top, Drawing& drawing) {
   drawing.labels.push_back({.x = left, .baseline = baseline, .text = panel.title, .size = kPanelTitleSize});
   draw_key(panel, left, baseline, drawing);
   if (num_outside == 0) return;
-  drawing.labels.push_back({.x = frame.right,
-                            .baseline = frame.top + 4,
-                            .text = std::to_string(num_outside) + (num_outside == 1 ? " point" : " points") + " outside",
-                            .size = kTickSize,
-                            .ink = Ink::kMuted,
-                            .align = Align::kRight});
+  drawing.labels.push_back(
+      {.x = frame.right,
+       .baseline = frame.top + 4,
+       .text = std::to_string(num_outside) + (num_outside == 1 ? " point" : " points") + " outside",
+       .size = kTickSize,
+       .ink = Ink::kMuted,
+       .align = Align::kRight});
 }
 
 }  // namespace
@@ -140,7 +143,8 @@ Drawing draw(const LineCharts& charts) {
   const double top = kMargin + kTitleSize + 44;
   for (std::size_t i = 0; i < charts.panels.size(); ++i) {
     const auto column = static_cast<double>(i % kColumns), row = static_cast<double>(i / kColumns);
-    draw_panel(charts.panels[i], kMargin + column * (kPanelWidth + kPanelGap), top + row * (kPanelHeight + kPanelGap), drawing);
+    draw_panel(charts.panels[i], kMargin + column * (kPanelWidth + kPanelGap), top + row * (kPanelHeight + kPanelGap),
+               drawing);
   }
   const double num_rows = std::ceil(static_cast<double>(charts.panels.size()) / kColumns);
   drawing.width = static_cast<int>(2 * kMargin + kColumns * kPanelWidth + (kColumns - 1) * kPanelGap);

@@ -7,10 +7,12 @@
 namespace lora_train::chart {
 namespace {
 
-constexpr double kMargin = 20, kTitleSize = 15, kTextSize = 12, kTickSize = 11, kLeft = 64, kSide = 360, kCountsHeight = 70;
+constexpr double kMargin = 20, kTitleSize = 15, kTextSize = 12, kTickSize = 11, kLeft = 64, kSide = 360,
+                 kCountsHeight = 70;
 constexpr double kLineHeight = 20, kDotWidth = 8, kWidth = kLeft + kSide + kMargin;
 
-void add_label(Drawing& drawing, double x, double baseline, const std::string& text, double size, Ink ink, Align align) {
+void add_label(Drawing& drawing, double x, double baseline, const std::string& text, double size, Ink ink,
+               Align align) {
   drawing.labels.push_back({.x = x, .baseline = baseline, .text = text, .size = size, .ink = ink, .align = align});
 }
 
@@ -23,8 +25,8 @@ void draw_square(double top, Drawing& drawing) {
     add_label(drawing, x, top + kSide + 18, tick_text(share), kTickSize, Ink::kMuted, Align::kCenter);
   }
   drawing.polylines.push_back({{{kLeft, top + kSide}, {kLeft + kSide, top}}, 1, Ink::kMuted, 0.6});
-  add_label(drawing, kLeft + kSide / 2, top + kSide + 36, "confidence; upwards: share that is right", kTickSize, Ink::kMuted,
-            Align::kCenter);
+  add_label(drawing, kLeft + kSide / 2, top + kSide + 36, "confidence; upwards: share that is right", kTickSize,
+            Ink::kMuted, Align::kCenter);
 }
 
 }  // namespace
@@ -61,7 +63,8 @@ Drawing draw(const ReliabilityChart& chart) {
     }
     if (!line.points.empty()) drawing.polylines.push_back(line);
   }
-  add_label(drawing, kLeft - 8, counts_bottom - kCountsHeight + 10, tick_text(most), kTickSize, Ink::kMuted, Align::kRight);
+  add_label(drawing, kLeft - 8, counts_bottom - kCountsHeight + 10, tick_text(most), kTickSize, Ink::kMuted,
+            Align::kRight);
   add_label(drawing, kLeft + kSide / 2, counts_bottom + 18, "how many are in each bin (log)", kTickSize, Ink::kMuted,
             Align::kCenter);
   drawing.width = static_cast<int>(kWidth);

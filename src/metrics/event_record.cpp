@@ -79,7 +79,8 @@ std::string text_record(std::string_view tag, std::string_view markdown, long lo
   return value_record(value, step, time);
 }
 
-std::string image_record(std::string_view tag, std::string_view png, int width, int height, long long step, double time) {
+std::string image_record(std::string_view tag, std::string_view png, int width, int height, long long step,
+                         double time) {
   constexpr int kRgb = 3;
   ProtoMessage image;
   image.add_varint(1, static_cast<std::uint64_t>(height)).add_varint(2, static_cast<std::uint64_t>(width));

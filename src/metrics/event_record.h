@@ -24,7 +24,8 @@ std::string scalar_record(std::string_view tag, float value, long long step, dou
 std::string text_record(std::string_view tag, std::string_view markdown, long long step, double time);
 
 /// One picture, RGB.
-std::string image_record(std::string_view tag, std::string_view png, int width, int height, long long step, double time);
+std::string image_record(std::string_view tag, std::string_view png, int width, int height, long long step,
+                         double time);
 
 /// What a plugin keeps for itself: a summary whose tensor is empty and whose metadata have `content`.
 std::string plugin_record(std::string_view tag, std::string_view plugin, std::string_view content, double time);

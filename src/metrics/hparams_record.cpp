@@ -12,8 +12,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kPlugin = "hparams";
 /// The last value of each is the result of a run.
-constexpr const char* kMetrics[] = {"eval/loss",      "eval/perplexity",    "eval/token_accuracy", "eval/ece",
-                                    "train/loss_mean", "train/tokens_per_s"};
+constexpr const char* kMetrics[] = {"eval/loss", "eval/perplexity", "eval/token_accuracy",
+                                    "eval/ece",  "train/loss_mean", "train/tokens_per_s"};
 enum DataType { kString = 1, kBool = 2, kFloat64 = 3 };
 enum Status { kSuccess = 1, kFailure = 2 };
 
@@ -43,7 +43,8 @@ std::string hparams_start_records(const std::string& profile_json, const std::st
     experiment.add_message(5, ProtoMessage().add_message(1, ProtoMessage().add_bytes(2, tag)));
   experiment.add_double(3, time);
   session.add_bytes(4, group).add_double(5, time);
-  return record_of("_hparams_/experiment", 2, experiment, time) + record_of("_hparams_/session_start_info", 3, session, time);
+  return record_of("_hparams_/experiment", 2, experiment, time) +
+         record_of("_hparams_/session_start_info", 3, session, time);
 }
 
 std::string hparams_end_record(bool is_success, double time) {

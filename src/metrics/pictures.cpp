@@ -65,7 +65,8 @@ std::vector<std::string> names_of(const std::vector<LoggedEval>& evals) {
   return names;
 }
 
-void add_evals(const RunRecord& run, const std::string& prefix, std::optional<double> LoggedEval::*value, chart::Panel& panel) {
+void add_evals(const RunRecord& run, const std::string& prefix, std::optional<double> LoggedEval::*value,
+               chart::Panel& panel) {
   for (const std::string& name : names_of(run.evals)) {
     const Points points = points_of(run, name, value);
     if (points.empty()) continue;
@@ -135,7 +136,8 @@ std::string curves_png(const RunRecord& run) {
   return to_png(draw(charts), 1);
 }
 
-chart::ReliabilityCurve reliability_curve(const std::string& name, const std::vector<ReliabilityBin>& bins, chart::Ink ink) {
+chart::ReliabilityCurve reliability_curve(const std::string& name, const std::vector<ReliabilityBin>& bins,
+                                          chart::Ink ink) {
   chart::ReliabilityCurve curve{.name = name, .ink = ink};
   for (const ReliabilityBin& bin : bins) {
     const double count = std::max(1.0, bin.count);

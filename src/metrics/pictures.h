@@ -14,6 +14,7 @@ namespace lora_train::metrics {
 std::string curves_png(const RunRecord& run);
 
 /// A curve of a reliability diagram.
-chart::ReliabilityCurve reliability_curve(const std::string& name, const std::vector<ReliabilityBin>& bins, chart::Ink ink);
+chart::ReliabilityCurve reliability_curve(const std::string& name, const std::vector<ReliabilityBin>& bins,
+                                          chart::Ink ink);
 
 }  // namespace lora_train::metrics

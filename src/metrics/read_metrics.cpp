@@ -230,7 +230,8 @@ std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& object) {
   std::vector<ReliabilityBin> bins;
   if (found == object.end() || !found->is_array() || found->size() > kMostBins) return bins;
   for (const Json& bin : *found) {
-    const bool is_bin = bin.is_array() && bin.size() == 3 && bin[0].is_number() && bin[1].is_number() && bin[2].is_number();
+    const bool is_bin =
+        bin.is_array() && bin.size() == 3 && bin[0].is_number() && bin[1].is_number() && bin[2].is_number();
     if (!is_bin) return {};
     bins.push_back({bin[0].get<double>(), bin[1].get<double>(), bin[2].get<double>()});
   }
@@ -269,7 +270,8 @@ MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
 
 std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals) {
   std::vector<LoggedEval> losses;
-  std::copy_if(evals.begin(), evals.end(), std::back_inserter(losses), [](const auto& eval) { return eval.kind.empty(); });
+  std::copy_if(evals.begin(), evals.end(), std::back_inserter(losses),
+               [](const auto& eval) { return eval.kind.empty(); });
   std::vector<LoggedEval> means;
   double loss_weight = 0, loss = 0, weight = 0, accuracy = 0;
   for (std::size_t i = 0; i < losses.size(); ++i) {

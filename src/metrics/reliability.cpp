@@ -20,7 +20,8 @@ std::vector<Reliability> find_reliability(const RunRecord& run) {
   std::vector<Reliability> found;
   for (const LoggedEval& eval : run.evals) {
     if (eval.bins.empty()) continue;
-    const auto same = std::find_if(found.begin(), found.end(), [&](const auto& other) { return other.before->name == eval.name; });
+    const auto same =
+        std::find_if(found.begin(), found.end(), [&](const auto& other) { return other.before->name == eval.name; });
     if (same == found.end()) {
       found.push_back({&eval});
     } else if (same->after == nullptr || same->after->step != step_of_result) {

@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMaxPoints = 2000;  ///< of a curve
+constexpr std::size_t kMaxPoints = 2000;     ///< of a curve
 constexpr std::size_t kMaxTextBytes = 6000;  ///< of a prompt or an answer
 
 /// Rounds to six digits, more than a screen can show.
@@ -90,7 +90,8 @@ Json curves_of(const std::vector<LoggedStep>& steps) {
   for (const char* name : {"step", "tokens", "time", "loss"}) curves[name] = Json::array();
   std::vector<Column> columns;
   for (const Column& column : kColumns) {
-    const bool is_known = std::ranges::any_of(steps, [&](const auto& step) { return (step.*column.value).has_value(); });
+    const bool is_known =
+        std::ranges::any_of(steps, [&](const auto& step) { return (step.*column.value).has_value(); });
     if (!is_known && !column.is_expected) continue;
     columns.push_back(column);
     curves[column.name] = Json::array();
@@ -110,7 +111,10 @@ Json curves_of(const std::vector<LoggedStep>& steps) {
 Json evals_of(const RunRecord& run) {
   Json evals = Json::array();
   for (const auto& eval : run.evals) {
-    Json entry = {{"name", eval.name}, {"step", eval.step}, {"tokens", shortened(eval.tokens)}, {"time", shortened(eval.elapsed_s)}};
+    Json entry = {{"name", eval.name},
+                  {"step", eval.step},
+                  {"tokens", shortened(eval.tokens)},
+                  {"time", shortened(eval.elapsed_s)}};
     if (!eval.kind.empty()) entry["kind"] = eval.kind;
     for (const auto& [key, value] : {std::pair{"loss", eval.loss},
                                      {"perplexity", eval.perplexity},
@@ -142,7 +146,8 @@ Json bins_of(const LoggedEval& eval) {
 Json reliability_of(const RunRecord& run) {
   Json diagrams = Json::array();
   for (const Reliability& found : find_reliability(run)) {
-    diagrams.push_back({{"name", found.before->name}, {"kind", found.before->kind}, {"before", bins_of(*found.before)}});
+    diagrams.push_back(
+        {{"name", found.before->name}, {"kind", found.before->kind}, {"before", bins_of(*found.before)}});
     if (found.after != nullptr) diagrams.back()["after"] = bins_of(*found.after);
   }
   return diagrams;
@@ -182,7 +187,8 @@ Json throttling_of(const RunRecord& run) {
 
 /// Name "": the mean over data sets, which the figures use.
 Json mean_evals_of(const RunRecord& run) {
-  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(), accuracy = Json::array();
+  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(),
+       accuracy = Json::array();
   for (const auto& eval : mean_evals(run.evals)) {
     step.push_back(eval.step);
     tokens.push_back(shortened(eval.tokens));
@@ -321,7 +327,8 @@ void write_report(const std::filesystem::path& folder) noexcept {
     write_file_atomic(folder / "report.html", report_page(run));
     write_file_atomic(folder / kCurvesFile, curves_png(run));
   } catch (...) {
-    log_warning(std::string("report.html or ") + kCurvesFile + " was not written: " + describe_current_exception().text());
+    log_warning(std::string("report.html or ") + kCurvesFile +
+                " was not written: " + describe_current_exception().text());
   }
 }
 

@@ -13,8 +13,8 @@
 #include "lora_train/base/host_name.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
-#include "pictures.h"
 #include "lora_train/metrics/eval_answers.h"
+#include "pictures.h"
 #include "read_metrics.h"
 #include "record_json.h"
 
@@ -61,19 +61,22 @@ std::string reliability_record(const Json& record, const std::string& name, long
   const std::vector<ReliabilityBin> bins = bins_of(record);
   if (bins.empty()) return {};
   const auto ece = number_of(record, "ece");
-  const std::string text = "step " + std::to_string(step) + (ece ? string_printf(": calibration error %.4f", *ece) : "");
+  const std::string text =
+      "step " + std::to_string(step) + (ece ? string_printf(": calibration error %.4f", *ece) : "");
   const chart::Drawing drawing =
       draw(chart::ReliabilityChart{name, {reliability_curve(text, bins, chart::ink_of_curve(0))}});
   return image_record("reliability/" + name, to_png(drawing, 1), drawing.width, drawing.height, step, time);
 }
 
 /// All that an evaluation adds. `is_first`: its keys have no name in their tags; `is_named`: it has the tags of one of several sets.
-std::string evaluation_records(const Json& record, const std::string& name, long long step, bool is_first, bool is_named) {
+std::string evaluation_records(const Json& record, const std::string& name, long long step, bool is_first,
+                               bool is_named) {
   const double time = now_s();
   std::string records = scalar_records(is_first ? "eval/" : "eval/" + name + "/", record, step, time);
   auto as_trainer = trainer_metrics(record);
   const auto add = [&](const std::string& prefix) {
-    for (const auto& [key, value] : as_trainer) records += scalar_record(prefix + key, static_cast<float>(value), step, time);
+    for (const auto& [key, value] : as_trainer)
+      records += scalar_record(prefix + key, static_cast<float>(value), step, time);
   };
   if (is_first) add("eval/");
   for (const char* key : {"loss", "accuracy"}) {
@@ -97,8 +100,9 @@ std::string answers_text(const std::vector<EvalAnswer>& answers, const EvalAnswe
     if (answer.name != of.name || answer.step != of.step) continue;
     const std::string confidence =
         answer.confidence ? string_printf(", confidence %.1f %%", 100 * *answer.confidence) : "";
-    text += "**prompt**\n\n" + code_block(answer.prompt) + "**expected**\n\n" + code_block(answer.expected.value_or("-")) + "**answer** (" +
-            (answer.is_right ? "right" : "wrong") + confidence + ")\n\n" + code_block(answer.answer) + "---\n\n";
+    text += "**prompt**\n\n" + code_block(answer.prompt) + "**expected**\n\n" +
+            code_block(answer.expected.value_or("-")) + "**answer** (" + (answer.is_right ? "right" : "wrong") +
+            confidence + ")\n\n" + code_block(answer.answer) + "---\n\n";
   }
   return text;
 }

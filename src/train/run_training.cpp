@@ -110,12 +110,11 @@ std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::Outp
   write_file_atomic(fs::path(run.profile().run.output_dir) / "profile.yaml", run.checkpoint.profile_yaml);
   auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
-  reporters->write(
-      metrics::StartRecord{run.state.step, run.plan->total_steps(), version(), run.request.profile_hash,
-                           run.device.name, run.ranks().world_size(), run_folder::run_name(run.profile().run),
-                           run.plan->rows_per_epoch(), static_cast<long long>(run.data.train.size()), metrics::now_s(),
-                           run.clock->elapsed_s(), run.clock->total(), run.clock->price(), run.clock->take_spans(),
-                           provenance_of(run), lengths_of(run.data.train)});
+  reporters->write(metrics::StartRecord{
+      run.state.step, run.plan->total_steps(), version(), run.request.profile_hash, run.device.name,
+      run.ranks().world_size(), run_folder::run_name(run.profile().run), run.plan->rows_per_epoch(),
+      static_cast<long long>(run.data.train.size()), metrics::now_s(), run.clock->elapsed_s(), run.clock->total(),
+      run.clock->price(), run.clock->take_spans(), provenance_of(run), lengths_of(run.data.train)});
   return reporters;
 }
 

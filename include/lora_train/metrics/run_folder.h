@@ -82,7 +82,7 @@ struct RunRecord {
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
   std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation
-  std::vector<EvalAnswer> answers = {};            ///< of the first and the last evaluation
+  std::vector<EvalAnswer> answers = {};              ///< of the first and the last evaluation
   std::string start_json = {};                       ///< the start line of its last process, an object; or empty
   std::optional<double> started_at = {};             ///< of its first process, in seconds since 1970
   NamedSeconds phases_s;                             ///< what wall_s went into; empty: not known

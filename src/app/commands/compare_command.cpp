@@ -44,8 +44,9 @@ int run_compare(const std::vector<std::string>& arguments) {
   const CLI::Option* const csv =
       parser.app().add_option("--csv", csv_file, "write CSV to FILE, or to stdout")->expected(0, 1)->type_name("FILE");
   parser.app().add_option("--html", html_file, "write a page with all curves, for a browser")->type_name("FILE");
-  parser.app().add_flag("--report", writes_reports,
-                        "write report.html and curves.png of each run anew, such as for a run that is going on or was killed");
+  parser.app().add_flag(
+      "--report", writes_reports,
+      "write report.html and curves.png of each run anew, such as for a run that is going on or was killed");
   if (!parser.parse(arguments)) return 0;
   take_back_folder(csv_file, folders);
   const bool prints_csv = csv->count() > 0 && csv_file.empty();

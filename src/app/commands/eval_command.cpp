@@ -1,5 +1,6 @@
 // lora-train eval: the base or an adapter on the evaluation data.
 #include <algorithm>
+#include <cmath>
 
 #include "base_flag.h"
 #include "command_line.h"
@@ -83,7 +84,9 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
   };
   add("name", [](const auto& r) { return r.name; });
   add("loss", [](const auto& r) { return string_printf("%.4f", r.loss); });
-  add("perplexity", [](const auto& r) { return string_printf("%.4f", r.perplexity); });
+  add("perplexity", [](const auto& r) {
+    return r.perplexity < 1000 ? string_printf("%.4f", r.perplexity) : format_count(std::llround(r.perplexity));
+  });
   add("token accuracy", [](const auto& r) { return string_printf("%.2f%%", 100 * r.token_accuracy); });
   add("ece", [](const auto& r) { return string_printf("%.4f", r.ece); });
   add("tokens", [](const auto& r) { return format_count(r.num_tokens); });

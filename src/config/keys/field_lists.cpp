@@ -280,8 +280,10 @@ Field text_list_field(std::string name, Member<std::vector<std::string>> member,
 
 /// The command reads metrics.jsonl with MLflow's own API, which takes the metrics to wherever MLFLOW_TRACKING_URI points.
 constexpr const char* kMlflow =
-    "a run never touches the network, so it does not report to mlflow. Use tensorboard or none; then this logs the run: "
-    "python3 -c \"import json, mlflow; [mlflow.log_metrics({'/'.join(filter(None, (r['event'], r.get('name'), k))): v for k, v in "
+    "a run never touches the network, so it does not report to mlflow. Use tensorboard or none; then this logs the "
+    "run: "
+    "python3 -c \"import json, mlflow; [mlflow.log_metrics({'/'.join(filter(None, (r['event'], r.get('name'), k))): v "
+    "for k, v in "
     "r.items() if type(v) in (int, float) and k != 'step'}, step=r['step']) for r in map(json.loads, "
     "open('OUTPUT_DIR/metrics.jsonl')) if r['event'] in ('train', 'eval')]\"";
 

@@ -57,7 +57,7 @@ TEST(Drawing, PaintsRectanglesWhereTheyAre) {
 TEST(Drawing, PaintsLinesWithSmoothEdges) {
   const Drawing drawing{.width = 40, .height = 20, .polylines = {{{{5, 10}, {20, 10}, {35, 10}}, 4, Ink::kAccent, 1}}};
   const Picture picture(to_png(drawing, 1));
-  EXPECT_EQ(picture.at(20, 9), (std::array{37, 99, 235}));   // also where two segments meet
+  EXPECT_EQ(picture.at(20, 9), (std::array{37, 99, 235}));  // also where two segments meet
   EXPECT_EQ(picture.at(20, 10), (std::array{37, 99, 235}));
   EXPECT_EQ(picture.at(20, 13), kWhite);
   EXPECT_EQ(picture.at(1, 10), kWhite);

@@ -49,9 +49,10 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   writer.write(EndRecord{});
   const auto lines = lines_of(folder / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 5U);
-  EXPECT_EQ(keys_of(lines[0]),
-            "event step total_steps version profile_hash device world_size run_name num_rows num_documents time "
-            "elapsed_s phases_s cost_usd gpu_price_per_hour price_source spans environment set_by base_files base_values ");
+  EXPECT_EQ(
+      keys_of(lines[0]),
+      "event step total_steps version profile_hash device world_size run_name num_rows num_documents time "
+      "elapsed_s phases_s cost_usd gpu_price_per_hour price_source spans environment set_by base_files base_values ");
   EXPECT_EQ(
       keys_of(lines[1]),
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
@@ -67,7 +68,8 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(line.at("rank_compute_ms"), (std::vector<double>{1.5, 2}));
   EXPECT_EQ(line.at("rank_data_wait_ms"), (std::vector<double>{0, 3}));
   EXPECT_EQ(line.at("rank_memory_gib"), (std::vector<double>{7, 8}));
-  EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece num_documents spans ");
+  EXPECT_EQ(keys_of(lines[2]),
+            "event step name loss perplexity token_accuracy num_tokens eval_s ece num_documents spans ");
   EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time spans ");
   EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s phases_s cost_usd spans ");
   EXPECT_EQ(lines[0].at("event"), "start");
@@ -81,7 +83,8 @@ TEST(MetricsWriter, WritesWhereTheRunCameFrom) {
   const TemporaryFolder folder;
   MetricsWriter writer(folder / "metrics.jsonl");
   StartRecord start;
-  start.provenance = {{{"command", "lora-train train"}, {"driver", ""}}, {{"lora_r", "my.yaml:3"}}, {"h100.yaml"}, {{"lora_r", "16"}}};
+  start.provenance = {
+      {{"command", "lora-train train"}, {"driver", ""}}, {{"lora_r", "my.yaml:3"}}, {"h100.yaml"}, {{"lora_r", "16"}}};
   start.document_lengths = length_histogram({1, 40, 41, 95});
   writer.write(start);
   const auto line = lines_of(folder / "metrics.jsonl")[0];

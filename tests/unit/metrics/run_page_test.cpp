@@ -76,14 +76,18 @@ TEST(RunPage, HasTasksCalibrationAnswersAndWhatTheDeviceDid) {
     return R"({"event":"eval","kind":"confidence","name":"conf","auroc":null,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]],"step":)" +
            std::to_string(step) + ",\"accuracy\":" + std::to_string(accuracy) + "}\n";
   };
-  write_text(folder / "a/metrics.jsonl",
-             R"({"event":"start","step":0,"time":1000,"environment":{"host":"here"},"set_by":{"lora_r":"my.yaml:3"}})"
-             "\n" + task(0, 0.25) +
-                 R"({"event":"train","step":1,"loss":2,"gpu_utilization":97.5,"host_memory_gib":3,"gpu_throttle":["power"]})"
-                 "\n" + task(1, 0.5) + task(2, 0.75) + eval_line(2, "val", 1.5));
-  write_text(folder / "a/eval_answers.jsonl",
-             R"({"step":0,"name":"conf","source":"a:1","prompt":"p","expected":"e","answer":"x","is_right":true,"confidence":0.5})"
-             "\n[]\n{\n");
+  write_text(
+      folder / "a/metrics.jsonl",
+      R"({"event":"start","step":0,"time":1000,"environment":{"host":"here"},"set_by":{"lora_r":"my.yaml:3"}})"
+      "\n" +
+          task(0, 0.25) +
+          R"({"event":"train","step":1,"loss":2,"gpu_utilization":97.5,"host_memory_gib":3,"gpu_throttle":["power"]})"
+          "\n" +
+          task(1, 0.5) + task(2, 0.75) + eval_line(2, "val", 1.5));
+  write_text(
+      folder / "a/eval_answers.jsonl",
+      R"({"step":0,"name":"conf","source":"a:1","prompt":"p","expected":"e","answer":"x","is_right":true,"confidence":0.5})"
+      "\n[]\n{\n");
   const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
   EXPECT_EQ(run.at("evals").size(), 4U);
   EXPECT_EQ(run.at("evals").at(2).at("accuracy"), 0.75);

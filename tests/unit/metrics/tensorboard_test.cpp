@@ -140,12 +140,13 @@ TEST(TensorBoard, StartsWithTheProfileAndEndsWithAnswers) {
   Profile profile;
   profile.run.output_dir = "runs/a";
   writer.start(profile, 1);
-  write_file_atomic(folder / "eval_answers.jsonl", R"({"step":2,"name":"sums","prompt":"1+1","answer":"2","is_right":true})"
-                                                   "\n");
+  write_file_atomic(folder / "eval_answers.jsonl",
+                    R"({"step":2,"name":"sums","prompt":"1+1","answer":"2","is_right":true})"
+                    "\n");
   writer.end(EndRecord{.step = 2, .status = "done"}, folder.path());
   const std::string text = read_file(writer.path());
-  for (const char* part : {"_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info", "learning_rate",
-                           "answers/sums", "    1+1\n"}) {
+  for (const char* part : {"_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info",
+                           "learning_rate", "answers/sums", "    1+1\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part;
   }
   payloads_of(text);
