@@ -41,7 +41,7 @@ class LineReader {
     spans(object);
     if (const auto times = times_of(object)) take(*times, event == "end");
     if (event == "train") train(object);
-    if (event == "eval" && !object.contains("kind")) eval(object);  // a line with a kind is of a task: it has no loss
+    if (event == "eval") eval(object);
     return !event.empty();
   }
 

@@ -88,7 +88,7 @@ def test_the_reliability_diagram_is_a_picture(run, events):
         pytest.skip("the evaluation has no bins")
     for name in ("val", "hard"):
         first = events.Images(f"reliability/{name}")[0]
-        assert Image.open(io.BytesIO(first.encoded_image_string)).size == (first.width, first.height) == (444, 573)
+        assert Image.open(io.BytesIO(first.encoded_image_string)).size == (first.width, first.height) == (444, 599)
 
 
 def test_the_line_for_mlflow_logs_what_metrics_jsonl_has(run, tmp_path):
