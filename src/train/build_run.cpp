@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "best_model.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
