@@ -67,7 +67,7 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(line.at("rank_compute_ms"), (std::vector<double>{1.5, 2}));
   EXPECT_EQ(line.at("rank_data_wait_ms"), (std::vector<double>{0, 3}));
   EXPECT_EQ(line.at("rank_memory_gib"), (std::vector<double>{7, 8}));
-  EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece spans ");
+  EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece bins spans ");
   EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time spans ");
   EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s phases_s cost_usd spans ");
   EXPECT_EQ(lines[0].at("event"), "start");
@@ -75,6 +75,24 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(lines[2].at("event"), "eval");
   EXPECT_EQ(lines[3].at("event"), "checkpoint");
   EXPECT_EQ(lines[4].at("event"), "end");
+}
+
+TEST(MetricsWriter, ALineOfATaskHasItsKindAndItsFigures) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  const std::vector<Judged> answers = {{0.75, true}, {1, true}};
+  for (const TaskKind kind : {TaskKind::kConfidence, TaskKind::kChoices, TaskKind::kExactMatch})
+    writer.write(TaskRecord{4, "t", kind, task_figures(kind, answers), 0.5});
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  EXPECT_EQ(keys_of(lines[0]),
+            "event step name kind accuracy ece ece_equal_mass brier auroc mean_confidence over_confidence num_rows eval_s "
+            "bins spans ");
+  EXPECT_EQ(keys_of(lines[1]), "event step name kind accuracy ece brier num_rows eval_s bins spans ");
+  EXPECT_EQ(keys_of(lines[2]), "event step name kind accuracy num_rows eval_s spans ");
+  EXPECT_EQ(lines[0].at("event"), "eval");
+  EXPECT_EQ(lines[0].at("kind"), "confidence");
+  EXPECT_TRUE(lines[0].at("auroc").is_null()) << "all answers are right";
+  EXPECT_EQ(lines[0].at("bins")[14].dump(), "[1,1.0,1]");
 }
 
 TEST(MetricsWriter, WritesWhatTheTimeWentInto) {
