@@ -34,7 +34,7 @@ const std::vector<const char*> kContractKeys = {
     "early_stopping_patience", "max_failed_saves", "max_time", "on_bad_row", "max_drop_fraction",
     "stage_dir", "dataset_prepared_path", "dataloader_pin_memory", "dataloader_prefetch_factor", "add_tokens",
     "token_init", "gpu_price_per_hour", "target_gpu", "save_dtype", "base_model_name",
-    "run_name", "loraplus_lr_ratio", "check_ranks", "batch_unit"};
+    "run_name", "loraplus_lr_ratio", "check_ranks", "batch_unit", "eval_tasks", "confidence_tokens"};
 // clang-format on
 
 TEST(Fields, AreDeclaredOnceWithValuesAndHelp) {
@@ -308,6 +308,7 @@ TEST(Fields, OnlyTheseMayDifferOnResume) {
                                          "eval_micro_batch_size",
                                          "eval_on_start",
                                          "eval_steps",
+                                         "eval_tasks",
                                          "gpu_price_per_hour",
                                          "gradient_checkpointing",
                                          "kernels",

@@ -175,7 +175,7 @@ TEST(Shipped, FourH200WithConfidenceTokensIsTheOtherOneWithThree) {
   const LoadedProfile confidence = shipped("4xh200-confidence"), plain = shipped("4xh200-ddp");
   std::vector<std::string> keys;
   for (const auto& difference : diff_profiles(plain.profile, confidence.profile)) keys.push_back(difference.key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"add_tokens", "output_dir"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"add_tokens", "eval_tasks", "confidence_tokens", "output_dir"}));
   EXPECT_EQ(confidence.profile.model.add_tokens.size(), 5U);
 }
 

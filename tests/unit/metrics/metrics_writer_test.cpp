@@ -69,7 +69,7 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(line.at("rank_data_wait_ms"), (std::vector<double>{0, 3}));
   EXPECT_EQ(line.at("rank_memory_gib"), (std::vector<double>{7, 8}));
   EXPECT_EQ(keys_of(lines[2]),
-            "event step name loss perplexity token_accuracy num_tokens eval_s ece num_documents spans ");
+            "event step name loss perplexity token_accuracy num_tokens eval_s ece num_documents bins spans ");
   EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time spans ");
   EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s phases_s cost_usd spans ");
   EXPECT_EQ(lines[0].at("event"), "start");
@@ -79,29 +79,8 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(lines[4].at("event"), "end");
 }
 
-TEST(MetricsWriter, WritesWhereTheRunCameFrom) {
-  const TemporaryFolder folder;
-  MetricsWriter writer(folder / "metrics.jsonl");
-  StartRecord start;
-  start.provenance = {
-      {{"command", "lora-train train"}, {"driver", ""}}, {{"lora_r", "my.yaml:3"}}, {"h100.yaml"}, {{"lora_r", "16"}}};
-  start.document_lengths = length_histogram({1, 40, 41, 95});
-  writer.write(start);
-  const auto line = lines_of(folder / "metrics.jsonl")[0];
-  EXPECT_EQ(line.at("environment").dump(), R"({"command":"lora-train train"})");  // no key for what is not known
-  EXPECT_EQ(line.at("set_by").dump(), R"({"lora_r":"my.yaml:3"})");
-  EXPECT_EQ(line.at("base_files").dump(), R"(["h100.yaml"])");
-  EXPECT_EQ(line.at("base_values").dump(), R"({"lora_r":"16"})");
-  EXPECT_EQ(line.at("document_lengths").dump(),
-            R"({"bin_width":5,"counts":[1,0,0,0,0,0,0,1,1,0,0,0,0,0,0,0,0,0,1],"num_tokens":177,"longest":95})");
-}
-
-TEST(LengthHistogram, HasAtMostFortyBinsOfARoundWidth) {
-  EXPECT_EQ(length_histogram({40}).bin_width, 1);
-  EXPECT_EQ(length_histogram({41}).bin_width, 2);
-  EXPECT_EQ(length_histogram({32'768}).bin_width, 1000);
-  EXPECT_EQ(length_histogram({32'768}).counts.size(), 33U);
-  EXPECT_EQ(length_histogram({}).bin_width, 0);
+  EXPECT_EQ(keys_of(lines[2]),
+            "event step name loss perplexity token_accuracy num_tokens eval_s ece num_documents bins spans ");
 }
 
 TEST(MetricsWriter, WritesWhatTheTimeWentInto) {
