@@ -47,7 +47,7 @@ std::vector<double> nice_ticks(const Range& range, int count) {
   }
   std::vector<double> ticks;
   for (double i = std::ceil(range.low / step - 1e-9); i * step <= range.high + step * 1e-9; ++i)
-    ticks.push_back(i * step);
+    ticks.push_back(i * step + 0.0);  // never -0
   return ticks;
 }
 

@@ -2,6 +2,7 @@
 #include <png.h>
 
 #include <array>
+#include <cmath>
 
 #include "chart/axis.h"
 #include "lora_train/chart/bar_chart.h"
@@ -80,6 +81,7 @@ TEST(Drawing, OnePointIsADot) {
 TEST(Axis, TicksAreRound) {
   EXPECT_EQ(nice_ticks({0, 10}, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
   EXPECT_EQ(nice_ticks({0.4, 2.1}, 4), (std::vector<double>{0.5, 1, 1.5, 2}));
+  EXPECT_FALSE(std::signbit(nice_ticks({-0.05, 1}, 4).front()));
   EXPECT_TRUE(nice_ticks({1, 1}, 5).empty());
   EXPECT_EQ(tick_text(12'500), "12.5k");
   EXPECT_EQ(tick_text(3e-5), "3e-05");
