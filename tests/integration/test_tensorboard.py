@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
-from conftest import Setup
+from conftest import BINARY, Setup
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +102,18 @@ def test_the_line_for_mlflow_logs_what_metrics_jsonl_has(run, tmp_path):
     steps = run.events("train")
     assert [step for step, metrics in lines if "train/loss" in metrics] == [line["step"] for line in steps]
     assert lines[-1][1]["eval/hard/loss"] == run.events("eval")[-1]["loss"]
+
+
+def test_the_start_line_says_where_a_run_came_from(run):
+    base = BINARY.parent / "configs/tiny_cpu.yaml"
+    done = run.train("--set", "learning_rate=0.02", output_dir=str(run.folder / "based"), extends=str(base), report_to="none",
+                     eval_datasets=run.profile["datasets"])
+    assert done.code == 0, done
+    [start] = run.events("start", run.folder / "based")
+    environment = start["environment"]
+    assert environment["command"] == f"lora-train train --profile {run.profile_file} --set learning_rate=0.02"
+    assert {"working_folder", "commit", "libtorch", "host", "operating_system", "cpu", "host_memory"} <= set(environment)
+    assert re.fullmatch(r".*/profile\.json:\d+", start["set_by"]["lora_r"]) and start["set_by"]["learning_rate"] == "--set"
+    assert [os.path.realpath(file) for file in start["base_files"]] == [os.path.realpath(base)]
+    assert "lora_r" in start["base_values"] or "max_steps" in start["base_values"], start["base_values"]
+    assert sum(start["document_lengths"]["counts"]) == 12
