@@ -92,6 +92,8 @@ Values shared_values(long long num_steps, long long documents_per_step) {
           {"report_to", "none"},
           {"eval_steps", "off"},
           {"eval_on_start", "false"},
+          {"eval_tasks", "[]"},
+          {"metric_for_best_model", "null"},
           {"load_best_model_at_end", "false"},
           {"early_stopping_patience", "null"},
           {"save_interval", "off"},

@@ -83,10 +83,31 @@ class Canvas {
     }
   }
 
+  /// A pixel is covered by as much as its distance to the line says; where segments meet, by the larger share.
+  void paint(const Polyline& line) {
+    const double radius = line.width * scale_ / 2;
+    const Box box = box_of(line, radius);
+    if (box.width() < 1 || box.height() < 1) return;
+    std::vector<std::uint8_t> coverage(static_cast<std::size_t>(box.width()) * static_cast<std::size_t>(box.height()),
+                                       0);
+    for (std::size_t i = 0; i < line.points.size(); ++i) {
+      const Point from = scaled(line.points[i > 0 ? i - 1 : 0]), to = scaled(line.points[i]);
+      if (i > 0 || line.points.size() == 1) cover(from, to, radius, box, coverage);
+    }
+    std::size_t at = 0;
+    for (int y = box.top; y < box.bottom; ++y) {
+      for (int x = box.left; x < box.right; ++x)
+        blend(x, y, color_of(line.ink), static_cast<unsigned>(std::lround(coverage[at++] * line.opacity)));
+    }
+  }
+
   void paint(const Label& label, Face& face) {
     const double size = label.size * scale_;
     double left = label.x * scale_;
-    if (label.align == Align::kRight) left -= face.layout(label.text, size, FT_LOAD_DEFAULT, [](double, auto&) {});
+    if (label.align != Align::kLeft) {
+      const double width = face.layout(label.text, size, FT_LOAD_DEFAULT, [](double, auto&) {});
+      left -= label.align == Align::kRight ? width : width / 2;
+    }
     const int baseline = static_cast<int>(std::lround(label.baseline * scale_));
     face.layout(label.text, size, FT_LOAD_RENDER, [&](double x, const FT_GlyphSlotRec& glyph) {
       const int start = static_cast<int>(std::lround(left + x)) + glyph.bitmap_left;
@@ -113,6 +134,48 @@ class Canvas {
   }
 
  private:
+  /// Pixels: left and top belong to it, right and bottom do not.
+  struct Box {
+    int left = 0, top = 0, right = 0, bottom = 0;
+    int width() const { return right - left; }
+    int height() const { return bottom - top; }
+  };
+
+  Point scaled(const Point& point) const { return {point.x * scale_, point.y * scale_}; }
+
+  /// The part of the canvas that points within `radius` of the line can be in.
+  Box box_of(const Polyline& line, double radius) const {
+    Box box{width_, height_, 0, 0};
+    for (const Point& point : line.points) {
+      const Point at = scaled(point);
+      box.left = std::min(box.left, static_cast<int>(std::floor(at.x - radius - 1)));
+      box.top = std::min(box.top, static_cast<int>(std::floor(at.y - radius - 1)));
+      box.right = std::max(box.right, static_cast<int>(std::ceil(at.x + radius + 1)));
+      box.bottom = std::max(box.bottom, static_cast<int>(std::ceil(at.y + radius + 1)));
+    }
+    return {std::max(box.left, 0), std::max(box.top, 0), std::min(box.right, width_), std::min(box.bottom, height_)};
+  }
+
+  static void cover(const Point& from, const Point& to, double radius, const Box& box,
+                    std::vector<std::uint8_t>& coverage) {
+    const double dx = to.x - from.x, dy = to.y - from.y, square = dx * dx + dy * dy, reach = radius + 1;
+    const int left = std::max(box.left, static_cast<int>(std::floor(std::min(from.x, to.x) - reach)));
+    const int right = std::min(box.right, static_cast<int>(std::ceil(std::max(from.x, to.x) + reach)));
+    const int top = std::max(box.top, static_cast<int>(std::floor(std::min(from.y, to.y) - reach)));
+    const int bottom = std::min(box.bottom, static_cast<int>(std::ceil(std::max(from.y, to.y) + reach)));
+    for (int y = top; y < bottom; ++y) {
+      for (int x = left; x < right; ++x) {
+        const double px = x + 0.5 - from.x, py = y + 0.5 - from.y;
+        const double along = square > 0 ? std::clamp((px * dx + py * dy) / square, 0.0, 1.0) : 0;
+        const double distance = std::hypot(px - along * dx, py - along * dy);
+        const auto share = static_cast<std::uint8_t>(std::lround(255 * std::clamp(radius + 0.5 - distance, 0.0, 1.0)));
+        std::uint8_t& pixel = coverage[static_cast<std::size_t>(y - box.top) * static_cast<std::size_t>(box.width()) +
+                                       static_cast<std::size_t>(x - box.left)];
+        pixel = std::max(pixel, share);
+      }
+    }
+  }
+
   void blend(int x, int y, const InkColor& color, unsigned coverage) {
     if (x < 0 || y < 0 || x >= width_ || y >= height_) return;
     std::uint8_t* pixel =
@@ -137,6 +200,7 @@ std::string to_png(const Drawing& drawing, int scale) {
   Canvas canvas(drawing, scale);
   Face face;
   for (const Rectangle& box : drawing.rectangles) canvas.paint(box);
+  for (const Polyline& line : drawing.polylines) canvas.paint(line);
   for (const Label& label : drawing.labels) canvas.paint(label, face);
   return canvas.png();
 }

@@ -122,20 +122,23 @@ void check_adapter(const Check& check) {
 void check_evaluation(const Check& check, const ProfileSources& sources) {
   const DataSection& data = check.profile.data;
   const RunSection& run = check.profile.run;
-  const bool has_eval = !data.eval_datasets.empty() || data.val_set_size > 0 || check.is_wrong("eval_datasets") ||
-                        check.is_wrong("val_set_size");
+  const bool has_eval = !data.eval_datasets.empty() || data.val_set_size > 0 ||
+                        !check.profile.tasks.eval_tasks.empty() || check.is_wrong("eval_datasets") ||
+                        check.is_wrong("val_set_size") || check.is_wrong("eval_tasks");
   const auto needs_data = [&](const std::string& key, bool is_set) {
     if (!is_set || has_eval) return;
     if (check.is_shipped(key, sources)) {
       check.findings.note(check.place(key), key,
-                          "has no effect without evaluation data (eval_datasets or val_set_size).");
+                          "has no effect without evaluation data (eval_datasets, val_set_size or eval_tasks).");
     } else {
-      check.mistake(key, "needs evaluation data. Give eval_datasets or val_set_size.");
+      check.mistake(key, "needs evaluation data. Give eval_datasets, val_set_size or eval_tasks.");
     }
   };
   needs_data("load_best_model_at_end", run.load_best_model_at_end);
   needs_data("early_stopping_patience", run.early_stopping_patience.has_value());
-  if (run.early_stopping_patience && run.eval_steps.kind == Cadence::Kind::kOff) {
+  const auto has_own_cadence = [](const EvalTask& task) { return task.every.has_value(); };
+  if (run.early_stopping_patience && run.eval_steps.kind == Cadence::Kind::kOff &&
+      std::ranges::none_of(check.profile.tasks.eval_tasks, has_own_cadence)) {
     check.mistake("early_stopping_patience", "needs evaluations during the run. Set eval_steps.");
   }
   if (data.val_set_size >= 1 && data.val_set_size != static_cast<double>(static_cast<long long>(data.val_set_size))) {
@@ -144,7 +147,7 @@ void check_evaluation(const Check& check, const ProfileSources& sources) {
   }
   if (!has_eval && check.is_given("eval_steps") && run.eval_steps != RunSection{}.eval_steps &&
       run.eval_steps.kind != Cadence::Kind::kOff) {
-    check.warn("eval_steps", "has no effect without evaluation data (eval_datasets or val_set_size).");
+    check.warn("eval_steps", "has no effect without evaluation data (eval_datasets, val_set_size or eval_tasks).");
   }
   std::set<std::string> names;
   for (const auto& spec : data.eval_datasets) {
@@ -152,6 +155,30 @@ void check_evaluation(const Check& check, const ProfileSources& sources) {
       check.mistake("eval_datasets", "two datasets are named \"" + spec.name + "\". Give each its own name.");
     }
   }
+}
+
+void check_tasks(const Check& check) {
+  const TaskSection& section = check.profile.tasks;
+  std::set<std::string> names;
+  for (const auto& spec : check.profile.data.eval_datasets) names.insert(spec.name);
+  bool reads_confidence = check.is_wrong("eval_tasks");
+  for (std::size_t i = 0; i < section.eval_tasks.size(); ++i) {
+    const EvalTask& task = section.eval_tasks[i];
+    const std::string key = "eval_tasks[" + std::to_string(i) + "]";
+    if (task.name.empty() || check.is_wrong(key)) continue;
+    if (!names.insert(task.name).second) {
+      check.findings.mistake(check.place("eval_tasks"), key + ".name",
+                             "another task or dataset is named \"" + task.name + "\". Give each its own name.");
+    }
+    if (task.kind != TaskKind::kConfidence) continue;
+    reads_confidence = true;
+    if (section.confidence_tokens.empty() && !check.is_wrong("confidence_tokens")) {
+      check.findings.mistake(check.place("eval_tasks"), key,
+                             "kind: confidence needs confidence_tokens, such as {<conf_0>: 0.0, <conf_100>: 1.0}.");
+    }
+  }
+  if (!section.confidence_tokens.empty() && !reads_confidence)
+    check.warn("confidence_tokens", "has no effect without an entry of eval_tasks with kind: confidence.");
 }
 
 void check_compute(const Check& check) {
@@ -185,6 +212,7 @@ void check_consistency(const LoadedProfile& loaded, const ProfileSources& source
   check_schedule(check);
   check_adapter(check);
   check_evaluation(check, sources);
+  check_tasks(check);
   check_compute(check);
   check_target_gpu(check, sources);
 }

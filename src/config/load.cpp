@@ -58,6 +58,7 @@ void expand_home(Profile& profile, const Environment& environment) {
   }
   for (auto& spec : profile.data.datasets) expand(spec.path);
   for (auto& spec : profile.data.eval_datasets) expand(spec.path);
+  for (auto& task : profile.tasks.eval_tasks) expand(task.data.path);
 }
 
 // Defaults that depend on other keys.

@@ -84,7 +84,7 @@ class Preparation {
     for (std::size_t i = 0; i < section_.eval_datasets.size(); ++i) {
       const DatasetSpec& spec = section_.eval_datasets[i];
       NamedStore set;
-      set.name = unique_name(spec.name.empty() ? dataset_name(spec.path) : spec.name);
+      set.name = eval_names_[i];
       const auto loaded =
           load(spec, "eval_datasets[" + std::to_string(i) + "]", section_.eval_max_samples, set.store, set.ledger);
       if (data_.loss_description.empty()) {
@@ -151,7 +151,7 @@ class Preparation {
     const Split split =
         split_rows(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
     NamedStore held_out;
-    held_out.name = unique_name("validation");
+    held_out.name = eval_names_.back();
     auto chosen = split.held_out;
     if (section_.eval_max_samples && static_cast<std::size_t>(*section_.eval_max_samples) < chosen.size()) {
       chosen.resize(static_cast<std::size_t>(*section_.eval_max_samples));
@@ -254,18 +254,6 @@ class Preparation {
     ledger.check_drop_fraction(section_.max_drop_fraction, what);
   }
 
-  std::string unique_name(const std::string& wanted) const {
-    const auto is_taken = [&](const std::string& name) {
-      return std::any_of(data_.evals.begin(), data_.evals.end(),
-                         [&](const NamedStore& set) { return set.name == name; });
-    };
-    std::string name = wanted;
-    for (int i = 2; is_taken(name); ++i) {
-      name = wanted + "-" + std::to_string(i);
-    }
-    return name;
-  }
-
   std::string fingerprint() const {
     std::string parts = identity_;
     for (const DatasetSpec& spec : section_.datasets) {
@@ -306,6 +294,7 @@ class Preparation {
 
   const DataSection& section_;
   const DataContext& context_;
+  const std::vector<std::string> eval_names_ = evaluation_names(section_);
   const TokenCache cache_{context_.cache_folder, section_.stage_dir};
   PreparedData data_;
   std::string identity_;
@@ -317,6 +306,20 @@ class Preparation {
 bool PreparedData::has_weights() const {
   return train.has_weights() ||
          std::any_of(evals.begin(), evals.end(), [](const NamedStore& set) { return set.store.has_weights(); });
+}
+
+std::vector<std::string> evaluation_names(const DataSection& section) {
+  std::vector<std::string> wanted, names;
+  for (const DatasetSpec& spec : section.eval_datasets)
+    wanted.push_back(spec.name.empty() ? dataset_name(spec.path) : spec.name);
+  if (section.val_set_size > 0) wanted.push_back("validation");
+  for (const std::string& base : wanted) {
+    std::string name = base;
+    for (int i = 2; std::find(names.begin(), names.end(), name) != names.end(); ++i)
+      name = base + "-" + std::to_string(i);
+    names.push_back(std::move(name));
+  }
+  return names;
 }
 
 std::filesystem::path token_cache_folder(const DataSection& section) {

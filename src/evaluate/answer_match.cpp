@@ -25,8 +25,8 @@ std::string normalized_answer(const std::string& text) {
   return out;
 }
 
-AnswerMatcher::AnswerMatcher(const std::string& regex) {
-  if (!regex.empty()) pattern_.emplace(regex, "--exact-match");
+AnswerMatcher::AnswerMatcher(const std::string& regex, const std::string& where) {
+  if (!regex.empty()) pattern_ = std::make_shared<const tokenizer::TextPattern>(regex, where);
 }
 
 std::optional<std::string> AnswerMatcher::pick(const std::string& text) const {

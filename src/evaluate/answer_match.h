@@ -1,6 +1,7 @@
 // Compares an answer with the expected one.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -13,15 +14,16 @@ std::string normalized_answer(const std::string& text);
 
 class AnswerMatcher {
  public:
-  /// `regex` empty: compares whole texts. Throws ConfigError (--exact-match) for an invalid regular expression.
-  explicit AnswerMatcher(const std::string& regex);
+  /// `regex` empty: compares whole texts. `where` names the flag or key for messages. Throws ConfigError for an invalid regular
+  /// expression.
+  AnswerMatcher(const std::string& regex, const std::string& where);
 
   /// The normalized answer in a text; nothing if the regex does not match. An answer that a regex picked also loses a period or
   /// comma after its last digit.
   std::optional<std::string> pick(const std::string& text) const;
 
  private:
-  std::optional<tokenizer::TextPattern> pattern_;
+  std::shared_ptr<const tokenizer::TextPattern> pattern_;  ///< null: whole texts
 };
 
 }  // namespace lora_train::evaluate

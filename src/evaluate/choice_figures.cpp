@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lora_train/metrics/calibration.h"
+
 namespace lora_train::evaluate {
 
 std::vector<double> choice_shares(std::span<const double> log_probabilities) {
@@ -14,32 +16,35 @@ std::vector<double> choice_shares(std::span<const double> log_probabilities) {
   return shares;
 }
 
-void ChoiceCounter::add(std::span<const double> log_probabilities, std::span<const std::int64_t> num_chars,
-                        std::size_t answer) {
+ChoiceOutcome choice_outcome(std::span<const double> log_probabilities, std::span<const std::int64_t> num_chars,
+                             std::size_t answer) {
   const auto best = [](const std::vector<double>& values) {
     return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
   };
   const std::vector<double> shares = choice_shares(log_probabilities);
   std::vector<double> normalized(log_probabilities.begin(), log_probabilities.end());
   for (std::size_t i = 0; i < normalized.size(); ++i) normalized[i] /= static_cast<double>(num_chars[i]);
-  const std::size_t taken = best({log_probabilities.begin(), log_probabilities.end()});
-  const bool is_right = taken == answer;
-  ++num_rows_;
-  num_right_ += is_right ? 1 : 0;
-  num_right_normalized_ += best(normalized) == answer ? 1 : 0;
-  for (std::size_t i = 0; i < shares.size(); ++i) brier_ += std::pow(shares[i] - (i == answer ? 1 : 0), 2);
-  const auto bin = static_cast<std::size_t>(shares[taken] * static_cast<double>(kBins));
-  bin_gap_[std::min(bin, kBins - 1)] += shares[taken] - (is_right ? 1 : 0);
+  ChoiceOutcome outcome;
+  outcome.taken = best({log_probabilities.begin(), log_probabilities.end()});
+  outcome.is_right = outcome.taken == answer;
+  outcome.is_right_normalized = best(normalized) == answer;
+  outcome.confidence = shares[outcome.taken];
+  for (std::size_t i = 0; i < shares.size(); ++i) outcome.brier += std::pow(shares[i] - (i == answer ? 1 : 0), 2);
+  return outcome;
 }
 
-ChoiceFigures ChoiceCounter::figures() const {
-  const auto count = static_cast<double>(num_rows_);
+ChoiceFigures choice_figures(std::span<const ChoiceOutcome> outcomes) {
+  const auto count = static_cast<double>(outcomes.size());
+  std::vector<metrics::Judged> answers;
   ChoiceFigures figures;
-  figures.num_rows = num_rows_;
-  figures.accuracy = static_cast<double>(num_right_) / count;
-  figures.normalized_accuracy = static_cast<double>(num_right_normalized_) / count;
-  figures.brier = brier_ / count;
-  for (const double gap : bin_gap_) figures.ece += std::abs(gap) / count;
+  figures.num_rows = std::ssize(outcomes);
+  for (const ChoiceOutcome& outcome : outcomes) {
+    answers.push_back({outcome.confidence, outcome.is_right});
+    figures.normalized_accuracy += outcome.is_right_normalized ? 1 / count : 0;
+    figures.brier += outcome.brier / count;
+  }
+  figures.accuracy = metrics::share_right(answers);
+  figures.ece = metrics::calibration_error(metrics::equal_width_bins(answers));
   return figures;
 }
 

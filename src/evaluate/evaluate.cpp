@@ -24,11 +24,10 @@ void add(const model::LossSums& from, model::LossSums& to) {
   }
 }
 
-/// Expected calibration error: sum over bins of |confidence - accuracy|, weighted by tokens.
-double calibration_error(const model::LossSums& sums) {
-  double error = 0;
-  for (const auto& bin : sums.bins) error += std::abs(bin.confidence - static_cast<double>(bin.correct));
-  return error / static_cast<double>(sums.num_tokens);
+std::vector<metrics::CalibrationBin> bins_of(const model::LossSums& sums) {
+  std::vector<metrics::CalibrationBin> bins;
+  for (const auto& bin : sums.bins) bins.push_back({bin.count, bin.confidence, bin.correct});
+  return bins;
 }
 
 /// Adds the losses of a micro-batch's tokens to those of its documents.
@@ -112,7 +111,8 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
   result.loss = sums.loss / weight_sum;
   result.perplexity = std::exp(result.loss);
   result.token_accuracy = static_cast<double>(sums.num_correct) / num_tokens;
-  result.ece = calibration_error(sums);
+  result.bins = bins_of(sums);
+  result.ece = metrics::calibration_error(result.bins);
   return result;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "choice_figures.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -52,23 +51,6 @@ std::vector<generate::ScoreRequest> requests_of(const data::ChoiceRow& row) {
   return requests;
 }
 
-/// Tokens of the last supervised run: [begin, end).
-std::pair<std::size_t, std::size_t> last_run(std::span<const std::int32_t> labels) {
-  std::size_t end = labels.size();
-  while (end > 0 && labels[end - 1] == data::kIgnoredLabel) --end;
-  std::size_t begin = end;
-  while (begin > 0 && labels[begin - 1] != data::kIgnoredLabel) --begin;
-  return {begin, end};
-}
-
-std::string text_of(std::span<const std::int32_t> ids, const std::vector<std::int32_t>& stop_ids,
-                    const tokenizer::Tokenizer& tokenizer) {
-  while (!ids.empty() && std::find(stop_ids.begin(), stop_ids.end(), ids.back()) != stop_ids.end()) {
-    ids = ids.first(ids.size() - 1);
-  }
-  return tokenizer.decode(ids, /*skip_special=*/true);
-}
-
 void refuse_cut_rows(const data::NamedStore& data) {
   for (const auto& entry : data.ledger.entries) {
     if (entry.reason != data::LedgerReason::kTruncated) continue;
@@ -81,10 +63,10 @@ void refuse_cut_rows(const data::NamedStore& data) {
 
 }  // namespace
 
-ChoiceFigures evaluate_choices(const data::ChoiceSet& set, generate::Generator& generator, bool quiet) {
-  ChoiceCounter counter;
-  RowProgress progress(set.rows.size(), quiet);
-  for (const data::ChoiceRow& row : set.rows) {
+std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceRow> rows, generate::Generator& generator, bool quiet) {
+  std::vector<ChoiceOutcome> outcomes;
+  RowProgress progress(rows.size(), quiet);
+  for (const data::ChoiceRow& row : rows) {
     const auto requests = requests_of(row);
     std::vector<double> log_probabilities;
     std::vector<std::int64_t> num_chars;
@@ -96,63 +78,87 @@ ChoiceFigures evaluate_choices(const data::ChoiceSet& set, generate::Generator& 
       num_chars.push_back(choice.num_chars);
       num_tokens += static_cast<std::int64_t>(choice.ids.size());
     }
-    counter.add(log_probabilities, num_chars, row.answer);
+    outcomes.push_back(choice_outcome(log_probabilities, num_chars, row.answer));
     progress.count_row(num_tokens);
   }
-  return counter.figures();
+  return outcomes;
 }
 
-std::vector<Question> make_questions(const data::NamedStore& data, const runtime::ModelFiles& files,
-                                     const AnswerMatcher& matcher, const std::vector<std::int32_t>& stop_ids,
-                                     std::int64_t max_new_tokens) {
+std::string AnswerFormat::text_of(std::span<const std::int32_t> ids) const {
+  while (!ids.empty() && std::find(stop_ids.begin(), stop_ids.end(), ids.back()) != stop_ids.end()) {
+    ids = ids.first(ids.size() - 1);
+  }
+  return tokenizer.decode(confidence.without(ids), /*skip_special=*/true);
+}
+
+AnswerFormat answer_format(const runtime::ModelFiles& files, const std::string& regex, const std::string& where,
+                           std::int64_t max_new_tokens) {
+  if (files.tokenizer == nullptr) throw FormatError(where, "needs a tokenizer, and the model folder has none");
+  return {*files.tokenizer,
+          tokenizer::stop_token_ids(*files.tokenizer, files.chat_template.get()),
+          AnswerMatcher(regex, where),
+          where,
+          max_new_tokens,
+          files.config.context_length()};
+}
+
+Question make_question(const data::AnswerRow& row, std::size_t index, const AnswerFormat& format) {
+  const std::span<const std::int32_t> ids = row.ids;
+  const std::int64_t room = format.context_length - static_cast<std::int64_t>(row.answer_begin);
+  if (room < 1) throw DataError(row.source, "the prompt leaves no room for an answer in the model's context");
+  auto expected = format.matcher.pick(format.text_of(ids.subspan(row.answer_begin, row.answer_end - row.answer_begin)));
+  if (!expected) {
+    throw DataError(row.source, "the regex of " + format.where +
+                                    " does not match the row's own answer; give one that matches the answers of the "
+                                    "rows and of the model");
+  }
+  return {{part(row.ids, 0, row.answer_begin), static_cast<std::int64_t>(index), std::min(format.max_new_tokens, room),
+           row.source},
+          std::move(*expected)};
+}
+
+std::vector<Question> make_questions(const data::NamedStore& data, const AnswerFormat& format) {
   refuse_cut_rows(data);
-  if (files.tokenizer == nullptr)
-    throw FormatError("--exact-match", "needs a tokenizer, and the model folder has none");
   std::vector<Question> questions;
   for (std::size_t i = 0; i < data.store.size(); ++i) {
     throw_if_stop_requested();
     const auto ids = data.store.ids(i);
-    const std::string source = data.store.source(i);
-    const auto [begin, end] = last_run(data.store.labels(i));
-    if (begin == end) throw DataError(source, "has no answer: no token of the row is supervised");
+    const auto [begin, end] = data::answer_span(data.store.labels(i));
+    const data::AnswerRow row{data.store.source(i), {ids.begin(), ids.end()}, begin, end};
+    if (begin == end) throw DataError(row.source, "has no answer: no token of the row is supervised");
     if (begin == 0) {
-      throw ConfigError("--exact-match",
-                        source +
-                            " is supervised from its first token, so there is no prompt. --exact-match needs "
-                            "chats or prompt/completion rows, and a loss_on other than all");
+      throw ConfigError(format.where, row.source + " is supervised from its first token, so there is no prompt. " +
+                                          format.where +
+                                          " needs chats or prompt/completion rows, and a loss_on other than all");
     }
-    const std::int64_t room = files.config.context_length() - static_cast<std::int64_t>(begin);
-    if (room < 1) throw DataError(source, "the prompt leaves no room for an answer in the model's context");
-    const std::string answer = text_of(ids.subspan(begin, end - begin), stop_ids, *files.tokenizer);
-    auto expected = matcher.pick(answer);
-    if (!expected) {
-      throw DataError(source,
-                      "the regex of --exact-match does not match the row's own answer; give one that matches the "
-                      "answers of the rows and of the model");
-    }
-    const std::vector<std::int32_t> prompt(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(begin));
-    questions.push_back(
-        {{prompt, static_cast<std::int64_t>(i), std::min(max_new_tokens, room), source}, std::move(*expected)});
+    questions.push_back(make_question(row, i, format));
   }
   return questions;
 }
 
-MatchFigures evaluate_answers(const std::vector<Question>& questions, const runtime::ModelFiles& files,
-                              const AnswerMatcher& matcher, const std::vector<std::int32_t>& stop_ids,
+std::vector<GreedyAnswer> ask(std::span<const Question> questions, const AnswerFormat& format,
                               generate::Generator& generator, bool quiet) {
   std::vector<generate::Prompt> prompts;
   for (const Question& question : questions) prompts.push_back(question.prompt);
-  MatchFigures figures;
-  figures.num_answers = static_cast<long long>(questions.size());
+  std::vector<GreedyAnswer> answers(questions.size());
   RowProgress progress(questions.size(), quiet);
   generate::GenerateCallbacks callbacks;
   callbacks.on_done = [&](std::size_t i, const generate::Completion& completion) {
-    const auto answer = matcher.pick(text_of(completion.ids, stop_ids, *files.tokenizer));
-    figures.num_matched += answer == questions[i].expected ? 1 : 0;
-    figures.num_cut += completion.reason == generate::StopReason::kLength ? 1 : 0;
+    GreedyAnswer& answer = answers[i];
+    answer.text = format.text_of(completion.ids);
+    answer.is_right = format.matcher.pick(answer.text) == questions[i].expected;
+    answer.is_cut = completion.reason == generate::StopReason::kLength;
     progress.count_row(static_cast<std::int64_t>(completion.ids.size()));
   };
-  generator.run(prompts, {.sampling = {}, .stop_ids = stop_ids}, callbacks);
+  generator.run(prompts, {.sampling = {}, .stop_ids = format.stop_ids}, callbacks);
+  return answers;
+}
+
+MatchFigures match_figures(std::span<const GreedyAnswer> answers) {
+  MatchFigures figures;
+  figures.num_answers = std::ssize(answers);
+  figures.num_matched = std::ranges::count_if(answers, &GreedyAnswer::is_right);
+  figures.num_cut = std::ranges::count_if(answers, &GreedyAnswer::is_cut);
   figures.rate = static_cast<double>(figures.num_matched) / static_cast<double>(figures.num_answers);
   return figures;
 }

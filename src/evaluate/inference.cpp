@@ -1,9 +1,17 @@
 #include "inference.h"
 
+#include <algorithm>
+
 #include "lora_train/metrics/host_memory.h"
+#include "lora_train/model/activation_plan.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::evaluate {
+namespace {
+
+constexpr std::int64_t kSequencesOnGpu = 64;
+
+}  // namespace
 
 void load_without_plan(const Profile& profile, const runtime::RunDevice& device, const runtime::ModelFiles& files,
                        const runtime::AdapterSetup& adapters, std::int64_t max_seq_len, runtime::LoadedModel& loaded) {
@@ -33,16 +41,32 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
   return loaded;
 }
 
-std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run) {
-  constexpr std::int64_t kSequencesOnGpu = 64;
+std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest) {
+  const generate::GeneratorLimits limits;
+  const std::int64_t most_rows = std::max(kSequencesOnGpu, limits.max_pass_tokens);
+  const model::ActivationPlan activations =
+      model::plan_activations(model::model_shape(config, {}), {.max_tokens = most_rows, .needs_backward = false}, {});
+  const std::int64_t cache =
+      longest * generate::cache_bytes_per_token(config, runtime::compute_dtype(profile.model.precision));
+  constexpr std::int64_t kCopies = 2;  // of logits: while tokens are chosen, and in what graphs captured
+  const std::int64_t logits = kCopies * kSequencesOnGpu * config.vocab_size * static_cast<std::int64_t>(sizeof(float));
+  return cache + logits + activations.bytes(runtime::compute_bytes(profile.model.precision));
+}
+
+generate::GeneratorLimits generator_limits(const runtime::RunDevice& device, const RunSection& run) {
   generate::GeneratorLimits limits;
   limits.use_graphs = run.cuda_graphs != CudaGraphs::kOff;
-  if (model.device.is_cuda()) {
+  if (device.is_cuda()) {
     limits.max_sequences = kSequencesOnGpu;
-    limits.cache_bytes = runtime::device_room(model.device).free / 2;
+    limits.cache_bytes = runtime::device_room(device).free / 2;
   }
-  return std::make_unique<generate::Generator>(model.model.decoder->config, model.model.decoder->shape,
-                                               *model.model.weights, limits,
+  return limits;
+}
+
+std::unique_ptr<generate::Generator> make_generator(const runtime::RunDevice& device, const runtime::LoadedModel& model,
+                                                    const RunSection& run) {
+  return std::make_unique<generate::Generator>(model.decoder->config, model.decoder->shape, *model.weights,
+                                               generator_limits(device, run),
                                                runtime::attention_backend(run.attn_implementation));
 }
 

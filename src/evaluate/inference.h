@@ -24,7 +24,17 @@ void load_without_plan(const Profile& profile, const runtime::RunDevice& device,
 InferenceModel load_for_inference(const Profile& profile, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len);
 
+/// What a generator takes at most, on this device now: half of a GPU's free memory for its cache.
+generate::GeneratorLimits generator_limits(const runtime::RunDevice& device, const RunSection& run);
+
+/// GPU memory of such a generator whose cache holds one sequence of so many tokens.
+std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest);
+
 /// Uses the model's weights, which must outlive it. The device's memory decides how many sequences are decoded at a time.
-std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run);
+std::unique_ptr<generate::Generator> make_generator(const runtime::RunDevice& device, const runtime::LoadedModel& model,
+                                                    const RunSection& run);
+inline std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run) {
+  return make_generator(model.device, model.model, run);
+}
 
 }  // namespace lora_train::evaluate

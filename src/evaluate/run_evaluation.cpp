@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "evaluate_tasks.h"
 #include "inference.h"
@@ -11,6 +12,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/evaluate.h"
+#include "lora_train/evaluate/task_evaluation.h"
 #include "lora_train/runtime/batch_feed.h"
 #include "lora_train/runtime/setup.h"
 
@@ -46,24 +48,22 @@ EvalData load_choices(const DataSection& section, const runtime::ModelFiles& fil
 }
 
 EvalData load_rows(const Profile& profile, const runtime::ModelFiles& files) {
-  data::PreparedData prepared = data::prepare_data(profile.data, runtime::data_context(profile, files), false);
-  if (prepared.evals.empty()) {
-    throw ConfigError("eval_datasets", "is empty: there is nothing to evaluate; set eval_datasets or val_set_size");
-  }
   EvalData data;
+  const bool has_sets = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
+  if (!has_sets && !profile.tasks.eval_tasks.empty()) return data;
+  data::PreparedData prepared = data::prepare_data(profile.data, runtime::data_context(profile, files), false);
   data.stores = std::move(prepared.evals);
   data.max_seq_len = data.longest = prepared.max_seq_len;
   return data;
 }
 
-class Evaluation {
+class Evaluator {
  public:
-  explicit Evaluation(const EvalRequest& request)
-      : request_(request), profile_(request.profile), matcher_(request.tasks.answer_regex) {
+  explicit Evaluator(const EvalRequest& request) : request_(request), profile_(request.profile) {
     profile_.adapter.lora_dropout = 0;
   }
 
-  std::vector<EvalResult> run() {
+  Evaluation run() {
     files_ = runtime::open_model(profile_.model);
     runtime::AdapterSetup adapters;
     if (!request_.adapter.empty()) {
@@ -71,22 +71,29 @@ class Evaluation {
       profile_.adapter.init_adapter = request_.adapter.string();
     }
     model_.device = runtime::start_device(profile_, files_.config);
+    const TaskEvaluation tasks(profile_, files_);
     load_data_and_questions();
+    data_.longest = std::max({data_.longest, tasks.longest(), std::int64_t{1}});
     load_without_plan(profile_, model_.device, files_, adapters, data_.longest, model_.model);
-    std::vector<EvalResult> results = evaluate_losses();
-    const bool has_tasks = request_.tasks.choices || request_.tasks.exact_match;
-    if (has_tasks) add_tasks(results);
-    return results;
+    Evaluation evaluation{evaluate_losses(), {}};
+    if (request_.flags.choices || request_.flags.exact_match) add_answers(evaluation.sets);
+    std::vector<std::size_t> all;
+    while (all.size() < profile_.tasks.eval_tasks.size()) all.push_back(all.size());
+    tasks.evaluate({model_.device, model_.model, profile_.run}, all,
+                   {request_.with_answers ? SIZE_MAX : 0, request_.quiet},
+                   [&](TaskResult&& result) { evaluation.tasks.push_back(std::move(result)); });
+    return evaluation;
   }
 
  private:
   void load_data_and_questions() {
-    data_ = request_.tasks.choices ? load_choices(profile_.data, files_) : load_rows(profile_, files_);
-    if (!request_.tasks.exact_match) return;
-    if (files_.tokenizer != nullptr)
-      stop_ids_ = tokenizer::stop_token_ids(*files_.tokenizer, files_.chat_template.get());
+    const EvalFlags& flags = request_.flags;
+    if (flags.exact_match)
+      format_.emplace(answer_format(files_, flags.answer_regex, "--exact-match", flags.max_new_tokens));
+    data_ = flags.choices ? load_choices(profile_.data, files_) : load_rows(profile_, files_);
+    if (!flags.exact_match) return;
     for (const auto& store : data_.stores) {
-      data_.questions.push_back(make_questions(store, files_, matcher_, stop_ids_, request_.tasks.max_new_tokens));
+      data_.questions.push_back(make_questions(store, *format_));
       for (const auto& question : data_.questions.back()) {
         const auto length = static_cast<std::int64_t>(question.prompt.ids.size()) + question.prompt.max_new_tokens;
         data_.longest = std::max(data_.longest, length);
@@ -94,8 +101,9 @@ class Evaluation {
     }
   }
 
-  /// Releases its buffers before the other tasks begin.
+  /// Releases its buffers before answers are asked for.
   std::vector<EvalResult> evaluate_losses() {
+    if (data_.stores.empty()) return {};
     const data::BatchSizes sizes = data::resolve_batch_sizes(profile_.schedule, data_.max_seq_len);
     const std::int64_t rows = profile_.schedule.eval_micro_batch_size.value_or(sizes.micro);
     model::Decoder& decoder = *model_.model.decoder;
@@ -121,28 +129,26 @@ class Evaluation {
     return results;
   }
 
-  void add_tasks(std::vector<EvalResult>& results) {
+  void add_answers(std::vector<EvalResult>& results) {
     const auto generator = make_generator(model_, profile_.run);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (request_.tasks.choices) results[i].choices = evaluate_choices(data_.choices[i], *generator, request_.quiet);
-      if (request_.tasks.exact_match) {
-        results[i].exact_match =
-            evaluate_answers(data_.questions[i], files_, matcher_, stop_ids_, *generator, request_.quiet);
-      }
+      if (request_.flags.choices)
+        results[i].choices = choice_figures(choose(data_.choices[i].rows, *generator, request_.quiet));
+      if (request_.flags.exact_match)
+        results[i].exact_match = match_figures(ask(data_.questions[i], *format_, *generator, request_.quiet));
     }
   }
 
   const EvalRequest& request_;
   Profile profile_;
-  AnswerMatcher matcher_;
+  std::optional<AnswerFormat> format_;  ///< of --exact-match
   runtime::ModelFiles files_;
   InferenceModel model_;
   EvalData data_;
-  std::vector<std::int32_t> stop_ids_;
 };
 
 }  // namespace
 
-std::vector<EvalResult> run_evaluation(const EvalRequest& request) { return Evaluation(request).run(); }
+Evaluation run_evaluation(const EvalRequest& request) { return Evaluator(request).run(); }
 
 }  // namespace lora_train::evaluate

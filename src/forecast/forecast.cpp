@@ -123,7 +123,7 @@ class Case {
     parts.adapter = model::Trainables::bytes(num_parameters);
     parts.optimizer = plan.parameters - parts.adapter;
     parts.activations = plan.activations;
-    parts.workspace = plan.loss_head + plan.batches + plan.attention + plan.workspaces;
+    parts.workspace = plan.loss_head + plan.batches + plan.attention + plan.workspaces + plan.tasks;
     return parts;
   }
 

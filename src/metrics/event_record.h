@@ -20,4 +20,14 @@ std::string version_record(double time);
 /// One scalar: summary value {tag, simple_value}.
 std::string scalar_record(std::string_view tag, float value, long long step, double time);
 
+/// One text, which TensorBoard reads as Markdown.
+std::string text_record(std::string_view tag, std::string_view markdown, long long step, double time);
+
+/// One picture, RGB.
+std::string image_record(std::string_view tag, std::string_view png, int width, int height, long long step,
+                         double time);
+
+/// What a plugin keeps for itself: a summary whose tensor is empty and whose metadata have `content`.
+std::string plugin_record(std::string_view tag, std::string_view plugin, std::string_view content, double time);
+
 }  // namespace lora_train::metrics

@@ -41,6 +41,27 @@ void put_gpu(Json& object, const GpuRecord& gpu) {
   if (!gpu.throttle.empty()) object["gpu_throttle"] = gpu.throttle;
 }
 
+Json to_object(const NamedTexts& texts) {
+  Json object = Json::object();
+  for (const auto& [name, text] : texts) {
+    if (!text.empty()) object[name] = text;
+  }
+  return object;
+}
+
+void put_provenance(Json& object, const Provenance& provenance) {
+  object["environment"] = to_object(provenance.environment);
+  object["set_by"] = to_object(provenance.set_by);
+  object["base_files"] = provenance.base_files;
+  object["base_values"] = to_object(provenance.base_values);
+}
+
+Json to_array(const std::vector<CalibrationBin>& bins) {
+  Json array = Json::array();
+  for (const CalibrationBin& bin : bins) array.push_back({bin.count, bin.confidence, bin.num_right});
+  return array;
+}
+
 Json to_object(const StartRecord& record) {
   Json object = {{"event", "start"},
                  {"step", record.step},
@@ -57,6 +78,13 @@ Json to_object(const StartRecord& record) {
   put_times(object, record.times);
   put_price(object, record.price);
   object["spans"] = to_array(record.spans);
+  put_provenance(object, record.provenance);
+  if (const LengthHistogram& lengths = record.document_lengths; lengths.bin_width > 0) {
+    object["document_lengths"] = {{"bin_width", lengths.bin_width},
+                                  {"counts", lengths.counts},
+                                  {"num_tokens", lengths.num_tokens},
+                                  {"longest", lengths.longest}};
+  }
   return object;
 }
 
@@ -119,7 +147,21 @@ Json to_object(const EvalRecord& record) {
           {"num_tokens", record.num_tokens},
           {"eval_s", record.eval_s},
           {"ece", record.ece},
+          {"num_documents", record.num_documents},
+          {"bins", to_array(record.bins)},
           {"spans", to_array(record.spans)}};
+}
+
+Json to_object(const TaskRecord& record) {
+  Json object = {
+      {"event", "eval"}, {"step", record.step}, {"name", record.name}, {"kind", lora_train::to_string(record.kind)}};
+  for (const TaskMetric& metric : task_metrics(record.kind))
+    object[metric.name] = or_null(record.figures.*metric.value);
+  object["num_rows"] = record.figures.num_rows;
+  object["eval_s"] = record.eval_s;
+  if (!record.figures.bins.empty()) object["bins"] = to_array(record.figures.bins);
+  object["spans"] = to_array(record.spans);
+  return object;
 }
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 
 #include "times_json.h"
 
@@ -11,6 +12,17 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kLossWindows = 20;
+constexpr std::size_t kMostBins = 100;
+
+std::vector<std::string> texts_of(const Json& object, const char* key) {
+  std::vector<std::string> texts;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return texts;
+  for (const Json& text : *found) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+  return texts;
+}
 
 /// Reads the lines in their order.
 class LineReader {
@@ -52,6 +64,8 @@ class LineReader {
     std::erase_if(run_.spans, [&](const LoggedSpan& span) { return span.from_s >= earlier_s_; });
     if (!run_.spans.empty()) run_.spans.back().to_s = std::min(run_.spans.back().to_s, earlier_s_);
     if (run_.name.empty()) run_.name = text_of(object, "run_name");
+    run_.start_json = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (!run_.started_at) run_.started_at = number_of(object, "time");
     run_.world_size = count_of(object, "world_size").value_or(1);
     if (const auto total = number_of(object, "total_steps")) run_.figures.total_steps = total;
   }
@@ -111,6 +125,13 @@ class LineReader {
     logged.step_ms = number_of(object, "step_ms");
     logged.data_wait_ms = number_of(object, "data_wait_ms");
     logged.memory_gib = number_of(object, "memory_gib");
+    logged.gpu_utilization = number_of(object, "gpu_utilization");
+    logged.gpu_power_w = number_of(object, "gpu_power_w");
+    logged.gpu_temperature_c = number_of(object, "gpu_temperature_c");
+    logged.gpu_clock_mhz = number_of(object, "gpu_clock_mhz");
+    logged.cpu_percent = number_of(object, "cpu_percent");
+    logged.host_memory_gib = number_of(object, "host_memory_gib");
+    logged.gpu_throttle = texts_of(object, "gpu_throttle");
     run_.steps.push_back(logged);
     run_.figures.epoch = number_of(object, "epoch");
   }
@@ -130,6 +151,16 @@ class LineReader {
     logged.perplexity = number_of(object, "perplexity");
     logged.token_accuracy = number_of(object, "token_accuracy");
     logged.ece = number_of(object, "ece");
+    logged.kind = text_of(object, "kind");
+    logged.accuracy = number_of(object, "accuracy");
+    logged.ece_equal_mass = number_of(object, "ece_equal_mass");
+    logged.brier = number_of(object, "brier");
+    logged.auroc = number_of(object, "auroc");
+    logged.mean_confidence = number_of(object, "mean_confidence");
+    logged.over_confidence = number_of(object, "over_confidence");
+    logged.num_rows = number_of(object, "num_rows");
+    logged.eval_s = number_of(object, "eval_s");
+    logged.bins = bins_of(object);
     logged.num_tokens = std::max(1.0, number_of(object, "num_tokens").value_or(1));
     run_.evals.push_back(logged);
   }
@@ -194,6 +225,19 @@ void fill_speed(RunRecord& run) {
 
 }  // namespace
 
+std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& object) {
+  const auto found = object.find("bins");
+  std::vector<ReliabilityBin> bins;
+  if (found == object.end() || !found->is_array() || found->size() > kMostBins) return bins;
+  for (const Json& bin : *found) {
+    const bool is_bin =
+        bin.is_array() && bin.size() == 3 && bin[0].is_number() && bin[1].is_number() && bin[2].is_number();
+    if (!is_bin) return {};
+    bins.push_back({bin[0].get<double>(), bin[1].get<double>(), bin[2].get<double>()});
+  }
+  return bins;
+}
+
 MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored)))
@@ -225,19 +269,30 @@ MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
 }
 
 std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals) {
+  std::vector<LoggedEval> losses;
+  std::copy_if(evals.begin(), evals.end(), std::back_inserter(losses),
+               [](const auto& eval) { return eval.kind.empty(); });
   std::vector<LoggedEval> means;
-  double weight = 0, loss = 0;
-  for (std::size_t i = 0; i < evals.size(); ++i) {
-    if (evals[i].loss) {
-      weight += evals[i].num_tokens;
-      loss += *evals[i].loss * evals[i].num_tokens;
+  double loss_weight = 0, loss = 0, weight = 0, accuracy = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const LoggedEval& eval = losses[i];
+    if (eval.loss) {
+      loss_weight += eval.num_tokens;
+      loss += *eval.loss * eval.num_tokens;
     }
-    if (i + 1 < evals.size() && evals[i + 1].step == evals[i].step) continue;
-    LoggedEval mean = evals[i];
-    mean.name.clear();
-    mean.loss = weight > 0 ? std::optional<double>(loss / weight) : std::nullopt;
+    if (eval.token_accuracy) {
+      weight += eval.num_tokens;
+      accuracy += *eval.token_accuracy * eval.num_tokens;
+    }
+    if (i + 1 < losses.size() && losses[i + 1].step == eval.step) continue;
+    LoggedEval mean;
+    mean.step = eval.step;
+    mean.tokens = eval.tokens;
+    mean.elapsed_s = eval.elapsed_s;
+    if (loss_weight > 0) mean.loss = loss / loss_weight;
+    if (weight > 0) mean.token_accuracy = accuracy / weight;
     means.push_back(mean);
-    weight = loss = 0;
+    loss_weight = loss = weight = accuracy = 0;
   }
   return means;
 }

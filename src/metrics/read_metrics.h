@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,13 @@ struct MetricsFile {
   std::string problem = {};  ///< what is wrong with the file; empty: nothing
 };
 
+/// The "bins" of an "eval" line; nothing unless all are [count, sum of confidence, number right].
+std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& line);
+
 /// Fills steps, evals and all figures that the lines contain. Ignores an incomplete last line.
 MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run);
 
-/// The mean over the data sets of each evaluation: one entry per step, with an empty name.
+/// The mean loss and token accuracy over the data sets of each evaluation: one entry per step, with an empty name.
 std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals);
 
 }  // namespace lora_train::metrics

@@ -9,5 +9,6 @@ namespace lora_train::metrics {
 
 nlohmann::ordered_json to_object(const TrainRecord& record);
 nlohmann::ordered_json to_object(const EvalRecord& record);
+nlohmann::ordered_json to_object(const TaskRecord& record);
 
 }  // namespace lora_train::metrics

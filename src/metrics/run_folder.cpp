@@ -174,6 +174,7 @@ RunRecord read_run(const fs::path& folder) {
   if (has_lines) add_reason(run, metrics.problem);
   read_summary(run);
   run.document_losses = read_document_losses(folder / kDocumentLossesFile);
+  if (const fs::path file = folder / kEvalAnswersFile; is_file(file)) run.answers = read_answers(file);
   // A run that ended early may not have written these files.
   const bool is_late = has_lines || run.status == "done" || run.status == "broken";
   if (is_late && !is_file(folder / "profile.yaml")) add_reason(run, "no profile.yaml");

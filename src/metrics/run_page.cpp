@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 
 #include "figures.h"
 #include "lora_train/base/error_report.h"
@@ -12,8 +13,11 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/base/version.h"
 #include "lora_train/base/visible_text.h"
+#include "lora_train/config/load.h"
 #include "page_assets.h"
+#include "pictures.h"
 #include "read_metrics.h"
+#include "reliability.h"
 #include "times_json.h"
 
 namespace lora_train::metrics {
@@ -21,7 +25,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMaxPoints = 2000;  ///< of a curve
+constexpr std::size_t kMaxPoints = 2000;     ///< of a curve
+constexpr std::size_t kMaxTextBytes = 6000;  ///< of a prompt or an answer
 
 /// Rounds to six digits, more than a screen can show.
 Json shortened(double value) {
@@ -42,34 +47,63 @@ struct Mean {
   std::optional<double> value() const { return weight > 0 ? std::optional<double>(sum / weight) : std::nullopt; }
 };
 
+/// A column of the curves, and what stands for neighbouring points.
+struct Column {
+  const char* name;
+  std::optional<double> LoggedStep::*value;
+  bool is_largest = false;   ///< the largest, since a peak must not vanish; else the mean
+  bool is_expected = false;  ///< there even where no step has a value
+};
+
+constexpr Column kColumns[] = {{"grad_norm", &LoggedStep::grad_norm, true, true},
+                               {"learning_rate", &LoggedStep::learning_rate, false, true},
+                               {"tokens_per_s", &LoggedStep::tokens_per_s, false, true},
+                               {"data_wait_ms", &LoggedStep::data_wait_ms},
+                               {"memory_gib", &LoggedStep::memory_gib, true},
+                               {"host_memory_gib", &LoggedStep::host_memory_gib, true},
+                               {"gpu_utilization", &LoggedStep::gpu_utilization},
+                               {"gpu_power_w", &LoggedStep::gpu_power_w},
+                               {"gpu_temperature_c", &LoggedStep::gpu_temperature_c, true},
+                               {"gpu_clock_mhz", &LoggedStep::gpu_clock_mhz},
+                               {"cpu_percent", &LoggedStep::cpu_percent}};
+
+using Steps = std::span<const LoggedStep>;
+
+std::optional<double> mean_loss(Steps steps) {
+  Mean mean;
+  for (const LoggedStep& step : steps) mean.add(step.loss, step.num_labels);
+  return mean.value();
+}
+
+std::optional<double> value_of(const Column& column, Steps steps) {
+  Mean mean;
+  std::optional<double> largest;
+  for (const LoggedStep& step : steps) {
+    mean.add(step.*column.value);
+    largest = std::max(largest, step.*column.value);
+  }
+  return column.is_largest ? largest : mean.value();
+}
+
 Json curves_of(const std::vector<LoggedStep>& steps) {
   Json curves;
-  for (const char* name :
-       {"step", "tokens", "time", "loss", "grad_norm", "learning_rate", "tokens_per_s", "data_wait_ms", "memory_gib"}) {
-    curves[name] = Json::array();
+  for (const char* name : {"step", "tokens", "time", "loss"}) curves[name] = Json::array();
+  std::vector<Column> columns;
+  for (const Column& column : kColumns) {
+    const bool is_known =
+        std::ranges::any_of(steps, [&](const auto& step) { return (step.*column.value).has_value(); });
+    if (!is_known && !column.is_expected) continue;
+    columns.push_back(column);
+    curves[column.name] = Json::array();
   }
   const std::size_t group = (steps.size() + kMaxPoints - 1) / kMaxPoints;
   for (std::size_t begin = 0; begin < steps.size(); begin += group) {
-    const std::size_t end = std::min(steps.size(), begin + group);
-    Mean mean_loss, mean_speed, mean_wait;
-    std::optional<double> largest_norm, largest_memory;  // a peak must not vanish
-    for (std::size_t i = begin; i < end; ++i) {
-      mean_loss.add(steps[i].loss, steps[i].num_labels);
-      mean_speed.add(steps[i].tokens_per_s);
-      mean_wait.add(steps[i].data_wait_ms);
-      largest_norm = std::max(largest_norm, steps[i].grad_norm);
-      largest_memory = std::max(largest_memory, steps[i].memory_gib);
-    }
-    const LoggedStep& last = steps[end - 1];
-    curves["step"].push_back(last.step);
-    curves["tokens"].push_back(shortened(last.tokens));
-    curves["time"].push_back(shortened(last.elapsed_s));
-    curves["loss"].push_back(shortened(mean_loss.value()));
-    curves["grad_norm"].push_back(shortened(largest_norm));
-    curves["learning_rate"].push_back(shortened(last.learning_rate));
-    curves["tokens_per_s"].push_back(shortened(mean_speed.value()));
-    curves["data_wait_ms"].push_back(shortened(mean_wait.value()));
-    curves["memory_gib"].push_back(shortened(largest_memory));
+    const Steps part = Steps(steps).subspan(begin, std::min(group, steps.size() - begin));
+    curves["step"].push_back(part.back().step);
+    curves["tokens"].push_back(shortened(part.back().tokens));
+    curves["time"].push_back(shortened(part.back().elapsed_s));
+    curves["loss"].push_back(shortened(mean_loss(part)));
+    for (const Column& column : columns) curves[column.name].push_back(shortened(value_of(column, part)));
   }
   return curves;
 }
@@ -77,29 +111,92 @@ Json curves_of(const std::vector<LoggedStep>& steps) {
 Json evals_of(const RunRecord& run) {
   Json evals = Json::array();
   for (const auto& eval : run.evals) {
-    evals.push_back({{"name", eval.name},
-                     {"step", eval.step},
-                     {"tokens", shortened(eval.tokens)},
-                     {"time", shortened(eval.elapsed_s)},
-                     {"loss", shortened(eval.loss)},
-                     {"perplexity", shortened(eval.perplexity)},
-                     {"token_accuracy", shortened(eval.token_accuracy)},
-                     {"ece", shortened(eval.ece)},
-                     {"num_tokens", shortened(eval.num_tokens)}});
+    Json entry = {{"name", eval.name},
+                  {"step", eval.step},
+                  {"tokens", shortened(eval.tokens)},
+                  {"time", shortened(eval.elapsed_s)}};
+    if (!eval.kind.empty()) entry["kind"] = eval.kind;
+    for (const auto& [key, value] : {std::pair{"loss", eval.loss},
+                                     {"perplexity", eval.perplexity},
+                                     {"token_accuracy", eval.token_accuracy},
+                                     {"accuracy", eval.accuracy},
+                                     {"ece", eval.ece},
+                                     {"ece_equal_mass", eval.ece_equal_mass},
+                                     {"brier", eval.brier},
+                                     {"auroc", eval.auroc},
+                                     {"mean_confidence", eval.mean_confidence},
+                                     {"over_confidence", eval.over_confidence},
+                                     {"num_rows", eval.num_rows}}) {
+      if (value) entry[key] = shortened(*value);
+    }
+    if (eval.kind.empty()) entry["num_tokens"] = shortened(eval.num_tokens);
+    evals.push_back(entry);
   }
   return evals;
 }
 
+Json bins_of(const LoggedEval& eval) {
+  Json bins = Json::array();
+  for (const ReliabilityBin& bin : eval.bins)
+    bins.push_back({shortened(bin.count), shortened(bin.confidence), shortened(bin.num_right)});
+  return {{"step", eval.step}, {"ece", shortened(eval.ece)}, {"bins", bins}};
+}
+
+/// Of each data set and task that has bins: its first evaluation, and another after it.
+Json reliability_of(const RunRecord& run) {
+  Json diagrams = Json::array();
+  for (const Reliability& found : find_reliability(run)) {
+    diagrams.push_back(
+        {{"name", found.before->name}, {"kind", found.before->kind}, {"before", bins_of(*found.before)}});
+    if (found.after != nullptr) diagrams.back()["after"] = bins_of(*found.after);
+  }
+  return diagrams;
+}
+
+/// `text`, or its start and how much was left out.
+std::string clipped(const std::string& text) {
+  if (text.size() <= kMaxTextBytes) return text;
+  std::size_t end = kMaxTextBytes;
+  while (end > 0 && is_continuation(text[end])) --end;
+  return text.substr(0, end) + " ... [" + format_count(static_cast<long long>(text.size() - end)) + " more bytes]";
+}
+
+Json answers_of(const RunRecord& run) {
+  Json answers = Json::array();
+  for (const EvalAnswer& answer : run.answers) {
+    answers.push_back({{"step", answer.step},
+                       {"name", answer.name},
+                       {"source", answer.source},
+                       {"prompt", clipped(answer.prompt)},
+                       {"expected", clipped(answer.expected.value_or(""))},
+                       {"answer", clipped(answer.answer)},
+                       {"is_right", answer.is_right}});
+    if (answer.confidence) answers.back()["confidence"] = shortened(*answer.confidence);
+  }
+  return answers;
+}
+
+/// Why the GPU slowed itself down, and in how many logged steps.
+Json throttling_of(const RunRecord& run) {
+  std::map<std::string, int> counts;
+  for (const LoggedStep& step : run.steps) {
+    for (const std::string& reason : step.gpu_throttle) ++counts[reason];
+  }
+  return counts;
+}
+
 /// Name "": the mean over data sets, which the figures use.
 Json mean_evals_of(const RunRecord& run) {
-  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array();
+  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(),
+       accuracy = Json::array();
   for (const auto& eval : mean_evals(run.evals)) {
     step.push_back(eval.step);
     tokens.push_back(shortened(eval.tokens));
     time.push_back(shortened(eval.elapsed_s));
     loss.push_back(shortened(eval.loss));
+    accuracy.push_back(shortened(eval.token_accuracy));
   }
-  return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}};
+  return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}, {"token_accuracy", accuracy}};
 }
 
 /// What ran when. A span that no screen can show is left out, and the ones around it become one.
@@ -129,6 +226,7 @@ Json run_object(const RunRecord& run, const std::vector<std::string>& keys) {
   for (const auto& figure : figures()) object["figures"][figure.name] = shortened(run.figures.*figure.value);
   object["curves"] = curves_of(run.steps);
   object["eval"] = mean_evals_of(run);
+  object["evals"] = evals_of(run);
   return object;
 }
 
@@ -208,10 +306,16 @@ std::string report_page(const RunRecord& run) {
   for (const auto& setting : run.profile) keys.push_back(setting.first);
   data["differing"] = Json::array();
   Json object = run_object(run, keys);
-  object["evals"] = evals_of(run);
+  object["reliability"] = reliability_of(run);
+  object["answers"] = answers_of(run);
+  object["gpu_throttle"] = throttling_of(run);
   object["phases_s"] = to_object(run.phases_s);
   object["spans"] = spans_of(run);
+  object["processes_s"] = Json::array();
   for (const double start_s : run.processes_s) object["processes_s"].push_back(shortened(start_s));
+  object["started_at"] = or_null(run.started_at);
+  object["start"] = run.start_json.empty() ? Json(nullptr) : Json::parse(run.start_json, nullptr, false);
+  object["defaults"] = Json::parse(to_json(Profile()));
   object["summary"] = run.summary_json.empty() ? Json(nullptr) : Json::parse(run.summary_json, nullptr, false);
   data["runs"].push_back(object);
   return page("Run " + run.name, data);
@@ -219,9 +323,12 @@ std::string report_page(const RunRecord& run) {
 
 void write_report(const std::filesystem::path& folder) noexcept {
   try {
-    write_file_atomic(folder / "report.html", report_page(read_run(folder)));
+    const RunRecord run = read_run(folder);
+    write_file_atomic(folder / "report.html", report_page(run));
+    write_file_atomic(folder / kCurvesFile, curves_png(run));
   } catch (...) {
-    log_warning("report.html was not written: " + describe_current_exception().text());
+    log_warning(std::string("report.html or ") + kCurvesFile +
+                " was not written: " + describe_current_exception().text());
   }
 }
 

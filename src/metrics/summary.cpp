@@ -16,7 +16,17 @@ Json to_object(const Ledger& ledger) {
   for (const auto& reason : ledger.reasons) {
     reasons[reason.reason] = {{"count", reason.count}, {"first", or_null(reason.first)}};
   }
-  return {{"total", ledger.total}, {"kept", ledger.kept}, {"reasons", reasons}};
+  return {{"total", ledger.total}, {"kept", ledger.kept}, {"held_out", ledger.held_out}, {"reasons", reasons}};
+}
+
+Json to_object(const std::vector<NamedTaskFigures>& tasks) {
+  Json object = Json::object();
+  for (const auto& [name, kind, figures] : tasks) {
+    Json& task = object[name] = {{"kind", lora_train::to_string(kind)}};
+    for (const TaskMetric& metric : task_metrics(kind)) task[metric.name] = or_null(figures.*metric.value);
+    task["num_rows"] = figures.num_rows;
+  }
+  return object;
 }
 
 Json to_object(const StepCapture& capture) {
@@ -46,12 +56,14 @@ std::string to_json(const RunSummary& summary) {
       {"best_eval_loss", or_null(summary.best_eval_loss)},
       {"best_step", or_null(summary.best_step)},
       {"best_metric", or_null(summary.best_metric)},
+      {"eval_tasks", to_object(summary.eval_tasks)},
       {"tokens", summary.tokens},
       {"supervised_tokens", summary.supervised_tokens},
       {"tokens_per_s", summary.tokens_per_s},
       {"steps_per_s", summary.steps_per_s},
       {"wall_s", summary.wall_s},
       {"train_s", summary.train_s},
+      {"eval_share", summary.eval_share},
       {"phases_s", to_object(summary.phases_s)},
       {"startup_s", to_object(summary.startup_s)},
       {"peak_memory_gib", or_null(summary.peak_memory_gib)},
@@ -91,6 +103,10 @@ std::string in_words(const RunSummary& summary) {
                      format_count(summary.tokens) + " tokens, " + format_duration(summary.train_s) + " of training";
   if (summary.train_loss) text += string_printf(", train_loss %.4g", *summary.train_loss);
   if (summary.eval_loss) text += string_printf(", eval_loss %.4g", *summary.eval_loss);
+  for (const auto& [name, kind, figures] : summary.eval_tasks) {
+    text += ", " + name + string_printf(" accuracy %.2f%%", 100 * figures.accuracy.value_or(0));
+    if (kind == TaskKind::kConfidence) text += string_printf(" ece %.4f", figures.ece.value_or(0));
+  }
   if (summary.adapter.empty()) return text;
   const bool is_earlier = summary.adapter_step && *summary.adapter_step != summary.step;
   return text + (is_earlier ? "; step " + std::to_string(*summary.adapter_step) + " is" : ";") + " written to " +
@@ -100,6 +116,7 @@ std::string in_words(const RunSummary& summary) {
 void set_times(RunSummary& summary, const RunTimes& times) {
   summary.wall_s = times.wall_s();
   summary.train_s = times[Phase::kTrain];
+  summary.eval_share = summary.wall_s > 0 ? times[Phase::kEvaluate] / summary.wall_s : 0;
   summary.phases_s = times.named();
   summary.cost_usd = times.cost_usd;
   summary.usage = times.usage;
@@ -114,7 +131,8 @@ std::string times_in_words(const RunSummary& summary) {
   for (const auto& [name, seconds] : summary.phases_s) {
     if (seconds < 0.05) continue;
     phases += (phases.empty() ? ": " : ", ") + name + " " + seconds_in_words(seconds);
-    if (name == name_of(Phase::kTrain)) phases += string_printf(" (%.0f%%)", 100 * seconds / summary.wall_s);
+    if (name == name_of(Phase::kTrain) || name == name_of(Phase::kEvaluate))
+      phases += string_printf(" (%.0f%%)", 100 * seconds / summary.wall_s);
   }
   std::string text = "time: " + seconds_in_words(summary.wall_s) + phases;
   if (summary.tokens_per_s > 0)

@@ -95,13 +95,14 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
 }  // namespace
 
 std::string MemoryPlan::describe() const {
-  std::array<std::pair<std::int64_t, const char*>, 7> parts = {{{weights, "weights"},
+  std::array<std::pair<std::int64_t, const char*>, 8> parts = {{{weights, "weights"},
                                                                 {parameters, "trained parameters with optimizer"},
                                                                 {activations, "activations"},
                                                                 {loss_head, "loss head"},
                                                                 {batches, "micro-batches"},
                                                                 {attention, "attention"},
-                                                                {workspaces, "workspaces"}}};
+                                                                {workspaces, "workspaces"},
+                                                                {tasks, "eval_tasks"}}};
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::string> words;
   for (const auto& [bytes, name] : parts) {
@@ -140,6 +141,7 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   const bool may_be_captured = requested.profile.run.cuda_graphs == CudaGraphs::kAuto;
   plan.attention = (may_be_captured ? 2 : 1) * attention_bytes(requested);
   plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
+  plan.tasks = requested.task_bytes;
   return plan;
 }
 

@@ -175,7 +175,8 @@ RunFacts with_profile(const RunFacts& facts, const Profile& profile) {
           facts.num_multiprocessors,
           facts.auto_tokens,
           facts.base,
-          facts.gate_up};
+          facts.gate_up,
+          facts.task_bytes};
 }
 
 MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
@@ -192,7 +193,8 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           facts.base,
           spec.decoded_layers,
           spec.offload_inputs,
-          spec.mlp_tile_tokens};
+          spec.mlp_tile_tokens,
+          facts.task_bytes};
 }
 
 model::ActivationOptions activation_options(const RunSpec& spec) {
@@ -259,7 +261,8 @@ std::string to_json(const RunSpec& spec) {
       {"resume",
        {spec.resume.checkpoint, spec.resume.step, spec.resume.loss_chunk_rows, spec.resume.global_batch_size}},
       {"memory_bytes", spec.memory_bytes},
-      {"memory", {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces, m.host}}}
+      {"memory",
+       {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces, m.host, m.tasks}}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -287,8 +290,15 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.resume = {resume.at(0), resume.at(1), resume.at(2), resume.at(3)};
     spec.memory_bytes = object.at("memory_bytes");
     const auto memory = object.at("memory").get<std::vector<std::int64_t>>();
-    spec.memory = {memory.at(0), memory.at(1), memory.at(2), memory.at(3),
-                   memory.at(4), memory.at(5), memory.at(6), memory.at(7)};
+    spec.memory = {.weights = memory.at(0),
+                   .parameters = memory.at(1),
+                   .activations = memory.at(2),
+                   .loss_head = memory.at(3),
+                   .batches = memory.at(4),
+                   .attention = memory.at(5),
+                   .workspaces = memory.at(6),
+                   .tasks = memory.at(8),
+                   .host = memory.at(7)};
     return spec;
   } catch (const std::exception& error) {
     throw FormatError("run spec", std::string("was not written by this program: ") + error.what());

@@ -9,73 +9,59 @@
 namespace lora_train::train {
 namespace {
 
-const std::vector<std::string> kMetrics = {"loss", "perplexity", "token_accuracy", "ece"};
-
-[[noreturn]] void refuse_metric(const std::string& name, const std::vector<data::NamedStore>& eval_sets) {
-  std::vector<std::string> sets;
-  for (const auto& set : eval_sets) sets.push_back(set.name);
-  std::vector<std::string> known = {"eval_loss", "perplexity", "token_accuracy", "ece"};
-  for (const auto& set : sets) known.push_back(set + ".loss");
-  const std::string nearest = nearest_name(name, known);
-  throw ConfigError(
-      "metric_for_best_model",
-      "no evaluation has \"" + name + "\"." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?") +
-          " Expected eval_loss, perplexity, token_accuracy or ece, or one of them for a data set, as NAME.loss" +
-          (sets.empty() ? "." : "; the sets are: " + join(sets) + "."));
-}
-
 /// -sum(weight * log p) and sum(weight), which add up over data sets.
 struct LossSum {
   double loss = 0, weight = 0;
+  void add(const evaluate::EvalResult& result) {
+    loss += result.loss * result.weight_sum;
+    weight += result.weight_sum;
+  }
   double mean() const { return loss / weight; }
 };
 
 }  // namespace
 
-BestModel::BestModel(const RunSection& section, const std::vector<data::NamedStore>& eval_sets)
-    : name_(section.metric_for_best_model),
-      metric_(name_),
+BestModel::BestModel(const RunSection& section, const std::vector<std::string>& eval_sets,
+                     const std::vector<EvalTask>& tasks)
+    : metric_(metrics::find_best_metric(section, eval_sets, tasks)),
       patience_(section.early_stopping_patience),
-      threshold_(section.early_stopping_threshold) {
-  for (const auto& set : eval_sets) {  // whose names may have dots
-    if (name_.starts_with(set.name + ".") && set.name.size() > set_.size()) set_ = set.name;
-  }
-  if (!set_.empty()) metric_ = name_.substr(set_.size() + 1);
-  if (metric_.starts_with("eval_")) metric_ = metric_.substr(5);
-  if (std::ranges::count(kMetrics, metric_) == 0) refuse_metric(name_, eval_sets);
-  greater_is_better_ = section.greater_is_better.value_or(metric_ == "token_accuracy");
-}
+      threshold_(section.early_stopping_threshold) {}
 
-double BestModel::value_of(const std::vector<evaluate::EvalResult>& results) const {
+std::optional<double> BestModel::value_of(const evaluate::Evaluation& results) const {
+  if (metric_.is_of_task) {
+    const auto task = std::ranges::find(results.tasks, metric_.source, &evaluate::TaskResult::name);
+    if (task == results.tasks.end()) return std::nullopt;
+    const std::vector<metrics::TaskMetric> known = metrics::task_metrics(task->kind);
+    return task->figures.*std::ranges::find(known, metric_.metric, &metrics::TaskMetric::name)->value;
+  }
   LossSum loss;
   double accuracy = 0, ece = 0, tokens = 0;
-  for (const auto& result : results) {
-    if (!set_.empty() && result.name != set_) continue;
-    loss.loss += result.loss * result.weight_sum;
-    loss.weight += result.weight_sum;
+  for (const auto& result : results.sets) {
+    if (!metric_.source.empty() && result.name != metric_.source) continue;
+    loss.add(result);
     const auto count = static_cast<double>(result.num_tokens);
     accuracy += result.token_accuracy * count;
     ece += result.ece * count;
     tokens += count;
   }
-  if (metric_ == "loss") return loss.mean();
-  if (metric_ == "perplexity") return std::exp(loss.mean());
-  return (metric_ == "ece" ? ece : accuracy) / tokens;
+  if (loss.weight == 0) return std::nullopt;
+  if (metric_.metric == "loss") return loss.mean();
+  if (metric_.metric == "perplexity") return std::exp(loss.mean());
+  return (metric_.metric == "ece" ? ece : accuracy) / tokens;
 }
 
-void BestModel::judge(const std::vector<evaluate::EvalResult>& results, checkpoint::TrainState& state) const {
+void BestModel::judge(const evaluate::Evaluation& results, checkpoint::TrainState& state) const {
   LossSum loss;
-  for (const auto& result : results) {
-    loss.loss += result.loss * result.weight_sum;
-    loss.weight += result.weight_sum;
-  }
+  for (const auto& result : results.sets) loss.add(result);
   state.eval_step = state.step;
-  state.eval_loss = loss.mean();
+  if (loss.weight > 0) state.eval_loss = loss.mean();
   if (state.step == 0) return;
-  state.best_eval_loss = std::min(state.best_eval_loss.value_or(*state.eval_loss), *state.eval_loss);
-  const double value = value_of(results);
-  const double gain = state.best_metric ? std::abs(value - *state.best_metric) : 0;
-  const bool is_best = !state.best_metric || is_better(value, *state.best_metric);
+  if (loss.weight > 0)
+    state.best_eval_loss = std::min(state.best_eval_loss.value_or(*state.eval_loss), *state.eval_loss);
+  const std::optional<double> value = value_of(results);
+  if (!value) return;
+  const double gain = state.best_metric ? std::abs(*value - *state.best_metric) : 0;
+  const bool is_best = !state.best_metric || is_better(*value, *state.best_metric);
   const bool counts = is_best && (!state.best_metric || gain > threshold_);
   state.evals_without_gain = counts ? 0 : state.evals_without_gain + 1;
   if (!is_best) return;
@@ -96,7 +82,7 @@ void forget_best(checkpoint::TrainState& state) {
 }
 
 std::string BestModel::stop_in_words(const checkpoint::TrainState& state) const {
-  return "early stopping: " + name_ + " no better in " + std::to_string(state.evals_without_gain) +
+  return "early stopping: " + metric_.name + " no better in " + std::to_string(state.evals_without_gain) +
          (state.evals_without_gain == 1 ? " evaluation" : " evaluations") +
          (state.best_step ? "; best at step " + std::to_string(*state.best_step) : "");
 }

@@ -10,17 +10,19 @@
 #include "lora_train/config/profile.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/eval_request.h"
+#include "lora_train/metrics/best_metric.h"
 
 namespace lora_train::train {
 
 /// metric_for_best_model over the evaluations of a run. What it knows is in the TrainState, so that a resumed run goes on with it.
 class BestModel {
  public:
-  /// Throws ConfigError("metric_for_best_model") for a metric that no evaluation of these data sets has.
-  BestModel(const RunSection& section, const std::vector<data::NamedStore>& eval_sets);
+  /// Throws as metrics::find_best_metric.
+  BestModel(const RunSection& section, const std::vector<std::string>& eval_sets, const std::vector<EvalTask>& tasks);
 
-  /// Call it after each evaluation. The one before step 1 is never the best. Of equal ones the earlier stays the best.
-  void judge(const std::vector<evaluate::EvalResult>& results, checkpoint::TrainState& state) const;
+  /// Call it after each evaluation. The one before step 1 is never the best. Of equal ones the earlier stays the best. An evaluation
+  /// without the metric (its task was not due, or its auroc is not defined) counts neither as better nor as no better.
+  void judge(const evaluate::Evaluation& results, checkpoint::TrainState& state) const;
 
   /// Whether early_stopping_patience ends the run here.
   bool has_stopped_improving(const checkpoint::TrainState& state) const {
@@ -31,12 +33,11 @@ class BestModel {
   std::string stop_in_words(const checkpoint::TrainState& state) const;
 
  private:
-  /// The metric over the set, or over all weighted by tokens.
-  double value_of(const std::vector<evaluate::EvalResult>& results) const;
-  bool is_better(double value, double than) const { return greater_is_better_ ? value > than : value < than; }
+  /// The metric of the task or the set, or over all sets weighted by tokens.
+  std::optional<double> value_of(const evaluate::Evaluation& results) const;
+  bool is_better(double value, double than) const { return metric_.greater_is_better ? value > than : value < than; }
 
-  std::string name_, set_, metric_;
-  bool greater_is_better_ = false;
+  metrics::BestMetric metric_;
   std::optional<std::int64_t> patience_;
   double threshold_ = 0;
 };

@@ -305,6 +305,7 @@ void gather_facts(Run& run) {
   planner::RunFacts& facts = run.facts.emplace(planner::RunFacts{run.profile(), run.files.config, run.adapters.specs,
                                                                  run.data.max_seq_len, !run.data.evals.empty()});
   facts.has_token_weights = run.data.has_weights();
+  facts.task_bytes = run.tasks ? run.tasks->least_bytes(run.profile(), run.files) : 0;
   facts.rows_of_rank = data::count_rows_of_rank(run.profile(), run.data, run.ranks().world_size());
   facts.is_cuda = run.device.is_cuda();
   facts.host_bytes = host_bytes(run);
@@ -338,9 +339,9 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.
     const storage::ReadAhead weights(run.files.resolved.folder, host_bytes(run));
     run.data = data::prepare_data(profile.data, runtime::data_context(profile, run.files), true);
+    run.tasks.emplace(profile, run.files);
   }
   run.end_phase("data", metrics::Phase::kData);
-  const BestModel known(profile.run, run.data.evals);  // an unknown metric is refused here, before the weights
   throw_if_stop_requested();
   gather_facts(run);
   share_facts(run.ranks(), *run.facts);

@@ -2,6 +2,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/config/load.h"
 
 namespace lora_train::train {
 namespace {
@@ -23,13 +24,15 @@ void try_to(bool& is_refused, const Write& write) {
 
 }  // namespace
 
-FileReporters::FileReporters(const RunSection& section, bool quiet)
-    : document_losses_(fs::path(section.output_dir) / metrics::kDocumentLossesFile),
+FileReporters::FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets)
+    : folder_(section.output_dir),
+      document_losses_(folder_ / metrics::kDocumentLossesFile),
+      answers_(folder_ / metrics::kEvalAnswersFile),
       bar_(metrics::ProgressOptions{.quiet = quiet}),
-      metrics_(fs::path(section.output_dir) / "metrics.jsonl") {
+      metrics_(folder_ / "metrics.jsonl") {
   for (const Reporter reporter : section.report_to) {
     if (reporter == Reporter::kTensorboard) {
-      tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(fs::path(section.output_dir) / "tensorboard");
+      tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(folder_ / "tensorboard", num_eval_sets > 1);
     }
   }
 }
@@ -44,12 +47,25 @@ void FileReporters::write(const metrics::EvalRecord& record) {
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
 }
 
+void FileReporters::write(const metrics::TaskRecord& record) {
+  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+}
+
+void FileReporters::write(const std::vector<metrics::EvalAnswer>& answers) {
+  answers_.take(answers);
+  try_to(answers_are_refused_, [&] { answers_.write(); });
+}
+
 void FileReporters::write(const std::vector<metrics::DocumentLosses>& sets) {
   try_to(losses_are_refused_, [&] { metrics::write_document_losses(document_losses_, sets); });
 }
 
 void FileReporters::write(const metrics::StartRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+  if (!tensorboard_) return;
+  try_to(tensorboard_is_refused_,
+         [&] { tensorboard_->start(load_written_profile(folder_ / "profile.yaml"), record.time); });
 }
 
 void FileReporters::write(const metrics::CheckpointRecord& record) {
@@ -66,7 +82,7 @@ void FileReporters::flush() {
 
 void FileReporters::write(const metrics::EndRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->flush(); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->end(record, folder_); });
 }
 
 }  // namespace lora_train::train

@@ -8,6 +8,7 @@
 
 #include "lora_train/config/profile.h"
 #include "lora_train/metrics/document_losses.h"
+#include "lora_train/metrics/eval_answers.h"
 #include "lora_train/metrics/metrics_writer.h"
 #include "lora_train/metrics/progress_bar.h"
 #include "lora_train/metrics/tensorboard.h"
@@ -20,6 +21,8 @@ class Reporters {
   virtual ~Reporters() = default;
   virtual void write(const metrics::TrainRecord& record) = 0;
   virtual void write(const metrics::EvalRecord& record) = 0;
+  virtual void write(const metrics::TaskRecord& record) = 0;
+  virtual void write(const std::vector<metrics::EvalAnswer>& answers) = 0;   ///< to one task
   virtual void write(const std::vector<metrics::DocumentLosses>& sets) = 0;  ///< of all data sets of an evaluation
   virtual void write(const metrics::CheckpointRecord& record) = 0;
   virtual void write(const metrics::EndRecord& record) = 0;
@@ -36,6 +39,8 @@ class NoReporters : public Reporters {
  public:
   void write(const metrics::TrainRecord&) override {}
   void write(const metrics::EvalRecord&) override {}
+  void write(const metrics::TaskRecord&) override {}
+  void write(const std::vector<metrics::EvalAnswer>&) override {}
   void write(const std::vector<metrics::DocumentLosses>&) override {}
   void write(const metrics::CheckpointRecord&) override {}
   void write(const metrics::EndRecord&) override {}
@@ -47,13 +52,19 @@ class NoReporters : public Reporters {
 /// keeps the record, and writes it together with the next one that succeeds.
 class FileReporters : public Reporters {
  public:
-  FileReporters(const RunSection& section, bool quiet);
+  /// `num_eval_sets`: data sets that the run evaluates.
+  FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets);
 
-  /// See MetricsWriter::drop_after. Throws IoError.
-  void drop_after(std::int64_t step) { metrics_.drop_after(step); }
+  /// See MetricsWriter::drop_after and EvalAnswers::keep_first. Throws IoError.
+  void drop_after(std::int64_t step) {
+    metrics_.drop_after(step);
+    answers_.keep_first(step);
+  }
 
   void write(const metrics::TrainRecord& record) override;
   void write(const metrics::EvalRecord& record) override;
+  void write(const metrics::TaskRecord& record) override;
+  void write(const std::vector<metrics::EvalAnswer>& answers) override;
   void write(const std::vector<metrics::DocumentLosses>& sets) override;
   void write(const metrics::CheckpointRecord& record) override;
   void write(const metrics::StartRecord& record);
@@ -63,11 +74,13 @@ class FileReporters : public Reporters {
   void flush() override;
 
  private:
-  std::filesystem::path document_losses_;
+  std::filesystem::path folder_, document_losses_;
+  metrics::EvalAnswers answers_;
   metrics::ProgressBar bar_;
   metrics::MetricsWriter metrics_;
   std::unique_ptr<metrics::TensorBoardWriter> tensorboard_;
-  bool metrics_are_refused_ = false, tensorboard_is_refused_ = false, losses_are_refused_ = false;
+  bool metrics_are_refused_ = false, tensorboard_is_refused_ = false, losses_are_refused_ = false,
+       answers_are_refused_ = false;
 };
 
 }  // namespace lora_train::train

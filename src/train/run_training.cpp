@@ -13,6 +13,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
 #include "lora_train/data/run_plan.h"
+#include "lora_train/device/gpu.h"
 #include "lora_train/distributed/connect.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/metrics/run_page.h"
@@ -42,8 +43,10 @@ void finish_tuning(Run& run) {
   run.spec.algorithms = run.state.tuning = run.tuning->text();
 }
 
-metrics::Ledger summary_ledger(const data::Ledger& ledger) {
-  metrics::Ledger out{ledger.total, ledger.kept, {}};
+metrics::Ledger summary_ledger(const data::PreparedData& data) {
+  const data::Ledger& ledger = data.ledger;
+  const auto num_trained = static_cast<long long>(data.train.size());
+  metrics::Ledger out{ledger.total, ledger.kept, std::max(0LL, ledger.kept - num_trained), {}};
   for (const auto& entry : ledger.entries) {
     out.reasons.push_back({data::name_of(entry.reason), entry.count, entry.first_source});
   }
@@ -87,18 +90,34 @@ void take_over(const TrainRequest& request, const run_folder::OutputDecision& de
   if (decision.goes_back) checkpoint::delete_after(output_dir, step);
 }
 
+/// That of the request, and the driver of a GPU.
+metrics::Provenance provenance_of(const Run& run) {
+  metrics::Provenance provenance = run.request.provenance;
+  if (!run.device.is_cuda()) return provenance;
+  const device::GpuSystem system = device::find_gpus();
+  provenance.environment.emplace_back("gpu", run.device.name);
+  provenance.environment.emplace_back("driver", system.driver_version);
+  return provenance;
+}
+
+metrics::LengthHistogram lengths_of(const data::DocumentStore& store) {
+  std::vector<long long> lengths;
+  for (std::size_t i = 0; i < store.size(); ++i) lengths.push_back(store.num_tokens(i));
+  return metrics::length_histogram(lengths);
+}
+
 /// What the run leaves in the folder besides checkpoints, on the rank that writes; else nothing.
 std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::OutputDecision& decision) {
   if (!run.is_leader()) return std::make_unique<NoReporters>();
   take_over(run.request, decision, run.state.step);
   write_file_atomic(fs::path(run.profile().run.output_dir) / "profile.yaml", run.checkpoint.profile_yaml);
-  auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet);
+  auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
-  reporters->write(
-      metrics::StartRecord{run.state.step, run.plan->total_steps(), version(), run.request.profile_hash,
-                           run.device.name, run.ranks().world_size(), run_folder::run_name(run.profile().run),
-                           run.plan->rows_per_epoch(), static_cast<long long>(run.data.train.size()), metrics::now_s(),
-                           run.clock->elapsed_s(), run.clock->total(), run.clock->price(), run.clock->take_spans()});
+  reporters->write(metrics::StartRecord{
+      run.state.step, run.plan->total_steps(), version(), run.request.profile_hash, run.device.name,
+      run.ranks().world_size(), run_folder::run_name(run.profile().run), run.plan->rows_per_epoch(),
+      static_cast<long long>(run.data.train.size()), metrics::now_s(), run.clock->elapsed_s(), run.clock->total(),
+      run.clock->price(), run.clock->take_spans(), provenance_of(run), lengths_of(run.data.train)});
   return reporters;
 }
 
@@ -169,7 +188,7 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
   Run run(request);
   run.clock = clock;
   start_run(run, ranks, decision);
-  summary.ledger = summary_ledger(run.data.ledger);
+  summary.ledger = summary_ledger(run.data);
   summary.total_steps = run.plan->total_steps();
   const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
   run.startup.end_phase("output folder");
@@ -242,7 +261,7 @@ metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks,
   log_info(summary.reason);
   summary.step = run.state.step;
   summary.total_steps = run.plan->total_steps();
-  summary.ledger = summary_ledger(run.data.ledger);
+  summary.ledger = summary_ledger(run.data);
   return summary;
 }
 

@@ -89,9 +89,9 @@ class Loop {
 
   void train() {
     const std::int64_t total = run_.plan->total_steps();
-    if (run_.state.step == 0 && run_.profile().run.eval_on_start) evals_.evaluate_all();
+    if (run_.state.step == 0 && run_.profile().run.eval_on_start) evals_.evaluate();
     if (run_.state.step > 0 && evals_.is_owed()) {  // a stop came before it
-      evals_.evaluate_all();
+      evals_.evaluate();
       if (evals_.has_new_best()) save();  // the checkpoint that the run went on from may be in another folder
     }
     run_.resources->begin_steps();
@@ -108,7 +108,7 @@ class Loop {
       if (saver_) rethrow_if_too_many(take(saver_->poll()));
       if (!in_flight_.empty()) continue;
       if (run_.profile().run.check_ranks == CheckRanks::kStep) check_equal_parameters(run_);
-      if (evals_.is_owed()) evals_.evaluate_all();
+      if (evals_.is_owed()) evals_.evaluate();
       if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_ || evals_.has_new_best()) save();
     }
   }
@@ -331,6 +331,7 @@ class Loop {
     summary_.best_eval_loss = state.best_eval_loss;
     if (state.best_step) summary_.best_step = *state.best_step;
     summary_.best_metric = state.best_metric;
+    summary_.eval_tasks = evals_.task_figures();
     summary_.tokens = state.tokens;
     summary_.supervised_tokens = state.supervised_tokens;
     if (run_.device.is_cuda()) {

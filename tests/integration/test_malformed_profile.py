@@ -159,6 +159,7 @@ VALUES = [
     value("no_targets", "lora_target_modules: []", "an empty list"),
     refused("rank_of_a_pattern", lines("rank_pattern: {q_proj: -1}"), f"{PROFILE}:3", "rank_pattern.q_proj: got", "an integer"),
     value("wandb", "report_to: wandb", "wandb sync"),
+    value("mlflow", "report_to: [tensorboard, mlflow]", "mlflow.log_metrics("),
     refused("best_without_evaluation", lines("load_best_model_at_end: true"), f"{PROFILE}:3", "needs evaluation data"),
     refused("quantised_and_trained", lines("adapter: none\nbase_precision: nf4"), f"{PROFILE}:4", "cannot be trained"),
 ]

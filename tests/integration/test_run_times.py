@@ -58,6 +58,14 @@ def check_everywhere(setup, run):
     assert shown["phases_s"] == summary["phases_s"] and shown["summary"]["price_source"] == "profile"
     for key in ("wall_s", "train_s", "tokens_per_s", "cost_usd"):
         assert shown["figures"][key] == pytest.approx(summary[key], rel=1e-5), key
+    for key in ("step", "total_steps", "tokens", "eval_loss", "best_eval_loss", "best_step"):
+        assert shown["figures"][key] == pytest.approx(summary[key], rel=1e-5), key
+        assert found[key] == summary[key], key
+    last_eval = setup.events("eval")[-1]
+    assert summary["eval_loss"] == last_eval["loss"] and shown["evals"][-1]["loss"] == pytest.approx(last_eval["loss"], rel=1e-5)
+    ledger, start = shown["summary"]["ledger"], setup.events("start")[-1]
+    assert (ledger["total"], ledger["kept"], ledger["held_out"]) == (12, 12, 2) and ledger == summary["ledger"]
+    assert shown["start"]["num_documents"] == start["num_documents"] == sum(start["document_lengths"]["counts"]) == 10
     assert len(shown["processes_s"]) == len(setup.events("start"))
     ends = [end for _, _, end in shown["spans"]]
     assert ends == sorted(ends) and ends[-1] <= summary["wall_s"] + 0.002

@@ -144,3 +144,73 @@ def test_exact_match_and_greedy_answers(model, tokenizer, tmp_path):
         matched += got["completion"].strip() == answer["content"]
     line = evaluate("--eval-data", data, "--exact-match", "--max-new-tokens", 40)
     assert (line["num_matched"], line["num_answers"]) == (matched, len(pairs))
+
+
+SIGNS = {"?": 0.0, "!": 1.0, ";": 0.5}  # single tokens of the tokenizer
+
+
+def signed_rows(num_rows):
+    """Sums, a third of them wrong, each with a sign of how sure the answer is; some rows say whether they are right."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for number in range(num_rows):
+        a, b = rng.integers(10, 50, 2)
+        answer = f"{a} plus {b} is {a + b + (number % 3 == 0)}" + list(SIGNS)[number % 4 % 3]
+        rows.append({"messages": [{"role": "user", "content": f"What is {a} plus {b}?"}, {"role": "assistant", "content": answer}],
+                     "correct": bool(number % 3)})
+    return rows
+
+
+def task_figures(confidence, correct):
+    """By numpy alone; auroc as scikit-learn defines it: over all pairs of a right and a wrong answer, a tie counts as half."""
+    order = np.argsort(confidence, kind="stable")
+    parts = [part for part in np.array_split(order, BINS) if len(part)]
+    gaps = np.subtract.outer(confidence[correct], confidence[~correct])
+    return {"accuracy": correct.mean(), "ece": calibration_error(confidence, correct),
+            "ece_equal_mass": sum(len(part) * abs(confidence[part].mean() - correct[part].mean()) for part in parts) / len(correct),
+            "brier": ((confidence - correct) ** 2).mean(), "auroc": (gaps > 0).mean() + (gaps == 0).mean() / 2,
+            "mean_confidence": confidence.mean(), "over_confidence": confidence.mean() - correct.mean(), "num_rows": len(correct)}
+
+
+def test_confidence(model, tokenizer, tmp_path):
+    rows, data, answers = signed_rows(50), tmp_path / "signed.jsonl", tmp_path / "answers.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = [{"name": "conf", "kind": "confidence", "path": str(data)}]
+    got = evaluate("--set", f"confidence_tokens={json.dumps(SIGNS)}", "--set", f"eval_tasks={json.dumps(task)}", "--answers", answers)
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert len(lines) == len(rows)
+    ids = [tokenizer.convert_tokens_to_ids(sign) for sign in SIGNS]
+    for row, line in zip(rows, lines):
+        text = tokenizer.apply_chat_template(row["messages"][:1], add_generation_prompt=True, tokenize=False)
+        prefix = tokenizer(text + row["messages"][1]["content"][:-1], add_special_tokens=False).input_ids
+        with torch.no_grad():
+            logits = model(torch.tensor([prefix])).logits[0, -1].double().numpy()[ids]
+        assert np.allclose(line["logits"], logits, rtol=TOLERANCE, atol=1e-4), line
+        shares = np.exp(np.array(line["logits"]) - max(line["logits"]))
+        expected = shares / shares.sum() @ list(SIGNS.values())
+        assert abs(line["confidence"] - expected) < 1e-12
+        assert line["most_likely"] == list(SIGNS.values())[int(shares.argmax())]
+        assert (line["is_right"], line["expected"]) == (row["correct"], None)
+        assert line["answer"] == row["messages"][1]["content"][:-1] and line["prompt"] == text
+    expected = task_figures(np.array([line["confidence"] for line in lines]), np.array([line["is_right"] for line in lines]))
+    for name, value in expected.items():
+        assert abs(got[name] - value) < 1e-9, name
+    bins = np.array(got["bins"])
+    assert bins.shape == (15, 3) and bins[:, 0].sum() == 50 and abs(bins[:, 1].sum() / 50 - got["mean_confidence"]) < 1e-12
+
+
+def test_tasks_count_what_the_flags_count(tmp_path):
+    """kind: choices and exact_match of eval_tasks, against --choices and --exact-match."""
+    quiz_file = tmp_path / "quiz.jsonl"
+    quiz_file.write_text("".join(json.dumps(row) + "\n" for row in quiz(12)))
+    chats(tmp_path / "rows.jsonl", 12)
+    tasks = [{"name": "quiz", "kind": "choices", "path": str(quiz_file)},
+             {"name": "sums", "kind": "exact_match", "path": str(tmp_path / "rows.jsonl"), "max_samples": 9, "regex": "([0-9]+)",
+              "max_new_tokens": 16}]
+    run = engine.run("lora-train", "eval", "--model", EXAMPLE / "model", *FP32, "--json", "--set", f"eval_tasks={json.dumps(tasks)}")
+    choices, match = map(json.loads, run.splitlines())
+    flags = evaluate("--eval-data", quiz_file, "--choices")
+    assert (choices["name"], choices["kind"], choices["num_rows"]) == ("quiz", "choices", 12)
+    assert_close(choices, {"accuracy": flags["acc"], "ece": flags["choices_ece"], "brier": flags["brier"]})
+    flags = evaluate("--eval-data", tmp_path / "rows.jsonl", "--exact-match", "([0-9]+)", "--max-samples", "9", "--max-new-tokens", "16")
+    assert (match["accuracy"], match["num_rows"]) == (flags["exact_match"], 9) and "ece" not in match

@@ -19,7 +19,7 @@ namespace lora_train::app {
 /// Valid only where the library's lora_train_build_id() is the caller's LORA_TRAIN_BUILD_ID: ask for that first.
 struct EngineApi {
   train::TrainResult (*train)(const train::TrainRequest&);
-  std::vector<evaluate::EvalResult> (*evaluate)(const evaluate::EvalRequest&);
+  evaluate::Evaluation (*evaluate)(const evaluate::EvalRequest&);
   std::string (*torch_version)();
   std::vector<doctor::KernelCheck> (*check_kernels)(const doctor::DoctorRequest&);
   /// StopError between two tokens; the tokens until then have been passed to the sink.

@@ -41,6 +41,8 @@ enum class Overlength { kError, kDrop, kTruncate };
 inline Names names_of(Overlength) { return {"error", "drop", "truncate"}; }
 enum class OnBadRow { kError, kDrop };
 inline Names names_of(OnBadRow) { return {"error", "drop"}; }
+enum class TaskKind { kChoices, kExactMatch, kConfidence };
+inline Names names_of(TaskKind) { return {"choices", "exact_match", "confidence"}; }
 enum class TokenInit { kMean, kDescription };
 inline Names names_of(TokenInit) { return {"mean", "description"}; }
 enum class LossType { kNll, kDft };
@@ -114,6 +116,18 @@ struct Cadence {
   bool operator==(const Cadence&) const = default;
 };
 
+/// One entry of `eval_tasks`: answers that are counted, beside the loss of eval_datasets.
+struct EvalTask {
+  std::string name;  ///< in logs and metrics: NAME.accuracy
+  TaskKind kind = TaskKind::kExactMatch;
+  DatasetSpec data;                         ///< its path, type and field_map
+  std::optional<std::int64_t> max_samples;  ///< the first rows; nullopt = eval_max_samples
+  std::optional<Cadence> every;             ///< nullopt = with every evaluation
+  std::string regex;                        ///< what is compared of an answer; empty = all of it
+  std::int64_t max_new_tokens = 256;        ///< of a greedy answer
+  bool operator==(const EvalTask&) const = default;
+};
+
 /// Own kernels or their references: for all, and for single ones by name.
 struct KernelChoices {
   KernelSetting all = KernelSetting::kAuto;
@@ -171,6 +185,13 @@ struct DataSection {
   std::int64_t dataloader_num_workers = 2;
   bool dataloader_pin_memory = true;
   std::int64_t dataloader_prefetch_factor = 2;
+};
+
+/// What is asked of the model while it trains, and in `eval`.
+struct TaskSection {
+  std::vector<EvalTask> eval_tasks;
+  std::vector<std::pair<std::string, double>>
+      confidence_tokens;  ///< token and the probability that it states, in order
 };
 
 /// What a step minimizes.
@@ -251,6 +272,7 @@ struct Profile {
   ModelSection model;
   AdapterSection adapter;
   DataSection data;
+  TaskSection tasks;
   ObjectiveSection objective;
   OptimizerSection optimizer;
   ScheduleSection schedule;

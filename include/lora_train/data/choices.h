@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,13 @@ struct ChoiceSet {
   NamedStore right;  ///< prompts followed by their right choices; their tokens are the supervised ones
 };
 
-/// The evaluation sets of the section, the first eval_max_samples rows of each. A row is {"prompt": text, "choices": [text,
+/// The first rows of a data set, all without max_rows; or of each evaluation set of a section. A row is {"prompt": text, "choices": [text,
 /// ...], "answer": index from 0 or the choice itself}, or has messages in the place of prompt, which go through the chat
 /// template up to where the assistant begins; choices follow the prompt as they are, and nothing follows them. field_map
 /// renames prompt, messages, choices and answer.
 /// Throws DataError (where = file:line) for every other row, and for one of more than max_tokens tokens (0 = any number).
+ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
+                          std::int64_t max_tokens);
 std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
                                         std::int64_t max_tokens);
 

@@ -34,6 +34,9 @@ struct DataContext {
 /// dataset_prepared_path, or user_token_cache().
 std::filesystem::path token_cache_folder(const DataSection& section);
 
+/// The names of the evaluation sets that prepare_data() makes: of each eval_datasets, then of the held-out split.
+std::vector<std::string> evaluation_names(const DataSection& section);
+
 struct NamedStore {
   std::string name;  ///< "validation" for a held-out split, else the dataset's name
   DocumentStore store;

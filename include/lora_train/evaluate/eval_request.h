@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/metrics/calibration.h"
+#include "lora_train/metrics/eval_answers.h"
+#include "lora_train/metrics/task_figures.h"
 
 namespace lora_train::evaluate {
 
-/// What `eval` measures besides the loss.
-struct EvalTasks {
+/// What `eval` measures on eval_datasets besides the loss.
+struct EvalFlags {
   bool choices = false;      ///< the rows have choices (data/render/choices.h)
   bool exact_match = false;  ///< compare greedy answers with those of the rows
   std::string answer_regex;  ///< extracts the answer from both texts; empty = the whole text
@@ -22,8 +25,9 @@ struct EvalTasks {
 struct EvalRequest {
   Profile profile;
   std::filesystem::path adapter;  ///< PEFT folder; empty = the base model
-  EvalTasks tasks = {};
-  bool quiet = false;  ///< no progress bar
+  EvalFlags flags = {};
+  bool with_answers = false;  ///< all answers to eval_tasks
+  bool quiet = false;         ///< no progress bar
 };
 
 /// Results for multiple choice among given completions, by summed log-probabilities.
@@ -46,6 +50,7 @@ struct MatchFigures {
 struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
+  std::vector<metrics::CalibrationBin> bins = {};  ///< of ece
   long long num_tokens = 0;
   double weight_sum = 0;                     ///< sum of the loss weights of these tokens
   std::vector<double> document_losses = {};  ///< of each document: its part of loss * weight_sum
@@ -53,6 +58,33 @@ struct EvalResult {
             num_rows_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
   std::optional<ChoiceFigures> choices = {};
   std::optional<MatchFigures> exact_match = {};
+};
+
+/// What a model's distribution over the confidence tokens says of an answer.
+struct ConfidenceReading {
+  double expected = 0;         ///< probability of being right
+  double most_likely = 0;      ///< what the most likely token states; of equally likely ones the first
+  std::vector<double> logits;  ///< of the tokens, in the order of confidence_tokens
+};
+
+struct TaskAnswer {
+  metrics::EvalAnswer answer;  ///< without step
+  std::optional<ConfidenceReading> reading = {};
+};
+
+/// The results for one of eval_tasks.
+struct TaskResult {
+  std::string name;
+  TaskKind kind = TaskKind::kExactMatch;
+  metrics::TaskFigures figures;
+  long long num_cut = 0;                 ///< greedy answers cut off by max_new_tokens or the context length
+  std::vector<TaskAnswer> answers = {};  ///< as many as were asked for
+};
+
+/// The output of `eval`.
+struct Evaluation {
+  std::vector<EvalResult> sets;
+  std::vector<TaskResult> tasks;
 };
 
 }  // namespace lora_train::evaluate

@@ -8,7 +8,10 @@
 #include <variant>
 #include <vector>
 
+#include "lora_train/metrics/calibration.h"
+#include "lora_train/metrics/provenance.h"
 #include "lora_train/metrics/run_times.h"
+#include "lora_train/metrics/task_figures.h"
 
 namespace lora_train::metrics {
 
@@ -27,10 +30,12 @@ struct StartRecord {
   long long num_rows = 0;       ///< of the training data, per epoch
   long long num_documents = 0;  ///< of the training data, per epoch
   double time = 0;
-  double elapsed_s = 0;             ///< since the start of this process
-  RunTimes times = {};              ///< phases_s, cost_usd, cpu_s, energy_wh, gpu_*_s: of the whole run up to this line
-  std::optional<Price> price = {};  ///< gpu_price_per_hour and price_source; null without one
-  std::vector<Span> spans = {};     ///< what this process has done so far
+  double elapsed_s = 0;                   ///< since the start of this process
+  RunTimes times = {};                    ///< phases_s, cost_usd, cpu_s, energy_wh, gpu_*_s: of the whole run up to this line
+  std::optional<Price> price = {};        ///< gpu_price_per_hour and price_source; null without one
+  std::vector<Span> spans = {};           ///< what this process has done so far
+  Provenance provenance = {};             ///< environment, set_by, base_files
+  LengthHistogram document_lengths = {};  ///< of the training data; no key if it is not known
 };
 
 /// Of each rank, by rank: means over the steps since the last logged one.
@@ -87,8 +92,20 @@ struct EvalRecord {
   double token_accuracy = 0;  ///< 0..1
   long long num_tokens = 0;   ///< supervised
   double eval_s = 0;
-  double ece = 0;                ///< calibration error, 0..1
-  std::vector<Span> spans = {};  ///< what this process has done since the last line with spans
+  double ece = 0;                         ///< calibration error, 0..1
+  std::vector<CalibrationBin> bins = {};  ///< of the most likely tokens, as [count, sum of confidence, number right]
+  std::vector<Span> spans = {};           ///< what this process has done since the last line with spans
+  long long num_documents = 0;
+};
+
+/// One evaluation of one task of eval_tasks: an "eval" line with a kind.
+struct TaskRecord {
+  long long step = 0;
+  std::string name = {};
+  TaskKind kind = TaskKind::kExactMatch;
+  TaskFigures figures = {};
+  double eval_s = 0;
+  std::vector<Span> spans = {};  ///< as in EvalRecord
 };
 
 /// A checkpoint that is complete on disk.
@@ -113,7 +130,7 @@ struct EndRecord {
   std::vector<Span> spans = {};  ///< as in EvalRecord
 };
 
-using Record = std::variant<StartRecord, TrainRecord, EvalRecord, CheckpointRecord, EndRecord>;
+using Record = std::variant<StartRecord, TrainRecord, EvalRecord, TaskRecord, CheckpointRecord, EndRecord>;
 
 /// Whether a metrics file has a line of this event ("train", "checkpoint", ...); false if the file does not exist.
 bool has_event(const std::filesystem::path& path, std::string_view event);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lora_train/metrics/document_losses.h"
+#include "lora_train/metrics/eval_answers.h"
 #include "lora_train/metrics/run_times.h"
 
 namespace lora_train::metrics {
@@ -26,6 +27,14 @@ struct LoggedStep {
   std::optional<double> loss = {};  ///< loss_mean, per supervised token since the last logged step
   std::optional<double> grad_norm = {}, learning_rate = {}, tokens_per_s = {}, step_ms = {}, data_wait_ms = {};
   std::optional<double> memory_gib = {};
+  std::optional<double> gpu_utilization = {}, gpu_power_w = {}, gpu_temperature_c = {}, gpu_clock_mhz = {};
+  std::optional<double> cpu_percent = {}, host_memory_gib = {};
+  std::vector<std::string> gpu_throttle = {};
+};
+
+/// A bin of a reliability diagram. Those of an evaluation have equal widths and cover 0 to 1.
+struct ReliabilityBin {
+  double count = 0, confidence = 0, num_right = 0;  ///< confidence: the sum over what is in the bin
 };
 
 /// An "eval" line.
@@ -33,8 +42,13 @@ struct LoggedEval {
   long long step = 0;
   double tokens = 0, elapsed_s = 0;  ///< as above, for the steps before the evaluation
   std::string name;
+  std::string kind = {};  ///< of a task: choices, exact_match or confidence; empty: a loss line
   std::optional<double> loss = {}, perplexity = {}, token_accuracy = {}, ece = {};
+  std::optional<double> accuracy = {}, ece_equal_mass = {}, brier = {}, auroc = {};  ///< of a task
+  std::optional<double> mean_confidence = {}, over_confidence = {}, num_rows = {};   ///< of a task
+  std::optional<double> eval_s = {};
   double num_tokens = 1;  ///< its weight in a mean over data sets
+  std::vector<ReliabilityBin> bins = {};
 };
 
 /// The figures of a run; unknown ones are empty.
@@ -68,6 +82,9 @@ struct RunRecord {
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
   std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation
+  std::vector<EvalAnswer> answers = {};              ///< of the first and the last evaluation
+  std::string start_json = {};                       ///< the start line of its last process, an object; or empty
+  std::optional<double> started_at = {};             ///< of its first process, in seconds since 1970
   NamedSeconds phases_s;                             ///< what wall_s went into; empty: not known
   std::vector<LoggedSpan> spans;                     ///< in order; what a process did that does not count is not there
   std::vector<double> processes_s;  ///< when each process of metrics.jsonl began, in seconds of the run

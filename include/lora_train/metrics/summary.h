@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lora_train/metrics/run_times.h"
+#include "lora_train/metrics/task_figures.h"
 
 namespace lora_train::metrics {
 
@@ -19,7 +20,8 @@ struct LedgerReason {
 };
 struct Ledger {
   long long total = 0;
-  long long kept = 0;
+  long long kept = 0;      ///< trained on, or held out
+  long long held_out = 0;  ///< of these, for evaluation (val_set_size)
   std::vector<LedgerReason> reasons = {};
 };
 
@@ -54,6 +56,7 @@ struct RunSummary {
   std::optional<double> best_eval_loss = {};        ///< the lowest after step 1
   std::optional<long long> best_step = {};          ///< of the best evaluation, by metric_for_best_model
   std::optional<double> best_metric = {};           ///< the metric there
+  std::vector<NamedTaskFigures> eval_tasks = {};    ///< by name, the latest that its process has evaluated
   long long tokens = 0;                             ///< fed to the model, from step 1 on, all ranks
   long long untimed_tokens = 0, untimed_steps = 0;  ///< of these, those whose time no checkpoint has; not in the file
   long long supervised_tokens = 0;                  ///< those with a label
@@ -61,6 +64,7 @@ struct RunSummary {
   double steps_per_s = 0;
   double wall_s = 0;                           ///< of all processes of the run, each from its start; see set_times()
   double train_s = 0;                          ///< the part of wall_s in training steps
+  double eval_share = 0;                       ///< of wall_s, in evaluations: 0 to 1
   NamedSeconds phases_s = {};                  ///< what wall_s went into, in order
   NamedSeconds startup_s = {};                 ///< of this process: per phase, in order, to the end of its first step
   std::optional<double> peak_memory_gib = {};  ///< device memory; empty on a CPU

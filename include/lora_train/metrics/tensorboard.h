@@ -1,10 +1,11 @@
-// TensorBoard event files, with scalars only. src/metrics/event_record.h describes the format.
+// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/metrics/event_record.h describes the format.
 #pragma once
 
 #include <chrono>
 #include <filesystem>
 #include <string>
 
+#include "lora_train/config/profile.h"
 #include "lora_train/metrics/metrics_writer.h"
 
 namespace lora_train::metrics {
@@ -15,7 +16,8 @@ namespace lora_train::metrics {
 /// that could not be written is kept, and the next write continues where the failed one stopped. Not thread-safe.
 class TensorBoardWriter {
  public:
-  explicit TensorBoardWriter(const std::filesystem::path& folder);
+  /// `has_several_sets`: the run evaluates more than one data set.
+  explicit TensorBoardWriter(const std::filesystem::path& folder, bool has_several_sets = false);
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
@@ -23,8 +25,20 @@ class TensorBoardWriter {
   /// Adds train/<key> for every number of the record except step and time, and train/<key>/<rank> for those of each rank.
   void add(const TrainRecord& record);
 
-  /// Adds eval/<key> for the data set that was evaluated first, eval/<name>/<key> for others.
+  /// Adds eval/<key> for the data set that was evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime and
+  /// eval/samples_per_second, and for each of several sets eval/<name>_loss and so on, as Hugging Face's Trainer names them;
+  /// and the reliability diagram as the picture reliability/<name>, where the record has bins.
   void add(const EvalRecord& record);
+
+  /// The same of a task.
+  void add(const TaskRecord& record);
+
+  /// Adds the profile as the text "args" and its scalar keys as hyperparameters.
+  void start(const Profile& profile, double time);
+
+  /// Adds train/train_runtime and train/train_steps_per_second, what eval_answers.jsonl in the folder of the run has, as the texts
+  /// answers/<name>, and the end of the session of hyperparameters; flushes.
+  void end(const EndRecord& record, const std::filesystem::path& run_folder);
 
   void flush();
   const std::filesystem::path& path() const { return path_; }
@@ -35,7 +49,7 @@ class TensorBoardWriter {
   std::filesystem::path path_;
   std::string buffer_;
   std::string first_eval_name_;
-  bool has_eval_ = false;
+  bool has_several_sets_ = false, has_eval_ = false;
   std::chrono::steady_clock::time_point last_flush_;
   int fd_ = -1;
 };

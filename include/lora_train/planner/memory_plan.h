@@ -26,10 +26,11 @@ struct MemoryPlan {
   std::int64_t batches = 0;     ///< buffers of BatchFeed
   std::int64_t attention = 0;   ///< temporary memory of LibTorch or cuDNN in attention
   std::int64_t workspaces = 0;  ///< of GEMMs and native kernels
+  std::int64_t tasks = 0;       ///< of eval_tasks: a key-value cache and the buffers beside it
   std::int64_t host = 0;        ///< page-locked host memory of offloaded layer inputs; not part of total()
 
   std::int64_t total() const {
-    return weights + parameters + activations + loss_head + batches + attention + workspaces;
+    return weights + parameters + activations + loss_head + batches + attention + workspaces + tasks;
   }
   bool operator==(const MemoryPlan&) const = default;
   /// "weights 14.2 GiB, activations 3.1 GiB, ..."; the largest first.
@@ -51,6 +52,7 @@ struct MemoryCase {
   std::int64_t decoded_layers = model::kAllLayers;
   bool offload_inputs = false;       ///< model::ActivationOptions::offload_inputs
   std::int64_t mlp_tile_tokens = 0;  ///< model::ActivationOptions::mlp_tile_tokens
+  std::int64_t task_bytes = 0;       ///< RunFacts::task_bytes
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };

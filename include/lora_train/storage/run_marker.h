@@ -23,8 +23,9 @@ struct RunMarker {
 std::optional<RunMarker> read_marker(const std::filesystem::path& folder);
 
 /// Files of a run beside the marker, besides checkpoint-<step> and the results.
-inline constexpr const char* kReportFiles[] = {"profile.yaml", "run.log",      "metrics.jsonl",
-                                               "report.html",  "summary.json", "eval_losses.jsonl"};
+inline constexpr const char* kReportFiles[] = {"profile.yaml",      "run.log",           "metrics.jsonl",
+                                               "report.html",       "curves.png",        "summary.json",
+                                               "eval_losses.jsonl", "eval_answers.jsonl"};
 
 inline constexpr const char* kReportFolder = "tensorboard";
 inline constexpr const char* kResultFolders[] = {"adapter", "model"};

@@ -8,6 +8,7 @@
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/evaluate.h"
+#include "lora_train/evaluate/task_evaluation.h"
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/metrics/run_times.h"
 #include "lora_train/metrics/summary.h"
@@ -47,6 +48,7 @@ struct Run {
   planner::RunSpec spec;
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
+  std::optional<evaluate::TaskEvaluation> tasks;              ///< set once their rows are read
   std::vector<data::BatchClass> batch_classes;                ///< sizes to which micro-batches are padded on a GPU
   std::int64_t num_micro_batches = 0,
                num_unpadded = 0;  ///< of the plan; those that fit no class. Both 0 without classes
@@ -84,6 +86,7 @@ struct Run {
   evaluate::EvalContext eval_context(evaluate::OnMicroBatch on_micro_batch = {}) const {
     return {*model.decoder, *activations, *loss_head, *feed, ranks(), std::move(on_micro_batch)};
   }
+  evaluate::TaskModel task_model() const { return {device, model, profile().run}; }
   /// Ends a phase of the startup, which counts as `phase` of the run.
   void end_phase(const std::string& name, metrics::Phase phase) { clock->add(phase, startup.end_phase(name)); }
 };

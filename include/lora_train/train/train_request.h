@@ -10,6 +10,7 @@
 #include "lora_train/config/profile.h"
 #include "lora_train/device/gpu_table.h"
 #include "lora_train/launch/world.h"
+#include "lora_train/metrics/provenance.h"
 
 namespace lora_train::train {
 
@@ -23,6 +24,7 @@ struct TrainRequest {
   std::filesystem::path gpu_table = {};             ///< configs/gpus.json, for prices; empty: none
   std::optional<device::GpuFacts> target_gpu = {};  ///< of profile.run.target_gpu
   launch::World world = {};
+  metrics::Provenance provenance = {};
   std::exception_ptr failure = {};     ///< why a rank of several has no profile: all ranks end with it
   std::exception_ptr bad_inputs = {};  ///< what of the files that the profile names makes the run impossible
 };

@@ -120,6 +120,10 @@ Probe probe_profile(Runs& runs) {
                                                  {"logging_steps", "1"},
                                                  {"report_to", "none"},
                                                  {"eval_on_start", "false"},
+                                                 {"eval_tasks", "[]"},
+                                                 {"metric_for_best_model", "null"},
+                                                 {"load_best_model_at_end", "false"},
+                                                 {"early_stopping_patience", "null"},
                                                  {"resume_from_checkpoint", "none"}});
   const metrics::RunRecord run = metrics::read_run(folder);
   runs.forget(folder);

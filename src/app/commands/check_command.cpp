@@ -106,7 +106,9 @@ int run_check(const std::vector<std::string>& arguments) {
   Mistakes mistakes;
   const LoadedProfile loaded = load_and_log(sources, mistakes);
   add_unbuilt_features(loaded, mistakes);
-  if (!ignores_files) {
+  if (ignores_files) {
+    check_without_files(loaded, mistakes);
+  } else {
     check_inputs(loaded, {.reads_all = true, .is_model_optional = is_shipped_model(flags, loaded), .is_usage = true},
                  mistakes);
   }

@@ -34,7 +34,7 @@ int run_compare(const std::vector<std::string>& arguments) {
                        "folder of such folders.");
   std::vector<std::string> folders;
   std::string sort_key, csv_file, html_file;
-  bool is_reversed = false;
+  bool is_reversed = false, writes_reports = false;
   parser.app().add_option("DIR", folders, "output folders of runs, or folders that contain some");
   parser.app()
       .add_option("--sort", sort_key,
@@ -44,6 +44,9 @@ int run_compare(const std::vector<std::string>& arguments) {
   const CLI::Option* const csv =
       parser.app().add_option("--csv", csv_file, "write CSV to FILE, or to stdout")->expected(0, 1)->type_name("FILE");
   parser.app().add_option("--html", html_file, "write a page with all curves, for a browser")->type_name("FILE");
+  parser.app().add_flag(
+      "--report", writes_reports,
+      "write report.html and curves.png of each run anew, such as for a run that is going on or was killed");
   if (!parser.parse(arguments)) return 0;
   take_back_folder(csv_file, folders);
   const bool prints_csv = csv->count() > 0 && csv_file.empty();
@@ -56,6 +59,9 @@ int run_compare(const std::vector<std::string>& arguments) {
   refuse_foreign("compare", html_file, metrics::is_comparison_page);
 
   metrics::Comparison comparison = metrics::compare_runs(find_all_runs(folders));
+  for (const auto& run : comparison.runs) {
+    if (writes_reports) metrics::write_report(run.folder);
+  }
   if (is_reversed) sort_key = sort_key.starts_with("-") ? sort_key.substr(1) : "-" + sort_key;
   if (!sort_key.empty()) metrics::sort_runs(comparison, sort_key);
   if (!csv_file.empty()) write_result(csv_file, metrics::comparison_csv(comparison));

@@ -1,5 +1,6 @@
 // lora-train eval: the base or an adapter on the evaluation data.
 #include <algorithm>
+#include <cmath>
 
 #include "adapter_flag.h"
 #include "command_line.h"
@@ -10,6 +11,7 @@
 #include "lora_train/config/check.h"
 #include "lora_train/storage/resolve_model.h"
 #include "output/json_text.h"
+#include "output/result_file.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
@@ -43,6 +45,30 @@ nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
   return line;
 }
 
+nlohmann::ordered_json as_json(const evaluate::TaskResult& task) {
+  nlohmann::ordered_json line = {{"name", task.name}, {"kind", to_string(task.kind)}};
+  for (const auto& metric : metrics::task_metrics(task.kind)) {
+    const auto& value = task.figures.*metric.value;
+    line[metric.name] = value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  }
+  line["num_rows"] = task.figures.num_rows;
+  if (task.num_cut > 0) line["num_cut"] = task.num_cut;
+  if (!task.figures.bins.empty()) line["bins"] = nlohmann::ordered_json::array();
+  for (const auto& bin : task.figures.bins) line["bins"].push_back({bin.count, bin.confidence, bin.num_right});
+  return line;
+}
+
+/// As eval_answers.jsonl has it, with what the model said of the confidence tokens.
+nlohmann::ordered_json as_json(const evaluate::TaskAnswer& answer) {
+  auto line = nlohmann::ordered_json::parse(metrics::to_json(answer.answer));
+  line.erase("step");
+  if (const auto& reading = answer.reading) {
+    line["most_likely"] = reading->most_likely;
+    line["logits"] = reading->logits;
+  }
+  return line;
+}
+
 /// A column: its head and the cells below, in the order of the results.
 using Column = std::vector<std::string>;
 
@@ -58,7 +84,9 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
   };
   add("name", [](const auto& r) { return r.name; });
   add("loss", [](const auto& r) { return string_printf("%.4f", r.loss); });
-  add("perplexity", [](const auto& r) { return string_printf("%.4f", r.perplexity); });
+  add("perplexity", [](const auto& r) {
+    return r.perplexity < 1000 ? string_printf("%.4f", r.perplexity) : format_count(std::llround(r.perplexity));
+  });
   add("token accuracy", [](const auto& r) { return string_printf("%.2f%%", 100 * r.token_accuracy); });
   add("ece", [](const auto& r) { return string_printf("%.4f", r.ece); });
   add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
@@ -79,9 +107,34 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
   return columns;
 }
 
-void print_table(const std::vector<evaluate::EvalResult>& results) {
-  const std::vector<Column> columns = columns_of(results);
-  for (std::size_t row = 0; row <= results.size(); ++row) {
+/// The columns of the tasks: each has the figures of its kind.
+std::vector<Column> columns_of(const std::vector<evaluate::TaskResult>& tasks) {
+  std::vector<Column> columns = {{"task"}, {"kind"}};
+  for (const auto& task : tasks) {
+    columns[0].push_back(task.name);
+    columns[1].push_back(to_string(task.kind));
+  }
+  for (const auto& metric : metrics::task_metrics(TaskKind::kConfidence)) {  // which has those of the other kinds too
+    Column column = {metric.name};
+    bool is_known = false;
+    for (const auto& task : tasks) {
+      const auto known = metrics::task_metrics(task.kind);
+      const bool has = std::ranges::count(known, std::string_view(metric.name), &metrics::TaskMetric::name) > 0;
+      is_known = is_known || has;
+      column.push_back(has ? metrics::format_task_figure(metric, task.figures) : "");
+    }
+    if (is_known) columns.push_back(std::move(column));
+  }
+  columns.push_back({"rows"});
+  for (const auto& task : tasks) columns.back().push_back(format_count(task.figures.num_rows));
+  if (std::ranges::all_of(tasks, [](const auto& task) { return task.num_cut == 0; })) return columns;
+  columns.push_back({"answers cut"});
+  for (const auto& task : tasks) columns.back().push_back(format_count(task.num_cut));
+  return columns;
+}
+
+void print_table(const std::vector<Column>& columns) {
+  for (std::size_t row = 0; row < columns.front().size(); ++row) {
     std::string line;
     for (const Column& column : columns) {
       std::size_t width = 0;
@@ -93,8 +146,18 @@ void print_table(const std::vector<evaluate::EvalResult>& results) {
   }
 }
 
+bool is_of_answers(std::string_view start) { return start.starts_with(R"({"name":)"); }
+
+void write_answers(const std::string& file, const std::vector<evaluate::TaskResult>& tasks) {
+  std::string text;
+  for (const auto& task : tasks) {
+    for (const auto& answer : task.answers) text += to_line(as_json(answer)) + "\n";
+  }
+  write_result(file, text);
+}
+
 /// Takes what no flag can say otherwise: --exact-match would read a setting behind it as its regex.
-void check_tasks(const CommandParser& parser, const evaluate::EvalTasks& tasks, bool has_max_new_tokens) {
+void check_flags(const CommandParser& parser, const evaluate::EvalFlags& tasks, bool has_max_new_tokens) {
   const std::string& regex = tasks.answer_regex;
   const std::string key = regex.substr(0, regex.find('='));
   const std::vector<std::string> keys = profile_keys();
@@ -105,7 +168,7 @@ void check_tasks(const CommandParser& parser, const evaluate::EvalTasks& tasks, 
   if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "needs --exact-match.");
 }
 
-std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request) {
+evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
   try {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
@@ -119,13 +182,13 @@ int run_eval(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;  // to the end of the process, as in train
   CommandParser parser("eval",
                        "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
-                       "adapter, on eval_datasets.");
+                       "adapter, on eval_datasets and eval_tasks.");
   const ProfileFlags flags(parser,
                            {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                             {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
                             {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
   std::string adapter;
-  evaluate::EvalTasks tasks;
+  evaluate::EvalFlags tasks;
   parser.app()
       .add_option("--adapter", adapter, "PEFT folder, or output_dir of a run; without it the base model is evaluated")
       ->type_name("DIR");
@@ -145,9 +208,13 @@ int run_eval(const std::vector<std::string>& arguments) {
   const CLI::Option* const max_new_tokens =
       parser.add_integer("--max-new-tokens", tasks.max_new_tokens, 1, kMaxNewTokens,
                          "maximum number of tokens per --exact-match answer (default 256)");
+  std::string answers_file;
+  parser.app()
+      .add_option("--answers", answers_file, "write every answer to eval_tasks to this .jsonl file")
+      ->type_name("FILE");
   if (!parser.parse(arguments)) return 0;
   tasks.exact_match = exact_match->count() > 0;
-  check_tasks(parser, tasks, max_new_tokens->count() > 0);
+  check_flags(parser, tasks, max_new_tokens->count() > 0);
 
   adapter = find_adapter(adapter);
   ProfileSources sources = flags.sources();
@@ -155,22 +222,33 @@ int run_eval(const std::vector<std::string>& arguments) {
   sources.needs_datasets = false;
   const LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);
-  const bool has_split = loaded.profile.data.val_set_size > 0 && !loaded.profile.data.datasets.empty();
-  if (loaded.profile.data.eval_datasets.empty() && !has_split) {
+  const DataSection& data = loaded.profile.data;
+  const bool has_split = data.val_set_size > 0 && !data.datasets.empty();
+  const bool has_tasks = !loaded.profile.tasks.eval_tasks.empty();
+  if (data.eval_datasets.empty() && !has_split && !has_tasks) {
     throw ConfigError("eval_datasets",
-                      "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
-                      "with val_set_size.");
+                      "nothing to evaluate on; expected eval_datasets, --eval-data FILE, eval_tasks, or datasets with "
+                      "val_set_size.");
   }
+  if (!answers_file.empty() && !has_tasks) parser.refuse("--answers", "needs eval_tasks in the profile.");
+  refuse_foreign("eval", answers_file, is_of_answers);
   if (!adapter.empty()) {
     check_adapter_base(adapter, storage::resolve_model(loaded.profile.model.path), allow_other_base);
   }
-  const auto results =
-      evaluate({.profile = loaded.profile, .adapter = adapter, .tasks = tasks, .quiet = parser.common().quiet});
+  const evaluate::Evaluation results = evaluate({.profile = loaded.profile,
+                                                 .adapter = adapter,
+                                                 .flags = tasks,
+                                                 .with_answers = !answers_file.empty(),
+                                                 .quiet = parser.common().quiet});
+  if (!answers_file.empty()) write_answers(answers_file, results.tasks);
   if (parser.common().json) {
-    for (const auto& result : results) print_line(to_line(as_json(result)));
-  } else {
-    print_table(results);
+    for (const auto& result : results.sets) print_line(to_line(as_json(result)));
+    for (const auto& task : results.tasks) print_line(to_line(as_json(task)));
+    return 0;
   }
+  if (!results.sets.empty()) print_table(columns_of(results.sets));
+  if (!results.sets.empty() && has_tasks) print_line("");
+  if (has_tasks) print_table(columns_of(results.tasks));
   return 0;
 }
 

@@ -1,17 +1,23 @@
 #include "profile_check.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <set>
 
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/log.h"
+#include "lora_train/data/confidence_tokens.h"
 #include "lora_train/data/dataset_files.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/lora/choose_adapters.h"
+#include "lora_train/metrics/best_metric.h"
 #include "lora_train/model/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/text_pattern.h"
 
 namespace lora_train::app {
 namespace {
@@ -23,10 +29,25 @@ class InputChecker {
   InputChecker(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes)
       : loaded_(loaded), profile_(loaded.profile), what_(what), mistakes_(mistakes) {}
 
+  /// What no file decides.
+  void check_evaluation() {
+    const std::vector<EvalTask>& tasks = profile_.tasks.eval_tasks;
+    const std::vector<std::string> sets = data::evaluation_names(profile_.data);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (std::ranges::count(sets, tasks[i].name) == 0) continue;
+      mistakes_.add(place_of("eval_tasks"), "eval_tasks[" + std::to_string(i) + "].name",
+                    "another task or dataset is named \"" + tasks[i].name + "\". Give each its own name.");
+    }
+    if (mistakes_.concern("eval_tasks") || mistakes_.concern("eval_datasets")) return;
+    attempt({"metric_for_best_model", ""}, [&] { metrics::find_best_metric(profile_.run, sets, tasks); });
+  }
+
   void check() {
+    check_evaluation();
     check_model();
     check_datasets("datasets", profile_.data.datasets);
     check_datasets("eval_datasets", profile_.data.eval_datasets);
+    check_tasks();
     check_resume();
   }
 
@@ -49,7 +70,11 @@ class InputChecker {
       attempt(is_own ? model : Named("chat_template", chat_template),
               [&] { tokenizer::load_chat_template(chat_template, folder); });
     }
-    if (what_.reads_all && !folder.empty()) attempt(model, [&] { tokenizer::load_tokenizer_if_present(folder); });
+    if (what_.reads_all && !folder.empty()) {
+      std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+      attempt(model, [&] { tokenizer = tokenizer::load_tokenizer_if_present(folder); });
+      if (tokenizer) attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *tokenizer); });
+    }
     if (config) {
       check_against(*config, folder);
     } else if (!adapter.empty() && profile_.adapter.kind != AdapterKind::kNone) {
@@ -101,6 +126,17 @@ class InputChecker {
       if (mistakes_.concern(entry) || fs::is_other(path, code))
         continue;  // a pipe is nobody's mistake before it is read
       attempt({key, path, entry + ".path"}, [&] { data::dataset_files(path); });
+    }
+  }
+
+  void check_tasks() {
+    std::vector<DatasetSpec> specs;
+    for (const EvalTask& task : profile_.tasks.eval_tasks) specs.push_back(task.data);
+    check_datasets("eval_tasks", specs);
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::string key = "eval_tasks[" + std::to_string(i) + "].regex";
+      const std::string& regex = profile_.tasks.eval_tasks[i].regex;
+      if (!regex.empty()) attempt({"eval_tasks", "", key}, [&] { tokenizer::TextPattern(regex, ""); });
     }
   }
 
@@ -157,7 +193,7 @@ class InputChecker {
 
   const LoadedProfile& loaded_;
   const Profile& profile_;
-  const InputCheck& what_;
+  const InputCheck what_;
   Mistakes& mistakes_;
   std::set<std::string> failed_;  ///< labels of attempts that threw
 };
@@ -166,6 +202,10 @@ class InputChecker {
 
 void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes) {
   InputChecker(loaded, what, mistakes).check();
+}
+
+void check_without_files(const LoadedProfile& loaded, Mistakes& mistakes) {
+  InputChecker(loaded, {}, mistakes).check_evaluation();
 }
 
 }  // namespace lora_train::app

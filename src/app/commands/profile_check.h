@@ -16,4 +16,7 @@ struct InputCheck {
 /// the profile contradicts the model. Keys that are wrong already are left out. Reads no row of data and needs no GPU.
 void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes);
 
+/// The part of it that looks at no file: names of tasks and data sets, and metric_for_best_model.
+void check_without_files(const LoadedProfile& loaded, Mistakes& mistakes);
+
 }  // namespace lora_train::app

@@ -1,6 +1,7 @@
 // lora-train train: the run.
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
@@ -16,6 +17,7 @@
 #include "output/standard_output.h"
 #include "profile_check.h"
 #include "profile_flags.h"
+#include "provenance.h"
 #include "registry.h"
 
 namespace lora_train::app {
@@ -47,10 +49,10 @@ void speak_as(const launch::World& world, const CommonFlags& common) {
 }
 
 /// Fills the request. Throws for a profile that cannot be trained with, whatever the files say; what only they make impossible
-/// goes with the request, since a run that is complete needs none of them.
-void resolve_profile(const ProfileFlags& flags, train::TrainRequest& request) {
+/// goes with the request, since a run that is complete needs none of them. Returns what was loaded.
+LoadedProfile resolve_profile(const ProfileFlags& flags, train::TrainRequest& request) {
   Mistakes mistakes, of_inputs;
-  const LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
+  LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
   add_unbuilt_features(loaded, mistakes);
   if (mistakes.has_any()) {
     check_inputs(loaded, {}, mistakes);
@@ -65,6 +67,7 @@ void resolve_profile(const ProfileFlags& flags, train::TrainRequest& request) {
   request.profile = loaded.profile;
   request.profile_hash = profile_hash(loaded.profile);
   request.target_gpu = target_gpu(loaded.profile);
+  return loaded;
 }
 
 }  // namespace
@@ -107,14 +110,16 @@ int run_train(const std::vector<std::string>& arguments) {
   request.world = world;
   request.quiet = parser.common().quiet;
   request.gpu_table = program_folder() / "configs/gpus.json";
+  std::optional<LoadedProfile> loaded;
   try {
-    resolve_profile(flags, request);
+    loaded = resolve_profile(flags, request);
   } catch (...) {
     if (world.size == 1) throw;
     request.failure = std::current_exception();
   }
-
-  const train::TrainResult result = load_engine().train(request);
+  const EngineApi& engine = load_engine();
+  if (loaded && world.rank == 0) request.provenance = provenance_of(*loaded, arguments);
+  const train::TrainResult result = engine.train(request);
   if (parser.common().json && world.rank == 0) print_line(result.summary_json);
   return result.exit_code;
 }

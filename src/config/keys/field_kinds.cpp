@@ -173,30 +173,29 @@ Field duration_field(std::string name, Member<std::optional<double>> member, std
                     });
 }
 
+std::optional<Cadence> read_cadence(const Value& value, const std::string& key, Findings& findings) {
+  const auto flag = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
+  const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
+  if ((flag && !*flag) || (number && *number == 0)) return Cadence{Cadence::Kind::kOff, 0};
+  if (is_word(value, "epoch")) return Cadence{Cadence::Kind::kEpoch, 0};
+  if (number && *number > 0 && *number < 1) return Cadence{Cadence::Kind::kFraction, *number};
+  if (number && *number >= 1 && *number == std::floor(*number)) return Cadence{Cadence::Kind::kSteps, *number};
+  findings.mistake(value.place, key,
+                   unexpected(value, "a number of steps, a share of the run below 1, epoch, or off", {"epoch", "off"}));
+  return std::nullopt;
+}
+
+Value write_cadence(const Cadence& cadence) {
+  if (cadence.kind == Cadence::Kind::kOff) return text_value("off");
+  return cadence.kind == Cadence::Kind::kEpoch ? text_value("epoch") : number_value(cadence.value);
+}
+
 Field cadence_field(std::string name, Member<Cadence> member, std::string help) {
   const auto read = [name](const Value& value, Cadence& target, Findings& findings) {
-    const auto flag = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
-    const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
-    if ((flag && !*flag) || (number && *number == 0)) {
-      target = {Cadence::Kind::kOff, 0};
-    } else if (is_word(value, "epoch")) {
-      target = {Cadence::Kind::kEpoch, 0};
-    } else if (number && *number > 0 && *number < 1) {
-      target = {Cadence::Kind::kFraction, *number};
-    } else if (number && *number >= 1 && *number == std::floor(*number)) {
-      target = {Cadence::Kind::kSteps, *number};
-    } else {
-      findings.mistake(
-          value.place, name,
-          unexpected(value, "a number of steps, a share of the run below 1, epoch, or off", {"epoch", "off"}));
-    }
-  };
-  const auto write = [](const Cadence& cadence) {
-    if (cadence.kind == Cadence::Kind::kOff) return text_value("off");
-    return cadence.kind == Cadence::Kind::kEpoch ? text_value("epoch") : number_value(cadence.value);
+    target = read_cadence(value, name, findings).value_or(target);
   };
   return make_field(name, "steps >= 1, a share of the run below 1, epoch, or off", std::move(help), std::move(member),
-                    read, write);
+                    read, write_cadence);
 }
 
 }  // namespace lora_train

@@ -47,7 +47,7 @@ class Member {
  private:
   template <class Section>
   static Section& section(auto& profile) {
-    return std::get<Section&>(std::tie(profile.model, profile.adapter, profile.data, profile.objective,
+    return std::get<Section&>(std::tie(profile.model, profile.adapter, profile.data, profile.tasks, profile.objective,
                                        profile.optimizer, profile.schedule, profile.run));
   }
 
@@ -81,6 +81,14 @@ Field make_field(std::string name, std::string values, std::string help, Member<
   return field;
 }
 
+/// The same for a list or a map: it cannot stand in output_dir.
+template <class T, class Read, class Write>
+Field list_field(std::string name, std::string values, std::string help, Member<T> member, Read read, Write write) {
+  Field field = make_field(std::move(name), std::move(values), std::move(help), std::move(member), read, write);
+  field.is_scalar = false;
+  return field;
+}
+
 Field text_field(std::string name, Member<std::string> member, std::string values, std::string help);
 Field flag_field(std::string name, Member<bool> member, std::string help);
 /// std::nullopt is null.
@@ -102,6 +110,9 @@ Field alpha_pattern_field(std::string name, Member<std::vector<std::pair<std::st
                           std::string help);
 Field text_list_field(std::string name, Member<std::vector<std::string>> member, std::string help);
 Field kernels_field(std::string name, Member<KernelChoices> member, std::string help);
+Field eval_tasks_field(std::string name, Member<std::vector<EvalTask>> member, std::string help);
+Field confidence_tokens_field(std::string name, Member<std::vector<std::pair<std::string, double>>> member,
+                              std::string help);
 Field reporters_field(std::string name, Member<std::vector<Reporter>> member, std::string help);
 
 /// `got "x", expected ...`, with the nearest of `names` when one is near.
@@ -110,6 +121,15 @@ std::string unexpected(const Value& got, const std::string& expected, const std:
 std::optional<std::size_t> read_choice(const Value& value, const std::vector<std::string>& names,
                                        const std::string& key, Findings& findings);
 std::string choice_text(const std::vector<std::string>& names);
+
+/// Reads the member `name` of an entry of datasets, at `key`.
+void read_dataset_member(const std::string& name, const Value& value, const std::string& key, DatasetSpec& spec,
+                         Findings& findings);
+/// Members of an entry as they are written, without weight and name.
+std::vector<Value::Member> source_members(const DatasetSpec& spec);
+/// How often something happens, or the mistake is reported and nothing returned.
+std::optional<Cadence> read_cadence(const Value& value, const std::string& key, Findings& findings);
+Value write_cadence(const Cadence& cadence);
 
 /// One of a closed set. Where `off` is a value, false and off mean it, and true and on mean `when_on`.
 template <class E, class Section>

@@ -42,34 +42,6 @@ void read_field_map(const Value& value, const std::string& key, DatasetSpec& spe
   }
 }
 
-void read_dataset_member(const std::string& name, const Value& value, const std::string& key, DatasetSpec& spec,
-                         Findings& findings) {
-  static const std::vector<std::string> known = {"path", "type", "field_map", "weight", "name"};
-  if (std::find(known.begin(), known.end(), name) == known.end()) {
-    const std::string near = nearest_name(name, known);
-    findings.mistake(
-        value.place, key,
-        "unknown key. " + (near.empty() ? "" : "Did you mean \"" + near + "\"? ") + "Known here: " + join(known) + ".");
-  } else if (value.is_null() && name != "path") {
-    return;
-  } else if (name == "path") {
-    spec.path = read_text(value, key, findings).value_or("?");
-  } else if (name == "name") {
-    spec.name = read_text(value, key, findings).value_or("");
-  } else if (name == "type") {
-    spec.type = read_dataset_type(value, key, findings).value_or(DatasetType::kAuto);
-  } else if (name == "field_map") {
-    read_field_map(value, key, spec, findings);
-  } else {
-    const auto weight = value.is_scalar() ? parse_number(value.text) : std::nullopt;
-    if (weight && *weight > 0) {
-      spec.weight = *weight;
-    } else {
-      findings.mistake(value.place, key, unexpected(value, "a number > 0"));
-    }
-  }
-}
-
 DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& findings) {
   DatasetSpec spec;
   if (value.is_scalar() && !value.text.empty()) {
@@ -91,24 +63,10 @@ DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& f
 Value write_dataset(const DatasetSpec& spec) {
   Value value;
   value.kind = Value::Kind::kMap;
-  value.members.push_back({"path", text_value(spec.path)});
-  value.members.push_back({"type", text_value(to_string(spec.type))});
-  if (!spec.field_map.empty()) {
-    Value map;
-    map.kind = Value::Kind::kMap;
-    for (const auto& [ours, theirs] : spec.field_map) map.members.push_back({ours, text_value(theirs)});
-    value.members.push_back({"field_map", std::move(map)});
-  }
+  value.members = source_members(spec);
   if (spec.weight != 1.0) value.members.push_back({"weight", number_value(spec.weight)});
   if (!spec.name.empty()) value.members.push_back({"name", text_value(spec.name)});
   return value;
-}
-
-template <class T, class Read, class Write>
-Field list_field(std::string name, std::string values, std::string help, Member<T> member, Read read, Write write) {
-  Field field = make_field(std::move(name), std::move(values), std::move(help), std::move(member), read, write);
-  field.is_scalar = false;
-  return field;
 }
 
 Value list_of(const auto& items, const auto& write) {
@@ -219,6 +177,44 @@ Value write_kernels(const KernelChoices& choices) {
 
 }  // namespace
 
+void read_dataset_member(const std::string& name, const Value& value, const std::string& key, DatasetSpec& spec,
+                         Findings& findings) {
+  static const std::vector<std::string> known = {"path", "type", "field_map", "weight", "name"};
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    const std::string near = nearest_name(name, known);
+    findings.mistake(
+        value.place, key,
+        "unknown key. " + (near.empty() ? "" : "Did you mean \"" + near + "\"? ") + "Known here: " + join(known) + ".");
+  } else if (value.is_null() && name != "path") {
+    return;
+  } else if (name == "path") {
+    spec.path = read_text(value, key, findings).value_or("?");
+  } else if (name == "name") {
+    spec.name = read_text(value, key, findings).value_or("");
+  } else if (name == "type") {
+    spec.type = read_dataset_type(value, key, findings).value_or(DatasetType::kAuto);
+  } else if (name == "field_map") {
+    read_field_map(value, key, spec, findings);
+  } else {
+    const auto weight = value.is_scalar() ? parse_number(value.text) : std::nullopt;
+    if (weight && *weight > 0) {
+      spec.weight = *weight;
+    } else {
+      findings.mistake(value.place, key, unexpected(value, "a number > 0"));
+    }
+  }
+}
+
+std::vector<Value::Member> source_members(const DatasetSpec& spec) {
+  std::vector<Value::Member> members = {{"path", text_value(spec.path)}, {"type", text_value(to_string(spec.type))}};
+  if (spec.field_map.empty()) return members;
+  Value map;
+  map.kind = Value::Kind::kMap;
+  for (const auto& [ours, theirs] : spec.field_map) map.members.push_back({ours, text_value(theirs)});
+  members.push_back({"field_map", std::move(map)});
+  return members;
+}
+
 Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, std::string help) {
   const auto read = [name](const Value& value, std::vector<DatasetSpec>& target, Findings& findings) {
     target.clear();
@@ -282,6 +278,15 @@ Field text_list_field(std::string name, Member<std::vector<std::string>> member,
   return list_field(name, "list of texts", std::move(help), std::move(member), read, write_texts);
 }
 
+/// The command reads metrics.jsonl with MLflow's own API, which takes the metrics to wherever MLFLOW_TRACKING_URI points.
+constexpr const char* kMlflow =
+    "a run never touches the network, so it does not report to mlflow. Use tensorboard or none; then this logs the "
+    "run: "
+    "python3 -c \"import json, mlflow; [mlflow.log_metrics({'/'.join(filter(None, (r['event'], r.get('name'), k))): v "
+    "for k, v in "
+    "r.items() if type(v) in (int, float) and k != 'step'}, step=r['step']) for r in map(json.loads, "
+    "open('OUTPUT_DIR/metrics.jsonl')) if r['event'] in ('train', 'eval')]\"";
+
 Field reporters_field(std::string name, Member<std::vector<Reporter>> member, std::string help) {
   const auto read = [name](const Value& value, std::vector<Reporter>& target, Findings& findings) {
     target.clear();
@@ -293,6 +298,8 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
         findings.mistake(item.place, name,
                          "a run never touches the network, so it does not report to wandb. Use tensorboard, "
                          "then `wandb sync OUTPUT_DIR/tensorboard` uploads it.");
+      } else if (word == "mlflow") {
+        findings.mistake(item.place, name, kMlflow);
       } else if (word != "none" && word != "off" && word != "false") {
         findings.mistake(item.place, name,
                          unexpected(item, "tensorboard or none") +

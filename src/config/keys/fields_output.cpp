@@ -17,6 +17,18 @@ FieldGroup evaluation_group() {
        integer_field("eval_micro_batch_size", &ScheduleSection::eval_micro_batch_size, Range::at_least(1), "null",
                      "Rows per rank in one evaluation pass. null: as in training.")
            .free_on_resume(),
+       eval_tasks_field("eval_tasks", &TaskSection::eval_tasks,
+                        "Answers to count in every evaluation, and in `eval`. kind: choices (rows with choices and "
+                        "answer), exact_match "
+                        "(greedy answers against the rows' own), confidence (what confidence_tokens say against what "
+                        "is right). type and "
+                        "field_map as in datasets; max_samples rows (default eval_max_samples); every: like "
+                        "eval_steps, of this task; "
+                        "regex picks what is compared of an answer; max_new_tokens of an answer (default 256).")
+           .free_on_resume(),
+       confidence_tokens_field("confidence_tokens", &TaskSection::confidence_tokens,
+                               "Tokens with which an answer says how sure it is, and the probability of being right "
+                               "that each of them states."),
        flag_field(
            "load_best_model_at_end", &RunSection::load_best_model_at_end,
            "Write the best checkpoint to adapter/ instead of the last step. Every evaluation that is better than all "
@@ -24,9 +36,9 @@ FieldGroup evaluation_group() {
            .free_on_resume(),
        text_field("metric_for_best_model", &RunSection::metric_for_best_model, "metric",
                   "Metric that decides which step is best: eval_loss, perplexity, token_accuracy or ece over all "
-                  "evaluation data, or NAME.metric of one dataset."),
+                  "evaluation data, or NAME.metric of one dataset or task (conf.ece)."),
        flag_field("greater_is_better", &RunSection::greater_is_better,
-                  "Whether a greater value of the metric is better. null: for token_accuracy."),
+                  "Whether a greater value of the metric is better. null: for token_accuracy, accuracy and auroc."),
        integer_field("early_stopping_patience", &RunSection::early_stopping_patience, Range::at_least(1), "null",
                      "End the run with this many evaluations in a row that are no better than the best before.")
            .free_on_resume(),

@@ -115,8 +115,8 @@ class DatasetLoader {
     building.reset();
     table = cache_.staged(std::move(table), cache_key);
     cache_.shrink();
-    log_info(name() + format_count(table->num_rows()) + " rows, " + format_count(table->num_tokens()) + " tokens, " +
-             format_count(num_supervised_) + " of them trained");
+    log_info(name() + format_count(table->num_rows()) + (table->num_rows() == 1 ? " row, " : " rows, ") +
+             format_count(table->num_tokens()) + " tokens, " + format_count(num_supervised_) + " of them trained");
     return {type_, std::move(table), files_, ledger_, fingerprint_};
   }
 

@@ -178,9 +178,10 @@ Detection detect_layout(const Json& row, const FieldMap& field_map) {
 
 void check_field_map(const FieldMap& field_map) {
   static const std::vector<std::string> known = {
-      "messages",  "role",   "content",        "train",         "weight", "prompt", "completion",          "text",
-      "input_ids", "labels", "attention_mask", "conversations", "from",   "value",  "instruction",         "input",
-      "output",    "system", "history",        "choices",       "answer", "tools",  "chat_template_kwargs"};
+      "messages",   "role",    "content",     "train",   "weight",         "prompt",
+      "completion", "text",    "input_ids",   "labels",  "attention_mask", "conversations",
+      "from",       "value",   "instruction", "input",   "output",         "system",
+      "history",    "choices", "answer",      "correct", "tools",          "chat_template_kwargs"};
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);

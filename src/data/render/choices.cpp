@@ -73,7 +73,7 @@ class RowEncoder {
     if (prompt != nullptr && prompt->is_string()) return {prompt->get<std::string>(), false};
     if (prompt == nullptr && optional_field(row, map_, "messages") == nullptr) {
       throw DataError("",
-                      "has neither prompt nor messages; with --choices a row is {\"prompt\": ..., \"choices\": [...], "
+                      "has neither prompt nor messages; a row with choices is {\"prompt\": ..., \"choices\": [...], "
                       "\"answer\": ...}. Map other names with field_map");
     }
     const ChatSample chat =
@@ -114,7 +114,7 @@ void append_right_choice(const ChoiceRow& row, std::uint32_t file, std::uint64_t
   writer.append(right.ids, labels, file, line);
 }
 
-ChoiceSet read_set(const DatasetSpec& spec, std::int64_t max_rows, const RowEncoder& encoder) {
+ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const RowEncoder& encoder) {
   ChoiceSet set;
   TokenTableWriter writer({}, "choices");
   std::vector<std::string> files;
@@ -124,7 +124,7 @@ ChoiceSet read_set(const DatasetSpec& spec, std::int64_t max_rows, const RowEnco
     while (auto block = reader->next()) {
       throw_if_stop_requested();
       for (const RawRow& raw : parse_rows(std::move(*block))) {
-        if (static_cast<std::int64_t>(set.rows.size()) == max_rows) break;
+        if (max_rows && std::ssize(set.rows) == *max_rows) break;
         if (raw.is_bad) throw DataError(raw.where, raw.message);
         const std::string source = files.back() + ":" + std::to_string(raw.line);
         try {
@@ -145,14 +145,19 @@ ChoiceSet read_set(const DatasetSpec& spec, std::int64_t max_rows, const RowEnco
 
 }  // namespace
 
+ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
+                          std::int64_t max_tokens) {
+  check_field_map(spec.field_map);
+  return read_set(spec, max_rows, RowEncoder(prompts, spec.field_map, max_tokens));
+}
+
 std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
                                         std::int64_t max_tokens) {
   std::vector<ChoiceSet> sets;
   for (const DatasetSpec& spec : section.eval_datasets) {
-    check_field_map(spec.field_map);
     const std::int64_t limit =
         section.max_seq_len ? std::min(*section.max_seq_len, max_tokens > 0 ? max_tokens : INT64_MAX) : max_tokens;
-    sets.push_back(read_set(spec, section.eval_max_samples.value_or(-1), RowEncoder(prompts, spec.field_map, limit)));
+    sets.push_back(read_choice_set(spec, section.eval_max_samples, prompts, limit));
     const auto is_same = [&](const ChoiceSet& other) { return other.right.name == sets.back().right.name; };
     const auto num_same = std::count_if(sets.begin(), sets.end() - 1, is_same);
     if (num_same > 0) sets.back().right.name += "-" + std::to_string(num_same + 1);

@@ -43,7 +43,8 @@ function nearest_index(xs, x) {
 }
 
 class Chart {
-  // spec: {title, unit, kind, curves(run) -> [{x, y, raw?, dots?}] or nothing, from_zero?, may_log?}
+  // spec: {title, unit, kind, curves(run, view) -> [{x, y, raw?, dots?, label?, style?}] or nothing, from_zero?, may_log?}
+  // style: {color, dash}; without one a curve has that of its run.
   constructor(spec, view) {
     this.spec = spec;
     this.view = view;
@@ -54,8 +55,12 @@ class Chart {
     this.empty = element("div", {class: "empty", hidden: true, text: "nothing to show"});
     this.body = element("div", {class: "plot", tabindex: "0", role: "img", "aria-label": spec.title},
                         this.base, this.over, this.empty, this.tip);
+    this.outliers = element("button", {type: "button", class: "outliers", hidden: true, title: "show all points",
+                                       onclick: () => view.change({is_fitted: false})});
+    this.keys = element("div", {class: "keys"});
     this.node = element("section", {class: "card chart" + (spec.is_wide ? " wide" : "")},
-                        element("h3", {text: spec.title}, element("small", {text: spec.unit || ""})), this.body);
+                        element("h3", {text: spec.title}, element("small", {text: spec.unit || ""}), this.outliers),
+                        this.keys, this.body);
     this.drag = null;
     this.body.addEventListener("pointerdown", (event) => this.start_drag(event));
     this.body.addEventListener("pointerup", (event) => this.end_drag(event));
@@ -80,34 +85,48 @@ class Chart {
     }
   }
 
-  find_range() {
-    let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
-    const values = [];
+  // Calls visit(x, y) for every point that the chart shows.
+  each_point(visit) {
     const use_log = this.uses_log(), zoom = this.view.zoom;
     for (const curve of this.curves) {
-      x0 = Math.min(x0, curve.x[0]);
-      x1 = Math.max(x1, curve.x[curve.x.length - 1]);
       for (const ys of curve.raw && !this.is_crowded() ? [curve.y, curve.raw] : [curve.y]) {
         for (let i = 0; i < ys.length; ++i) {
-          const y = ys[i];
-          if (y === null || (use_log && y <= 0)) continue;
-          if (zoom && (curve.x[i] < zoom[0] || curve.x[i] > zoom[1])) continue;
-          y0 = Math.min(y0, y);
-          y1 = Math.max(y1, y);
-          values.push(y);
+          if (ys[i] === null || (use_log && ys[i] <= 0)) continue;
+          if (!zoom || (curve.x[i] >= zoom[0] && curve.x[i] <= zoom[1])) visit(curve.x[i], ys[i], curve);
         }
       }
     }
-    if (zoom) [x0, x1] = zoom;
-    if (values.length === 0) [y0, y1] = [1, 2];
-    // One far peak must not press everything else flat.
-    if (!use_log && values.length > 50) {
-      values.sort((a, b) => a - b);
-      const high = values[Math.floor(values.length * 0.995)];
-      if (y1 - y0 > 4 * (high - y0) && high > y0) y1 = y0 + (high - y0) * 1.15;
-    }
+  }
+
+  x_ends() {
+    if (this.view.zoom) return this.view.zoom;
+    const first = Math.min(...this.curves.map((curve) => curve.x[0]));
+    const last = Math.max(...this.curves.map((curve) => curve.x[curve.x.length - 1]));
+    return [first, last > first ? last : first + 1];
+  }
+
+  // What the first tenth of the run and a few far points must not press flat: the range of all other points. Nothing if
+  // that is not much less than the range of all.
+  fitted_range(x0, x1, y0, y1) {
+    const later = [];
+    this.each_point((x, y) => { if (x >= x0 + (x1 - x0) * 0.1) later.push(y); });
+    if (later.length < 3) return null;
+    later.sort((a, b) => a - b);
+    const last = later.length - 1, far = later.length > 50 ? 0.005 : 0;
+    const [low, high] = [later[Math.ceil(far * last)], later[Math.floor((1 - far) * last)]];
+    const room = Math.max(0.3 * (high - low), 0.02 * Math.abs(high), 1e-9);
+    const fit = {y0: Math.max(y0, low - room), y1: Math.min(y1, high + room)};
+    return y1 - y0 > 1.8 * (fit.y1 - (this.spec.from_zero ? Math.min(0, fit.y0) : fit.y0)) ? fit : null;
+  }
+
+  find_range() {
+    let [y0, y1] = [Infinity, -Infinity];
+    const use_log = this.uses_log(), [x0, x1] = this.x_ends();
+    this.each_point((x, y) => { y0 = Math.min(y0, y); y1 = Math.max(y1, y); });
+    if (y0 > y1) [y0, y1] = [1, 2];
+    const fit = this.view.is_fitted && !use_log ? this.fitted_range(x0, x1, y0, y1) : null;
+    if (fit) [y0, y1] = [fit.y0, fit.y1];
     if (this.spec.from_zero && !use_log) y0 = Math.min(0, y0);
-    if (x1 <= x0) x1 = x0 + 1;
     if (y1 <= y0) [y0, y1] = use_log ? [y0 * 0.8, y0 * 1.25] : [y0 - Math.abs(y0) * 0.1 - 1e-9, y1 + Math.abs(y1) * 0.1 + 1e-9];
     const pad = use_log ? Math.pow(y1 / y0, 0.05) : (y1 - y0) * 0.05;
     this.range = use_log ? {x0, x1, y0: y0 / pad, y1: y1 * pad}
@@ -152,6 +171,8 @@ class Chart {
     this.find_range();
     this.place(width, height);
     this.draw_grid(pen);
+    this.draw_outliers(pen);
+    this.show_keys();
     pen.save();
     pen.beginPath();
     pen.rect(this.box.left - 3, this.box.top - 3, this.box.right - this.box.left + 6, this.box.bottom - this.box.top + 6);
@@ -159,11 +180,12 @@ class Chart {
     const marked = this.view.marked;
     const order = [...this.curves].sort((a, b) => (a.run === marked) - (b.run === marked));
     for (const curve of order) {
-      if (curve.raw && (!this.is_crowded() || curve.run === marked)) this.draw_line(pen, curve, curve.raw, 0.36, 1);
+      if (curve.raw && (!this.is_crowded() || curve.run === marked)) this.draw_line(pen, curve, curve.raw, is_dark() ? 0.55 : 0.42, 1, []);
     }
     for (const curve of order) {
       const is_faded = marked && curve.run !== marked;
-      this.draw_line(pen, curve, curve.y, is_faded ? 0.15 : 1, curve.run === marked ? 2.6 : this.is_crowded() ? 1.3 : 1.8);
+      this.draw_line(pen, curve, curve.y, is_faded ? 0.15 : 1, curve.run === marked ? 2.6 : this.is_crowded() ? 1.5 : 1.9,
+                     this.style_of(curve).dash);
     }
     pen.restore();
   }
@@ -194,9 +216,48 @@ class Chart {
     }
   }
 
-  draw_line(pen, curve, ys, alpha, width) {
+  style_of(curve) {
+    return curve.style || this.view.style_of(curve.run);
+  }
+
+  // A triangle at the edge for points beyond it, and how many there are in the title.
+  draw_outliers(pen) {
+    const {y0, y1} = this.range, {top, bottom} = this.box;
+    let [above, below, highest, lowest] = [0, 0, -Infinity, Infinity];
+    const seen = new Set();
+    this.each_point((x, y, curve) => {
+      if (y >= y0 && y <= y1) return;
+      const is_above = y > y1;
+      if (is_above) { ++above; highest = Math.max(highest, y); } else { ++below; lowest = Math.min(lowest, y); }
+      const at = this.x_at(x), place = Math.round(at / 6) + (is_above ? "+" : "-");
+      if (seen.has(place)) return;
+      seen.add(place);
+      const edge = is_above ? top - 3 : bottom + 3, inward = is_above ? 6 : -6;
+      pen.fillStyle = this.style_of(curve).color;
+      pen.beginPath();
+      pen.moveTo(at, edge);
+      pen.lineTo(at - 4, edge + inward);
+      pen.lineTo(at + 4, edge + inward);
+      pen.fill();
+    });
+    const text = [above > 0 && "\u25b2 " + plural(above, "point") + " above, up to " + short_number(highest),
+                  below > 0 && "\u25bc " + plural(below, "point") + " below, down to " + short_number(lowest)];
+    this.outliers.textContent = text.filter(Boolean).join("; ");
+    this.outliers.hidden = above + below === 0;
+  }
+
+  // What the curves of a chart with several are.
+  show_keys() {
+    const labelled = this.curves.filter((curve) => curve.label);
+    const has_keys = this.view.runs.length === 1 && labelled.length > 1;
+    this.keys.replaceChildren(...(has_keys ? labelled : []).map((curve) =>
+      element("span", {}, swatch(this.style_of(curve)), element("span", {text: curve.label}))));
+  }
+
+  draw_line(pen, curve, ys, alpha, width, dash) {
     pen.globalAlpha = alpha;
-    pen.strokeStyle = pen.fillStyle = this.view.color_of(curve.run);
+    pen.strokeStyle = pen.fillStyle = this.style_of(curve).color;
+    pen.setLineDash(dash);
     pen.lineWidth = width;
     pen.lineJoin = "round";
     pen.beginPath();
@@ -208,6 +269,7 @@ class Chart {
       is_down = true;
     }
     pen.stroke();
+    pen.setLineDash([]);
     if (curve.dots || curve.x.length === 1) {
       for (let i = 0; i < curve.x.length && curve.x.length <= 60; ++i) {
         if (ys[i] === null) continue;
@@ -272,9 +334,9 @@ class Chart {
     }
     const found = this.values_at(pointed.x);
     for (const {curve, i} of found) {
-      pen.fillStyle = this.view.color_of(curve.run);
+      pen.fillStyle = this.style_of(curve).color;
       pen.beginPath();
-      pen.arc(this.x_at(curve.x[i]), this.y_at(curve.y[i]), 3.2, 0, 7);
+      pen.arc(this.x_at(curve.x[i]), Math.min(Math.max(this.y_at(curve.y[i]), this.box.top), this.box.bottom), 3.2, 0, 7);
       pen.fill();
     }
     if (pointed.chart === this) this.show_tip(pointed, at, found);
@@ -300,10 +362,8 @@ class Chart {
       if (found.length > most && row === most / 2) {
         this.tip.append(element("div", {class: "tip-more", text: "\u2026 " + (found.length - most) + " more"}));
       }
-      const dot = element("i");
-      dot.style.background = this.view.color_of(curve.run);
       const raw = curve.raw && curve.raw[i] !== null && curve.raw[i] !== curve.y[i] ? format(this.spec.kind, curve.raw[i]) : "";
-      this.tip.append(element("div", {class: "tip-row" + (curve.run === this.view.marked ? " marked" : "")}, dot,
+      this.tip.append(element("div", {class: "tip-row" + (curve.run === this.view.marked ? " marked" : "")}, swatch(this.style_of(curve)),
                               element("span", {text: curve.label || curve.run.name}),
                               element("small", {text: raw}), element("b", {text: format(this.spec.kind, curve.y[i])})));
     });

@@ -3,12 +3,15 @@
 
 const number_formats = {
   count: (v) => Math.round(v).toLocaleString("en-US"),
+  perplexity,
   loss: (v) => (v !== 0 && Math.abs(v) < 1e-4 ? v.toExponential(2) : v.toFixed(4)),
   rate: (v) => v.toFixed(2),
   gib: (v) => v.toFixed(2),
   money: (v) => "$" + v.toFixed(v > 0 && v < 0.1 ? 4 : 2),
   seconds: duration,
   short: short_number,
+  percent: (v) => trimmed(100 * v) + " %",
+  hundredths: (v) => trimmed(v) + " %",
 };
 
 function duration(seconds) {
@@ -34,13 +37,38 @@ function trimmed(v) {
 }
 
 function format(kind, v) {
-  return typeof v === "number" && Number.isFinite(v) ? number_formats[kind](v) : "\u2013";
+  return is_known(v) ? number_formats[kind](v) : "\u2013";
 }
 
 function setting_text(value) {
   if (value === undefined) return "\u2013";
   if (value === null) return "none";
   return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+// 5.123, 1,234, 1.2e+15: a perplexity spans many sizes.
+function perplexity(v) {
+  return v >= 1e9 ? v.toExponential(2) : v >= 1000 ? format("count", v) : trimmed(v);
+}
+
+function plural(count, one, many) {
+  return format("count", count) + " " + (count === 1 ? one : many || one + "s");
+}
+
+// "2026-11-24 10:25", in the reader's time zone.
+function date_text(seconds) {
+  const date = new Date(1000 * seconds), two = (n) => String(n).padStart(2, "0");
+  return date.getFullYear() + "-" + two(date.getMonth() + 1) + "-" + two(date.getDate()) + " " +
+    two(date.getHours()) + ":" + two(date.getMinutes());
+}
+
+function is_known(v) {
+  return typeof v === "number" && Number.isFinite(v);
+}
+
+function is_dark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function element(tag, options, ...children) {
@@ -55,14 +83,32 @@ function element(tag, options, ...children) {
   return node;
 }
 
-// A colour for each run. Up to ten are told apart by hue; more by hue and lightness.
-const few_colors = ["#3b76d6", "#e5730b", "#2f9e5f", "#d03b4b", "#8a63d2", "#12a3b4", "#c44a9c", "#8a8d13", "#9a6248", "#5f6b7a"];
+const svg_namespace = new DOMParser().parseFromString("<svg></svg>", "text/html").querySelector("svg").namespaceURI;
 
-function run_color(index, count) {
-  if (count <= few_colors.length) return few_colors[index];
-  const hue = (index * 137.508 + 250) % 360;
-  const light = [54, 66, 46][index % 3];
-  return "hsl(" + hue.toFixed(1) + " 62% " + light + "%)";
+function svg_element(tag, attributes, ...children) {
+  const node = document.createElementNS(svg_namespace, tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name === "text") node.textContent = value; else node.setAttribute(name, String(value));
+  }
+  for (const child of children) if (child) node.append(child);
+  return node;
+}
+
+// A short stroke of a curve, for legends.
+function swatch(style) {
+  return svg_element("svg", {class: "swatch", viewBox: "0 0 22 8", width: 22, height: 8, "aria-hidden": "true"},
+                     svg_element("line", {x1: 1, y1: 4, x2: 21, y2: 4, stroke: style.color, "stroke-width": 3,
+                                          "stroke-dasharray": style.dash.join(" ") || "none"}));
+}
+
+// Twelve colours that differ on white and on black; every six runs another dash pattern, for print and for eyes that
+// see fewer colours.
+const run_colors = ["#3b76d6", "#e5730b", "#2f9e5f", "#d03b4b", "#8a63d2", "#0f9fb0",
+                    "#c44a9c", "#8f8d10", "#a0674c", "#7486a0", "#d19a00", "#4fb0e8"];
+const run_dashes = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
+
+function run_style(index) {
+  return {color: run_colors[index % run_colors.length], dash: run_dashes[Math.floor(index / 6) % run_dashes.length]};
 }
 
 // Dark violet over teal to yellow, readable on white and on black.

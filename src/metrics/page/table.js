@@ -1,4 +1,4 @@
-// Tables: results that sort by click, profile differences, the ledger.
+// Tables: results that sort by click, long values, the ledger.
 
 function cell_value(run, column) {
   if (column.from === "figures") return run.figures[column.name];
@@ -30,15 +30,26 @@ function badge(status) {
   return element("span", {class: "badge " + (known.includes(status) ? status : "unfinished"), text: status});
 }
 
+// What a figure is called in a heading. The names that --sort takes stand in the tooltip.
+const figure_titles = {
+  step: "steps", last_train_loss: "train loss", best_train_loss: "lowest train loss", eval_loss: "eval loss",
+  best_eval_loss: "lowest eval loss", tokens_per_s: "tokens per second", peak_memory_gib: "GPU memory, peak (GiB)",
+  peak_host_memory_gib: "host memory, peak (GiB)", wall_s: "wall time", cost_usd: "cost",
+};
+
+function is_short_key(data, key) {
+  return Math.max(...data.runs.map((run) => setting_text(run.profile[key]).length)) <= 28;
+}
+
 function results_columns(data) {
-  const longest = (key) => Math.max(...data.runs.map((run) => setting_text(run.profile[key]).length));
-  const shown = data.differing.filter((key) => longest(key) <= 28);
+  const shown = data.differing.filter((key) => is_short_key(data, key));
   return [
     {name: "name", title: "run", from: "run"},
     ...shown.map((key) => ({name: key, title: key, from: "profile", is_number: data.runs.every((run) =>
       run.profile[key] === undefined || run.profile[key] === null || typeof run.profile[key] === "number")})),
     {name: "status", title: "status", from: "run"},
-    ...(data.columns || []).map(([name, kind]) => ({name, title: name, from: "figures", kind, is_number: true})),
+    ...(data.columns || []).map(([name, kind]) => (
+      {name, title: figure_titles[name] || name.replaceAll("_", " "), from: "figures", kind, is_number: true})),
   ];
 }
 
@@ -60,7 +71,7 @@ function results_table(data, view) {
   const rows = new Map();
 
   for (const run of data.runs) {
-    const toggle = element("button", {class: "dot", type: "button", title: "show or hide its curves",
+    const toggle = element("button", {class: "stroke", type: "button", title: "show or hide its curves",
                                       onclick: (event) => { event.stopPropagation(); view.toggle(run); }});
     const row = element("tr", {onpointerenter: () => view.mark(run), onpointerleave: () => view.mark(null)});
     for (const column of columns) {
@@ -95,7 +106,7 @@ function results_table(data, view) {
 
   for (const column of columns) {
     const th = element("th", {scope: "col", class: column.is_number ? "number" : "", "aria-sort": "none"},
-                       element("button", {type: "button", text: column.title, onclick: () => sort(column)}));
+                       element("button", {type: "button", text: column.title, title: "sort by " + column.name, onclick: () => sort(column)}));
     th.column = column;
     head.append(th);
   }
@@ -104,38 +115,24 @@ function results_table(data, view) {
       row.classList.toggle("off", !view.is_on(run));
       row.classList.toggle("marked", view.marked === run);
       toggle.setAttribute("aria-pressed", String(view.is_on(run)));
-      toggle.style.setProperty("--dot", view.color_of(run));
+      toggle.replaceChildren(swatch(view.style_of(run)));
     }
   });
   return element("div", {class: "scroll"}, element("table", {class: "results"}, element("thead", {}, head), body));
 }
 
-function differences_table(data, view) {
-  const head = element("tr", {}, element("th", {scope: "col", text: "key"}));
-  const heads = new Map();
-  for (const run of data.runs) {
-    const dot = element("i");
-    heads.set(run, dot);
-    head.append(element("th", {scope: "col", title: run.folder}, dot, element("span", {text: run.name})));
-  }
-  view.on_change(() => { for (const [run, dot] of heads) dot.style.background = view.color_of(run); });
-  const body = element("tbody", {});
-  for (const key of data.differing) {
-    const row = element("tr", {}, element("th", {scope: "row", text: key}));
-    const counts = new Map();
-    for (const run of data.runs) {
-      const text = setting_text(run.profile[key]);
-      counts.set(text, (counts.get(text) || 0) + 1);
-    }
-    const most = Math.max(...counts.values());
-    for (const run of data.runs) {
-      const text = setting_text(run.profile[key]);
-      const is_usual = most > 1 && counts.get(text) === most && [...counts.values()].filter((n) => n === most).length === 1;
-      row.append(element("td", {class: (text.length > 28 ? "long" : "") + (is_usual ? " usual" : ""), text}));
-    }
-    body.append(row);
-  }
-  return element("div", {class: "scroll"}, element("table", {class: "differences"}, element("thead", {}, head), body));
+// The values that are too long for a column, key by key.
+function long_differences(data, view) {
+  const keys = data.differing.filter((key) => !is_short_key(data, key));
+  return keys.map((key) => {
+    const rows = data.runs.map((run) => {
+      const mark = element("span");
+      view.on_change(() => mark.replaceChildren(swatch(view.style_of(run))));
+      return element("tr", {}, element("th", {scope: "row", title: run.folder}, mark, element("span", {text: run.name})),
+                     element("td", {class: "long", text: setting_text(run.profile[key])}));
+    });
+    return section(key, element("div", {class: "scroll"}, element("table", {class: "differences"}, element("tbody", {}, ...rows))));
+  });
 }
 
 function reasons_list(runs) {

@@ -2,8 +2,11 @@
 #include <png.h>
 
 #include <array>
+#include <cmath>
 
+#include "chart/axis.h"
 #include "lora_train/chart/bar_chart.h"
+#include "lora_train/chart/line_chart.h"
 
 namespace lora_train::chart {
 namespace {
@@ -50,6 +53,80 @@ TEST(Drawing, PaintsRectanglesWhereTheyAre) {
   EXPECT_EQ(picture.at(19, 10), kWhite);
   EXPECT_EQ(picture.at(60, 29), kWhite);
   EXPECT_EQ(picture.at(20, 30), kWhite);
+}
+
+TEST(Drawing, PaintsLinesWithSmoothEdges) {
+  const Drawing drawing{.width = 40, .height = 20, .polylines = {{{{5, 10}, {20, 10}, {35, 10}}, 4, Ink::kAccent, 1}}};
+  const Picture picture(to_png(drawing, 1));
+  EXPECT_EQ(picture.at(20, 9), (std::array{37, 99, 235}));  // also where two segments meet
+  EXPECT_EQ(picture.at(20, 10), (std::array{37, 99, 235}));
+  EXPECT_EQ(picture.at(20, 13), kWhite);
+  EXPECT_EQ(picture.at(1, 10), kWhite);
+  const Drawing slanted{.width = 40, .height = 20, .polylines = {{{{0, 0}, {40, 20}}, 2, Ink::kText, 1}}};
+  const Picture smooth(to_png(slanted, 1));
+  bool has_shades = false;
+  for (int x = 0; x < 40; ++x) has_shades = has_shades || (smooth.at(x, 10)[0] > 60 && smooth.at(x, 10)[0] < 220);
+  EXPECT_TRUE(has_shades);
+}
+
+TEST(Drawing, OnePointIsADot) {
+  const Drawing drawing{.width = 20, .height = 20, .polylines = {{{{10, 10}}, 8, Ink::kAccent, 1}}};
+  const Picture picture(to_png(drawing, 1));
+  EXPECT_EQ(picture.at(10, 10), (std::array{37, 99, 235}));
+  EXPECT_EQ(picture.at(10, 7), (std::array{37, 99, 235}));
+  EXPECT_EQ(picture.at(14, 14), kWhite);
+  EXPECT_NE(to_svg(drawing).find("<circle cx=\"10.0\" cy=\"10.0\" r=\"4.0\""), std::string::npos);
+}
+
+TEST(Axis, TicksAreRound) {
+  EXPECT_EQ(nice_ticks({0, 10}, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(nice_ticks({0.4, 2.1}, 4), (std::vector<double>{0.5, 1, 1.5, 2}));
+  EXPECT_FALSE(std::signbit(nice_ticks({-0.05, 1}, 4).front()));
+  EXPECT_TRUE(nice_ticks({1, 1}, 5).empty());
+  EXPECT_EQ(tick_text(12'500), "12.5k");
+  EXPECT_EQ(tick_text(3e-5), "3e-05");
+}
+
+TEST(Axis, ASteepStartAndAFarValueDoNotPressTheRestFlat) {
+  std::vector<Sample> samples;
+  for (int i = 0; i <= 100; ++i) samples.push_back({i / 100.0, i < 5 ? 11.0 - i : 1 + 0.001 * i});
+  Range range = fitted_range(samples, false);
+  EXPECT_LT(range.high, 2);
+  EXPECT_LT(range.low, 1.01);
+  samples[60].y = 500;
+  EXPECT_LT(fitted_range(samples, false).high, 2);
+  EXPECT_EQ(fitted_range(samples, true).low, 0);
+  for (Sample& sample : samples) sample.y = sample.x;  // nothing stands out: all is shown
+  range = fitted_range(samples, false);
+  EXPECT_LT(range.low, 0);
+  EXPECT_GT(range.high, 1);
+}
+
+TEST(LineCharts, SayHowManyPointsTheyLeaveOut) {
+  LineCharts charts{"run", "done", {{.title = "Loss"}}};
+  charts.panels[0].curves = {{.name = "train", .has_dots = true}, {.name = "</svg>"}};
+  for (int i = 0; i <= 100; ++i) charts.panels[0].curves[0].points.push_back({i + 0.0, i < 5 ? 9.0 : 1 + 0.001 * i});
+  const Drawing drawing = draw(charts);
+  const std::string svg = to_svg(drawing);
+  EXPECT_NE(svg.find("5 points outside"), std::string::npos);
+  EXPECT_EQ(svg.find("</svg>"), svg.size() - 7);  // names are escaped
+  for (const Polyline& line : drawing.polylines) {
+    for (const Point& point : line.points) {
+      EXPECT_GE(point.y, 0);
+      EXPECT_LE(point.y, drawing.height);
+      EXPECT_LE(point.x, drawing.width);
+    }
+  }
+}
+
+TEST(ReliabilityChart, HasADotAndABarForEachBinThatIsNotEmpty) {
+  const ReliabilityCurve curve{"step 3", {{0, 0, 0}, {5, 0.75, 0.5}, {9, 0.9, 1}}, Ink::kAccent};
+  const Drawing drawing = draw(ReliabilityChart{"tokens", {curve}});
+  int dots = 0, bars = 0;
+  for (const Polyline& line : drawing.polylines) dots += line.points.size() == 1 ? 1 : 0;
+  for (const Rectangle& box : drawing.rectangles) bars += box.ink == Ink::kAccent ? 1 : 0;
+  EXPECT_EQ(dots, 2);
+  EXPECT_EQ(bars, 2);
 }
 
 TEST(Drawing, WritesLabelsFromTheirLeftOrRightEnd) {

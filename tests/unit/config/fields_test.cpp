@@ -34,7 +34,7 @@ const std::vector<const char*> kContractKeys = {
     "early_stopping_patience", "max_failed_saves", "max_time", "on_bad_row", "max_drop_fraction",
     "stage_dir", "dataset_prepared_path", "dataloader_pin_memory", "dataloader_prefetch_factor", "add_tokens",
     "token_init", "gpu_price_per_hour", "target_gpu", "save_dtype", "base_model_name",
-    "run_name", "loraplus_lr_ratio", "check_ranks", "batch_unit"};
+    "run_name", "loraplus_lr_ratio", "check_ranks", "batch_unit", "eval_tasks", "confidence_tokens"};
 // clang-format on
 
 TEST(Fields, AreDeclaredOnceWithValuesAndHelp) {
@@ -260,7 +260,8 @@ TEST(Fields, OtherReportersAreRefusedWithTheLineThatDoesIt) {
   ProfileText files;
   EXPECT_NE(files.error("report_to: [tensorboard, wandb]\n").find("`wandb sync OUTPUT_DIR/tensorboard`"),
             std::string::npos);
-  EXPECT_NE(files.error("report_to: mlflow\n").find("got \"mlflow\", expected tensorboard or none."),
+  EXPECT_NE(files.error("report_to: mlflow\n").find("mlflow.log_metrics("), std::string::npos);
+  EXPECT_NE(files.error("report_to: comet_ml\n").find("got \"comet_ml\", expected tensorboard or none."),
             std::string::npos);
   EXPECT_TRUE(files.load("report_to: none\n").profile.run.report_to.empty());
   EXPECT_TRUE(files.load("report_to: []\n").profile.run.report_to.empty());
@@ -307,6 +308,7 @@ TEST(Fields, OnlyTheseMayDifferOnResume) {
                                          "eval_micro_batch_size",
                                          "eval_on_start",
                                          "eval_steps",
+                                         "eval_tasks",
                                          "gpu_price_per_hour",
                                          "gradient_checkpointing",
                                          "kernels",

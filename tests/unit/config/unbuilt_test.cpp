@@ -48,12 +48,11 @@ TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
 
 TEST(Unbuilt, PromisedKeysAreNeitherUnknownNorReadInSilence) {
   ProfileText files;
-  const std::string text = "seed: 1\nconfidence_tokens: {<a>: 0}\neval_tasks: []\nteacher: null\n";
-  const LoadedProfile loaded = files.load(text, {"eval_tasks[+].name=a", "teacher_system=x"});
+  const std::string text = "seed: 1\nstudent_system: be brief\nteacher: null\n";
+  const LoadedProfile loaded = files.load(text, {"teacher_system=x"});
   Mistakes mistakes;
   add_unbuilt_features(loaded, mistakes);
-  EXPECT_TRUE(mistakes.concern("confidence_tokens"));
-  EXPECT_TRUE(mistakes.concern("eval_tasks"));
+  EXPECT_TRUE(mistakes.concern("student_system"));
   EXPECT_TRUE(mistakes.concern("teacher_system"));
   EXPECT_FALSE(mistakes.concern("teacher"));
   try {
@@ -61,9 +60,9 @@ TEST(Unbuilt, PromisedKeysAreNeitherUnknownNorReadInSilence) {
     FAIL();
   } catch (const ConfigError& error) {
     const std::string text_of_all = error.what();
-    EXPECT_NE(text_of_all.find("profile.yaml:2: confidence_tokens: not built yet."), std::string::npos) << text_of_all;
+    EXPECT_NE(text_of_all.find("profile.yaml:2: student_system: not built yet."), std::string::npos) << text_of_all;
   }
-  EXPECT_TRUE(files.load(text, {"confidence_tokens=null", "eval_tasks=null"}).unbuilt_keys.empty());
+  EXPECT_TRUE(files.load(text, {"student_system=null"}).unbuilt_keys.empty());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ TEST(AnswerMatch, NormalizesSpaceAndCommasInNumbers) {
 }
 
 TEST(AnswerMatch, PicksTheAnswerOutOfBothTexts) {
-  const AnswerMatcher gsm8k("#### (-?[0-9.,]+)");
+  const AnswerMatcher gsm8k("#### (-?[0-9.,]+)", "--exact-match");
   EXPECT_EQ(gsm8k.pick("so\n#### 1,234."), gsm8k.pick("#### 1234"));
   EXPECT_EQ(gsm8k.pick("#### -7,"), "-7");
   EXPECT_EQ(gsm8k.pick("#### 0.5"), "0.5");
@@ -21,17 +21,17 @@ TEST(AnswerMatch, PicksTheAnswerOutOfBothTexts) {
 }
 
 TEST(AnswerMatch, TheFirstMatchCountsAndAPrefixMakesItTheLast) {
-  EXPECT_EQ(AnswerMatcher("#### ([0-9]+)").pick("#### 3, no:\n#### 4"), "3");
-  EXPECT_EQ(AnswerMatcher("(?s).*#### ([0-9]+)").pick("#### 3, no:\n#### 4"), "4");
+  EXPECT_EQ(AnswerMatcher("#### ([0-9]+)", "--exact-match").pick("#### 3, no:\n#### 4"), "3");
+  EXPECT_EQ(AnswerMatcher("(?s).*#### ([0-9]+)", "--exact-match").pick("#### 3, no:\n#### 4"), "4");
 }
 
 TEST(AnswerMatch, ComparesWholeTextsWithoutARegex) {
-  const AnswerMatcher whole("");
+  const AnswerMatcher whole("", "--exact-match");
   EXPECT_EQ(whole.pick("It is 4.\n"), "It is 4.");
   EXPECT_NE(whole.pick("It is 4"), whole.pick("It is 4."));
 }
 
-TEST(AnswerMatch, RefusesWhatIsNoRegex) { EXPECT_THROW(AnswerMatcher("(["), ConfigError); }
+TEST(AnswerMatch, RefusesWhatIsNoRegex) { EXPECT_THROW(AnswerMatcher("([", "--exact-match"), ConfigError); }
 
 }  // namespace
 }  // namespace lora_train::evaluate

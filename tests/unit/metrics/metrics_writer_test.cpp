@@ -52,7 +52,8 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(
       keys_of(lines[0]),
       "event step total_steps version profile_hash device world_size run_name num_rows num_documents time "
-      "elapsed_s phases_s cost_usd cpu_s energy_wh gpu_watched_s gpu_busy_s gpu_price_per_hour price_source spans ");
+      "elapsed_s phases_s cost_usd cpu_s energy_wh gpu_watched_s gpu_busy_s gpu_price_per_hour price_source spans "
+      "environment set_by base_files base_values ");
   EXPECT_EQ(
       keys_of(lines[1]),
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
@@ -68,7 +69,8 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(line.at("rank_compute_ms"), (std::vector<double>{1.5, 2}));
   EXPECT_EQ(line.at("rank_data_wait_ms"), (std::vector<double>{0, 3}));
   EXPECT_EQ(line.at("rank_memory_gib"), (std::vector<double>{7, 8}));
-  EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece spans ");
+  EXPECT_EQ(keys_of(lines[2]),
+            "event step name loss perplexity token_accuracy num_tokens eval_s ece num_documents bins spans ");
   EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time spans ");
   EXPECT_EQ(keys_of(lines[4]),
             "event step status exit_code reason time elapsed_s phases_s cost_usd cpu_s energy_wh gpu_watched_s "
@@ -95,6 +97,50 @@ TEST(MetricsWriter, WritesWhatIsKnownOfTheGpu) {
   EXPECT_EQ(lines[0].at("gpu_clock_mhz"), 1980);
   EXPECT_EQ(lines[0].at("gpu_throttle").dump(), R"(["power_cap","thermal"])");
   EXPECT_TRUE(keys_of(lines[1]).ends_with("host_memory_gib gpu_temperature_c ")) << "no key for what is not known";
+}
+
+TEST(MetricsWriter, WritesWhereTheRunCameFrom) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  StartRecord start;
+  start.provenance = {
+      {{"command", "lora-train train"}, {"driver", ""}}, {{"lora_r", "my.yaml:3"}}, {"h100.yaml"}, {{"lora_r", "16"}}};
+  start.document_lengths = length_histogram({1, 40, 41, 95});
+  writer.write(start);
+  const auto line = lines_of(folder / "metrics.jsonl")[0];
+  EXPECT_EQ(line.at("environment").dump(), R"({"command":"lora-train train"})");  // no key for what is not known
+  EXPECT_EQ(line.at("set_by").dump(), R"({"lora_r":"my.yaml:3"})");
+  EXPECT_EQ(line.at("base_files").dump(), R"(["h100.yaml"])");
+  EXPECT_EQ(line.at("base_values").dump(), R"({"lora_r":"16"})");
+  EXPECT_EQ(line.at("document_lengths").dump(),
+            R"({"bin_width":5,"counts":[1,0,0,0,0,0,0,1,1,0,0,0,0,0,0,0,0,0,1],"num_tokens":177,"longest":95})");
+}
+
+TEST(LengthHistogram, HasAtMostFortyBinsOfARoundWidth) {
+  EXPECT_EQ(length_histogram({40}).bin_width, 1);
+  EXPECT_EQ(length_histogram({41}).bin_width, 2);
+  EXPECT_EQ(length_histogram({32'768}).bin_width, 1000);
+  EXPECT_EQ(length_histogram({32'768}).counts.size(), 33U);
+  EXPECT_EQ(length_histogram({}).bin_width, 0);
+}
+
+TEST(MetricsWriter, ALineOfATaskHasItsKindAndItsFigures) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  const std::vector<Judged> answers = {{0.75, true}, {1, true}};
+  for (const TaskKind kind : {TaskKind::kConfidence, TaskKind::kChoices, TaskKind::kExactMatch})
+    writer.write(TaskRecord{4, "t", kind, task_figures(kind, answers), 0.5});
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  EXPECT_EQ(
+      keys_of(lines[0]),
+      "event step name kind accuracy ece ece_equal_mass brier auroc mean_confidence over_confidence num_rows eval_s "
+      "bins spans ");
+  EXPECT_EQ(keys_of(lines[1]), "event step name kind accuracy ece brier num_rows eval_s bins spans ");
+  EXPECT_EQ(keys_of(lines[2]), "event step name kind accuracy num_rows eval_s spans ");
+  EXPECT_EQ(lines[0].at("event"), "eval");
+  EXPECT_EQ(lines[0].at("kind"), "confidence");
+  EXPECT_TRUE(lines[0].at("auroc").is_null()) << "all answers are right";
+  EXPECT_EQ(lines[0].at("bins")[14].dump(), "[1,1.0,1]");
 }
 
 TEST(MetricsWriter, WritesWhatTheTimeWentInto) {

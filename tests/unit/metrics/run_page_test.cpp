@@ -63,10 +63,78 @@ TEST(RunPage, HasTheCurvesLedgerAndProfile) {
   const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
   EXPECT_EQ(run.at("curves").at("loss").dump(), "[2.5,2,1.5,1]");
   EXPECT_EQ(run.at("curves").at("step").dump(), "[1,2,3,4]");
-  EXPECT_EQ(run.at("curves").at("memory_gib").dump(), "[null,null,null,null]");
+  EXPECT_FALSE(run.at("curves").contains("memory_gib"));  // a run on a CPU
   EXPECT_EQ(run.at("eval").at("loss").dump(), "[1.25]");
   EXPECT_EQ(run.at("summary").at("ledger").at("kept"), 11);
   EXPECT_EQ(run.at("profile").at("lora_r"), 4);
+}
+
+TEST(RunPage, HasTasksCalibrationAnswersAndWhatTheDeviceDid) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1.25);
+  const auto task = [](int step, double accuracy) {
+    return R"({"event":"eval","kind":"confidence","name":"conf","auroc":null,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]],"step":)" +
+           std::to_string(step) + ",\"accuracy\":" + std::to_string(accuracy) + "}\n";
+  };
+  write_text(
+      folder / "a/metrics.jsonl",
+      R"({"event":"start","step":0,"time":1000,"environment":{"host":"here"},"set_by":{"lora_r":"my.yaml:3"}})"
+      "\n" +
+          task(0, 0.25) +
+          R"({"event":"train","step":1,"loss":2,"gpu_utilization":97.5,"host_memory_gib":3,"gpu_throttle":["power"]})"
+          "\n" +
+          task(1, 0.5) + task(2, 0.75) + eval_line(2, "val", 1.5));
+  write_text(
+      folder / "a/eval_answers.jsonl",
+      R"({"step":0,"name":"conf","source":"a:1","prompt":"p","expected":"e","answer":"x","is_right":true,"confidence":0.5})"
+      "\n[]\n{\n");
+  const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
+  EXPECT_EQ(run.at("evals").size(), 4U);
+  EXPECT_EQ(run.at("evals").at(2).at("accuracy"), 0.75);
+  EXPECT_FALSE(run.at("evals").at(2).contains("auroc"));
+  EXPECT_EQ(run.at("eval").at("loss").dump(), "[1.5]");  // tasks are no losses
+  EXPECT_EQ(run.at("reliability").dump(),
+            R"([{"name":"conf","kind":"confidence","before":{"step":0,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]]},)"
+            R"("after":{"step":2,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]]}}])");
+  ASSERT_EQ(run.at("answers").size(), 1U);
+  EXPECT_EQ(run.at("answers").at(0).at("is_right"), true);
+  EXPECT_EQ(run.at("curves").at("gpu_utilization").dump(), "[97.5]");
+  EXPECT_EQ(run.at("gpu_throttle").dump(), R"({"power":1})");
+  EXPECT_EQ(run.at("started_at"), 1000);
+  EXPECT_EQ(run.at("start").at("environment").at("host"), "here");
+  EXPECT_EQ(run.at("defaults").at("lora_r"), 16);
+}
+
+TEST(RunPage, CalibrationIsOfTheStepThatTheResultIsOf) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  std::string lines = start_line(0);
+  for (const int step : {0, 1, 2, 3}) {
+    lines += R"({"event":"eval","name":"v","bins":[[1,0.5,1]],"step":)" + std::to_string(step) + "}\n";
+  }
+  write_text(folder / "a/metrics.jsonl", lines);
+  write_text(folder / "a/summary.json", R"({"status":"done","step":3,"adapter_step":2})");
+  const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
+  EXPECT_EQ(run.at("reliability").at(0).at("before").at("step"), 0);
+  EXPECT_EQ(run.at("reliability").at(0).at("after").at("step"), 2);
+}
+
+TEST(RunPage, LongAnswersAreClippedBetweenCharacters) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  std::string text = "x";
+  for (int i = 0; i < 4000; ++i) text += "\xc3\xa9";
+  write_text(folder / "a/eval_answers.jsonl", Json{{"step", 0}, {"answer", text}, {"is_right", false}}.dump() + "\n");
+  const std::string shown =
+      data_of(report_page(read_run(folder / "a"))).at("runs").at(0).at("answers").at(0).at("answer");
+  EXPECT_EQ(shown.substr(5990), "\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9 ... [2,002 more bytes]");
+}
+
+TEST(RunPage, TheCurvesAreAPictureToo) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  write_report(folder / "a");
+  EXPECT_EQ(read_file(folder / "a/curves.png").substr(1, 3), "PNG");
 }
 
 TEST(RunPage, TheReportHasWhatTheTimeWentInto) {

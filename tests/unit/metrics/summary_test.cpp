@@ -24,8 +24,9 @@ std::string names_of(const Json& object) {
 TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
   EXPECT_EQ(
       names_of(Json::parse(to_json(RunSummary{}))),
-      "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step best_metric tokens "
-      "supervised_tokens tokens_per_s steps_per_s wall_s train_s phases_s startup_s peak_memory_gib "
+      "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step best_metric "
+      "eval_tasks tokens supervised_tokens tokens_per_s steps_per_s wall_s train_s eval_share phases_s startup_s "
+      "peak_memory_gib "
       "peak_host_memory_gib "
       "gpu num_gpus cuda_graphs "
       "cost_usd energy_wh mean_gpu_utilization cpu_s ledger adapter adapter_step run_name profile_hash version "
@@ -126,11 +127,11 @@ TEST(Summary, AStopBeforeTheFirstStepSaysWhereTheRunIs) {
 
 TEST(Summary, ShowsLedgerAndError) {
   RunSummary summary;
-  summary.ledger = {.total = 10, .kept = 7, .reasons = {{"overlength", 3, "train.jsonl:4"}}};
+  summary.ledger = {.total = 10, .kept = 7, .held_out = 2, .reasons = {{"overlength", 3, "train.jsonl:4"}}};
   summary.error = RunError{"numeric", "loss is not finite", "step 3"};
   const Json object = Json::parse(to_json(summary));
   EXPECT_EQ(object.at("ledger").dump(),
-            R"({"total":10,"kept":7,"reasons":{"overlength":{"count":3,"first":"train.jsonl:4"}}})");
+            R"({"total":10,"kept":7,"held_out":2,"reasons":{"overlength":{"count":3,"first":"train.jsonl:4"}}})");
   EXPECT_EQ(object.at("error").dump(), R"({"kind":"numeric","message":"loss is not finite","where":"step 3"})");
 }
 

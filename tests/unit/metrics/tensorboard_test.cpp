@@ -148,6 +148,40 @@ TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
   EXPECT_EQ(seen["eval/val/loss"], 0);
 }
 
+TEST(TensorBoard, StartsWithTheProfileAndEndsWithAnswers) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder / "tensorboard");
+  Profile profile;
+  profile.run.output_dir = "runs/a";
+  writer.start(profile, 1);
+  write_file_atomic(folder / "eval_answers.jsonl",
+                    R"({"step":2,"name":"sums","prompt":"1+1","answer":"2","is_right":true})"
+                    "\n");
+  writer.end(EndRecord{.step = 2, .status = "done"}, folder.path());
+  const std::string text = read_file(writer.path());
+  for (const char* part : {"_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info",
+                           "learning_rate", "answers/sums", "    1+1\n"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+  }
+  payloads_of(text);
+}
+
+TEST(TensorBoard, EachOfSeveralSetsHasTheTagsOfTrainer) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path(), /*has_several_sets=*/true);
+  EvalRecord record;
+  record.name = "val";
+  record.eval_s = 2;
+  record.num_documents = 10;
+  writer.add(record);
+  writer.flush();
+  const std::string text = read_file(writer.path());
+  for (const char* tag : {"eval/loss", "eval/runtime", "eval/samples_per_second", "eval/val_loss", "eval/val_runtime",
+                          "eval/val_samples_per_second"}) {
+    EXPECT_NE(text.find(std::string(tag) + "\x15"), std::string::npos) << tag;
+  }
+}
+
 TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
@@ -162,9 +196,9 @@ TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
   writer.add(second);
   writer.flush();
   const auto payloads = payloads_of(read_file(writer.path()));
-  ASSERT_EQ(payloads.size(), 13U);
+  ASSERT_EQ(payloads.size(), 16U);
   EXPECT_TRUE(has_tag(payloads[1], "eval/loss"));
-  EXPECT_TRUE(has_tag(payloads[7], "eval/hard/loss"));
+  EXPECT_TRUE(has_tag(payloads[9], "eval/hard/loss"));
 }
 
 TEST(TensorBoard, TwoWritersOfOneSecondHaveFilesOfTheirOwn) {

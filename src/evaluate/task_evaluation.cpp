@@ -1,0 +1,254 @@
+#include "lora_train/evaluate/task_evaluation.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "confidence.h"
+#include "evaluate_tasks.h"
+#include "inference.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "task_rows.h"
+
+namespace lora_train::evaluate {
+namespace {
+
+constexpr std::size_t kMaxPromptBytes = 2000;  // of a prompt that people read
+
+/// The last bytes of a text, from the beginning of a character on.
+std::string end_of(const std::string& text) {
+  if (text.size() <= kMaxPromptBytes) return text;
+  std::size_t begin = text.size() - kMaxPromptBytes;
+  while (begin < text.size() && is_continuation(text[begin])) ++begin;
+  return "..." + text.substr(begin);
+}
+
+/// What is known of each row of a task. Rows of other ranks are zero until the ranks are added up.
+class RowResults {
+ public:
+  explicit RowResults(std::size_t num_rows)
+      : values_(at::zeros({static_cast<std::int64_t>(num_rows), 4}, at::kDouble)) {}
+
+  struct Row {
+    bool is_right = false;
+    double confidence = 0, brier = 0;
+    bool is_cut = false;
+  };
+  void set(std::size_t index, const Row& row) {
+    auto* to = values_.mutable_data_ptr<double>() + 4 * index;
+    to[0] = row.is_right ? 1 : 0;
+    to[1] = row.confidence;
+    to[2] = row.brier;
+    to[3] = row.is_cut ? 1 : 0;
+  }
+  void add_ranks(distributed::Communicator& ranks) {
+    if (ranks.world_size() > 1) ranks.all_reduce(std::array{values_});  // exact: one rank has each row
+  }
+  std::vector<Row> rows() const {
+    std::vector<Row> rows;
+    const auto* from = values_.const_data_ptr<double>();
+    for (std::int64_t i = 0; i < values_.size(0); ++i, from += 4)
+      rows.push_back({from[0] > 0, from[1], from[2], from[3] > 0});
+    return rows;
+  }
+
+ private:
+  at::Tensor values_;  ///< [rows, 4] fp64
+};
+
+/// One task on one rank.
+class TaskRun {
+ public:
+  TaskRun(const TaskRows& task, generate::Generator& generator, distributed::Communicator& ranks,
+          const TaskEvaluation::Options& options)
+      : task_(task), generator_(generator), ranks_(ranks), options_(options), results_(task.size()) {
+    for (auto i = static_cast<std::size_t>(ranks.rank()); i < task.size();
+         i += static_cast<std::size_t>(ranks.world_size()))
+      own_.push_back(i);
+  }
+
+  TaskResult run() {
+    switch (task_.spec.kind) {
+      case TaskKind::kChoices: choose_own(); break;
+      case TaskKind::kExactMatch: ask_own(); break;
+      case TaskKind::kConfidence: read_own(); break;
+    }
+    results_.add_ranks(ranks_);
+    TaskResult result{task_.spec.name, task_.spec.kind, figures(), 0, {}};
+    for (const auto& row : results_.rows()) result.num_cut += row.is_cut ? 1 : 0;
+    result.answers = gather_answers();
+    return result;
+  }
+
+ private:
+  void choose_own() {
+    std::vector<data::ChoiceRow> rows;
+    for (const std::size_t i : own_) rows.push_back(task_.choices[i]);
+    const auto outcomes = choose(rows, generator_, options_.quiet);
+    for (std::size_t n = 0; n < own_.size(); ++n) {
+      const ChoiceOutcome& outcome = outcomes[n];
+      results_.set(own_[n], {outcome.is_right, outcome.confidence, outcome.brier, false});
+      if (!shows(own_[n])) continue;
+      const data::ChoiceRow& row = rows[n];
+      const auto text_of = [&](std::size_t choice) {
+        const auto& [ids, num_prompt, num_chars] = row.choices[choice];
+        return task_.format->tokenizer.decode(std::span(ids).subspan(num_prompt));
+      };
+      const auto& [ids, num_prompt, num_chars] = row.choices.front();
+      keep({row.source, prompt_text(std::span(ids).first(num_prompt)), text_of(row.answer), text_of(outcome.taken),
+            outcome.is_right, outcome.confidence});
+    }
+  }
+
+  void ask_own() {
+    std::vector<Question> questions;
+    for (const std::size_t i : own_) questions.push_back(*task_.questions[i]);
+    const auto answers = ask(questions, *task_.format, generator_, options_.quiet);
+    for (std::size_t n = 0; n < own_.size(); ++n) {
+      results_.set(own_[n], {answers[n].is_right, 0, 0, answers[n].is_cut});
+      if (!shows(own_[n])) continue;
+      keep({questions[n].prompt.name, prompt_text(questions[n].prompt.ids), questions[n].expected, answers[n].text,
+            answers[n].is_right, std::nullopt});
+    }
+  }
+
+  /// Each row up to its confidence token.
+  std::vector<ConfidenceReading> readings() {
+    std::vector<generate::Prompt> prompts;
+    for (const std::size_t i : own_) {
+      const data::AnswerRow& row = task_.answers[i];
+      prompts.push_back({{row.ids.begin(), row.ids.begin() + static_cast<std::ptrdiff_t>(task_.places[i])},
+                         static_cast<std::int64_t>(i),
+                         1,
+                         row.source});
+    }
+    std::vector<ConfidenceReading> found(own_.size());
+    generate::GenerateCallbacks callbacks;
+    callbacks.on_logits = [&](std::size_t n, std::int64_t, std::span<const float> logits) {
+      found[n] = read_confidence(logits, task_.format->confidence);
+    };
+    generator_.run(prompts, {}, callbacks);
+    return found;
+  }
+
+  void read_own() {
+    const std::vector<ConfidenceReading> found = readings();
+    std::vector<Question> questions;  // of the rows that do not say whether they are right
+    for (const std::size_t i : own_) {
+      if (task_.questions[i]) questions.push_back(*task_.questions[i]);
+    }
+    const auto answers = ask(questions, *task_.format, generator_, options_.quiet);
+    auto next = answers.begin();
+    for (std::size_t n = 0; n < own_.size(); ++n) {
+      const data::AnswerRow& row = task_.answers[own_[n]];
+      const auto& question = task_.questions[own_[n]];
+      const GreedyAnswer answer = question ? *next++ : GreedyAnswer{own_text(row), row.correct.value_or(false), false};
+      results_.set(own_[n], {answer.is_right, found[n].expected, 0, answer.is_cut});
+      if (!shows(own_[n])) continue;
+      keep({row.source, prompt_text(std::span(row.ids).first(row.answer_begin)),
+            question ? std::optional(question->expected) : std::nullopt, answer.text, answer.is_right,
+            found[n].expected});
+      kept_.back().reading = found[n];
+    }
+  }
+
+  std::string own_text(const data::AnswerRow& row) const {
+    return task_.format->text_of(std::span(row.ids).subspan(row.answer_begin, row.answer_end - row.answer_begin));
+  }
+  std::string prompt_text(std::span<const std::int32_t> ids) const {
+    return end_of(task_.format->tokenizer.decode(ids));
+  }
+
+  bool shows(std::size_t row) const { return row < options_.num_answers; }
+  struct Shown {
+    std::string source, prompt;
+    std::optional<std::string> expected;
+    std::string answer;
+    bool is_right = false;
+    std::optional<double> confidence;
+  };
+  void keep(const Shown& shown) {
+    kept_.push_back({{0, task_.spec.name, shown.source, shown.prompt, shown.expected, shown.answer, shown.is_right,
+                      shown.confidence}});
+  }
+
+  metrics::TaskFigures figures() const {
+    std::vector<metrics::Judged> judged;
+    double brier = 0;
+    for (const auto& row : results_.rows()) {
+      judged.push_back({row.confidence, row.is_right});
+      brier += row.brier;
+    }
+    metrics::TaskFigures figures = metrics::task_figures(task_.spec.kind, judged);
+    if (task_.spec.kind == TaskKind::kChoices) figures.brier = brier / static_cast<double>(judged.size());
+    return figures;
+  }
+
+  /// Those of all ranks, in the order of the rows.
+  std::vector<TaskAnswer> gather_answers() {
+    if (ranks_.world_size() == 1 || options_.num_answers == 0) return std::move(kept_);
+    std::string own;
+    for (const TaskAnswer& answer : kept_) own += metrics::to_json(answer.answer) + "\n";
+    std::vector<TaskAnswer> all;
+    std::vector<std::string> texts = ranks_.all_gather(own);
+    for (std::size_t i = 0; i < std::min(options_.num_answers, task_.size()); ++i) {
+      std::string& rest = texts[i % texts.size()];
+      const std::size_t end = rest.find('\n');
+      if (auto answer = metrics::parse_answer(rest.substr(0, end))) all.push_back({std::move(*answer)});
+      rest.erase(0, end == std::string::npos ? end : end + 1);
+    }
+    return all;
+  }
+
+  const TaskRows& task_;
+  generate::Generator& generator_;
+  distributed::Communicator& ranks_;
+  const TaskEvaluation::Options& options_;
+  RowResults results_;
+  std::vector<std::size_t> own_;
+  std::vector<TaskAnswer> kept_;
+};
+
+}  // namespace
+
+TaskEvaluation::TaskEvaluation(const Profile& profile, const runtime::ModelFiles& files) {
+  for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i) tasks_.push_back(read_task_rows(profile, i, files));
+}
+TaskEvaluation::~TaskEvaluation() = default;
+TaskEvaluation::TaskEvaluation(TaskEvaluation&&) noexcept = default;
+TaskEvaluation& TaskEvaluation::operator=(TaskEvaluation&&) noexcept = default;
+
+std::int64_t TaskEvaluation::longest() const {
+  std::int64_t longest = 0;
+  for (const TaskRows& task : tasks_) longest = std::max(longest, task.longest);
+  return longest;
+}
+
+std::string TaskEvaluation::fingerprint() const {
+  std::string parts;
+  for (const TaskRows& task : tasks_) parts += task.fingerprint + "|";
+  return hash128_hex(parts);
+}
+
+std::int64_t TaskEvaluation::least_bytes(const Profile& profile, const runtime::ModelFiles& files) const {
+  if (tasks_.empty()) return 0;
+  return generator_bytes(profile, files.config, longest());
+}
+
+void TaskEvaluation::evaluate(const TaskModel& model, std::span<const std::size_t> which, const Options& options,
+                              const std::function<void(TaskResult&&)>& on_result) const {
+  if (which.empty()) return;
+  {
+    const auto generator = make_generator(model.device, model.model, model.run);
+    for (const std::size_t i : which) on_result(TaskRun(tasks_[i], *generator, *model.device.ranks, options).run());
+  }
+  runtime::release_unused_memory(model.device);
+}
+
+}  // namespace lora_train::evaluate

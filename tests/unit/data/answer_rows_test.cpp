@@ -1,0 +1,120 @@
+#include "lora_train/data/answer_rows.h"
+
+#include <gtest/gtest.h>
+
+#include "byte_tokenizer.h"
+#include "lora_train/data/confidence_tokens.h"
+#include "support/temporary_folder.h"
+#include "support/test_data.h"
+
+namespace lora_train::data {
+namespace {
+
+class AnswerRows : public testing::Test {
+ protected:
+  std::vector<AnswerRow> read(const std::string& rows, std::optional<std::int64_t> max_rows = {}) {
+    testing_support::write_text(file_, rows);
+    DatasetSpec spec;
+    spec.path = file_.string();
+    spec.field_map = field_map_;
+    DataContext context;
+    context.tokenizer = &tokenizer_;
+    context.chat_template = &template_;
+    return read_answer_rows(spec, max_rows, context);
+  }
+  std::string refusal(const std::string& row) {
+    try {
+      read(R"({"prompt": "a", "completion": "b"})"
+           "\n" +
+           row + "\n");
+    } catch (const DataError& error) {
+      EXPECT_TRUE(error.where().starts_with(file_.string() + ":2")) << error.where();
+      return error.message();
+    }
+    return "no error";
+  }
+  /// "prompt|answer"
+  std::string show(const AnswerRow& row) const {
+    const std::span<const std::int32_t> ids = row.ids;
+    return tokenizer_.decode(ids.first(row.answer_begin), false) + "|" +
+           tokenizer_.decode(ids.subspan(row.answer_begin, row.answer_end - row.answer_begin), false);
+  }
+
+  testing_support::TemporaryFolder folder_;
+  std::filesystem::path file_ = folder_ / "rows.jsonl";
+  ByteTokenizer tokenizer_;
+  PlainTemplate template_;
+  std::map<std::string, std::string> field_map_;
+};
+
+TEST_F(AnswerRows, HaveTheLastAnswerOfAnyLayout) {
+  const auto chats =
+      read(R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}, )"
+           R"({"role": "user", "content": "2?"}, {"role": "assistant", "content": "y"}], "correct": true})");
+  EXPECT_EQ(show(chats.at(0)), "user:1?.assistant:x.user:2?.assistant:|y.");
+  EXPECT_EQ(chats[0].correct, true);
+  EXPECT_EQ(chats[0].source, file_.string() + ":1");
+  const auto texts = read(
+      "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n{\"prompt\": \"a\", \"completion\": \"b\", \"correct\": "
+      "false}\n");
+  EXPECT_EQ(show(texts.at(0)), "1+1=|2</s>");
+  EXPECT_FALSE(texts[0].correct);
+  EXPECT_EQ(texts.at(1).correct, false);
+}
+
+TEST_F(AnswerRows, TakesTheFirstRowsAndTheNamesOfTheFile) {
+  field_map_ = {{"prompt", "q"}, {"completion", "a"}, {"correct", "ok"}};
+  const auto rows = read("{\"q\": \"1\", \"a\": \"2\", \"ok\": true}\n{\"q\": \"3\", \"a\": \"4\"}\nno row\n", 2);
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(rows[0].correct, true);
+}
+
+TEST_F(AnswerRows, WhatIsWrongNamesTheRow) {
+  EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b", "correct": "yes"})")
+                .find("correct is string, expected true or false"),
+            std::string::npos);
+  EXPECT_NE(refusal("no row").find("JSON"), std::string::npos) << refusal("no row");
+  EXPECT_NE(refusal(R"({"prompt": "", "completion": "b"})").find("no prompt"), std::string::npos);
+  EXPECT_THROW(read(""), DataError);
+}
+
+/// <0> and <1> are one token each.
+class ConfidenceTokenizer : public ByteTokenizer {
+ public:
+  tokenizer::Encoding encode(std::string_view text, bool with_offsets) const override {
+    if (text == "<0>") return {{300}, {}};
+    if (text == "<1>") return {{301}, {}};
+    return ByteTokenizer::encode(text, with_offsets);
+  }
+};
+
+TEST(ConfidenceTokensOfAProfile, AreOneTokenEachAndStandOnceInAnAnswer) {
+  const ConfidenceTokenizer tokenizer;
+  TaskSection section;
+  section.confidence_tokens = {{"<1>", 1}, {"<0>", 0}};
+  const ConfidenceTokens tokens = confidence_tokens(section, tokenizer);
+  EXPECT_EQ(tokens.ids, (std::vector<std::int32_t>{301, 300}));
+  const std::vector<std::int32_t> ids = {300, 7, 8, 301, 9};
+  EXPECT_EQ(find_confidence(ids, 1, 5, tokens, "f:1"), 3U);
+  EXPECT_EQ(tokens.without(ids), (std::vector<std::int32_t>{7, 8, 9}));
+  const auto refusal = [&](std::size_t begin, std::size_t end) -> std::string {
+    try {
+      find_confidence(ids, begin, end, tokens, "f:1");
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal(0, 5), "f:1: has more than one confidence token in its last answer; expected one of <1>, <0>");
+  EXPECT_EQ(refusal(1, 3), "f:1: has no confidence token in its last answer; expected one of <1>, <0>");
+  section.confidence_tokens.emplace_back("sure", 0.5);
+  try {
+    confidence_tokens(section, tokenizer);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("\"sure\" is 4 tokens of the tokenizer, expected one"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace lora_train::data
