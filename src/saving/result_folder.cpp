@@ -1,6 +1,7 @@
 #include "lora_train/saving/result_folder.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
@@ -28,8 +29,12 @@ void copy_if_there(const fs::path& source, Files& files) {
 
 /// Adds the tokenizer, the chat template used in training, and generation_config.json, which names the end tokens.
 void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
+  static const std::map<std::string, std::string> kNone;
+  const auto& changed = model.tokenizer ? model.tokenizer->changed_files() : kNone;
+  for (const auto& [name, text] : changed) files.push_back({name, text});
   for (const char* name : storage::kTokenizerFiles) {
-    if (name != kTemplateFile || !model.chat_template) copy_if_there(model.resolved.folder / name, files);
+    const bool is_template_of_run = name == kTemplateFile && model.chat_template;
+    if (!is_template_of_run && !changed.contains(name)) copy_if_there(model.tokenizer_folder / name, files);
   }
   copy_if_there(model.resolved.folder / "generation_config.json", files);
   if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
@@ -47,6 +52,8 @@ std::string model_card(const RunSection& section, const runtime::ModelFiles& mod
   const lora::LoraOptions& options = adapters.config.options;
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,
                        !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
+  use.has_token_rows = !adapters.token_rows.empty();
+  if (model.config.added_rows > 0) use.vocab_size = model.config.vocab_size;
   for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
   card += "\n";
   card += lora::usage_section(use);

@@ -42,6 +42,7 @@ struct RunFacts {
   model::BaseStorage base{};                               ///< linears that the run keeps quantised
   std::optional<model::GradientColumns>
       gate_up{};  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
+  model::TokenRows token_rows{};  ///< trained beside the adapters
 };
 
 /// The same facts of another profile, which must outlive them.

@@ -12,6 +12,7 @@
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
+#include "run_tokenizer.h"
 
 namespace lora_train::app {
 namespace {
@@ -49,7 +50,8 @@ class InputChecker {
       attempt(is_own ? model : Named("chat_template", chat_template),
               [&] { tokenizer::load_chat_template(chat_template, folder); });
     }
-    if (what_.reads_all && !folder.empty()) attempt(model, [&] { tokenizer::load_tokenizer_if_present(folder); });
+    const bool has_new_tokens = !profile_.model.add_tokens.empty() && !mistakes_.concern("add_tokens");
+    if ((what_.reads_all || has_new_tokens) && !folder.empty()) attempt(model, [&] { open_tokenizer(profile_.model, folder, adapter); });
     if (config) {
       check_against(*config, folder);
     } else if (!adapter.empty() && profile_.adapter.kind != AdapterKind::kNone) {
