@@ -128,8 +128,9 @@ void check_new_tokens(const Check& check) {
                                       "\" has none. Write {token: \"" + token.token + "\", init_text: ...}.");
     }
     if (model.token_init != TokenInit::kDescription && !token.init_text.empty()) {
-      check.mistake("add_tokens", "init_text of \"" + token.token +
-                                      "\" has an effect only with token_init: description. Set it, or remove init_text.");
+      check.mistake("add_tokens",
+                    "init_text of \"" + token.token +
+                        "\" has an effect only with token_init: description. Set it, or remove init_text.");
     }
   }
 }

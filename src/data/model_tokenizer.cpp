@@ -36,7 +36,8 @@ std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const ModelSection& section
   }
   if (!options.new_tokens.empty()) tokenizer = tokenizer::load_tokenizer_if_present(folder, options);
   if (!tokenizer && !section.add_tokens.empty()) {
-    throw ConfigError("add_tokens", folder.string() + " has no tokenizer to add tokens to; copy the tokenizer files there");
+    throw ConfigError("add_tokens",
+                      folder.string() + " has no tokenizer to add tokens to; copy the tokenizer files there");
   }
   return tokenizer;
 }

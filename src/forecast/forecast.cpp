@@ -142,8 +142,7 @@ class Case {
     RankLoad evaluation = load;
     evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;
     evaluation.supervised = evaluation.tokens;
-    const model::ModelShape shape =
-        model::model_shape(facts.config, facts.adapters, spec.columns, facts.token_rows);
+    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns, facts.token_rows);
     const std::int64_t num_parameters =
         model::make_trainables(facts.config, shape, runtime::trained_weights(profile_), at::kMeta).size();
     const double step_s = least_step_s(facts, spec, rates, load);
@@ -184,7 +183,7 @@ class Case {
   const model::BaseStorage& base_;
   const DataLoad& load_;
   const Calibrations& calibrations_;
-  std::vector<model::AdapterSpec> adapters_;
+  runtime::AdapterSetup adapters_;
 };
 
 /// Compares past runs on GPUs of the request with what would have been planned for them.

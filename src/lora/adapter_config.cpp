@@ -167,7 +167,8 @@ model::TokenRows read_token_rows(const AdapterConfigReader& reader) {
   for (const auto& [module, ids] : value.items()) {
     const std::string where = std::string(kRowsKey) + "." + module;
     const bool is_embedding = module == "embed_tokens" || module == "model.embed_tokens";
-    if (!is_embedding && module != "lm_head") reader.fail(where, "is not embed_tokens or lm_head, whose rows can be trained");
+    if (!is_embedding && module != "lm_head")
+      reader.fail(where, "is not embed_tokens or lm_head, whose rows can be trained");
     (is_embedding ? rows.embedding : rows.head) = read_ids(reader, where, ids);
   }
   return rows;
@@ -221,9 +222,10 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const AdapterConfigReader reader(path.string(), object);
   const auto type = reader.get<std::string>("peft_type", "");
   if (type != "LORA") reader.fail("peft_type", "is \"" + type + "\"; only LORA adapters are supported");
-  for (const char* key : {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias", "target_parameters",
-                          "exclude_modules", "alora_invocation_tokens", "arrow_config",
-                          "kasa_config", "velora_config", "monteclora_config"}) {
+  for (const char* key :
+       {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out",
+        "megatron_config", "lora_bias", "target_parameters", "exclude_modules", "alora_invocation_tokens",
+        "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
     reader.refuse_unless_off(key);
   }
   const AdapterKind kind = read_kind(reader);
@@ -267,7 +269,8 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
   if (num_ids > config.vocab_size + kMostRowsAbove) {
     throw FormatError((folder / kConfigFile).string() + ": " + kRowsKey,
                       "names id " + std::to_string(num_ids - 1) + ", far above the " +
-                          std::to_string(config.vocab_size) + " rows of the model; the adapter belongs to another model");
+                          std::to_string(config.vocab_size) +
+                          " rows of the model; the adapter belongs to another model");
   }
   const storage::SafetensorsFile file = open_adapter_file(folder);
   if (const auto* saved = file.find(kSavedEmbedding)) {  // the size to which the model was resized

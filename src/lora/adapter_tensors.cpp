@@ -86,7 +86,8 @@ storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folde
     }
   }
   if (file.find(kSavedEmbedding) != nullptr) {
-    log_info(file.path().string() + ": holds the whole embedding too, as PEFT saves it after a resize; of it, only the " +
+    log_info(file.path().string() +
+             ": holds the whole embedding too, as PEFT saves it after a resize; of it, only the " +
              "trained rows are used");
   }
   return file;

@@ -16,9 +16,9 @@ std::vector<float> mean_of_rows(const WeightToMerge& weight) {
   std::vector<double> sums(static_cast<std::size_t>(columns), 0);
   for (std::int64_t begin = 0; begin < weight.num_rows; begin += kPiece) {
     const std::int64_t count = std::min(kPiece, weight.num_rows - begin);
-    const auto values = read_floats(weight.bytes.substr(bytes_of(begin * columns, weight.dtype),
-                                                        bytes_of(count * columns, weight.dtype)),
-                                    weight.dtype);
+    const auto values = read_floats(
+        weight.bytes.substr(bytes_of(begin * columns, weight.dtype), bytes_of(count * columns, weight.dtype)),
+        weight.dtype);
     for (std::size_t i = 0; i < values.size(); ++i) sums[i % sums.size()] += static_cast<double>(values[i]);
   }
   std::vector<float> mean;

@@ -36,8 +36,10 @@ std::string vllm_command(const AdapterUse& use) {
 }
 
 std::string llama_cpp_command(const AdapterUse& use) {
-  if (use.has_token_rows) return "not possible: llama.cpp does not support trained token rows; convert the merged model.";
-  return "```sh\npython convert_lora_to_gguf.py --base " + shell_word(use.base) + " " + shell_word(use.adapter) + "\n```";
+  if (use.has_token_rows)
+    return "not possible: llama.cpp does not support trained token rows; convert the merged model.";
+  return "```sh\npython convert_lora_to_gguf.py --base " + shell_word(use.base) + " " + shell_word(use.adapter) +
+         "\n```";
 }
 
 std::string peft_lines(const AdapterUse& use) {

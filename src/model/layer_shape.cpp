@@ -63,8 +63,8 @@ void widen_buffers(BlockShape& block) {
 
 }  // namespace
 
-ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters,
-                       const ColumnLayout& columns, const TokenRows& rows) {
+ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters, const ColumnLayout& columns,
+                       const TokenRows& rows) {
   ModelShape shape;
   shape.rows = rows;
   shape.hidden_size = config.hidden_size;

@@ -20,12 +20,12 @@ void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter, Pro
                             head.norm_weight_offset);
   linear_product(product, rows.normed, weights.head, {.alpha = head.logit_scale}, rows.logits);
   if (!use_adapter || !weights.head_rows.indices.defined()) return;
-  kernels::run_or_capture([product, scale = head.logit_scale, trained = weights.head_rows, normed = rows.normed,
-                           logits = rows.logits] {
-    at::Tensor part = at::empty({logits.size(0), trained.indices.size(0)}, logits.options());
-    linear_product(product, normed, trained.values.to(normed.scalar_type()), {.alpha = scale}, part);
-    logits.index_copy_(1, trained.indices, part);
-  });
+  kernels::run_or_capture(
+      [product, scale = head.logit_scale, trained = weights.head_rows, normed = rows.normed, logits = rows.logits] {
+        at::Tensor part = at::empty({logits.size(0), trained.indices.size(0)}, logits.options());
+        linear_product(product, normed, trained.values.to(normed.scalar_type()), {.alpha = scale}, part);
+        logits.index_copy_(1, trained.indices, part);
+      });
 }
 
 at::Tensor lm_head_logits(const LmHead& head, const at::Tensor& hidden, bool use_adapter, Product product) {
@@ -42,10 +42,11 @@ void lm_head_backward(const LmHead& head, LmHeadRows& rows, at::Tensor& d_normed
   const kernels::TrainableRows& trained = weights.head_rows;
   const auto d_trained = std::make_shared<at::Tensor>();  // from the first part of the work to the second
   if (trained.indices.defined()) {
-    kernels::run_or_capture([d_trained, trained, dlogits, normed = rows.normed, scale = head.logit_scale]() mutable {
-      *d_trained = dlogits.index_select(1, trained.indices);
-      kernels::gemm(d_trained->t(), normed, trained.grads, {.accumulate = true, .alpha = scale});
-      dlogits.index_fill_(1, trained.indices, 0);
+    kernels::run_or_capture([d_trained, indices = trained.indices, grads = trained.grads, dlogits, normed = rows.normed,
+                             scale = head.logit_scale]() mutable {
+      *d_trained = dlogits.index_select(1, indices);
+      kernels::gemm(d_trained->t(), normed, grads, {.accumulate = true, .alpha = scale});
+      dlogits.index_fill_(1, indices, 0);
     });
   }
   if (weights.grad_head.defined()) {

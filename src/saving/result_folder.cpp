@@ -1,5 +1,7 @@
 #include "lora_train/saving/result_folder.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -7,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/version.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/run_folder/output_folder.h"
@@ -78,6 +81,30 @@ Files adapter(const RunSection& section, const runtime::ModelFiles& model, const
   return files;
 }
 
+/// Reads new tokens and their rows again from the folder: nothing else would notice a row under the wrong id before the adapter is used.
+void check_new_tokens(const fs::path& folder, const RunSection& section, const runtime::ModelFiles& model,
+                      const runtime::AdapterSetup& adapters, const model::Trainables& parameters) {
+  if (model.new_rows.empty()) return;
+  const auto fail = [&](const std::string& what) {
+    throw FormatError(folder.string(), "was read again after writing, and " + what + " is not what was written");
+  };
+  const auto tokenizer = tokenizer::Tokenizer::load(folder);
+  for (const data::NewRow& row : model.new_rows) {
+    const std::string token = model.tokenizer->id_to_token(row.id);
+    if (tokenizer->token_to_id(token) != row.id) fail("the id of " + token);
+  }
+  if (lora::read_adapter_config(folder).token_rows != adapters.token_rows) fail("trainable_token_indices");
+  const auto type = section.save_dtype == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+  const storage::SafetensorsFile file(folder / "adapter_model.safetensors");
+  for (const auto& tensor : model::token_row_tensors(adapters.token_rows, model.config.hidden_size)) {
+    const storage::TensorEntry* entry = file.find(tensor.name);
+    const at::Tensor written = parameters.value(tensor.name).to(type), read = at::empty_like(written);
+    if (entry == nullptr || at::IntArrayRef(entry->shape) != written.sizes()) fail(tensor.name);
+    model::copy_elements(*entry, file.bytes(*entry), tensor.name, read);
+    if (!at::equal(read, written)) fail(tensor.name);
+  }
+}
+
 }  // namespace
 
 fs::path write_result(const RunSection& section, const runtime::ModelFiles& model,
@@ -89,6 +116,7 @@ fs::path write_result(const RunSection& section, const runtime::ModelFiles& mode
                                            : adapter(section, model, adapters, parameters, state);
   add_tokenizer(model, files);
   storage::write_folder(target, files, run_folder::own_entries);
+  check_new_tokens(target, section, model, adapters, parameters);
   return target;
 }
 

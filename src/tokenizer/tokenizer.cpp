@@ -67,8 +67,9 @@ void Tokenizer::add_tokens(const std::vector<std::string>& tokens, const std::fi
     }
     const auto id = next_added_id();
     if (!id) {
-      throw ConfigError("add_tokens", file.string() + " has no place for added tokens; use a folder of the model that "
-                                                      "has tokenizer.json");
+      throw ConfigError("add_tokens", file.string() +
+                                          " has no place for added tokens; use a folder of the model that "
+                                          "has tokenizer.json");
     }
     added.push_back({.id = *id, .content = content});
     add_token(added.back());

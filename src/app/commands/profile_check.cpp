@@ -51,7 +51,8 @@ class InputChecker {
               [&] { tokenizer::load_chat_template(chat_template, folder); });
     }
     const bool has_new_tokens = !profile_.model.add_tokens.empty() && !mistakes_.concern("add_tokens");
-    if ((what_.reads_all || has_new_tokens) && !folder.empty()) attempt(model, [&] { open_tokenizer(profile_.model, folder, adapter); });
+    if ((what_.reads_all || has_new_tokens) && !folder.empty())
+      attempt(model, [&] { open_tokenizer(profile_.model, folder, adapter); });
     if (config) {
       check_against(*config, folder);
     } else if (!adapter.empty() && profile_.adapter.kind != AdapterKind::kNone) {

@@ -152,7 +152,8 @@ NewToken read_new_token(const Value& value, const std::string& key, Findings& fi
       findings.mistake(entry.place, key + "." + member, "unknown key. Known here: token, init_text.");
     }
   }
-  if (token.token.empty() && !value.is_scalar()) findings.mistake(value.place, key, "has no token. Expected " + std::string(expected) + ".");
+  if (token.token.empty() && !value.is_scalar())
+    findings.mistake(value.place, key, "has no token. Expected " + std::string(expected) + ".");
   return token;
 }
 

@@ -16,8 +16,7 @@ TEST(Unbuilt, NothingInTheDefaults) {
 
 TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
-  for (const char* text :
-       {"{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}"}) {
+  for (const char* text : {"{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}"}) {
     const auto features = unbuilt_features(files.load(text));
     ASSERT_EQ(features.size(), 1u) << text;
     EXPECT_NE(features[0].text.find("not built yet. "), std::string::npos) << features[0].text;

@@ -19,8 +19,7 @@ using testing_support::write_text;
 // Characters a b c and "ab"; an added token with the id after them.
 const std::string kModel =
     R"("model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3}, "merges": ["a b"]}, "decoder": {"type": "Fuse"}})";
-const std::string kAdded =
-    R"({"id": 4, "content": "<s>", "special": true, "normalized": false})";
+const std::string kAdded = R"({"id": 4, "content": "<s>", "special": true, "normalized": false})";
 
 std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const std::vector<std::string>& tokens = {}) {
   TokenizerOptions options;
@@ -58,9 +57,12 @@ TEST(NewTokens, GetTheNextIdsAndAreFoundInTextBeforeAnythingElse) {
 }
 
 TEST(NewTokens, TheFilesLoadAsTheSameTokenizer) {
-  const std::vector<std::string> lists = {
-      R"({"added_tokens": [)" + kAdded + "], ", R"({"added_tokens": [], )", R"({"added_tokens": [ ], )",
-      R"({"added_tokens": null, )", "{", R"({"version": "a \" [ \\", "added_tokens": [)" + kAdded + "\n  ], "};
+  const std::vector<std::string> lists = {R"({"added_tokens": [)" + kAdded + "], ",
+                                          R"({"added_tokens": [], )",
+                                          R"({"added_tokens": [ ], )",
+                                          R"({"added_tokens": null, )",
+                                          "{",
+                                          R"({"version": "a \" [ \\", "added_tokens": [)" + kAdded + "\n  ], "};
   const std::string token = "<\"\\\n\xC3\xA9>";
   for (const std::string& list : lists) {
     const TemporaryFolder folder;
@@ -84,7 +86,8 @@ TEST(NewTokens, AreListedInTokenizerConfigWhereItListsTokens) {
              R"({"eos_token": "<s>", "added_tokens_decoder": {"4": {"content": "<s>", "special": true}}})");
   const auto tokenizer = load(folder.path(), {"<b>"});
   const Json config = Json::parse(tokenizer->changed_files().at("tokenizer_config.json"));
-  EXPECT_EQ(config["added_tokens_decoder"]["5"], Json::parse(R"({"content": "<b>", "single_word": false, "lstrip": false,
+  EXPECT_EQ(config["added_tokens_decoder"]["5"],
+            Json::parse(R"({"content": "<b>", "single_word": false, "lstrip": false,
                                                                  "rstrip": false, "normalized": true, "special": false})"));
   EXPECT_EQ(config["eos_token"], "<s>");
   EXPECT_EQ(reload(*tokenizer, folder.path())->token_to_id("<b>"), 5);
