@@ -227,7 +227,8 @@ def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=No
     model = save_model(family, config, file_dtype, is_sharded, is_older, generator, folder / "model")
     lora_config = random_lora_config(rng, config["num_hidden_layers"])
     if token_rows:
-        lora_config["trainable_token_indices"] = dict(token_rows) if isinstance(token_rows[0], tuple) else list(token_rows)
+        lora_config["trainable_token_indices"] = {name: list(ids) for name, ids in token_rows} \
+            if isinstance(token_rows[0], tuple) else list(token_rows)
     save_adapter(model, lora_config, generator, folder / "adapter")
     rows = random_rows(rng, config["vocab_size"], num_rows, max_len)
     write_rows(folder / "rows.jsonl", rows)

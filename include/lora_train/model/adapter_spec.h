@@ -53,7 +53,8 @@ struct TokenRows {
 };
 
 /// Their tensors, [rows, hidden], under PEFT's names. Like adapter_tensors(), the list that all code uses.
-inline constexpr const char* kEmbeddingRows = "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta";
+inline constexpr const char* kEmbeddingRows =
+    "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta";
 inline constexpr const char* kHeadRows = "base_model.model.lm_head.token_adapter.trainable_tokens_delta";
 std::vector<Parameter> token_row_tensors(const TokenRows& rows, std::int64_t hidden_size);
 

@@ -29,8 +29,8 @@ kernels::AttentionBackend attention_backend(AttnImplementation implementation);
 struct ModelFiles {
   storage::ResolvedModel resolved;
   model::ModelConfig config;
-  std::filesystem::path tokenizer_folder;                  ///< the model's, or that of the adapter (lora::tokenizer_folder)
-  std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null if the folder has none; knows the new tokens
+  std::filesystem::path tokenizer_folder;           ///< the model's, or that of the adapter (lora::tokenizer_folder)
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;  ///< null if the folder has none; knows the new tokens
   std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< from the profile or the folder; null if there is none
   model::BaseStorage base;                                 ///< linears that the run keeps quantised
   std::vector<data::NewRow> new_rows;                      ///< of add_tokens, in its order; config has room for them

@@ -50,9 +50,10 @@ class InputChecker {
       attempt(is_own ? model : Named("chat_template", chat_template),
               [&] { tokenizer::load_chat_template(chat_template, folder); });
     }
-    const bool has_new_tokens = !profile_.model.add_tokens.empty() && !mistakes_.concern("add_tokens");
-    if ((what_.reads_all || has_new_tokens) && !folder.empty())
-      attempt(model, [&] { open_tokenizer(profile_.model, folder, adapter); });
+    ModelSection section = profile_.model;
+    if (mistakes_.concern("add_tokens") || mistakes_.concern("token_init")) section.add_tokens.clear();
+    if ((what_.reads_all || !section.add_tokens.empty()) && !folder.empty())
+      attempt(model, [&] { open_tokenizer(section, folder, adapter); });
     if (config) {
       check_against(*config, folder);
     } else if (!adapter.empty() && profile_.adapter.kind != AdapterKind::kNone) {
