@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/tokenizer/model_folder.h"
 
 namespace lora_train::data {
@@ -23,6 +24,18 @@ std::vector<std::int32_t> init_ids(const NewToken& token, const tokenizer::Token
   return ids;
 }
 
+/// A normaliser that puts a space in front of words puts it in front of the token it looks for too.
+void warn_if_not_found(const std::vector<std::string>& tokens, const tokenizer::Tokenizer& tokenizer) {
+  for (const std::string& token : tokens) {
+    const auto ids = tokenizer.encode("a" + token).ids;
+    if (std::ranges::count(ids, tokenizer.token_to_id(token).value()) > 0) continue;
+    log_warning("add_tokens: this tokenizer finds \"" + token +
+                "\" only after a space or at the beginning of a text, because of its normalizer, as in transformers: in the "
+                "data, write a space in front of it");
+    return;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const ModelSection& section, const std::filesystem::path& folder,
@@ -35,6 +48,7 @@ std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const ModelSection& section
     if (!id || std::ranges::count(trained_ids, *id) == 0) options.new_tokens.push_back(token.token);
   }
   if (!options.new_tokens.empty()) tokenizer = tokenizer::load_tokenizer_if_present(folder, options);
+  if (tokenizer) warn_if_not_found(options.new_tokens, *tokenizer);
   if (!tokenizer && !section.add_tokens.empty()) {
     throw ConfigError("add_tokens",
                       folder.string() + " has no tokenizer to add tokens to; copy the tokenizer files there");

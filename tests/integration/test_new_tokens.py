@@ -6,9 +6,17 @@ import shutil
 import pytest
 
 from conftest import ROOT, lora_train
+from test_cuda_host import pytestmark as stand_in_marks
+from test_cuda_host import run_on_stand_in
 
 MODEL = ROOT / "examples/tiny-math/model"
 TOKENS = ["<conf_0>", "<conf_100>"]
+
+
+def stand_in_only(test):
+    for mark in stand_in_marks:
+        test = mark(test)
+    return test
 
 
 @pytest.fixture
@@ -105,6 +113,8 @@ def test_a_trained_token_is_answered(files):
     for adapter in (files.folder / "run/adapter",):
         said = lora_train("generate", "--model", MODEL, "--adapter", adapter, "--prompt", question, "--json", "--set", "device=cpu")
         assert said.code == 0 and any(token in said.json_lines()[0]["completion"] for token in TOKENS), said
+    said = lora_train("generate", "--model", MODEL, "--adapter", files.folder / "run/checkpoint-60", "--prompt", question, "--set", "device=cpu")
+    assert said.code == 0 and "trains the row of id 2048, and the tokenizer has no such token" in said.stderr, said
     said = lora_train("generate", "--profile", files.profile(), "--adapter", files.folder / "run/checkpoint-60", "--prompt", question, "--json")
     assert said.code == 0 and any(token in said.json_lines()[0]["completion"] for token in TOKENS), said
     said = lora_train("generate", "--model", MODEL, "--adapter", files.folder / "run/adapter", "--compare", "--prompt", question, "--set", "device=cpu")
@@ -115,3 +125,33 @@ def test_portable_is_refused(files):
     assert files.train(max_steps=1).code == 0
     run = lora_train("merge", "--portable", "--adapter", files.folder / "run/adapter", "--output-dir", files.folder / "out")
     assert run.code == 4 and "trainable_token_indices" in run.stderr and "merge the adapter into the model" in run.stderr, run
+
+
+@stand_in_only
+@pytest.mark.parametrize("changes", [dict(), dict(base_precision="nf4", decoded_layers=1, gradient_checkpointing="full")], ids=str)
+def test_steps_on_a_gpu_are_still_copies_and_replays(files, changes):
+    """On the stand-in for the CUDA runtime: trained rows are part of the recorded steps, and take no memory and no wait per step."""
+    counts = []
+    for steps in (10, 30):
+        profile = files.profile(name=f"run-{steps}", device="cuda", precision="bf16", max_steps=steps, save_steps=1000, warmup_steps=0, **changes)
+        run, calls = run_on_stand_in(files.folder, ["train", "--profile", profile])
+        assert run.code == 0 and "cuda_graphs: captured the steps for micro-batches of" in run.stderr, run
+        assert calls["recorded"] > 100 and calls["recordedCold"] == 0, calls
+        counts.append(calls)
+    more = {name: (counts[1][name] - counts[0][name]) / 20 for name in counts[0]}
+    assert more["cudaGraphLaunch"] >= 4 and more["cudaLaunchKernel"] == 1 and more["cublasLtMatmul"] == 0, more
+    for name in ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaStreamSynchronize", "cudaDeviceSynchronize"):
+        assert more[name] == 0, (name, more)
+
+
+@stand_in_only
+def test_a_token_on_a_gpu_is_still_one_replay(files):
+    assert files.train(max_steps=1).code == 0
+    counts = []
+    for tokens in (10, 40):
+        run, calls = run_on_stand_in(files.folder, ["generate", "--model", MODEL, "--adapter", files.folder / "run/adapter", "--prompt", "a<conf_0>",
+                                                    "--max-new-tokens", str(tokens), "--json", "--set", "device=cuda", "precision=bf16"])
+        assert run.code == 0 and len(run.json_lines()[0]["completion_ids"]) == tokens, run
+        counts.append(calls)
+    more = {name: counts[1][name] - counts[0][name] for name in counts[0]}
+    assert more["cudaGraphLaunch"] == 30 and more["cudaLaunchKernel"] == 0 and more["cudaMalloc"] == 0, more

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import engine
 import oracle
+import test_generate as generation
 import test_lora_curves as curves
 from test_lora_gradients import check, references  # noqa: F401 (a fixture)
 
@@ -56,7 +57,7 @@ def test_replayed_steps_are_the_steps(cases, tmp_path, number, rows, changes):
 
 
 @pytest.mark.parametrize("number, rows, options", [(8, IDS, dict(lr_scheduler_type="cosine", warmup_steps=5, weight_decay=0.1)),
-                                                   (6, BOTH, dict(weight_decay=0.1, micro_batch_size=2))])
+                                                   (10, BOTH, dict(weight_decay=0.1, micro_batch_size=2))])
 def test_curve_and_final_adapter(cases, tmp_path, number, rows, options):
     """50 steps, weight decay on the rows as Hugging Face's Trainer has it; PEFT reads every tensor of the result."""
     case = cases(number, token_rows=rows)
@@ -83,6 +84,15 @@ def test_generate_and_eval_know_the_rows(cases, tmp_path, number, rows):
                            (case.adapter_dir, oracle.load_peft(case.model_dir, case.adapter_dir))):
         said, = engine.evaluate(profile, tmp_path, adapter)
         assert said["loss"] == pytest.approx(oracle.loss(model, case.rows), rel=1e-6)
+
+
+@pytest.mark.parametrize("number, rows", [(0, IDS), (6, BOTH)])
+def test_generated_ids_are_those_of_peft(cases, tmp_path, number, rows):
+    case = cases(number, token_rows=rows)
+    prompts = [row["input_ids"] for row in case.rows]
+    for adapter in (True, False):
+        got = generation.ids_of(generation.probe(generation.request_for(case, prompts, adapter), tmp_path))
+        assert got == [generation.by_transformers(generation.load(case, adapter), ids) for ids in prompts]
 
 
 @pytest.mark.parametrize("number, rows", [(0, IDS), (2, IDS), (6, BOTH), (6, IDS), (3, IDS)])

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lora_train/base/error.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
@@ -60,6 +62,21 @@ TEST_F(ModelTokenizer, TokensOfTheAdapterAreNotNewAgain) {
   const auto rows = new_rows(more, *load_tokenizer(more, folder_.path(), {3}), {3});
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].id, 4);
+}
+
+TEST_F(ModelTokenizer, WarnsOfANormalizerThatHidesATokenBehindAWord) {
+  testing_support::write_text(folder_ / "tokenizer.json",
+                              R"({"normalizer": {"type": "Prepend", "prepend": "_"},
+                                  "model": {"type": "BPE", "vocab": {"a": 0, "_": 1}, "merges": []}})");
+  const auto said = [&](std::vector<NewToken> tokens) {
+    ::testing::internal::CaptureStderr();
+    load_tokenizer(section(std::move(tokens)), folder_.path());
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said({}), "");
+  const std::string warned = said({{"<y>", ""}, {"<z>", ""}});
+  EXPECT_NE(warned.find("finds \"<y>\" only after a space"), std::string::npos) << warned;
+  EXPECT_EQ(std::count(warned.begin(), warned.end(), '\n'), 1) << "once";
 }
 
 TEST_F(ModelTokenizer, NewTokensNeedATokenizer) {
