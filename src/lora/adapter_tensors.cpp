@@ -4,8 +4,10 @@
 
 #include "adapter_names.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/model/adapter_spec.h"
 
 namespace lora_train::lora {
 namespace {
@@ -22,6 +24,15 @@ std::string base_in_words(const std::filesystem::path& folder) {
   } catch (const Error&) {
     return "";
   }
+}
+
+/// After a resize, PEFT saves the whole embedding and head beside the trained rows, and those of a tied head again. Nothing else of
+/// them was trained.
+bool is_saved_after_resize(const storage::SafetensorsFile& file, const std::string& name) {
+  if (file.find(kSavedEmbedding) == nullptr) return false;
+  const std::string head = "base_model.model.lm_head.";
+  return name == kSavedEmbedding || name == head + "weight" || name == head + "token_adapter.base_layer.weight" ||
+         name == model::kHeadRows;
 }
 
 std::string show_shape(const std::vector<std::int64_t>& shape) {
@@ -67,12 +78,17 @@ storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folde
     check_tensor(file, tensor, folder);
   }
   for (const auto& entry : file.tensors()) {
-    if (!names.contains(entry.name)) {
+    if (!names.contains(entry.name) && !is_saved_after_resize(file, entry.name)) {
       throw FormatError(place(file, entry.name),
                         "is not a LoRA tensor that adapter_config.json describes for this model; it "
                         "would be ignored" +
                             base_in_words(folder));
     }
+  }
+  if (file.find(kSavedEmbedding) != nullptr) {
+    log_info(file.path().string() +
+             ": holds the whole embedding too, as PEFT saves it after a resize; of it, only the " +
+             "trained rows are used");
   }
   return file;
 }

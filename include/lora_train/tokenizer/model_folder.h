@@ -10,8 +10,9 @@
 
 namespace lora_train::tokenizer {
 
-/// Null when the folder has no tokenizer file (pre-tokenised data need none). Throws FormatError for a bad one.
-std::unique_ptr<Tokenizer> load_tokenizer_if_present(const std::filesystem::path& folder);
+/// Null when the folder has no tokenizer file (pre-tokenised data need none). Throws what Tokenizer::load throws.
+std::unique_ptr<Tokenizer> load_tokenizer_if_present(const std::filesystem::path& folder,
+                                                     const TokenizerOptions& options = {});
 
 /// The profile's `chat_template`: "tokenizer" = the folder's own, null when it has none; a built-in name ("chatml"); or a .jinja
 /// file. Logs where one takes the place of the folder's own.

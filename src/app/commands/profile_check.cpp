@@ -18,6 +18,7 @@
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
 #include "lora_train/tokenizer/text_pattern.h"
+#include "run_tokenizer.h"
 
 namespace lora_train::app {
 namespace {
@@ -70,10 +71,14 @@ class InputChecker {
       attempt(is_own ? model : Named("chat_template", chat_template),
               [&] { tokenizer::load_chat_template(chat_template, folder); });
     }
-    if (what_.reads_all && !folder.empty()) {
-      std::unique_ptr<tokenizer::Tokenizer> tokenizer;
-      attempt(model, [&] { tokenizer = tokenizer::load_tokenizer_if_present(folder); });
-      if (tokenizer) attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *tokenizer); });
+    ModelSection section = profile_.model;
+    if (mistakes_.concern("add_tokens") || mistakes_.concern("token_init")) section.add_tokens.clear();
+    if ((what_.reads_all || !section.add_tokens.empty()) && !folder.empty()) {
+      RunTokenizer opened;
+      attempt(model, [&] { opened = open_tokenizer(section, folder, adapter); });
+      const bool has_all = section.add_tokens.size() == profile_.model.add_tokens.size();
+      if (opened.tokenizer && has_all)
+        attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *opened.tokenizer); });
     }
     if (config) {
       check_against(*config, folder);
@@ -88,7 +93,7 @@ class InputChecker {
     const std::string& path = profile_.model.path;
     const auto resolve = [&] { folder = storage::resolve_model(path).folder; };
     if (path.empty()) return folder;
-    if (!what_.is_model_optional) {
+    if (!what_.is_shipped) {
       attempt({"model", path}, resolve);
       return folder;
     }
@@ -132,11 +137,23 @@ class InputChecker {
   void check_tasks() {
     std::vector<DatasetSpec> specs;
     for (const EvalTask& task : profile_.tasks.eval_tasks) specs.push_back(task.data);
-    check_datasets("eval_tasks", specs);
+    if (!what_.is_shipped) {
+      check_datasets("eval_tasks", specs);
+    } else {
+      for (const DatasetSpec& spec : specs) warn_if_absent(spec.path);
+    }
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string key = "eval_tasks[" + std::to_string(i) + "].regex";
       const std::string& regex = profile_.tasks.eval_tasks[i].regex;
       if (!regex.empty()) attempt({"eval_tasks", "", key}, [&] { tokenizer::TextPattern(regex, ""); });
+    }
+  }
+
+  static void warn_if_absent(const std::string& path) {
+    try {
+      data::dataset_files(path);
+    } catch (const Error& error) {
+      log_warning("eval_tasks: " + std::string(error.what()));
     }
   }
 
