@@ -46,7 +46,10 @@ void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& 
   const std::string where = place(file, expected.name);
   const storage::TensorEntry* entry = file.find(expected.name);
   if (entry == nullptr) {
-    throw FormatError(where, "is missing, but adapter_config.json targets this linear" + base_in_words(folder));
+    const bool is_of_rows = expected.name == model::kEmbeddingRows || expected.name == model::kHeadRows;
+    throw FormatError(where, std::string("is missing, but adapter_config.json ") +
+                                 (is_of_rows ? "has trainable_token_indices" : "targets this linear") +
+                                 base_in_words(folder));
   }
   if (entry->shape != expected.shape) {
     throw FormatError(where, "is " + storage::describe(*entry) + ", expected shape " + show_shape(expected.shape) +
