@@ -66,8 +66,8 @@ void Evaluations::evaluate_sets(evaluate::Evaluation& results) {
   }
   for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
     const auto start = Clock::now();
-    results.sets.push_back(evaluate::evaluate(
-        run_.eval_context(show_progress(run_.data.evals[i].name)), run_.data.evals[i], run_.eval_plans[i]));
+    results.sets.push_back(evaluate::evaluate(run_.eval_context(show_progress(run_.data.evals[i].name)),
+                                              run_.data.evals[i], run_.eval_plans[i]));
     const evaluate::EvalResult& result = results.sets.back();
     metrics::EvalRecord record{
         run_.state.step,   result.name,      result.loss, result.perplexity, result.token_accuracy,

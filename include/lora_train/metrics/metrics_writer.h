@@ -30,11 +30,11 @@ struct StartRecord {
   long long num_rows = 0;       ///< of the training data, per epoch
   long long num_documents = 0;  ///< of the training data, per epoch
   double time = 0;
-  double elapsed_s = 0;                   ///< since the start of this process
-  RunTimes times = {};                    ///< phases_s, cost_usd, cpu_s, energy_wh, gpu_*_s: of the whole run up to this line
-  std::optional<Price> price = {};        ///< gpu_price_per_hour and price_source; null without one
-  std::vector<Span> spans = {};           ///< what this process has done so far
-  Provenance provenance = {};             ///< environment, set_by, base_files
+  double elapsed_s = 0;             ///< since the start of this process
+  RunTimes times = {};              ///< phases_s, cost_usd, cpu_s, energy_wh, gpu_*_s: of the whole run up to this line
+  std::optional<Price> price = {};  ///< gpu_price_per_hour and price_source; null without one
+  std::vector<Span> spans = {};     ///< what this process has done so far
+  Provenance provenance = {};       ///< environment, set_by, base_files
   LengthHistogram document_lengths = {};  ///< of the training data; no key if it is not known
 };
 
