@@ -31,7 +31,7 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
   ProfileText files;
-  const LoadedProfile loaded = files.load("eval_tasks: [a]\nbase_precision: fp32\n");
+  const LoadedProfile loaded = files.load("teacher: a\nbase_precision: fp32\n");
   try {
     refuse_unbuilt_features(loaded);
     FAIL();
@@ -40,7 +40,7 @@ TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
     EXPECT_NE(text.find("profile.yaml:2: base_precision: one other than precision is not built yet."),
               std::string::npos)
         << text;
-    EXPECT_NE(text.find("profile.yaml:1: eval_tasks: not built yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:1: teacher: not built yet."), std::string::npos) << text;
     EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
   }
 }
