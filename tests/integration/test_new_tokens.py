@@ -128,10 +128,13 @@ def test_portable_is_refused(files):
 
 
 @stand_in_only
-@pytest.mark.parametrize("changes", [dict(), dict(base_precision="nf4", decoded_layers=1, gradient_checkpointing="full")], ids=str)
+@pytest.mark.parametrize("changes", [dict(), dict(model="quantised", decoded_layers=1, gradient_checkpointing="full")], ids=str)
 def test_steps_on_a_gpu_are_still_copies_and_replays(files, changes):
     """On the stand-in for the CUDA runtime: trained rows are part of the recorded steps, and take no memory and no wait per step."""
     counts = []
+    if "model" in changes:  # kernels of the stand-in would quantise to nothing
+        changes = dict(changes, model=files.folder / "nf4")
+        assert lora_train("quantize", "--model", MODEL, "--output-dir", changes["model"], "--base-precision", "nf4").code == 0
     for steps in (10, 30):
         profile = files.profile(name=f"run-{steps}", device="cuda", precision="bf16", max_steps=steps, save_steps=1000, warmup_steps=0, **changes)
         run, calls = run_on_stand_in(files.folder, ["train", "--profile", profile])
@@ -142,16 +145,3 @@ def test_steps_on_a_gpu_are_still_copies_and_replays(files, changes):
     assert more["cudaGraphLaunch"] >= 4 and more["cudaLaunchKernel"] == 1 and more["cublasLtMatmul"] == 0, more
     for name in ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaStreamSynchronize", "cudaDeviceSynchronize"):
         assert more[name] == 0, (name, more)
-
-
-@stand_in_only
-def test_a_token_on_a_gpu_is_still_one_replay(files):
-    assert files.train(max_steps=1).code == 0
-    counts = []
-    for tokens in (10, 40):
-        run, calls = run_on_stand_in(files.folder, ["generate", "--model", MODEL, "--adapter", files.folder / "run/adapter", "--prompt", "a<conf_0>",
-                                                    "--max-new-tokens", str(tokens), "--json", "--set", "device=cuda", "precision=bf16"])
-        assert run.code == 0 and len(run.json_lines()[0]["completion_ids"]) == tokens, run
-        counts.append(calls)
-    more = {name: counts[1][name] - counts[0][name] for name in counts[0]}
-    assert more["cudaGraphLaunch"] == 30 and more["cudaLaunchKernel"] == 0 and more["cudaMalloc"] == 0, more
