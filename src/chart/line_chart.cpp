@@ -8,10 +8,10 @@
 namespace lora_train::chart {
 namespace {
 
-constexpr double kMargin = 24, kTitleSize = 18, kPanelTitleSize = 14, kTextSize = 12, kTickSize = 11;
-constexpr double kPanelWidth = 540, kPanelHeight = 240, kPanelGap = 28, kHead = 30, kLeft = 58, kRight = 10, kFoot = 26;
+constexpr double kPageMargin = 24, kPageTitleSize = 18, kPanelTitleSize = 14, kPanelTextSize = 12, kPanelTickSize = 11;
+constexpr double kPanelWidth = 540, kPanelHeight = 240, kPanelGap = 28, kHead = 30, kPanelLeft = 58, kRight = 10, kFoot = 26;
 constexpr int kColumns = 2;
-constexpr double kLineWidth = 1.8, kFaintWidth = 1.1, kFaintOpacity = 0.4, kDotWidth = 5.5;
+constexpr double kLineWidth = 1.8, kFaintWidth = 1.1, kFaintOpacity = 0.4, kCurveDotWidth = 5.5;
 
 /// Where a panel's values lie in the drawing.
 struct Frame {
@@ -23,7 +23,7 @@ struct Frame {
 };
 
 Frame frame_of(const Panel& panel, double left, double top) {
-  Frame frame{left + kLeft, top + kHead, left + kPanelWidth - kRight, top + kPanelHeight - kFoot};
+  Frame frame{left + kPanelLeft, top + kHead, left + kPanelWidth - kRight, top + kPanelHeight - kFoot};
   bool is_first = true;
   for (const Curve& curve : panel.curves) {
     for (const Point& point : curve.points) {
@@ -48,7 +48,7 @@ void draw_axes(const Frame& frame, Drawing& drawing) {
     drawing.labels.push_back({.x = frame.left - 8,
                               .baseline = at + 4,
                               .text = tick_text(y),
-                              .size = kTickSize,
+                              .size = kPanelTickSize,
                               .ink = Ink::kMuted,
                               .align = Align::kRight});
   }
@@ -58,7 +58,7 @@ void draw_axes(const Frame& frame, Drawing& drawing) {
     drawing.labels.push_back({.x = is_at_edge ? frame.right : at,
                               .baseline = frame.bottom + 18,
                               .text = tick_text(x),
-                              .size = kTickSize,
+                              .size = kPanelTickSize,
                               .ink = Ink::kMuted,
                               .align = is_at_edge ? Align::kRight : Align::kCenter});
   }
@@ -93,7 +93,7 @@ int draw_curve(const Curve& curve, const Frame& frame, Drawing& drawing) {
     }
     if (i > 0 && !was_inside) line.points.push_back(frame.at(cut(point, curve.points[i - 1], frame.y)));
     line.points.push_back(frame.at(point));
-    if (curve.has_dots) drawing.polylines.push_back({{frame.at(point)}, kDotWidth, curve.ink, 1});
+    if (curve.has_dots) drawing.polylines.push_back({{frame.at(point)}, kCurveDotWidth, curve.ink, 1});
   }
   finish();
   return num_outside;
@@ -106,8 +106,8 @@ void draw_key(const Panel& panel, double left, double baseline, Drawing& drawing
     if (curve.name.empty()) continue;
     drawing.polylines.push_back({{{x, baseline - 4}, {x + 16, baseline - 4}}, 3, curve.ink, 1});
     drawing.labels.push_back(
-        {.x = x + 22, .baseline = baseline, .text = curve.name, .size = kTextSize, .ink = Ink::kMuted});
-    x += 22 + label_width(curve.name, kTextSize) + 14;
+        {.x = x + 22, .baseline = baseline, .text = curve.name, .size = kPanelTextSize, .ink = Ink::kMuted});
+    x += 22 + label_width(curve.name, kPanelTextSize) + 14;
   }
 }
 
@@ -124,7 +124,7 @@ void draw_panel(const Panel& panel, double left, double top, Drawing& drawing) {
       {.x = frame.right,
        .baseline = frame.top + 4,
        .text = std::to_string(num_outside) + (num_outside == 1 ? " point" : " points") + " outside",
-       .size = kTickSize,
+       .size = kPanelTickSize,
        .ink = Ink::kMuted,
        .align = Align::kRight});
 }
@@ -134,21 +134,21 @@ void draw_panel(const Panel& panel, double left, double top, Drawing& drawing) {
 Drawing draw(const LineCharts& charts) {
   Drawing drawing;
   drawing.title = charts.title;
-  drawing.labels.push_back({.x = kMargin, .baseline = kMargin + kTitleSize, .text = charts.title, .size = kTitleSize});
-  drawing.labels.push_back({.x = kMargin,
-                            .baseline = kMargin + kTitleSize + 22,
+  drawing.labels.push_back({.x = kPageMargin, .baseline = kPageMargin + kPageTitleSize, .text = charts.title, .size = kPageTitleSize});
+  drawing.labels.push_back({.x = kPageMargin,
+                            .baseline = kPageMargin + kPageTitleSize + 22,
                             .text = charts.subtitle,
-                            .size = kTextSize,
+                            .size = kPanelTextSize,
                             .ink = Ink::kMuted});
-  const double top = kMargin + kTitleSize + 44;
+  const double top = kPageMargin + kPageTitleSize + 44;
   for (std::size_t i = 0; i < charts.panels.size(); ++i) {
     const auto column = static_cast<double>(i % kColumns), row = static_cast<double>(i / kColumns);
-    draw_panel(charts.panels[i], kMargin + column * (kPanelWidth + kPanelGap), top + row * (kPanelHeight + kPanelGap),
+    draw_panel(charts.panels[i], kPageMargin + column * (kPanelWidth + kPanelGap), top + row * (kPanelHeight + kPanelGap),
                drawing);
   }
   const double num_rows = std::ceil(static_cast<double>(charts.panels.size()) / kColumns);
-  drawing.width = static_cast<int>(2 * kMargin + kColumns * kPanelWidth + (kColumns - 1) * kPanelGap);
-  drawing.height = static_cast<int>(top + num_rows * (kPanelHeight + kPanelGap) + kMargin - kPanelGap);
+  drawing.width = static_cast<int>(2 * kPageMargin + kColumns * kPanelWidth + (kColumns - 1) * kPanelGap);
+  drawing.height = static_cast<int>(top + num_rows * (kPanelHeight + kPanelGap) + kPageMargin - kPanelGap);
   return drawing;
 }
 

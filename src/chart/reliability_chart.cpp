@@ -7,9 +7,9 @@
 namespace lora_train::chart {
 namespace {
 
-constexpr double kMargin = 20, kTitleSize = 15, kTextSize = 12, kTickSize = 11, kLeft = 64, kSide = 360,
+constexpr double kSquareMargin = 20, kSquareTitleSize = 15, kSquareTextSize = 12, kSquareTickSize = 11, kSquareLeft = 64, kSide = 360,
                  kCountsHeight = 70;
-constexpr double kLineHeight = 20, kDotWidth = 8, kWidth = kLeft + kSide + kMargin;
+constexpr double kSquareLineHeight = 20, kBinDotWidth = 8, kSquareWidth = kSquareLeft + kSide + kSquareMargin;
 
 void add_label(Drawing& drawing, double x, double baseline, const std::string& text, double size, Ink ink,
                Align align) {
@@ -19,13 +19,13 @@ void add_label(Drawing& drawing, double x, double baseline, const std::string& t
 /// The square, its ticks and the diagonal. `top`: of the square.
 void draw_square(double top, Drawing& drawing) {
   for (const double share : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-    const double y = top + kSide * (1 - share), x = kLeft + kSide * share;
-    drawing.rectangles.push_back({kLeft, y - 0.5, kSide, 1, Ink::kGrid});
-    add_label(drawing, kLeft - 8, y + 4, tick_text(share), kTickSize, Ink::kMuted, Align::kRight);
-    add_label(drawing, x, top + kSide + 18, tick_text(share), kTickSize, Ink::kMuted, Align::kCenter);
+    const double y = top + kSide * (1 - share), x = kSquareLeft + kSide * share;
+    drawing.rectangles.push_back({kSquareLeft, y - 0.5, kSide, 1, Ink::kGrid});
+    add_label(drawing, kSquareLeft - 8, y + 4, tick_text(share), kSquareTickSize, Ink::kMuted, Align::kRight);
+    add_label(drawing, x, top + kSide + 18, tick_text(share), kSquareTickSize, Ink::kMuted, Align::kCenter);
   }
-  drawing.polylines.push_back({{{kLeft, top + kSide}, {kLeft + kSide, top}}, 1, Ink::kMuted, 0.6});
-  add_label(drawing, kLeft + kSide / 2, top + kSide + 36, "confidence; upwards: share that is right", kTickSize,
+  drawing.polylines.push_back({{{kSquareLeft, top + kSide}, {kSquareLeft + kSide, top}}, 1, Ink::kMuted, 0.6});
+  add_label(drawing, kSquareLeft + kSide / 2, top + kSide + 36, "confidence; upwards: share that is right", kSquareTickSize,
             Ink::kMuted, Align::kCenter);
 }
 
@@ -34,14 +34,14 @@ void draw_square(double top, Drawing& drawing) {
 Drawing draw(const ReliabilityChart& chart) {
   Drawing drawing;
   drawing.title = chart.title;
-  double y = kMargin + kTitleSize;
-  add_label(drawing, kMargin, y, chart.title, kTitleSize, Ink::kText, Align::kLeft);
+  double y = kSquareMargin + kSquareTitleSize;
+  add_label(drawing, kSquareMargin, y, chart.title, kSquareTitleSize, Ink::kText, Align::kLeft);
   for (const ReliabilityCurve& curve : chart.curves) {
-    y += kLineHeight;
-    drawing.polylines.push_back({{{kMargin, y - 4}, {kMargin + 18, y - 4}}, 3, curve.ink, 1});
-    add_label(drawing, kMargin + 26, y, curve.name, kTextSize, Ink::kMuted, Align::kLeft);
+    y += kSquareLineHeight;
+    drawing.polylines.push_back({{{kSquareMargin, y - 4}, {kSquareMargin + 18, y - 4}}, 3, curve.ink, 1});
+    add_label(drawing, kSquareMargin + 26, y, curve.name, kSquareTextSize, Ink::kMuted, Align::kLeft);
   }
-  const double top = y + kLineHeight, counts_bottom = top + kSide + 56 + kCountsHeight;
+  const double top = y + kSquareLineHeight, counts_bottom = top + kSide + 56 + kCountsHeight;
   draw_square(top, drawing);
   double most = 1;
   for (const ReliabilityCurve& curve : chart.curves) {
@@ -55,20 +55,20 @@ Drawing draw(const ReliabilityChart& chart) {
     for (std::size_t i = 0; i < curve.bins.size(); ++i) {
       const auto& bin = curve.bins[i];
       if (bin.count <= 0) continue;
-      line.points.push_back({kLeft + kSide * bin.confidence, top + kSide * (1 - bin.accuracy)});
-      drawing.polylines.push_back({{line.points.back()}, kDotWidth, curve.ink, 1});
+      line.points.push_back({kSquareLeft + kSide * bin.confidence, top + kSide * (1 - bin.accuracy)});
+      drawing.polylines.push_back({{line.points.back()}, kBinDotWidth, curve.ink, 1});
       const double height = std::max(2.0, kCountsHeight * std::log(bin.count + 1) / std::log(most + 1));
-      const double left = kLeft + static_cast<double>(i) * width + 1 + static_cast<double>(k) * bar;
+      const double left = kSquareLeft + static_cast<double>(i) * width + 1 + static_cast<double>(k) * bar;
       drawing.rectangles.push_back({left, counts_bottom - height, bar, height, curve.ink});
     }
     if (!line.points.empty()) drawing.polylines.push_back(line);
   }
-  add_label(drawing, kLeft - 8, counts_bottom - kCountsHeight + 10, tick_text(most), kTickSize, Ink::kMuted,
+  add_label(drawing, kSquareLeft - 8, counts_bottom - kCountsHeight + 10, tick_text(most), kSquareTickSize, Ink::kMuted,
             Align::kRight);
-  add_label(drawing, kLeft + kSide / 2, counts_bottom + 18, "how many are in each bin (log)", kTickSize, Ink::kMuted,
+  add_label(drawing, kSquareLeft + kSide / 2, counts_bottom + 18, "how many are in each bin (log)", kSquareTickSize, Ink::kMuted,
             Align::kCenter);
-  drawing.width = static_cast<int>(kWidth);
-  drawing.height = static_cast<int>(counts_bottom + 18 + kMargin);
+  drawing.width = static_cast<int>(kSquareWidth);
+  drawing.height = static_cast<int>(counts_bottom + 18 + kSquareMargin);
   return drawing;
 }
 
