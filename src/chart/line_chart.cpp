@@ -9,7 +9,8 @@ namespace lora_train::chart {
 namespace {
 
 constexpr double kPageMargin = 24, kPageTitleSize = 18, kPanelTitleSize = 14, kPanelTextSize = 12, kPanelTickSize = 11;
-constexpr double kPanelWidth = 540, kPanelHeight = 240, kPanelGap = 28, kHead = 30, kPanelLeft = 58, kRight = 10, kFoot = 26;
+constexpr double kPanelWidth = 540, kPanelHeight = 240, kPanelGap = 28, kHead = 30, kPanelLeft = 58, kRight = 10,
+                 kFoot = 26;
 constexpr int kColumns = 2;
 constexpr double kLineWidth = 1.8, kFaintWidth = 1.1, kFaintOpacity = 0.4, kCurveDotWidth = 5.5;
 
@@ -134,7 +135,8 @@ void draw_panel(const Panel& panel, double left, double top, Drawing& drawing) {
 Drawing draw(const LineCharts& charts) {
   Drawing drawing;
   drawing.title = charts.title;
-  drawing.labels.push_back({.x = kPageMargin, .baseline = kPageMargin + kPageTitleSize, .text = charts.title, .size = kPageTitleSize});
+  drawing.labels.push_back(
+      {.x = kPageMargin, .baseline = kPageMargin + kPageTitleSize, .text = charts.title, .size = kPageTitleSize});
   drawing.labels.push_back({.x = kPageMargin,
                             .baseline = kPageMargin + kPageTitleSize + 22,
                             .text = charts.subtitle,
@@ -143,8 +145,8 @@ Drawing draw(const LineCharts& charts) {
   const double top = kPageMargin + kPageTitleSize + 44;
   for (std::size_t i = 0; i < charts.panels.size(); ++i) {
     const auto column = static_cast<double>(i % kColumns), row = static_cast<double>(i / kColumns);
-    draw_panel(charts.panels[i], kPageMargin + column * (kPanelWidth + kPanelGap), top + row * (kPanelHeight + kPanelGap),
-               drawing);
+    draw_panel(charts.panels[i], kPageMargin + column * (kPanelWidth + kPanelGap),
+               top + row * (kPanelHeight + kPanelGap), drawing);
   }
   const double num_rows = std::ceil(static_cast<double>(charts.panels.size()) / kColumns);
   drawing.width = static_cast<int>(2 * kPageMargin + kColumns * kPanelWidth + (kColumns - 1) * kPanelGap);

@@ -7,8 +7,8 @@
 namespace lora_train::chart {
 namespace {
 
-constexpr double kSquareMargin = 20, kSquareTitleSize = 15, kSquareTextSize = 12, kSquareTickSize = 11, kSquareLeft = 64, kSide = 360,
-                 kCountsHeight = 70;
+constexpr double kSquareMargin = 20, kSquareTitleSize = 15, kSquareTextSize = 12, kSquareTickSize = 11,
+                 kSquareLeft = 64, kSide = 360, kCountsHeight = 70;
 constexpr double kSquareLineHeight = 20, kBinDotWidth = 8, kSquareWidth = kSquareLeft + kSide + kSquareMargin;
 
 void add_label(Drawing& drawing, double x, double baseline, const std::string& text, double size, Ink ink,
@@ -25,8 +25,8 @@ void draw_square(double top, Drawing& drawing) {
     add_label(drawing, x, top + kSide + 18, tick_text(share), kSquareTickSize, Ink::kMuted, Align::kCenter);
   }
   drawing.polylines.push_back({{{kSquareLeft, top + kSide}, {kSquareLeft + kSide, top}}, 1, Ink::kMuted, 0.6});
-  add_label(drawing, kSquareLeft + kSide / 2, top + kSide + 36, "confidence; upwards: share that is right", kSquareTickSize,
-            Ink::kMuted, Align::kCenter);
+  add_label(drawing, kSquareLeft + kSide / 2, top + kSide + 36, "confidence; upwards: share that is right",
+            kSquareTickSize, Ink::kMuted, Align::kCenter);
 }
 
 }  // namespace
@@ -65,8 +65,8 @@ Drawing draw(const ReliabilityChart& chart) {
   }
   add_label(drawing, kSquareLeft - 8, counts_bottom - kCountsHeight + 10, tick_text(most), kSquareTickSize, Ink::kMuted,
             Align::kRight);
-  add_label(drawing, kSquareLeft + kSide / 2, counts_bottom + 18, "how many are in each bin (log)", kSquareTickSize, Ink::kMuted,
-            Align::kCenter);
+  add_label(drawing, kSquareLeft + kSide / 2, counts_bottom + 18, "how many are in each bin (log)", kSquareTickSize,
+            Ink::kMuted, Align::kCenter);
   drawing.width = static_cast<int>(kSquareWidth);
   drawing.height = static_cast<int>(counts_bottom + 18 + kSquareMargin);
   return drawing;

@@ -10,60 +10,12 @@
 
 #include "lora_train/base/file.h"
 #include "lora_train_build_id.h"
-#include "support/run_command.h"
-#include "support/temporary_folder.h"
+#include "unit/app/program_fixture.h"
 
 namespace lora_train {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
-using testing_support::CommandOptions;
-using testing_support::CommandResult;
-using testing_support::run_command;
-
-class Program : public testing::Test {
- protected:
-  Program() {
-    fs::create_directories(folder_ / "lib");
-    fs::copy_file(LORA_TRAIN_PROGRAM, folder_ / "lora-train");
-    fs::copy_file(FAKE_ENGINE, engine());
-    fs::create_directories(folder_ / "configs");
-    write("configs/small.yaml", "# a small profile\nmodel: m\ndatasets: [{path: d.jsonl}]\n");
-    options_.environment["LORA_TRAIN_TORCH"] = LORA_TRAIN_TORCH_DIR;
-  }
-
-  fs::path engine() const { return folder_ / "lib/liblora_train_engine.so"; }
-
-  std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories((folder_ / name).parent_path());
-    std::ofstream(folder_ / name) << text;
-    return (folder_ / name).string();
-  }
-
-  CommandResult run(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), (folder_ / "lora-train").string());
-    return run_command(arguments, options_);
-  }
-
-  CommandResult train(std::vector<std::string> arguments) const {
-    std::vector<std::string> words = {"train", "--model", "m", "--train-data", "d.jsonl"};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    return run(words);
-  }
-
-  testing_support::TemporaryFolder folder_;
-  CommandOptions options_;
-};
-
-// The last line of a text that ends in a line end.
-std::string last_line(const std::string& text) {
-  const std::size_t end = text.find_last_not_of('\n') + 1;
-  const std::size_t begin = text.rfind('\n', end - 1);
-  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1));
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST_F(Program, HelpGoesToStdout) {
   const CommandResult result = run({"--help"});
@@ -354,64 +306,6 @@ TEST_F(Program, CheckListsProfilesAndKeys) {
   const std::string filtered = run({"check", "--keys", "lora_"}).out;
   EXPECT_TRUE(contains(filtered, "lora_r"));
   EXPECT_FALSE(contains(filtered, "learning_rate"));
-}
-
-TEST_F(Program, TokenizePrintsIdsOfTexts) {
-  write(
-      "model/tokenizer.json",
-      R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,)"
-      R"("trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,)"
-      R"("trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,"unk_token":null,)"
-      R"("continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,)"
-      R"("vocab":{"h":0,"i":1,"hi":2,"o":3},"merges":["h i"]}})");
-  const std::string model = (folder_ / "model").string();
-  const CommandResult plain = run({"tokenize", "--model", model, "--text", "hi", "--text", "oh"});
-  ASSERT_EQ(plain.exit_code, 0) << plain.err;
-  EXPECT_EQ(plain.out, "2\n3 0\n");
-  const std::string file = write("texts.jsonl", "{\"text\": \"oi\"}\n\n{\"text\": \"hi\"}\n");
-  EXPECT_EQ(run({"tokenize", "--model", model, "--jsonl", file, "--json"}).out,
-            "{\"input_ids\":[3,1]}\n{\"input_ids\":[2]}\n");
-  const CommandResult bad =
-      run({"tokenize", "--model", model, "--jsonl", write("bad.jsonl", "{\"text\": \"i\"}\n{\"txt\": 1}\n")});
-  EXPECT_EQ(bad.exit_code, 3);
-  EXPECT_TRUE(contains(bad.err, "bad.jsonl:2: ")) << bad.err;
-  EXPECT_EQ(run({"tokenize", "--model", (folder_ / "missing").string(), "--text", "hi"}).exit_code, 4);
-}
-
-TEST_F(Program, TokenizeShowsPretokenisedRowsOfAProfile) {
-  write("model/config.json", "{}");
-  fs::remove(folder_ / "model/config.json");
-  const std::string data =
-      write("rows.jsonl",
-            "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, -100]}\n{\"input_ids\": [8, 9], \"labels\": [8, 9]}\n");
-  const std::vector<std::string> common = {"tokenize",     "--model", (folder_ / "model").string(),
-                                           "--train-data", data,      "max_seq_len=8"};
-  auto arguments = common;
-  arguments.insert(arguments.end(), {"--show", "1", "--json"});
-  const CommandResult shown = run(arguments);
-  ASSERT_EQ(shown.exit_code, 0) << shown.err;
-  const json row = json::parse(shown.out);
-  EXPECT_EQ(row.at("source"), data + ":1");
-  EXPECT_EQ(row.at("input_ids").dump(), "[5,6,7]");
-  EXPECT_EQ(row.at("labels").dump(), "[-100,6,-100]");
-  const CommandResult totals = run(common);
-  EXPECT_TRUE(contains(totals.out, "2 documents, 5 tokens, 2 trained")) << totals.out << totals.err;
-}
-
-TEST_F(Program, InitModelNeedsConfigAndFolder) {
-  EXPECT_EQ(run({"init-model"}).exit_code, 2);
-  EXPECT_EQ(run({"init-model", "--config", "x", "--output-dir", "y", "--dtype", "int3"}).exit_code, 2);
-  const std::string config = write(
-      "config.json",
-      R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":16,"intermediate_size":24,)"
-      R"("num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,"vocab_size":32,"rms_norm_eps":1e-6,)"
-      R"("max_position_embeddings":64,"hidden_act":"silu","tie_word_embeddings":true})");
-  const CommandResult result =
-      run({"init-model", "--config", config, "--output-dir", (folder_ / "made").string(), "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_GT(json::parse(result.out).at("num_parameters"), 1000);
-  EXPECT_TRUE(fs::exists(folder_ / "made/model.safetensors"));
-  EXPECT_TRUE(fs::exists(folder_ / "made/config.json"));
 }
 
 }  // namespace
