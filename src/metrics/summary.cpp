@@ -1,8 +1,11 @@
 #include "lora_train/metrics/summary.h"
 
+#include <filesystem>
+
 #include "figures.h"
 #include "json_number.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "times_json.h"
 
@@ -111,6 +114,18 @@ std::string in_words(const RunSummary& summary) {
   const bool is_earlier = summary.adapter_step && *summary.adapter_step != summary.step;
   return text + (is_earlier ? "; step " + std::to_string(*summary.adapter_step) + " is" : ";") + " written to " +
          summary.adapter;
+}
+
+std::vector<std::string> next_commands(const RunSummary& summary, const std::string& output_dir) {
+  if (summary.status != "done" || summary.adapter.empty()) return {};
+  const bool is_model = std::filesystem::path(summary.adapter).filename() == "model";
+  const std::vector<std::string> base = {"lora-train", "generate", is_model ? "--model" : "--adapter",
+                                         is_model ? summary.adapter : output_dir};
+  std::vector<std::string> commands = {shell_line(base) + " --prompt 'Hello!'"};
+  if (!is_model)
+    commands.push_back(
+        shell_line({"lora-train", "merge", "--adapter", output_dir, "--output-dir", output_dir + "-merged"}));
+  return commands;
 }
 
 void set_times(RunSummary& summary, const RunTimes& times) {

@@ -278,6 +278,9 @@ TrainResult end_run(const Ranks& ranks, metrics::RunSummary& summary, const RunS
   }
   if (summary.status != "failed") {
     log_info(metrics::times_in_words(summary));
+    const fs::path report = output_dir / "report.html";
+    if (fs::exists(report)) log_info("report: " + report.string());
+    for (const auto& command : metrics::next_commands(summary, section.output_dir)) log_info("next: " + command);
     log_info(metrics::in_words(summary));
   }
   return {summary.exit_code, metrics::to_json(summary)};

@@ -6,6 +6,7 @@
 
 #include "engine/engine_loader.h"
 #include "lora_train/base/host_name.h"
+#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
 #include "lora_train/device/host.h"
@@ -14,14 +15,6 @@ namespace lora_train::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
 
 std::string operating_system() {
   struct utsname system {};
@@ -55,12 +48,6 @@ metrics::NamedTexts base_values(const std::vector<std::string>& base_files, cons
 }
 
 }  // namespace
-
-std::string shell_line(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) line += (line.empty() ? "" : " ") + shell_word(word);
-  return line;
-}
 
 metrics::Provenance provenance_of(const LoadedProfile& loaded, const std::vector<std::string>& arguments) {
   metrics::Provenance provenance;

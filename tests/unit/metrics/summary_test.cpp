@@ -134,6 +134,19 @@ TEST(Summary, ShowsLedgerAndError) {
   EXPECT_EQ(object.at("error").dump(), R"({"kind":"numeric","message":"loss is not finite","where":"step 3"})");
 }
 
+TEST(Summary, CommandsThatComeNextReadTheResult) {
+  RunSummary summary;
+  summary.adapter = "runs/my run/adapter";
+  EXPECT_TRUE(next_commands(summary, "runs/my run").empty()) << "it is not done";
+  summary.status = "done";
+  EXPECT_EQ(next_commands(summary, "runs/my run"),
+            (std::vector<std::string>{"lora-train generate --adapter 'runs/my run' --prompt 'Hello!'",
+                                      "lora-train merge --adapter 'runs/my run' --output-dir 'runs/my run-merged'"}));
+  summary.adapter = "runs/full/model";
+  EXPECT_EQ(next_commands(summary, "runs/full"),
+            (std::vector<std::string>{"lora-train generate --model runs/full/model --prompt 'Hello!'"}));
+}
+
 TEST(Summary, IsOneLineWhateverThePathHolds) {
   RunSummary summary;
   summary.adapter = "runs/a\nb\xff/adapter";
