@@ -175,7 +175,8 @@ RunFacts with_profile(const RunFacts& facts, const Profile& profile) {
           facts.num_multiprocessors,
           facts.auto_tokens,
           facts.base,
-          facts.gate_up};
+          facts.gate_up,
+          facts.token_rows};
 }
 
 MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
@@ -192,7 +193,8 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           facts.base,
           spec.decoded_layers,
           spec.offload_inputs,
-          spec.mlp_tile_tokens};
+          spec.mlp_tile_tokens,
+          facts.token_rows};
 }
 
 model::ActivationOptions activation_options(const RunSpec& spec) {

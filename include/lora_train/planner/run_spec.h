@@ -41,7 +41,8 @@ struct RunFacts {
   std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
   model::BaseStorage base{};                               ///< linears that the run keeps quantised
   std::optional<model::GradientColumns>
-      gate_up{};  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
+      gate_up{};                  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
+  model::TokenRows token_rows{};  ///< trained beside the adapters
 };
 
 /// The same facts of another profile, which must outlive them.

@@ -20,7 +20,7 @@ const std::vector<std::string> kGpuProfiles = {"4xh200-confidence", "4xh200-ddp"
 
 /// Keys of shipped profiles that are not built yet. Who builds the last of them deletes the profile's line, and the sentence in its head.
 const std::map<std::string, std::vector<std::string>> kUnbuilt = {
-    {"4xh200-confidence", {"add_tokens", "confidence_tokens", "eval_tasks"}},
+    {"4xh200-confidence", {"confidence_tokens", "eval_tasks"}},
 };
 
 LoadedProfile shipped(const std::string& name, const std::string& train_data = "") {
