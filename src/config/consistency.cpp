@@ -119,6 +119,22 @@ void check_adapter(const Check& check) {
   }
 }
 
+void check_new_tokens(const Check& check) {
+  const ModelSection& model = check.profile.model;
+  if (check.is_wrong("add_tokens") || check.is_wrong("token_init")) return;
+  for (const NewToken& token : model.add_tokens) {
+    if (model.token_init == TokenInit::kDescription && token.init_text.empty()) {
+      check.mistake("add_tokens", "token_init: description needs an init_text for each token, and \"" + token.token +
+                                      "\" has none. Write {token: \"" + token.token + "\", init_text: ...}.");
+    }
+    if (model.token_init != TokenInit::kDescription && !token.init_text.empty()) {
+      check.mistake("add_tokens",
+                    "init_text of \"" + token.token +
+                        "\" has an effect only with token_init: description. Set it, or remove init_text.");
+    }
+  }
+}
+
 void check_evaluation(const Check& check, const ProfileSources& sources) {
   const DataSection& data = check.profile.data;
   const RunSection& run = check.profile.run;
@@ -211,6 +227,7 @@ void check_consistency(const LoadedProfile& loaded, const ProfileSources& source
   check_batch(check);
   check_schedule(check);
   check_adapter(check);
+  check_new_tokens(check);
   check_evaluation(check, sources);
   check_tasks(check);
   check_compute(check);

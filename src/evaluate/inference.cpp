@@ -32,6 +32,7 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
   files.base = runtime::base_storage(profile.model, files.config, storage::open_model_weights(files.resolved.folder));
   runtime::AdapterSetup adapters;
   if (!adapter.empty()) {
+    lora::token_rows_of(lora::read_adapter_config(adapter), adapter, files.config);
     adapters = runtime::adapters_of_folder(adapter, files);
     profile.adapter.init_adapter = adapter.string();
   }

@@ -61,7 +61,7 @@ class Evaluator {
   }
 
   Evaluation run() {
-    files_ = runtime::open_model(profile_.model);
+    files_ = runtime::open_model(profile_.model, request_.adapter);
     runtime::AdapterSetup adapters;
     if (!request_.adapter.empty()) {
       adapters = runtime::adapters_of_folder(request_.adapter, files_);

@@ -33,13 +33,14 @@ std::optional<std::int64_t> length_of_rows(const Profile& profile, const runtime
 std::string check_fit(const FitRequest& request) {
   const Profile& profile = request.profile;
   try {
-    const runtime::ModelFiles files = open_model_files(profile.model);
+    const runtime::ModelFiles files = open_model_files(profile);
     const auto max_seq_len = length_of_rows(profile, files);
     if (!max_seq_len) return {};
-    const auto adapters = runtime::choose_adapters(profile, files).specs;
+    const auto adapters = runtime::choose_adapters(profile, files);
     const bool has_evaluation = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
-    planner::RunFacts facts{profile, files.config, adapters, *max_seq_len, has_evaluation};
+    planner::RunFacts facts{profile, files.config, adapters.specs, *max_seq_len, has_evaluation};
     facts.base = files.base;
+    facts.token_rows = adapters.token_rows;
     return planner::misfit(facts, request.gpu);
   } catch (const Error&) {  // what is wrong with the files, other checks say
     return {};

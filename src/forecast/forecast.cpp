@@ -31,7 +31,7 @@ constexpr std::int64_t kTokenizerBytes = 310;  // a token of the vocabulary: 46 
 
 /// The model, from a folder that needs no weights, or from a known shape.
 runtime::ModelFiles open_files(const ForecastRequest& request) {
-  if (request.shape.empty()) return open_model_files(request.profile.model);
+  if (request.shape.empty()) return open_model_files(request.profile);
   runtime::ModelFiles files;
   files.config = model::known_shape(request.shape);
   files.base = runtime::base_storage(request.profile.model, files.config);
@@ -70,7 +70,7 @@ class Case {
         base_(base),
         load_(load),
         calibrations_(calibrations),
-        adapters_(runtime::choose_adapters(profile, files).specs) {}
+        adapters_(runtime::choose_adapters(profile, files)) {}
 
   Forecast on(const device::GpuFacts& gpu, int num_gpus) const {
     if (gpu.is_cpu) return on_this_cpu(gpu);
@@ -105,11 +105,12 @@ class Case {
   }
 
   planner::RunFacts facts_for(int num_gpus) const {
-    planner::RunFacts facts{profile_, files_.config, adapters_, load_.facts().max_seq_len,
+    planner::RunFacts facts{profile_, files_.config, adapters_.specs, load_.facts().max_seq_len,
                             load_.facts().num_eval_tokens > 0};
     facts.rows_of_rank = load_.rows_of_rank(profile_, num_gpus);
     facts.num_ranks = num_gpus;
     facts.base = base_;
+    facts.token_rows = adapters_.token_rows;
     return facts;
   }
 
@@ -141,7 +142,7 @@ class Case {
     RankLoad evaluation = load;
     evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;
     evaluation.supervised = evaluation.tokens;
-    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
+    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns, facts.token_rows);
     const std::int64_t num_parameters =
         model::make_trainables(facts.config, shape, runtime::trained_weights(profile_), at::kMeta).size();
     const double step_s = least_step_s(facts, spec, rates, load);
@@ -182,7 +183,7 @@ class Case {
   const model::BaseStorage& base_;
   const DataLoad& load_;
   const Calibrations& calibrations_;
-  std::vector<model::AdapterSpec> adapters_;
+  runtime::AdapterSetup adapters_;
 };
 
 /// Compares past runs on GPUs of the request with what would have been planned for them.
@@ -198,7 +199,7 @@ Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>&
       continue;
     }
     try {
-      const runtime::ModelFiles files = open_model_files(run.profile.model);
+      const runtime::ModelFiles files = open_model_files(run.profile);
       const DataLoad load({.profile = run.profile}, files);
       const Forecast planned = Case(run.profile, files, files.base, load, {}).on(*gpu, run.num_gpus);
       const double ratio = planned.tokens_per_s / run.tokens_per_s;

@@ -16,8 +16,9 @@ bool has_weights(const std::filesystem::path& folder) {
 
 }  // namespace
 
-runtime::ModelFiles open_model_files(const ModelSection& section) {
-  runtime::ModelFiles files = runtime::open_model_without_weights(section);
+runtime::ModelFiles open_model_files(const Profile& profile) {
+  const ModelSection& section = profile.model;
+  runtime::ModelFiles files = runtime::open_model_without_weights(section, profile.adapter.init_adapter);
   const auto& folder = files.resolved.folder;
   if (has_weights(folder)) {
     files.base = runtime::base_storage(section, files.config, storage::open_model_weights(folder));

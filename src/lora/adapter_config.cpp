@@ -1,12 +1,15 @@
 #include "lora_train/lora/adapter_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "adapter_names.h"
+#include "adapter_tensors.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/config/profile.h"
+#include "lora_train/lora/merge.h"
 #include "lora_train/storage/model_file.h"
 
 namespace lora_train::lora {
@@ -137,6 +140,50 @@ LoraTargets read_targets(const AdapterConfigReader& reader) {
   return listed;
 }
 
+constexpr const char* kRowsKey = "trainable_token_indices";
+
+std::vector<std::int64_t> read_ids(const AdapterConfigReader& reader, const std::string& where, const Json& value) {
+  constexpr std::int64_t kMaxId = 1 << 24;
+  std::vector<std::int64_t> ids;
+  if (!value.is_array()) reader.fail(where, "is " + value.dump() + "; a list of token ids was expected");
+  for (const Json& id : value) {
+    if (!id.is_number_integer() || id < 0 || id >= kMaxId)
+      reader.fail(where, "holds " + id.dump() + ", which is not a token id");
+    if (std::ranges::count(ids, id.get<std::int64_t>()) > 0) reader.fail(where, "names id " + id.dump() + " twice");
+    ids.push_back(id.get<std::int64_t>());
+  }
+  return ids;
+}
+
+/// A list, or an object of module name: list.
+model::TokenRows read_token_rows(const AdapterConfigReader& reader) {
+  model::TokenRows rows;
+  if (!reader.contains(kRowsKey) || reader.at(kRowsKey).is_null()) return rows;
+  const Json& value = reader.at(kRowsKey);
+  if (!value.is_object()) {
+    rows.embedding = read_ids(reader, kRowsKey, value);
+    return rows;
+  }
+  for (const auto& [module, ids] : value.items()) {
+    const bool is_embedding = module == "embed_tokens" || module == "model.embed_tokens";
+    if (!is_embedding && module != "lm_head") {
+      reader.fail(kRowsKey, "names rows of \"" + module + "\"; only those of embed_tokens and lm_head can be trained");
+    }
+    (is_embedding ? rows.embedding : rows.head) = read_ids(reader, kRowsKey, ids);
+  }
+  return rows;
+}
+
+/// As PEFT writes them for a tied head (a list), and for another.
+Json token_rows_json(const model::TokenRows& rows) {
+  if (rows.empty()) return nullptr;
+  if (rows.head.empty()) return rows.embedding;
+  Json object = Json::object();
+  if (!rows.embedding.empty()) object["embed_tokens"] = rows.embedding;
+  object["lm_head"] = rows.head;
+  return object;
+}
+
 /// 16 rather than 16.0, as PEFT writes it.
 Json number(double value) {
   constexpr double kLargestExact = 9007199254740992.0;  // 2^53
@@ -175,10 +222,10 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const AdapterConfigReader reader(path.string(), object);
   const auto type = reader.get<std::string>("peft_type", "");
   if (type != "LORA") reader.fail("peft_type", "is \"" + type + "\"; only LORA adapters are supported");
-  for (const char* key : {"modules_to_save", "trainable_token_indices", "layers_to_transform", "layers_pattern",
-                          "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias", "target_parameters",
-                          "exclude_modules", "alora_invocation_tokens", "ensure_weight_tying", "arrow_config",
-                          "kasa_config", "velora_config", "monteclora_config"}) {
+  for (const char* key :
+       {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out",
+        "megatron_config", "lora_bias", "target_parameters", "exclude_modules", "alora_invocation_tokens",
+        "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
     reader.refuse_unless_off(key);
   }
   const AdapterKind kind = read_kind(reader);
@@ -198,7 +245,44 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
     reader.fail("lora_dropout", "is " + reader.at("lora_dropout").dump() + "; a number from 0 to below 1 was expected");
   }
   options.use_rslora = reader.get<bool>("use_rslora", false);
+  config.token_rows = read_token_rows(reader);
   return config;
+}
+
+model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesystem::path& folder,
+                               model::ModelConfig& config) {
+  model::TokenRows rows = adapter.token_rows;
+  if (rows.empty()) return rows;
+  if (config.tie_word_embeddings) {
+    if (!rows.head.empty() && rows.head != rows.embedding) {
+      throw FormatError((folder / kConfigFile).string() + ": " + kRowsKey,
+                        "names other rows of lm_head than of embed_tokens, but the model ties both "
+                        "(tie_word_embeddings); expected the same rows, or embed_tokens alone");
+    }
+    rows.head.clear();
+  }
+  std::int64_t num_ids = 0;
+  for (const auto* ids : {&rows.embedding, &rows.head}) {
+    for (const std::int64_t id : *ids) num_ids = std::max(num_ids, id + 1);
+  }
+  constexpr std::int64_t kMostRowsAbove = 1 << 16;
+  if (num_ids > config.vocab_size + kMostRowsAbove) {
+    throw FormatError((folder / kConfigFile).string() + ": " + kRowsKey,
+                      "names id " + std::to_string(num_ids - 1) + ", far above the " +
+                          std::to_string(config.vocab_size) +
+                          " rows of the model; the adapter belongs to another model");
+  }
+  const storage::SafetensorsFile file = open_adapter_file(folder);
+  if (const auto* saved = file.find(kSavedEmbedding)) {  // the size to which the model was resized
+    if (saved->shape.size() == 2) model::make_room(std::min(saved->shape[0], num_ids + kMostRowsAbove), config, 1);
+  }
+  model::make_room(num_ids, config);
+  return rows;
+}
+
+std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const std::filesystem::path& adapter) {
+  if (adapter.empty() || read_adapter_config(adapter).token_rows.empty()) return model;
+  return merged_tokenizer_folder(model, adapter);
 }
 
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules) {
@@ -221,7 +305,7 @@ std::string adapter_config_json(const AdapterConfig& config, const std::vector<s
                  {"rank_pattern", ranks},
                  {"target_modules", target_modules},
                  {"task_type", "CAUSAL_LM"},
-                 {"trainable_token_indices", nullptr},
+                 {kRowsKey, token_rows_json(config.token_rows)},
                  {"use_dora", false},
                  {"use_rslora", options.use_rslora}};
   for (const auto& name : flagged_kinds()) {

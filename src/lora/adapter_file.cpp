@@ -12,12 +12,27 @@
 #include "lora_train/model/tensor_io.h"
 
 namespace lora_train::lora {
-void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters) {
-  const storage::SafetensorsFile file = open_adapter_tensors(folder, parameters.list());
-  for (const auto& parameter : parameters.list()) {
-    const std::string& name = parameter.name;
+namespace {
+
+/// The tensors of the file.
+std::vector<model::Parameter> stored_tensors(const model::Trainables& parameters, std::int64_t num_new_rows) {
+  std::vector<model::Parameter> tensors = parameters.list();
+  for (auto& tensor : tensors) {
+    if (tensor.name == model::kEmbeddingRows || tensor.name == model::kHeadRows) tensor.shape.front() -= num_new_rows;
+  }
+  std::erase_if(tensors, [](const model::Parameter& tensor) { return tensor.shape.front() == 0; });
+  return tensors;
+}
+
+}  // namespace
+
+void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters, std::int64_t num_new_rows) {
+  const std::vector<model::Parameter> tensors = stored_tensors(parameters, num_new_rows);
+  const storage::SafetensorsFile file = open_adapter_tensors(folder, tensors);
+  for (const auto& tensor : tensors) {
+    const std::string& name = tensor.name;
     const storage::TensorEntry& entry = *file.find(name);
-    at::Tensor value = parameters.value(name);
+    at::Tensor value = parameters.value(name).narrow(0, 0, tensor.shape.front());
     model::copy_elements(entry, file.bytes(entry), file.path().string() + ": " + name, value);
     if (!at::isfinite(value).all().item<bool>()) refuse_non_finite(file, name);
   }

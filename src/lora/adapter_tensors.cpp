@@ -4,8 +4,10 @@
 
 #include "adapter_names.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/model/adapter_spec.h"
 
 namespace lora_train::lora {
 namespace {
@@ -24,6 +26,15 @@ std::string base_in_words(const std::filesystem::path& folder) {
   }
 }
 
+/// After a resize, PEFT saves the whole embedding and head beside the trained rows, and those of a tied head again. Nothing else of
+/// them was trained.
+bool is_saved_after_resize(const storage::SafetensorsFile& file, const std::string& name) {
+  if (file.find(kSavedEmbedding) == nullptr) return false;
+  const std::string head = "base_model.model.lm_head.";
+  return name == kSavedEmbedding || name == head + "weight" || name == head + "token_adapter.base_layer.weight" ||
+         name == model::kHeadRows;
+}
+
 std::string show_shape(const std::vector<std::int64_t>& shape) {
   std::vector<std::string> sizes;
   for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
@@ -35,7 +46,10 @@ void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& 
   const std::string where = place(file, expected.name);
   const storage::TensorEntry* entry = file.find(expected.name);
   if (entry == nullptr) {
-    throw FormatError(where, "is missing, but adapter_config.json targets this linear" + base_in_words(folder));
+    const bool is_of_rows = expected.name == model::kEmbeddingRows || expected.name == model::kHeadRows;
+    throw FormatError(where, std::string("is missing, but adapter_config.json ") +
+                                 (is_of_rows ? "has trainable_token_indices" : "targets this linear") +
+                                 base_in_words(folder));
   }
   if (entry->shape != expected.shape) {
     throw FormatError(where, "is " + storage::describe(*entry) + ", expected shape " + show_shape(expected.shape) +
@@ -67,12 +81,17 @@ storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folde
     check_tensor(file, tensor, folder);
   }
   for (const auto& entry : file.tensors()) {
-    if (!names.contains(entry.name)) {
+    if (!names.contains(entry.name) && !is_saved_after_resize(file, entry.name)) {
       throw FormatError(place(file, entry.name),
                         "is not a LoRA tensor that adapter_config.json describes for this model; it "
                         "would be ignored" +
                             base_in_words(folder));
     }
+  }
+  if (file.find(kSavedEmbedding) != nullptr) {
+    log_info(file.path().string() +
+             ": holds the whole embedding too, as PEFT saves it after a resize; of it, only the " +
+             "trained rows are used");
   }
   return file;
 }

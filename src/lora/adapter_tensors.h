@@ -16,6 +16,9 @@ namespace lora_train::lora {
 storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folder,
                                               const std::vector<model::Parameter>& expected);
 
+/// The embedding that PEFT saves beside trained rows, if the model was resized before training.
+inline constexpr const char* kSavedEmbedding = "base_model.model.model.embed_tokens.token_adapter.base_layer.weight";
+
 /// Opens the file without checking its tensors. Throws FormatError if it is missing or not a safetensors file.
 storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder);
 

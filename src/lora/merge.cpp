@@ -20,6 +20,7 @@
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/output_folder.h"
 #include "merge_math.h"
+#include "merge_token_rows.h"
 
 namespace lora_train::lora {
 namespace {
@@ -46,6 +47,15 @@ std::map<std::string, Site> merged_weights(const model::ModelConfig& config,
     if (const auto at = sites.find(tensor.name); at != sites.end()) at->second.shape = tensor.shape;
   }
   return sites;
+}
+
+/// Whether the weight has a row for each token.
+bool is_of_tokens(const std::string& name) { return name == "model.embed_tokens.weight" || name == "lm_head.weight"; }
+
+std::string with_vocab_size(const std::string& config, std::int64_t vocab_size) {
+  auto document = nlohmann::ordered_json::parse(config);
+  document["vocab_size"] = vocab_size;
+  return document.dump(2) + "\n";
 }
 
 std::vector<model::Parameter> tensors_of(const std::map<std::string, Site>& sites) {
@@ -76,11 +86,15 @@ class Merger {
         weights_(storage::open_model_weights(request.model)),
         adapter_(read_adapter_config(request.adapter)),
         sites_(checked_sites()),
-        tensors_(open_adapter_tensors(request.adapter, tensors_of(sites_))) {
+        token_rows_(token_rows_of(adapter_, request.adapter, config_)),
+        tensors_(open_adapter_tensors(request.adapter, adapter_tensor_list())) {
     find_quantised();
     num_tensors_ = static_cast<std::int64_t>(weights_.names().size() - parts_of_quantised_.size());
-    for (const auto& tensor : tensors_of(sites_)) (void)read(tensor);  // before anything is written
+    for (const auto& tensor : adapter_tensor_list()) (void)read(tensor);  // before anything is written
   }
+
+  /// With room for the token rows of the adapter.
+  const model::ModelConfig& config() const { return config_; }
 
   const AdapterConfig& adapter() const { return adapter_; }
 
@@ -102,7 +116,8 @@ class Merger {
       if (!out.tensors.empty()) files.push_back(std::move(out));
     }
     result.num_tensors = num_tensors_;
-    result.num_merged = static_cast<std::int64_t>(sites_.size());
+    result.num_merged = static_cast<std::int64_t>(sites_.size()) + (token_rows_.embedding.empty() ? 0 : 1) +
+                        (token_rows_.head.empty() ? 0 : 1);
     return files;
   }
 
@@ -122,6 +137,26 @@ class Merger {
     return merged_weights(config_, plan_adapters(adapter_.options, config_));
   }
 
+  std::vector<model::Parameter> adapter_tensor_list() const {
+    std::vector<model::Parameter> all = tensors_of(sites_);
+    std::ranges::move(model::token_row_tensors(token_rows_, config_.hidden_size), std::back_inserter(all));
+    return all;
+  }
+
+  /// Whether the weight gets trained rows or more rows.
+  bool gets_token_rows(const storage::TensorEntry& entry) const {
+    return is_of_tokens(entry.name) && (!token_rows_.empty() || config_.added_rows > 0);
+  }
+
+  /// A tied head that is stored all the same stays equal to the embedding.
+  TokenRowsToMerge rows_for(const storage::TensorEntry& entry) const {
+    const bool is_embedding = entry.name != "lm_head.weight" || config_.tie_word_embeddings;
+    TokenRowsToMerge rows{is_embedding ? token_rows_.embedding : token_rows_.head, {}, config_.vocab_size};
+    const char* name = is_embedding ? model::kEmbeddingRows : model::kHeadRows;
+    if (!rows.ids.empty()) rows.values = read({name, {std::ssize(rows.ids), config_.hidden_size}});
+    return rows;
+  }
+
   void find_quantised() {
     for (const model::TensorSpec& spec : model::linear_tensors(config_)) {
       model::StoredLinear stored = model::stored_linear(config_, spec, weights_);
@@ -137,6 +172,7 @@ class Merger {
   }
 
   std::vector<std::int64_t> shape_of(const storage::TensorEntry& entry) const {
+    if (is_of_tokens(entry.name)) return {config_.vocab_size, config_.hidden_size};
     const auto found = quantised_.find(entry.name);
     if (found == quantised_.end()) return entry.shape;
     return {found->second.out_features, found->second.in_features};
@@ -173,6 +209,11 @@ class Merger {
     const auto site = sites_.find(entry.name);
     const DType target = dtype_of(entry);
     const auto quantised = quantised_.find(entry.name);
+    if (gets_token_rows(entry)) {
+      const WeightToMerge weight{weights_.bytes(entry), entry.dtype, entry.shape[0], entry.shape[1]};
+      if (!merge_token_rows(weight, rows_for(entry), target, buffer_)) refuse_result(entry, target);
+      return buffer_;
+    }
     if (site == sites_.end() && target == entry.dtype && quantised == quantised_.end()) return weights_.bytes(entry);
     WeightToMerge weight{weights_.bytes(entry), entry.dtype, 1, entry.num_elements()};
     std::vector<float> decoded;
@@ -200,6 +241,7 @@ class Merger {
   storage::WeightFiles weights_;
   AdapterConfig adapter_;
   std::map<std::string, Site> sites_;
+  model::TokenRows token_rows_;
   storage::SafetensorsFile tensors_;
   std::map<std::string, model::StoredLinear> quantised_;  ///< by the names of their weights
   std::set<std::string> parts_of_quantised_;              ///< their scales and maps
@@ -214,14 +256,17 @@ bool is_of_tokenizer(const std::string& name) {
 }
 
 /// Every file besides the weights. The tokenizer is the one that the adapter was trained with.
-void add_companions(const MergeRequest& request, bool is_base_quantised, std::vector<FileToWrite>& files) {
+void add_companions(const MergeRequest& request, const Merger& merger, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : storage::companion_files(request.model)) {
     if (name == kConfigFile || (tokenizer != request.model && is_of_tokenizer(name) && name != kGenerationFile))
       continue;
     if (name == kGenerationFile && fs::exists(tokenizer / name)) continue;
     files.push_back(storage::copy_of(request.model / name));
-    if (name == "config.json" && is_base_quantised) files.back().text = without_quantization(files.back().text);
+    if (name == "config.json" && merger.is_base_quantised())
+      files.back().text = without_quantization(files.back().text);
+    if (name == "config.json" && merger.config().added_rows > 0)
+      files.back().text = with_vocab_size(files.back().text, merger.config().vocab_size);
     if (name == "config.json" && request.dtype) {
       files.back().text = model::config_text_with_dtype(files.back().text, *request.dtype);
     }
@@ -251,7 +296,7 @@ MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) 
   result.folder = output.path();
   std::vector<FileToWrite> files = merger.weight_files(result);
   merger.add_index(result.weight_bytes, files);
-  add_companions(request, merger.is_base_quantised(), files);
+  add_companions(request, merger, files);
   files.push_back({"README.md", readme(request, merger.adapter())});
   result.num_files = static_cast<std::int64_t>(files.size());
   output.write(files);

@@ -61,12 +61,14 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
   model::check_weights(config, passed->files);
   model::check_rope_supported(config, longest(batch));
   std::vector<model::AdapterSpec> specs;
+  model::TokenRows rows;
   if (!adapter.empty()) {
-    LoraOptions options = read_adapter_config(adapter).options;
-    options.lora_dropout = 0;
-    specs = plan_adapters(options, config);
+    AdapterConfig read = read_adapter_config(adapter);
+    read.options.lora_dropout = 0;
+    specs = plan_adapters(read.options, config);
+    rows = token_rows_of(read, adapter, passed->config);
   }
-  const model::ModelShape shape = model::model_shape(config, specs);
+  const model::ModelShape shape = model::model_shape(config, specs, {}, rows);
   passed->adapters =
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, model::TrainedWeights::kNone));
   passed->weights =

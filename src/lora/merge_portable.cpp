@@ -58,6 +58,12 @@ struct Source {
 
 Source open_source(const fs::path& folder) {
   AdapterConfig config = read_adapter_config(folder);
+  if (!config.token_rows.empty()) {
+    throw FormatError(
+        (folder / kConfigFile).string() + ": trainable_token_indices",
+        "servers that need --portable do not support trained token rows either: merge the adapter into the "
+        "model instead (lora-train merge --model)");
+  }
   const storage::SafetensorsFile file = open_adapter_file(folder);
   std::vector<std::string> paths = linear_paths(file);
   std::vector<RankAndScale> linears = ranks_and_scales(config.options, paths);

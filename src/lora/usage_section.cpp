@@ -26,6 +26,7 @@ constexpr const char* kHeading = "## Use\n\nPEFT:\n";
 
 /// The values that vLLM accepts for --max-lora-rank; the largest rank of an adapter is rounded up. Source: vllm/config/lora.py.
 std::string vllm_command(const AdapterUse& use) {
+  if (use.has_token_rows) return "not possible: vLLM does not support trained token rows; serve the merged model.";
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
     if (rank < use.largest_rank) continue;
     return "```sh\nvllm serve " + shell_word(use.base) + " --enable-lora --lora-modules " +
@@ -34,7 +35,24 @@ std::string vllm_command(const AdapterUse& use) {
   return "not possible: vLLM supports ranks up to 512, and this adapter has " + std::to_string(use.largest_rank) + ".";
 }
 
+std::string llama_cpp_command(const AdapterUse& use) {
+  if (use.has_token_rows)
+    return "not possible: llama.cpp does not support trained token rows; convert the merged model.";
+  return "```sh\npython convert_lora_to_gguf.py --base " + shell_word(use.base) + " " + shell_word(use.adapter) +
+         "\n```";
+}
+
+std::string peft_lines(const AdapterUse& use) {
+  const std::string resize =
+      use.vocab_size == 0 ? "" : "base.resize_token_embeddings(" + std::to_string(use.vocab_size) + ")\n";
+  return "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
+         "base = AutoModelForCausalLM.from_pretrained(" +
+         literal(use.base) + ")\n" + resize + "model = PeftModel.from_pretrained(base, " + literal(use.adapter) +
+         ")\ntokenizer = AutoTokenizer.from_pretrained(" + literal(use.adapter) + ")\n";
+}
+
 std::string what_is_refused(const AdapterUse& use) {
+  if (use.has_token_rows) return "This adapter has trained rows of tokens, which PEFT alone supports.\n";
   if (use.is_plain) return "Plain LoRA: all three support it.\n";
   return "This adapter uses rsLoRA or rank and alpha patterns. PEFT supports them; llama.cpp ignores rsLoRA and vLLM "
          "ignores patterns, so both would scale it wrongly. For them, convert it first:\n\n```sh\nlora-train merge "
@@ -58,13 +76,8 @@ std::string usage_section(const AdapterUse& given) {
   AdapterUse use = given;
   use.base = one_line(use.base);
   use.adapter = one_line(use.adapter);
-  return std::string(kHeading) +
-         "\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
-         "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(" +
-         literal(use.base) + "), " + literal(use.adapter) + ")\ntokenizer = AutoTokenizer.from_pretrained(" +
-         literal(use.adapter) + ")\n```\n\nvLLM:\n\n" + vllm_command(use) +
-         "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + shell_word(use.base) + " " +
-         shell_word(use.adapter) + "\n```\n\n" + what_is_refused(use) +
+  return std::string(kHeading) + "\n```python\n" + peft_lines(use) + "```\n\nvLLM:\n\n" + vllm_command(use) +
+         "\n\nllama.cpp:\n\n" + llama_cpp_command(use) + "\n\n" + what_is_refused(use) +
          "\nAs a whole model, where a server takes no adapters:\n\n```sh\nlora-train merge --model " +
          shell_word(use.base) + " --adapter " + shell_word(use.adapter) + " --output-dir " +
          shell_word(use.adapter + "-merged") + "\n```\n";

@@ -63,9 +63,10 @@ void widen_buffers(BlockShape& block) {
 
 }  // namespace
 
-ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters,
-                       const ColumnLayout& columns) {
+ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters, const ColumnLayout& columns,
+                       const TokenRows& rows) {
   ModelShape shape;
+  shape.rows = rows;
   shape.hidden_size = config.hidden_size;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     shape.layers.push_back(layer_shape(config, layer, columns));

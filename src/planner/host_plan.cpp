@@ -59,7 +59,8 @@ std::int64_t touched_part(std::int64_t bytes, std::int64_t touched, std::int64_t
 }  // namespace
 
 HostPlan plan_host(const MemoryCase& requested, const TouchedTokens& touched) {
-  const model::ModelShape shape = model::model_shape(requested.config, requested.adapters, requested.columns);
+  const model::ModelShape shape =
+      model::model_shape(requested.config, requested.adapters, requested.columns, requested.token_rows);
   const model::Trainables parameters =
       model::make_trainables(requested.config, shape, runtime::trained_weights(requested.profile), at::kMeta);
   HostPlan plan{plan_memory(requested)};

@@ -115,7 +115,8 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   const at::ScalarType dtype = runtime::compute_dtype(requested.profile.model.precision);
   const std::int64_t element_bytes = runtime::compute_bytes(requested.profile.model.precision);
   const model::TrainedWeights trained = runtime::trained_weights(requested.profile);
-  const model::ModelShape shape = model::model_shape(requested.config, requested.adapters, requested.columns);
+  const model::ModelShape shape =
+      model::model_shape(requested.config, requested.adapters, requested.columns, requested.token_rows);
   model::OuterWeights outer;
   outer.head = at::empty({requested.config.vocab_size, requested.config.hidden_size},
                          at::TensorOptions(dtype).device(at::kMeta));

@@ -176,6 +176,7 @@ RunFacts with_profile(const RunFacts& facts, const Profile& profile) {
           facts.auto_tokens,
           facts.base,
           facts.gate_up,
+          facts.token_rows,
           facts.task_bytes};
 }
 
@@ -194,6 +195,7 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           spec.decoded_layers,
           spec.offload_inputs,
           spec.mlp_tile_tokens,
+          facts.token_rows,
           facts.task_bytes};
 }
 

@@ -42,18 +42,24 @@ model::TrainedWeights trained_weights(const Profile& profile) {
   return profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
 }
 
-ModelFiles open_model_without_weights(const ModelSection& section) {
+ModelFiles open_model_without_weights(const ModelSection& section, const std::filesystem::path& adapter) {
   ModelFiles files;
   files.resolved = storage::resolve_model(section.path);
   const auto& folder = files.resolved.folder;
   files.config = model::read_model_config(folder);
-  files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
+  std::vector<std::int64_t> trained_ids;
+  if (!adapter.empty())
+    trained_ids = lora::token_rows_of(lora::read_adapter_config(adapter), adapter, files.config).ids();
+  files.tokenizer_folder = lora::tokenizer_folder(folder, adapter);
+  files.tokenizer = data::load_tokenizer(section, files.tokenizer_folder, trained_ids);
   files.chat_template = tokenizer::load_chat_template(section.chat_template, folder);
+  if (files.tokenizer) files.new_rows = data::new_rows(section, *files.tokenizer, trained_ids);
+  for (const data::NewRow& row : files.new_rows) model::make_room(row.id + 1, files.config);
   return files;
 }
 
-ModelFiles open_model(const ModelSection& section) {
-  ModelFiles files = open_model_without_weights(section);
+ModelFiles open_model(const ModelSection& section, const std::filesystem::path& adapter) {
+  ModelFiles files = open_model_without_weights(section, adapter);
   files.base = base_storage(section, files.config, storage::open_model_weights(files.resolved.folder));
   return files;
 }
@@ -74,10 +80,51 @@ data::DataContext data_context(const Profile& profile, const ModelFiles& files) 
           files.config.context_length(), profile.run.seed,          data::token_cache_folder(profile.data)};
 }
 
+namespace {
+
+/// Rows of the adapter in `folder` (if any), then the new ones of the profile.
+void set_token_rows(const std::filesystem::path& folder, const ModelFiles& files, AdapterSetup& setup) {
+  model::ModelConfig config = files.config;  // has room for all of them
+  setup.token_rows = lora::token_rows_of(setup.config, folder, config);
+  for (const data::NewRow& row : files.new_rows) {
+    setup.token_rows.embedding.push_back(row.id);
+    if (!config.tie_word_embeddings) setup.token_rows.head.push_back(row.id);
+  }
+  setup.config.token_rows = setup.token_rows;
+}
+
+/// Sets the rows of new tokens in a matrix [V, D] as token_init says.
+void init_rows(const std::vector<data::NewRow>& rows, TokenInit init, const at::Tensor& matrix, at::Tensor values) {
+  if (rows.empty()) return;
+  if (init == TokenInit::kZeros) return void(values.zero_());
+  if (init == TokenInit::kMean) return void(values.copy_(model::mean_of_rows(matrix.narrow(0, 0, rows.front().id))));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const at::Tensor ids = at::tensor(at::ArrayRef<std::int32_t>(rows[i].from), at::kInt).to(matrix.device());
+    values[static_cast<std::int64_t>(i)].copy_(model::mean_of_rows(matrix.index_select(0, ids)));
+  }
+}
+
+/// The same for embedding and head.
+void init_new_rows(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters, LoadedModel& loaded) {
+  const model::OuterWeights& outer = loaded.weights->acquire_outer(model::Pass::kForward);
+  const auto num_new = std::ssize(files.new_rows);
+  const auto init = [&](const std::vector<std::int64_t>& ids, const at::Tensor& matrix, const char* name) {
+    if (ids.empty()) return;
+    const at::Tensor values = loaded.parameters->value(name);
+    init_rows(files.new_rows, profile.model.token_init, matrix, values.narrow(0, values.size(0) - num_new, num_new));
+  };
+  init(adapters.token_rows.embedding, outer.embedding, model::kEmbeddingRows);
+  init(adapters.token_rows.head, outer.head, model::kHeadRows);
+  loaded.weights->release_outer(model::Pass::kForward);
+}
+
+}  // namespace
+
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
   lora::AdapterChoice choice = lora::choose_adapters(profile, files.config);
-  AdapterSetup setup{std::move(choice.config), std::move(choice.specs), {}};
+  AdapterSetup setup{std::move(choice.config), std::move(choice.specs), {}, {}};
   if (setup.specs.empty()) return setup;
+  set_token_rows(profile.adapter.init_adapter, files, setup);
   if (!setup.config.options.file.empty()) lora::check_patterns(setup.config.options, files.config);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path = !hub_name.empty()                        ? hub_name
@@ -92,6 +139,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   setup.config.options.lora_dropout = 0;
   setup.specs = lora::plan_adapters(setup.config.options, files.config);
   lora::check_patterns(setup.config.options, files.config);
+  set_token_rows(folder, files, setup);
   return setup;
 }
 
@@ -100,13 +148,14 @@ void assemble_model(const Profile& profile, const RunDevice& device, const Model
                     LoadedModel& loaded) {
   const model::ModelConfig& config = files.config;
   const at::ScalarType dtype = compute_dtype(profile.model.precision);
-  const model::ModelShape shape = model::model_shape(config, adapters.specs, adapters.columns);
+  const model::ModelShape shape = model::model_shape(config, adapters.specs, adapters.columns, adapters.token_rows);
   const auto trained = request.train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   loaded.parameters =
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, trained, device.device));
   const model::WeightOptions options{dtype, device.device, trained, files.base, request.decoded_layers};
   loaded.weights = std::make_unique<model::ResidentWeights>(config, shape, *loaded.parameters, options, weight_files);
-  const model::FirstNeeded first = request.train_all_weights
+  const bool trains_embedding = request.train_all_weights || !adapters.token_rows.embedding.empty();
+  const model::FirstNeeded first = trains_embedding
                                        ? model::FirstNeeded{0, true}
                                        : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
   loaded.decoder = std::make_unique<model::Decoder>(
@@ -125,8 +174,9 @@ void load_model(const Profile& profile, const RunDevice& device, const ModelFile
     if (profile.adapter.init_adapter.empty()) {
       lora::init_adapter_values(static_cast<std::uint64_t>(profile.run.seed), *loaded.parameters);
     } else {
-      lora::load_adapter(profile.adapter.init_adapter, *loaded.parameters);
+      lora::load_adapter(profile.adapter.init_adapter, *loaded.parameters, std::ssize(files.new_rows));
     }
+    init_new_rows(profile, files, adapters, loaded);
   }
   loaded.weights->refresh();
   release_unused_memory(device);

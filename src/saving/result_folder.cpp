@@ -1,11 +1,15 @@
 #include "lora_train/saving/result_folder.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/version.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/run_folder/output_folder.h"
@@ -28,8 +32,12 @@ void copy_if_there(const fs::path& source, Files& files) {
 
 /// Adds the tokenizer, the chat template used in training, and generation_config.json, which names the end tokens.
 void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
+  static const std::map<std::string, std::string> kNone;
+  const auto& changed = model.tokenizer ? model.tokenizer->changed_files() : kNone;
+  for (const auto& [name, text] : changed) files.push_back({name, text});
   for (const char* name : storage::kTokenizerFiles) {
-    if (name != kTemplateFile || !model.chat_template) copy_if_there(model.resolved.folder / name, files);
+    const bool is_template_of_run = name == kTemplateFile && model.chat_template;
+    if (!is_template_of_run && !changed.contains(name)) copy_if_there(model.tokenizer_folder / name, files);
   }
   copy_if_there(model.resolved.folder / "generation_config.json", files);
   if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
@@ -47,6 +55,8 @@ std::string model_card(const RunSection& section, const runtime::ModelFiles& mod
   const lora::LoraOptions& options = adapters.config.options;
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,
                        !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
+  use.has_token_rows = !adapters.token_rows.empty();
+  if (model.config.added_rows > 0) use.vocab_size = model.config.vocab_size;
   for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
   card += "\n";
   card += lora::usage_section(use);
@@ -71,6 +81,30 @@ Files adapter(const RunSection& section, const runtime::ModelFiles& model, const
   return files;
 }
 
+/// Reads new tokens and their rows again from the folder: nothing else would notice a row under the wrong id before the adapter is used.
+void check_new_tokens(const fs::path& folder, const RunSection& section, const runtime::ModelFiles& model,
+                      const runtime::AdapterSetup& adapters, const model::Trainables& parameters) {
+  if (model.new_rows.empty()) return;
+  const auto fail = [&](const std::string& what) {
+    throw FormatError(folder.string(), "was read again after writing, and " + what + " is not what was written");
+  };
+  const auto tokenizer = tokenizer::Tokenizer::load(folder);
+  for (const data::NewRow& row : model.new_rows) {
+    const std::string token = model.tokenizer->id_to_token(row.id);
+    if (tokenizer->token_to_id(token) != row.id) fail("the id of " + token);
+  }
+  if (lora::read_adapter_config(folder).token_rows != adapters.token_rows) fail("trainable_token_indices");
+  const auto type = section.save_dtype == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+  const storage::SafetensorsFile file(folder / "adapter_model.safetensors");
+  for (const auto& tensor : model::token_row_tensors(adapters.token_rows, model.config.hidden_size)) {
+    const storage::TensorEntry* entry = file.find(tensor.name);
+    const at::Tensor written = parameters.value(tensor.name).to(type), read = at::empty_like(written);
+    if (entry == nullptr || at::IntArrayRef(entry->shape) != written.sizes()) fail(tensor.name);
+    model::copy_elements(*entry, file.bytes(*entry), tensor.name, read);
+    if (!at::equal(read, written)) fail(tensor.name);
+  }
+}
+
 }  // namespace
 
 fs::path write_result(const RunSection& section, const runtime::ModelFiles& model,
@@ -82,6 +116,7 @@ fs::path write_result(const RunSection& section, const runtime::ModelFiles& mode
                                            : adapter(section, model, adapters, parameters, state);
   add_tokenizer(model, files);
   storage::write_folder(target, files, run_folder::own_entries);
+  check_new_tokens(target, section, model, adapters, parameters);
   return target;
 }
 

@@ -21,8 +21,8 @@ bool has_chat_template(const fs::path& folder) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_tokenizer_if_present(const fs::path& folder) {
-  return has_tokenizer(folder) ? Tokenizer::load(folder) : nullptr;
+std::unique_ptr<Tokenizer> load_tokenizer_if_present(const fs::path& folder, const TokenizerOptions& options) {
+  return has_tokenizer(folder) ? Tokenizer::load(folder, options) : nullptr;
 }
 
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const fs::path& folder) {

@@ -6,6 +6,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/storage/model_file.h"
+#include "new_tokens.h"
 #include "sentencepiece/sentencepiece_tokenizer.h"
 #include "special_tokens.h"
 #include "tekken/tekken_tokenizer.h"
@@ -49,9 +50,33 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& folder, 
     auto tokenizer = kind.make(bytes, file.string(), special_tokens, options);
     tokenizer->fingerprint_ = hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
                                           (options.special_tokens_in_text ? "+" : "-") + kind.mark);
+    if (!options.new_tokens.empty()) tokenizer->add_tokens(options.new_tokens, file, bytes);
     return tokenizer;
   }
   throw FormatError(folder.string(), "no " + wanted + " in this folder; copy the tokenizer files of the model there");
+}
+
+void Tokenizer::add_tokens(const std::vector<std::string>& tokens, const std::filesystem::path& file,
+                           std::string_view bytes) {
+  std::vector<AddedToken> added;
+  for (const std::string& content : tokens) {
+    if (const auto id = token_to_id(content)) {
+      throw ConfigError("add_tokens", "the tokenizer in " + file.parent_path().string() + " has \"" + content +
+                                          "\" already, with id " + std::to_string(*id) +
+                                          ": use it as it is, and remove it from add_tokens");
+    }
+    const auto id = next_added_id();
+    if (!id) {
+      throw ConfigError("add_tokens", file.string() +
+                                          " has no place for added tokens; use a folder of the model that "
+                                          "has tokenizer.json");
+    }
+    added.push_back({.id = *id, .content = content});
+    add_token(added.back());
+  }
+  changed_files_ = files_with_new_tokens(file.parent_path(), file.filename().string(), bytes, added);
+  for (const std::string& content : tokens) fingerprint_ += hash128_hex(content);
+  fingerprint_ = hash128_hex(fingerprint_);
 }
 
 }  // namespace lora_train::tokenizer

@@ -129,6 +129,7 @@ checkpoint::Contents checkpoint_contents(const Run& run) {
 void check_stop_token_row(Run& run) {
   const auto id = run.data.stop_token_id;
   if (!id || run.profile().adapter.kind == AdapterKind::kNone || *id >= run.files.config.vocab_size) return;
+  if (std::ranges::count(run.adapters.token_rows.embedding, *id) > 0) return;
   const std::int64_t num_tokens =
       std::min<std::int64_t>(run.files.tokenizer->vocab_size(), run.files.config.vocab_size);
   if (const auto seen =
@@ -267,10 +268,9 @@ void allocate(Run& run) {
     }
   }
   run.feed = std::make_unique<runtime::BatchFeed>(
-      run.device,
-      runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory, profile.adapter.lora_dropout > 0,
-                                profile.adapter.kind == AdapterKind::kNone, run.batch_classes,
-                                run.loss_head->chunk_rows(), has_weights});
+      run.device, runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory,
+                                            profile.adapter.lora_dropout > 0, decoder.first_needed.embedding,
+                                            run.batch_classes, run.loss_head->chunk_rows(), has_weights});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths), run.ranks().world_size());
   run.ranks().set_abort_flag(run.scalars->device()[optim::kNonFinite]);
@@ -310,6 +310,7 @@ void gather_facts(Run& run) {
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : facts.host_bytes;
   facts.num_multiprocessors = run.device.num_multiprocessors;
   facts.base = run.files.base;
+  facts.token_rows = run.adapters.token_rows;
 }
 
 runtime::LoadOptions load_options(const Run& run) {
@@ -322,7 +323,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   run.state.started_at =
       found ? found->state.started_at : share_start(run.ranks(), static_cast<std::int64_t>(std::time(nullptr)));
   tokenizer::set_template_time(run.state.started_at);
-  run.files = runtime::open_model(profile.model);
+  run.files = runtime::open_model(profile.model, profile.adapter.init_adapter);
   if (!found && !profile.adapter.init_adapter.empty()) {
     lora::check_base(profile.adapter.init_adapter, run.files.resolved,
                      {is_allowed(run, "model"), "--allow-changed model"});

@@ -46,7 +46,7 @@ std::int64_t checksum(const at::Tensor& values) {
 }
 
 std::int64_t num_parameters(const Run& run) {
-  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs);
+  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs, {}, run.adapters.token_rows);
   const model::TrainedWeights trained = runtime::trained_weights(run.profile());
   return model::make_trainables(run.files.config, shape, trained, at::kMeta).size();
 }

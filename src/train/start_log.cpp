@@ -96,6 +96,18 @@ bool is_such_gpu(const std::string& device_name, const device::GpuFacts& gpu) {
          name.find(" " + lower_case(gpu.name) + " ") != std::string::npos;
 }
 
+/// "new tokens: 5, with the ids 2048 to 2052; embedding enlarged from 2048 to 2112 rows (...)"
+std::string describe_new_tokens(const Run& run) {
+  const auto& rows = run.files.new_rows;
+  const model::ModelConfig& config = run.files.config;
+  std::string line = "new tokens: " + std::to_string(rows.size()) + ", with the ids " +
+                     std::to_string(rows.front().id) + " to " + std::to_string(rows.back().id);
+  if (config.added_rows == 0) return line + ", which are spare rows of the embedding";
+  return line + "; the embedding is enlarged from " + std::to_string(config.stored_rows()) + " to " +
+         std::to_string(config.vocab_size) + " rows (in transformers: model.resize_token_embeddings(" +
+         std::to_string(config.vocab_size) + ") before PEFT loads the adapter)";
+}
+
 }  // namespace
 
 void warn_of_target_gpu(const Run& run) {
@@ -132,6 +144,7 @@ void log_start(const Run& run) {
       format_count(model::num_parameters(run.files.config)) + " (" +
       (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
       "); activations at most " + in_words(run.activations->bytes()));
+  if (!run.files.new_rows.empty()) log_info(describe_new_tokens(run));
   if (!run.files.base.empty()) log_info(describe_base(run));
   if (const std::string ignored = runtime::ignored_double_quant(run.profile(), run.files); !ignored.empty()) {
     log_warning(ignored);

@@ -332,7 +332,7 @@ def test_required_key(setup, key):
     refused(setup, USAGE, key, **{key: "unset"})
 
 
-@pytest.mark.parametrize("changes, part", [(dict(add_tokens=["a"]), "add_tokens"),
+@pytest.mark.parametrize("changes, part", [(dict(teacher="a"), "teacher"),
                                            (dict(report_to="wandb"), "wandb sync"), (dict(fp16=True), "bf16")])
 def test_what_is_not_built_is_refused_by_name(setup, changes, part):
     run = setup.train(**changes)

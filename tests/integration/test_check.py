@@ -117,11 +117,11 @@ def test_each_kind_is_found_with_its_line(setup, profile, kind):
 
 
 def test_one_round_finds_everything(setup, profile):
-    file = profile.write(model="nobody/nothing", learning_rate=-1, weigth_decay=1, confidence_tokens=["<a>"], add_tokens=["<a>"],
+    file = profile.write(model="nobody/nothing", learning_rate=-1, weigth_decay=1, confidence_tokens=["<a>"], add_tokens=["<a>", "<a>"],
                          datasets=[str(setup.rows_file), str(setup.folder / "gone.jsonl")], chat_template=str(setup.folder / "t.jinja"),
                          init_adapter=str(setup.folder / "nowhere"), lr_scaling="sqrt", lora_r=None, seed=None, packing="perhaps",
                          eval_datasets=[dict(path=str(setup.rows_file), weight=0), str(setup.folder / "no-eval.jsonl")])
-    wrong = ["model", "learning_rate", "weigth_decay", "confidence_tokens", "add_tokens", "datasets[1].path", "chat_template",
+    wrong = ["model", "learning_rate", "weigth_decay", "confidence_tokens", "add_tokens[1]", "datasets[1].path", "chat_template",
              "init_adapter", "lr_scaling", "packing", "eval_datasets[0].weight", "eval_datasets[1].path"]
     places = {profile.place(key.split("[")[0]) + key.removeprefix(key.split("[")[0]) for key in wrong}
     for command in ("check", "train"):

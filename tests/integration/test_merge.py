@@ -220,7 +220,6 @@ ADAPTERS = {
     "other names": (dict(target_modules=["c_attn"]), ('"c_attn" matches no linear', "q_proj, k_proj")),
     "a head": (dict(target_modules=["lm_head"]), ("adapters on the embedding or the output head are not supported",)),
     "whole modules": (dict(modules_to_save=["embed_tokens"]), ("modules_to_save", "embed_tokens", "not supported")),
-    "trained rows": (dict(trainable_token_indices=[3]), ("trainable_token_indices", "not supported")),
     "dora": (dict(use_dora=True), ("use_dora", "not supported")),
     "nan": (dict(change=spoil(Q_A, np.nan)), (Q_A, "holds NaN or infinity")),
 }

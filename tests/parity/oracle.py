@@ -24,7 +24,8 @@ def load_peft(model_dir, adapter_dir, dtype=torch.float32):
 
 def trainable(model):
     """{file name of the parameter: parameter}: PEFT's and Hugging Face's names as they stand in their files."""
-    return {name.replace(".default.", "."): p for name, p in model.named_parameters() if p.requires_grad}
+    named = ((name.replace(".default.", ".").removesuffix(".default"), p) for name, p in model.named_parameters())
+    return {name: p for name, p in named if p.requires_grad}
 
 
 def autocast(is_bf16, device="cpu"):

@@ -176,8 +176,13 @@ def random_lora_config(rng, num_layers):
 
 def save_adapter(model, lora_config, generator, adapter_dir):
     """An adapter that adds about a third of a linear's output whatever its scale: dA is as large as dB, and rounding
-    is not amplified (with a scale of 16 and the same B, PEFT in fp32 is 1e-4 away from fp64)."""
+    is not amplified (with a scale of 16 and the same B, PEFT in fp32 is 1e-4 away from fp64). Token rows are other rows than
+    those of the base."""
     peft_model = get_peft_model(model, LoraConfig(**lora_config))
+    for name, rows in peft_model.named_parameters():
+        if "trainable_tokens_delta" in name:
+            with torch.no_grad():
+                rows.copy_(1.5 / math.sqrt(rows.shape[1]) * torch.randn(rows.shape, generator=generator))
     for module in peft_model.modules():
         if not hasattr(module, "lora_A"):
             continue
@@ -206,9 +211,10 @@ def write_rows(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=None, shape=None, num_layers=None):
+def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=None, shape=None, num_layers=None,
+              token_rows=None):
     """Case `number`; its family goes round the first four, from FIRST_OF_LATER on round the others. `shape` and `num_layers`
-    stand in for the drawn ones. The folder must not exist."""
+    stand in for the drawn ones. token_rows: ids for trainable_token_indices, or pairs (module, ids). The folder must not exist."""
     rng = random.Random(9000 + number)
     generator = torch.Generator().manual_seed(number)
     names = list(FAMILIES)[4:] if number >= FIRST_OF_LATER else list(FAMILIES)[:4]
@@ -220,6 +226,9 @@ def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=No
     folder.mkdir(parents=True)
     model = save_model(family, config, file_dtype, is_sharded, is_older, generator, folder / "model")
     lora_config = random_lora_config(rng, config["num_hidden_layers"])
+    if token_rows:
+        lora_config["trainable_token_indices"] = {name: list(ids) for name, ids in token_rows} \
+            if isinstance(token_rows[0], tuple) else list(token_rows)
     save_adapter(model, lora_config, generator, folder / "adapter")
     rows = random_rows(rng, config["vocab_size"], num_rows, max_len)
     write_rows(folder / "rows.jsonl", rows)

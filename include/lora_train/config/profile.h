@@ -43,8 +43,8 @@ enum class OnBadRow { kError, kDrop };
 inline Names names_of(OnBadRow) { return {"error", "drop"}; }
 enum class TaskKind { kChoices, kExactMatch, kConfidence };
 inline Names names_of(TaskKind) { return {"choices", "exact_match", "confidence"}; }
-enum class TokenInit { kMean, kDescription };
-inline Names names_of(TokenInit) { return {"mean", "description"}; }
+enum class TokenInit { kMean, kDescription, kZeros };
+inline Names names_of(TokenInit) { return {"mean", "description", "zeros"}; }
 enum class LossType { kNll, kDft };
 inline Names names_of(LossType) { return {"nll", "dft"}; }
 enum class OptimizerKind { kAdamwTorch, kAdamwTorchFused, kAdamw8bit };
@@ -98,6 +98,13 @@ struct DatasetSpec {
   bool operator==(const DatasetSpec&) const = default;
 };
 
+/// One entry of `add_tokens`.
+struct NewToken {
+  std::string token;
+  std::string init_text;  ///< for token_init: description; empty = none
+  bool operator==(const NewToken&) const = default;
+};
+
 /// Which linears carry an adapter.
 struct LoraTargets {
   enum class Kind { kAllLinear, kList, kRegex };
@@ -146,7 +153,7 @@ struct ModelSection {
   bool double_quant = true;
   std::optional<std::int64_t> decoded_layers;  ///< nullopt = as many as fit
   std::string chat_template = "tokenizer";     ///< "tokenizer" or a .jinja file
-  std::vector<std::string> add_tokens;
+  std::vector<NewToken> add_tokens;
   TokenInit token_init = TokenInit::kMean;
 
   /// Whether base_precision asks for quantised weights.

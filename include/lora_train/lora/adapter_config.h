@@ -15,11 +15,21 @@ struct AdapterConfig {
   LoraOptions options;
   std::string base_model_name_or_path;
   std::string base_weights = {};  ///< fingerprint, for base_model.json (adapter_base.h); not read
+  /// trainable_token_indices: a list is of the embedding. `head` may repeat `embedding`, which is how PEFT says that they are tied.
+  model::TokenRows token_rows = {};
 };
 
 /// Throws IoError, or FormatError (where = "file: key") for another peft_type, a kind that AdapterKind lacks, biases,
-/// modules_to_save, trainable token rows, layers_to_transform and every other setting that we do not support.
+/// modules_to_save, layers_to_transform and every other setting that we do not support.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
+
+/// The rows that an adapter trains in this model, whose vocab_size is enlarged where it is too small for them (model::make_room).
+/// Throws FormatError for other rows of a tied head than of the embedding.
+model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesystem::path& folder,
+                               model::ModelConfig& config);
+
+/// The folder of the tokenizer that goes with an adapter: the adapter's own if that trains token rows and has one, else the model's.
+std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const std::filesystem::path& adapter);
 
 /// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as targets.
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);

@@ -13,9 +13,10 @@
 
 namespace lora_train::lora {
 
-/// Fills the adapter parameters from folder/adapter_model.safetensors: F32, F16 or BF16.
+/// Fills the adapter parameters from folder/adapter_model.safetensors: F32, F16 or BF16. The file lacks the last `num_new_rows` of
+/// the token rows, which stay as they are.
 /// Throws FormatError for tensors that are missing, unexpected, not finite, or of another shape.
-void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters);
+void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters, std::int64_t num_new_rows = 0);
 
 /// Both files, and base_model.json if config.base_weights is set, ready to write. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
 /// for NaN or infinity.

@@ -11,7 +11,9 @@ struct AdapterUse {
   std::string base;     ///< base_model_name_or_path
   std::string adapter;  ///< its folder
   std::int64_t largest_rank = 0;
-  bool is_plain = true;  ///< neither rsLoRA nor rank and alpha patterns
+  bool is_plain = true;         ///< neither rsLoRA nor rank and alpha patterns
+  bool has_token_rows = false;  ///< trains rows of tokens
+  std::int64_t vocab_size = 0;  ///< to which the base's embedding must be resized first; 0: not needed
 };
 
 /// The name or path as one line without control characters.

@@ -41,6 +41,23 @@ inline std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int6
           {prefix + "lora_B.weight", {out_features, spec.rank}, true, spec.lr_factor_b}};
 }
 
+/// Rows of the embedding and the head that are trained beside the adapters, by token id, in the order of their tensors. A tied
+/// head takes those of the embedding. PEFT: trainable_token_indices.
+struct TokenRows {
+  std::vector<std::int64_t> embedding, head;  ///< each without repeats; head: empty if it is tied
+
+  bool empty() const { return embedding.empty() && head.empty(); }
+  /// Those of the embedding, else those of the head.
+  const std::vector<std::int64_t>& ids() const { return embedding.empty() ? head : embedding; }
+  bool operator==(const TokenRows&) const = default;
+};
+
+/// Their tensors, [rows, hidden], under PEFT's names. Like adapter_tensors(), the list that all code uses.
+inline constexpr const char* kEmbeddingRows =
+    "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta";
+inline constexpr const char* kHeadRows = "base_model.model.lm_head.token_adapter.trainable_tokens_delta";
+std::vector<Parameter> token_row_tensors(const TokenRows& rows, std::int64_t hidden_size);
+
 /// Whether training this adapter needs LinearPass::scratch.
 inline bool needs_scratch(const AdapterSpec& spec) { return spec.dropout > 0; }
 

@@ -22,10 +22,13 @@ namespace lora_train::model {
 /// What is trained besides adapters.
 enum class TrainedWeights { kNone, kAll };
 
-/// The trained tensors of a run: A and B of every adapter under PEFT's names, or with kAll every weight under its Hugging
-/// Face name. Values start at zero. On at::kMeta they have no memory.
+/// The trained tensors of a run: A and B of every adapter and the trained token rows under PEFT's names, or with kAll every
+/// weight under its Hugging Face name. Values start at zero. On at::kMeta they have no memory.
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device = at::kCPU);
+
+/// The mean of the rows of a matrix, [columns] fp32; summed in fp64.
+at::Tensor mean_of_rows(const at::Tensor& matrix);
 
 constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();
 
@@ -104,8 +107,12 @@ class ComputeWeights : public BaseWeights {
   OuterWeights outer_;
   kernels::ScaledCopies copies_;  ///< what refresh() writes: adapter columns, and in full fine-tuning every weight
 
+  /// Sets the rows that the files lack to the mean of those that they have.
+  void fill_added_rows();
+
  private:
   void bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection);
+  void bind_token_rows();
 };
 
 /// Keeps all weights in device memory, as they are stored. Layers with quantised linears are decoded once if they come before

@@ -157,6 +157,7 @@ struct LayerShape {
 struct ModelShape {
   std::int64_t hidden_size = 0;
   std::vector<LayerShape> layers;
+  TokenRows rows;  ///< trained rows of embedding and head
 
   /// Calls visit(projection) for every projection of every layer, in order.
   template <class Visit>
@@ -171,7 +172,7 @@ struct ModelShape {
 
 /// The structure of the model, with room for these adapters. Throws ShapeError if a spec names no linear of the model.
 ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {},
-                       const ColumnLayout& columns = {});
+                       const ColumnLayout& columns = {}, const TokenRows& rows = {});
 
 /// Names of the linears of a layer, in Hugging Face order: "self_attn.q_proj", ..., "mlp.down_proj".
 std::vector<std::string> linear_names(const ModelConfig& config, std::int64_t layer);

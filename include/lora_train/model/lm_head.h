@@ -23,7 +23,7 @@ struct LmHeadRows {
   at::Tensor logits;  ///< [m, V]
 };
 
-/// Fills normed, rstd and logits from hidden. Without the adapter, trainable rows of a tied head are left out.
+/// Fills normed, rstd and logits from hidden. Without the adapter, trainable rows of the head are left out.
 void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter = true, Product product = Product::kGemm);
 
 /// Logits [m, V] fp32 for hidden [m, D], in new memory.

@@ -60,6 +60,7 @@ struct ModelConfig {
   std::string architecture;  ///< "Qwen2ForCausalLM"
   std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::int64_t intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
+  std::int64_t added_rows = 0;  ///< the last rows of vocab_size, which the files lack (make_room)
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
@@ -84,7 +85,12 @@ struct ModelConfig {
   /// The positions that the model is made for: max_position_embeddings, or more if yarn extends it. config.json may name either
   /// length, as in transformers.
   std::int64_t context_length() const;
+  /// Rows of embedding and head in the files.
+  std::int64_t stored_rows() const { return vocab_size - added_rows; }
 };
+
+/// Enlarges vocab_size, if it is too small for ids below num_ids: to the next multiple of `multiple`.
+void make_room(std::int64_t num_ids, ModelConfig& config, std::int64_t multiple = 64);
 
 /// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.
 /// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range, for sizes
@@ -107,7 +113,7 @@ struct TensorSpec {
   std::string module() const;
 };
 
-/// Every weight in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.
+/// Every weight of the files in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
 /// Those of kind kLinear.
 std::vector<TensorSpec> linear_tensors(const ModelConfig& config);

@@ -30,7 +30,8 @@ struct OuterWeights {
   at::Tensor embedding, head;
   at::Tensor grad_embedding, grad_head;
   NormWeight final_norm;
-  kernels::TrainableRows rows;  ///< shared by embedding and tied head
+  kernels::TrainableRows rows;       ///< of the embedding
+  kernels::TrainableRows head_rows;  ///< of the head; with tied embeddings, those of the embedding
   bool is_tied = false;
 };
 

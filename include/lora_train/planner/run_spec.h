@@ -41,8 +41,9 @@ struct RunFacts {
   std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
   model::BaseStorage base{};                               ///< linears that the run keeps quantised
   std::optional<model::GradientColumns>
-      gate_up{};                ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
-  std::int64_t task_bytes = 0;  ///< GPU memory that eval_tasks need at least (evaluate::TaskEvaluation::least_bytes)
+      gate_up{};                  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
+  model::TokenRows token_rows{};  ///< trained beside the adapters
+  std::int64_t task_bytes = 0;    ///< GPU memory that eval_tasks need at least (evaluate::TaskEvaluation::least_bytes)
 };
 
 /// The same facts of another profile, which must outlive them.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/data/model_tokenizer.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/base_weights.h"
@@ -28,13 +29,16 @@ kernels::AttentionBackend attention_backend(AttnImplementation implementation);
 struct ModelFiles {
   storage::ResolvedModel resolved;
   model::ModelConfig config;
-  std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null if the folder has none
+  std::filesystem::path tokenizer_folder;           ///< the model's, or that of the adapter (lora::tokenizer_folder)
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;  ///< null if the folder has none; knows the new tokens
   std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< from the profile or the folder; null if there is none
   model::BaseStorage base;                                 ///< linears that the run keeps quantised
+  std::vector<data::NewRow> new_rows;                      ///< of add_tokens, in its order; config has room for them
 };
-ModelFiles open_model(const ModelSection& section);
+/// `adapter`: a PEFT folder that the run starts from or that is evaluated, whose token rows config has room for; may be empty.
+ModelFiles open_model(const ModelSection& section, const std::filesystem::path& adapter);
 /// The same of a folder that need not have weights: `base` is left empty.
-ModelFiles open_model_without_weights(const ModelSection& section);
+ModelFiles open_model_without_weights(const ModelSection& section, const std::filesystem::path& adapter);
 
 using model::base_storage;
 
@@ -49,6 +53,7 @@ struct AdapterSetup {
   lora::AdapterConfig config;
   std::vector<model::AdapterSpec> specs;
   model::ColumnLayout columns;
+  model::TokenRows token_rows;  ///< trained beside the adapters: those of the folder, then the new ones
 };
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
 /// The same for a saved adapter, for evaluation.

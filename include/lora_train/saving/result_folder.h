@@ -10,8 +10,8 @@
 namespace lora_train::saving {
 
 /// Writes the folder under a temporary name and renames it, replacing an older one; what others have put into that moves to
-/// the new one. Returns its path. Throws IoError, and
-/// NumericError if a value is not finite.
+/// the new one. New tokens and their rows are read again and compared. Returns its path. Throws IoError, NumericError if a value is not
+/// finite, and FormatError if that comparison fails.
 std::filesystem::path write_result(const RunSection& section, const runtime::ModelFiles& files,
                                    const runtime::AdapterSetup& adapters, const model::Trainables& parameters,
                                    const checkpoint::TrainState& state);

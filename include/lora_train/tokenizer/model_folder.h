@@ -10,8 +10,9 @@
 
 namespace lora_train::tokenizer {
 
-/// Null when the folder has no tokenizer file (pre-tokenised data need none). Throws FormatError for a bad one.
-std::unique_ptr<Tokenizer> load_tokenizer_if_present(const std::filesystem::path& folder);
+/// Null when the folder has no tokenizer file (pre-tokenised data need none). Throws what Tokenizer::load throws.
+std::unique_ptr<Tokenizer> load_tokenizer_if_present(const std::filesystem::path& folder,
+                                                     const TokenizerOptions& options = {});
 
 /// The profile's `chat_template`: a .jinja file, or "tokenizer" = the folder's own, null when it has none.
 /// Throws FormatError for one that does not parse, IoError for a file that cannot be read.

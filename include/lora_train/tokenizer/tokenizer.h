@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,8 +41,12 @@ struct TokenizerOptions {
   /// encodes the ones marked special like any other text; added tokens that are not special are found either way.
   /// In tekken.json all named special tokens are marked.
   bool special_tokens_in_text = true;
+  /// Added as Hugging Face's add_tokens adds them: with the next free ids, found in the (normalised) text before anything else,
+  /// and not special, so that decoding without special tokens keeps them.
+  std::vector<std::string> new_tokens = {};
 };
 
+struct AddedToken;     // a token of added_tokens; private to the module
 struct SpecialTokens;  // what tokenizer_config.json and its neighbours say; private to the module
 
 /// Whether the folder holds a file that Tokenizer::load reads.
@@ -52,7 +57,8 @@ class Tokenizer {
  public:
   /// Reads tokenizer.json, tokenizer.model or tekken.json, and tokenizer_config.json, special_tokens_map.json and
   /// generation_config.json where they exist. A missing or malformed file, and anything a file asks for that is not
-  /// built, throws FormatError with the file and the place in it ("folder/tokenizer.json: model.dropout").
+  /// built, throws FormatError with the file and the place in it ("folder/tokenizer.json: model.dropout"). ConfigError
+  /// (add_tokens) for new tokens that the tokenizer has, or that files of its kind cannot hold.
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const TokenizerOptions& options = {});
 
   Tokenizer(const Tokenizer&) = delete;
@@ -86,9 +92,15 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }
   /// 32 hexadecimal digits over everything that decides the ids: file bytes and options. For cache keys.
   const std::string& fingerprint() const { return fingerprint_; }
+  /// The files of the folder that new tokens change, by name, with their new text: written beside the others, they load as this
+  /// tokenizer. Empty without new tokens.
+  const std::map<std::string, std::string>& changed_files() const { return changed_files_; }
 
  protected:
   Tokenizer() = default;
+  /// The id that Hugging Face gives to the next added token; nullopt where the files have no place for one.
+  virtual std::optional<std::int32_t> next_added_id() const { return std::nullopt; }
+  virtual void add_token(const AddedToken&) {}
   /// Fills the members below from what the folder's side files say.
   void apply_special_tokens(const SpecialTokens& special_tokens);
 
@@ -96,6 +108,10 @@ class Tokenizer {
   std::vector<std::int32_t> generation_eos_ids_;
   bool adds_bos_ = false;
   std::string fingerprint_;
+
+ private:
+  void add_tokens(const std::vector<std::string>& tokens, const std::filesystem::path& file, std::string_view bytes);
+  std::map<std::string, std::string> changed_files_;
 };
 
 }  // namespace lora_train::tokenizer

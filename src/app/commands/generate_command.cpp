@@ -27,6 +27,7 @@
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
+#include "run_tokenizer.h"
 #include "sampling_flags.h"
 
 namespace lora_train::app {
@@ -98,7 +99,10 @@ Folders open_folders(const ModelSection& section, const GenerateFlags& flags) {
   folders.adapter = flags.adapter;
   folders.config = model::read_model_config(folders.model);
   if (!flags.adapter.empty()) check_adapter_base(flags.adapter, model, flags.allow_other_base);
-  folders.tokenizer = tokenizer::Tokenizer::load(folders.model);
+  ModelSection used = section;
+  if (flags.adapter.empty()) used.add_tokens.clear();  // the base has no rows for them
+  folders.tokenizer = open_tokenizer(used, folders.model, folders.adapter, &folders.config).tokenizer;
+  if (!folders.tokenizer) folders.tokenizer = tokenizer::Tokenizer::load(folders.model);  // says what is missing
   const bool has_own = !flags.adapter.empty() && fs::exists(folders.adapter / "chat_template.jinja");
   folders.chat_template =
       tokenizer::load_chat_template(section.chat_template, has_own ? folders.adapter : folders.model);

@@ -87,8 +87,7 @@ Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest&
     comparison.why_not = error.what();
     return comparison;
   }
-  comparison.rows =
-      merge_rows(flags.rows, request.model, lora::merged_tokenizer_folder(request.model, request.adapter));
+  comparison.rows = merge_rows(flags.rows, request.model, request.adapter);
   return comparison;
 }
 

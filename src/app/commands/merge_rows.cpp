@@ -5,6 +5,8 @@
 
 #include "lora_train/base/log.h"
 #include "lora_train/data/prepare.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/merge.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/tokenizer/model_folder.h"
 
@@ -35,7 +37,8 @@ std::vector<std::int32_t> spread_ids(std::int64_t vocab_size, std::int64_t strid
   return ids;
 }
 
-MergeRows built_in_rows(const tokenizer::Tokenizer* tokenizer, const model::ModelConfig& config, std::int64_t longest) {
+MergeRows built_in_rows(const tokenizer::Tokenizer* tokenizer, const model::ModelConfig& config,
+                        const std::vector<std::int64_t>& trained_ids, std::int64_t longest) {
   MergeRows rows;
   for (std::size_t i = 0; i < kTexts.size(); ++i) {
     auto ids = tokenizer != nullptr ? tokenizer->encode(kTexts[i]).ids
@@ -43,6 +46,7 @@ MergeRows built_in_rows(const tokenizer::Tokenizer* tokenizer, const model::Mode
     std::erase_if(ids, [&](std::int32_t id) { return id < 0 || id >= config.vocab_size; });
     add(std::move(ids), "built-in row " + std::to_string(i + 1), longest, rows);
   }
+  add({trained_ids.begin(), trained_ids.end()}, "the tokens with trained rows", longest, rows);
   return rows;
 }
 
@@ -65,11 +69,13 @@ MergeRows rows_of_file(const data::DocumentStore& store, std::int64_t longest) {
 
 }  // namespace
 
-MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::path& tokenizer_folder) {
-  const model::ModelConfig config = model::read_model_config(model);
+MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::path& adapter) {
+  const fs::path tokenizer_folder = lora::merged_tokenizer_folder(model, adapter);
+  model::ModelConfig config = model::read_model_config(model);
+  const model::TokenRows trained = lora::token_rows_of(lora::read_adapter_config(adapter), adapter, config);
   const std::int64_t longest = std::min(kMaxRowTokens, config.context_length());
   const auto tokenizer = tokenizer::load_tokenizer_if_present(tokenizer_folder);
-  if (file.empty()) return built_in_rows(tokenizer.get(), config, longest);
+  if (file.empty()) return built_in_rows(tokenizer.get(), config, trained.ids(), longest);
   const auto chat_template = tokenizer::load_chat_template("tokenizer", tokenizer_folder);
   DataSection section;
   section.datasets.emplace_back().path = file;

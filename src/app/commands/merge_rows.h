@@ -14,9 +14,8 @@ struct MergeRows {
 };
 
 /// Of `file`, in any layout that a dataset may have; rows are cut to 512 tokens, and those past 2048 tokens in all are left
-/// out, which is logged. Empty: a few built-in texts, or, if there is no tokenizer, a few rows of spread ids.
-/// `model` has the config, `tokenizer` the tokenizer and chat template. Throws DataError for rows, FormatError.
-MergeRows merge_rows(const std::string& file, const std::filesystem::path& model,
-                     const std::filesystem::path& tokenizer);
+/// out, which is logged. Empty: a few built-in texts, or, if there is no tokenizer, a few rows of spread ids, and a row of the tokens
+/// whose rows the adapter trains. Throws DataError for rows, FormatError.
+MergeRows merge_rows(const std::string& file, const std::filesystem::path& model, const std::filesystem::path& adapter);
 
 }  // namespace lora_train::app

@@ -18,6 +18,7 @@
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
 #include "lora_train/tokenizer/text_pattern.h"
+#include "run_tokenizer.h"
 
 namespace lora_train::app {
 namespace {
@@ -70,16 +71,19 @@ class InputChecker {
       attempt(is_own ? model : Named("chat_template", chat_template),
               [&] { tokenizer::load_chat_template(chat_template, folder); });
     }
-    if (what_.reads_all && !folder.empty()) {
-      std::unique_ptr<tokenizer::Tokenizer> tokenizer;
-      attempt(model, [&] { tokenizer = tokenizer::load_tokenizer_if_present(folder); });
-      if (tokenizer) attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *tokenizer); });
+    const bool has_adapter = !adapter.empty() && profile_.adapter.kind != AdapterKind::kNone;
+    if (has_adapter) attempt({"init_adapter", adapter}, [&] { lora::read_adapter_config(adapter); });
+    const fs::path starts_from = has_adapter && !failed_.contains("init_adapter") ? adapter : "";
+    ModelSection section = profile_.model;
+    if (mistakes_.concern("add_tokens") || mistakes_.concern("token_init")) section.add_tokens.clear();
+    if ((what_.reads_all || !section.add_tokens.empty()) && !folder.empty()) {
+      RunTokenizer opened;
+      attempt(model, [&] { opened = open_tokenizer(section, folder, starts_from); });
+      const bool has_all = section.add_tokens.size() == profile_.model.add_tokens.size();
+      if (opened.tokenizer && has_all)
+        attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *opened.tokenizer); });
     }
-    if (config) {
-      check_against(*config, folder);
-    } else if (!adapter.empty() && profile_.adapter.kind != AdapterKind::kNone) {
-      attempt({"init_adapter", adapter}, [&] { lora::read_adapter_config(adapter); });
-    }
+    if (config) check_against(*config, folder);
   }
 
   /// Empty if it is not there.

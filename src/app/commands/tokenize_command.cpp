@@ -14,6 +14,7 @@
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
+#include "run_tokenizer.h"
 
 namespace lora_train::app {
 namespace {
@@ -30,11 +31,9 @@ void print_ids(const tokenizer::Tokenizer& tokenizer, const std::string& text, b
 }
 
 /// A folder with a tokenizer alone will do: ids and lengths are then not checked.
-void read_limits(const std::filesystem::path& folder, data::DataContext& context) {
-  if (!std::filesystem::exists(folder / "config.json")) return;
-  const model::ModelConfig config = model::read_model_config(folder);
-  context.vocab_size = config.vocab_size;
-  context.max_position_embeddings = config.context_length();
+std::optional<model::ModelConfig> read_config(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder / "config.json")) return std::nullopt;
+  return model::read_model_config(folder);
 }
 
 void print_totals(const data::PreparedData& prepared) {
@@ -93,13 +92,18 @@ void show_step(const Profile& profile, const data::PreparedData& prepared, long 
 
 int tokenize_profile(const Profile& profile, long long num_shown, std::optional<long long> step, bool json) {
   const auto folder = storage::resolve_model(profile.model.path).folder;
-  const auto tokenizer = tokenizer::load_tokenizer_if_present(folder);
+  auto config = read_config(folder);
+  const auto tokenizer =
+      open_tokenizer(profile.model, folder, profile.adapter.init_adapter, config ? &*config : nullptr).tokenizer;
   const auto chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
   data::DataContext context{.tokenizer = tokenizer.get(),
                             .chat_template = chat_template.get(),
                             .seed = profile.run.seed,
                             .cache_folder = data::token_cache_folder(profile.data)};
-  read_limits(folder, context);
+  if (config) {
+    context.vocab_size = config->vocab_size;
+    context.max_position_embeddings = config->context_length();
+  }
   const data::PreparedData prepared = data::prepare_data(profile.data, context, /*need_train=*/true);
   if (step) {
     show_step(profile, prepared, *step, tokenizer.get(), num_shown, json);
@@ -144,7 +148,10 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   refuse_unbuilt_features(loaded);
   if (!wants_texts) return tokenize_profile(loaded.profile, num_shown, step, parser.common().json);
 
-  const auto tokenizer = tokenizer::Tokenizer::load(storage::resolve_model(loaded.profile.model.path).folder);
+  const Profile& profile = loaded.profile;
+  const auto folder = storage::resolve_model(profile.model.path).folder;
+  auto tokenizer = open_tokenizer(profile.model, folder, profile.adapter.init_adapter).tokenizer;
+  if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // says what is missing
   for (const auto& text : texts) print_ids(*tokenizer, text, parser.common().json);
   for (const auto& file : files) {
     data::read_texts(file, [&](const std::string& text) { print_ids(*tokenizer, text, parser.common().json); });

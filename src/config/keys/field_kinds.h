@@ -108,7 +108,7 @@ Field rank_pattern_field(std::string name, Member<std::vector<std::pair<std::str
                          std::string help);
 Field alpha_pattern_field(std::string name, Member<std::vector<std::pair<std::string, double>>> member,
                           std::string help);
-Field text_list_field(std::string name, Member<std::vector<std::string>> member, std::string help);
+Field new_tokens_field(std::string name, Member<std::vector<NewToken>> member, std::string help);
 Field kernels_field(std::string name, Member<KernelChoices> member, std::string help);
 Field eval_tasks_field(std::string name, Member<std::vector<EvalTask>> member, std::string help);
 Field confidence_tokens_field(std::string name, Member<std::vector<std::pair<std::string, double>>> member,

@@ -1,5 +1,6 @@
 // Fields whose values are lists or maps.
 #include <algorithm>
+#include <set>
 
 #include "field_kinds.h"
 #include "lora_train/base/kernel_names.h"
@@ -90,6 +91,37 @@ std::vector<std::string> read_texts(const Value& value, const std::string& key, 
 }
 
 Value write_texts(const std::vector<std::string>& texts) { return list_of(texts, text_value); }
+
+NewToken read_new_token(const Value& value, const std::string& key, Findings& findings) {
+  const auto expected = "a name such as <conf_0>, or {token: <conf_0>, init_text: unsure}";
+  NewToken token;
+  if (value.is_scalar() && !value.text.empty()) {
+    token.token = value.text;
+  } else if (!value.is_map()) {
+    findings.mistake(value.place, key, unexpected(value, expected));
+    return token;
+  }
+  for (const auto& [member, entry] : value.members) {
+    if (member == "token") {
+      token.token = read_text(entry, key + ".token", findings).value_or("?");
+    } else if (member == "init_text") {
+      if (!entry.is_null()) token.init_text = read_text(entry, key + ".init_text", findings).value_or("?");
+    } else {
+      findings.mistake(entry.place, key + "." + member, "unknown key. Known here: token, init_text.");
+    }
+  }
+  if (token.token.empty() && !value.is_scalar())
+    findings.mistake(value.place, key, "has no token. Expected " + std::string(expected) + ".");
+  return token;
+}
+
+Value write_new_token(const NewToken& token) {
+  if (token.init_text.empty()) return text_value(token.token);
+  Value value;
+  value.kind = Value::Kind::kMap;
+  value.members = {{"token", text_value(token.token)}, {"init_text", text_value(token.init_text)}};
+  return value;
+}
 
 bool is_every_linear(const std::string& text) { return text == "all" || text == "all-linear" || text == "all_linear"; }
 
@@ -271,11 +303,22 @@ Field kernels_field(std::string name, Member<KernelChoices> member, std::string 
                     std::move(help), std::move(member), read, write_kernels);
 }
 
-Field text_list_field(std::string name, Member<std::vector<std::string>> member, std::string help) {
-  const auto read = [name](const Value& value, std::vector<std::string>& target, Findings& findings) {
-    target = read_texts(value, name, findings);
+Field new_tokens_field(std::string name, Member<std::vector<NewToken>> member, std::string help) {
+  const auto read = [name](const Value& value, std::vector<NewToken>& target, Findings& findings) {
+    target.clear();
+    std::set<std::string> seen;
+    const auto items = value.is_map() ? std::vector<Value>{value} : items_of(value);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::string key = name + "[" + std::to_string(i) + "]";
+      NewToken token = read_new_token(items[i], key, findings);
+      if (!token.token.empty() && !seen.insert(token.token).second) {
+        findings.mistake(items[i].place, key, "\"" + token.token + "\" is listed twice. Name each token once.");
+      }
+      target.push_back(std::move(token));
+    }
   };
-  return list_field(name, "list of texts", std::move(help), std::move(member), read, write_texts);
+  return list_field(name, "list of names or {token, init_text}", std::move(help), std::move(member), read,
+                    [](const std::vector<NewToken>& tokens) { return list_of(tokens, write_new_token); });
 }
 
 Field reporters_field(std::string name, Member<std::vector<Reporter>> member, std::string help) {

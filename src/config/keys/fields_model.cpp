@@ -39,11 +39,12 @@ FieldGroup model_group() {
            .free_on_resume(),
        text_field("chat_template", &ModelSection::chat_template, "tokenizer, or a .jinja file",
                   "Template that turns chats into text: the tokenizer's own, or a file."),
-       text_list_field("add_tokens", &ModelSection::add_tokens,
-                       "New tokens; their embedding rows are trained and saved with the adapter."),
-       choice_field(
-           "token_init", &ModelSection::token_init,
-           "How new rows are initialised: with the mean of all rows, or of the tokens that spell the new token.")}};
+       new_tokens_field("add_tokens", &ModelSection::add_tokens,
+                        "New tokens, added to the tokenizer as Hugging Face's add_tokens does. Their rows of embedding "
+                        "and head are trained and saved with the adapter (docs/models.md)."),
+       choice_field("token_init", &ModelSection::token_init,
+                    "What new rows start as. mean: the mean of the rows of all other tokens. description: the mean of "
+                    "the rows of the tokens of init_text. zeros: zeros.")}};
 }
 
 FieldGroup adapter_group() {

@@ -9,7 +9,9 @@ const char* const kAdapter = "this kind of adapter is not supported. Remove it, 
 const char* const kModules =
     "whole modules cannot be trained beside an adapter. Remove it, or set adapter: none to train all weights.";
 const char* const kRows =
-    "token rows cannot be trained beside an adapter. Remove it, or set adapter: none to train all weights.";
+    "rows of tokens that exist are not trained beside an adapter. Name new tokens in add_tokens, or set adapter: none "
+    "to "
+    "train all weights.";
 const char* const kSharding =
     "the model is never sharded. Remove it; to save memory, set "
     "gradient_checkpointing: full.";

@@ -25,8 +25,6 @@ const std::vector<Unbuilt>& unbuilt_table() {
          return (p.model.base_precision == BasePrecision::kBf16 && p.model.precision == Precision::kFp32) ||
                 (p.model.base_precision == BasePrecision::kFp32 && p.model.precision == Precision::kBf16);
        }},
-      {"add_tokens", "", "Add the tokens to the tokenizer and the model beforehand.",
-       [](const Profile& p) { return !p.model.add_tokens.empty(); }},
   };
   return table;
 }

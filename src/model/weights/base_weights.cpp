@@ -25,6 +25,7 @@ std::vector<Parameter> adapter_parameters(const ModelShape& shape) {
   });
   std::vector<Parameter> list;
   for (const auto& [index, tensors] : by_index) list.insert(list.end(), tensors.begin(), tensors.end());
+  for (Parameter& tensor : token_row_tensors(shape.rows, shape.hidden_size)) list.push_back(std::move(tensor));
   return list;
 }
 
@@ -113,6 +114,7 @@ Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, T
 std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
                           const BaseStorage& storage, std::int64_t decoded_layers) {
   std::int64_t elements = num_parameters(config), quantized_bytes = 0;
+  elements += (config.tie_word_embeddings ? 1 : 2) * config.added_rows * config.hidden_size;
   std::set<std::string> buffers;
   for (std::int64_t layer = 0; layer < std::ssize(shape.layers); ++layer) {
     for (const BlockShape& block : shape.layers[static_cast<std::size_t>(layer)].blocks) {
@@ -158,6 +160,7 @@ ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shap
       bind_adapters(projection_shape, layer, projection);
     });
   }
+  bind_token_rows();
 }
 
 void ComputeWeights::bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection) {
@@ -215,9 +218,10 @@ void ComputeWeights::fill_outer(WeightLoader& loader) {
   const auto options = at::TensorOptions(options_.dtype).device(options_.device);
   outer_.is_tied = config_.tie_word_embeddings;
   outer_.embedding = at::empty({config_.vocab_size, config_.hidden_size}, options);
-  loader.load("model.embed_tokens.weight", outer_.embedding);
+  const int64_t stored = config_.stored_rows();
+  loader.load("model.embed_tokens.weight", outer_.embedding.narrow(0, 0, stored));
   outer_.head = outer_.is_tied ? outer_.embedding : at::empty_like(outer_.embedding);
-  if (!outer_.is_tied) loader.load("lm_head.weight", outer_.head);
+  if (!outer_.is_tied) loader.load("lm_head.weight", outer_.head.narrow(0, 0, stored));
   outer_.final_norm.weight = at::empty({config_.hidden_size}, options);
   loader.load("model.norm.weight", outer_.final_norm.weight);
 }
@@ -275,6 +279,7 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& sh
   }
   FileLoader loader(config, *files, options.device);
   fill(loader);
+  fill_added_rows();
   for (LayerWeights& layer : layers_) scale_biases(layer);
 }
 
@@ -348,6 +353,7 @@ StreamedWeights::StreamedWeights(const ModelConfig& config, const ModelShape& sh
   FileLoader loader(config_, files_, at::kCPU);
   fill_outer(loader);
   loader.finish();
+  fill_added_rows();
 }
 
 LayerWeights& StreamedWeights::acquire(int64_t layer, Pass pass) {

@@ -95,13 +95,20 @@ void warn_of_unexpected(const std::set<std::string>& expected, const ModelConfig
 
 }  // namespace
 
+void make_room(std::int64_t num_ids, ModelConfig& config, std::int64_t multiple) {
+  if (num_ids <= config.vocab_size) return;
+  const std::int64_t enlarged = (num_ids + multiple - 1) / multiple * multiple;
+  config.added_rows += enlarged - config.vocab_size;
+  config.vocab_size = enlarged;
+}
+
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
   SpecList specs;
-  specs.add(kEmbedding, {config.vocab_size, config.hidden_size}, WeightKind::kEmbedding);
+  specs.add(kEmbedding, {config.stored_rows(), config.hidden_size}, WeightKind::kEmbedding);
   const ModelShape shape = model_shape(config);
   for (std::size_t i = 0; i < shape.layers.size(); ++i) add_layer(shape.layers[i], static_cast<std::int64_t>(i), specs);
   specs.add("model.norm.weight", {config.hidden_size}, WeightKind::kNorm);
-  if (!config.tie_word_embeddings) specs.add(kHead, {config.vocab_size, config.hidden_size}, WeightKind::kHead);
+  if (!config.tie_word_embeddings) specs.add(kHead, {config.stored_rows(), config.hidden_size}, WeightKind::kHead);
   return specs.take();
 }
 

@@ -72,7 +72,7 @@ class JsonTokenizer final : public Tokenizer {
                      "post_processor", "decoder", "model"});
     for (const auto& [token, id] : model_.vocabulary()) set_spelling(id, token);
     load_added(section(root, "added_tokens", file), special, options);
-    if (!normalized_added_.empty() || !model_.has_u2581()) space_rule_.reset();
+    choose_space_rule();
     if (const auto token = token_in_front(section(root, "post_processor", file))) {
       bos_id_ = token_to_id(*token);
       if (!bos_id_) throw FormatError(file + ": post_processor", "\"" + *token + "\" is not in the vocabulary");
@@ -89,11 +89,24 @@ class JsonTokenizer final : public Tokenizer {
   bool is_special(std::int32_t id) const override { return special_.contains(id); }
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(spellings_.size()); }
 
+ protected:
+  // tokenizers: AddedVocabulary::add_tokens.
+  std::optional<std::int32_t> next_added_id() const override {
+    std::int64_t next = std::ssize(model_.vocabulary());
+    for (const auto& [token, id] : added_ids_) next = std::max<std::int64_t>(next, id + 1);
+    return static_cast<std::int32_t>(next);
+  }
+  void add_token(const AddedToken& token) override {
+    add_token(token, {}, "add_tokens");
+    choose_space_rule();
+  }
+
  private:
   struct Run;  // the state of one encode call
 
   void load_added(const JsonPlace& place, const SpecialTokens& special, const TokenizerOptions& options);
   void add_token(const AddedToken& token, const TokenizerOptions& options, const std::string& where);
+  void choose_space_rule();
   void set_spelling(std::int32_t id, const std::string& token);
   const std::string* spelling(std::int32_t id) const;
   void encode_stretch(NormalizedText stretch, Run& run) const;
@@ -122,6 +135,11 @@ struct JsonTokenizer::Run {
     if (with_offsets) out.offsets.push_back(range);
   }
 };
+
+// Normalised added tokens are looked for in the normalised text, which the rule does not make.
+void JsonTokenizer::choose_space_rule() {
+  if (!normalized_added_.empty() || !model_.has_u2581()) space_rule_.reset();
+}
 
 void JsonTokenizer::set_spelling(std::int32_t id, const std::string& token) {
   const auto index = static_cast<std::size_t>(id);

@@ -75,6 +75,10 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
   std::int32_t vocab_size() const override { return num_pieces() + static_cast<std::int32_t>(new_tokens_.size()); }
 
+ protected:
+  std::optional<std::int32_t> next_added_id() const override { return vocab_size(); }
+  void add_token(const AddedToken& token) override { add_token(token, {}); }
+
  private:
   // What few texts need: made when the first of them comes.
   struct Continuation {

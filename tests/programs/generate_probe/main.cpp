@@ -46,11 +46,16 @@ Loaded load(const json& request) {
   loaded.config = model::read_model_config(folder);
   std::vector<model::AdapterSpec> specs;
   const std::string adapter = request.value("adapter", "");
-  if (!adapter.empty()) specs = lora::plan_adapters(lora::read_adapter_config(adapter).options, loaded.config);
+  model::TokenRows rows;
+  if (!adapter.empty()) {
+    const lora::AdapterConfig read = lora::read_adapter_config(adapter);
+    specs = lora::plan_adapters(read.options, loaded.config);
+    rows = lora::token_rows_of(read, adapter, loaded.config);
+  }
   const storage::WeightFiles files = storage::open_model_weights(folder);
   model::check_weights(loaded.config, files);
   const at::ScalarType dtype = request.value("dtype", "fp32") == "bf16" ? at::kBFloat16 : at::kFloat;
-  loaded.shape = model::model_shape(loaded.config, specs);
+  loaded.shape = model::model_shape(loaded.config, specs, {}, rows);
   loaded.parameters = std::make_unique<model::Trainables>(
       model::make_trainables(loaded.config, loaded.shape, model::TrainedWeights::kNone));
   loaded.weights = std::make_unique<model::ResidentWeights>(loaded.config, loaded.shape, *loaded.parameters,

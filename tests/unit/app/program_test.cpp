@@ -206,9 +206,9 @@ TEST_F(Program, MistakesOfTheProfileAreFoundBeforeTheEngineIsLoaded) {
   const CommandResult unknown = train({"weigth_decay=1"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_TRUE(contains(unknown.err, "weight_decay")) << unknown.err;
-  const CommandResult unbuilt = train({"add_tokens=[a]"});
+  const CommandResult unbuilt = train({"teacher=a"});
   EXPECT_EQ(unbuilt.exit_code, 2);
-  EXPECT_TRUE(contains(unbuilt.err, "add_tokens")) << unbuilt.err;
+  EXPECT_TRUE(contains(unbuilt.err, "teacher")) << unbuilt.err;
   const CommandResult good = train({});
   EXPECT_EQ(good.exit_code, 2);
   EXPECT_TRUE(contains(good.err, "the engine is missing")) << good.err;
@@ -339,9 +339,9 @@ TEST_F(Program, CheckReportsMissingFilesAndUnbuiltFeatures) {
   const CommandResult missing = run({"check", "--profile", "small", "--set", "datasets[0].path=/no/such.jsonl"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_TRUE(contains(missing.err, "/no/such.jsonl")) << missing.err;
-  const CommandResult unbuilt = run({"check", "--profile", "small", "--no-files", "add_tokens=[a]"});
+  const CommandResult unbuilt = run({"check", "--profile", "small", "--no-files", "teacher=a"});
   EXPECT_EQ(unbuilt.exit_code, 2);
-  EXPECT_TRUE(contains(unbuilt.err, "add_tokens: not built yet")) << unbuilt.err;
+  EXPECT_TRUE(contains(unbuilt.err, "teacher: not built yet")) << unbuilt.err;
 }
 
 TEST_F(Program, CheckListsProfilesAndKeys) {

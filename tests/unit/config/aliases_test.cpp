@@ -18,7 +18,7 @@ std::string sample_value(const std::string& key) {
   static const std::map<std::string, std::string> samples = {{"model", "some/model"},
                                                              {"chat_template", "t.jinja"},
                                                              {"add_tokens", "[<a>]"},
-                                                             {"token_init", "description"},
+                                                             {"token_init", "zeros"},
                                                              {"lora_r", "4"},
                                                              {"lora_target_modules", "[q_proj]"},
                                                              {"use_rslora", "true"},

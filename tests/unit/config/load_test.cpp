@@ -184,7 +184,7 @@ TEST(Load, SettingsReachInsideAndAppend) {
   EXPECT_EQ(profile.adapter.rank_pattern[0].second, 2);
   EXPECT_EQ(profile.adapter.lora_target_modules.names.size(), 2u);
   EXPECT_EQ(profile.run.run_name, "a: b # c");
-  EXPECT_EQ(profile.model.add_tokens, (std::vector<std::string>{"<x>", "<y>"}));
+  EXPECT_EQ(profile.model.add_tokens, (std::vector<NewToken>{{"<x>", ""}, {"<y>", ""}}));
   EXPECT_EQ(loaded.origin.at("datasets"), "--set");
 }
 

@@ -16,8 +16,7 @@ TEST(Unbuilt, NothingInTheDefaults) {
 
 TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
-  for (const char* text :
-       {"add_tokens: [a]", "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}"}) {
+  for (const char* text : {"{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}"}) {
     const auto features = unbuilt_features(files.load(text));
     ASSERT_EQ(features.size(), 1u) << text;
     EXPECT_NE(features[0].text.find("not built yet. "), std::string::npos) << features[0].text;
@@ -26,13 +25,13 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   EXPECT_TRUE(unbuilt_features(files.load("{base_precision: fp32, precision: fp32}").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("precision: fp32").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("base_precision: nf4").profile).empty());
-  EXPECT_EQ(unbuilt_features(files.load("add_tokens: [a]")).at(0).text,
-            "not built yet. Add the tokens to the tokenizer and the model beforehand.");
+  EXPECT_EQ(unbuilt_features(files.load("base_precision: fp32")).at(0).text,
+            "one other than precision is not built yet. Leave base_precision out; it follows precision.");
 }
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
   ProfileText files;
-  const LoadedProfile loaded = files.load("add_tokens: [a]\nbase_precision: fp32\n");
+  const LoadedProfile loaded = files.load("teacher: a\nbase_precision: fp32\n");
   try {
     refuse_unbuilt_features(loaded);
     FAIL();
@@ -41,7 +40,7 @@ TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
     EXPECT_NE(text.find("profile.yaml:2: base_precision: one other than precision is not built yet."),
               std::string::npos)
         << text;
-    EXPECT_NE(text.find("profile.yaml:1: add_tokens: not built yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:1: teacher: not built yet."), std::string::npos) << text;
     EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
   }
 }

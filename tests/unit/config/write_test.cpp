@@ -38,7 +38,8 @@ report_to: none
 gradient_checkpointing: off
 precision: fp32
 max_seq_len: 512
-add_tokens: ["<a>", "true", "12"]
+add_tokens: [{token: "<a>", init_text: "a: b"}, {token: "true", init_text: "12"}, {token: "12", init_text: c}]
+token_init: description
 max_time: 90
 output_dir: "runs/{lora_alpha}"
 resume_from_checkpoint: false
@@ -136,7 +137,8 @@ TEST(Write, JsonHasEveryKeyWithItsType) {
   EXPECT_EQ(json["datasets"][0]["field_map"]["text"], "my: body");
   EXPECT_EQ(json["eval_steps"], 0.05);
   EXPECT_EQ(json["save_steps"], "epoch");
-  EXPECT_EQ(json["add_tokens"][2], "12");
+  EXPECT_EQ(json["add_tokens"][0]["init_text"], "a: b");
+  EXPECT_EQ(json["add_tokens"][2]["token"], "12");
 }
 
 TEST(Write, HashesDifferWithAnyValue) {

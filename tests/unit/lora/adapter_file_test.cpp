@@ -113,10 +113,10 @@ TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
   EXPECT_TRUE(mentions(config_error([](json& c) { c["peft_type"] = "IA3"; }), "IA3"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c["bias"] = "all"; }), "bias"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c.erase("target_modules"); }), "target_modules"));
-  for (const char* key : {"modules_to_save", "trainable_token_indices", "layers_to_transform", "layers_pattern",
-                          "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias", "target_parameters",
-                          "exclude_modules", "alora_invocation_tokens", "ensure_weight_tying", "arrow_config",
-                          "kasa_config", "velora_config", "monteclora_config"}) {
+  for (const char* key :
+       {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out",
+        "megatron_config", "lora_bias", "target_parameters", "exclude_modules", "alora_invocation_tokens",
+        "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
     EXPECT_TRUE(mentions(config_error([key](json& c) { c[key] = {{"x", 1}}; }), key)) << key;
     EXPECT_EQ(config_error([key](json& c) { c[key] = nullptr; }), "accepted") << key;
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "lora/merge_token_rows.h"
 #include "lora_train/base/half.h"
 #include "lora_train/model/init_model.h"
 
@@ -98,6 +99,17 @@ TEST(MergeWeight, SaysWhenTheResultIsNotFinite) {
   test.weight[239] = NAN;
   EXPECT_FALSE(merge_weight(test.fp32(), nullptr, DType::kBF16, out));
   EXPECT_FALSE(merge_weight(test.fp32(), nullptr, DType::kF32, out));
+}
+
+TEST(MergeTokenRows, ReplacesRowsAndFillsNewOnesWithTheMean) {
+  const std::vector<float> weight = {1, 2, 3, 4, 5, 9};  // 3 rows of 2
+  const WeightToMerge packed{{reinterpret_cast<const char*>(weight.data()), 24}, DType::kF32, 3, 2};
+  std::string out;
+  ASSERT_TRUE(merge_token_rows(packed, {{4, 0}, {10, 11, 20, 21}, 6}, DType::kF32, out));
+  EXPECT_EQ(read_floats(out, DType::kF32), (std::vector<float>{20, 21, 3, 4, 5, 9, 3, 5, 10, 11, 3, 5}));
+  ASSERT_TRUE(merge_token_rows(packed, {{1}, {0.1F, 0.2F}, 3}, DType::kBF16, out));
+  EXPECT_EQ(read_floats(out, DType::kBF16), (std::vector<float>{1, 2, 0.10009765625F, 0.2001953125F, 5, 9}));
+  EXPECT_FALSE(merge_token_rows(packed, {{1}, {1e30F, 0}, 3}, DType::kF16, out));
 }
 
 }  // namespace

@@ -195,5 +195,18 @@ TEST(ModelCard, NamesAreQuotedForTheShellPythonAndYaml) {
             std::string::npos);
 }
 
+TEST(UsageSection, OfTokenRowsResizesFirstAndSaysWhoTakesThem) {
+  AdapterUse use{"org/base", "runs/a", 8};
+  EXPECT_EQ(usage_section(use).find("resize_token_embeddings"), std::string::npos);
+  use.has_token_rows = true;
+  use.vocab_size = 2112;
+  const std::string text = usage_section(use);
+  EXPECT_NE(text.find("base.resize_token_embeddings(2112)\nmodel = PeftModel.from_pretrained(base, \"runs/a\")"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("vllm serve"), std::string::npos);
+  EXPECT_EQ(text.find("convert_lora_to_gguf"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lora_train::lora

@@ -84,9 +84,10 @@ TEST(MetricsWriter, ALineOfATaskHasItsKindAndItsFigures) {
   for (const TaskKind kind : {TaskKind::kConfidence, TaskKind::kChoices, TaskKind::kExactMatch})
     writer.write(TaskRecord{4, "t", kind, task_figures(kind, answers), 0.5});
   const auto lines = lines_of(folder / "metrics.jsonl");
-  EXPECT_EQ(keys_of(lines[0]),
-            "event step name kind accuracy ece ece_equal_mass brier auroc mean_confidence over_confidence num_rows eval_s "
-            "bins spans ");
+  EXPECT_EQ(
+      keys_of(lines[0]),
+      "event step name kind accuracy ece ece_equal_mass brier auroc mean_confidence over_confidence num_rows eval_s "
+      "bins spans ");
   EXPECT_EQ(keys_of(lines[1]), "event step name kind accuracy ece brier num_rows eval_s bins spans ");
   EXPECT_EQ(keys_of(lines[2]), "event step name kind accuracy num_rows eval_s spans ");
   EXPECT_EQ(lines[0].at("event"), "eval");

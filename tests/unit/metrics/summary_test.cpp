@@ -22,13 +22,13 @@ std::string names_of(const Json& object) {
 }
 
 TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
-  EXPECT_EQ(
-      names_of(Json::parse(to_json(RunSummary{}))),
-      "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step best_metric "
-      "eval_tasks tokens supervised_tokens tokens_per_s steps_per_s wall_s train_s eval_share phases_s startup_s peak_memory_gib "
-      "peak_host_memory_gib "
-      "gpu num_gpus cuda_graphs "
-      "cost_usd ledger adapter adapter_step run_name profile_hash version gpu_price_per_hour price_source ");
+  EXPECT_EQ(names_of(Json::parse(to_json(RunSummary{}))),
+            "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step best_metric "
+            "eval_tasks tokens supervised_tokens tokens_per_s steps_per_s wall_s train_s eval_share phases_s startup_s "
+            "peak_memory_gib "
+            "peak_host_memory_gib "
+            "gpu num_gpus cuda_graphs "
+            "cost_usd ledger adapter adapter_step run_name profile_hash version gpu_price_per_hour price_source ");
 }
 
 TEST(Summary, WritesUnknownAsNull) {

@@ -159,10 +159,10 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
   const at::Tensor hidden = uniform({N, D}, 3);
   const Batch batch = make_batch();
   OuterWeights weights = make_weights(false);
-  weights.rows.indices = at::tensor({20, 5}, at::kLong);
-  weights.rows.values = uniform({2, D}, 9);
-  weights.rows.grads = at::zeros({2, D});
-  const at::Tensor head = weights.head.index_copy(0, weights.rows.indices, weights.rows.values);
+  weights.head_rows.indices = at::tensor({20, 5}, at::kLong);
+  weights.head_rows.values = uniform({2, D}, 9);
+  weights.head_rows.grads = at::zeros({2, D});
+  const at::Tensor head = weights.head.index_copy(0, weights.head_rows.indices, weights.head_rows.values);
   Oracle want = oracle(hidden, head, weights.final_norm.weight, batch);
   Oracle frozen = oracle(hidden, weights.head, weights.final_norm.weight, batch);
   at::Tensor d_hidden = at::empty({N, D}), loss_sum = at::zeros({}, at::kDouble);
@@ -170,7 +170,7 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
   EXPECT_NEAR(loss_sum.item<double>(), want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
   const auto grads = torch::autograd::grad({want.loss_sum}, {want.hidden, want.head});
   EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
-  EXPECT_CLOSE(weights.rows.grads, grads[1].index_select(0, weights.rows.indices), tolerance(at::kFloat));
+  EXPECT_CLOSE(weights.head_rows.grads, grads[1].index_select(0, weights.head_rows.indices), tolerance(at::kFloat));
 
   LossHead evaluation({weights, kEps}, {N, false});
   at::Tensor log_probs = at::empty({5});

@@ -4,6 +4,7 @@
 
 #include "config_text.h"
 #include "lora_train/base/error.h"
+#include "lora_train/model/known_shapes.h"
 #include "lora_train/storage/model_weights.h"
 #include "support/temporary_folder.h"
 
@@ -76,6 +77,22 @@ class CheckWeights : public ::testing::Test {
 
   testing_support::TemporaryFolder folder_;
 };
+
+TEST(ExpectedWeights, RoomForNewTokensIsNotExpectedInTheFiles) {
+  ModelConfig config = known_shape("qwen2.5-0.5b");
+  const auto before = num_parameters(config);
+  const std::int64_t vocab_size = config.vocab_size;
+  make_room(vocab_size, config);
+  EXPECT_EQ(config.added_rows, 0) << "spare rows serve first";
+  make_room(vocab_size + 1, config);
+  EXPECT_EQ(config.vocab_size, (vocab_size + 64) / 64 * 64);
+  EXPECT_EQ(config.stored_rows(), vocab_size);
+  EXPECT_EQ(num_parameters(config), before);
+  make_room(vocab_size + 65, config);
+  EXPECT_EQ(config.stored_rows(), vocab_size) << "enlarged again";
+  make_room(vocab_size + 200, config, 1);
+  EXPECT_EQ(config.vocab_size, vocab_size + 200);
+}
 
 TEST_F(CheckWeights, AcceptsTheWeightsOfEachFamily) {
   for (const auto& [type, architecture] :
