@@ -104,7 +104,7 @@ int run_check(const std::vector<std::string>& arguments) {
   if (ignores_files) {
     check_without_files(loaded, mistakes);
   } else {
-    check_inputs(loaded, {.reads_all = true, .is_model_optional = is_shipped_model(flags, loaded), .is_usage = true},
+    check_inputs(loaded, {.reads_all = true, .is_shipped = is_shipped_model(flags, loaded), .is_usage = true},
                  mistakes);
   }
   mistakes.throw_if_any();

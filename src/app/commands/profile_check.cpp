@@ -92,7 +92,7 @@ class InputChecker {
     const std::string& path = profile_.model.path;
     const auto resolve = [&] { folder = storage::resolve_model(path).folder; };
     if (path.empty()) return folder;
-    if (!what_.is_model_optional) {
+    if (!what_.is_shipped) {
       attempt({"model", path}, resolve);
       return folder;
     }
@@ -136,11 +136,23 @@ class InputChecker {
   void check_tasks() {
     std::vector<DatasetSpec> specs;
     for (const EvalTask& task : profile_.tasks.eval_tasks) specs.push_back(task.data);
-    check_datasets("eval_tasks", specs);
+    if (!what_.is_shipped) {
+      check_datasets("eval_tasks", specs);
+    } else {
+      for (const DatasetSpec& spec : specs) warn_if_absent(spec.path);
+    }
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string key = "eval_tasks[" + std::to_string(i) + "].regex";
       const std::string& regex = profile_.tasks.eval_tasks[i].regex;
       if (!regex.empty()) attempt({"eval_tasks", "", key}, [&] { tokenizer::TextPattern(regex, ""); });
+    }
+  }
+
+  static void warn_if_absent(const std::string& path) {
+    try {
+      data::dataset_files(path);
+    } catch (const Error& error) {
+      log_warning("eval_tasks: " + std::string(error.what()));
     }
   }
 

@@ -6,8 +6,10 @@
 namespace lora_train::app {
 
 struct InputCheck {
-  bool reads_all = false;          ///< the tokenizer and the headers of the weights too, which a run reads anyway
-  bool is_model_optional = false;  ///< a model that is not in the cache is only warned of
+  bool reads_all = false;  ///< the tokenizer and the headers of the weights too, which a run reads anyway
+  /// A profile of ours, meant for other machines: a model that is not in the cache and rows of eval_tasks that are not there are only
+  /// warned of.
+  bool is_shipped = false;
   bool is_usage =
       false;  ///< what is wrong outside the model's folder is a mistake of the profile, whatever a run would end with
 };
