@@ -51,6 +51,19 @@ class Memory : public ::testing::Test {
   runtime::AdapterSetup adapters;
 };
 
+TEST_F(Memory, RoomForEvaluationTasksIsKept) {
+  const std::vector<model::Recompute> modes(static_cast<std::size_t>(files.config.num_layers), model::Recompute::kFull);
+  MemoryCase with_tasks{profile, files.config, adapters.specs, 2048, 1, modes, 132};
+  const std::int64_t without = plan_memory(with_tasks).total();
+  with_tasks.task_bytes = std::int64_t{3} << 30;
+  const MemoryPlan found = plan_memory(with_tasks);
+  EXPECT_EQ(found.total(), without + with_tasks.task_bytes);
+  EXPECT_NE(found.describe().find("eval_tasks 3.0 GiB"), std::string::npos) << found.describe();
+  RunSpec spec;
+  spec.memory = found;
+  EXPECT_EQ(parse_run_spec(to_json(spec)).memory, found);
+}
+
 TEST_F(Memory, SizesOfA7BModelAreThoseOfItsShapes) {
   const MemoryPlan none = plan(8, model::Recompute::kOff);
   EXPECT_NEAR(static_cast<double>(none.weights) / kGib, 14.2, 0.2);  // 7.6 G parameters, and the adapter columns
