@@ -52,12 +52,13 @@ def test_the_calibration_error_falls_and_the_best_step_is_kept(trained, record_p
     first, best = lines[0], lines[summary["best_step"]]
     record_property("shown", f"examples/confidence: ece {first['ece']:.3f} before, {best['ece']:.3f} at step {summary['best_step']} "
                              f"of {summary['step']}; auroc {first['auroc']:.3f}, {best['auroc']:.3f}; {summary['wall_s']:.0f} s")
-    assert first["ece"] > 0.15 and best["ece"] < 0.06 and best["auroc"] > 0.68 and best["num_rows"] == 300
-    after_step_1 = {step: line["ece"] for step, line in lines.items() if step > 0}
+    assert first["ece"] > 0.2 and best["ece"] < 0.1 and best["num_rows"] == 300
+    assert first["brier"] > 0.24 and best["brier"] < 0.18 and first["auroc"] < 0.6 and best["auroc"] > 0.65
+    after_step_1 = {step: line["brier"] for step, line in lines.items() if step > 0}
     assert summary["best_step"] == min(after_step_1, key=after_step_1.get) == summary["adapter_step"]
-    assert summary["best_metric"] == best["ece"]
-    assert summary["reason"] == f"early stopping: conf.ece no better in 4 evaluations; best at step {summary['best_step']}"
-    assert summary["step"] == summary["best_step"] + 40 < summary["total_steps"]
+    assert summary["best_metric"] == best["brier"]
+    assert summary["reason"] == f"early stopping: conf.brier no better in 2 evaluations; best at step {summary['best_step']}"
+    assert summary["step"] == summary["best_step"] + 30 < summary["total_steps"]
 
 
 def test_the_adapter_says_the_same_in_eval(trained, tmp_path):
@@ -72,7 +73,7 @@ def test_the_adapter_says_the_same_in_eval(trained, tmp_path):
     bins = np.minimum((confidence * 15).astype(int), 14)
     assert abs(conf["ece"] - sum(abs((confidence - right)[bins == b].sum()) for b in range(15)) / len(right)) < 1e-9
     by_kind = {word: confidence[[word in a["prompt"] for a in answers]].mean() for word in ("plus", "minus", "larger")}
-    assert all(abs(by_kind[word] - rate) < 0.12 for word, rate in (("plus", 0.97), ("minus", 0.8), ("larger", 0.5))), by_kind
+    assert all(abs(by_kind[word] - rate) < 0.2 for word, rate in (("plus", 0.97), ("minus", 0.8), ("larger", 0.5))), by_kind
 
 
 def test_a_stop_inside_an_evaluation_changes_no_bit(trained, tmp_path):
@@ -80,11 +81,11 @@ def test_a_stop_inside_an_evaluation_changes_no_bit(trained, tmp_path):
     pieces = tmp_path / "pieces"
     command = [BINARY, "train", "--profile", EXAMPLE / "profile.yaml", "--output-dir", pieces]
     process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    is_inside = lambda: any(line["step"] == 20 for line in lines_of(pieces))  # noqa: E731  the loss comes before the task
-    wait_for(is_inside, "the loss of the evaluation after step 20", process)
+    is_inside = lambda: any(line["step"] == 15 for line in lines_of(pieces))  # noqa: E731  the loss comes before the task
+    wait_for(is_inside, "the loss of the evaluation after step 15", process)
     process.send_signal(signal.SIGTERM)
     stderr = process.communicate(timeout=120)[1]
-    assert process.returncode == 75 and 20 not in conf_lines(pieces), stderr
+    assert process.returncode == 75 and 15 not in conf_lines(pieces), stderr
     run = train(pieces)
     assert run.code == 0 and "resumed from" in run.stderr, run
     assert conf_lines(pieces) == conf_lines(folder)
