@@ -30,6 +30,8 @@ class FakeReporters : public Reporters {
     rates.push_back(record.learning_rate);
   }
   void write(const metrics::EvalRecord& record) override { add("eval", record.step); }
+  void write(const metrics::TaskRecord& record) override { add("task", record.step); }
+  void write(const std::vector<metrics::EvalAnswer>&) override {}
   void write(const std::vector<metrics::DocumentLosses>&) override {}
   void write(const metrics::CheckpointRecord& record) override { add("checkpoint", record.step); }
   void write(const metrics::EndRecord&) override {}
