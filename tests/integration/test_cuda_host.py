@@ -249,15 +249,6 @@ def test_an_evaluation(setup):
     assert run.code == 0 and run.json_lines()[0]["num_tokens"] > 0, run
 
 
-def test_tasks_are_asked_between_steps(tmp_path):
-    run, calls = run_on_stand_in(tmp_path, ["train", "--profile", ROOT / "examples/confidence/profile.yaml", "--output-dir", tmp_path / "run", "device=cuda",
-                                            "precision=bf16", "max_steps=4", "eval_steps=2", "early_stopping_patience=null"])
-    assert run.code == 0 and ", eval_tasks " in run.stderr, run  # in the memory plan
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["num_rows"]) for line in lines if line.get("kind") == "confidence"] == [(0, 300), (2, 300), (4, 300)]
-    assert [line["step"] for line in lines if line["event"] == "train"] == [4], "steps are replayed before and after a task as before"
-
-
 def tuning(run):
     """Numbers of the log's line: choices in all, of the checkpoint, of the cache, measured, left to heuristics."""
     found = re.findall(r"tuning: (\d+) choices, (\d+) of the checkpoint, (\d+) of the cache, (\d+) measured in [\d.]+ s, "
