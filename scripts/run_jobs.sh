@@ -78,7 +78,7 @@ import json, sys
 folder, name, output, device = sys.argv[1:]
 seed = next(run for run in json.load(open(folder + "/job.json"))["runs"] if run["name"] == name)["seed"]
 summary = json.load(open(output + "/summary.json"))
-losses = [event["loss"] for event in map(json.loads, open(output + "/metrics.jsonl")) if event["event"] == "eval"]
+losses = [event["loss"] for event in map(json.loads, open(output + "/metrics.jsonl")) if event["event"] == "eval" and "kind" not in event]
 losses = losses or [event["loss"] for event in map(json.loads, open(output + "/metrics.jsonl")) if event["event"] == "train"]
 cost = "no price" if summary["cost_usd"] is None else f"${summary['cost_usd']:.2f}"
 row = "  {:<9} {:<15} {:<13} {:<12} {}"

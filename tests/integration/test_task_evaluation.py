@@ -210,6 +210,15 @@ def test_tokens_that_no_row_has_are_warned_of(setup):
     assert [line["auroc"] for line in setup.events("eval")] == [None, None], "all answers were right"
 
 
+def test_all_answers_need_a_task_and_replace_no_file_of_others(setup):
+    run = lora_train("eval", "--profile", setup.write_profile(eval_datasets=[str(setup.folder / "sums.jsonl")]), "--answers", setup.folder / "a.jsonl")
+    assert run.code == 2 and "--answers: needs eval_tasks" in run.stderr, run
+    theirs = setup.folder / "sums.jsonl"
+    before = theirs.read_bytes()
+    run = lora_train("eval", "--profile", setup.write_profile(eval_tasks=[task(setup, "conf", "confidence")]), "--answers", theirs)
+    assert run.code == 2 and theirs.read_bytes() == before, run
+
+
 def test_a_task_may_change_on_resume(setup):
     assert setup.train(eval_tasks=tasks(setup), report_to="none", max_steps=2).code == 0
     run = setup.train(eval_tasks=[task(setup, "sums", "exact_match", every=1)], report_to="none", max_steps=3)

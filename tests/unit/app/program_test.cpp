@@ -253,30 +253,6 @@ TEST_F(Program, EvalPrintsATableOrJsonLines) {
   EXPECT_TRUE(contains(nothing.err, "nothing to evaluate on")) << nothing.err;
 }
 
-TEST_F(Program, EvalPrintsTheTasksOfTheProfileBelow) {
-  const std::string tasks =
-      "eval_tasks=[{name: conf, kind: confidence, path: c}, {name: quiz, kind: choices, path: q}]";
-  const std::vector<std::string> arguments = {"eval", "--model", "m", tasks, "confidence_tokens={a: 0, b: 1}"};
-  const CommandResult table = run(arguments);
-  EXPECT_EQ(table.exit_code, 0) << table.err;
-  EXPECT_TRUE(table.out.ends_with(
-      "\n\n"
-      "task        kind  accuracy     ece  ece_equal_mass   brier   auroc  mean_confidence  over_confidence  rows\n"
-      "conf  confidence    50.00%  0.2500          0.2500  0.0625  1.0000           0.5000           0.0000     2\n"
-      "quiz     choices    50.00%  0.2500                  0.0625                                               2\n"))
-      << table.out;
-  std::vector<std::string> with_json = arguments;
-  with_json.push_back("--json");
-  const std::string lines = run(with_json).out;
-  const json last = json::parse(lines.substr(lines.rfind('\n', lines.size() - 2) + 1));
-  EXPECT_EQ(last.at("name"), "quiz");
-  EXPECT_EQ(last.at("bins").size(), 15U);
-  EXPECT_FALSE(last.contains("auroc"));
-  const CommandResult nobody = run({"eval", "--model", "m", "--eval-data", "v", "--answers", "a.jsonl"});
-  EXPECT_EQ(nobody.exit_code, 2);
-  EXPECT_TRUE(contains(nobody.err, "--answers: needs eval_tasks")) << nobody.err;
-}
-
 TEST_F(Program, CheckPrintsAProfileThatLoadsAgain) {
   const CommandResult first = run({"check", "--profile", "small", "--no-files", "lora_r=8"});
   ASSERT_EQ(first.exit_code, 0) << first.err;

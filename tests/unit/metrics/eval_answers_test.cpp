@@ -39,7 +39,7 @@ TEST_F(EvalAnswersFile, KeepsTheFirstEvaluationOfEachTaskAndItsLatest) {
   }
   EXPECT_EQ(lines(), "a 0; a 0; a 10; a 10; b 5; b 5; b 10; b 10; ");
   EvalAnswers resumed(file_);
-  resumed.keep_first(7);
+  resumed.keep_first(5);
   resumed.take(answers(8, "a"));
   resumed.write();
   EXPECT_EQ(lines(), "a 0; a 0; a 8; a 8; b 5; b 5; ");
