@@ -8,15 +8,15 @@
 namespace lora_train::metrics {
 namespace {
 
-constexpr std::size_t kMaxPoints = 500;  ///< of a curve; a panel has 540 pixels
+constexpr std::size_t kMaxPicturePoints = 500;  ///< of a curve; a panel has 540 pixels
 constexpr std::size_t kManySteps = 50;   ///< from here on the train loss is smoothed
 constexpr std::size_t kSmoothing = 25;   ///< a mean is over this part of the points
 
 using Points = std::vector<chart::Point>;
 
-/// Averages neighbours, so that at most kMaxPoints are left.
+/// Averages neighbours, so that at most kMaxPicturePoints are left.
 Points thinned(const Points& points) {
-  const std::size_t group = (points.size() + kMaxPoints - 1) / kMaxPoints;
+  const std::size_t group = (points.size() + kMaxPicturePoints - 1) / kMaxPicturePoints;
   Points out;
   for (std::size_t begin = 0; begin < points.size(); begin += group) {
     const std::size_t end = std::min(points.size(), begin + group);

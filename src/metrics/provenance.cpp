@@ -5,13 +5,13 @@
 namespace lora_train::metrics {
 namespace {
 
-constexpr long long kMostBins = 40;
+constexpr long long kMostLengthBins = 40;
 
 /// The first of 1, 2, 5, 10, 20, 50, ... that is enough.
 long long bin_width_for(long long longest) {
   for (long long power = 1;; power *= 10) {
     for (const long long factor : {1, 2, 5}) {
-      if (factor * power * kMostBins >= longest) return factor * power;
+      if (factor * power * kMostLengthBins >= longest) return factor * power;
     }
   }
 }

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kLossWindows = 20;
-constexpr std::size_t kMostBins = 100;
+constexpr std::size_t kMostCalibrationBins = 100;
 
 std::vector<std::string> texts_of(const Json& object, const char* key) {
   std::vector<std::string> texts;
@@ -228,7 +228,7 @@ void fill_speed(RunRecord& run) {
 std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& object) {
   const auto found = object.find("bins");
   std::vector<ReliabilityBin> bins;
-  if (found == object.end() || !found->is_array() || found->size() > kMostBins) return bins;
+  if (found == object.end() || !found->is_array() || found->size() > kMostCalibrationBins) return bins;
   for (const Json& bin : *found) {
     const bool is_bin =
         bin.is_array() && bin.size() == 3 && bin[0].is_number() && bin[1].is_number() && bin[2].is_number();

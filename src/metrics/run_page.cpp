@@ -48,14 +48,14 @@ struct Mean {
 };
 
 /// A column of the curves, and what stands for neighbouring points.
-struct Column {
+struct CurveColumn {
   const char* name;
   std::optional<double> LoggedStep::*value;
   bool is_largest = false;   ///< the largest, since a peak must not vanish; else the mean
   bool is_expected = false;  ///< there even where no step has a value
 };
 
-constexpr Column kColumns[] = {{"grad_norm", &LoggedStep::grad_norm, true, true},
+constexpr CurveColumn kColumns[] = {{"grad_norm", &LoggedStep::grad_norm, true, true},
                                {"learning_rate", &LoggedStep::learning_rate, false, true},
                                {"tokens_per_s", &LoggedStep::tokens_per_s, false, true},
                                {"data_wait_ms", &LoggedStep::data_wait_ms},
@@ -75,7 +75,7 @@ std::optional<double> mean_loss(Steps steps) {
   return mean.value();
 }
 
-std::optional<double> value_of(const Column& column, Steps steps) {
+std::optional<double> value_of(const CurveColumn& column, Steps steps) {
   Mean mean;
   std::optional<double> largest;
   for (const LoggedStep& step : steps) {
@@ -88,8 +88,8 @@ std::optional<double> value_of(const Column& column, Steps steps) {
 Json curves_of(const std::vector<LoggedStep>& steps) {
   Json curves;
   for (const char* name : {"step", "tokens", "time", "loss"}) curves[name] = Json::array();
-  std::vector<Column> columns;
-  for (const Column& column : kColumns) {
+  std::vector<CurveColumn> columns;
+  for (const CurveColumn& column : kColumns) {
     const bool is_known =
         std::ranges::any_of(steps, [&](const auto& step) { return (step.*column.value).has_value(); });
     if (!is_known && !column.is_expected) continue;
@@ -103,7 +103,7 @@ Json curves_of(const std::vector<LoggedStep>& steps) {
     curves["tokens"].push_back(shortened(part.back().tokens));
     curves["time"].push_back(shortened(part.back().elapsed_s));
     curves["loss"].push_back(shortened(mean_loss(part)));
-    for (const Column& column : columns) curves[column.name].push_back(shortened(value_of(column, part)));
+    for (const CurveColumn& column : columns) curves[column.name].push_back(shortened(value_of(column, part)));
   }
   return curves;
 }
@@ -135,7 +135,7 @@ Json evals_of(const RunRecord& run) {
   return evals;
 }
 
-Json bins_of(const LoggedEval& eval) {
+Json reliability_of(const LoggedEval& eval) {
   Json bins = Json::array();
   for (const ReliabilityBin& bin : eval.bins)
     bins.push_back({shortened(bin.count), shortened(bin.confidence), shortened(bin.num_right)});
@@ -147,8 +147,8 @@ Json reliability_of(const RunRecord& run) {
   Json diagrams = Json::array();
   for (const Reliability& found : find_reliability(run)) {
     diagrams.push_back(
-        {{"name", found.before->name}, {"kind", found.before->kind}, {"before", bins_of(*found.before)}});
-    if (found.after != nullptr) diagrams.back()["after"] = bins_of(*found.after);
+        {{"name", found.before->name}, {"kind", found.before->kind}, {"before", reliability_of(*found.before)}});
+    if (found.after != nullptr) diagrams.back()["after"] = reliability_of(*found.after);
   }
   return diagrams;
 }

@@ -9,7 +9,7 @@ namespace lora_train::train {
 namespace {
 
 constexpr double kNoticeableShare = 0.05;
-constexpr double kStepsToJudge = 50;
+constexpr double kStepsToJudgeRanks = 50;
 
 double busy_ms(const RankFigures& figures) { return figures.compute_ms + figures.data_wait_ms; }
 
@@ -29,7 +29,7 @@ void RankTimes::Sums::add(const std::vector<RankFigures>& figures, double step_m
 void RankTimes::add(const std::vector<RankFigures>& figures, double step_ms) {
   if (std::any_of(figures.begin(), figures.end(), [](const RankFigures& rank) { return rank.compute_ms <= 0; })) return;
   for (Sums* sums : {&since_record_, &since_warning_, &all_}) sums->add(figures, step_ms);
-  if (since_warning_.num_steps < kStepsToJudge) return;
+  if (since_warning_.num_steps < kStepsToJudgeRanks) return;
   warn();
   since_warning_ = {};
 }

@@ -202,7 +202,7 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
 void probe_loop(train::Run& run, std::size_t max_steps_in_flight) {
   run.max_steps_in_flight = max_steps_in_flight;
   std::filesystem::create_directories(run.profile().run.output_dir);
-  train::FileReporters reporters(run.profile().run, /*quiet=*/true);
+  train::FileReporters reporters(run.profile().run, /*quiet=*/true, run.data.evals.size());
   metrics::RunSummary summary;
   train::train_loop(run, reporters, summary);
   std::printf("%s\n", metrics::to_json(summary).c_str());
