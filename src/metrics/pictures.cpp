@@ -9,8 +9,8 @@ namespace lora_train::metrics {
 namespace {
 
 constexpr std::size_t kMaxPicturePoints = 500;  ///< of a curve; a panel has 540 pixels
-constexpr std::size_t kManySteps = 50;   ///< from here on the train loss is smoothed
-constexpr std::size_t kSmoothing = 25;   ///< a mean is over this part of the points
+constexpr std::size_t kManySteps = 50;          ///< from here on the train loss is smoothed
+constexpr std::size_t kSmoothing = 25;          ///< a mean is over this part of the points
 
 using Points = std::vector<chart::Point>;
 

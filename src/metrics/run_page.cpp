@@ -56,16 +56,16 @@ struct CurveColumn {
 };
 
 constexpr CurveColumn kColumns[] = {{"grad_norm", &LoggedStep::grad_norm, true, true},
-                               {"learning_rate", &LoggedStep::learning_rate, false, true},
-                               {"tokens_per_s", &LoggedStep::tokens_per_s, false, true},
-                               {"data_wait_ms", &LoggedStep::data_wait_ms},
-                               {"memory_gib", &LoggedStep::memory_gib, true},
-                               {"host_memory_gib", &LoggedStep::host_memory_gib, true},
-                               {"gpu_utilization", &LoggedStep::gpu_utilization},
-                               {"gpu_power_w", &LoggedStep::gpu_power_w},
-                               {"gpu_temperature_c", &LoggedStep::gpu_temperature_c, true},
-                               {"gpu_clock_mhz", &LoggedStep::gpu_clock_mhz},
-                               {"cpu_percent", &LoggedStep::cpu_percent}};
+                                    {"learning_rate", &LoggedStep::learning_rate, false, true},
+                                    {"tokens_per_s", &LoggedStep::tokens_per_s, false, true},
+                                    {"data_wait_ms", &LoggedStep::data_wait_ms},
+                                    {"memory_gib", &LoggedStep::memory_gib, true},
+                                    {"host_memory_gib", &LoggedStep::host_memory_gib, true},
+                                    {"gpu_utilization", &LoggedStep::gpu_utilization},
+                                    {"gpu_power_w", &LoggedStep::gpu_power_w},
+                                    {"gpu_temperature_c", &LoggedStep::gpu_temperature_c, true},
+                                    {"gpu_clock_mhz", &LoggedStep::gpu_clock_mhz},
+                                    {"cpu_percent", &LoggedStep::cpu_percent}};
 
 using Steps = std::span<const LoggedStep>;
 

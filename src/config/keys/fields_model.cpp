@@ -39,7 +39,8 @@ FieldGroup model_group() {
            .free_on_resume(),
        text_field("chat_template", &ModelSection::chat_template,
                   "tokenizer, chatml, qwen2.5, qwen3, mistral-v1, mistral-v3, llama3, gemma, or a .jinja file",
-                  "Template that turns chats into text: the tokenizer's own, or a file."),
+                  "Template that turns chats into text: the tokenizer's own, a built-in one (for chats without tools), "
+                  "or a file."),
        new_tokens_field("add_tokens", &ModelSection::add_tokens,
                         "New tokens, added to the tokenizer as Hugging Face's add_tokens does. Their rows of embedding "
                         "and head are trained and saved with the adapter (docs/models.md)."),

@@ -137,6 +137,7 @@ TEST(Summary, ShowsLedgerAndError) {
 TEST(Summary, CommandsThatComeNextReadTheResult) {
   RunSummary summary;
   summary.adapter = "runs/my run/adapter";
+  summary.status = "stopped";
   EXPECT_TRUE(next_commands(summary, "runs/my run").empty()) << "it is not done";
   summary.status = "done";
   EXPECT_EQ(next_commands(summary, "runs/my run"),
