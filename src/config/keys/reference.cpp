@@ -80,7 +80,9 @@ const char* const kIntroduction =
     "- `--profile FILE` may be repeated; later files win. A NAME that is not a file is looked up among the shipped "
     "profiles "
     "(`lora-train check --list`). `extends: other.yaml` builds on another file. `--set key=value` wins over files; "
-    "`a.b[0].c=v` sets a nested value, `datasets[+].path=x` appends. A list replaces the earlier list as a whole.\n"
+    "`a.b[0].c=v` sets a nested value, `datasets[+].path=x` appends. A list replaces the earlier list as a whole. Any "
+    "key is "
+    "a flag too: `--lora-r 8`.\n"
     "- Some keys are alternatives; a later file may replace one by the other, but one file may not set both: "
     "`global_batch_size` and "
     "`gradient_accumulation_steps`; `warmup_ratio` and `warmup_steps`; `eval_datasets` and `val_set_size`; "
@@ -96,7 +98,8 @@ const char* const kIntroduction =
     "and yes are the same, and so are false, off and no.\n"
     "- Relative paths start at the working directory; those of `extends` at the folder of the file. A leading `~/` "
     "is the home folder.\n"
-    "- `lora-train check --profile FILE` prints every value and where it came from.\n";
+    "- `lora-train check FILE` prints every value and where it came from; `check --schema` prints a JSON Schema for "
+    "editors.\n";
 
 }  // namespace
 
