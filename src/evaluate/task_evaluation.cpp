@@ -96,13 +96,9 @@ class TaskRun {
       results_.set(own_[n], {outcome.is_right, outcome.confidence, outcome.brier, false});
       if (!shows(own_[n])) continue;
       const data::ChoiceRow& row = rows[n];
-      const auto text_of = [&](std::size_t choice) {
-        const auto& [ids, num_prompt, num_chars] = row.choices[choice];
-        return task_.format->tokenizer.decode(std::span(ids).subspan(num_prompt));
-      };
       const auto& [ids, num_prompt, num_chars] = row.choices.front();
-      keep({row.source, prompt_text(std::span(ids).first(num_prompt)), text_of(row.answer), text_of(outcome.taken),
-            outcome.is_right, outcome.confidence});
+      keep({row.source, prompt_text(std::span(ids).first(num_prompt)), choice_text(row, row.answer),
+            choice_text(row, outcome.taken), outcome.is_right, outcome.confidence});
     }
   }
 
@@ -139,23 +135,53 @@ class TaskRun {
 
   void read_own() {
     const std::vector<ConfidenceReading> found = readings();
-    std::vector<Question> questions;  // of the rows that do not say whether they are right
-    for (const std::size_t i : own_) {
-      if (task_.questions[i]) questions.push_back(*task_.questions[i]);
-    }
-    const auto answers = ask(questions, *task_.format, generator_, options_.quiet);
-    auto next = answers.begin();
+    const std::vector<JudgedAnswer> answers = judge_own();
     for (std::size_t n = 0; n < own_.size(); ++n) {
       const data::AnswerRow& row = task_.answers[own_[n]];
-      const auto& question = task_.questions[own_[n]];
-      const GreedyAnswer answer = question ? *next++ : GreedyAnswer{own_text(row), row.correct.value_or(false), false};
+      const auto& [answer, expected] = answers[n];
       results_.set(own_[n], {answer.is_right, found[n].expected, 0, answer.is_cut});
       if (!shows(own_[n])) continue;
-      keep({row.source, prompt_text(std::span(row.ids).first(row.answer_begin)),
-            question ? std::optional(question->expected) : std::nullopt, answer.text, answer.is_right,
+      keep({row.source, prompt_text(std::span(row.ids).first(row.answer_begin)), expected, answer.text, answer.is_right,
             found[n].expected});
       kept_.back().reading = found[n];
     }
+  }
+
+  struct JudgedAnswer {
+    GreedyAnswer answer;
+    std::optional<std::string> expected = {};  ///< nothing where the row itself says whether its answer is right
+  };
+  /// Whether the answers of this rank's rows are right: what a row says, the most likely of its choices, or a greedy answer.
+  std::vector<JudgedAnswer> judge_own() {
+    std::vector<Question> questions;
+    std::vector<data::ChoiceRow> choices;
+    for (const std::size_t i : own_) {
+      if (task_.questions[i]) questions.push_back(*task_.questions[i]);
+      if (task_.answers[i].choices) choices.push_back(*task_.answers[i].choices);
+    }
+    const auto greedy = ask(questions, *task_.format, generator_, options_.quiet);
+    const auto outcomes = choose(choices, generator_, options_.quiet);
+    auto next_greedy = greedy.begin();
+    auto next_outcome = outcomes.begin();
+    std::vector<JudgedAnswer> judged;
+    for (const std::size_t i : own_) {
+      const data::AnswerRow& row = task_.answers[i];
+      if (task_.questions[i]) {
+        judged.push_back({*next_greedy++, task_.questions[i]->expected});
+      } else if (row.choices) {
+        const ChoiceOutcome& outcome = *next_outcome++;
+        judged.push_back({{choice_text(*row.choices, outcome.taken), outcome.is_right, false},
+                          choice_text(*row.choices, row.choices->answer)});
+      } else {
+        judged.push_back({{own_text(row), row.correct.value_or(false), false}});
+      }
+    }
+    return judged;
+  }
+
+  std::string choice_text(const data::ChoiceRow& row, std::size_t choice) const {
+    const auto& [ids, num_prompt, num_chars] = row.choices[choice];
+    return task_.format->tokenizer.decode(std::span(ids).subspan(num_prompt));
   }
 
   std::string own_text(const data::AnswerRow& row) const {

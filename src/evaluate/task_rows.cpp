@@ -17,6 +17,11 @@ void add_ids(const std::vector<std::int32_t>& ids, std::string& bytes) {
   bytes.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(std::int32_t));
 }
 
+void add_choices(const data::ChoiceRow& row, std::string& bytes) {
+  for (const auto& choice : row.choices) add_ids(choice.ids, bytes);
+  bytes += std::to_string(row.answer);
+}
+
 std::int64_t length_of(const Question& question) {
   return std::ssize(question.prompt.ids) + question.prompt.max_new_tokens;
 }
@@ -47,20 +52,24 @@ class TaskReader {
   void read_choices() {
     const data::PromptOptions prompts{files_.tokenizer.get(), files_.chat_template.get(), false, {}};
     task_.choices = data::read_choice_set(task_.spec.data, max_rows_, prompts, files_.config.context_length()).rows;
-    for (const auto& row : task_.choices) {
-      for (const auto& choice : row.choices) task_.longest = std::max(task_.longest, std::ssize(choice.ids));
-    }
+    for (const auto& row : task_.choices) add_length(row);
+  }
+
+  void add_length(const data::ChoiceRow& row) {
+    for (const auto& choice : row.choices) task_.longest = std::max(task_.longest, std::ssize(choice.ids));
   }
 
   void read_answers() {
     const bool is_confidence = task_.spec.kind == TaskKind::kConfidence;
     if (is_confidence) task_.format->confidence = data::confidence_tokens(profile_.tasks, *files_.tokenizer);
-    task_.answers = data::read_answer_rows(task_.spec.data, max_rows_, runtime::data_context(profile_, files_));
+    task_.answers =
+        data::read_answer_rows(task_.spec.data, max_rows_, runtime::data_context(profile_, files_), is_confidence);
     for (std::size_t i = 0; i < task_.answers.size(); ++i) {
       const data::AnswerRow& row = task_.answers[i];
       if (is_confidence) find_place(row);
       task_.questions.emplace_back();
-      if (is_confidence && row.correct) continue;
+      if (row.choices) add_length(*row.choices);
+      if (is_confidence && (row.correct || row.choices)) continue;
       task_.questions.back() = make_question(row, i, *task_.format);
       task_.longest = std::max(task_.longest, length_of(*task_.questions.back()));
     }
@@ -98,12 +107,10 @@ class TaskReader {
   std::string fingerprint() const {
     std::string bytes = task_.spec.name + "|" + to_string(task_.spec.kind) + "|" + task_.spec.regex + "|" +
                         std::to_string(task_.spec.max_new_tokens) + "|";
-    for (const auto& row : task_.choices) {
-      for (const auto& choice : row.choices) add_ids(choice.ids, bytes);
-      bytes += std::to_string(row.answer);
-    }
+    for (const auto& row : task_.choices) add_choices(row, bytes);
     for (const auto& row : task_.answers) {
       add_ids(row.ids, bytes);
+      if (row.choices) add_choices(*row.choices, bytes);
       bytes += std::to_string(row.answer_begin) + (row.correct ? (*row.correct ? "+" : "-") : "?");
     }
     return hash128_hex(bytes);

@@ -16,7 +16,8 @@ struct TaskRows {
   std::unique_ptr<AnswerFormat> format;  ///< never null
   std::vector<data::ChoiceRow> choices;  ///< kind choices: the rows
   std::vector<data::AnswerRow> answers;  ///< other kinds: the rows
-  /// Of each of `answers` the greedy answer that is asked for: of all for exact_match, for confidence of those without `correct`.
+  /// Of each of `answers` the greedy answer that is asked for: of all for exact_match, for confidence of those with neither
+  /// `correct` nor choices.
   std::vector<std::optional<Question>> questions;
   std::vector<std::size_t> places;  ///< kind confidence: where each of `answers` has its confidence token
   std::int64_t longest = 0;         ///< tokens of the longest sequence, new ones included

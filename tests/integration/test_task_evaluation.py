@@ -123,6 +123,26 @@ def test_figures_and_answers_are_the_same_for_any_number_of_ranks(setup):
     assert len(found[1][0]) == 8
 
 
+def test_a_row_with_choices_is_right_where_the_model_chooses_right(setup):
+    """Forced choice: the accuracy of a confidence task is that of the same rows as multiple choice."""
+    forced, quiz = [], []
+    for a in range(20, 30):
+        choices = [f"{a} plus 3 is {a + 3 + wrong}" for wrong in (0, 1, 2)]
+        question = {"role": "user", "content": f"What is {a} plus 3?"}
+        quiz.append({"messages": [question], "choices": choices, "answer": a % 3})
+        forced.append(dict(quiz[-1], messages=[question, {"role": "assistant", "content": choices[0] + "?;!"[a % 3]}]))
+    paths = {name: rows_of(setup, f"{name}.jsonl", rows) for name, rows in (("forced", forced), ("same", quiz))}
+    same = task(setup, "same", "choices")
+    del same["max_new_tokens"]
+    assert setup.train(eval_tasks=[task(setup, "forced", "confidence"), same], max_steps=1, report_to="none").code == 0
+    found = figures(setup.events("eval"))
+    assert paths and found[0, "forced"]["accuracy"] == found[0, "same"]["accuracy"] > 0
+    assert found[0, "forced"]["accuracy"] < 1, "a test that cannot fail"
+    shown = [answer for answer in answers_of(setup.output_dir) if answer["step"] == 0]
+    pairs = {name: [(a["expected"], a["answer"], a["is_right"]) for a in shown if a["name"] == name] for name in ("forced", "same")}
+    assert pairs["forced"] == pairs["same"] and len(pairs["same"]) == 8
+
+
 def test_the_best_step_and_the_end_may_be_those_of_a_task(setup):
     changes = dict(eval_tasks=tasks(setup), metric_for_best_model="conf.ece", load_best_model_at_end=True, save_steps="off",
                    early_stopping_patience=2, max_steps=40, learning_rate=5e-2, report_to="none")

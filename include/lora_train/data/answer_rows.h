@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/data/choices.h"
 #include "lora_train/data/prepare.h"
 
 namespace lora_train::data {
@@ -21,13 +22,15 @@ struct AnswerRow {
   std::vector<std::int32_t> ids;
   std::size_t answer_begin = 0, answer_end = 0;  ///< never empty; what ends a turn included
   std::optional<bool> correct = {};              ///< the row's field `correct`
+  std::optional<ChoiceRow> choices = {};         ///< of a row with `choices` and no `correct`, where they are asked for
 };
 
 /// The first rows of a data set, all without max_rows, in any layout of training data (or as spec.type says). Their last answer is
 /// the last assistant turn, the completion, or the last run of labels. Keeps nothing in the token cache.
 /// Throws DataError (where = file:line) for a row that is malformed, has no answer, has none but an answer, or has another `correct`
-/// than true or false; and for a file without rows.
+/// than true or false; and for a file without rows. with_choices: reads the fields `choices` and `answer` of rows that have the
+/// first, as choices.h describes them, for the prompt of the last answer.
 std::vector<AnswerRow> read_answer_rows(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
-                                        const DataContext& context);
+                                        const DataContext& context, bool with_choices = false);
 
 }  // namespace lora_train::data

@@ -1,5 +1,6 @@
 #include "lora_train/data/answer_rows.h"
 
+#include "choice_row.h"
 #include "encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -18,11 +19,22 @@ std::optional<bool> correct_of(const Json& row, const FieldMap& map) {
   return correct->get<bool>();
 }
 
+/// The row without its last answer.
+Json without_answer(Json row, const FieldMap& map) {
+  const auto messages = row.find(name_in(map, "messages"));
+  if (messages == row.end() || !messages->is_array()) return row;
+  while (!messages->empty() && messages->back().is_object() && messages->back().value("role", "") == "assistant")
+    messages->erase(messages->size() - 1);
+  return row;
+}
+
 class AnswerReader {
  public:
-  AnswerReader(const DatasetSpec& spec, const DataContext& context)
+  AnswerReader(const DatasetSpec& spec, const DataContext& context, bool with_choices)
       : spec_(spec),
         options_{context.tokenizer, context.chat_template, LossOn::kAuto, context.vocab_size},
+        max_tokens_(context.max_position_embeddings),
+        with_choices_(with_choices),
         type_(spec.type) {}
 
   AnswerRow read(const RawRow& raw, const std::string& source) {
@@ -39,7 +51,13 @@ class AnswerReader {
             "has an answer and no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
             "the tokens of the prompt");
       }
-      return {source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
+      AnswerRow row{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
+      if (with_choices_ && !row.correct && optional_field(raw.value, spec_.field_map, "choices") != nullptr) {
+        const PromptOptions prompts{options_.tokenizer, options_.chat_template, false, {}};
+        row.choices =
+            read_choice_row(without_answer(raw.value, spec_.field_map), source, prompts, spec_.field_map, max_tokens_);
+      }
+      return row;
     } catch (const DataError& error) {
       throw DataError(source, error.message());
     }
@@ -48,6 +66,8 @@ class AnswerReader {
  private:
   const DatasetSpec& spec_;
   const EncodeOptions options_;
+  const std::int64_t max_tokens_;
+  const bool with_choices_;
   DatasetType type_;  ///< once known, of all rows
 };
 
@@ -62,9 +82,9 @@ std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> la
 }
 
 std::vector<AnswerRow> read_answer_rows(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
-                                        const DataContext& context) {
+                                        const DataContext& context, bool with_choices) {
   check_field_map(spec.field_map);
-  AnswerReader answers(spec, context);
+  AnswerReader answers(spec, context, with_choices);
   std::vector<AnswerRow> rows;
   const auto is_enough = [&] { return max_rows && std::ssize(rows) >= *max_rows; };
   for (const auto& path : dataset_files(spec.path)) {

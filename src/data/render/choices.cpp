@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "chat_prompt.h"
+#include "choice_row.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -144,6 +145,11 @@ ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows
 }
 
 }  // namespace
+
+ChoiceRow read_choice_row(const Json& row, std::string source, const PromptOptions& prompts, const FieldMap& map,
+                          std::int64_t max_tokens) {
+  return RowEncoder(prompts, map, max_tokens).encode(row, std::move(source));
+}
 
 ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
                           std::int64_t max_tokens) {

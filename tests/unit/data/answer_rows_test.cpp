@@ -12,7 +12,8 @@ namespace {
 
 class AnswerRows : public testing::Test {
  protected:
-  std::vector<AnswerRow> read(const std::string& rows, std::optional<std::int64_t> max_rows = {}) {
+  std::vector<AnswerRow> read(const std::string& rows, std::optional<std::int64_t> max_rows = {},
+                              bool with_choices = false) {
     testing_support::write_text(file_, rows);
     DatasetSpec spec;
     spec.path = file_.string();
@@ -20,7 +21,7 @@ class AnswerRows : public testing::Test {
     DataContext context;
     context.tokenizer = &tokenizer_;
     context.chat_template = &template_;
-    return read_answer_rows(spec, max_rows, context);
+    return read_answer_rows(spec, max_rows, context, with_choices);
   }
   std::string refusal(const std::string& row) {
     try {
@@ -46,6 +47,19 @@ class AnswerRows : public testing::Test {
   PlainTemplate template_;
   std::map<std::string, std::string> field_map_;
 };
+
+TEST_F(AnswerRows, HaveChoicesForThePromptOfTheirAnswer) {
+  const std::string row = R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}], )"
+                          R"("choices": ["x", "yy"], "answer": "yy"})";
+  EXPECT_FALSE(read(row).at(0).choices.has_value()) << "nobody asked";
+  const ChoiceRow choices = read(row, {}, true).at(0).choices.value();
+  EXPECT_EQ(choices.answer, 1U);
+  ASSERT_EQ(choices.choices.size(), 2U);
+  EXPECT_EQ(tokenizer_.decode(choices.choices[1].ids, false), "user:1?.assistant:yy");
+  EXPECT_EQ(choices.choices[1].ids.size() - choices.choices[1].num_prompt, 2U);
+  const std::string judged = row.substr(0, row.size() - 1) + R"(, "correct": false})";
+  EXPECT_FALSE(read(judged, {}, true).at(0).choices.has_value()) << "the row says it";
+}
 
 TEST_F(AnswerRows, HaveTheLastAnswerOfAnyLayout) {
   const auto chats =
