@@ -147,10 +147,8 @@ class TaskRun {
     }
   }
 
-  struct JudgedAnswer {
-    GreedyAnswer answer;
-    std::optional<std::string> expected = {};  ///< nothing where the row itself says whether its answer is right
-  };
+  /// With what was expected; nothing where the row itself says whether its answer is right.
+  using JudgedAnswer = std::pair<GreedyAnswer, std::optional<std::string>>;
   /// Whether the answers of this rank's rows are right: what a row says, the most likely of its choices, or a greedy answer.
   std::vector<JudgedAnswer> judge_own() {
     std::vector<Question> questions;
@@ -166,15 +164,19 @@ class TaskRun {
     std::vector<JudgedAnswer> judged;
     for (const std::size_t i : own_) {
       const data::AnswerRow& row = task_.answers[i];
+      GreedyAnswer answer;
+      std::optional<std::string> expected;
       if (task_.questions[i]) {
-        judged.push_back({*next_greedy++, task_.questions[i]->expected});
+        answer = *next_greedy++;
+        expected = task_.questions[i]->expected;
       } else if (row.choices) {
         const ChoiceOutcome& outcome = *next_outcome++;
-        judged.push_back({{choice_text(*row.choices, outcome.taken), outcome.is_right, false},
-                          choice_text(*row.choices, row.choices->answer)});
+        answer = {choice_text(*row.choices, outcome.taken), outcome.is_right, false};
+        expected = choice_text(*row.choices, row.choices->answer);
       } else {
-        judged.push_back({{own_text(row), row.correct.value_or(false), false}});
+        answer = {own_text(row), row.correct.value_or(false), false};
       }
+      judged.emplace_back(std::move(answer), std::move(expected));
     }
     return judged;
   }

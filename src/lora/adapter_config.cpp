@@ -165,11 +165,11 @@ model::TokenRows read_token_rows(const AdapterConfigReader& reader) {
     return rows;
   }
   for (const auto& [module, ids] : value.items()) {
-    const std::string where = std::string(kRowsKey) + "." + module;
     const bool is_embedding = module == "embed_tokens" || module == "model.embed_tokens";
-    if (!is_embedding && module != "lm_head")
-      reader.fail(where, "is not embed_tokens or lm_head, whose rows can be trained");
-    (is_embedding ? rows.embedding : rows.head) = read_ids(reader, where, ids);
+    if (!is_embedding && module != "lm_head") {
+      reader.fail(kRowsKey, "names rows of \"" + module + "\"; only those of embed_tokens and lm_head can be trained");
+    }
+    (is_embedding ? rows.embedding : rows.head) = read_ids(reader, kRowsKey, ids);
   }
   return rows;
 }
