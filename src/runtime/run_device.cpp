@@ -70,7 +70,8 @@ RunDevice start_cuda(const RunSection& section, LocalRank rank) {
   kernels::use_native_kernels({library.native_kernels, library.stream, false});
   kernels::reserve_native_workspace(kernels::kWorkspaceElements, device);
   log_info("device: " + gpu.label() + ", driver " + system.driver_version);
-  return {device, gpu.name, gpu.num_multiprocessors, gpu.uuid, static_cast<int>(system.gpus.size())};
+  return {
+      device, gpu.name, gpu.num_multiprocessors, gpu.uuid, system.driver_version, static_cast<int>(system.gpus.size())};
 }
 
 /// What a profile asks for that only a GPU has.

@@ -13,7 +13,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
 #include "lora_train/data/run_plan.h"
-#include "lora_train/device/gpu.h"
 #include "lora_train/distributed/connect.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/metrics/run_page.h"
@@ -94,9 +93,8 @@ void take_over(const TrainRequest& request, const run_folder::OutputDecision& de
 metrics::Provenance provenance_of(const Run& run) {
   metrics::Provenance provenance = run.request.provenance;
   if (!run.device.is_cuda()) return provenance;
-  const device::GpuSystem system = device::find_gpus();
   provenance.environment.emplace_back("gpu", run.device.name);
-  provenance.environment.emplace_back("driver", system.driver_version);
+  provenance.environment.emplace_back("driver", run.device.driver);
   return provenance;
 }
 

@@ -25,6 +25,7 @@ struct RunDevice {
   std::string name = "cpu";     ///< "NVIDIA H200"
   int num_multiprocessors = 0;  ///< of a GPU
   std::string uuid = {};        ///< of a GPU, "GPU-..."
+  std::string driver = {};      ///< its version, of a GPU
   int num_gpus = 0;             ///< that this process sees
   std::shared_ptr<distributed::Communicator> ranks = std::make_shared<distributed::OneRank>();
 
