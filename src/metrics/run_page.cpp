@@ -325,7 +325,7 @@ void write_report(const std::filesystem::path& folder) noexcept {
   try {
     const RunRecord run = read_run(folder);
     write_file_atomic(folder / "report.html", report_page(run));
-    write_file_atomic(folder / kCurvesFile, curves_png(run));
+    if (!run.steps.empty() || !run.evals.empty()) write_file_atomic(folder / kCurvesFile, curves_png(run));
   } catch (...) {
     log_warning(std::string("report.html or ") + kCurvesFile +
                 " was not written: " + describe_current_exception().text());

@@ -37,7 +37,7 @@ def assert_nothing_half_written(setup):
     if not setup.output_dir.exists():
         return
     left = {path.name for path in setup.output_dir.iterdir()}
-    assert left <= {"run.json", "run.log", "summary.json", "report.html", "curves.png", "metrics.jsonl", "profile.yaml"}, left
+    assert left <= {"run.json", "run.log", "summary.json", "report.html", "metrics.jsonl", "profile.yaml"}, left
     if left:
         assert setup.summary()["error"]["message"] in (setup.output_dir / "run.log").read_text()
     if "summary.json" in left:

@@ -22,7 +22,7 @@ std::string report_page(const RunRecord& run);
 /// A page of the same style without scripts; `body` is HTML.
 std::string plain_page(const std::string& title, const std::string& body);
 
-/// Writes report.html and curves.png to the folder of a run. Never throws: logs a warning if it fails.
+/// Writes report.html, and curves.png where there is a curve, to the folder of a run. Never throws: logs a warning if it fails.
 void write_report(const std::filesystem::path& folder) noexcept;
 
 }  // namespace lora_train::metrics
