@@ -55,7 +55,7 @@ TEST_F(AnswerRows, HaveChoicesForThePromptOfTheirAnswer) {
   const ChoiceRow choices = read(row, {}, true).at(0).choices.value();
   EXPECT_EQ(choices.answer, 1U);
   ASSERT_EQ(choices.choices.size(), 2U);
-  EXPECT_EQ(tokenizer_.decode(choices.choices[1].ids, false), "user:1?.assistant:yy");
+  EXPECT_EQ(tokenizer_.decode(choices.choices[1].ids, false), "user:1?.yy");
   EXPECT_EQ(choices.choices[1].ids.size() - choices.choices[1].num_prompt, 2U);
   const std::string judged = row.substr(0, row.size() - 1) + R"(, "correct": false})";
   EXPECT_FALSE(read(judged, {}, true).at(0).choices.has_value()) << "the row says it";
