@@ -15,10 +15,11 @@ constexpr const char* kBash = R"sh(_lora_train() {
   done
   if [ -z "$command" ]; then
     COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" completion words 2>/dev/null)" -- "$current"))
-  elif [ "${current#-}" != "$current" ];
-then COMPREPLY =
-    ($(compgen - W "$(" $ { COMP_WORDS[0] } " " $command " --list-flags 2>/dev/null)" --"$current")) else COMPREPLY =
-        () fi
+  elif [ "${current#-}" != "$current" ]; then
+    COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" "$command" --list-flags 2>/dev/null)" -- "$current"))
+  else
+    COMPREPLY=()
+  fi
 }
 complete -o default -F _lora_train lora-train
 )sh";
