@@ -79,6 +79,7 @@ bool open_nvml_sensors(const std::string& library, NvmlSensors& sensors, std::st
   nvml.take_if_there(sensors.energy, "nvmlDeviceGetTotalEnergyConsumption");
   nvml.take_if_there(sensors.temperature, "nvmlDeviceGetTemperature");
   nvml.take_if_there(sensors.clock, "nvmlDeviceGetClockInfo");
+  nvml.take_if_there(sensors.memory, "nvmlDeviceGetMemoryInfo");
   nvml.take_if_there(sensors.throttle_reasons, "nvmlDeviceGetCurrentClocksEventReasons");
   if (sensors.throttle_reasons == nullptr)  // its name before driver 535
     nvml.take_if_there(sensors.throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");

@@ -114,6 +114,7 @@ struct NvmlSensors {
   NvmlResult (*temperature)(NvmlDevice device, int sensor, unsigned* celsius);
   NvmlResult (*clock)(NvmlDevice device, int type, unsigned* mhz);
   NvmlResult (*throttle_reasons)(NvmlDevice device, unsigned long long* bits);
+  NvmlResult (*memory)(NvmlDevice device, NvmlMemory* memory);
 };
 
 /// Returns false if the library cannot be opened or lacks a function that is needed; `problem` then says why. The library stays

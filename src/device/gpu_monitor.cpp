@@ -44,7 +44,7 @@ struct Mean {
 
 /// Readings added up.
 struct Readings {
-  Mean utilization, power_mw, temperature_c, clock_mhz;
+  Mean utilization, power_mw, temperature_c, clock_mhz, memory_bytes;
   unsigned long long throttle_bits = 0;
   bool is_empty = true;
 
@@ -53,6 +53,7 @@ struct Readings {
     power_mw.add(reading.power_mw);
     temperature_c.add(reading.temperature_c);
     clock_mhz.add(reading.clock_mhz);
+    memory_bytes.add(reading.memory_bytes);
     throttle_bits |= without_general_bit(reading.throttle_bits.value_or(0));
     is_empty = false;
   }
@@ -62,6 +63,7 @@ struct Readings {
     if (const auto power = power_mw.value()) result.power_w = *power / 1000;
     result.temperature_c = temperature_c.value();
     result.clock_mhz = clock_mhz.value();
+    if (const auto bytes = memory_bytes.value()) result.memory_used_gib = *bytes / (1 << 30);
     for (std::size_t i = 0; i < kNumThrottles; ++i) {
       if ((throttle_bits & kThrottleBits[i]) != 0) result.throttle.push_back(static_cast<Throttle>(i));
     }

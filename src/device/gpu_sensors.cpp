@@ -3,7 +3,8 @@
 namespace lora_train::device {
 namespace {
 
-constexpr const char* kSensorNames[] = {"utilization", "power", "energy counter", "temperature", "clock", "throttling"};
+constexpr const char* kSensorNames[] = {"utilization", "power",      "energy counter", "temperature",
+                                        "clock",       "throttling", "memory"};
 
 }  // namespace
 
@@ -61,6 +62,9 @@ SensorReading GpuSensors::read() {
   reading.throttle_bits = ask<unsigned long long>(
       kThrottling, nvml_.throttle_reasons != nullptr, [&](auto* value) { return nvml_.throttle_reasons(gpu_, value); },
       reading);
+  const auto memory = ask<NvmlMemory>(
+      kMemory, nvml_.memory != nullptr, [&](auto* value) { return nvml_.memory(device_, value); }, reading);
+  if (memory) reading.memory_bytes = memory->used;
   return reading;
 }
 

@@ -17,6 +17,7 @@ struct SensorReading {
   std::optional<unsigned> power_mw, temperature_c, clock_mhz;
   std::optional<unsigned long long> energy_mj;      ///< since the driver was loaded
   std::optional<unsigned long long> throttle_bits;  ///< kNvmlPowerCap, ...
+  std::optional<unsigned long long> memory_bytes;   ///< in use, by all processes
   bool is_lost = false;                             ///< the GPU has failed: no later reading will know more
 };
 
@@ -37,7 +38,7 @@ class GpuSensors {
   std::string take_unknown() { return std::exchange(unknown_, {}); }
 
  private:
-  enum Sensor { kUtilization, kPower, kEnergy, kTemperature, kClock, kThrottling, kNumSensors };
+  enum Sensor { kUtilization, kPower, kEnergy, kTemperature, kClock, kThrottling, kMemory, kNumSensors };
   template <typename Value, typename Call>
   std::optional<Value> ask(Sensor sensor, bool has_function, const Call& call, SensorReading& reading);
   void miss(Sensor sensor, const std::string& reason);

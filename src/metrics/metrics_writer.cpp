@@ -38,6 +38,7 @@ void put_gpu(Json& object, const GpuRecord& gpu) {
   put("gpu_power_w", gpu.power_w);
   put("gpu_temperature_c", gpu.temperature_c);
   put("gpu_clock_mhz", gpu.clock_mhz);
+  put("gpu_memory_used_gib", gpu.memory_used_gib);
   if (!gpu.throttle.empty()) object["gpu_throttle"] = gpu.throttle;
 }
 

@@ -71,6 +71,7 @@ void ResourceWatch::fill(metrics::TrainRecord& record) {
   if (!gpu_) return;
   const device::GpuFigures gpu = gpu_->take();
   record.gpu = metrics::GpuRecord{gpu.utilization, gpu.power_w, gpu.temperature_c, gpu.clock_mhz};
+  record.gpu->memory_used_gib = gpu.memory_used_gib;
   for (const device::Throttle reason : gpu.throttle) record.gpu->throttle.emplace_back(device::to_string(reason));
 }
 

@@ -28,7 +28,8 @@ const char* to_string(Throttle reason);
 struct GpuFigures {
   std::optional<double> utilization;  ///< 0 to 100: percent of the time in which a kernel ran
   std::optional<double> power_w, temperature_c, clock_mhz;
-  std::vector<Throttle> throttle;  ///< those of any reading, in order
+  std::vector<Throttle> throttle;         ///< those of any reading, in order
+  std::optional<double> memory_used_gib;  ///< by all processes
 };
 
 /// Sums since the monitor began.

@@ -52,7 +52,8 @@ struct GpuRecord {
   std::optional<double> power_w = {};
   std::optional<double> temperature_c = {};
   std::optional<double> clock_mhz = {};
-  std::vector<std::string> throttle = {};  ///< "power_cap", "thermal", "hw_thermal", "power_brake", "hw_slowdown"
+  std::vector<std::string> throttle = {};      ///< "power_cap", "thermal", "hw_thermal", "power_brake", "hw_slowdown"
+  std::optional<double> memory_used_gib = {};  ///< by all processes
 };
 
 /// A logged optimizer step.

@@ -39,6 +39,7 @@ TEST_F(GpuMonitorTest, TakesMeansOverTheReadings) {
   EXPECT_NEAR(figures.power_w.value(), 300, 1e-9);
   EXPECT_NEAR(figures.temperature_c.value(), 65, 0.1);
   EXPECT_NEAR(figures.clock_mhz.value(), 1980, 1e-9);
+  EXPECT_GT(figures.memory_used_gib.value(), 0);
   EXPECT_TRUE(figures.throttle.empty()) << "a GPU that idles is not slowed down";
   EXPECT_EQ(log, "");
   const GpuTotals totals = monitor->totals();

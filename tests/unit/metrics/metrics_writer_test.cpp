@@ -86,7 +86,7 @@ TEST(MetricsWriter, WritesWhatIsKnownOfTheGpu) {
   const TemporaryFolder folder;
   MetricsWriter writer(folder / "metrics.jsonl");
   TrainRecord record = train_at(1);
-  record.gpu = GpuRecord{97, 612.5, 65, 1980, {"power_cap", "thermal"}};
+  record.gpu = GpuRecord{97, 612.5, 65, 1980, {"power_cap", "thermal"}, 70.5};
   writer.write(record);
   record.gpu = GpuRecord{.temperature_c = 65};
   writer.write(record);
@@ -95,6 +95,7 @@ TEST(MetricsWriter, WritesWhatIsKnownOfTheGpu) {
   EXPECT_EQ(lines[0].at("gpu_power_w"), 612.5);
   EXPECT_EQ(lines[0].at("gpu_temperature_c"), 65);
   EXPECT_EQ(lines[0].at("gpu_clock_mhz"), 1980);
+  EXPECT_EQ(lines[0].at("gpu_memory_used_gib"), 70.5);
   EXPECT_EQ(lines[0].at("gpu_throttle").dump(), R"(["power_cap","thermal"])");
   EXPECT_TRUE(keys_of(lines[1]).ends_with("host_memory_gib gpu_temperature_c ")) << "no key for what is not known";
 }
