@@ -37,13 +37,15 @@ ChoiceFigures choice_figures(std::span<const ChoiceOutcome> outcomes) {
   const auto count = static_cast<double>(outcomes.size());
   std::vector<metrics::Judged> answers;
   ChoiceFigures figures;
+  double num_right_normalized = 0;
   figures.num_rows = std::ssize(outcomes);
   for (const ChoiceOutcome& outcome : outcomes) {
     answers.push_back({outcome.confidence, outcome.is_right});
-    figures.normalized_accuracy += outcome.is_right_normalized ? 1 / count : 0;
+    num_right_normalized += outcome.is_right_normalized ? 1 : 0;
     figures.brier += outcome.brier / count;
   }
   figures.accuracy = metrics::share_right(answers);
+  figures.normalized_accuracy = num_right_normalized / count;
   figures.ece = metrics::calibration_error(metrics::equal_width_bins(answers));
   return figures;
 }

@@ -115,8 +115,10 @@ fs::path write_result(const RunSection& section, const runtime::ModelFiles& mode
   Files files = kind == AdapterKind::kNone ? full_model(section, model, parameters)
                                            : adapter(section, model, adapters, parameters, state);
   add_tokenizer(model, files);
-  storage::write_folder(target, files, run_folder::own_entries);
-  check_new_tokens(target, section, model, adapters, parameters);
+  storage::AtomicFolder folder(target, run_folder::own_entries);
+  folder.write(files);
+  check_new_tokens(folder.temporary(), section, model, adapters, parameters);  // before it takes the place of another
+  folder.commit();
   return target;
 }
 
