@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "lora_train/base/error.h"
+#include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/lora/adapter_config.h"
 
 namespace lora_train::app {
@@ -12,21 +13,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "adapter_config.json";
 
-/// The name of the checkpoint with the highest step; empty without one.
-std::string newest_checkpoint(const fs::path& run) {
-  const std::string prefix = "checkpoint-";
-  std::string newest;
-  long long highest = -1;
+/// Empty without one.
+fs::path newest_checkpoint(const fs::path& run) {
   std::error_code code;
-  for (const auto& entry : fs::directory_iterator(run, code)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(prefix) || !fs::exists(entry.path() / kConfig, code)) continue;
-    const auto step = parse_integer(name.substr(prefix.size()));
-    if (!step || *step <= highest) continue;
-    highest = *step;
-    newest = name;
+  if (!fs::is_directory(run, code)) return {};
+  for (const fs::path& checkpoint : checkpoint::list(run)) {
+    if (fs::exists(checkpoint / kConfig, code)) return checkpoint;
   }
-  return newest;
+  return {};
 }
 
 }  // namespace
@@ -36,12 +30,12 @@ std::string find_adapter(const std::string& given) {
   std::error_code code;
   if (given.empty() || fs::exists(folder / kConfig, code)) return given;
   if (fs::exists(folder / "adapter" / kConfig, code)) return (folder / "adapter").string();
-  const std::string checkpoint = newest_checkpoint(folder);
+  const fs::path checkpoint = newest_checkpoint(folder);
   if (checkpoint.empty()) return given;  // whoever reads the folder says what is wrong with it
   throw ConfigError("--adapter",
                     given +
                         " is a run that has not ended: there is no adapter/ in it. Its newest checkpoint: --adapter " +
-                        (folder / checkpoint).string() + ".");
+                        checkpoint.string() + ".");
 }
 
 std::string base_of(const std::string& adapter) {
