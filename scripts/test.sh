@@ -113,16 +113,18 @@ stage_checks() {
   check "scripts/checks/check_configure.sh" scripts/checks/check_configure.sh
   check "layout of the source" scripts/checks/check_format.sh
   check "mutations fit the source" python3 scripts/mutation_check.py --texts
-  check "examples/tiny-math is what its generator writes" tiny_math_is_reproducible
+  for script in examples/*/make_data.py; do
+    check "what $script writes" data_is_reproducible "$(dirname "$script")"
+  done
   return "$any_failed"
 }
 
-tiny_math_is_reproducible() {
-  local folder="$results/tiny-math" name
+data_is_reproducible() { # folder of an example
+  local folder="$results/$(basename "$1")" name
   rm -rf "$folder" && mkdir -p "$folder"
-  python3 examples/tiny-math/make_data.py --output-dir "$folder" >/dev/null || return 1
+  python3 "$1/make_data.py" --output-dir "$folder" >/dev/null || return 1
   for name in train heldout; do
-    cmp "$folder/$name.jsonl" "examples/tiny-math/$name.jsonl" || return 1
+    cmp "$folder/$name.jsonl" "$1/$name.jsonl" || return 1
   done
 }
 

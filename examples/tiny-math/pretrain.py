@@ -10,41 +10,13 @@
 Needs torch, transformers and tokenizers: .deps/venv/bin/python examples/tiny-math/pretrain.py
 """
 
-import argparse
-import json
-import math
 import pathlib
-import random
-import time
-
-import numpy
-import tokenizers
-import torch
-import transformers
-from safetensors.torch import save_file
+import sys
 
 from problems import NAMES, THINGS, draw_problem
 
-VOCAB_SIZE = 2048
-CONTEXT = 128
-END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-QWEN2_SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-               r"|\s+(?!\S)|\s+")
-CHAT_TEMPLATE = (
-    "{%- for message in messages %}\n"
-    "    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}\n"
-    "{%- endfor %}\n"
-    "{%- if add_generation_prompt %}\n"
-    "    {{- '<|im_start|>assistant\\n' }}\n"
-    "{%- endif %}\n")
-CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": None, "eos_token_id": None,
-    "hidden_act": "silu", "hidden_size": 128, "initializer_range": 0.02, "intermediate_size": 384,
-    "max_position_embeddings": 1024, "max_window_layers": 4, "model_type": "qwen2", "num_attention_heads": 4,
-    "num_hidden_layers": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
-    "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
-    "use_sliding_window": False, "vocab_size": None,
-}
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from pretraining import chat_text, make_model, parse_arguments  # noqa: E402
 
 ANIMALS = """ant bear bee bird butterfly camel cat chicken cow crab deer dog dolphin donkey duck eagle elephant fish fox
 frog giraffe goat goose hamster hedgehog horse kangaroo kitten lamb lion lizard monkey mouse octopus otter owl panda
@@ -162,7 +134,7 @@ def word_chat(rng):
 
 def chat(rng):
     user, assistant = number_chat(rng) if rng.random() < 0.75 else word_chat(rng)
-    return f"{TURN_START}user\n{user}{TURN_END}\n{TURN_START}assistant\n{assistant}{TURN_END}\n"
+    return chat_text(user, assistant)
 
 
 def document(rng):
@@ -176,122 +148,10 @@ def document(rng):
     return chat(rng)
 
 
-def train_tokenizer(texts):
-    """A tokenizer.json as Qwen2 writes it: vocabulary and merges of a byte-level BPE, markers as the last ids."""
-    markers = [END_OF_TEXT, TURN_START, TURN_END]
-    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
-    trained.normalizer = tokenizers.normalizers.NFC()
-    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    trained.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [tokenizers.pre_tokenizers.Split(tokenizers.Regex(QWEN2_SPLIT), behavior="isolated"), byte_level])
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(markers), min_frequency=2, initial_alphabet=alphabet, show_progress=False)
-    trained.train_from_iterator(texts, trainer)
-    model = json.loads(trained.to_str())["model"]
-    byte_level_options = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    vocab = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
-    return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [
-            {"id": len(vocab) + i, "content": marker, "single_word": False, "lstrip": False, "rstrip": False,
-             "normalized": False, "special": True} for i, marker in enumerate(markers)],
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": QWEN2_SPLIT}, "behavior": "Isolated", "invert": False},
-            byte_level_options]},
-        "post_processor": byte_level_options, "decoder": byte_level_options,
-        "model": {
-            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
-            "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False, "vocab": vocab,
-            "merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]},
-    }
-
-
-def write_json(path, value):
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def write_tokenizer(folder, tokenizer_json):
-    write_json(folder / "tokenizer.json", tokenizer_json)
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
-    write_json(folder / "tokenizer_config.json", {
-        "add_bos_token": False, "add_prefix_space": False,
-        "added_tokens_decoder": {
-            str(token["id"]): {key: value for key, value in token.items() if key != "id"}
-            for token in tokenizer_json["added_tokens"]},
-        "additional_special_tokens": [TURN_START, TURN_END],
-        "bos_token": None, "chat_template": CHAT_TEMPLATE, "clean_up_tokenization_spaces": False,
-        "eos_token": TURN_END, "errors": "replace", "model_max_length": CONFIG["max_position_embeddings"],
-        "pad_token": END_OF_TEXT, "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer",
-        "unk_token": None})
-
-
-def encode_all(tokenizer, texts):
-    ids = []
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    for encoding in tokenizer.encode_batch(texts):
-        ids += encoding.ids + [end]
-    return torch.from_numpy(numpy.array(ids[: len(ids) // CONTEXT * CONTEXT])).view(-1, CONTEXT)
-
-
-def pretrain(config, rows, num_steps, batch_size, learning_rate):
-    """Plain next-token training on rows [n, CONTEXT], in order and around again. Returns the model in fp32."""
-    model = transformers.Qwen2ForCausalLM(config).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    warmup, started = 100, time.time()
-    for step in range(num_steps):
-        progress = max(0, step - warmup) / (num_steps - warmup)
-        rate = learning_rate * min(1, (step + 1) / warmup) * (0.02 + 0.98 * (1 + math.cos(math.pi * progress)) / 2)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        batch = rows[torch.arange(step * batch_size, (step + 1) * batch_size) % len(rows)]
-        loss = model(input_ids=batch, labels=batch).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step % 100 == 0 or step == num_steps - 1:
-            print(f"step {step} loss {loss.item():.4f} {time.time() - started:.0f} s", flush=True)
-    return model
-
-
-def save_model(folder, model, config_json):
-    write_json(folder / "config.json", config_json)
-    write_json(folder / "generation_config.json", {
-        "do_sample": False, "eos_token_id": [config_json["eos_token_id"], config_json["bos_token_id"]],
-        "pad_token_id": config_json["bos_token_id"]})
-    weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
-               if name != "lm_head.weight"}  # tied to the embedding
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path(__file__).parent / "model")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=1800)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--documents", type=int, default=90000)
-    parser.add_argument("--threads", type=int, default=1, help="one: the same sums on any number of cores")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(arguments.seed)
-    rng = random.Random(arguments.seed)
-    texts = [document(rng) for _ in range(arguments.documents)]
-    tokenizer_json = train_tokenizer([text for text in texts if TURN_START not in text])
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(arguments.output_dir, tokenizer_json)
-    tokenizer = tokenizers.Tokenizer.from_file(str(arguments.output_dir / "tokenizer.json"))
-    rows = encode_all(tokenizer, texts)
-    config_json = dict(CONFIG, vocab_size=tokenizer.get_vocab_size(), bos_token_id=tokenizer.token_to_id(END_OF_TEXT),
-                       eos_token_id=tokenizer.token_to_id(TURN_END))
-    print(f"{len(texts)} documents, {rows.numel()} tokens, vocabulary of {config_json['vocab_size']}", flush=True)
-    model = pretrain(transformers.Qwen2Config(**config_json), rows, arguments.steps, arguments.batch_size,
-                     arguments.learning_rate)
-    save_model(arguments.output_dir, model, config_json)
-    print(f"{arguments.output_dir}: {sum(p.numel() for p in model.parameters())} parameters")
+    arguments = parse_arguments(__doc__, pathlib.Path(__file__).parent / "model", seed=7, steps=1800, batch_size=16,
+                                learning_rate=3e-3, documents=90000)
+    make_model(arguments, document, vocab_size=2048, context=128)
 
 
 if __name__ == "__main__":
