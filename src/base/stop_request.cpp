@@ -38,11 +38,10 @@ std::string interruption_reason;  // guarded; of a stop
 
 std::atomic<const char*> answer_to_signal{nullptr};
 
-/// Only what a signal handler may call. On a terminal the line takes the place of the progress bar, which is drawn again below.
+/// Only what a signal handler may call; it may change errno. On a terminal the line takes the place of the progress bar, which is drawn again below.
 void write_answer() {
   const char* const answer = answer_to_signal.load();
   if (answer == nullptr) return;
-  const int error = errno;
   struct pollfd out {
     STDERR_FILENO, POLLOUT, 0
   };
@@ -51,7 +50,6 @@ void write_answer() {
   if (::isatty(STDERR_FILENO) == 1) (void)!::write(STDERR_FILENO, kClearLine, sizeof kClearLine - 1);
   (void)!::write(STDERR_FILENO, answer, std::strlen(answer));
   (void)!::write(STDERR_FILENO, "\n", 1);
-  errno = error;
 }
 
 double monotonic_s() {  // clock_gettime() may be called in a signal handler
@@ -65,7 +63,12 @@ extern "C" void on_signal(int number) {
   double never = 0;
   received_at_s.compare_exchange_strong(never, now);
   int expected = 0;
-  if (received.compare_exchange_strong(expected, number)) return write_answer();
+  if (received.compare_exchange_strong(expected, number)) {
+    const int error = errno;
+    write_answer();
+    errno = error;
+    return;
+  }
   if (now - received_at_s >= deaf_s) ::_exit(128 + number);
 }
 

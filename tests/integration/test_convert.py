@@ -108,6 +108,8 @@ def test_a_refused_key_ends_with_2_and_without_a_profile(tmp_path):
     run = convert("axolotl/dpo.yml", "--output", output)
     assert run.code == USAGE and not output.exists() and run.stdout == "", run
     assert "2 keys are refused" in run.stderr and "rl " in run.stderr, run
+    quiet = convert("axolotl/dpo.yml", "--quiet")
+    assert quiet.code == USAGE and "rl " in quiet.stderr and "kept" not in quiet.stderr, quiet
     run = convert("axolotl/dpo.yml", "--allow-refused")
     assert run.code == 0 and "# Made by lora-train convert from dpo.yml (Axolotl)." in run.stdout, run
 

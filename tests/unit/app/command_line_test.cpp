@@ -109,6 +109,22 @@ TEST(ProfileFlags, ASwitchNeedsNoValue) {
   EXPECT_THROW(parser.parse({"--lora-r", "--packing"}), ConfigError);
 }
 
+TEST(ProfileFlags, ASwitchOfAnotherToolLeavesTheProfileBehindItAlone) {
+  CommandParser parser("train", "");
+  const ProfileFlags flags(parser, {});
+  ASSERT_TRUE(parser.parse({"--do_train", "--trust-remote-code", "my.yaml", "--deepspeed", "ds.json"}));
+  EXPECT_EQ(flags.sources().profiles, Words{"my.yaml"});
+  EXPECT_EQ(flags.sources().overrides.size(), 3U);
+}
+
+TEST(ProfileFlags, BehindTwoDashesThereAreNoFlags) {
+  CommandParser parser("train", "");
+  const ProfileFlags flags(parser, {});
+  ASSERT_TRUE(parser.parse({"--lora-r", "8", "--", "--lora-alpha"}));
+  EXPECT_EQ(flags.sources().profiles, Words{"--lora-alpha"});
+  EXPECT_EQ(flags.sources().overrides.size(), 1U);
+}
+
 TEST(ProfileFlags, OptionsOfTheCommandComeBeforeKeys) {
   CommandParser parser("generate", "");
   const ProfileFlags flags(parser, {});
