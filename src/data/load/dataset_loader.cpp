@@ -103,7 +103,7 @@ class DatasetLoader {
     }
     if (table != nullptr) {
       use_metadata(*table);
-      log_info(name() + "from the token cache " + table->path().string());
+      log_debug(name() + "from the token cache " + table->path().string());
     } else {
       table = build(cache_key);
       if (state_of(files_) != state) {
@@ -115,8 +115,8 @@ class DatasetLoader {
     building.reset();
     table = cache_.staged(std::move(table), cache_key);
     cache_.shrink();
-    log_info(name() + format_count(table->num_rows()) + (table->num_rows() == 1 ? " row, " : " rows, ") +
-             format_count(table->num_tokens()) + " tokens, " + format_count(num_supervised_) + " of them trained");
+    log_info(name() + count_of(table->num_rows(), "row") + ", " + format_count(table->num_tokens()) + " tokens, " +
+             format_count(num_supervised_) + " of them trained");
     return {type_, std::move(table), files_, ledger_, fingerprint_};
   }
 
