@@ -83,6 +83,19 @@ evaluate::GenerateTotals generate(const evaluate::GenerateRequest& request, eval
   return totals;
 }
 
+// Answers each turn with its own prompt.
+evaluate::GenerateTotals converse(const evaluate::GenerateRequest& request, evaluate::Conversation& conversation) {
+  throw_as_named(request.profile.run.run_name);
+  conversation.on_start();
+  while (const auto turn = conversation.next_turn()) {
+    for (const auto id : turn->prompt.ids) {
+      if (!conversation.on_token(0, !turn->use_adapter, id)) break;
+    }
+    conversation.on_done(0, !turn->use_adapter, false);
+  }
+  return {};
+}
+
 bench::BenchResult bench(const bench::BenchRequest& request) {
   throw_as_named(request.profile.run.run_name);
   bench::BenchResult result;
@@ -125,7 +138,7 @@ extern "C" const char* lora_train_build_id() {
 
 extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train::app;
-  static const EngineApi api = {&train, &evaluate, &torch_version, &check_kernels, &generate, &check_merge,
-                                &bench, &quantize, &decode_linear, &forecast_run,  &check_fit};
+  static const EngineApi api = {&train,       &evaluate, &torch_version, &check_kernels, &generate,     &converse,
+                                &check_merge, &bench,    &quantize,      &decode_linear, &forecast_run, &check_fit};
   return &api;
 }
