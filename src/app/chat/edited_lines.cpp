@@ -185,6 +185,7 @@ std::optional<std::string> EditedLines::read(const std::string& prompt) {
   while (true) {
     has_text_ = false;
     write_all(STDERR_FILENO, kPasteOn);
+    api_->set(line_, libedit::kPrepareTerminal, 1);  // before the prompt: who sees it may type Ctrl-D
     int count = 0;
     const char* const line = api_->gets(line_, &count);
     write_all(STDERR_FILENO, kPasteOff);
