@@ -62,7 +62,7 @@ TEST_F(Talk, AFullContextSaysWhatToDoAndForgetsNothing) {
   const data::Prompt prompt = dialogue_.ask("a", "here");
   EXPECT_EQ(dialogue_.room(prompt), 40 - 7);
   dialogue_.answer("bcdef");
-  EXPECT_EQ(refusal("0123456789"),
+  EXPECT_EQ(refusal("01234567890"),
             "here: the conversation has 40 tokens, and the context of 40 leaves no room for an answer. /reset forgets "
             "the conversation.");
   EXPECT_EQ(ask("g"), "user:a.assistant:bcdef.user:g.");
