@@ -83,16 +83,10 @@ evaluate::GenerateTotals generate(const evaluate::GenerateRequest& request, eval
   return totals;
 }
 
-// Answers each turn with its own prompt.
 evaluate::GenerateTotals converse(const evaluate::GenerateRequest& request, evaluate::Conversation& conversation) {
   throw_as_named(request.profile.run.run_name);
   conversation.on_start();
-  while (const auto turn = conversation.next_turn()) {
-    for (const auto id : turn->prompt.ids) {
-      if (!conversation.on_token(0, !turn->use_adapter, id)) break;
-    }
-    conversation.on_done(0, !turn->use_adapter, false);
-  }
+  while (const auto turn = conversation.next_turn()) conversation.on_done(0, !turn->use_adapter, false);
   return {};
 }
 
