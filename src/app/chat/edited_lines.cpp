@@ -205,13 +205,15 @@ void EditedLines::remember(const std::string& message) {
   libedit::HistEvent event{};
   api_->history(history_, &event, libedit::kEnter, message.c_str());
   if (history_file_.empty()) return;
+  const std::string part = history_file_.string() + ".part" + std::to_string(::getpid());
   try {
     make_folders(history_file_.parent_path());
-    const std::string part = history_file_.string() + ".part" + std::to_string(::getpid());
     if (api_->history(history_, &event, libedit::kSave, part.c_str()) < 0) fail_with(history_file_, "cannot write");
     rename_path(part, history_file_);
   } catch (const IoError& error) {
     log_warning(std::string(error.what()) + "; the history of this chat is not saved");
+    std::error_code code;
+    fs::remove(part, code);
     history_file_.clear();
   }
 }
