@@ -301,7 +301,7 @@ def test_a_model_cannot_control_the_terminal(tmp_path):
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
     question = next(text for text in QUESTIONS if "4" in generated([user(text)], folder=tmp_path)["completion"] and "4" not in text)
     person = Person(tmp_path, model=model)
-    shown = person.say(question, r"\r\n\r\n")
+    shown = person.say(question)
     answer = shown.split("\r\n", 1)[1]
     assert "\\x1b" in answer and "\x1b" not in answer.replace("\x1b[?2004l", "").replace("\x1b[?2004h", ""), shown
     person.type(EMPTY_LINE_END)
