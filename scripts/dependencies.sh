@@ -15,6 +15,7 @@ DEBIAN_TEST=(
   libgtest-dev libbenchmark-dev clang libclang-rt-14-dev clang-format
   openmpi-bin mpich slurm-wlm munge  # launchers of ranks
   chromium  # draws the pages
+  libedit2  # edits the lines of chat
 )
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.
 DEBIAN_DEV=(pre-commit clang-tidy)

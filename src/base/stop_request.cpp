@@ -73,8 +73,7 @@ extern "C" void on_signal(int number) {
 }
 
 void forget_requests() {
-  received = 0;
-  received_at_s = 0;
+  forget_signal();
   max_time_s = kForever;
   const std::lock_guard lock(interruption_mutex);
   is_deferred = is_interrupted = false;
@@ -102,6 +101,11 @@ StopRequests::StopRequests(bool has_launcher, const char* answer) {
 StopRequests::~StopRequests() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous[i], nullptr);
   forget_requests();
+}
+
+void forget_signal() {
+  received_at_s = 0;
+  received = 0;
 }
 
 void set_max_time(double seconds) { max_time_s = seconds; }
