@@ -11,24 +11,22 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/storage/run_marker.h"
+#include "table/table_library.h"
 
 namespace lora_train::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kReadable = ".jsonl, .ndjson, .json, .csv, .tsv or .txt (also with .gz or .zst appended)";
+constexpr std::string_view kReadable =
+    ".jsonl, .ndjson, .json, .csv, .tsv or .txt (also with .gz or .zst appended), .parquet, .arrow or .feather";
 
 struct UnreadKind {
   std::string_view extension;
   std::string_view advice;
 };
 
-constexpr std::array<UnreadKind, 5> kUnreadKinds = {{
-    {".parquet",
-     "Parquet is not supported; convert it: python3 -c \"import pandas; "
-     "pandas.read_parquet('FILE.parquet').to_json('FILE.jsonl', orient='records', lines=True)\""},
-    {".arrow", "Arrow is not supported; save the dataset with datasets.Dataset.to_json('FILE.jsonl')"},
+constexpr std::array<UnreadKind, 3> kUnreadKinds = {{
     {".xz", "xz is not supported; unpack it (unxz -k FILE.xz), or use gzip or zstd"},
     {".bz2", "bzip2 is not supported; unpack it (bunzip2 -k FILE.bz2), or use gzip or zstd"},
     {".zip", "zip is not supported; unpack it: unzip FILE.zip"},
@@ -44,7 +42,14 @@ bool is_text(const fs::path& path) { return unpacked(path).extension() == ".txt"
 bool is_readable(const fs::path& path) {
   const std::string extension = unpacked(path).extension().string();
   return extension == ".jsonl" || extension == ".ndjson" || extension == ".json" || extension == ".csv" ||
-         extension == ".tsv" || extension == ".txt";
+         extension == ".tsv" || extension == ".txt" || is_table(path);
+}
+
+/// What the datasets library writes beside data.
+bool is_description(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (name == "state.json") return fs::exists(path.parent_path() / "dataset_info.json");  // of save_to_disk
+  return name == "dataset_info.json" || name == "dataset_infos.json" || name == "dataset_dict.json";
 }
 
 void check_file(const fs::path& path) {
@@ -56,6 +61,7 @@ void check_file(const fs::path& path) {
   if (!fs::is_regular_file(path)) {
     throw DataError(path.string(), "not a regular file; a dataset is a file, a folder or a glob");
   }
+  if (is_table(path)) require_table_library(path);
 }
 
 /// "train", "validation" or "test", if a part of the path below the folder has such a word in it, as the datasets library
@@ -104,7 +110,8 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
       if (is_hidden || storage::read_marker(entry->path()) || storage::is_output_of_run(entry->path())) {
         entry.disable_recursion_pending();
       }
-    } else if (!is_hidden && is_readable(entry->path()) && !storage::is_output_of_run(entry->path())) {
+    } else if (!is_hidden && is_readable(entry->path()) && !is_description(entry->path()) &&
+               !storage::is_output_of_run(entry->path())) {
       files.push_back(entry->path());
     }
   }
