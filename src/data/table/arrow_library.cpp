@@ -124,6 +124,7 @@ std::unique_ptr<Batches> open_batches(const std::string& path) {
   const std::string_view magic(*begin);
   if (magic.starts_with("PAR1") || path.ends_with(".parquet")) return std::make_unique<ParquetBatches>(file);
   if (magic == "ARROW1") return std::make_unique<ArrowFileBatches>(file);
+  check(file->Seek(0));
   return std::make_unique<ArrowStreamBatches>(file);
 }
 

@@ -182,13 +182,11 @@ bool append_if_time(const arrow::Array& array, std::int64_t i, std::string& out)
       return true;
     case Type::TIME32:
     case Type::TIME64:
-      append_json_string(array.GetScalar(i).ValueOrDie()->ToString(), out);
-      return true;
     case Type::DECIMAL32:
     case Type::DECIMAL64:
     case Type::DECIMAL128:
     case Type::DECIMAL256:
-      out += array.GetScalar(i).ValueOrDie()->ToString();
+      append_json_string(array.GetScalar(i).ValueOrDie()->ToString(), out);
       return true;
     default:
       return false;

@@ -22,9 +22,8 @@ class TableRows {
 /// Opens a file; its first bytes tell the format. A column becomes what datasets' to_json makes of it:
 ///   null, booleans, numbers     the same (float: the shortest text that reads back; not finite: null)
 ///   strings, dictionaries       text; so are binary values, whose bytes must be UTF-8 as a JSON file's
-///   decimal                     a number
 ///   date, timestamp, duration   milliseconds (since 1970), an integer
-///   time                        text, "12:30:00"
+///   time, decimal               text, "12:30:00", "1.20"
 ///   list, struct, map           array, object, array of [key, value]
 /// Throws std::runtime_error: damaged files, other types.
 using OpenTable = TableRows* (*)(const char* file);
