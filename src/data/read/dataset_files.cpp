@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <map>
 #include <string_view>
 #include <system_error>
 
 #include "lora_train/base/error.h"
+#include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/run_marker.h"
+#include "read/dataset_splits.h"
 #include "table/table_library.h"
 
 namespace lora_train::data {
@@ -64,32 +65,11 @@ void check_file(const fs::path& path) {
   if (is_table(path)) require_table_library(path);
 }
 
-/// "train", "validation" or "test", if a part of the path below the folder has such a word in it, as the datasets library
-/// knows splits; else nullptr.
-const char* split_of(const fs::path& path) {
-  constexpr std::pair<std::string_view, const char*> kWords[] = {
-      {"train", "train"},    {"training", "train"}, {"validation", "validation"}, {"valid", "validation"},
-      {"val", "validation"}, {"dev", "validation"}, {"eval", "validation"},       {"evaluation", "validation"},
-      {"test", "test"},      {"testing", "test"},   {"holdout", "test"},          {"heldout", "test"}};
-  std::string word;
-  for (const char c : path.string() + ".") {
-    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
-      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      continue;
-    }
-    for (const auto& [name, split] : kWords) {
-      if (word == name) return split;
-    }
-    word.clear();
-  }
-  return nullptr;
-}
-
 /// Whoever names the folder of a dataset does not mean to train on its test set.
 void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& files) {
   std::map<std::string, fs::path> splits;
   for (const auto& file : files) {
-    if (const char* split = split_of(file.lexically_relative(folder))) splits.emplace(split, file);
+    if (const char* split = split_in_name(file.lexically_relative(folder))) splits.emplace(split, file);
   }
   if (splits.size() < 2) return;
   std::string found;
@@ -126,7 +106,6 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
     throw DataError(folder.string(), "the folder has no " + std::string(kReadable) + " file");
   }
   std::sort(files.begin(), files.end());
-  refuse_several_splits(folder, files);
   return files;
 }
 
@@ -149,19 +128,47 @@ std::vector<fs::path> files_of_glob(const std::string& pattern) {
   return files;
 }
 
+/// The folder of org/name in the cache; empty if `path` is no such name, or has that of a file.
+fs::path hub_folder(const std::string& path) {
+  const auto id = storage::parse_hub_id(path);
+  if (!id || is_readable(path)) return {};
+  fs::path folder = storage::find_in_hub_cache(*id, storage::HubKind::kDataset);
+  if (folder.empty()) {
+    throw DataError(path, "no such file or folder, and " + storage::not_in_hub_cache(*id, storage::HubKind::kDataset));
+  }
+  return folder;
+}
+
+std::vector<fs::path> files_in_folder(const DatasetSpec& spec, DatasetUse use) {
+  auto files = files_of_folder(spec.path);
+  if (!spec.split.empty() || !spec.subset.empty()) return files_of_split(spec.path, files, spec, use);
+  refuse_several_splits(spec.path, files);
+  return files;
+}
+
+void refuse_split_of_files(const DatasetSpec& spec) {
+  if (spec.split.empty() && spec.subset.empty()) return;
+  throw DataError(spec.path, "neither a folder nor a dataset of the Hub, so it has no `split` and no `subset`. Remove them");
+}
+
 }  // namespace
 
-std::vector<fs::path> dataset_files(const std::string& path) {
+std::vector<fs::path> dataset_files(const DatasetSpec& spec, DatasetUse use) {
+  const std::string& path = spec.path;
   std::vector<fs::path> files;
   if (std::error_code error; fs::is_directory(path, error)) {
-    files = files_of_folder(path);
+    files = files_in_folder(spec, use);
   } else if (fs::exists(path, error)) {
+    refuse_split_of_files(spec);
     files = {path};
   } else if (path.find_first_of("*?[") != std::string::npos) {
+    refuse_split_of_files(spec);
     files = files_of_glob(path);
+  } else if (const fs::path folder = hub_folder(path); !folder.empty()) {
+    files = files_of_split(folder, files_of_folder(folder), spec, use);
   } else {
     throw DataError(path, "no such file, folder or glob; a dataset is local: " + std::string(kReadable) +
-                              ", relative to the working directory");
+                              ", relative to the working directory, or org/name in the Hugging Face cache");
   }
   std::sort(files.begin(), files.end());
   std::for_each(files.begin(), files.end(), check_file);
