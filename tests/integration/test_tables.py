@@ -7,6 +7,7 @@ import random
 import re
 
 import pytest
+import yaml
 
 from conftest import BINARY, ROOT, lora_train
 
@@ -204,6 +205,59 @@ def test_damaged_files_are_errors_and_never_crash(tmp_path, kind):
             assert error["where"].startswith(str(path)) and error["message"], run
         codes.append(run.code)
     assert codes.count(DATA) > 20, codes
+
+
+def make_hub_cache(folder, name, files, card=None):
+    """A snapshot as the Hub's client leaves it: names are links to blobs."""
+    repository = folder / f"datasets--{name.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs/main").write_text("abc123")
+    for number, (file, rows) in enumerate(files.items()):
+        blob, link = repository / "blobs" / str(number), repository / "snapshots/abc123" / file
+        blob.parent.mkdir(exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows), blob)
+        link.symlink_to(blob)
+    if card:
+        (repository / "snapshots/abc123/README.md").write_text(f"---\nlicense: mit\n{yaml.safe_dump(card)}---\n# Rows\n")
+
+
+def hub_rows(folder, dataset, key="datasets"):
+    profile = {"model": str(MODEL), "datasets": [{"path": "d.jsonl"}], key: [dataset], "output_dir": "run"}
+    (folder / "d.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (folder / "profile.json").write_text(json.dumps(profile))
+    return lora_train("tokenize", "--json", "--show", "9", "--profile", "profile.json", cwd=folder, environment={"HF_HUB_CACHE": str(folder)})
+
+
+def test_a_dataset_of_the_hub_with_subsets(tmp_path):
+    """The layout of openai/gsm8k."""
+    subsets, splits = ("main", "socratic"), ("train", "test")
+    make_hub_cache(tmp_path, "org/math", {f"{subset}/{split}-00000-of-00001.parquet": [{"question": f"{subset} {split}?", "answer": "4"}]
+                                          for subset in subsets for split in splits},
+                   {"configs": [{"config_name": subset, "data_files": [{"split": split, "path": f"{subset}/{split}-*"} for split in splits]}
+                                for subset in subsets]})
+    dataset = {"path": "org/math", "subset": "socratic", "field_map": {"prompt": "question", "completion": "answer"}}
+    run = hub_rows(tmp_path, dataset)
+    assert run.code == 0 and [row["text"][:15] for row in run.json_lines()] == ["socratic train?"], run
+    run = hub_rows(tmp_path, {**dataset, "split": "test"})
+    assert run.code == 0 and run.json_lines()[0]["text"].startswith("socratic test?"), run
+    for changed, part in [({"subset": None}, "There are: main, socratic"), ({"split": "dev"}, "There are: test, train"),
+                          ({"path": "org/other"}, "hf download --repo-type dataset org/other"), ({"path": "org/math@v1"}, "--revision v1")]:
+        run = hub_rows(tmp_path, {**dataset, **changed})
+        assert part in error_of(run)["message"], run
+        run = lora_train("check", "--profile", "profile.json", cwd=tmp_path, environment={"HF_HUB_CACHE": str(tmp_path)})
+        assert run.code == DATA and part in run.stderr, run
+    hub_rows(tmp_path, dataset, "eval_datasets")
+    run = lora_train("check", "--profile", "profile.json", cwd=tmp_path, environment={"HF_HUB_CACHE": str(tmp_path)})
+    assert run.code == DATA and "several splits; name one with `split`" in run.stderr, run
+
+
+def test_a_dataset_of_the_hub_as_push_to_hub_writes_it(tmp_path):
+    """The layout of tatsu-lab/alpaca."""
+    make_hub_cache(tmp_path, "org/alpaca", {f"data/train-0000{i}-of-00002-a09b74b3ef9c3b56.parquet": LAYOUTS["alpaca"][2 * i:2 * i + 2] for i in range(2)})
+    run = hub_rows(tmp_path, "org/alpaca")
+    assert [row["input_ids"] for row in run.json_lines()] == [ids for ids, _ in oracle(tmp_path, LAYOUTS["alpaca"][:4])], run
+    assert "datasets--org--alpaca/snapshots/abc123/data/train-00001" in run.json_lines()[2]["source"]
 
 
 def test_without_pyarrow_the_way_out_is_named(tmp_path):
