@@ -92,8 +92,8 @@ fs::path find_in_hub_cache(const HubId& id, HubKind kind) {
 std::string not_in_hub_cache(const HubId& id, HubKind kind) {
   return "not in the local Hugging Face cache (" + repository_of(id, kind).string() +
          "). lora-train never uses the network; download the " + (kind == HubKind::kModel ? "model" : "dataset") +
-         " first: hf download " + (kind == HubKind::kModel ? "" : "--repo-type dataset ") + id.organisation + "/" + id.name +
-         (id.revision.empty() ? "" : " --revision " + id.revision);
+         " first: hf download " + (kind == HubKind::kModel ? "" : "--repo-type dataset ") + id.organisation + "/" +
+         id.name + (id.revision.empty() ? "" : " --revision " + id.revision);
 }
 
 }  // namespace lora_train::storage

@@ -17,7 +17,7 @@ if not (BINARY.parent / "lib/liblora_train_arrow.so").exists():
     pytest.skip("this build has no liblora_train_arrow.so", allow_module_level=True)
 
 MODEL = ROOT / "examples/tiny-math/model"
-DATA = 3
+USAGE, DATA = 2, 3
 TEXTS = ["plain", "quotes \" and \\ and /", "line\nfeed\ttab \x01 \x7f", "Grüße, 世界, \U0001f600", "", "null"] * 20
 
 TURN = pa.struct([("role", pa.string()), ("content", pa.large_string())])
@@ -246,10 +246,10 @@ def test_a_dataset_of_the_hub_with_subsets(tmp_path):
         run = hub_rows(tmp_path, {**dataset, **changed})
         assert part in error_of(run)["message"], run
         run = lora_train("check", "--profile", "profile.json", cwd=tmp_path, environment={"HF_HUB_CACHE": str(tmp_path)})
-        assert run.code == DATA and part in run.stderr, run
+        assert run.code == USAGE and part in run.stderr, run
     hub_rows(tmp_path, dataset, "eval_datasets")
     run = lora_train("check", "--profile", "profile.json", cwd=tmp_path, environment={"HF_HUB_CACHE": str(tmp_path)})
-    assert run.code == DATA and "several splits; name one with `split`" in run.stderr, run
+    assert run.code == USAGE and "several splits; name one with `split`" in run.stderr, run
 
 
 def test_a_dataset_of_the_hub_as_push_to_hub_writes_it(tmp_path):

@@ -64,7 +64,6 @@ def test_exit_codes_pass_through(environment):
 def test_what_it_holds_is_the_program_alone(environment):
     program = next((environment / "venv/lib").glob("python3*")) / "site-packages/lora_train/program"
     assert not list((program / "lib").glob("*_path"))  # folders of the machine that built it
-    if pytest.importorskip("pyarrow"):
-        assert (program / "lib/liblora_train_arrow.so").exists()
+    assert (program / "lib/liblora_train_arrow.so").exists()
     assert os.access(program / "lora-train", os.X_OK)
     assert {path.name for path in program.iterdir()} == {"lora-train", "lib", "configs"}

@@ -262,7 +262,8 @@ Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, 
       target.push_back(read_dataset(items[i], name + "[" + std::to_string(i) + "]", findings));
     }
   };
-  return list_field(name, "list of {path, split, subset, type, field_map, weight, name}", std::move(help), std::move(member), read,
+  return list_field(name, "list of {path, split, subset, type, field_map, weight, name}", std::move(help),
+                    std::move(member), read,
                     [](const std::vector<DatasetSpec>& specs) { return list_of(specs, write_dataset); });
 }
 

@@ -148,7 +148,8 @@ std::vector<fs::path> files_in_folder(const DatasetSpec& spec, DatasetUse use) {
 
 void refuse_split_of_files(const DatasetSpec& spec) {
   if (spec.split.empty() && spec.subset.empty()) return;
-  throw DataError(spec.path, "neither a folder nor a dataset of the Hub, so it has no `split` and no `subset`. Remove them");
+  throw DataError(spec.path,
+                  "neither a folder nor a dataset of the Hub, so it has no `split` and no `subset`. Remove them");
 }
 
 }  // namespace

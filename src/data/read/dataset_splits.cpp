@@ -97,7 +97,8 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
     const fs::path inner = folder / spec.subset;
     const Files below = files_below(inner, files);
     if (below.empty())
-      throw DataError(spec.path, "no subset \"" + spec.subset + "\": neither README.md nor a folder of data has that name");
+      throw DataError(spec.path,
+                      "no subset \"" + spec.subset + "\": neither README.md nor a folder of data has that name");
     return splits_by_name(inner, below);
   }
   const CardSubset& subset = choose_subset(subsets, spec);
@@ -113,10 +114,11 @@ std::string choose_split(const Splits& splits, const DatasetSpec& spec, DatasetU
   if (!spec.split.empty()) {
     if (splits.contains(spec.split)) return spec.split;
     const bool is_slice = spec.split.find_first_of("[+") != std::string::npos;
-    throw DataError(spec.path, "no split \"" + spec.split + "\"" + there_are +
-                                   (is_slice ? ". Parts and sums of splits are not built: eval_max_samples takes the first "
-                                               "rows of evaluation data, val_set_size holds out a share"
-                                             : ""));
+    throw DataError(spec.path,
+                    "no split \"" + spec.split + "\"" + there_are +
+                        (is_slice ? ". Parts and sums of splits are not built: eval_max_samples takes the first "
+                                    "rows of evaluation data, val_set_size holds out a share"
+                                  : ""));
   }
   if (splits.size() == 1) return names[0];
   if (use == DatasetUse::kTraining && splits.contains("train")) return "train";

@@ -292,8 +292,7 @@ void refuse_foreign(const std::string& file, std::string_view text) {
     throw DataError(place(file, 1, 1), "UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)");
   }
   if (text.starts_with("PAR1")) {
-    throw DataError(place(file, 1, 1),
-                    "a Parquet file; give it a name that ends in .parquet");
+    throw DataError(place(file, 1, 1), "a Parquet file; give it a name that ends in .parquet");
   }
 }
 
@@ -354,7 +353,8 @@ std::vector<RawRow> parse_rows(RowBlock&& block) {
 }
 
 std::unique_ptr<RowReader> RowReader::open(const std::filesystem::path& file) {
-  return std::make_unique<NonEmpty>(file.string(), is_table(file) ? open_table(file) : open_kind(file, open_bytes(file)));
+  return std::make_unique<NonEmpty>(file.string(),
+                                    is_table(file) ? open_table(file) : open_kind(file, open_bytes(file)));
 }
 
 }  // namespace lora_train::data

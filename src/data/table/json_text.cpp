@@ -32,9 +32,7 @@ void append_float(Float number, std::string& out) {
   if (out.find_first_of(".e", begin) == std::string::npos) out += ".0";  // 1.0 is no integer
 }
 
-std::int64_t floor_divide(std::int64_t number, std::int64_t by) {
-  return number / by - (number % by < 0 ? 1 : 0);
-}
+std::int64_t floor_divide(std::int64_t number, std::int64_t by) { return number / by - (number % by < 0 ? 1 : 0); }
 
 std::int64_t milliseconds(std::int64_t count, arrow::TimeUnit::type unit) {
   switch (unit) {
@@ -43,12 +41,9 @@ std::int64_t milliseconds(std::int64_t count, arrow::TimeUnit::type unit) {
       if (__builtin_mul_overflow(count, 1000, &result)) throw std::runtime_error("a time is beyond 64 bits");
       return result;
     }
-    case arrow::TimeUnit::MILLI:
-      return count;
-    case arrow::TimeUnit::MICRO:
-      return floor_divide(count, 1000);
-    default:
-      return floor_divide(count, 1'000'000);
+    case arrow::TimeUnit::MILLI: return count;
+    case arrow::TimeUnit::MICRO: return floor_divide(count, 1000);
+    default: return floor_divide(count, 1'000'000);
   }
 }
 
@@ -102,74 +97,40 @@ void append_view(const arrow::Array& array, std::int64_t index, std::string& out
 
 bool append_if_number(const arrow::Array& array, std::int64_t i, std::string& out) {
   switch (array.type_id()) {
-    case Type::INT8:
-      append_number(int{value_of<arrow::Int8Array>(array, i)}, out);
-      return true;
-    case Type::INT16:
-      append_number(value_of<arrow::Int16Array>(array, i), out);
-      return true;
-    case Type::INT32:
-      append_number(value_of<arrow::Int32Array>(array, i), out);
-      return true;
-    case Type::INT64:
-      append_number(value_of<arrow::Int64Array>(array, i), out);
-      return true;
-    case Type::UINT8:
-      append_number(int{value_of<arrow::UInt8Array>(array, i)}, out);
-      return true;
-    case Type::UINT16:
-      append_number(value_of<arrow::UInt16Array>(array, i), out);
-      return true;
-    case Type::UINT32:
-      append_number(value_of<arrow::UInt32Array>(array, i), out);
-      return true;
-    case Type::UINT64:
-      append_number(value_of<arrow::UInt64Array>(array, i), out);
-      return true;
+    case Type::INT8: append_number(int{value_of<arrow::Int8Array>(array, i)}, out); return true;
+    case Type::INT16: append_number(value_of<arrow::Int16Array>(array, i), out); return true;
+    case Type::INT32: append_number(value_of<arrow::Int32Array>(array, i), out); return true;
+    case Type::INT64: append_number(value_of<arrow::Int64Array>(array, i), out); return true;
+    case Type::UINT8: append_number(int{value_of<arrow::UInt8Array>(array, i)}, out); return true;
+    case Type::UINT16: append_number(value_of<arrow::UInt16Array>(array, i), out); return true;
+    case Type::UINT32: append_number(value_of<arrow::UInt32Array>(array, i), out); return true;
+    case Type::UINT64: append_number(value_of<arrow::UInt64Array>(array, i), out); return true;
     case Type::HALF_FLOAT:
       append_float(arrow::util::Float16::FromBits(value_of<arrow::HalfFloatArray>(array, i)).ToFloat(), out);
       return true;
-    case Type::FLOAT:
-      append_float(value_of<arrow::FloatArray>(array, i), out);
-      return true;
-    case Type::DOUBLE:
-      append_float(value_of<arrow::DoubleArray>(array, i), out);
-      return true;
-    default:
-      return false;
+    case Type::FLOAT: append_float(value_of<arrow::FloatArray>(array, i), out); return true;
+    case Type::DOUBLE: append_float(value_of<arrow::DoubleArray>(array, i), out); return true;
+    default: return false;
   }
 }
 
 bool append_if_text(const arrow::Array& array, std::int64_t i, std::string& out) {
   switch (array.type_id()) {
     case Type::STRING:
-    case Type::BINARY:
-      append_view<arrow::BinaryArray>(array, i, out);
-      return true;
+    case Type::BINARY: append_view<arrow::BinaryArray>(array, i, out); return true;
     case Type::LARGE_STRING:
-    case Type::LARGE_BINARY:
-      append_view<arrow::LargeBinaryArray>(array, i, out);
-      return true;
+    case Type::LARGE_BINARY: append_view<arrow::LargeBinaryArray>(array, i, out); return true;
     case Type::STRING_VIEW:
-    case Type::BINARY_VIEW:
-      append_view<arrow::BinaryViewArray>(array, i, out);
-      return true;
-    case Type::FIXED_SIZE_BINARY:
-      append_view<arrow::FixedSizeBinaryArray>(array, i, out);
-      return true;
-    default:
-      return false;
+    case Type::BINARY_VIEW: append_view<arrow::BinaryViewArray>(array, i, out); return true;
+    case Type::FIXED_SIZE_BINARY: append_view<arrow::FixedSizeBinaryArray>(array, i, out); return true;
+    default: return false;
   }
 }
 
 bool append_if_time(const arrow::Array& array, std::int64_t i, std::string& out) {
   switch (array.type_id()) {
-    case Type::DATE32:
-      append_number(value_of<arrow::Date32Array>(array, i) * kMsPerDay, out);
-      return true;
-    case Type::DATE64:
-      append_number(value_of<arrow::Date64Array>(array, i), out);
-      return true;
+    case Type::DATE32: append_number(value_of<arrow::Date32Array>(array, i) * kMsPerDay, out); return true;
+    case Type::DATE64: append_number(value_of<arrow::Date64Array>(array, i), out); return true;
     case Type::TIMESTAMP:
       append_number(milliseconds(value_of<arrow::TimestampArray>(array, i),
                                  static_cast<const arrow::TimestampType&>(*array.type()).unit()),
@@ -185,38 +146,26 @@ bool append_if_time(const arrow::Array& array, std::int64_t i, std::string& out)
     case Type::DECIMAL32:
     case Type::DECIMAL64:
     case Type::DECIMAL128:
-    case Type::DECIMAL256:
-      append_json_string(array.GetScalar(i).ValueOrDie()->ToString(), out);
-      return true;
-    default:
-      return false;
+    case Type::DECIMAL256: append_json_string(array.GetScalar(i).ValueOrDie()->ToString(), out); return true;
+    default: return false;
   }
 }
 
 void append_nested(const arrow::Array& array, std::int64_t i, std::string& out) {
   switch (array.type_id()) {
-    case Type::LIST:
-      return append_values(static_cast<const arrow::ListArray&>(array), i, out);
-    case Type::LARGE_LIST:
-      return append_values(static_cast<const arrow::LargeListArray&>(array), i, out);
-    case Type::LIST_VIEW:
-      return append_values(static_cast<const arrow::ListViewArray&>(array), i, out);
-    case Type::LARGE_LIST_VIEW:
-      return append_values(static_cast<const arrow::LargeListViewArray&>(array), i, out);
-    case Type::FIXED_SIZE_LIST:
-      return append_values(static_cast<const arrow::FixedSizeListArray&>(array), i, out);
-    case Type::MAP:
-      return append_map(static_cast<const arrow::MapArray&>(array), i, out);
-    case Type::STRUCT:
-      return append_struct(static_cast<const arrow::StructArray&>(array), i, out);
+    case Type::LIST: return append_values(static_cast<const arrow::ListArray&>(array), i, out);
+    case Type::LARGE_LIST: return append_values(static_cast<const arrow::LargeListArray&>(array), i, out);
+    case Type::LIST_VIEW: return append_values(static_cast<const arrow::ListViewArray&>(array), i, out);
+    case Type::LARGE_LIST_VIEW: return append_values(static_cast<const arrow::LargeListViewArray&>(array), i, out);
+    case Type::FIXED_SIZE_LIST: return append_values(static_cast<const arrow::FixedSizeListArray&>(array), i, out);
+    case Type::MAP: return append_map(static_cast<const arrow::MapArray&>(array), i, out);
+    case Type::STRUCT: return append_struct(static_cast<const arrow::StructArray&>(array), i, out);
     case Type::DICTIONARY: {
       const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
       return append_json(*coded.dictionary(), coded.GetValueIndex(i), out);
     }
-    case Type::EXTENSION:
-      return append_json(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, out);
-    default:
-      throw std::logic_error("append_json: " + array.type()->ToString());  // check_column_type() took it
+    case Type::EXTENSION: return append_json(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, out);
+    default: throw std::logic_error("append_json: " + array.type()->ToString());  // check_column_type() took it
   }
 }
 

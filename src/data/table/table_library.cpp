@@ -83,10 +83,11 @@ FoundArrow find_arrow() {
       if (takes_arrow(folder, python, seen)) return {folder, ""};
     }
   }
-  return {{},
-          "reading it needs " + std::string(kArrowLibraries[0]) + " of the pyarrow wheel, which is not found (" +
-              join(seen, "; ") + "). Install it: " + kInstall +
-              ", then run lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder"};
+  return {
+      {},
+      "reading it needs " + std::string(kArrowLibraries[0]) + " of the pyarrow wheel, which is not found (" +
+          join(seen, "; ") + "). Install it: " + kInstall +
+          ", then run lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder"};
 }
 
 const FoundArrow& arrow() {
@@ -98,7 +99,8 @@ void* open_table_library(const fs::path& library) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle != nullptr) return handle;
   const char* const reason = ::dlerror();
-  throw DataError(library.string(), std::string("cannot be loaded: ") + (reason != nullptr ? reason : "unknown reason") +
+  throw DataError(library.string(), std::string("cannot be loaded: ") +
+                                        (reason != nullptr ? reason : "unknown reason") +
                                         ". Reinstall pyarrow: " + kInstall);
 }
 

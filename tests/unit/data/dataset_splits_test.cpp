@@ -78,20 +78,25 @@ TEST_F(DatasetSplits, SubsetsOfTheCardHaveTheirOwnFiles) {
   EXPECT_EQ(files("test", "socratic", DatasetUse::kEvaluation), (Names{"socratic/test-00000-of-00001.jsonl"}));
   EXPECT_TRUE(has(refusal(), "several subsets; name one with `subset`. There are: main, socratic")) << refusal();
   EXPECT_TRUE(has(refusal("", "nine"), "no subset \"nine\". There are: main, socratic"));
-  EXPECT_TRUE(has(refusal("", "main", DatasetUse::kEvaluation), "several splits; name one with `split`. There are: test, train"));
+  EXPECT_TRUE(has(refusal("", "main", DatasetUse::kEvaluation),
+                  "several splits; name one with `split`. There are: test, train"));
   EXPECT_TRUE(has(refusal("train[:10]", "main"), "val_set_size"));
 }
 
 TEST_F(DatasetSplits, ADefaultSubsetNeedsNoName) {
   add({"a/x.jsonl", "b/x.jsonl"});
-  add_card("configs:\n- {config_name: a, data_files: a/*.jsonl}\n- {config_name: b, data_files: [b/*.jsonl], default: true}\n");
+  add_card(
+      "configs:\n- {config_name: a, data_files: a/*.jsonl}\n- {config_name: b, data_files: [b/*.jsonl], default: "
+      "true}\n");
   EXPECT_EQ(files(), (Names{"b/x.jsonl"}));
   EXPECT_EQ(files("", "a"), (Names{"a/x.jsonl"}));
 }
 
 TEST_F(DatasetSplits, CardsMayNameAFolderOrDeepPatterns) {
   add({"x/en/1.jsonl", "x/en/deep/2.jsonl", "x/de/train.jsonl", "x/de/test.jsonl"});
-  add_card("configs:\n- config_name: en\n  data_files:\n    validation: x/en/**/*.jsonl\n- config_name: de\n  data_dir: x/de\n");
+  add_card(
+      "configs:\n- config_name: en\n  data_files:\n    validation: x/en/**/*.jsonl\n- config_name: de\n  data_dir: "
+      "x/de\n");
   EXPECT_EQ(files("", "en"), (Names{"x/en/1.jsonl", "x/en/deep/2.jsonl"}));
   EXPECT_EQ(files("", "de"), (Names{"x/de/train.jsonl"}));
 }
