@@ -287,8 +287,7 @@ def test_a_run_trains_on_parquet_as_on_json_lines(setup):
 
 def test_the_library_is_loaded_only_for_tables(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    run = tokenize(tmp_path / "rows.jsonl", "--quiet")
-    assert run.code == 0, run
-    environment = {"LD_DEBUG": "files"}
-    loaded = lora_train("tokenize", "--show", "1", "--profile", tmp_path / "profile.json", environment=environment).stderr
-    assert "libsentencepiece" in loaded and not re.search("libarrow|lora_train_arrow", loaded)
+    (tmp_path / "profile.json").write_text(json.dumps({"model": str(MODEL), "datasets": ["rows.jsonl"], "output_dir": "run"}))
+    run = lora_train("tokenize", "--show", "1", "--profile", "profile.json", cwd=tmp_path, environment={"LD_DEBUG": "files"})
+    assert run.code == 0 and "libsentencepiece" in run.stderr and "1 row, " in run.stderr and "token cache" not in run.stderr, run
+    assert not re.search("libarrow|lora_train_arrow", run.stderr)
