@@ -13,8 +13,8 @@ constexpr std::size_t kTableBlockBytes = 1 << 20;
 class TableReader : public RowReader {
  public:
   explicit TableReader(const std::filesystem::path& file) : file_(file.string()) {
-    const OpenTable open = load_table_library(file);
-    at_file([&] { rows_.reset(open(file_.c_str())); });
+    const OpenTable open_rows = load_table_library(file);
+    at_file([&] { rows_.reset(open_rows(file_.c_str())); });
   }
 
   std::optional<RowBlock> next() override {
