@@ -67,7 +67,7 @@ copy_files() { # folder
   done
   for file in "${libraries[@]}"; do
     [ -e "$build/bin/lib/$file" ] ||
-      die "no $build/bin/lib/$file. The CUDA library is built where nvcc is: scripts/install_deps.sh"
+      die "no $build/bin/lib/$file. The CUDA library is built where nvcc is, that for Parquet where pyarrow is: scripts/install_deps.sh"
     cp "$build/bin/lib/$file" "$1/bin/lib/"
   done
   cp -r "$build/bin/configs" "$1/bin/"
