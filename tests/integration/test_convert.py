@@ -62,6 +62,8 @@ def trainable(file, folder):
                f"output_dir={folder / 'run'}", "dataset_prepared_path=null", "init_adapter=null", "add_tokens=[]"]
     if not said.get("datasets") or any(entry["path"].startswith("example/") for entry in said["datasets"]):
         instead.append("datasets=[{path: data/chat.jsonl}]")
+    if any(entry["path"].startswith("example/") for entry in said.get("eval_datasets", [])):
+        instead.append("eval_datasets=[{path: data/chat.jsonl}]")
     if said.get("val_set_size", 0) >= 1:
         instead.append("val_set_size=2")
     return ["--profile", profile, *instead]

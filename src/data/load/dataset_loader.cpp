@@ -10,7 +10,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/dataset_files.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "ordered_map.h"
@@ -86,7 +85,7 @@ class DatasetLoader {
  public:
   DatasetLoader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
       : spec_(spec), key_(key), options_(options), cache_(cache) {
-    for (const auto& file : dataset_files(spec.path)) {
+    for (const auto& file : dataset_files(spec, options.use)) {
       files_.push_back(file.string());
     }
   }
