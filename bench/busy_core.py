@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures training on two threads, alone and beside a busy core, with several ways in which OpenMP's threads can wait.
+"""Measures training on one thread or several, alone and beside a busy core, with several ways in which OpenMP's threads can wait.
 
 Trains examples/tiny-math's model and a random 0.1 B Qwen2 shape (rows of 128 tokens), one process after the other: every
 round runs each way of waiting once for each company, in an order that is shuffled anew, so that what else the machine does
@@ -11,12 +11,13 @@ in brackets, the least and the most.
   company  idle: nothing of ours; free: one `yes` that may run on either core; pinned: one `yes` on the first core
 
 Usage: bench/busy_core.py [--bin build/release/bin] [--rounds 5] [--models tiny,0.1b] [--ways program,libgomp,passive,1000,...]
-       [--companies idle,free,pinned] [--log FILE]
+       [--companies idle,free,pinned] [--threads 1,2] [--log FILE]
 Writes bench/results/<date>-busy-core-<cpu>.txt (--log names another file). Model and rows go to build/bench.
 """
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import random
@@ -56,9 +57,9 @@ def make_profile(name, program):
     return ["--profile", folder / "profile.json"]
 
 
-def environment_of(way):
+def environment_of(way, threads):
     plain = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
-    plain.update(OMP_NUM_THREADS="2", MKL_NUM_THREADS="2")
+    plain.update(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
     if way == "passive":
         plain["OMP_WAIT_POLICY"] = "passive"
     elif way != "program":
@@ -73,12 +74,12 @@ def start_company(company):
     return subprocess.Popen([*pin, "yes"], stdout=subprocess.DEVNULL)
 
 
-def measure(program, profile, num_steps, way, company):
+def measure(program, profile, num_steps, way, company, threads):
     neighbour = start_company(company)
     try:
         with tempfile.TemporaryDirectory() as folder:
             settings = ["--set", f"max_steps={num_steps}", "--set", "logging_steps=1", "--set", f"output_dir={folder}/run"]
-            subprocess.run([program, "train", *profile, *settings], check=True, capture_output=True, env=environment_of(way))
+            subprocess.run([program, "train", *profile, *settings], check=True, capture_output=True, env=environment_of(way, threads))
             lines = [json.loads(line) for line in (Path(folder) / "run/metrics.jsonl").read_text().splitlines()]
     finally:
         if neighbour:
@@ -105,6 +106,7 @@ def main():
     parser.add_argument("--models", default="tiny,0.1b")
     parser.add_argument("--ways", default="program,libgomp,passive,1000,10000,100000")
     parser.add_argument("--companies", default="idle,free,pinned")
+    parser.add_argument("--threads", default="2")
     parser.add_argument("--log", type=Path)
     arguments = parser.parse_args()
     slug, head = machine()
@@ -117,16 +119,15 @@ def main():
         say(head)
         for name in arguments.models.split(","):
             profile = make_profile(name, program)
-            pairs = [(way, company) for way in arguments.ways.split(",") for company in arguments.companies.split(",")]
-            rates = {pair: [] for pair in pairs}
+            cases = list(itertools.product(*(text.split(",") for text in (arguments.ways, arguments.companies, arguments.threads))))
+            rates = {case: [] for case in cases}
             for number in range(1, arguments.rounds + 1):
-                for way, company in random.Random(number).sample(pairs, len(pairs)):
-                    rates[way, company].append(measure(program, profile, STEPS[name], way, company))
-                    say(f"{name} round {number} load {os.getloadavg()[0]:.1f}: {way} {company} {rates[way, company][-1]:.0f} tokens/s")
+                for case in random.Random(number).sample(cases, len(cases)):
+                    rates[case].append(measure(program, profile, STEPS[name], *case))
+                    say(f"{name} round {number} load {os.getloadavg()[0]:.1f}: {' '.join(case)} {rates[case][-1]:.0f} tokens/s")
             say(f"\n{name}, tokens/s: median (least to most) of {arguments.rounds} rounds")
-            for way, company in pairs:
-                values = rates[way, company]
-                say(f"  {way:8} {company:7} {statistics.median(values):7.0f} ({min(values):.0f} to {max(values):.0f})")
+            for (way, company, threads), values in rates.items():
+                say(f"  {way:8} {company:7} {threads:>2} threads {statistics.median(values):7.0f} ({min(values):.0f} to {max(values):.0f})")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,8 @@ endif()
 # asked instead (src/app/engine/find_torch.cpp).
 file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
 
+include(${PROJECT_SOURCE_DIR}/cmake/Arrow.cmake)
+
 install(TARGETS lora-train RUNTIME DESTINATION .)
 install(FILES ${_bin}/lib/torch_path ${LT_CARRIED_SENTENCEPIECE} DESTINATION lib)
 install(PROGRAMS scripts/sweep.sh DESTINATION lib)

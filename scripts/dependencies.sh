@@ -15,13 +15,15 @@ DEBIAN_TEST=(
   libgtest-dev libbenchmark-dev clang libclang-rt-14-dev clang-format
   openmpi-bin mpich slurm-wlm munge  # launchers of ranks
   chromium  # draws the pages
+  libedit2  # edits the lines of chat
 )
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.
 DEBIAN_DEV=(pre-commit clang-tidy)
 
 # PyPI wheels, installed into .deps/venv. torch brings LibTorch and the CUDA libraries it runs with.
 TORCH_VERSION=2.11.0
-PYPI_BUILD=("torch==${TORCH_VERSION}" "numpy==2.3.5")  # below 2.4 for mistral-common
+PYARROW_VERSION=24.0.0  # the last with wheels for Python 3.10 to 3.14; cmake/Arrow.cmake and data/table have its series
+PYPI_BUILD=("torch==${TORCH_VERSION}" "numpy==2.3.5" "pyarrow==${PYARROW_VERSION}")  # numpy: below 2.4 for mistral-common
 PYPI_TEST=(
   transformers==5.17.0 accelerate==1.15.0 peft==0.21.2 safetensors==0.8.0 tokenizers==0.23.3 sentencepiece==0.2.1
   mistral-common==1.13.1 jinja2==3.1.6 pytest==9.0.2 pytest-xdist==3.8.0 pyyaml==6.0.3 bitsandbytes==0.50.2

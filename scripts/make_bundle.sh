@@ -28,7 +28,7 @@ nccl="" nccl_wheel='nvidia-nccl-cu13>=2.30,<2.31'
 # The programs whose tests run on a GPU too, and those that drive the engine.
 programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test optim_test model_test train_test lora_test cuda_test
   native_kernels_test cuda_kernels_test gpu_bench sanitizer_control)
-libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so librecord_cuda_kernels.so libsentencepiece.so.0)
+libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so librecord_cuda_kernels.so libsentencepiece.so.0 liblora_train_arrow.so)
 scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/check_goldens.py scripts/checks/check_portable.py tests/gpu/*.py
   tests/gpu/goals.json tests/goldens/*.json tests/goldens/*.py tests/parity/engine.py tests/parity/oracle.py
   tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py docs/compare.md docs/images docs/gpu.md
@@ -53,11 +53,11 @@ done
 
 bring_up_to_date() {
   [ -e "$build/CMakeCache.txt" ] || cmake --preset "$(basename "$build")" >&2
-  cmake --build "$build" --target "${programs[@]}" lora_train_engine lora_train_cuda count_cuda_calls \
+  cmake --build "$build" --target "${programs[@]}" lora_train_engine lora_train_cuda lora_train_arrow count_cuda_calls \
     record_cuda_kernels >&2
 }
 
-# lib/torch_path stays behind: it names a folder of this machine.
+# lib/torch_path and lib/arrow_path stay behind: they name folders of this machine.
 copy_files() { # folder
   local file
   mkdir -p "$1/bin/lib"
@@ -67,7 +67,7 @@ copy_files() { # folder
   done
   for file in "${libraries[@]}"; do
     [ -e "$build/bin/lib/$file" ] ||
-      die "no $build/bin/lib/$file. The CUDA library is built where nvcc is: scripts/install_deps.sh"
+      die "no $build/bin/lib/$file. The CUDA library is built where nvcc is, that for Parquet where pyarrow is: scripts/install_deps.sh"
     cp "$build/bin/lib/$file" "$1/bin/lib/"
   done
   cp -r "$build/bin/configs" "$1/bin/"

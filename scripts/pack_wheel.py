@@ -20,18 +20,20 @@ LIBRARIES = ("liblora_train_", "libsentencepiece", "libprotobuf", "sweep.sh")  #
 TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def torch_version():
+def pinned(name):
+    """The value of a line NAME=VALUE of scripts/dependencies.sh."""
     for line in (ROOT / "scripts/dependencies.sh").read_text().splitlines():
-        if line.startswith("TORCH_VERSION="):
-            return line.partition("=")[2]
-    sys.exit("pack_wheel: no TORCH_VERSION in scripts/dependencies.sh")
+        if line.startswith(name + "="):
+            return line.partition("=")[2].split()[0]
+    sys.exit(f"pack_wheel: no {name} in scripts/dependencies.sh")
 
 
 def metadata(version):
     readme = (ROOT / "README.md").read_text()
     lines = ["Metadata-Version: 2.1", "Name: lora-train", f"Version: {version}",
              "Summary: Fine-tunes Hugging Face language models with LoRA and QLoRA. One C++ program, no Python at run time",
-             "License: Apache-2.0", f"Requires-Python: >={PYTHON_SERIES[0]}", f"Requires-Dist: torch=={torch_version()}",
+             "License: Apache-2.0", f"Requires-Python: >={PYTHON_SERIES[0]}", f"Requires-Dist: torch=={pinned('TORCH_VERSION')}",
+             "Provides-Extra: parquet", f"Requires-Dist: pyarrow=={pinned('PYARROW_VERSION')}; extra == 'parquet'",
              "Classifier: Operating System :: POSIX :: Linux",
              *(f"Classifier: Programming Language :: Python :: {series}" for series in PYTHON_SERIES),
              "Description-Content-Type: text/markdown"]
@@ -39,12 +41,12 @@ def metadata(version):
 
 
 def files_of(program, with_cuda):
-    """Name in the wheel, file; lib/torch_path stays behind, since it names a folder of this machine."""
+    """Name in the wheel, file; lib/torch_path and lib/arrow_path stay behind, since they name folders of this machine."""
     for file in sorted((ROOT / "packaging/wheel").rglob("*.py")):
         yield str(file.relative_to(ROOT / "packaging/wheel")), file
     yield "lora_train/program/lora-train", program / "lora-train"
     for file in sorted([*(program / "lib").iterdir(), *(program / "configs").iterdir()]):
-        if file.name == "torch_path" or (file.name == CUDA_LIBRARY and not with_cuda) or not file.is_file():
+        if file.name in ("torch_path", "arrow_path") or (file.name == CUDA_LIBRARY and not with_cuda) or not file.is_file():
             continue
         if file.parent.name == "lib" and not file.name.startswith(LIBRARIES):
             continue

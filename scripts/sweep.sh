@@ -3,9 +3,12 @@
 #
 # `lora-train sweep` runs this script.
 #
-#   lora-train sweep --profile FILE [--profile FILE ...] KEY=V1,V2,... [KEY=V1,...] [flags] [-- flags of lora-train train]
-#   lora-train sweep --profile my.yaml 'output_dir=runs/lr{learning_rate}-r{lora_r}' learning_rate=1e-4,2e-4 lora_r=8,16
+#   lora-train sweep FILE [FILE ...] KEY=V1,V2,... [KEY=V1,...] [flags] [-- flags of lora-train train]
+#   lora-train sweep my.yaml 'output_dir=runs/lr{learning_rate}-r{lora_r}' learning_rate=1e-4,2e-4 lora_r=8,16
 #
+#   --profile FILE  the same as FILE; so is --config
+#   --json          print the comparison as JSON, one object per line
+#   --quiet         show warnings and errors of the runs alone; --log-level LEVEL as in train
 #   --jobs N        runs at a time (default 1); on a machine with GPUs each has one of its own (CUDA_VISIBLE_DEVICES)
 #   --dry-run       print the commands, run none
 #   --program FILE  lora-train (default: beside this script's folder, else on PATH)
@@ -16,11 +19,12 @@
 # the first run that failed. Logs go to stderr, the comparison to stdout.
 set -uo pipefail
 
-profiles=() keys=() values=() extra=() extra_settings=()
-jobs=1 is_dry_run=false program=""
+profiles=() keys=() values=() extra=() check_flags=() log_flags=() compare_flags=()
+flags=(--profile --config --jobs --dry-run --program --json --quiet --log-level)
+jobs=1 is_dry_run=false is_quiet=false program=""
 
 die() { printf 'sweep: %s\n' "$*" >&2; exit 2; }
-say() { printf 'sweep: %s\n' "$*" >&2; }
+say() { $is_quiet || printf 'sweep: %s\n' "$*" >&2; }
 need_value() { [ "$2" -ge 2 ] || die "$1 needs a value"; }
 
 add_setting() { # key=values
@@ -35,34 +39,40 @@ add_setting() { # key=values
 read_arguments() {
   while [ $# -gt 0 ]; do
     case "$1" in
-      --profile) need_value "$1" $#; profiles+=(--profile "$2"); shift ;;
-      --profile=*) profiles+=(--profile "${1#*=}") ;;
+      --profile | --config) need_value "$1" $#; profiles+=(--profile "$2"); shift ;;
+      --profile=* | --config=*) profiles+=(--profile "${1#*=}") ;;
       --jobs) need_value "$1" $#; jobs="$2"; shift ;;
       --program) need_value "$1" $#; program="$2"; shift ;;
       --dry-run) is_dry_run=true ;;
-      -h | --help) sed -n '2,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      --json) compare_flags+=(--json) ;;
+      --quiet) is_quiet=true; log_flags+=(--quiet) ;;
+      --log-level) need_value "$1" $#; log_flags+=("$1" "$2"); shift ;;
+      --log-level=*) log_flags+=("$1") ;;
+      --list-flags) printf '%s\n' "${flags[@]}"; exit 0 ;;
+      -h | --help) sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --) shift; extra=("$@"); break ;;
-      -*) die "unknown flag \"$1\". There are --profile, --jobs, --program and --dry-run; flags of lora-train go behind --" ;;
+      -*) die "unknown flag \"$1\". There are ${flags[*]}; flags of lora-train train go behind --" ;;
       *=*) add_setting "$1" ;;
-      *) die "\"$1\" is no KEY=V1,V2 and no flag. See --help" ;;
+      *) profiles+=(--profile "$1") ;;
     esac
     shift
   done
   [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || die "--jobs is \"$jobs\"; expected a number from 1 on"
-  [ ${#profiles[@]} -gt 0 ] || die "no profile; expected --profile FILE"
+  [ ${#profiles[@]} -gt 0 ] || die "no profile; expected FILE KEY=V1,V2"
   [ ${#keys[@]} -gt 0 ] || die "nothing to vary; expected KEY=V1,V2"
 }
 
-# What of the flags behind -- says where a run goes: `check` is asked with it too.
+# What of the flags behind -- `check` has too, and is asked with: it says where a run goes.
 read_extra() {
   local i
   for ((i = 0; i < ${#extra[@]}; ++i)); do
     case "${extra[i]}" in
-      --output-dir | --output-dir=*) die "give the folder as 'output_dir=runs/{key}', so that each run has its own" ;;
-      --set) extra_settings+=(--set "${extra[i + 1]-}"); ((++i)) ;;
-      --set=*) extra_settings+=("${extra[i]}") ;;
-      -*) ;;
-      *=*) extra_settings+=("${extra[i]}") ;;
+      --output[-_]dir | --output[-_]dir=* | output_dir=*)
+        die "give the folder as 'output_dir=runs/{key}' before --, so that each run has its own" ;;
+      --max-time | --nproc | --allow-changed | --resume) ((++i)) ;;
+      --max-time=* | --nproc=* | --allow-changed=* | --resume=* | --overwrite) ;;
+      --dry-run) die "--dry-run goes before --" ;;
+      *) check_flags+=("${extra[i]}") ;;
     esac
   done
 }
@@ -131,7 +141,7 @@ label_of() { # index
 folder_of() { # lines
   local settings line out
   mapfile -t settings <<<"$1"
-  out="$("$program" check --json --quiet --no-files "${profiles[@]}" ${extra_settings[@]+"${extra_settings[@]}"} \
+  out="$("$program" check --json --quiet --no-files "${profiles[@]}" ${check_flags[@]+"${check_flags[@]}"} \
     "${settings[@]}")" || return 2
   line="$(printf '%s\n' "$out" | sed -n 's/.*"output_dir": *"\(\([^"\\]\|\\.\)*\)".*/\1/p')"
   [ -n "$line" ] || return 1
@@ -179,7 +189,7 @@ find_devices() {
 command_of() { # index: sets `command`
   local settings
   mapfile -t settings <<<"${grid[$1]}"
-  command=("$program" train "${profiles[@]}" ${extra[@]+"${extra[@]}"} "${settings[@]}")
+  command=("$program" train "${profiles[@]}" ${log_flags[@]+"${log_flags[@]}"} ${extra[@]+"${extra[@]}"} "${settings[@]}")
 }
 
 print_commands() {
@@ -189,7 +199,7 @@ print_commands() {
     printf '%q ' "${command[@]}"
     printf '\n'
   done
-  printf '%q ' "$program" compare "${folders[@]}"
+  printf '%q ' "$program" compare ${compare_flags[@]+"${compare_flags[@]}"} "${folders[@]}"
   printf '\n'
 }
 
@@ -293,7 +303,7 @@ finish() {
     say "stopped; run the same command to resume"
     exit 75
   fi
-  [ ${#present[@]} -eq 0 ] || "$program" compare "${present[@]}" || [ "$first" -ne 0 ] || first=1
+  [ ${#present[@]} -eq 0 ] || "$program" compare ${compare_flags[@]+"${compare_flags[@]}"} "${present[@]}" || [ "$first" -ne 0 ] || first=1
   exit "$first"
 }
 

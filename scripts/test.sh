@@ -112,6 +112,7 @@ stage_checks() {
   done
   check "scripts/checks/check_configure.sh" scripts/checks/check_configure.sh
   check "layout of the source" scripts/checks/check_format.sh
+  check "links of the documentation" python3 scripts/checks/check_links.py
   check "mutations fit the source" python3 scripts/mutation_check.py --texts
   for script in examples/*/make_data.py; do
     check "what $script writes" data_is_reproducible "$(dirname "$script")"

@@ -19,6 +19,7 @@ SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1
           "libstdc++.so.6", "libgcc_s.so.1"}
 WHEEL = {"libtorch_cpu.so", "libc10.so", "libtorch_cuda.so", "libc10_cuda.so", "libgomp.so.1", "libcudart.so.13",
          "libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"}
+ARROW = {"libarrow.so.2400", "libparquet.so.2400"}  # of the pyarrow wheel, which only liblora_train_arrow.so needs
 
 
 def number(version):
@@ -67,7 +68,7 @@ def problems_of(path, own, limits, highest):
             yield f"needs {symbol} of {kind}_{version}; the target has {kind}_{limits[kind]} at most"
     needed, run_paths = dynamic_section(path)
     for library in needed:
-        if library not in SYSTEM | WHEEL | own:
+        if library not in SYSTEM | WHEEL | own | (ARROW if path.name == "liblora_train_arrow.so" else set()):
             yield f"needs {library}, which neither Ubuntu nor the torch wheel nor the folder brings"
     for run_path in run_paths:
         if not run_path.startswith("$ORIGIN"):

@@ -66,7 +66,8 @@ struct Log {
 
   Log() : early_lines(std::make_shared<sinks::ringbuffer_sink_st>(kMaxEarlyLines)) {
     logger.sinks().push_back(early_lines);
-    for (const auto& sink : logger.sinks()) sink->set_level(Level::info);
+    for (const auto& sink : logger.sinks()) sink->set_level(Level::debug);
+    console->set_level(Level::info);
     logger.set_level(Level::debug);
     set_patterns("");
   }

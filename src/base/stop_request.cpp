@@ -38,11 +38,10 @@ std::string interruption_reason;  // guarded; of a stop
 
 std::atomic<const char*> answer_to_signal{nullptr};
 
-/// Only what a signal handler may call. On a terminal the line takes the place of the progress bar, which is drawn again below.
+/// Only what a signal handler may call; it may change errno. On a terminal the line takes the place of the progress bar, which is drawn again below.
 void write_answer() {
   const char* const answer = answer_to_signal.load();
   if (answer == nullptr) return;
-  const int error = errno;
   struct pollfd out {
     STDERR_FILENO, POLLOUT, 0
   };
@@ -51,7 +50,6 @@ void write_answer() {
   if (::isatty(STDERR_FILENO) == 1) (void)!::write(STDERR_FILENO, kClearLine, sizeof kClearLine - 1);
   (void)!::write(STDERR_FILENO, answer, std::strlen(answer));
   (void)!::write(STDERR_FILENO, "\n", 1);
-  errno = error;
 }
 
 double monotonic_s() {  // clock_gettime() may be called in a signal handler
@@ -65,13 +63,17 @@ extern "C" void on_signal(int number) {
   double never = 0;
   received_at_s.compare_exchange_strong(never, now);
   int expected = 0;
-  if (received.compare_exchange_strong(expected, number)) return write_answer();
+  if (received.compare_exchange_strong(expected, number)) {
+    const int error = errno;
+    write_answer();
+    errno = error;
+    return;
+  }
   if (now - received_at_s >= deaf_s) ::_exit(128 + number);
 }
 
 void forget_requests() {
-  received = 0;
-  received_at_s = 0;
+  forget_signal();
   max_time_s = kForever;
   const std::lock_guard lock(interruption_mutex);
   is_deferred = is_interrupted = false;
@@ -99,6 +101,11 @@ StopRequests::StopRequests(bool has_launcher, const char* answer) {
 StopRequests::~StopRequests() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous[i], nullptr);
   forget_requests();
+}
+
+void forget_signal() {
+  received_at_s = 0;
+  received = 0;
 }
 
 void set_max_time(double seconds) { max_time_s = seconds; }

@@ -113,4 +113,8 @@ std::string format_count(long long count) {
   return count < 0 ? "-" + digits : digits;
 }
 
+std::string count_of(long long count, std::string_view noun) {
+  return format_count(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
 }  // namespace lora_train

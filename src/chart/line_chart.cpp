@@ -121,13 +121,12 @@ void draw_panel(const Panel& panel, double left, double top, Drawing& drawing) {
   drawing.labels.push_back({.x = left, .baseline = baseline, .text = panel.title, .size = kPanelTitleSize});
   draw_key(panel, left, baseline, drawing);
   if (num_outside == 0) return;
-  drawing.labels.push_back(
-      {.x = frame.right,
-       .baseline = frame.top + 4,
-       .text = std::to_string(num_outside) + (num_outside == 1 ? " point" : " points") + " outside",
-       .size = kPanelTickSize,
-       .ink = Ink::kMuted,
-       .align = Align::kRight});
+  drawing.labels.push_back({.x = frame.right,
+                            .baseline = frame.top + 4,
+                            .text = count_of(num_outside, "point") + " outside",
+                            .size = kPanelTickSize,
+                            .ink = Ink::kMuted,
+                            .align = Align::kRight});
 }
 
 }  // namespace

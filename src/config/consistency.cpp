@@ -153,7 +153,7 @@ void check_evaluation(const Check& check, const ProfileSources& sources) {
   needs_data("load_best_model_at_end", run.load_best_model_at_end);
   needs_data("early_stopping_patience", run.early_stopping_patience.has_value());
   const auto has_own_cadence = [](const EvalTask& task) { return task.every.has_value(); };
-  if (run.early_stopping_patience && run.eval_steps.kind == Cadence::Kind::kOff &&
+  if (has_eval && run.early_stopping_patience && run.eval_steps.kind == Cadence::Kind::kOff &&
       std::ranges::none_of(check.profile.tasks.eval_tasks, has_own_cadence)) {
     check.mistake("early_stopping_patience", "needs evaluations during the run. Set eval_steps.");
   }

@@ -69,8 +69,8 @@ class Preparation {
   void load_train() {
     std::set<std::string> descriptions;
     for (std::size_t i = 0; i < section_.datasets.size(); ++i) {
-      const auto loaded =
-          load(section_.datasets[i], "datasets[" + std::to_string(i) + "]", std::nullopt, data_.train, data_.ledger);
+      const auto loaded = load(section_.datasets[i], "datasets[" + std::to_string(i) + "]", DatasetUse::kTraining,
+                               std::nullopt, data_.train, data_.ledger);
       descriptions.insert(describe_loss(loaded.type, section_.loss_on));
       has_chats_ = has_chats_ || is_chat(loaded.type);
       has_texts_ = has_texts_ || !(is_chat(loaded.type) || loaded.type == DatasetType::kPretokenized);
@@ -85,8 +85,8 @@ class Preparation {
       const DatasetSpec& spec = section_.eval_datasets[i];
       NamedStore set;
       set.name = eval_names_[i];
-      const auto loaded =
-          load(spec, "eval_datasets[" + std::to_string(i) + "]", section_.eval_max_samples, set.store, set.ledger);
+      const auto loaded = load(spec, "eval_datasets[" + std::to_string(i) + "]", DatasetUse::kEvaluation,
+                               section_.eval_max_samples, set.store, set.ledger);
       if (data_.loss_description.empty()) {
         data_.loss_description = describe_loss(loaded.type, section_.loss_on);
       }
@@ -218,14 +218,15 @@ class Preparation {
   }
 
  private:
-  LoadedDataset load(const DatasetSpec& spec, const std::string& key, std::optional<std::int64_t> max_rows,
-                     DocumentStore& store, Ledger& ledger) const {
+  LoadedDataset load(const DatasetSpec& spec, const std::string& key, DatasetUse use,
+                     std::optional<std::int64_t> max_rows, DocumentStore& store, Ledger& ledger) const {
     LoadedDataset loaded =
         load_dataset(spec, key,
                      {{context_.tokenizer, context_.chat_template, section_.loss_on, context_.vocab_size},
                       section_.on_bad_row,
                       max_rows,
-                      num_threads(context_)},
+                      num_threads(context_),
+                      use},
                      cache_);
     store.add(loaded.table, loaded.files);
     ledger.add(loaded.ledger);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "lora_train/evaluate/generate_request.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/runtime/setup.h"
 
@@ -35,6 +36,10 @@ std::unique_ptr<generate::Generator> make_generator(const runtime::RunDevice& de
                                                     const RunSection& run);
 inline std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run) {
   return make_generator(model.device, model.model, run);
+}
+
+inline GenerateTotals totals_of(const generate::GenerateStats& stats) {
+  return {stats.prompt_tokens, stats.new_tokens, stats.decoded_tokens, stats.prompt_s, stats.decode_s};
 }
 
 }  // namespace lora_train::evaluate

@@ -66,8 +66,7 @@ GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink
   const auto generator = make_generator(model, request.profile.run);
   sink.on_start();
   Generation(request, sink, *generator).run();
-  const generate::GenerateStats stats = generator->stats();
-  return {stats.prompt_tokens, stats.new_tokens, stats.decoded_tokens, stats.prompt_s, stats.decode_s};
+  return totals_of(generator->stats());
 }
 
 }  // namespace lora_train::evaluate

@@ -90,7 +90,8 @@ void DeviceRun::admit() {
     if (free_row == rows_.end()) return;
     const auto room = allocator_.allocate(length_of(request_.prompts[next_]));
     if (!room) return;
-    *free_row = DeviceSequence{next_++, *room};
+    *free_row = DeviceSequence{next_, *room, next_ == 0 ? request_.num_cached : 0};
+    ++next_;
     reading_.push_back(static_cast<std::size_t>(free_row - rows_.begin()));
   }
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "generator_parts.h"
 #include "lora_train/base/error.h"
@@ -27,6 +28,7 @@ class Run {
         prompts_(request.prompts),
         options_(request.options),
         callbacks_(request.callbacks),
+        num_cached_(request.num_cached),
         allocator_(parts.decoder.cache().capacity),
         completions_(request) {}
 
@@ -55,6 +57,7 @@ class Run {
   std::span<const Prompt> prompts_;
   const GenerateOptions& options_;
   const GenerateCallbacks& callbacks_;
+  std::int64_t num_cached_;
   CacheAllocator allocator_;
   std::size_t next_ = 0;                     ///< the first waiting prompt
   std::vector<Sequence> reading_, writing_;  ///< in prefill; in decoding
@@ -67,7 +70,8 @@ void Run::admit() {
   while (next_ < prompts_.size() && reading_.size() + writing_.size() < most) {
     const auto room = allocator_.allocate(length_of(prompts_[next_]));
     if (!room) return;
-    reading_.push_back({next_++, *room, 0});
+    reading_.push_back({next_, *room, next_ == 0 ? num_cached_ : 0});
+    ++next_;
   }
 }
 
@@ -163,6 +167,13 @@ void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows,
   }
 }
 
+/// The tokens of a run of one prompt that are in the cache after it. The last new one has not gone through the model.
+std::vector<std::int32_t> tokens_left(const Prompt& prompt, const Completion& completion) {
+  std::vector<std::int32_t> ids = prompt.ids;
+  if (!completion.ids.empty()) ids.insert(ids.end(), completion.ids.begin(), completion.ids.end() - 1);
+  return ids;
+}
+
 }  // namespace
 
 Generator::Generator(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
@@ -183,11 +194,19 @@ std::vector<Completion> Generator::run(std::span<const Prompt> prompts, const Ge
     check_sequence(state_->config, {prompt.ids, prompt.max_new_tokens, name_of(prompt)});
     lengths.push_back(length_of(prompt));
   }
-  reserve_cache(*state_, lengths);
-  const RunRequest request{prompts, options, callbacks};
+  RunRequest request{prompts, options, callbacks};
+  const bool is_conversation = options.reuse_cache && prompts.size() == 1;
+  if (is_conversation) {
+    reserve_for_conversation(*state_, lengths.front());
+    request.num_cached = num_reusable(std::exchange(state_->left, {}), prompts.front(), options.use_adapter);
+  } else {
+    reserve_cache(*state_, lengths);
+  }
   const bool wants_logits = options.log_probabilities || callbacks.on_logits;
-  if (prompts.empty() || wants_logits || !state_->decoder.samples_on_device()) return Run(*state_, request).run();
-  return run_on_device(*state_, request);
+  const bool uses_host = prompts.empty() || wants_logits || !state_->decoder.samples_on_device();
+  std::vector<Completion> completions = uses_host ? Run(*state_, request).run() : run_on_device(*state_, request);
+  if (is_conversation) state_->left = {tokens_left(prompts.front(), completions.front()), options.use_adapter};
+  return completions;
 }
 
 GenerateStats Generator::stats() const { return state_->stats; }

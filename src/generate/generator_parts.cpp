@@ -19,7 +19,7 @@ std::int64_t length_of(const Prompt& prompt) {
 bool Completions::append(std::size_t prompt, std::int32_t id) {
   Completion& completion = all_[prompt];
   completion.ids.push_back(id);
-  const auto& [prompts, options, callbacks] = request_;
+  const auto& [prompts, options, callbacks, num_cached] = request_;
   const bool wants_more = !callbacks.on_token || callbacks.on_token(prompt, id);
   if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) {
     completion.reason = StopReason::kStopToken;
@@ -60,6 +60,7 @@ void check_sequence(const model::ModelConfig& config, const SequenceInput& seque
 }
 
 void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengths) {
+  parts.left = {};
   std::vector<std::int64_t> rooms;
   for (const std::int64_t length : lengths) rooms.push_back(room_for(length));
   std::sort(rooms.begin(), rooms.end(), std::greater<>());
@@ -72,6 +73,26 @@ void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengt
   const std::int64_t allowed = parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype());
   parts.decoder.reserve(std::max(rooms.front(), std::min(wanted, allowed)), longest);
   parts.stats.cache_bytes = parts.decoder.cache().bytes();
+}
+
+void reserve_for_conversation(GeneratorParts& parts, std::int64_t length) {
+  model::check_rope_supported(parts.config, length);
+  const auto most = static_cast<std::uint64_t>(room_for(parts.config.supported_length()));
+  const auto allowed =
+      static_cast<std::uint64_t>(parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype()));
+  const std::uint64_t doubled = std::bit_ceil(static_cast<std::uint64_t>(room_for(length)));
+  const auto tokens = static_cast<std::int64_t>(std::min(most, std::max(allowed, doubled)));
+  const std::int64_t before = parts.decoder.cache().capacity;
+  parts.decoder.reserve(tokens, tokens);
+  if (parts.decoder.cache().capacity != before) parts.left = {};
+  parts.stats.cache_bytes = parts.decoder.cache().bytes();
+}
+
+std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool use_adapter) {
+  if (left.use_adapter != use_adapter) return 0;
+  const std::size_t most = std::min(left.ids.size(), prompt.ids.size() - 1);
+  const auto end = prompt.ids.begin() + static_cast<std::ptrdiff_t>(most);
+  return std::mismatch(prompt.ids.begin(), end, left.ids.begin()).first - prompt.ids.begin();
 }
 
 void refuse_logits(const std::string& name, std::int64_t position) {

@@ -11,11 +11,18 @@
 
 namespace lora_train::generate {
 
+/// Tokens whose keys and values a run has left in the cache, from its first slot on.
+struct CachedTokens {
+  std::vector<std::int32_t> ids;
+  bool use_adapter = true;
+};
+
 struct GeneratorParts {
   model::ModelConfig config;
   GeneratorLimits limits;
   CachedDecoder decoder;
   GenerateStats stats = {};
+  CachedTokens left = {};                        ///< of the last run with reuse_cache; empty if another came after it
   std::unique_ptr<DecodeBatch> batch = nullptr;  ///< of runs on a device, with its graphs
 };
 
@@ -26,6 +33,7 @@ struct RunRequest {
   std::span<const Prompt> prompts;
   const GenerateOptions& options;
   const GenerateCallbacks& callbacks;
+  std::int64_t num_cached = 0;  ///< tokens of the first prompt that are in the cache already
 };
 
 /// The completions of a run, token by token.
@@ -59,8 +67,15 @@ struct SequenceInput {
 /// Throws DataError naming the sequence (generator.h).
 void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence);
 
-/// Reserves the cache for sequences of these lengths: as many as fit in limits.cache_bytes, at least one.
+/// Reserves the cache for sequences of these lengths: as many as fit in limits.cache_bytes, at least one. Forgets what is in it.
 void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengths);
+
+/// Reserves it for a conversation that has this length now: as much as limits.cache_bytes holds, at most the context; more, twice as
+/// much each time, once the conversation needs it.
+void reserve_for_conversation(GeneratorParts& parts, std::int64_t length);
+
+/// How many tokens of a prompt need not be computed again. The last one always is: the first new token comes from it.
+std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool use_adapter);
 
 /// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one that they predict.
 void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position);

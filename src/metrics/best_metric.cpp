@@ -64,7 +64,14 @@ BestMetric find_best_metric(const RunSection& section, const std::vector<std::st
     const std::vector<TaskMetric> metrics = task_metrics(task->kind);
     const auto found = std::ranges::find(metrics, best.metric, &TaskMetric::name);
     if (found == metrics.end()) refuse(best.name, sets, tasks);
-    best.greater_is_better = section.greater_is_better.value_or(found->greater_is_better);
+    const std::optional<bool> greater_is_better =
+        section.greater_is_better ? section.greater_is_better : found->greater_is_better;
+    if (!greater_is_better) {
+      throw ConfigError("metric_for_best_model",
+                        "\"" + best.name + "\" is neither better when greater nor when lower. Name another (ece, " +
+                            "brier), or set greater_is_better.");
+    }
+    best.greater_is_better = *greater_is_better;
     return best;
   }
   const bool is_asked_for = section.load_best_model_at_end || section.early_stopping_patience;

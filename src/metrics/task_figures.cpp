@@ -19,8 +19,8 @@ std::vector<TaskMetric> task_metrics(TaskKind kind) {
           {"ece_equal_mass", &TaskFigures::ece_equal_mass, false},
           brier,
           {"auroc", &TaskFigures::auroc, true},
-          {"mean_confidence", &TaskFigures::mean_confidence, false},
-          {"over_confidence", &TaskFigures::over_confidence, false}};
+          {"mean_confidence", &TaskFigures::mean_confidence, std::nullopt},
+          {"over_confidence", &TaskFigures::over_confidence, std::nullopt}};
 }
 
 TaskFigures task_figures(TaskKind kind, std::span<const Judged> answers) {

@@ -48,7 +48,7 @@ std::string model_card(const RunSection& section, const runtime::ModelFiles& mod
   const std::string& base = adapters.config.base_model_name_or_path;
   std::string card = lora::card_head(base, "peft") + "tags: [lora, lora-train]\n---\n\n# " +
                      lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base) +
-                     "\n\nTrained with lora-train " + version() + ": " + std::to_string(state.step) + " steps, r " +
+                     "\n\nTrained with lora-train " + version() + ": " + count_of(state.step, "step") + ", r " +
                      std::to_string(adapters.config.options.lora_r) + ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
   if (!model.base.empty()) card += "The base was quantised during training: " + model::describe(model.base) + ".\n";

@@ -82,8 +82,7 @@ void forget_best(checkpoint::TrainState& state) {
 }
 
 std::string BestModel::stop_in_words(const checkpoint::TrainState& state) const {
-  return "early stopping: " + metric_.name + " no better in " + std::to_string(state.evals_without_gain) +
-         (state.evals_without_gain == 1 ? " evaluation" : " evaluations") +
+  return "early stopping: " + metric_.name + " no better in " + count_of(state.evals_without_gain, "evaluation") +
          (state.best_step ? "; best at step " + std::to_string(*state.best_step) : "");
 }
 

@@ -335,6 +335,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   run.adapters = runtime::choose_adapters(profile, run.files);
   check_equal_starts(run);
   connect_gpus(run);
+  log_device_and_model(run);
   run.end_phase("device", metrics::Phase::kLoad);
   {
     // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.

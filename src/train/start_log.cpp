@@ -8,6 +8,7 @@
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/device/host.h"
 #include "lora_train/planner/target_gpu.h"
 #include "ranks.h"
 
@@ -108,7 +109,31 @@ std::string describe_new_tokens(const Run& run) {
          std::to_string(config.vocab_size) + ") before PEFT loads the adapter)";
 }
 
+/// "LoRA, r 16, alpha 32, on 28 linears; 155,648 of 1,050,752 parameters are trained (14.8%)"
+std::string describe_trained(const Run& run) {
+  const std::int64_t all = model::num_parameters(run.files.config), trained = run.model.parameters->size();
+  if (run.adapters.specs.empty()) return "full fine-tuning of " + format_count(trained) + " parameters";
+  const lora::LoraOptions& options = run.adapters.config.options;
+  return string_printf("adapter: %s, r %lld, alpha %g, on %zu linears; %s of %s parameters are trained (%.2g%%)",
+                       options.use_rslora ? "rsLoRA" : "LoRA", static_cast<long long>(options.lora_r),
+                       options.lora_alpha, run.adapters.specs.size(), format_count(trained).c_str(),
+                       format_count(all).c_str(), 100.0 * static_cast<double>(trained) / static_cast<double>(all));
+}
+
 }  // namespace
+
+void log_device_and_model(const Run& run) {
+  const std::string cpu = device::describe_host().cpu_model;
+  const std::string precision = ", precision " + to_string(run.profile().model.precision);
+  const std::string threads = count_of(at::get_num_threads(), "thread");
+  if (run.device.is_cuda()) {
+    log_info("device: " + run.device.name + precision);
+  } else {
+    log_info("device: cpu" + (cpu.empty() ? "" : " (" + cpu + ")") + ", " + threads + precision);
+  }
+  log_info("model: " + run.profile().model.path + ", " + run.files.config.architecture + ", " +
+           format_count(model::num_parameters(run.files.config)) + " parameters");
+}
 
 void warn_of_target_gpu(const Run& run) {
   const std::optional<device::GpuFacts>& target = run.request.target_gpu;
@@ -139,11 +164,8 @@ void log_start(const Run& run) {
              std::to_string(run.device.num_gpus) + " trains on all");
   }
   if (run.profile().schedule.lr_scaling != LrScaling::kNone) log_info(describe_lr_scaling(run));
-  log_info(
-      "trained parameters: " + format_count(run.model.parameters->size()) + " of " +
-      format_count(model::num_parameters(run.files.config)) + " (" +
-      (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
-      "); activations at most " + in_words(run.activations->bytes()));
+  log_info(describe_trained(run));
+  log_debug("activations: at most " + in_words(run.activations->bytes()));
   if (!run.files.new_rows.empty()) log_info(describe_new_tokens(run));
   if (!run.files.base.empty()) log_info(describe_base(run));
   if (const std::string ignored = runtime::ignored_double_quant(run.profile(), run.files); !ignored.empty()) {
@@ -163,9 +185,10 @@ void log_start(const Run& run) {
   if (!packed.empty()) log_warning(packed);
   if (const auto& price = run.clock->price()) log_info("price: " + price->in_words());
   if (plan.total_steps() < kFewSteps) {
-    log_warning("only " + std::to_string(plan.total_steps()) + " steps in total, which may be too few to learn much" +
+    log_warning("only " + count_of(plan.total_steps(), "step") + " in total, which may be too few to learn much" +
                 (packed.empty() ? ". Lower global_batch_size or raise num_epochs for more" : ""));
   }
+  log_info("output: " + run.profile().run.output_dir);
 }
 
 }  // namespace lora_train::train

@@ -151,7 +151,7 @@ class Loop {
     segments_after_first_step_ = runtime::device_memory(run_.device).num_segments;
     run_.startup.end_phase("step " + std::to_string(step));
     run_.startup.finish();
-    log_info("start to end of step " + std::to_string(step) + ": " + run_.startup.in_words());
+    log_debug("start to end of step " + std::to_string(step) + ": " + run_.startup.in_words());
     summary_.startup_s = run_.startup.phases();
   }
 

@@ -82,12 +82,12 @@ def test_archive_is_small_and_complete(archive, bundle):
     files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert files >= {"BUNDLE", "bin/lora-train", "bin/lora-train-probe", "bin/kernels_test", "bin/cuda_kernels_test", "bin/gpu_bench",
                      "bin/lib/liblora_train_engine.so", "bin/lib/liblora_train_cuda.so", "bin/lib/libcount_cuda_calls.so",
-                     "bin/lib/librecord_cuda_kernels.so", "bin/sanitizer_control", "bin/lora-train-generate-probe",
+                     "bin/lib/librecord_cuda_kernels.so", "bin/lib/liblora_train_arrow.so", "bin/sanitizer_control", "bin/lora-train-generate-probe",
                      "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh", "scripts/check_goldens.py",
                      "tests/gpu/gpu_check.py", "tests/gpu/goals.json", "tests/gpu/parity_gpu.py", "tests/goldens/cases.py",
                      "tests/parity/oracle.py", "bench/gpu_measure.py", "examples/tiny-math/train.jsonl"}
     assert [name for name in files if name.startswith("tests/goldens/") and name.endswith(".json")]
-    assert "bin/lib/torch_path" not in files, "it names a folder of the machine that built"
+    assert not {"bin/lib/torch_path", "bin/lib/arrow_path"} & set(files), "they name folders of the machine that built"
     assert not [path for path in bundle.rglob("*") if path.is_symlink()]
 
 

@@ -62,6 +62,8 @@ def trainable(file, folder):
                f"output_dir={folder / 'run'}", "dataset_prepared_path=null", "init_adapter=null", "add_tokens=[]"]
     if not said.get("datasets") or any(entry["path"].startswith("example/") for entry in said["datasets"]):
         instead.append("datasets=[{path: data/chat.jsonl}]")
+    if any(entry["path"].startswith("example/") for entry in said.get("eval_datasets", [])):
+        instead.append("eval_datasets=[{path: data/chat.jsonl}]")
     if said.get("val_set_size", 0) >= 1:
         instead.append("val_set_size=2")
     return ["--profile", profile, *instead]
@@ -108,6 +110,8 @@ def test_a_refused_key_ends_with_2_and_without_a_profile(tmp_path):
     run = convert("axolotl/dpo.yml", "--output", output)
     assert run.code == USAGE and not output.exists() and run.stdout == "", run
     assert "2 keys are refused" in run.stderr and "rl " in run.stderr, run
+    quiet = convert("axolotl/dpo.yml", "--quiet")
+    assert quiet.code == USAGE and "rl " in quiet.stderr and "kept" not in quiet.stderr, quiet
     run = convert("axolotl/dpo.yml", "--allow-refused")
     assert run.code == 0 and "# Made by lora-train convert from dpo.yml (Axolotl)." in run.stdout, run
 

@@ -1,11 +1,13 @@
 """Generation on the stand-in for the CUDA runtime (test_cuda_host.py): what a token launches, sends and waits for."""
 
 import json
+import re
+import subprocess
 
 import pytest
 
-from conftest import ROOT
-from test_cuda_host import DEVICE, pytestmark, run_on_stand_in  # noqa: F401
+from conftest import BINARY, ENVIRONMENT, ROOT, TIMEOUT_S
+from test_cuda_host import DEVICE, environment, pytestmark, run_on_stand_in  # noqa: F401
 
 
 def generate_on_stand_in(folder, num_tokens, *more, settings=()):
@@ -70,3 +72,21 @@ def test_a_gpu_that_fails_ends_a_generation(tmp_path):
     run, _ = run_on_stand_in(tmp_path, ["generate", "--model", ROOT / "examples/tiny-math/model", "--set", "device=cuda", "precision=bf16",
                                         "--prompt", "a"], dict(STAND_IN_FAIL_AT="5"))
     assert run.code == DEVICE and "CUDA error" in run.stderr, run
+
+
+def test_a_chat_keeps_its_cache_and_its_graphs(tmp_path):
+    def chat(num_turns):
+        calls = tmp_path / "calls.txt"
+        calls.unlink(missing_ok=True)
+        command = [str(BINARY), "chat", "--model", str(ROOT / "examples/tiny-math/model"), "--set", "device=cuda", "precision=bf16",
+                   "--max-new-tokens", "6", "--json"]
+        done = subprocess.run(command, input="a question\n" * num_turns, capture_output=True, text=True, timeout=TIMEOUT_S,
+                              env=dict(ENVIRONMENT, **environment(STAND_IN_CALLS=str(calls))))
+        assert done.returncode == 0 and len(done.stdout.splitlines()) == num_turns, done.stderr
+        counts = dict(line.split() for line in calls.read_text().splitlines())
+        return {name: int(count) for name, count in counts.items()}, int(re.search(r"^(\d+) prompt tokens", done.stderr, re.MULTILINE)[1])
+
+    (one, prompt), (two, both), (three, all_three) = chat(1), chat(2), chat(3)
+    assert one["cudaMalloc"] == three["cudaMalloc"] and one["recorded"] == three["recorded"], (one, three)
+    assert three["cudaGraphLaunch"] - two["cudaGraphLaunch"] == 5, (two, three)  # the first token is the prefill's
+    assert all_three - both == both - prompt < 2 * prompt, (prompt, both, all_three)  # not more with each turn

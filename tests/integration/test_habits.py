@@ -1,6 +1,7 @@
 """What people type out of habit: a profile as the only word, keys as flags, the folder of a run as its adapter, Ctrl-C."""
 
 import json
+import re
 import signal
 import subprocess
 
@@ -19,6 +20,17 @@ def test_a_profile_is_a_word_and_a_key_is_a_flag(setup):
     wrong = lora_train("train", setup.profile_file, "--lora-r", "x")
     assert wrong.code == 2 and '--lora-r: lora_r: got "x"' in wrong.stderr, wrong
     assert lora_train("train", "no-such.yaml").code == 2
+
+
+def test_the_start_says_in_a_line_each_what_runs(setup):
+    run = setup.train()
+    said = run.stderr.splitlines()
+    assert [line for line in said if re.match(r"device: cpu.*, \d+ threads?, precision fp32$", line)], run
+    assert [line for line in said if re.match(rf"model: .*, Qwen2ForCausalLM, [\d,]+ parameters$", line)], run
+    assert [line for line in said if re.match(r"adapter: LoRA, r \d+, alpha [\d.]+, on \d+ linears; [\d,]+ of [\d,]+ parameters are trained", line)], run
+    assert f"output: {setup.output_dir}" in said, run
+    log = (setup.output_dir / "run.log").read_text()
+    assert "activations: at most" in log and "activations: at most" not in run.stderr, run
 
 
 def test_the_end_names_report_and_next_commands_which_work(setup):

@@ -70,6 +70,14 @@ def test_dry_run_prints_the_commands(sweep):
     assert " compare " in lines[4] and all(f"/{name}" in lines[4] for name in NAMES)
 
 
+def test_a_profile_is_a_word_and_the_comparison_may_be_json(sweep):
+    command = sweep.command("learning_rate=1e-2,1e-3", "lora_r=4", "--json", "--quiet")
+    command.remove("--profile")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=ENVIRONMENT)
+    assert done.returncode == 0 and "sweep:" not in done.stderr, done.stderr
+    assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["done", "done"], done.stdout
+
+
 @pytest.mark.parametrize("arguments, changes, what", [
     (GRID, dict(output_dir="runs/lr{learning_rate}"), "Put {lora_r} into it, as in 'output_dir=runs/{learning_rate}-{lora_r}'"),
     (GRID, dict(output_dir="runs/one"), "Put {learning_rate} into it"),
@@ -80,6 +88,8 @@ def test_dry_run_prints_the_commands(sweep):
     (("learning_rate=1e-2", "learning_rate=1e-3"), {}, "given twice"),
     (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", *GRID), {}, "unknown flag"), ((), {}, "nothing to vary"),
     ((*GRID, "--", "--output-dir", "runs/x"), {}, "output_dir=runs/{key}"),
+    ((*GRID, "--", "--output_dir", "runs/x"), {}, "output_dir=runs/{key}"),
+    ((*GRID, "--", "--seed", "x"), {}, "the profile is refused"), ((*GRID, "--", "no-such.yaml"), {}, "the profile is refused"),
 ])
 def test_mistakes_are_found_before_the_first_run(sweep, arguments, changes, what):
     done = sweep(*arguments, **changes)

@@ -27,8 +27,8 @@ def environment(tmp_path_factory):
     return folder
 
 
-def run(environment, *words):
-    env = {"HOME": str(environment), "PATH": f"{environment}/venv/bin:/usr/bin:/bin"}
+def run(environment, *words, path=""):
+    env = {"HOME": str(environment), "PATH": path or f"{environment}/venv/bin:/usr/bin:/bin"}
     return subprocess.run(["lora-train", *map(str, words)], cwd=environment, env=env, capture_output=True, text=True,
                           executable=environment / "venv/bin/lora-train")
 
@@ -47,12 +47,24 @@ def test_it_trains(environment):
     assert (environment / "run/adapter/adapter_model.safetensors").exists()
 
 
+def test_it_reads_parquet_with_the_pyarrow_of_its_environment(environment):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+    parquet.write_table(pyarrow.table({"text": ["a"]}), environment / "rows.parquet")
+    shown = run(environment, "tokenize", "--model", ROOT / "examples/tiny-math/model", "--train-data", "rows.parquet", "--show", 1, "--json",
+                path="/usr/bin:/bin")  # whose python3 has none
+    assert shown.returncode == 0 and shown.stdout.startswith('{"source":"rows.parquet:1"'), shown
+    requires = next((environment / "venv/lib").glob("python3*/site-packages/lora_train-*.dist-info/METADATA")).read_text()
+    assert f"Requires-Dist: pyarrow=={pyarrow.__version__}; extra == 'parquet'" in requires
+
+
 def test_exit_codes_pass_through(environment):
     assert run(environment, "train", "--no-such-flag").returncode == 2
 
 
 def test_what_it_holds_is_the_program_alone(environment):
     program = next((environment / "venv/lib").glob("python3*")) / "site-packages/lora_train/program"
-    assert not (program / "lib/torch_path").exists()  # a folder of the machine that built it
+    assert not list((program / "lib").glob("*_path"))  # folders of the machine that built it
+    assert (program / "lib/liblora_train_arrow.so").exists()
     assert os.access(program / "lora-train", os.X_OK)
     assert {path.name for path in program.iterdir()} == {"lora-train", "lib", "configs"}

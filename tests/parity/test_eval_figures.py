@@ -1,6 +1,7 @@
 """What `eval` and `generate` say of the shipped model, against figures that numpy computes from transformers' logits."""
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -127,6 +128,26 @@ def test_choices(model, tokenizer, tmp_path):
                            choices_ece=calibration_error(confidence, right), brier=np.mean(brier), num_rows=len(rows)))
 
 
+def greedy_ids(model, tokenizer, messages):
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=False)
+    with torch.no_grad():
+        ids = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
+    return ids[0, prompt.shape[1]:].tolist()
+
+
+def test_every_turn_of_a_chat_is_answered_as_the_whole_of_it(model, tokenizer, tmp_path):
+    questions = [question for question, _ in chats(tmp_path / "rows.jsonl", 5)]
+    done = subprocess.run([str(engine.BIN / "lora-train"), "chat", "--model", str(EXAMPLE / "model"), *FP32, "--json", "--max-new-tokens", "40"],
+                          input="".join(question["content"] + "\n" for question in questions), capture_output=True, text=True,
+                          timeout=engine.TIMEOUT_S, env=engine.environment(1))
+    assert done.returncode == 0, done.stderr
+    messages = []
+    for question, line in zip(questions, done.stdout.splitlines(), strict=True):
+        messages.append(question)
+        assert json.loads(line)["completion_ids"] == greedy_ids(model, tokenizer, messages)
+        messages.append({"role": "assistant", "content": json.loads(line)["completion"]})
+
+
 def test_exact_match_and_greedy_answers(model, tokenizer, tmp_path):
     data = tmp_path / "rows.jsonl"
     pairs = chats(data, 30)
@@ -135,10 +156,7 @@ def test_exact_match_and_greedy_answers(model, tokenizer, tmp_path):
     answers = [json.loads(line) for line in out.splitlines()]
     matched = 0
     for (question, answer), got in zip(pairs, answers, strict=True):
-        prompt = tokenizer.apply_chat_template([question], add_generation_prompt=True, return_tensors="pt", return_dict=False)
-        with torch.no_grad():
-            ids = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
-        ids = ids[0, prompt.shape[1]:].tolist()
+        ids = greedy_ids(model, tokenizer, [question])
         assert got["completion_ids"] == ids
         assert got["completion"] == tokenizer.decode(ids, skip_special_tokens=True)
         matched += got["completion"].strip() == answer["content"]

@@ -24,6 +24,7 @@ struct EngineApi {
   std::vector<doctor::KernelCheck> (*check_kernels)(const doctor::DoctorRequest&);
   /// StopError between two tokens; the tokens until then have been passed to the sink.
   evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
+  evaluate::GenerateTotals (*converse)(const evaluate::GenerateRequest&, evaluate::Conversation&);
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
   bench::BenchResult (*bench)(const bench::BenchRequest&);
   model::QuantizeResult (*quantize)(const model::QuantizeRequest&);

@@ -13,7 +13,7 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 /// Parses "debug", "info", "warning", "error", "off"; throws ConfigError listing these.
 LogLevel parse_log_level(std::string_view name);
 
-/// The lowest level that reaches stderr (run.log gets everything from kInfo on). Default kInfo.
+/// The lowest level that reaches stderr (run.log gets every line). Default kInfo.
 void set_log_level(LogLevel level);
 
 /// Opens `file` for appending; from now on every line also goes there. The first file begins with the lines that were

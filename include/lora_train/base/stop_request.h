@@ -36,6 +36,10 @@ void interrupt(const std::exception_ptr& error);
 /// The stop that throw_if_stop_requested() throws, in the words of requested_stop(); empty if it throws none.
 std::string stop_reason();
 
+/// Takes the request of a signal back, so that the next signal is a first one again: for a program that a signal interrupts
+/// and does not end.
+void forget_signal();
+
 /// Throws StopError on a request, or the error of interrupt(). Work that can take long and need not finish calls it at least once a second: costs nanoseconds.
 void throw_if_stop_requested();
 

@@ -34,4 +34,7 @@ std::string format_duration(double seconds);
 /// "1,234,567"
 std::string format_count(long long count);
 
+/// "1 row", "1,234 rows"
+std::string count_of(long long count, std::string_view noun);
+
 }  // namespace lora_train

@@ -12,7 +12,7 @@ namespace lora_train {
 /// A setting that is known but not built yet.
 struct UnbuiltFeature {
   std::string key;
-  std::string text;  ///< "not built yet. Add the tokens to ..."
+  std::string text;  ///< "not built yet. Remove it."
 };
 
 /// Those of the profile's values.

@@ -5,14 +5,22 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/config/profile.h"
+
 namespace lora_train::data {
 
-/// `path` is a file, a folder (its .jsonl, .ndjson, .json, .csv and .tsv files, or its .txt files when it has no other;
-/// also packed as .gz or .zst; subfolders included, hidden ones not) or a glob (*, ?, [...]; not **). Sorted by name, so
-/// that the order of rows never depends on the file system.
-/// Throws DataError (where = path) if nothing is found or a file is of a kind that is not read (Parquet, xz, ...),
-/// with what to do.
-std::vector<std::filesystem::path> dataset_files(const std::string& path);
+/// What decides the split of a dataset from the Hub that has several: training data are "train", evaluation data must say.
+enum class DatasetUse { kTraining, kEvaluation };
+
+/// `spec.path` is a file, a folder (its .jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow and .feather files, or its
+/// .txt files when it has no other; text files also packed as .gz or .zst; subfolders included, hidden ones not), a glob (*,
+/// ?, [...]; not **), or org/name[@revision] in the local Hugging Face cache. Sorted by name, so that the order of rows
+/// never depends on the file system.
+/// Of a dataset from the Hub, and of a folder where `spec` has a split or a subset, the files of one split are taken
+/// (read/dataset_splits.h).
+/// Throws DataError (where = path) if nothing is found or a file is of a kind that is not read (xz, ...; Parquet where
+/// Arrow is not there), with what to do.
+std::vector<std::filesystem::path> dataset_files(const DatasetSpec& spec, DatasetUse use);
 
 /// For a dataset without a name: "train" of "data/train.jsonl", the folder's name of a folder.
 std::string dataset_name(const std::string& path);

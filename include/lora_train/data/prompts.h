@@ -5,10 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lora_train::tokenizer {
-class Tokenizer;
-class ChatTemplate;
-}  // namespace lora_train::tokenizer
+#include "lora_train/tokenizer/chat_template.h"
 
 namespace lora_train::data {
 
@@ -28,6 +25,9 @@ struct Prompt {
 /// A text as the user's turn of a chat, or raw. Throws FormatError if there is no chat template (naming --raw), DataError
 /// (where = source) for a text without tokens and for what the template refuses.
 Prompt make_prompt(const std::string& text, const std::string& source, const PromptOptions& options);
+
+/// The turns of a chat, the last of them not the assistant's, through the chat template. Throws as the other.
+Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& source, const PromptOptions& options);
 
 /// Every row of a file, in its order: {"prompt": text or messages}, or a row of training data that holds a chat
 /// (messages, conversations, instruction), whose last assistant turn is left out. Other fields of a row are not read,

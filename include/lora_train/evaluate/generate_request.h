@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,22 @@ class GenerateSink {
   virtual bool on_token(std::size_t prompt, bool is_base, std::int32_t id) = 0;
   /// Called when a completion has ended. is_cut: neither a stop id nor on_token ended it.
   virtual void on_done(std::size_t prompt, bool is_base, bool is_cut) = 0;
+};
+
+/// A prompt of a conversation, and who answers it.
+struct ConversationTurn {
+  GeneratePrompt prompt;
+  bool use_adapter = true;  ///< false: the base, from the same weights
+};
+
+/// Says what is asked, turn by turn, and receives the answers. The index of a prompt in the calls of the sink is 0.
+class Conversation : public GenerateSink {
+ public:
+  /// Called after on_start(), and after each answer. Nothing ends the conversation.
+  virtual std::optional<ConversationTurn> next_turn() = 0;
+  /// Called in place of on_done() where a requested stop (base/stop_request.h) ends an answer. The conversation goes on with
+  /// next_turn().
+  virtual void on_stop() = 0;
 };
 
 /// Tokens and seconds, as in generate::GenerateStats.

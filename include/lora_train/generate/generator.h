@@ -37,6 +37,9 @@ struct GenerateOptions {
   std::vector<std::int32_t> stop_ids = {};  ///< tokens that end a completion
   bool use_adapter = true;                  ///< false: the base model, from the same weights
   bool log_probabilities = false;           ///< fills Completion::log_probability
+  /// For a run of one prompt, of a conversation: what the last such run left in the cache and this prompt begins with is not
+  /// computed again. The cache is given room for what follows. The last bits of sums may differ from those of a run without.
+  bool reuse_cache = false;
 };
 
 enum class StopReason {

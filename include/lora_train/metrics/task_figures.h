@@ -32,7 +32,7 @@ struct NamedTaskFigures {
 struct TaskMetric {
   const char* name;
   std::optional<double> TaskFigures::*value;
-  bool greater_is_better;
+  std::optional<bool> greater_is_better;  ///< empty: neither is, unless the profile says so
 };
 
 /// The figures of a kind but num_rows and bins, in the order in which they are shown.

@@ -85,6 +85,8 @@ struct ModelConfig {
   /// The positions that the model is made for: max_position_embeddings, or more if yarn extends it. config.json may name either
   /// length, as in transformers.
   std::int64_t context_length() const;
+  /// The positions that check_rope_supported accepts: context_length(), or fewer.
+  std::int64_t supported_length() const;
   /// Rows of embedding and head in the files.
   std::int64_t stored_rows() const { return vocab_size - added_rows; }
 };

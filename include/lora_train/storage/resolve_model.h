@@ -11,13 +11,9 @@ struct ResolvedModel {
   std::string hub_name;  ///< "org/name" if the folder is in the Hugging Face cache, else empty
 };
 
-/// `path_or_id` is a folder, or "org/name" or "org/name@revision" (branch, tag or commit; default main) in the local
-/// cache: $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
+/// `path_or_id` is a folder, or "org/name" or "org/name@revision" in the local cache (hub_cache.h).
 /// Throws FormatError for a missing folder, for a folder that holds a pipe or a device, and for a model that is not in the
 /// cache; that message has the command to download it.
 ResolvedModel resolve_model(const std::string& path_or_id);
-
-/// The cache folder, chosen as above.
-std::filesystem::path hub_cache_folder();
 
 }  // namespace lora_train::storage

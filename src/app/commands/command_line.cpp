@@ -94,6 +94,10 @@ const CommandParser::OtherFlag* CommandParser::find_other(const std::string& fla
 std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) const {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--") {
+      rest.insert(rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
     const std::string flag = name_of_flag(arguments[i]);
     const OtherFlag* const other = find_other(flag);
     if (other == nullptr) {
@@ -166,7 +170,8 @@ std::vector<std::string> CommandParser::flag_names() const {
 }
 
 void CommandParser::refuse_extras() const {
-  const auto extras = app_.remaining();
+  auto extras = app_.remaining();
+  std::erase(extras, "--");  // which CLI11 counts as one
   if (extras.empty()) return;
   const std::string& first = extras.front();
   if (!first.starts_with("-")) refuse(first, "unexpected argument.");

@@ -16,6 +16,7 @@
 namespace lora_train::app {
 namespace {
 
+constexpr const char* kRefusedTitle = "refused, because the result would be another";
 constexpr const char* kOurHeader = "# Made by lora-train convert from ";
 
 bool is_converted(std::string_view start) { return start.starts_with(kOurHeader); }
@@ -38,7 +39,6 @@ std::string table(const Conversion& conversion, const std::string& file) {
   text += section("kept", conversion.kept);
   text += section("renamed", conversion.renamed);
   text += section("dropped, because it does nothing here", conversion.dropped);
-  text += section("refused, because the result would be another", conversion.refused);
   std::vector<ConvertedKey> defaults;
   for (const auto& [key, value, reason] : conversion.defaults)
     defaults.push_back({key, value + "   (" + reason + ")", {}});
@@ -97,12 +97,14 @@ int run_convert(const std::vector<std::string>& arguments) {
   }
   const Conversion conversion = convert_profile(file, tool_of(parser, from));
   log_info(table(conversion, file));
+  if (const std::string refused = section(kRefusedTitle, conversion.refused); !refused.empty())
+    log_warning(visible_text(refused.substr(0, refused.size() - 1)));  // the log ends the line
   const bool is_refused = !conversion.refused.empty() && !allow_refused;
   if (parser.common().json) print_line(json_line(conversion));
   if (is_refused) {
     const std::size_t count = conversion.refused.size();
     log_error(std::to_string(count) + (count == 1 ? " key is" : " keys are") +
-              " refused, so no profile is written. Change the file, or leave them out with --allow-refused.");
+              " refused. Change the file, or leave them out with --allow-refused.");
     return static_cast<int>(ExitCode::kUsage);
   }
   if (!output.empty()) {

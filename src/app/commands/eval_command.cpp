@@ -1,6 +1,7 @@
 // lora-train eval: the base or an adapter on the evaluation data.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "adapter_flag.h"
 #include "command_line.h"
@@ -163,6 +164,10 @@ void check_flags(const CommandParser& parser, const evaluate::EvalFlags& tasks, 
   const std::vector<std::string> keys = profile_keys();
   if (key.size() < regex.size() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
     parser.refuse("--exact-match", "\"" + regex + "\" is a setting, not a regex. Give settings with --set.");
+  }
+  std::error_code code;
+  if (std::filesystem::is_regular_file(regex, code)) {
+    parser.refuse("--exact-match", "\"" + regex + "\" is a file, not a regex. Name the profile before --exact-match.");
   }
   if (tasks.choices && tasks.exact_match) parser.refuse("--choices", "give --choices or --exact-match, not both.");
   if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "needs --exact-match.");

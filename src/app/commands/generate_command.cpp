@@ -17,17 +17,15 @@
 #include "lora_train/config/check.h"
 #include "lora_train/data/prompts.h"
 #include "lora_train/metrics/progress_bar.h"
-#include "lora_train/model/model_config.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/resolve_model.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "model_folders.h"
 #include "output/answer_output.h"
 #include "output/answers.h"
 #include "output/generation_file.h"
+#include "output/generation_speed.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
-#include "run_tokenizer.h"
 #include "sampling_flags.h"
 
 namespace lora_train::app {
@@ -84,33 +82,7 @@ void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
   }
 }
 
-/// What the prompts need of the folders; no weights.
-struct Folders {
-  fs::path model, adapter;
-  model::ModelConfig config;
-  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
-  std::unique_ptr<tokenizer::ChatTemplate> chat_template;
-};
-
-/// The adapter's template is the one it was trained with.
-Folders open_folders(const ModelSection& section, const GenerateFlags& flags) {
-  Folders folders;
-  const storage::ResolvedModel model = storage::resolve_model(section.path);
-  folders.model = model.folder;
-  folders.adapter = flags.adapter;
-  folders.config = model::read_model_config(folders.model);
-  if (!flags.adapter.empty()) check_adapter_base(flags.adapter, model, flags.allow_other_base);
-  ModelSection used = section;
-  if (flags.adapter.empty()) used.add_tokens.clear();  // the base has no rows for them
-  folders.tokenizer = open_tokenizer(used, folders.model, folders.adapter, &folders.config).tokenizer;
-  if (!folders.tokenizer) folders.tokenizer = tokenizer::Tokenizer::load(folders.model);  // says what is missing
-  const bool has_own = !flags.adapter.empty() && fs::exists(folders.adapter / "chat_template.jinja");
-  folders.chat_template =
-      tokenizer::load_chat_template(section.chat_template, has_own ? folders.adapter : folders.model);
-  return folders;
-}
-
-std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Folders& folders) {
+std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const ModelFolders& folders) {
   const data::PromptOptions options{folders.tokenizer.get(), folders.chat_template.get(), flags.raw, flags.system};
   const std::string& file = flags.prompts_file;
   if (!file.empty()) return data::read_prompts(file == "-" ? "/dev/stdin" : file, options);
@@ -155,7 +127,7 @@ std::string hash_of_adapter(const fs::path& adapter) {
 }
 
 /// Everything that decides the answers.
-GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags, const Folders& folders,
+GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags, const ModelFolders& folders,
                                const evaluate::GenerateRequest& request) {
   const std::string model =
       hash128_hex(hash_file(folders.config.path).hash + storage::open_model_weights(folders.model).fingerprint());
@@ -218,24 +190,10 @@ class GenerateProgress {
   long long num_tokens_ = 0;
 };
 
-/// "in 0.52 s (241.3 tok/s)"
-std::string rate(std::int64_t tokens, double seconds) {
-  return string_printf("in %.2f s (%.1f tok/s)", seconds, static_cast<double>(tokens) / std::max(seconds, 1e-9));
-}
-
-std::string describe(const evaluate::GenerateTotals& totals) {
-  std::string text = format_count(totals.prompt_tokens) + " prompt tokens " +
-                     rate(totals.prompt_tokens, totals.prompt_s) + "; " + format_count(totals.new_tokens) +
-                     " new tokens";
-  if (totals.decoded_tokens == 0) return text;
-  return text + "; decoding, without the first of each answer: " + format_count(totals.decoded_tokens) + " " +
-         rate(totals.decoded_tokens, totals.decode_s);
-}
-
 /// The prompts that are still to be answered, and where their answers go.
 class Run {
  public:
-  Run(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile, const Folders& folders)
+  Run(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile, const ModelFolders& folders)
       : flags_(flags), folders_(folders), json_(parser.common().json), quiet_(parser.common().quiet) {
     request_.profile = profile;
     request_.adapter = flags.adapter;
@@ -319,7 +277,7 @@ class Run {
   }
 
   const GenerateFlags& flags_;
-  const Folders& folders_;
+  const ModelFolders& folders_;
   bool json_, quiet_;
   evaluate::GenerateRequest request_;
   std::vector<data::Prompt> prompts_;
@@ -349,7 +307,7 @@ int run_generate(const std::vector<std::string>& arguments) {
   sources.needs_datasets = false;
   const LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);
-  const Folders folders = open_folders(loaded.profile.model, flags);
+  const ModelFolders folders = open_model_folders(loaded.profile.model, flags.adapter, flags.allow_other_base);
   const auto sampling_options = sampling.options(parser, folders.model);
   return Run(parser, flags, loaded.profile, folders)(sampling_options);
 }

@@ -124,12 +124,13 @@ class InputChecker {
   }
 
   void check_datasets(const std::string& key, const std::vector<DatasetSpec>& specs) {
+    const auto use = key == "datasets" ? data::DatasetUse::kTraining : data::DatasetUse::kEvaluation;
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string entry = key + "[" + std::to_string(i) + "]", &path = specs[i].path;
       std::error_code code;
       if (mistakes_.concern(entry) || fs::is_other(path, code))
         continue;  // a pipe is nobody's mistake before it is read
-      attempt({key, path, entry + ".path"}, [&] { data::dataset_files(path); });
+      attempt({key, path, entry + ".path"}, [&] { data::dataset_files(specs[i], use); });
     }
   }
 
@@ -139,7 +140,7 @@ class InputChecker {
     if (!what_.is_shipped) {
       check_datasets("eval_tasks", specs);
     } else {
-      for (const DatasetSpec& spec : specs) warn_if_absent(spec.path);
+      for (const DatasetSpec& spec : specs) warn_if_absent(spec);
     }
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string key = "eval_tasks[" + std::to_string(i) + "].regex";
@@ -148,9 +149,9 @@ class InputChecker {
     }
   }
 
-  static void warn_if_absent(const std::string& path) {
+  static void warn_if_absent(const DatasetSpec& spec) {
     try {
-      data::dataset_files(path);
+      data::dataset_files(spec, data::DatasetUse::kEvaluation);
     } catch (const Error& error) {
       log_warning("eval_tasks: " + std::string(error.what()));
     }

@@ -6,6 +6,7 @@
 
 #include "engine/engine_loader.h"
 #include "lora_train/base/host_name.h"
+#include "lora_train/base/python_packages.h"
 #include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"

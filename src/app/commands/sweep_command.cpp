@@ -7,6 +7,7 @@
 
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/python_packages.h"
 #include "registry.h"
 
 namespace lora_train::app {

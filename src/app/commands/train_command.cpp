@@ -9,6 +9,7 @@
 #include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/python_packages.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"

@@ -14,9 +14,6 @@ struct TorchInstallation {
   std::string found_by;          ///< "$LORA_TRAIN_TORCH", "lib/torch_path", "/venv/bin/python3"
 };
 
-/// Folder of the executable: configs/ and lib/ are in it.
-std::filesystem::path program_folder();
-
 /// Looks, in this order, at $LORA_TRAIN_TORCH (the torch folder or its lib folder; decides alone when set), at the
 /// folder named in lib/torch_path beside the engine (written by the build), and at what python3 of $VIRTUAL_ENV, of
 /// $CONDA_PREFIX and of $PATH would import (torch itself is not imported). Takes the first of version 2.11.x.
@@ -25,8 +22,5 @@ TorchInstallation find_torch();
 
 /// Reads folder/version.py. Throws ConfigError(found_by) when `folder` holds no torch wheel. `folder` may be its lib.
 TorchInstallation read_torch_folder(std::filesystem::path folder, const std::string& found_by);
-
-/// The folder that `python` would import torch from; empty when it has none or cannot be started.
-std::filesystem::path ask_python(const std::string& python);
 
 }  // namespace lora_train::app

@@ -80,7 +80,7 @@ std::string table_head() {
 
 /// What the time of a row is based on.
 std::string basis_of(const Forecast& row) {
-  if (row.num_past_runs > 0) return std::to_string(row.num_past_runs) + (row.num_past_runs == 1 ? " run" : " runs");
+  if (row.num_past_runs > 0) return count_of(row.num_past_runs, "run");
   return row.is_measured ? "measured rates" : "assumed rates";
 }
 

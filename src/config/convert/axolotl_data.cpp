@@ -19,6 +19,8 @@ constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "
 constexpr const char* kConvertedEntryKeys[] = {"path",
                                                "type",
                                                "split",
+                                               "name",
+                                               "revision",
                                                "data_files",
                                                "field",
                                                "field_messages",
@@ -44,6 +46,13 @@ class EntryConverter {
     convert_type(entry);
     decide_others();
     std::vector<DataEntry> entries;
+    if (is_hub_dataset(entry.path) && find("data_files") == nullptr) {
+      take_from_hub(entry);
+      return {entry};
+    }
+    for (const char* name : {"name", "revision"}) {
+      if (find(name)) refuse(name, "Only a dataset of the Hub has it: name the files of that version as path.");
+    }
     for (const auto& path : paths(entry.path)) {
       entries.push_back(entry);
       entries.back().path = path;
@@ -63,6 +72,14 @@ class EntryConverter {
   void refuse(const std::string& name, const std::string& advice) { converter_.refuse(prefix_ + name, advice); }
   void drop(const std::string& name, const std::string& reason) {
     converter_.note(prefix_ + name, "dropped: " + reason);
+  }
+
+  void take_from_hub(DataEntry& entry) {
+    const std::string split = text("split", "train");
+    if (const std::string problem = split_problem(split); !problem.empty()) refuse("split", problem);
+    if (split != "train" || key_ != "datasets") entry.split = split;  // train is what training takes anyway
+    entry.subset = text("name");
+    if (find("revision")) entry.path += "@" + text("revision");
   }
 
   std::vector<std::string> paths(const std::string& path) {
@@ -222,7 +239,6 @@ class EntryConverter {
 
   static std::string advice_for(const std::string& name) {
     if (name == "shards" || name == "shards_idx") return "Use a part of the files instead.";
-    if (name == "name" || name == "revision") return "Download that version, and name its files as path.";
     return "Change the rows instead: docs/data.md has the layouts.";
   }
 

@@ -78,12 +78,17 @@ std::string refusal(const Value& entry) {
     if (!column(entry, name, "").empty()) return "has " + std::string(name) + ", which are not supported.";
   }
   if (!column(entry, "kto_tag", "").empty()) return "is for KTO, which is not built.";
+  const bool is_hub = !text_of(entry, "hf_hub_url").empty();
   for (const char* name : {"script_url", "cloud_file_name", "subset", "folder"}) {
+    if (is_hub && std::string_view(name) == "subset") continue;
     if (entry.find(name) && !text_of(entry, name).empty()) {
       return "is loaded with " + std::string(name) + ". Save it as a JSON file, and name that as file_name.";
     }
   }
-  if (!text_of(entry, "split").empty() && text_of(entry, "split") != "train") {
+  if (is_hub && !split_problem(text_of(entry, "split")).empty()) {
+    return "takes the split " + text_of(entry, "split") + ". " + split_problem(text_of(entry, "split"));
+  }
+  if (!is_hub && !text_of(entry, "split").empty() && text_of(entry, "split") != "train") {
     return "takes the split " + text_of(entry, "split") + ". Save it as a JSON file, and name that as file_name.";
   }
   static const std::map<std::string, std::string> speakers = {{"user_tag", "human user"},
@@ -179,6 +184,11 @@ std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const
     DataEntry entry;
     const std::string hub = text_of(*found, "hf_hub_url"), file = text_of(*found, "file_name");
     entry.path = hub.empty() ? (info->folder / file).string() : hub;
+    if (!hub.empty()) {
+      const std::string split = text_of(*found, "split");
+      entry.split = split.empty() && key != "dataset" ? "train" : split;  // evaluation data say which
+      entry.subset = text_of(*found, "subset");
+    }
     fill_layout(entry, *found, converter.text("stage") == "pt");
     convert_sample_limit(converter, key + "[" + name + "].num_samples", entry.path, text_of(*found, "num_samples"));
     convert_sample_limit(converter, "max_samples", entry.path, converter.text("max_samples"));

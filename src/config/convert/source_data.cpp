@@ -20,7 +20,13 @@ std::string extension_of(const fs::path& file) { return lower_case(file.extensio
 
 bool is_row_file(const fs::path& file) {
   const std::string extension = extension_of(file);
-  return extension == ".jsonl" || extension == ".json" || extension == ".csv" || extension == ".ndjson";
+  return extension == ".jsonl" || extension == ".json" || extension == ".csv" || extension == ".ndjson" ||
+         extension == ".parquet" || extension == ".arrow";
+}
+
+bool is_json(const fs::path& file) {
+  const std::string extension = extension_of(file);
+  return extension == ".jsonl" || extension == ".json" || extension == ".ndjson";
 }
 
 // The first object of a file of JSON rows, as text; empty if there is none.
@@ -58,6 +64,8 @@ Value DataEntry::value() const {
   Value value;
   value.kind = Value::Kind::kMap;
   value.members.push_back({"path", text_value(path)});
+  if (!split.empty()) value.members.push_back({"split", text_value(split)});
+  if (!subset.empty()) value.members.push_back({"subset", text_value(subset)});
   if (!type.empty()) value.members.push_back({"type", text_value(type)});
   if (!field_map.empty()) {
     Value map;
@@ -72,6 +80,19 @@ Value to_value(const std::vector<DataEntry>& entries) {
   Value list = list_value({});
   for (const auto& entry : entries) list.items.push_back(entry.value());
   return list;
+}
+
+bool is_hub_dataset(const std::string& path) {
+  std::error_code code;
+  const auto slash = path.find('/');
+  return slash != std::string::npos && slash > 0 && slash + 1 < path.size() && path.find('/', slash + 1) == path.npos &&
+         path[0] != '.' && path[0] != '~' && path.find_first_of("*?[ ") == path.npos && !is_row_file(path) &&
+         !fs::exists(path, code);
+}
+
+std::string split_problem(const std::string& split) {
+  if (split.find_first_of("[+%") == std::string::npos) return {};
+  return "Parts and sums of splits are not built. Name one split; val_set_size holds out a share of it.";
 }
 
 std::optional<std::string> split_path(const fs::path& folder, const std::string& split) {
@@ -92,7 +113,7 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
 
 std::vector<std::string> first_row_keys(const fs::path& file) {
   std::error_code code;
-  if (!fs::is_regular_file(file, code) || extension_of(file) == ".csv") return {};
+  if (!fs::is_regular_file(file, code) || !is_json(file)) return {};
   std::ifstream stream(file);
   std::vector<std::string> keys;
   try {

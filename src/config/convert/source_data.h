@@ -17,12 +17,19 @@ struct DataEntry {
   std::string path;
   std::string type;                                            ///< empty = auto
   std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs; equal ones are left out
+  std::string split = {}, subset = {};                         ///< of a dataset of the Hub
 
   void map(const std::string& ours, const std::string& theirs);
   Value value() const;
 };
 
 Value to_value(const std::vector<DataEntry>& entries);
+
+/// Whether `path` is the name of a dataset of the Hub (org/name), and nothing on this machine.
+bool is_hub_dataset(const std::string& path);
+
+/// What speaks against a split of a Hub dataset here (train[:1000], train+test); empty = nothing.
+std::string split_problem(const std::string& split);
 
 /// The file or folder of one split of a local dataset folder: train.jsonl, train/, data/train-*.json, ...; nullopt if there is none.
 std::optional<std::string> split_path(const std::filesystem::path& folder, const std::string& split);

@@ -69,15 +69,47 @@ std::string path_of_split(const std::string& dataset, const std::string& split) 
   return split_path(dataset, split).value_or(dataset);
 }
 
+// The cache is not looked at: it may be filled later.
+void add_trl_hub_dataset(Converter& converter, TrlData& data) {
+  const std::string name = converter.text("dataset_name"), subset = converter.text("dataset_config");
+  const std::string train = converter.text_or("dataset_train_split", "train"),
+                    test = converter.text_or("dataset_test_split", "test");
+  data.train.push_back({name, "", {}, train == "train" ? "" : train, subset});
+  converter.set("dataset_name", "datasets", to_value(data.train));
+  const auto share = [&](const char* key, const std::string& split) {
+    if (const std::string problem = split_problem(split); !problem.empty()) {
+      converter.refuse(key, problem);
+    } else if (converter.find(key)) {
+      converter.share(key, "datasets");
+    }
+  };
+  share("dataset_train_split", train);
+  share("dataset_config", "");
+  if (lower_case(converter.text_or("eval_strategy", "no")) == "no") {
+    if (converter.find("dataset_test_split"))
+      converter.drop("dataset_test_split", "nothing is evaluated with eval_strategy: no");
+    return;
+  }
+  data.test.push_back({name, "", {}, test, subset});
+  if (converter.find("dataset_test_split")) {
+    converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
+  } else {
+    converter.set_default("eval_datasets", to_value(data.test), "the split test, which TRL evaluates");
+  }
+}
+
 void add_trl_named_dataset(Converter& converter, TrlData& data) {
   const std::string name = converter.text("dataset_name");
   const std::string train = converter.text_or("dataset_train_split", "train"),
                     test = converter.text_or("dataset_test_split", "test");
   std::error_code code;
   const bool is_folder = fs::is_directory(name, code);
+  if (is_hub_dataset(name)) return add_trl_hub_dataset(converter, data);
   data.has_files = is_folder;
   data.train.push_back({path_of_split(name, train), "", {}});
   converter.set("dataset_name", "datasets", to_value(data.train));
+  if (converter.find("dataset_config"))
+    converter.refuse("dataset_config", "Only a dataset of the Hub has configurations. Name its files as `datasets`.");
   if (converter.find("dataset_train_split")) {
     if (is_folder || train == "train") {
       converter.share("dataset_train_split", "datasets");
@@ -110,16 +142,23 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
       const Value* value = items[i].find(name);
       return value && value->is_scalar() ? value->text : std::string();
     };
+    const bool is_hub = is_hub_dataset(text("path")) && items[i].find("data_files") == nullptr;
+    if (is_hub) {
+      const std::string split = text("split");
+      data.train.push_back({text("path"), "", {}, split == "train" ? "" : split, text("name")});
+      if (const std::string problem = split_problem(split); !problem.empty())
+        converter.refuse("datasets[" + std::to_string(i) + "].split", problem);
+    }
     std::vector<std::string> paths;
     if (const Value* files = items[i].find("data_files"); files && !files->is_map() && !files->is_null()) {
       for (const auto& file : files->is_list() ? files->items : std::vector<Value>{*files}) paths.push_back(file.text);
-    } else {
+    } else if (!is_hub) {
       paths.push_back(path_of_split(text("path"), text("split").empty() ? "train" : text("split")));
     }
     const std::string place = "datasets[" + std::to_string(i) + "].";
     for (const auto& [name, value] : items[i].members) {
       const bool is_idle = value.is_null() || name == "path" || name == "data_files" || name == "columns" ||
-                           (name == "split" && value.text == "train");
+                           (name == "split" && (is_hub || value.text == "train")) || (name == "name" && is_hub);
       if (!is_idle)
         converter.refuse(place + name,
                          "Name the files themselves as data_files; `weight` gives a dataset another share.");
@@ -127,7 +166,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
     for (const auto& path : paths) data.train.push_back({path, "", {}});
   }
   converter.set("datasets", "datasets", to_value(data.train));
-  for (const char* key : {"dataset_name", "dataset_train_split", "dataset_test_split"}) {
+  for (const char* key : {"dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"}) {
     if (converter.find(key)) converter.drop(key, "says nothing beside datasets");
   }
 }

@@ -25,6 +25,7 @@ ToolKeys own_trl_keys() {
                     "use_bnb_nested_quant",
                     "dataset_name",
                     "dataset_train_split",
+                    "dataset_config",
                     "dataset_test_split",
                     "datasets",
                     "test_split_size",
@@ -56,7 +57,6 @@ ToolKeys own_trl_keys() {
        {{"lora_modules_to_save"}}},
       {"Adapters stand on linears only: use lora_target_modules.", {{"lora_target_parameters"}}},
       {"Only causal language models are trained.", {{"lora_task_type", {"causal_lm"}}}},
-      {"A dataset has no configurations here. Name its files as `datasets`.", {{"dataset_config"}}},
       {"Rows are always prepared. Name pre-tokenised files as `datasets` with type: pretokenized.",
        {{"dataset_kwargs"}}},
   };

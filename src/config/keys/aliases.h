@@ -44,7 +44,8 @@ std::vector<std::pair<std::string, std::string>> adapter_flags(bool is_built);
 struct ForeignKey {
   std::string name;
   std::string reason;
-  std::string harmless;  ///< a value (besides false and null) that asks for what is done anyway
+  std::string harmless;    ///< a value (besides false and null) that asks for what is done anyway
+  bool is_switch = false;  ///< true | false: as a flag it needs no value
 };
 
 /// Keys of other trainers that are refused, with the reason and what to use instead; harmless values are only noted.

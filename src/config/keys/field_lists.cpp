@@ -211,7 +211,7 @@ Value write_kernels(const KernelChoices& choices) {
 
 void read_dataset_member(const std::string& name, const Value& value, const std::string& key, DatasetSpec& spec,
                          Findings& findings) {
-  static const std::vector<std::string> known = {"path", "type", "field_map", "weight", "name"};
+  static const std::vector<std::string> known = {"path", "split", "subset", "type", "field_map", "weight", "name"};
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     const std::string near = nearest_name(name, known);
     findings.mistake(
@@ -223,6 +223,10 @@ void read_dataset_member(const std::string& name, const Value& value, const std:
     spec.path = read_text(value, key, findings).value_or("?");
   } else if (name == "name") {
     spec.name = read_text(value, key, findings).value_or("");
+  } else if (name == "split") {
+    spec.split = read_text(value, key, findings).value_or("");
+  } else if (name == "subset") {
+    spec.subset = read_text(value, key, findings).value_or("");
   } else if (name == "type") {
     spec.type = read_dataset_type(value, key, findings).value_or(DatasetType::kAuto);
   } else if (name == "field_map") {
@@ -238,7 +242,10 @@ void read_dataset_member(const std::string& name, const Value& value, const std:
 }
 
 std::vector<Value::Member> source_members(const DatasetSpec& spec) {
-  std::vector<Value::Member> members = {{"path", text_value(spec.path)}, {"type", text_value(to_string(spec.type))}};
+  std::vector<Value::Member> members = {{"path", text_value(spec.path)}};
+  if (!spec.split.empty()) members.push_back({"split", text_value(spec.split)});
+  if (!spec.subset.empty()) members.push_back({"subset", text_value(spec.subset)});
+  members.push_back({"type", text_value(to_string(spec.type))});
   if (spec.field_map.empty()) return members;
   Value map;
   map.kind = Value::Kind::kMap;
@@ -255,7 +262,8 @@ Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, 
       target.push_back(read_dataset(items[i], name + "[" + std::to_string(i) + "]", findings));
     }
   };
-  return list_field(name, "list of {path, type, field_map, weight, name}", std::move(help), std::move(member), read,
+  return list_field(name, "list of {path, split, subset, type, field_map, weight, name}", std::move(help),
+                    std::move(member), read,
                     [](const std::vector<DatasetSpec>& specs) { return list_of(specs, write_dataset); });
 }
 

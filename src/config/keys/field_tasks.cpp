@@ -10,8 +10,8 @@ namespace {
 
 using ConfidenceTokens = std::vector<std::pair<std::string, double>>;
 
-const std::vector<std::string> kTaskMembers = {"name",        "kind",  "path",  "type",          "field_map",
-                                               "max_samples", "every", "regex", "max_new_tokens"};
+const std::vector<std::string> kTaskMembers = {"name",      "kind",        "path",  "split", "subset",        "type",
+                                               "field_map", "max_samples", "every", "regex", "max_new_tokens"};
 
 void read_text_member(const Value& value, const std::string& key, std::string& target, Findings& findings) {
   if (value.is_scalar() && !value.text.empty()) {

@@ -7,13 +7,16 @@ namespace {
 FieldGroup data_group() {
   return {
       "Data",
-      {datasets_field("datasets", &DataSection::datasets,
-                      "Training data: file, folder or glob, relative to the working directory. type is " +
-                          choice_text(names_of(DatasetType{})) +
-                          "; field_map maps our name of a column "
-                          "to its name in the file; weight > 0 is how often each row occurs in an epoch, on average.")
+      {datasets_field(
+           "datasets", &DataSection::datasets,
+           "Training data: file, folder or glob, relative to the working directory, or org/name[@revision] in the "
+           "local Hugging Face cache, with its split (default train) and subset. type is " +
+               choice_text(names_of(DatasetType{})) +
+               "; field_map maps our name of a column "
+               "to its name in the file; weight > 0 is how often each row occurs in an epoch, on average.")
            .default_is("required"),
-       datasets_field("eval_datasets", &DataSection::eval_datasets, "Evaluation data. Alternative: val_set_size."),
+       datasets_field("eval_datasets", &DataSection::eval_datasets,
+                      "Evaluation data. Of a dataset of the Hub, name the split. Alternative: val_set_size."),
        number_field(
            "val_set_size", &DataSection::val_set_size, Range::at_least(0),
            "Holds out a part of the training data for evaluation: below 1 a share of the documents, from 1 on their "

@@ -21,7 +21,7 @@ const char* const kCadence = "use save_steps and eval_steps: a number of steps, 
 const char* const kQuant = "the format is named by base_precision: nf4, int8 or fp8.";
 
 std::vector<ForeignKey> with_adapter_flags(std::vector<ForeignKey> table) {
-  for (const auto& [name, kind] : adapter_flags(false)) table.push_back({name, kAdapter, ""});
+  for (const auto& [name, kind] : adapter_flags(false)) table.push_back({name, kAdapter, "", true});
   return table;
 }
 
@@ -32,11 +32,11 @@ const std::vector<ForeignKey>& refused_keys() {
       {"fp16",
        "is not supported: fp16 needs loss scaling and overflows in large models, and all supported GPUs (Ampere and "
        "later) have bf16. Use precision: bf16.",
-       ""},
+       "", true},
       {"scale", "mlx's scale is alpha / r. Set lora_alpha to scale times lora_r.", ""},
       {"lora_parameters", "use lora_r, lora_alpha (mlx's scale times the rank), lora_dropout and lora_target_modules.",
        ""},
-      {"pissa_init", kAdapter, ""},
+      {"pissa_init", kAdapter, "", true},
       {"init_lora_weights",
        "the adapter starts with PEFT's default (A Kaiming-uniform, B zero). To start from another, "
        "save it as a PEFT folder and use init_adapter.",
@@ -46,7 +46,7 @@ const std::vector<ForeignKey>& refused_keys() {
       {"additional_target", kModules, ""},
       {"trainable_token_indices", kRows, ""},
       {"peft_trainable_token_indices", kRows, ""},
-      {"train_token_rows", kRows, ""},
+      {"train_token_rows", kRows, "", true},
       {"deepspeed", kSharding, ""},
       {"zero_stage", kSharding, ""},
       {"zero_level", kSharding, ""},
@@ -54,11 +54,11 @@ const std::vector<ForeignKey>& refused_keys() {
       {"nproc", kRanks, ""},
       {"local_rank", kRanks, "-1"},
       {"nproc_per_node", kRanks, ""},
-      {"merge_lora", kMerge, ""},
-      {"merge_adapter", kMerge, ""},
+      {"merge_lora", kMerge, "", true},
+      {"merge_adapter", kMerge, "", true},
       {"dataset_text_field", "name the column in the dataset: datasets: [{path: ..., field_map: {text: COLUMN}}].", ""},
       {"roles_to_train", "use loss_on: assistant | last | completion | all.", ""},
-      {"train_on_eos", "the end-of-turn token of a trained turn is always trained. Remove it.", ""},
+      {"train_on_eos", "the end-of-turn token of a trained turn is always trained. Remove it.", "", true},
       {"loss_scale", "use loss_on: assistant | last | completion | all.", ""},
       {"lr_scheduler_kwargs", "use min_lr_ratio with lr_scheduler_type: cosine_with_min_lr.", ""},
       {"saves_per_epoch", kCadence, ""},
@@ -69,7 +69,7 @@ const std::vector<ForeignKey>& refused_keys() {
        ""},
       {"val_batches", "use eval_max_samples (documents).", ""},
       {"lora_dtype", "LoRA weights are always fp32 in training. save_dtype: bf16 makes a smaller adapter/.", ""},
-      {"pure_bf16", "trained weights are always fp32. Use precision: bf16.", ""},
+      {"pure_bf16", "trained weights are always fp32. Use precision: bf16.", "", true},
       {"quant_type", kQuant, "nf4"},
       {"bnb_4bit_quant_type", kQuant, "nf4"},
       {"quantization_type", kQuant, "nf4"},
@@ -81,19 +81,19 @@ const std::vector<ForeignKey>& idle_keys() {
   static const std::string isolated = "documents in a packed row are always isolated";
   static const std::vector<ForeignKey> table = {
       {"packing_strategy", isolated, ""},
-      {"neat_packing", isolated, ""},
-      {"padding_free", "padding is never computed", ""},
+      {"neat_packing", isolated, "", true},
+      {"padding_free", "padding is never computed", "", true},
       {"torch_compile_mode", "the kernels are compiled ahead of time", ""},
       {"torch_compile_backend", "the kernels are compiled ahead of time", ""},
       {"gradient_checkpointing_kwargs", "recomputation has no variants here", ""},
-      {"trust_remote_code", "code from a model folder is never run", ""},
-      {"remove_unused_columns", "unused columns never reach the trainer", ""},
-      {"use_cache", "training keeps no KV cache", ""},
-      {"ddp_find_unused_parameters", "gradients of all ranks are reduced in one buffer", ""},
+      {"trust_remote_code", "code from a model folder is never run", "", true},
+      {"remove_unused_columns", "unused columns never reach the trainer", "", true},
+      {"use_cache", "training keeps no KV cache", "", true},
+      {"ddp_find_unused_parameters", "gradients of all ranks are reduced in one buffer", "", true},
       {"logging_strategy", "logging_steps decides", ""},
-      {"overwrite_output_dir", "only --overwrite replaces an existing run", ""},
-      {"do_train", "the command decides what is done", ""},
-      {"do_eval", "a run evaluates if it has evaluation data", ""},
+      {"overwrite_output_dir", "only --overwrite replaces an existing run", "", true},
+      {"do_train", "the command decides what is done", "", true},
+      {"do_eval", "a run evaluates if it has evaluation data", "", true},
   };
   return table;
 }

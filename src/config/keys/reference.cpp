@@ -112,7 +112,7 @@ std::vector<KnownName> known_names() {
   }
   for (const Alias& alias : aliases()) names.push_back({alias.name, alias.meaning.starts_with("true = ")});
   for (const auto* const table : {&refused_keys(), &idle_keys()}) {
-    for (const ForeignKey& key : *table) names.push_back({key.name});
+    for (const ForeignKey& key : *table) names.push_back({key.name, key.is_switch});
   }
   for (const std::string& name : unbuilt_key_names()) names.push_back({name});
   return names;

@@ -10,7 +10,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/dataset_files.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "ordered_map.h"
@@ -86,7 +85,7 @@ class DatasetLoader {
  public:
   DatasetLoader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
       : spec_(spec), key_(key), options_(options), cache_(cache) {
-    for (const auto& file : dataset_files(spec.path)) {
+    for (const auto& file : dataset_files(spec, options.use)) {
       files_.push_back(file.string());
     }
   }
@@ -103,7 +102,7 @@ class DatasetLoader {
     }
     if (table != nullptr) {
       use_metadata(*table);
-      log_info(name() + "from the token cache " + table->path().string());
+      log_debug(name() + "from the token cache " + table->path().string());
     } else {
       table = build(cache_key);
       if (state_of(files_) != state) {
@@ -115,8 +114,8 @@ class DatasetLoader {
     building.reset();
     table = cache_.staged(std::move(table), cache_key);
     cache_.shrink();
-    log_info(name() + format_count(table->num_rows()) + (table->num_rows() == 1 ? " row, " : " rows, ") +
-             format_count(table->num_tokens()) + " tokens, " + format_count(num_supervised_) + " of them trained");
+    log_info(name() + count_of(table->num_rows(), "row") + ", " + format_count(table->num_tokens()) + " tokens, " +
+             format_count(num_supervised_) + " of them trained");
     return {type_, std::move(table), files_, ledger_, fingerprint_};
   }
 

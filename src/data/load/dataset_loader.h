@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/data/dataset_files.h"
 #include "lora_train/data/ledger.h"
 #include "lora_train/data/token_table.h"
 #include "render/encode_sample.h"
@@ -19,6 +20,7 @@ struct LoadOptions {
   OnBadRow on_bad_row = OnBadRow::kError;
   std::optional<std::int64_t> max_rows;  ///< stop after so many good rows
   std::size_t num_threads = 1;           ///< that parse, render and encode
+  DatasetUse use = DatasetUse::kTraining;
 };
 
 struct LoadedDataset {

@@ -4,31 +4,30 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <map>
 #include <string_view>
 #include <system_error>
 
 #include "lora_train/base/error.h"
+#include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/run_marker.h"
+#include "read/dataset_splits.h"
+#include "table/table_library.h"
 
 namespace lora_train::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kReadable = ".jsonl, .ndjson, .json, .csv, .tsv or .txt (also with .gz or .zst appended)";
+constexpr std::string_view kReadable =
+    ".jsonl, .ndjson, .json, .csv, .tsv or .txt (also with .gz or .zst appended), .parquet, .arrow or .feather";
 
 struct UnreadKind {
   std::string_view extension;
   std::string_view advice;
 };
 
-constexpr std::array<UnreadKind, 5> kUnreadKinds = {{
-    {".parquet",
-     "Parquet is not supported; convert it: python3 -c \"import pandas; "
-     "pandas.read_parquet('FILE.parquet').to_json('FILE.jsonl', orient='records', lines=True)\""},
-    {".arrow", "Arrow is not supported; save the dataset with datasets.Dataset.to_json('FILE.jsonl')"},
+constexpr std::array<UnreadKind, 3> kUnreadKinds = {{
     {".xz", "xz is not supported; unpack it (unxz -k FILE.xz), or use gzip or zstd"},
     {".bz2", "bzip2 is not supported; unpack it (bunzip2 -k FILE.bz2), or use gzip or zstd"},
     {".zip", "zip is not supported; unpack it: unzip FILE.zip"},
@@ -44,7 +43,14 @@ bool is_text(const fs::path& path) { return unpacked(path).extension() == ".txt"
 bool is_readable(const fs::path& path) {
   const std::string extension = unpacked(path).extension().string();
   return extension == ".jsonl" || extension == ".ndjson" || extension == ".json" || extension == ".csv" ||
-         extension == ".tsv" || extension == ".txt";
+         extension == ".tsv" || extension == ".txt" || is_table(path);
+}
+
+/// What the datasets library writes beside data.
+bool is_description(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (name == "state.json") return fs::exists(path.parent_path() / "dataset_info.json");  // of save_to_disk
+  return name == "dataset_info.json" || name == "dataset_infos.json" || name == "dataset_dict.json";
 }
 
 void check_file(const fs::path& path) {
@@ -56,34 +62,14 @@ void check_file(const fs::path& path) {
   if (!fs::is_regular_file(path)) {
     throw DataError(path.string(), "not a regular file; a dataset is a file, a folder or a glob");
   }
-}
-
-/// "train", "validation" or "test", if a part of the path below the folder has such a word in it, as the datasets library
-/// knows splits; else nullptr.
-const char* split_of(const fs::path& path) {
-  constexpr std::pair<std::string_view, const char*> kWords[] = {
-      {"train", "train"},    {"training", "train"}, {"validation", "validation"}, {"valid", "validation"},
-      {"val", "validation"}, {"dev", "validation"}, {"eval", "validation"},       {"evaluation", "validation"},
-      {"test", "test"},      {"testing", "test"},   {"holdout", "test"},          {"heldout", "test"}};
-  std::string word;
-  for (const char c : path.string() + ".") {
-    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
-      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      continue;
-    }
-    for (const auto& [name, split] : kWords) {
-      if (word == name) return split;
-    }
-    word.clear();
-  }
-  return nullptr;
+  if (is_table(path)) require_table_library(path);
 }
 
 /// Whoever names the folder of a dataset does not mean to train on its test set.
 void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& files) {
   std::map<std::string, fs::path> splits;
   for (const auto& file : files) {
-    if (const char* split = split_of(file.lexically_relative(folder))) splits.emplace(split, file);
+    if (const char* split = split_in_name(file.lexically_relative(folder))) splits.emplace(split, file);
   }
   if (splits.size() < 2) return;
   std::string found;
@@ -104,7 +90,8 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
       if (is_hidden || storage::read_marker(entry->path()) || storage::is_output_of_run(entry->path())) {
         entry.disable_recursion_pending();
       }
-    } else if (!is_hidden && is_readable(entry->path()) && !storage::is_output_of_run(entry->path())) {
+    } else if (!is_hidden && is_readable(entry->path()) && !is_description(entry->path()) &&
+               !storage::is_output_of_run(entry->path())) {
       files.push_back(entry->path());
     }
   }
@@ -119,7 +106,6 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
     throw DataError(folder.string(), "the folder has no " + std::string(kReadable) + " file");
   }
   std::sort(files.begin(), files.end());
-  refuse_several_splits(folder, files);
   return files;
 }
 
@@ -142,19 +128,48 @@ std::vector<fs::path> files_of_glob(const std::string& pattern) {
   return files;
 }
 
+/// The folder of org/name in the cache; empty if `path` is no such name, or has that of a file.
+fs::path hub_folder(const std::string& path) {
+  const auto id = storage::parse_hub_id(path);
+  if (!id || is_readable(path)) return {};
+  fs::path folder = storage::find_in_hub_cache(*id, storage::HubKind::kDataset);
+  if (folder.empty()) {
+    throw DataError(path, "no such file or folder, and " + storage::not_in_hub_cache(*id, storage::HubKind::kDataset));
+  }
+  return folder;
+}
+
+std::vector<fs::path> files_in_folder(const DatasetSpec& spec, DatasetUse use) {
+  auto files = files_of_folder(spec.path);
+  if (!spec.split.empty() || !spec.subset.empty()) return files_of_split(spec.path, files, spec, use);
+  refuse_several_splits(spec.path, files);
+  return files;
+}
+
+void refuse_split_of_files(const DatasetSpec& spec) {
+  if (spec.split.empty() && spec.subset.empty()) return;
+  throw DataError(spec.path,
+                  "neither a folder nor a dataset of the Hub, so it has no `split` and no `subset`. Remove them");
+}
+
 }  // namespace
 
-std::vector<fs::path> dataset_files(const std::string& path) {
+std::vector<fs::path> dataset_files(const DatasetSpec& spec, DatasetUse use) {
+  const std::string& path = spec.path;
   std::vector<fs::path> files;
   if (std::error_code error; fs::is_directory(path, error)) {
-    files = files_of_folder(path);
+    files = files_in_folder(spec, use);
   } else if (fs::exists(path, error)) {
+    refuse_split_of_files(spec);
     files = {path};
   } else if (path.find_first_of("*?[") != std::string::npos) {
+    refuse_split_of_files(spec);
     files = files_of_glob(path);
+  } else if (const fs::path folder = hub_folder(path); !folder.empty()) {
+    files = files_of_split(folder, files_of_folder(folder), spec, use);
   } else {
     throw DataError(path, "no such file, folder or glob; a dataset is local: " + std::string(kReadable) +
-                              ", relative to the working directory");
+                              ", relative to the working directory, or org/name in the Hugging Face cache");
   }
   std::sort(files.begin(), files.end());
   std::for_each(files.begin(), files.end(), check_file);

@@ -7,6 +7,8 @@
 #include "csv_reader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
+#include "table/table_library.h"
+#include "table/table_reader.h"
 
 namespace lora_train::data {
 namespace {
@@ -56,9 +58,21 @@ RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, st
   return bad_row(file, piece.line, piece.num_skipped + row.problem->offset + 1, std::move(message));
 }
 
+/// Without a byte: the text is ours.
+RawRow parse_table_row(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
+  const std::string where = file + ":" + std::to_string(piece.line);
+  if (text.size() > kMaxRowBytes) return {nullptr, piece.line, true, where, "as JSON the row is longer than 64 MiB"};
+  JsonRow row = parse_json_row(text);
+  if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
+  return {nullptr, piece.line, true, where, std::move(row.problem->message)};
+}
+
 RawRow parse_piece(const std::string& file, RowBlock::Piece& piece, std::string_view text) {
   if (piece.kind == Kind::kParsed) {
     return std::move(piece.row);
+  }
+  if (piece.kind == Kind::kTableRow) {
+    return parse_table_row(file, piece, text);
   }
   if (text.size() > kMaxRowBytes) {
     return too_long(file, piece.line, piece.num_skipped);
@@ -278,8 +292,7 @@ void refuse_foreign(const std::string& file, std::string_view text) {
     throw DataError(place(file, 1, 1), "UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)");
   }
   if (text.starts_with("PAR1")) {
-    throw DataError(place(file, 1, 1),
-                    "a Parquet file, which is not supported; convert it to JSON Lines with pandas' to_json");
+    throw DataError(place(file, 1, 1), "a Parquet file; give it a name that ends in .parquet");
   }
 }
 
@@ -340,7 +353,8 @@ std::vector<RawRow> parse_rows(RowBlock&& block) {
 }
 
 std::unique_ptr<RowReader> RowReader::open(const std::filesystem::path& file) {
-  return std::make_unique<NonEmpty>(file.string(), open_kind(file, open_bytes(file)));
+  return std::make_unique<NonEmpty>(file.string(),
+                                    is_table(file) ? open_table(file) : open_kind(file, open_bytes(file)));
 }
 
 }  // namespace lora_train::data

@@ -28,7 +28,7 @@ struct RawRow {
 
 /// Consecutive rows as in the file, not parsed yet (or already bad).
 struct RowBlock {
-  enum class Kind { kJsonLine, kJsonElement, kText, kParsed };
+  enum class Kind { kJsonLine, kJsonElement, kTableRow, kText, kParsed };
   struct Piece {
     Kind kind = Kind::kJsonLine;
     std::uint64_t line = 0;
@@ -48,6 +48,7 @@ std::vector<RawRow> parse_rows(RowBlock&& block);
 /// Reads a file from its start, unpacking gzip and zstd:
 ///   .csv, .tsv   the first record names the columns; every value is a string
 ///   .txt         one row {"text": line} per line
+///   .parquet, .arrow, .feather  rows of a table (table/table_reader.h), never packed; `line` is the row's number
 ///   others       JSON Lines, or one JSON array of objects when the first character is [
 /// (.gz and .zst at the end of the name do not count.) Blank lines are skipped, CRLF is a line end, a byte order mark
 /// may open the file. Memory is a few MiB, whatever the size of the file; a JSON array is held whole.

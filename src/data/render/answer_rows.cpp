@@ -87,7 +87,7 @@ std::vector<AnswerRow> read_answer_rows(const DatasetSpec& spec, std::optional<s
   AnswerReader answers(spec, context, with_choices);
   std::vector<AnswerRow> rows;
   const auto is_enough = [&] { return max_rows && std::ssize(rows) >= *max_rows; };
-  for (const auto& path : dataset_files(spec.path)) {
+  for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
     const auto reader = RowReader::open(path);
     while (!is_enough()) {
       auto block = reader->next();

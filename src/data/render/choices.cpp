@@ -119,7 +119,7 @@ ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows
   ChoiceSet set;
   TokenTableWriter writer({}, "choices");
   std::vector<std::string> files;
-  for (const auto& path : dataset_files(spec.path)) {
+  for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
     files.push_back(path.string());
     const auto reader = RowReader::open(path);
     while (auto block = reader->next()) {

@@ -58,6 +58,10 @@ Prompt make_prompt(const std::string& text, const std::string& source, const Pro
   return at_place(source, [&] { return prompt_of_text(text, source, options); });
 }
 
+Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& source, const PromptOptions& options) {
+  return at_place(source, [&] { return prompt_of_chat({std::move(messages), 0, {}, {}, {}}, source, options); });
+}
+
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options) {
   std::vector<Prompt> prompts;
   const auto reader = RowReader::open(file);

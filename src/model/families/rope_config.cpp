@@ -139,6 +139,11 @@ std::int64_t ModelConfig::context_length() const {
                   static_cast<std::int64_t>(std::min(extended, static_cast<double>(kLongest))));
 }
 
+std::int64_t ModelConfig::supported_length() const {
+  const bool is_limited = rope.type == RopeType::kDynamic || rope.type == RopeType::kLongrope;
+  return is_limited ? std::min(context_length(), rope.original_max_position_embeddings) : context_length();
+}
+
 void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len) {
   const auto& rope = config.rope;
   if (rope.type != RopeType::kDynamic && rope.type != RopeType::kLongrope) return;

@@ -109,6 +109,22 @@ TEST(ProfileFlags, ASwitchNeedsNoValue) {
   EXPECT_THROW(parser.parse({"--lora-r", "--packing"}), ConfigError);
 }
 
+TEST(ProfileFlags, ASwitchOfAnotherToolLeavesTheProfileBehindItAlone) {
+  CommandParser parser("train", "");
+  const ProfileFlags flags(parser, {});
+  ASSERT_TRUE(parser.parse({"--do_train", "--trust-remote-code", "my.yaml", "--deepspeed", "ds.json"}));
+  EXPECT_EQ(flags.sources().profiles, Words{"my.yaml"});
+  EXPECT_EQ(flags.sources().overrides.size(), 3U);
+}
+
+TEST(ProfileFlags, BehindTwoDashesThereAreNoFlags) {
+  CommandParser parser("train", "");
+  const ProfileFlags flags(parser, {});
+  ASSERT_TRUE(parser.parse({"--lora-r", "8", "--", "--lora-alpha"}));
+  EXPECT_EQ(flags.sources().profiles, Words{"--lora-alpha"});
+  EXPECT_EQ(flags.sources().overrides.size(), 1U);
+}
+
 TEST(ProfileFlags, OptionsOfTheCommandComeBeforeKeys) {
   CommandParser parser("generate", "");
   const ProfileFlags flags(parser, {});
@@ -130,9 +146,10 @@ TEST(ProfileFlags, AWordAloneIsAProfile) {
 TEST(Registry, KnowsEveryCommandOfTheContract) {
   Words names;
   for (const auto& command : commands()) names.push_back(command.name);
-  EXPECT_EQ(names, (Words{"train",   "check",  "plan",    "ablate", "tokenize", "generate",   "eval",  "merge",
-                          "compare", "doctor", "bench",   "cache",  "quantize", "init-model", "sweep", "completion",
-                          "convert", "teach",  "distill", "chat",   "serve",    "download",   "push",  "export"}));
+  EXPECT_EQ(names,
+            (Words{"train",      "check",   "plan",   "ablate",  "tokenize", "generate", "chat",       "eval",
+                   "merge",      "compare", "doctor", "bench",   "cache",    "quantize", "init-model", "sweep",
+                   "completion", "convert", "teach",  "distill", "serve",    "download", "push",       "export"}));
   for (const auto& name : built_commands()) EXPECT_NE(overview().find("\n  " + name + " "), std::string::npos) << name;
   EXPECT_EQ(overview().find("\n  distill "), std::string::npos);
   EXPECT_NE(overview().find("Not implemented yet: teach, distill"), std::string::npos) << overview();

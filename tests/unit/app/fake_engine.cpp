@@ -83,6 +83,13 @@ evaluate::GenerateTotals generate(const evaluate::GenerateRequest& request, eval
   return totals;
 }
 
+evaluate::GenerateTotals converse(const evaluate::GenerateRequest& request, evaluate::Conversation& conversation) {
+  throw_as_named(request.profile.run.run_name);
+  conversation.on_start();
+  while (const auto turn = conversation.next_turn()) conversation.on_done(0, !turn->use_adapter, false);
+  return {};
+}
+
 bench::BenchResult bench(const bench::BenchRequest& request) {
   throw_as_named(request.profile.run.run_name);
   bench::BenchResult result;
@@ -125,7 +132,7 @@ extern "C" const char* lora_train_build_id() {
 
 extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train::app;
-  static const EngineApi api = {&train, &evaluate, &torch_version, &check_kernels, &generate, &check_merge,
-                                &bench, &quantize, &decode_linear, &forecast_run,  &check_fit};
+  static const EngineApi api = {&train,       &evaluate, &torch_version, &check_kernels, &generate,     &converse,
+                                &check_merge, &bench,    &quantize,      &decode_linear, &forecast_run, &check_fit};
   return &api;
 }

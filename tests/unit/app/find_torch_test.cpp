@@ -25,12 +25,6 @@ fs::path make_torch(const fs::path& folder, const std::string& version, const st
   return folder;
 }
 
-std::string make_script(const fs::path& file, const std::string& body) {
-  std::ofstream(file) << "#!/bin/sh\n" << body << "\n";
-  fs::permissions(file, fs::perms::owner_all);
-  return file.string();
-}
-
 TEST(FindTorch, ReadsVersionAndCudaOfAWheel) {
   const TemporaryFolder folder;
   const fs::path torch = make_torch(folder / "torch", "2.11.0+cu130");
@@ -68,31 +62,6 @@ TEST(FindTorch, VariableDecidesAloneAndTheVersionIsChecked) {
     EXPECT_NE(error.message().find("pip install torch==2.11.0"), std::string::npos) << error.message();
   }
   ::unsetenv("LORA_TRAIN_TORCH");
-}
-
-TEST(FindTorch, AsksPythonWithoutImportingTorch) {
-  const TemporaryFolder folder;
-  const fs::path site = folder / "site";
-  make_torch(site / "torch", "2.11.0");
-  std::ofstream(site / "torch" / "__init__.py") << "raise SystemExit('imported')\n";
-  const std::string python =
-      make_script(folder / "python3", "PYTHONPATH=" + site.string() + " exec /usr/bin/python3 \"$@\"");
-  EXPECT_EQ(ask_python(python), site / "torch");
-}
-
-TEST(FindTorch, WorkingDirectoryIsNotAsked) {
-  const TemporaryFolder folder;
-  make_torch(folder / "torch", "2.11.0");
-  std::ofstream(folder / "torch" / "__init__.py") << "\n";
-  const std::string python =
-      make_script(folder / "python3", "cd " + folder.path().string() + "; exec /usr/bin/python3 -S -E \"$@\"");
-  EXPECT_EQ(ask_python(python), fs::path());
-}
-
-TEST(FindTorch, PythonThatFailsOrIsMissingHasNone) {
-  const TemporaryFolder folder;
-  EXPECT_EQ(ask_python(make_script(folder / "python3", "echo /somewhere; exit 3")), fs::path());
-  EXPECT_EQ(ask_python((folder / "missing").string()), fs::path());
 }
 
 }  // namespace

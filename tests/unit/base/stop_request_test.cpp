@@ -23,6 +23,17 @@ TEST(StopRequests, ForgetsTheSignalsOfAnEarlierObject) {
   EXPECT_EQ(stop_reason(), "");
 }
 
+TEST(StopRequests, ASignalThatIsTakenBackIsNoFirstOne) {
+  const StopRequests stop;
+  for (int i = 0; i < 3; ++i) {
+    std::raise(SIGINT);
+    EXPECT_EQ(requested_stop(), "SIGINT");
+    forget_signal();
+    EXPECT_EQ(requested_stop(), "");
+    EXPECT_NO_THROW(throw_if_stop_requested());
+  }
+}
+
 TEST(StopRequestsDeathTest, ASecondSignalEndsAtOnce) {
   EXPECT_EXIT(
       {

@@ -22,6 +22,8 @@ TEST(Text, NearestNamesAreAtMostThreeThatAreAboutAsNear) {
 TEST(Text, FormatsNumbersForPeople) {
   EXPECT_EQ(format_count(1234567), "1,234,567");
   EXPECT_EQ(format_count(-999), "-999");
+  EXPECT_EQ(count_of(1, "row"), "1 row");
+  EXPECT_EQ(count_of(1234, "row"), "1,234 rows");
   EXPECT_EQ(format_bytes(1536), "1.5 KiB");
   EXPECT_EQ(format_duration(3723), "1h 02m 03s");
   EXPECT_EQ(format_duration(59.6), "1m 00s");

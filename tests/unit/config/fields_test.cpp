@@ -151,7 +151,8 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"datasets: [{type: text}]", "datasets[0]: has no path. Name a file, a folder or a glob."},
       {"datasets: [{path: a, weight: 0}]", "datasets[0].weight: got \"0\", expected a number > 0."},
       {"datasets: [a, {path: b, typ: text}]",
-       "datasets[1].typ: unknown key. Did you mean \"type\"? Known here: path, type, field_map, weight, name."},
+       "datasets[1].typ: unknown key. Did you mean \"type\"? Known here: path, split, subset, type, field_map, weight, "
+       "name."},
       {"datasets: [{path: a, type: tex}]",
        "datasets[0].type: got \"tex\", expected auto | messages | prompt_completion | text | pretokenized | sharegpt | "
        "alpaca. Did you mean \"text\"?"},

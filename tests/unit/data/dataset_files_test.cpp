@@ -10,6 +10,12 @@
 namespace lora_train::data {
 namespace {
 
+DatasetSpec spec_of(const std::string& path) {
+  DatasetSpec spec;
+  spec.path = path;
+  return spec;
+}
+
 class DatasetFiles : public testing::Test {
  protected:
   void SetUp() override {
@@ -21,14 +27,14 @@ class DatasetFiles : public testing::Test {
   std::string path(const char* name) const { return (folder_ / name).string(); }
   std::vector<std::string> names(const std::string& path) const {
     std::vector<std::string> out;
-    for (const auto& file : dataset_files(path)) {
+    for (const auto& file : dataset_files(spec_of(path), DatasetUse::kTraining)) {
       out.push_back(file.lexically_relative(folder_.path()).string());
     }
     return out;
   }
   std::string refusal(const std::string& path) const {
     try {
-      dataset_files(path);
+      dataset_files(spec_of(path), DatasetUse::kTraining);
     } catch (const DataError& error) {
       EXPECT_EQ(error.where(), path);
       return error.message();
@@ -71,7 +77,7 @@ TEST_F(DatasetFiles, FolderWithSeveralSplitsIsRefusedByName) {
       write_file_atomic(folder / name, "{}");
     }
     try {
-      dataset_files(folder.path().string());
+      dataset_files(spec_of(folder.path().string()), DatasetUse::kTraining);
     } catch (const DataError& error) {
       return error.message();
     }
@@ -96,11 +102,10 @@ TEST_F(DatasetFiles, RefusesWhatIsNotThereOrNotRead) {
   EXPECT_NE(refusal(path("none.jsonl")).find("no such file"), std::string::npos);
   EXPECT_NE(refusal(path("none*.jsonl")).find("no file matches"), std::string::npos);
   EXPECT_NE(refusal(path("**/x.jsonl")).find("give the folder"), std::string::npos);
+  EXPECT_NE(refusal("nobody/nothing").find("hf download --repo-type dataset nobody/nothing"), std::string::npos);
   EXPECT_NE(refusal("/dev/null").find("not a regular file"), std::string::npos);
   std::filesystem::create_directory(folder_ / "empty");
   EXPECT_NE(refusal(path("empty")).find("no .jsonl"), std::string::npos);
-  write_file_atomic(folder_ / "t.parquet", "PAR1");
-  EXPECT_NE(refusal(path("t.parquet")).find("read_parquet"), std::string::npos);
   write_file_atomic(folder_ / "t.jsonl.xz", "");
   EXPECT_NE(refusal(path("t.jsonl.xz")).find("unxz"), std::string::npos);
 }

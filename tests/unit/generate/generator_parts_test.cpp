@@ -35,5 +35,19 @@ TEST(CheckLogits, NamesPromptAndPosition) {
   }
 }
 
+TEST(CachedTokens, AreReusedUpToTheFirstThatDiffers) {
+  const CachedTokens left{{1, 2, 3, 4}, /*use_adapter=*/true};
+  const auto num = [&](std::vector<std::int32_t> ids, bool use_adapter = true) {
+    return num_reusable(left, {.ids = std::move(ids)}, use_adapter);
+  };
+  EXPECT_EQ(num({1, 2, 3, 4, 5, 6}), 4);
+  EXPECT_EQ(num({1, 2, 7, 4, 5}), 2);
+  EXPECT_EQ(num({9}), 0);
+  EXPECT_EQ(num({1, 2, 3, 4}), 3);  // the last one gives the first new token
+  EXPECT_EQ(num({1, 2}), 1);
+  EXPECT_EQ(num({1, 2, 3, 4, 5}, /*use_adapter=*/false), 0);
+  EXPECT_EQ(num_reusable({}, {.ids = {1, 2}}, true), 0);
+}
+
 }  // namespace
 }  // namespace lora_train::generate

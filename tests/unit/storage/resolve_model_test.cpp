@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "lora_train/base/error.h"
+#include "lora_train/storage/hub_cache.h"
 #include "support/safetensors_bytes.h"
 #include "support/temporary_folder.h"
 

@@ -175,6 +175,14 @@ TEST(BestModel, TheMetricMayBeOfATaskAndKnowsWhichWayIsBetter) {
   EXPECT_EQ(dotted.then(0.3).state().best_metric, 0.5);
 }
 
+TEST(BestModel, AMetricThatHasNoBetterEndNeedsToBeTold) {
+  EXPECT_THROW(JudgedTask(section_with("conf.over_confidence")), ConfigError);
+  EXPECT_THROW(JudgedTask(section_with("conf.mean_confidence")), ConfigError);
+  RunSection told = section_with("conf.mean_confidence");
+  told.greater_is_better = true;
+  EXPECT_NO_THROW(JudgedTask{told});
+}
+
 TEST(BestModel, AnEvaluationWithoutTheMetricCountsForNothing) {
   JudgedTask run(section_with("conf.ece", 2));
   run.then(0.1).then({}).then({}).then(0.2);

@@ -173,6 +173,11 @@ TEST(Rope, RefusesLengthsWhereARowWouldDependOnItsBatchMates) {
           "long_factor": [4, 4, 4, 4, 4, 4, 4, 4], "original_max_position_embeddings": 1024}})");
   EXPECT_NO_THROW(check_rope_supported(longrope, 1024));
   EXPECT_THROW(check_rope_supported(longrope, 1025), FormatError);
+  EXPECT_EQ(dynamic.supported_length(), 4096);
+  EXPECT_EQ(longrope.supported_length(), 1024);
+  const auto yarn = rope_config(
+      R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}})");
+  EXPECT_EQ(yarn.supported_length(), yarn.context_length());
   EXPECT_NO_THROW(
       check_rope_supported(rope_config(R"({"rope_scaling": {"rope_type": "linear", "factor": 2.0}})"), 100'000));
 }

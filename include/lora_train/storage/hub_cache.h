@@ -1,0 +1,30 @@
+// Models and datasets in the local Hugging Face cache. Never uses the network.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lora_train::storage {
+
+struct HubId {
+  std::string organisation, name;
+  std::string revision;  ///< a branch, a tag or a commit; empty = main
+};
+
+/// Parses "org/name" or "org/name@revision"; nothing for any other text.
+std::optional<HubId> parse_hub_id(std::string_view text);
+
+/// $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
+std::filesystem::path hub_cache_folder();
+
+enum class HubKind { kModel, kDataset };
+
+/// The folder with the files of that revision; empty if the cache has none.
+std::filesystem::path find_in_hub_cache(const HubId& id, HubKind kind);
+
+/// For messages: "not in the local Hugging Face cache (FOLDER). ... : hf download org/name".
+std::string not_in_hub_cache(const HubId& id, HubKind kind);
+
+}  // namespace lora_train::storage

@@ -1,0 +1,135 @@
+#include "table_library.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "lora_train/base/build_id.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/python_packages.h"
+#include "lora_train/base/text.h"
+#include "lora_train_build_id.h"  // made by cmake/write_build_id.cmake at each build
+
+namespace lora_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kArrowLibraries[] = {"libarrow.so.2400", "libparquet.so.2400"};  // their names have the series
+constexpr const char* kInstall = "pip install 'pyarrow==24.*'";
+
+/// Also where no pyarrow is wanted: other tools read the file.
+std::string conversion_of(const fs::path& file) {
+  const std::string name = file.string(), target = fs::path(file).replace_extension(".jsonl").filename().string();
+  if (file.extension() == ".parquet") {
+    return "python3 -c \"import pandas; pandas.read_parquet('" + name + "').to_json('" + target +
+           "', orient='records', lines=True)\"";
+  }
+  return "python3 -c \"import datasets; datasets.Dataset.from_file('" + name + "').to_json('" + target + "')\"";
+}
+
+fs::path library_file() { return program_folder() / "lib" / "liblora_train_arrow.so"; }
+
+bool has_arrow(const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : kArrowLibraries) {
+    if (!fs::exists(folder / name, error)) return false;
+  }
+  return true;
+}
+
+/// "libarrow.so.2600" of a pyarrow of another series; empty if the folder has none.
+std::string other_arrow(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("libarrow.so.")) return name;
+  }
+  return {};
+}
+
+/// Takes a folder that has what is needed; else notes what it has.
+bool takes_arrow(const fs::path& folder, const std::string& found_by, std::vector<std::string>& seen) {
+  if (folder.empty()) {
+    seen.push_back(found_by + ": has no pyarrow");
+    return false;
+  }
+  if (has_arrow(folder)) return true;
+  const std::string other = other_arrow(folder);
+  seen.push_back(found_by + ": " + (other.empty() ? "no pyarrow" : other) + " in " + folder.string());
+  return false;
+}
+
+struct FoundArrow {
+  fs::path folder;      ///< empty if there is none
+  std::string problem;  ///< then
+};
+
+FoundArrow find_arrow() {
+  std::error_code error;
+  if (!fs::exists(library_file(), error)) {
+    return {{}, "this build of lora-train does not read such files (it has no " + library_file().string() + ")"};
+  }
+  std::vector<std::string> seen;
+  const char* const named = std::getenv("LORA_TRAIN_ARROW");
+  if (named != nullptr && *named != '\0') {
+    if (takes_arrow(named, "$LORA_TRAIN_ARROW", seen)) return {named, ""};
+  } else {
+    const fs::path built_with = package_of_build("arrow");
+    if (!built_with.empty() && takes_arrow(built_with, "lib/arrow_path", seen)) return {built_with, ""};
+    for (const auto& python : python_programs()) {
+      const fs::path folder = find_python_package(python, "pyarrow");
+      if (takes_arrow(folder, python, seen)) return {folder, ""};
+    }
+  }
+  return {
+      {},
+      "reading it needs " + std::string(kArrowLibraries[0]) + " of the pyarrow wheel, which is not found (" +
+          join(seen, "; ") + "). Install it: " + kInstall +
+          ", then run lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder"};
+}
+
+const FoundArrow& arrow() {
+  static const FoundArrow found = find_arrow();
+  return found;
+}
+
+void* open_table_library(const fs::path& library) {
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle != nullptr) return handle;
+  const char* const reason = ::dlerror();
+  throw DataError(library.string(), std::string("cannot be loaded: ") +
+                                        (reason != nullptr ? reason : "unknown reason") +
+                                        ". Reinstall pyarrow: " + kInstall);
+}
+
+OpenTable open_all() {
+  // By full path and first: ours then finds them, though it has no path to them.
+  for (const char* name : kArrowLibraries) open_table_library(arrow().folder / name);
+  void* const handle = open_table_library(library_file());
+  const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
+  if (!mismatch.empty()) throw DataError(library_file().string(), mismatch);
+  return reinterpret_cast<OpenTable>(::dlsym(handle, "lora_train_open_table"));
+}
+
+}  // namespace
+
+bool is_table(const fs::path& file) {
+  const std::string extension = file.extension().string();
+  return extension == ".parquet" || extension == ".arrow" || extension == ".feather";
+}
+
+void require_table_library(const fs::path& file) {
+  if (arrow().folder.empty()) {
+    throw DataError(file.string(), arrow().problem + ". Or convert it: " + conversion_of(file));
+  }
+}
+
+OpenTable load_table_library(const fs::path& file) {
+  require_table_library(file);
+  static const OpenTable open = open_all();
+  return open;
+}
+
+}  // namespace lora_train::data

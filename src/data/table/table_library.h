@@ -1,0 +1,21 @@
+// liblora_train_arrow.so, which reads Parquet and Arrow files, and the Arrow libraries of the pyarrow wheel that it needs.
+#pragma once
+
+#include <filesystem>
+
+#include "table_rows.h"
+
+namespace lora_train::data {
+
+/// Whether a file of this name is a table: .parquet, .arrow or .feather.
+bool is_table(const std::filesystem::path& file);
+
+/// Throws DataError (where = file) unless tables can be read: the library is built, and pyarrow of the right series is in
+/// $LORA_TRAIN_ARROW (its folder; decides alone when set), in the folder that the build found, or in the environment of
+/// python3. The message has the commands that install it and that convert `file`. Loads nothing.
+void require_table_library(const std::filesystem::path& file);
+
+/// Loads the library, once. Throws as above, and where it cannot be loaded.
+OpenTable load_table_library(const std::filesystem::path& file);
+
+}  // namespace lora_train::data

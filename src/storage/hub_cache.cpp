@@ -1,0 +1,99 @@
+#include "lora_train/storage/hub_cache.h"
+
+#include <cstdlib>
+
+#include "lora_train/base/file.h"
+
+namespace lora_train::storage {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_plain(std::string_view part) {
+  if (part.empty() || part.front() == '.' || part.front() == '-' || part.find("..") != std::string_view::npos)
+    return false;
+  for (const char c : part) {
+    const bool is_word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!is_word && c != '-' && c != '_' && c != '.') return false;
+  }
+  return true;
+}
+
+/// A branch or tag may contain slashes ("refs/pr/1"); each part must be plain.
+bool is_revision(std::string_view text) {
+  for (std::size_t begin = 0;;) {
+    const auto slash = text.find('/', begin);
+    if (!is_plain(text.substr(begin, slash == std::string_view::npos ? slash : slash - begin))) return false;
+    if (slash == std::string_view::npos) return true;
+    begin = slash + 1;
+  }
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+fs::path expand_home(const std::string& path) {
+  if (path == "~" || path.rfind("~/", 0) == 0) return environment("HOME") + path.substr(1);
+  return path;
+}
+
+/// The snapshot folder of a branch, a tag or a commit; empty if the cache has none.
+fs::path find_snapshot(const fs::path& repository, const std::string& revision) {
+  const fs::path reference = repository / "refs" / revision;
+  std::string commit = revision;
+  if (fs::is_regular_file(reference)) {
+    commit = read_file(reference);
+    while (!commit.empty() && static_cast<unsigned char>(commit.back()) <= ' ') commit.pop_back();
+  }
+  if (!is_plain(commit)) return {};
+  const fs::path snapshot = repository / "snapshots" / commit;
+  return fs::is_directory(snapshot) ? snapshot : fs::path();
+}
+
+fs::path repository_of(const HubId& id, HubKind kind) {
+  const std::string prefix = kind == HubKind::kModel ? "models--" : "datasets--";
+  return hub_cache_folder() / (prefix + id.organisation + "--" + id.name);
+}
+
+}  // namespace
+
+std::optional<HubId> parse_hub_id(std::string_view text) {
+  HubId id;
+  const auto at = text.find('@');
+  if (at != std::string_view::npos) {
+    id.revision = text.substr(at + 1);
+    if (!is_revision(id.revision)) return std::nullopt;
+    text = text.substr(0, at);
+  }
+  const auto slash = text.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  id.organisation = text.substr(0, slash);
+  id.name = text.substr(slash + 1);
+  if (!is_plain(id.organisation) || !is_plain(id.name)) return std::nullopt;
+  return id;
+}
+
+fs::path hub_cache_folder() {
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const auto folder = environment(name); !folder.empty()) return expand_home(folder);
+  }
+  if (const auto folder = environment("HF_HOME"); !folder.empty()) return expand_home(folder) / "hub";
+  if (const auto folder = environment("XDG_CACHE_HOME"); !folder.empty())
+    return expand_home(folder) / "huggingface" / "hub";
+  return fs::path(environment("HOME")) / ".cache" / "huggingface" / "hub";
+}
+
+fs::path find_in_hub_cache(const HubId& id, HubKind kind) {
+  return find_snapshot(repository_of(id, kind), id.revision.empty() ? "main" : id.revision);
+}
+
+std::string not_in_hub_cache(const HubId& id, HubKind kind) {
+  return "not in the local Hugging Face cache (" + repository_of(id, kind).string() +
+         "). lora-train never uses the network; download the " + (kind == HubKind::kModel ? "model" : "dataset") +
+         " first: hf download " + (kind == HubKind::kModel ? "" : "--repo-type dataset ") + id.organisation + "/" +
+         id.name + (id.revision.empty() ? "" : " --revision " + id.revision);
+}
+
+}  // namespace lora_train::storage
