@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained adapter: installs what is missing, builds lora-train, trains LoRA on the example in
-# examples/tiny-math, and shows loss, token accuracy and exactly right answers on held-out rows before and after, and three
+# examples/orders, and shows loss, token accuracy and exactly right answers on held-out rows before and after, and three
 # answers side by side. Needs Debian 12, Python 3, and about 8 GB of disk. Safe to run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-profile=examples/tiny-math/profile.yaml
-output=runs/tiny-math
+profile=examples/orders/profile.yaml
+held_out=examples/orders/heldout.jsonl
+output=runs/orders
 program=build/release/bin/lora-train
 logs=build/quickstart
 times=()
@@ -32,13 +33,13 @@ field() { python3 -c 'import json, sys; print(format(json.loads(open(sys.argv[1]
 
 # Greedy answers to the first held-out questions, of the base and of the adapter.
 ask() {
-  head -n 3 examples/tiny-math/heldout.jsonl >"$logs/questions.jsonl"
+  head -n 3 "$held_out" >"$logs/questions.jsonl"
   "$program" generate --profile "$profile" --adapter "$output/adapter" --prompts "$logs/questions.jsonl" --compare
 }
 
 show_result() {
   local what
-  printf '\n%-28s %10s %16s %14s\n' "100 held-out chats" loss "token accuracy" "exact match"
+  printf '\n%-28s %10s %16s %14s\n' "$(wc -l <"$held_out") held-out orders" loss "token accuracy" "exact match"
   for what in before after; do
     printf '%-28s %10s %16s %14s\n' "  $what training" "$(field "$logs/$what.out" loss .4f)" \
       "$(field "$logs/$what.out" token_accuracy .1%)" "$(field "$logs/$what.out" exact_match .1%)"
@@ -54,9 +55,9 @@ Files
   $output/profile.yaml     every setting that was used
 
 Next
-  $program train --profile $profile --set lora_r=8 --output-dir runs/tiny-math-r8
+  $program train $profile --lora-r 8 --output-dir $output-r8
   $program tokenize --profile $profile --show 2
-  $program generate --profile $profile --adapter $output/adapter --prompt "What is 34 plus 12?"
+  $program generate --profile $profile --adapter $output/adapter --prompt "Ms Hill from Cork ordered 7 lamps for 84.50 euros, delivery on 3 May."
   $program --help
   README.md, "First run on a CPU, with your own data"
   scripts/test.sh                 every test that needs no GPU
@@ -68,13 +69,13 @@ main() {
   mkdir -p "$logs"
   step install "installing what is missing (the first time: torch and its libraries)" install
   step build "building lora-train" build
-  step before "evaluating the base model on held-out chats" "$program" eval --profile "$profile" --exact-match --json
-  step train "training LoRA" "$program" train --profile "$profile" --overwrite --json
-  step after "evaluating the adapter on the same chats" \
+  step before "evaluating the base model on held-out orders" "$program" eval --profile "$profile" --exact-match --json
+  step train "training LoRA" "$program" train "$profile" --overwrite --json
+  step after "evaluating the adapter on the same orders" \
     "$program" eval --profile "$profile" --adapter "$output/adapter" --exact-match --json
   step answers "asking the base and the adapter" ask
   show_result
-  printf '\nquickstart: done in %d s (' "$SECONDS"
+  printf '\nquickstart: done in %d min %d s (' $((SECONDS / 60)) $((SECONDS % 60))
   for entry in "${times[@]}"; do
     printf '%s%s' "$between" "$entry"
     between=", "
