@@ -11,12 +11,13 @@
 #   --suite NAME     another system: jammy (Ubuntu 22.04) or noble (24.04), with
 #   --mirror URL     where its packages are, and
 #   --keyring FILE   the keys that sign them
+#   --keep           leave the system where it is when something fails, and say where
 #
 # Exit 0: it works. 1: it does not. 77: not tried, with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-repository="$PWD" suite=bookworm mirror="" keyring="" torch="" ccache="" file="" is_quickstart=false
+repository="$PWD" suite=bookworm mirror="" keyring="" torch="" ccache="" file="" is_quickstart=false keep=false
 
 die() { printf 'try_bare_debian: %s\n' "$*" >&2; exit 1; }
 skip() { printf 'try_bare_debian: SKIPPED: %s\n' "$*"; exit 77; }
@@ -28,7 +29,8 @@ while [ $# -gt 0 ]; do
       declare "${1#--}=$2"
       shift ;;
     --quickstart) is_quickstart=true ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --keep) keep=true ;;
+    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     -*) die "unknown argument \"$1\"; scripts/try_bare_debian.sh --help lists them" ;;
     *) file="$(realpath "$1")" ;;
   esac
@@ -80,7 +82,11 @@ enter() { # folder, command...
 }
 
 work="$(mktemp -d)"
-trap 'rm -rf --one-file-system "$work"' EXIT
+tidy_up() {
+  [ $? -eq 0 ] || ! $keep || { printf 'try_bare_debian: the system is in %s\n' "$work" >&2; return; }
+  rm -rf --one-file-system "$work"
+}
+trap tidy_up EXIT
 chmod 755 "$work"
 system="$work/system"
 make_system "$system"
