@@ -3,7 +3,8 @@
 # does there what a newcomer does. From this machine come the settings of the network alone: proxies, certificates, pip.conf.
 # Needs root.
 #
-#   scripts/try_bare_debian.sh [--torch DIR] FILE         a wheel or a release archive: scripts/try_install.sh
+#   scripts/try_bare_debian.sh [--torch DIR] FILE             a wheel or a release archive: scripts/try_install.sh
+#   scripts/try_bare_debian.sh [--torch DIR] --build DIR      the wheel of this build, made here
 #   scripts/try_bare_debian.sh [--ccache DIR] --quickstart    scripts/quickstart.sh, whole
 #
 #   --torch DIR      torch of this site-packages folder, mounted read-only, instead of 3 GB from PyPI; same Python series
@@ -17,26 +18,26 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-repository="$PWD" suite=bookworm mirror="" keyring="" torch="" ccache="" file="" is_quickstart=false keep=false
+repository="$PWD" suite=bookworm mirror="" keyring="" torch="" ccache="" file="" build="" is_quickstart=false keep=false
 
 die() { printf 'try_bare_debian: %s\n' "$*" >&2; exit 1; }
 skip() { printf 'try_bare_debian: SKIPPED: %s\n' "$*"; exit 77; }
 
 while [ $# -gt 0 ]; do
   case "$1" in
-    --torch | --ccache | --suite | --mirror | --keyring)
+    --torch | --build | --ccache | --suite | --mirror | --keyring)
       [ $# -ge 2 ] || die "$1 needs a value"
       declare "${1#--}=$2"
       shift ;;
     --quickstart) is_quickstart=true ;;
     --keep) keep=true ;;
-    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     -*) die "unknown argument \"$1\"; scripts/try_bare_debian.sh --help lists them" ;;
     *) file="$(realpath "$1")" ;;
   esac
   shift
 done
-$is_quickstart || [ -f "$file" ] || die "name a wheel or a release archive, or --quickstart"
+$is_quickstart || [ -n "$build" ] || [ -f "$file" ] || die "name a wheel, a release archive or a build, or say --quickstart"
 [ "$(id -u)" -eq 0 ] || skip "only root may make a system in a folder"
 command -v mmdebstrap >/dev/null || skip "no mmdebstrap; apt-get install mmdebstrap"
 
@@ -55,7 +56,7 @@ make_system() { # folder
     options+=(--aptopt="$option")
   done < <(apt-config dump | grep -E '^Acquire::https?::Proxy' || true)
   [ -z "$keyring" ] || options+=(--keyring="$keyring")
-  mmdebstrap "${options[@]}" "$suite" "$1" ${mirror:+"$mirror"} || die "mmdebstrap could not make $suite"
+  mmdebstrap "${options[@]}" "$suite" "$1" ${mirror:+"$mirror"} || skip "mmdebstrap could not make $suite (no network?)"
   cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
   [ ! -e /etc/pip.conf ] || cp /etc/pip.conf "$1/etc/"
   mkdir -p "$1/etc/ssl/certs" "$1/usr/local/share/ca-certificates"
@@ -88,6 +89,7 @@ tidy_up() {
 }
 trap tidy_up EXIT
 chmod 755 "$work"
+[ -z "$build" ] || file="$(scripts/make_wheel.sh --build "$build" --output-dir "$work" | tail -n 1)"
 system="$work/system"
 make_system "$system"
 printf '%s, %s\n' "$(. "$system/etc/os-release" && echo "$PRETTY_NAME")" "$(chroot "$system" ldd --version | head -n 1)"
