@@ -5,7 +5,7 @@ Of every ELF file of a folder, wheel or archive: no symbol version newer than th
 torch wheel), no run path outside the folder itself, and no library needed but those of their base systems, of the torch wheel and of
 the folder. Prints the systems of each file, then the highest versions and the file that asks for them; exits 1 when anything is wrong.
 
-  scripts/checks/check_portable.py FOLDER|WHEEL|ARCHIVE [--limit GLIBC=2.35]...
+  scripts/checks/check_portable.py FOLDER|WHEEL|ARCHIVE [--limit GLIBC=2.35]
 """
 
 import argparse
