@@ -10,7 +10,7 @@
 #   --torch DIR      torch of this site-packages folder, mounted read-only, instead of 3 GB from PyPI; same Python series
 #   --ccache DIR     compile with this cache; the clone has the path of this repository, so that what it holds fits
 #   --suite NAME     another system: jammy (Ubuntu 22.04) or noble (24.04), with
-#   --mirror URL     where its packages are, and
+#   --mirror URL     where Ubuntu's packages are, and
 #   --keyring FILE   the keys that sign them
 #   --keep           leave the system where it is when something fails, and say where
 #
@@ -55,6 +55,7 @@ make_system() { # folder
   while IFS= read -r option; do
     options+=(--aptopt="$option")
   done < <(apt-config dump | grep -E '^Acquire::https?::Proxy' || true)
+  [ -z "$mirror" ] || options+=(--components=main,universe)  # where Ubuntu has python3-venv
   [ -z "$keyring" ] || options+=(--keyring="$keyring")
   mmdebstrap "${options[@]}" "$suite" "$1" ${mirror:+"$mirror"} || skip "mmdebstrap could not make $suite (no network?)"
   cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
