@@ -94,11 +94,12 @@ def check_folder(folder, limits):
         for kind, (version, _) in versions.items():
             if number(version) > number(highest.get(kind, ("0", ""))[0]):
                 highest[kind] = (version, path.name)
-        problems, systems = list(problems_of(path, own)), []
+        own_problems = list(problems_of(path, own))
+        problems, systems = list(own_problems), []
         for system, known in SYSTEMS.items():
             newer = list(newer_than(versions, system, known | limits))
             problems += newer
-            if not newer:
+            if not newer and not own_problems:
                 systems.append(system)
         for problem in problems:
             print(f"{path.relative_to(folder)}: {problem}")
