@@ -50,7 +50,7 @@ packages() {
 }
 
 make_system() { # folder
-  local options=(--quiet --variant=minbase) option
+  local options=(--quiet --variant=minbase --include=apt) option  # without which Ubuntu's has no libstdc++
   $is_quickstart || options+=(--include="$(packages)")
   while IFS= read -r option; do
     options+=(--aptopt="$option")
