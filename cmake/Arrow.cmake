@@ -22,5 +22,3 @@ set_target_properties(lora_train_arrow PROPERTIES SKIP_BUILD_RPATH ON LINK_DEPEN
 add_dependencies(lora-train lora_train_arrow)
 # Where it was at build time, as lib/torch_path.
 file(CONFIGURE OUTPUT ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/arrow_path CONTENT "${LORA_TRAIN_ARROW_DIR}\n")
-install(TARGETS lora_train_arrow LIBRARY DESTINATION lib)
-install(FILES ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/arrow_path DESTINATION lib)

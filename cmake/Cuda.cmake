@@ -21,15 +21,16 @@ if(NOT LT_NVCC)
 endif()
 message(STATUS "CUDA ${_cuda_series} found: ${LT_NVCC}")
 
-# The wheels that torch runs with bring headers and libraries of exactly that CUDA.
+# The wheels that torch runs with bring headers and libraries of exactly that CUDA; crt/ comes with nvcc.
 string(REGEX REPLACE "\\..*" "" _cuda_major ${_cuda_series})
 get_filename_component(_site ${LORA_TRAIN_TORCH_DIR} DIRECTORY)
-get_filename_component(_toolkit ${LT_NVCC} DIRECTORY)
+get_filename_component(_toolkit ${LT_NVCC} REALPATH)  # .deps/cuda/bin is a link
+get_filename_component(_toolkit ${_toolkit} DIRECTORY)
 get_filename_component(_toolkit ${_toolkit} DIRECTORY)
 set(_frontend ${PROJECT_SOURCE_DIR}/.deps/cudnn-frontend/include)
 set(LT_CUDA_ABSENT "")
 set(_includes "")
-foreach(_header cublasLt.h cudnn.h nccl.h cudnn_frontend.h)
+foreach(_header cublasLt.h cudnn.h nccl.h cudnn_frontend.h crt/host_defines.h)
   set(_found "")
   foreach(_folder ${_site}/nvidia/cu${_cuda_major}/include ${_site}/nvidia/cudnn/include ${_site}/nvidia/nccl/include
           ${_frontend} ${_toolkit}/include)

@@ -1,5 +1,5 @@
 # The program: bin/lora-train with bin/lib beside it (the engine, and shared libraries that the target machine may lack)
-# and bin/configs. The folder can be moved or copied as it is; `cmake --install` makes just such a folder.
+# and bin/configs. The folder can be moved or copied as it is; cmake/Install.cmake puts such a folder into a prefix.
 
 foreach(_module IN LISTS LT_CORE_MODULES)
   if(NOT TARGET lt_${_module})
@@ -62,10 +62,11 @@ if(TARGET lt_train)
     endif()
   endforeach()
   add_dependencies(lora-train lora_train_engine)
-  install(TARGETS lora_train_engine LIBRARY DESTINATION lib)
   if(LORA_TRAIN_TESTS)
     add_test(NAME relocation COMMAND ${PROJECT_SOURCE_DIR}/scripts/checks/check_relocation.sh ${_bin})
-    set_tests_properties(relocation PROPERTIES LABELS relocation SKIP_RETURN_CODE 77 TIMEOUT 1500)
+    cmake_path(GET LORA_TRAIN_TORCH_DIR PARENT_PATH _site)
+    add_test(NAME bare_debian COMMAND ${PROJECT_SOURCE_DIR}/scripts/try_bare_debian.sh --torch ${_site} --build ${PROJECT_BINARY_DIR})
+    set_tests_properties(relocation bare_debian PROPERTIES LABELS relocation SKIP_RETURN_CODE 77 TIMEOUT 1500)
   endif()
 else()
   message(STATUS "the engine is not built: module train is missing")
@@ -75,8 +76,3 @@ endif()
 file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
 
 include(${PROJECT_SOURCE_DIR}/cmake/Arrow.cmake)
-
-install(TARGETS lora-train RUNTIME DESTINATION .)
-install(FILES ${_bin}/lib/torch_path ${LT_CARRIED_SENTENCEPIECE} DESTINATION lib)
-install(PROGRAMS scripts/sweep.sh DESTINATION lib)
-install(DIRECTORY configs/ DESTINATION configs FILES_MATCHING PATTERN "*.yaml" PATTERN "*.json")

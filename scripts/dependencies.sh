@@ -1,14 +1,18 @@
 # Every third-party package that is installed, with its version. docs/dependencies.md says what each is for.
 # Sourced by scripts/install_deps.sh.
 
-# Debian 12 packages. Linked statically or header-only, save libsentencepiece, which bin/lib carries.
-DEBIAN_BUILD=(
-  g++ cmake ninja-build ccache git ca-certificates
-  python3 python3-venv
+# Debian 12 packages of what is in the program: static or headers, save libsentencepiece, which bin/lib carries.
+# cmake/Install.cmake installs their licences.
+DEBIAN_LIBRARIES=(
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
   libfreetype-dev libpng-dev libbrotli-dev fonts-dejavu-core
   libsentencepiece-dev
+)
+DEBIAN_BUILD=(
+  g++ cmake ninja-build ccache git ca-certificates
+  python3 python3-venv
+  "${DEBIAN_LIBRARIES[@]}"
 )
 # clang builds the fuzz targets: g++ has no libFuzzer. clang-format: scripts/checks/check_format.sh.
 DEBIAN_TEST=(
@@ -16,13 +20,15 @@ DEBIAN_TEST=(
   openmpi-bin mpich slurm-wlm munge  # launchers of ranks
   chromium  # draws the pages
   libedit2  # edits the lines of chat
+  mmdebstrap zsh  # scripts/try_bare_debian.sh; completion
 )
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.
 DEBIAN_DEV=(pre-commit clang-tidy)
 
 # PyPI wheels, installed into .deps/venv. torch brings LibTorch and the CUDA libraries it runs with.
 TORCH_VERSION=2.11.0
-PYARROW_VERSION=24.0.0  # the last with wheels for Python 3.10 to 3.14; cmake/Arrow.cmake and data/table have its series
+PYTHON_SERIES="3.10 3.11 3.12 3.13 3.14"  # what it has wheels for
+PYARROW_VERSION=24.0.0  # the last with wheels for all of them; cmake/Arrow.cmake and data/table have its series
 PYPI_BUILD=("torch==${TORCH_VERSION}" "numpy==2.3.5" "pyarrow==${PYARROW_VERSION}")  # numpy: below 2.4 for mistral-common
 PYPI_TEST=(
   transformers==5.17.0 accelerate==1.15.0 peft==0.21.2 safetensors==0.8.0 tokenizers==0.23.3 sentencepiece==0.2.1

@@ -108,7 +108,7 @@ install_nvcc() {
 # nvcc without these headers builds no CUDA library, so they are had wherever nvcc is.
 install_cudnn_frontend() {
   local folder="$deps/cudnn-frontend"
-  if is_stamped "$folder/lora-train-stamp" "$PYPI_CUDNN_FRONTEND"; then
+  if is_stamped "$folder/lora-train-stamp" "$PYPI_CUDNN_FRONTEND" && [ -d "$folder/licenses" ]; then
     say "cuDNN frontend: $folder is up to date"
     return
   fi
@@ -116,7 +116,7 @@ install_cudnn_frontend() {
   if "$deps/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$folder.new" "$PYPI_CUDNN_FRONTEND" &&
     [ -f "$folder.new/include/cudnn_frontend.h" ]; then
     mkdir "$folder"
-    mv "$folder.new/include" "$folder/include"
+    mv "$folder.new/include" "$folder.new"/*.dist-info/licenses "$folder/"
     printf '%s\n' "$PYPI_CUDNN_FRONTEND" >"$folder/lora-train-stamp"
     say "cuDNN frontend: $PYPI_CUDNN_FRONTEND"
   else

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes one archive of the program, its tests and scripts/gpu_check.sh, for a machine with a GPU, Ubuntu 22.04 or 24.04 and
-# the torch 2.11 wheel of Python 3.12: no compiler, no network, no repository is needed there.
+# the torch 2.11 wheel: no compiler, no network, no repository is needed there.
 #
 #   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N] [--with-nccl FILE]
 #

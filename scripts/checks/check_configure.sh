@@ -37,4 +37,13 @@ for release in 12.4 13.5 "$CUDA_SERIES"; do
     ! grep -q "found: $folder/bin/nvcc" "$folder/log" || fail "cmake takes nvcc $release"
   fi
 done
+
+# The headers that come with nvcc, where its wheels are the toolkit: .deps/cuda/bin is a link.
+mkdir -p "$folder/wheels/nvidia/cu13/bin" "$folder/wheels/nvidia/cu13/include/crt"
+mv "$folder/bin/nvcc" "$folder/wheels/nvidia/cu13/bin/"
+ln -s nvidia/cu13/bin "$folder/wheels/bin"
+touch "$folder/wheels/nvidia/cu13/include/crt/host_defines.h"
+PATH="$folder/wheels/bin:$PATH"
+configure || fail "configure with nvcc of its wheels"
+grep -q -e "-isystem $folder/wheels/nvidia/cu13/include" "$folder/build/build.ninja" || fail "crt/host_defines.h of nvcc's wheels is not seen"
 printf 'check_configure: passed\n'

@@ -1,22 +1,21 @@
-"""The wheel (scripts/pack_wheel.py): installed into a fresh environment beside torch, it is the program."""
+"""The wheel (scripts/make_wheel.sh): installed into a fresh environment beside torch, it is the program."""
 
 import os
 import subprocess
 import sys
 import venv
-from pathlib import Path
+import zipfile
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from conftest import BINARY, ROOT
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """A virtual environment with the wheel; torch is that of the test's own environment."""
     folder = tmp_path_factory.mktemp("wheel")
-    program = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin"))
-    packed = subprocess.run([sys.executable, ROOT / "scripts/pack_wheel.py", "--program", program, "--output-dir", folder],
+    packed = subprocess.run([ROOT / "scripts/make_wheel.sh", "--build", BINARY.parents[1], "--output-dir", folder],
                             capture_output=True, text=True, check=True)
     venv.create(folder / "venv", with_pip=False)
     site = next((folder / "venv/lib").glob("python3*")) / "site-packages"
@@ -68,3 +67,13 @@ def test_what_it_holds_is_the_program_alone(environment):
     assert (program / "lib/liblora_train_arrow.so").exists()
     assert os.access(program / "lora-train", os.X_OK)
     assert {path.name for path in program.iterdir()} == {"lora-train", "lib", "configs"}
+
+
+def test_licences_of_all_libraries_and_readable_files(environment):
+    info = next(next((environment / "venv/lib").glob("python3*")).glob("site-packages/lora_train-*.dist-info"))
+    third_party = {path.parent.name for path in (info / "licenses/third-party").rglob("*") if path.is_file()}
+    assert {"libsentencepiece-dev", "libpng-dev", "fonts-dejavu-core"} <= third_party and len(third_party) > 15
+    listed = [line.partition(": ")[2] for line in (info / "METADATA").read_text().splitlines() if line.startswith("License-File: ")]
+    assert len(listed) > 15 and all((info / "licenses" / name).stat().st_size > 500 for name in listed)
+    with zipfile.ZipFile(next(environment.glob("*.whl"))) as wheel:
+        assert {member.external_attr >> 16 for member in wheel.infolist()} == {0o100644, 0o100755}

@@ -10,7 +10,7 @@ namespace {
 // `lora-train completion words` prints the commands, `lora-train COMMAND --list-flags` its flags.
 constexpr const char* kBash = R"sh(_lora_train() {
   local current="${COMP_WORDS[COMP_CWORD]}" command="" word
-  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+  for word in "${COMP_WORDS[@]:1:$((COMP_CWORD - 1))}"; do
     case "$word" in -*) ;; *) command="$word"; break ;; esac
   done
   if [ -z "$command" ]; then
@@ -24,8 +24,11 @@ constexpr const char* kBash = R"sh(_lora_train() {
 complete -o default -F _lora_train lora-train
 )sh";
 
-constexpr const char* kZsh = R"sh(#compdef lora-train
+// Around kBash. A file of $fpath is run at the first Tab, which the last line answers.
+constexpr const char* kZshBegin = R"sh(#compdef lora-train
 autoload -Uz bashcompinit && bashcompinit
+)sh";
+constexpr const char* kZshEnd = R"sh([ "${funcstack[1]}" != _lora-train ] || _bash_complete -o default -F _lora_train
 )sh";
 
 constexpr const char* kFish = R"sh(function __lora_train_command
@@ -54,7 +57,7 @@ int run_completion(const std::vector<std::string>& arguments) {
   } else if (shell == "bash") {
     print_text(kBash);
   } else if (shell == "zsh") {
-    print_text(std::string(kZsh) + kBash);
+    print_text(std::string(kZshBegin) + kBash + kZshEnd);
   } else if (shell == "fish") {
     print_text(kFish);
   } else {
