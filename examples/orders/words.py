@@ -1,7 +1,7 @@
 """The small world of orders: people, cities, things, amounts and dates, and which of them are held out.
 
-Held-out values are chosen by a hash, so the training chats, the held-out chats and the pretraining text agree on them
-without a list: no held-out name, city, thing, amount or date appears in training or pretraining.
+Held-out values are chosen by a hash, so that the training chats and the held-out chats agree on them without a list: no
+held-out name, city, thing, amount or date appears in the training chats.
 """
 
 import zlib
