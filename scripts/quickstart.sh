@@ -57,9 +57,9 @@ Files
 Next
   $program train $profile --lora-r 8 --output-dir $output-r8
   $program tokenize --profile $profile --show 2
-  $program generate --profile $profile --adapter $output/adapter --prompt "Ms Hill from Cork ordered 7 lamps for 84.50 euros, delivery on 3 May."
+  $program generate --profile $profile --adapter $output/adapter --prompt "Ms Ortega from Lisbon ordered 7 lamps for 84.50 euros, delivery on 3 May."
   $program --help
-  README.md, "First run on a CPU, with your own data"
+  README.md, "Your own data"
   scripts/test.sh                 every test that needs no GPU
 END
 }
