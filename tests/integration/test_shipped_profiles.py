@@ -41,5 +41,5 @@ def test_trains_without_a_gpu(name, num_ranks, tmp_path):
 
 def test_a_cpu_by_name_says_it_too(tmp_path):
     run = train("h100", tmp_path, "device=cpu", "attn_implementation=fa2")
-    notes = [line for line in run.stderr.splitlines() if line.startswith("device: ")]
+    notes = [line for line in run.stderr.splitlines() if line.startswith("device: CPU")]
     assert run.code == 0 and notes == ["device: CPU; settings for a GPU (tf32, attn_implementation, dataloader_pin_memory) do nothing"], run
