@@ -116,6 +116,46 @@ def test_a_refused_key_ends_with_2_and_without_a_profile(tmp_path):
     assert run.code == 0 and "# Made by lora-train convert from dpo.yml (Axolotl)." in run.stdout, run
 
 
+def factory(folder, rows, columns=None, **keys):
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data/rows.json").write_text(json.dumps(rows))
+    entry = dict({"file_name": "rows.json"}, **({"columns": columns} if columns else {}), **keys.pop("entry", {}))
+    (folder / "data/dataset_info.json").write_text(json.dumps({"mine": entry}))
+    file = folder / "factory.yaml"
+    file.write_text(json.dumps({"model_name_or_path": "m", "stage": "sft", "finetuning_type": "lora", "dataset": "mine", **keys}))
+    return lora_train("convert", file, "--json", cwd=folder)
+
+
+ROW = {"instruction": "a", "input": "b", "output": "c"}
+
+
+def test_a_column_that_llama_factory_does_not_read_is_refused(tmp_path):
+    assert factory(tmp_path, [ROW]).code == 0
+    for rows, columns, name in [([dict(ROW, system="s")], None, "system"), ([dict(ROW, history=[])], None, "history"),
+                                ([ROW], {"prompt": "instruction", "response": "output"}, "input")]:
+        run = factory(tmp_path, rows, columns)
+        assert run.code == USAGE and f"a column {name} " in json.loads(run.stdout)["refused"]["dataset"], run
+    run = factory(tmp_path, [dict(ROW, system="s")], {"prompt": "instruction", "query": "input", "response": "output", "system": "system"})
+    assert run.code == 0, run
+
+
+def test_llama_factory_s_other_hubs_and_thinking_templates(tmp_path):
+    run = factory(tmp_path, [ROW], entry={"ms_hub_url": "org/name", "file_name": ""})
+    assert run.code == USAGE and "ms_hub_url" in json.loads(run.stdout)["refused"]["dataset"], run
+    run = factory(tmp_path, [ROW], template="qwen3_nothink")
+    assert run.code == 0 and json.loads(run.stdout)["profile"]["chat_template"] == "chatml", run
+    run = factory(tmp_path, [ROW], template="qwen3", enable_thinking=False)
+    assert run.code == USAGE and "enable_thinking" in json.loads(run.stdout)["refused"], run
+    assert factory(tmp_path, [ROW], template="qwen3", enable_thinking=True).code == 0
+
+
+def test_a_file_that_exports_is_a_merge(tmp_path):
+    file = tmp_path / "merge.yaml"
+    file.write_text("model_name_or_path: m\nadapter_name_or_path: saves/x\ntemplate: qwen\nfinetuning_type: lora\nexport_dir: out\n")
+    run = lora_train("convert", file, "--from", "llamafactory")
+    assert run.code == USAGE and "lora-train merge --adapter saves/x --output-dir out" in run.stderr, run
+
+
 def test_only_a_profile_of_its_own_is_replaced(tmp_path):
     output = tmp_path / "my.yaml"
     for _ in range(2):

@@ -18,7 +18,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kBuiltin
      {"qwen", "qwen2.5"},
      {"qwen_25", "qwen2.5"},
      {"qwen3", "qwen3"},
-     {"qwen3_nothink", "qwen3"},
+     {"qwen3_nothink", "chatml"},
      {"mistral_v1", "mistral-v1"},
      {"mistral", "mistral-v3"},
      {"mistral_v2v3", "mistral-v3"},

@@ -2,6 +2,7 @@
 
 #include "chat_templates.h"
 #include "llamafactory_data.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 #include "run_keys.h"
@@ -114,6 +115,12 @@ void convert_factory_template(Converter& converter) {
   if (name.empty()) return;
   if (const std::string ours = builtin_template(name); !ours.empty()) {
     converter.set("template", "chat_template", ours);
+    if (ours == "qwen3" && parse_bool(converter.text("enable_thinking")) == false) {
+      converter.refuse(
+          "enable_thinking",
+          "LLaMA-Factory puts the empty <think> block into the prompt; qwen3's template trains it as part of the "
+          "answer. Use template: qwen3_nothink, or a .jinja file.");
+    }
   } else if (is_models_own_template(name)) {
     converter.set("template", "chat_template", "tokenizer");
     converter.note("template", "the model's own template is used, which may write another system prompt");
@@ -211,6 +218,13 @@ void convert_factory_tokens(Converter& converter) {
 }  // namespace
 
 void convert_llamafactory(Converter& converter) {
+  const bool has_data = converter.find("dataset") || converter.find("eval_dataset");
+  if (converter.find("export_dir") && !converter.find("stage") && !has_data) {
+    const std::string adapter = converter.text("adapter_name_or_path");
+    throw ConfigError(converter.file().string(), "exports a model and trains none. Run lora-train merge --adapter " +
+                                                     (adapter.empty() ? "ADAPTER" : adapter) + " --output-dir " +
+                                                     converter.text("export_dir") + ".");
+  }
   convert_model(converter, "model_name_or_path", "model_revision");
   convert_factory_stage(converter);
   convert_factory_adapter(converter);

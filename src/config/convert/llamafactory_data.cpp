@@ -79,8 +79,10 @@ std::string refusal(const Value& entry) {
   }
   if (!column(entry, "kto_tag", "").empty()) return "is for KTO, which is not built.";
   const bool is_hub = !text_of(entry, "hf_hub_url").empty();
-  for (const char* name : {"script_url", "cloud_file_name", "subset", "folder"}) {
-    if (is_hub && std::string_view(name) == "subset") continue;
+  for (const char* name : {"script_url", "cloud_file_name", "ms_hub_url", "om_hub_url", "subset", "folder"}) {
+    if (is_hub && std::string_view(name) != "script_url" && std::string_view(name) != "cloud_file_name" &&
+        std::string_view(name) != "folder")
+      continue;  // hf_hub_url comes first, there as here
     if (entry.find(name) && !text_of(entry, name).empty()) {
       return "is loaded with " + std::string(name) + ". Save it as a JSON file, and name that as file_name.";
     }
@@ -128,6 +130,20 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
   }
   entry.map("system", column(info, "system", ""));
   entry.map("tools", column(info, "tools", ""));
+}
+
+/// A column that a row has and that is read here by its name, but not by LLaMA-Factory, for which dataset_info.json names none;
+/// empty if there is none.
+std::string unnamed_column(const DataEntry& entry, const Value& info) {
+  for (const std::string& key : first_row_keys(entry.path)) {
+    const bool is_input = key == "input" && entry.type == "alpaca" && column(info, "query", "input") != "input";
+    const bool is_history = key == "history" && entry.type == "alpaca" && column(info, "history", "") != "history";
+    const bool is_system = key == "system" && entry.type != "text" && column(info, "system", "") != "system";
+    const bool is_tools =
+        key == "tools" && entry.type != "alpaca" && entry.type != "text" && column(info, "tools", "") != "tools";
+    if (is_input || is_history || is_system || is_tools) return key;
+  }
+  return {};
 }
 
 std::optional<DatasetInfo> read_info(Converter& converter, const std::string& key) {
@@ -190,6 +206,12 @@ std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const
       entry.subset = text_of(*found, "subset");
     }
     fill_layout(entry, *found, converter.text("stage") == "pt");
+    if (const std::string unnamed = unnamed_column(entry, *found); !unnamed.empty()) {
+      converter.refuse(key, name + " has a column " + unnamed +
+                                " that dataset_info.json does not name, so LLaMA-Factory does not " +
+                                "read it; here it would be read. Remove it from the rows, or name it in columns.");
+      return {};
+    }
     convert_sample_limit(converter, key + "[" + name + "].num_samples", entry.path, text_of(*found, "num_samples"));
     convert_sample_limit(converter, "max_samples", entry.path, converter.text("max_samples"));
     entries.push_back(std::move(entry));
