@@ -49,7 +49,7 @@ read_arguments() {
       --log-level) need_value "$1" $#; log_flags+=("$1" "$2"); shift ;;
       --log-level=*) log_flags+=("$1") ;;
       --list-flags) printf '%s\n' "${flags[@]}"; exit 0 ;;
-      -h | --help) sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      -h | --help) sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --) shift; extra=("$@"); break ;;
       -*) die "unknown flag \"$1\". There are ${flags[*]}; flags of lora-train train go behind --" ;;
       *=*) add_setting "$1" ;;

@@ -25,7 +25,6 @@ COLOURS = "amber black blue bronze brown crimson golden green grey ivory orange 
 JOBS = """actor artist baker barber builder butcher carpenter cook dancer dentist doctor driver engineer farmer gardener judge
 lawyer nurse painter pilot plumber poet sailor singer tailor teacher waiter writer""".split()
 ANIMALS = "bear bee bird camel cat cow deer dog donkey duck eagle fox frog goat horse lion monkey mouse otter owl pig seal".split()
-ADJECTIVES = "broken clean cheap dusty early famous heavy large late light modern narrow old quiet round small strong warm wide".split()
 VERBS = "bought carried cleaned counted drew found kept lost made painted repaired sold stored took washed wanted".split()
 LABELS = """person owner place home thing colour job animal number size price day name city item quantity total date code
 author title word""".split()

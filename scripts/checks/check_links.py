@@ -14,16 +14,20 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
+def without_blocks(file):
+    """The text without blocks of code, in which a # is no heading."""
+    return re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
+
+
 def prose(file):
     """The text without code, in which brackets are no links."""
-    text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
-    return re.sub(r"`[^`\n]*`", lambda code: "x" * len(code[0]), text)
+    return re.sub(r"`[^`\n]*`", "x", without_blocks(file))
 
 
 @cache
 def anchors(file):
     """As GitHub makes them of headings."""
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S), flags=re.M)
+    headings = re.findall(r"^#+ (.*)$", without_blocks(file), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

@@ -12,4 +12,9 @@ std::string build_mismatch(void* library, std::string_view own_id) {
          ". Copy lora-train and lib/ from the same build.";
 }
 
+std::string loading_failure() {
+  const char* const reason = ::dlerror();
+  return std::string("cannot be loaded: ") + (reason != nullptr ? reason : "unknown reason");
+}
+
 }  // namespace lora_train

@@ -3,12 +3,21 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "file_call.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 
 namespace lora_train {
+
+std::filesystem::path user_folder(const char* variable, const std::filesystem::path& folder) {
+  const char* const named = std::getenv(variable);
+  const char* const home = std::getenv("HOME");
+  if (named != nullptr && std::filesystem::path(named).is_absolute())
+    return std::filesystem::path(named) / "lora-train";
+  return home == nullptr || *home == 0 ? std::filesystem::path() : std::filesystem::path(home) / folder / "lora-train";
+}
 
 PathKind path_kind(const std::filesystem::path& path) {
   PathKind kind = PathKind::kNone;

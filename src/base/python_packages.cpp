@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
 
 extern char** environ;
 
@@ -46,11 +47,6 @@ std::string output_of(const std::vector<std::string>& command) {
     }
   }
   return status == 0 ? text : std::string();
-}
-
-std::string trimmed(const std::string& text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin == std::string::npos ? std::string() : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ std::string interruption_reason;  // guarded; of a stop
 
 std::atomic<const char*> answer_to_signal{nullptr};
 
-/// Only what a signal handler may call; it may change errno. On a terminal the line takes the place of the progress bar, which is drawn again below.
+/// Only what a signal handler may call; it may change errno. On a terminal the line takes the place of the progress bar, which
+/// is drawn again below.
 void write_answer() {
   const char* const answer = answer_to_signal.load();
   if (answer == nullptr) return;

@@ -13,6 +13,8 @@
 namespace lora_train {
 namespace {
 
+constexpr const char* kBlanks = " \t\r\n";
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -63,6 +65,13 @@ std::string did_you_mean(const std::vector<std::string>& names) {
   quoted.pop_back();
   return " Did you mean " + (quoted.empty() ? "" : join(quoted) + " or ") + last + "?";
 }
+
+std::string trimmed(std::string_view text) {
+  const std::size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
+  return std::string(text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin));
+}
+
+bool is_blank(std::string_view text) { return text.find_first_not_of(kBlanks) == std::string_view::npos; }
 
 std::string lower_case(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),

@@ -123,13 +123,13 @@ std::string describe_trained(const Run& run) {
 }  // namespace
 
 void log_device_and_model(const Run& run) {
-  const std::string cpu = device::describe_host().cpu_model;
   const std::string precision = ", precision " + to_string(run.profile().model.precision);
-  const std::string threads = count_of(at::get_num_threads(), "thread");
   if (run.device.is_cuda()) {
     log_info("device: " + run.device.name + precision);
   } else {
-    log_info("device: cpu" + (cpu.empty() ? "" : " (" + cpu + ")") + ", " + threads + precision);
+    const std::string cpu = device::describe_host().cpu_model;
+    log_info("device: cpu" + (cpu.empty() ? "" : " (" + cpu + ")") + ", " + count_of(at::get_num_threads(), "thread") +
+             precision);
   }
   log_info("model: " + run.profile().model.path + ", " + run.files.config.architecture + ", " +
            format_count(model::num_parameters(run.files.config)) + " parameters");

@@ -76,6 +76,16 @@ def lora_train(*arguments, cwd=None, environment=()):
     return run
 
 
+def train_tiny_math(folder):
+    """The folder of a run of 15 steps on the model of examples/tiny-math, whose adapter answers otherwise than its base."""
+    example = ROOT / "examples/tiny-math"
+    run = lora_train("train", "--model", example / "model", "--train-data", example / "train.jsonl", "--output-dir", folder / "run",
+                     "device=cpu", "precision=fp32", "max_steps=15", "global_batch_size=4", "micro_batch_size=1", "max_seq_len=256",
+                     "learning_rate=5e-3", "report_to=none")
+    assert run.code == 0, run
+    return folder / "run"
+
+
 def model_tensors(seed=0):
     rng = np.random.default_rng(seed)
     D, F, E, H, K = 32, 48, 8, 4, 2

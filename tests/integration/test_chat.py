@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from conftest import BINARY, ENVIRONMENT, ROOT, TIMEOUT_S, Run, lora_train
+from conftest import BINARY, ENVIRONMENT, ROOT, TIMEOUT_S, Run, lora_train, train_tiny_math
 
 EXAMPLE = ROOT / "examples/tiny-math"
 MODEL = EXAMPLE / "model"
@@ -41,12 +41,7 @@ edits_lines = pytest.mark.skipif(not has_libedit(), reason="libedit is not here"
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("adapter")
-    run = lora_train("train", "--model", MODEL, "--train-data", EXAMPLE / "train.jsonl", "--output-dir", folder / "run", *FP32,
-                     "max_steps=15", "global_batch_size=4", "micro_batch_size=1", "max_seq_len=256", "learning_rate=5e-3",
-                     "report_to=none")
-    assert run.code == 0, run
-    return folder / "run"
+    return train_tiny_math(tmp_path_factory.mktemp("adapter"))
 
 
 def chat(*arguments, said, model=MODEL):

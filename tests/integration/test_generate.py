@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from conftest import BINARY, ENVIRONMENT, ROOT, lora_train, wait_for
+from conftest import BINARY, ENVIRONMENT, ROOT, lora_train, train_tiny_math, wait_for
 
 EXAMPLE = ROOT / "examples/tiny-math"
 MODEL = EXAMPLE / "model"
@@ -51,12 +51,7 @@ def poisoned_model(folder):
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("adapter")
-    run = lora_train("train", "--model", MODEL, "--train-data", EXAMPLE / "train.jsonl", "--output-dir", folder / "run", *FP32,
-                     "max_steps=15", "global_batch_size=4", "micro_batch_size=1", "max_seq_len=256", "learning_rate=5e-3",
-                     "report_to=none")
-    assert run.code == 0, run
-    return folder / "run/adapter"
+    return train_tiny_math(tmp_path_factory.mktemp("adapter")) / "adapter"
 
 
 @pytest.fixture

@@ -12,4 +12,7 @@ namespace lora_train {
 /// The end of a message that says why code of build `own_id` cannot use `library` (a dlopen() handle); empty if it can.
 std::string build_mismatch(void* library, std::string_view own_id);
 
+/// "cannot be loaded: ", and why the last dlopen() of this thread failed.
+std::string loading_failure();
+
 }  // namespace lora_train

@@ -16,6 +16,10 @@ PathKind path_kind(const std::filesystem::path& path);
 /// Names in a folder, sorted.
 std::vector<std::string> list_folder(const std::filesystem::path& folder);
 
+/// lora-train's own folder below $<variable>, where that is an absolute path, else below <folder> in the home; empty without a
+/// home: user_folder("XDG_CACHE_HOME", ".cache").
+std::filesystem::path user_folder(const char* variable, const std::filesystem::path& folder);
+
 void make_folder(const std::filesystem::path& folder);
 
 /// Creates the folder and its parents, and syncs its name, so that a power loss cannot take what is saved in it. One that is

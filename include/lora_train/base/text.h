@@ -16,6 +16,12 @@ std::vector<std::string> nearest_names(std::string_view name, const std::vector<
 /// " Did you mean "a", "b" or "c"?", or nothing for no name. Names may repeat.
 std::string did_you_mean(const std::vector<std::string>& names);
 
+/// Without the blanks (space, tab, line ends) around it.
+std::string trimmed(std::string_view text);
+
+/// Whether there is nothing but such blanks.
+bool is_blank(std::string_view text);
+
 /// With ASCII letters in lower case.
 std::string lower_case(std::string text);
 

@@ -18,8 +18,8 @@ struct BestMetric {
 };
 
 /// `sets`: the names of the evaluation data sets. Throws ConfigError("metric_for_best_model") for a metric that no evaluation of
-/// these sets and tasks has, naming those that there are, and for one that has no better end and no greater_is_better; but not for one of eval_loss, perplexity, token_accuracy or ece where
-/// nothing asks for a best model.
+/// these sets and tasks has, naming those that there are, and for one that has no better end and no greater_is_better; but not
+/// for one of eval_loss, perplexity, token_accuracy or ece where nothing asks for a best model.
 BestMetric find_best_metric(const RunSection& section, const std::vector<std::string>& sets,
                             const std::vector<EvalTask>& tasks);
 

@@ -9,8 +9,6 @@
 namespace lora_train::app {
 namespace {
 
-constexpr const char* kSpace = " \t\r\n";
-
 struct ChatCommand {
   const char* name;
   ChatLine::Kind kind;
@@ -27,11 +25,6 @@ constexpr ChatCommand kCommands[] = {
     {"/quit", ChatLine::Kind::kExit, "", nullptr},
 };
 
-std::string without_space(const std::string& text) {
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
 [[noreturn]] void refuse_unknown(const std::string& name) {
   std::vector<std::string> names;
   for (const ChatCommand& command : kCommands) names.emplace_back(command.name);
@@ -44,12 +37,12 @@ std::string without_space(const std::string& text) {
 
 ChatLine parse_chat_line(const std::string& line) {
   if (!line.starts_with("/")) return {ChatLine::Kind::kMessage, line.starts_with(" /") ? line.substr(1) : line};
-  const std::size_t end = std::min(line.find_first_of(kSpace), line.size());
+  const std::size_t end = std::min(line.find_first_of(" \t\r\n"), line.size());
   const std::string name = line.substr(0, end);
   const auto* const command = std::find_if(std::begin(kCommands), std::end(kCommands),
                                            [&](const ChatCommand& known) { return known.name == name; });
   if (command == std::end(kCommands)) refuse_unknown(name);
-  ChatLine found{command->kind, without_space(line.substr(end))};
+  ChatLine found{command->kind, trimmed(line.substr(end))};
   const bool takes_nothing = std::string(command->takes).empty();
   if (takes_nothing && !found.text.empty()) throw ConfigError(name, "takes nothing; got \"" + found.text + "\".");
   if (found.kind == ChatLine::Kind::kAdapter && found.text != "on" && found.text != "off" && !found.text.empty()) {

@@ -32,8 +32,6 @@ void show(std::string_view text) {
   }
 }
 
-bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == std::string::npos; }
-
 }  // namespace
 
 ChatSession::ChatSession(LineReader& reader, Dialogue& dialogue, const tokenizer::Tokenizer& tokenizer,

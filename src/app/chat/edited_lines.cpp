@@ -221,11 +221,8 @@ void EditedLines::remember(const std::string& message) {
 }  // namespace
 
 fs::path chat_history_file() {
-  const char* const state = std::getenv("XDG_STATE_HOME");
-  const char* const home = std::getenv("HOME");
-  if (state != nullptr && fs::path(state).is_absolute()) return fs::path(state) / "lora-train" / "chat_history";
-  if (home == nullptr || *home == '\0') return {};
-  return fs::path(home) / ".local" / "state" / "lora-train" / "chat_history";
+  const fs::path folder = user_folder("XDG_STATE_HOME", ".local/state");
+  return folder.empty() ? fs::path() : folder / "chat_history";
 }
 
 std::unique_ptr<LineReader> edit_lines(const fs::path& history_file) {

@@ -42,10 +42,15 @@ std::string base_of(const std::string& adapter) {
   return adapter.empty() ? "" : lora::read_adapter_config(adapter).base_model_name_or_path;
 }
 
-void add_base_of(const std::string& adapter, ProfileSources& sources) {
-  const std::string base = base_of(adapter);
-  if (base.empty()) return;
-  sources.fallbacks.push_back({"model", base, (fs::path(adapter) / kConfig).string(), /*literal=*/true});
+LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter) {
+  adapter = find_adapter(adapter);
+  ProfileSources sources = flags.sources();
+  sources.needs_datasets = false;
+  if (const std::string base = base_of(adapter); !base.empty())
+    sources.fallbacks.push_back({"model", base, (fs::path(adapter) / kConfig).string(), /*literal=*/true});
+  LoadedProfile loaded = load_and_log(sources);
+  refuse_unbuilt_features(loaded);
+  return loaded;
 }
 
 }  // namespace lora_train::app

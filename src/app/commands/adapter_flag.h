@@ -6,6 +6,7 @@
 #include "command_line.h"
 #include "lora_train/config/load.h"
 #include "lora_train/lora/adapter_base.h"
+#include "profile_flags.h"
 
 namespace lora_train::app {
 
@@ -26,7 +27,8 @@ std::string find_adapter(const std::string& given);
 /// The base model that the adapter names; empty if there is no adapter, or it names none. Throws like read_adapter_config.
 std::string base_of(const std::string& adapter);
 
-/// Makes it the model of the profile, unless a file or a flag says otherwise.
-void add_base_of(const std::string& adapter, ProfileSources& sources);
+/// The profile of a command that uses the model without training it: it needs no datasets, and --adapter, which becomes the PEFT
+/// folder that it means, names the model unless a file or a flag does. Throws what loading throws, and for features that are not built.
+LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter);
 
 }  // namespace lora_train::app

@@ -10,7 +10,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/config/check.h"
 #include "model_folders.h"
 #include "output/generation_speed.h"
 #include "profile_flags.h"
@@ -85,12 +84,7 @@ int run_chat(const std::vector<std::string>& arguments) {
   add_chat_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
   check_chat_flags(parser, flags);
-  flags.adapter = find_adapter(flags.adapter);
-  ProfileSources sources = profile_flags.sources();
-  add_base_of(flags.adapter, sources);
-  sources.needs_datasets = false;
-  const LoadedProfile loaded = load_and_log(sources);
-  refuse_unbuilt_features(loaded);
+  const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
   const Profile& profile = loaded.profile;
   const ModelFolders folders = open_model_folders(profile.model, flags.adapter, flags.allow_other_base);
 

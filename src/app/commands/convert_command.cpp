@@ -16,7 +16,6 @@
 namespace lora_train::app {
 namespace {
 
-constexpr const char* kRefusedTitle = "refused, because the result would be another";
 constexpr const char* kOurHeader = "# Made by lora-train convert from ";
 
 bool is_converted(std::string_view start) { return start.starts_with(kOurHeader); }
@@ -97,7 +96,8 @@ int run_convert(const std::vector<std::string>& arguments) {
   }
   const Conversion conversion = convert_profile(file, tool_of(parser, from));
   log_info(table(conversion, file));
-  if (const std::string refused = section(kRefusedTitle, conversion.refused); !refused.empty())
+  if (const std::string refused = section("refused, because the result would be another", conversion.refused);
+      !refused.empty())
     log_warning(visible_text(refused.substr(0, refused.size() - 1)));  // the log ends the line
   const bool is_refused = !conversion.refused.empty() && !allow_refused;
   if (parser.common().json) print_line(json_line(conversion));

@@ -221,12 +221,7 @@ int run_eval(const std::vector<std::string>& arguments) {
   tasks.exact_match = exact_match->count() > 0;
   check_flags(parser, tasks, max_new_tokens->count() > 0);
 
-  adapter = find_adapter(adapter);
-  ProfileSources sources = flags.sources();
-  add_base_of(adapter, sources);
-  sources.needs_datasets = false;
-  const LoadedProfile loaded = load_and_log(sources);
-  refuse_unbuilt_features(loaded);
+  const LoadedProfile loaded = load_with_adapter(flags, adapter);
   const DataSection& data = loaded.profile.data;
   const bool has_split = data.val_set_size > 0 && !data.datasets.empty();
   const bool has_tasks = !loaded.profile.tasks.eval_tasks.empty();

@@ -14,7 +14,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/config/check.h"
 #include "lora_train/data/prompts.h"
 #include "lora_train/metrics/progress_bar.h"
 #include "lora_train/storage/model_weights.h"
@@ -301,12 +300,7 @@ int run_generate(const std::vector<std::string>& arguments) {
   add_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
   check_flags(parser, flags);
-  flags.adapter = find_adapter(flags.adapter);
-  ProfileSources sources = profile_flags.sources();
-  add_base_of(flags.adapter, sources);
-  sources.needs_datasets = false;
-  const LoadedProfile loaded = load_and_log(sources);
-  refuse_unbuilt_features(loaded);
+  const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
   const ModelFolders folders = open_model_folders(loaded.profile.model, flags.adapter, flags.allow_other_base);
   const auto sampling_options = sampling.options(parser, folders.model);
   return Run(parser, flags, loaded.profile, folders)(sampling_options);

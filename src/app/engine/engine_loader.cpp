@@ -17,12 +17,11 @@ namespace fs = std::filesystem;
 void* open_library(const fs::path& file, int flags, const std::string& what_to_do) {
   void* const handle = ::dlopen(file.c_str(), flags);
   if (handle != nullptr) return handle;
-  const char* const error = ::dlerror();
-  const std::string reason = error != nullptr ? error : "unknown reason";
-  if (reason.ends_with("failed to map segment from shared object")) {  // other causes than memory follow it
+  const std::string failure = loading_failure();
+  if (failure.ends_with("failed to map segment from shared object")) {  // other causes than memory follow it
     throw DeviceError(file.string(), "cannot be loaded: out of memory on the host. Free some, or raise ulimit -v");
   }
-  throw ConfigError(file.string(), "cannot be loaded: " + reason + ". " + what_to_do);
+  throw ConfigError(file.string(), failure + ". " + what_to_do);
 }
 
 // Spins of an OpenMP thread before it sleeps: tenths of a millisecond. Fewer cost speed on idle cores; libgomp's own limit of 300000

@@ -79,20 +79,17 @@ std::string refusal(const Value& entry) {
   }
   if (!column(entry, "kto_tag", "").empty()) return "is for KTO, which is not built.";
   const bool is_hub = !text_of(entry, "hf_hub_url").empty();
-  for (const char* name : {"script_url", "cloud_file_name", "ms_hub_url", "om_hub_url", "subset", "folder"}) {
-    if (is_hub && std::string_view(name) != "script_url" && std::string_view(name) != "cloud_file_name" &&
-        std::string_view(name) != "folder")
-      continue;  // hf_hub_url comes first, there as here
-    if (entry.find(name) && !text_of(entry, name).empty()) {
-      return "is loaded with " + std::string(name) + ". Save it as a JSON file, and name that as file_name.";
-    }
+  const std::string instead = ". Save it as a JSON file, and name that as file_name.";
+  std::vector<std::string> ways = {"script_url", "cloud_file_name"};
+  if (!is_hub)
+    ways.insert(ways.end(), {"ms_hub_url", "om_hub_url", "subset"});  // hf_hub_url comes first, there as here
+  ways.emplace_back("folder");
+  for (const std::string& way : ways) {
+    if (!text_of(entry, way).empty()) return "is loaded with " + way + instead;
   }
-  if (is_hub && !split_problem(text_of(entry, "split")).empty()) {
-    return "takes the split " + text_of(entry, "split") + ". " + split_problem(text_of(entry, "split"));
-  }
-  if (!is_hub && !text_of(entry, "split").empty() && text_of(entry, "split") != "train") {
-    return "takes the split " + text_of(entry, "split") + ". Save it as a JSON file, and name that as file_name.";
-  }
+  const std::string split = text_of(entry, "split"), problem = split_problem(split);
+  if (is_hub && !problem.empty()) return "takes the split " + split + ". " + problem;
+  if (!is_hub && !split.empty() && split != "train") return "takes the split " + split + instead;
   static const std::map<std::string, std::string> speakers = {{"user_tag", "human user"},
                                                               {"assistant_tag", "gpt assistant"},
                                                               {"observation_tag", "observation tool"},
@@ -135,13 +132,14 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
 /// A column that a row has and that is read here by its name, but not by LLaMA-Factory, for which dataset_info.json names none;
 /// empty if there is none.
 std::string unnamed_column(const DataEntry& entry, const Value& info) {
+  if (entry.type == "text") return {};
+  const bool is_alpaca = entry.type == "alpaca";
+  std::map<std::string, std::string> named = {
+      {"system", column(info, "system", "")}};  // what is read here, and its name there
+  if (is_alpaca) named.insert({{"input", column(info, "query", "input")}, {"history", column(info, "history", "")}});
+  if (!is_alpaca) named["tools"] = column(info, "tools", "");
   for (const std::string& key : first_row_keys(entry.path)) {
-    const bool is_input = key == "input" && entry.type == "alpaca" && column(info, "query", "input") != "input";
-    const bool is_history = key == "history" && entry.type == "alpaca" && column(info, "history", "") != "history";
-    const bool is_system = key == "system" && entry.type != "text" && column(info, "system", "") != "system";
-    const bool is_tools =
-        key == "tools" && entry.type != "alpaca" && entry.type != "text" && column(info, "tools", "") != "tools";
-    if (is_input || is_history || is_system || is_tools) return key;
+    if (const auto found = named.find(key); found != named.end() && found->second != key) return key;
   }
   return {};
 }

@@ -18,15 +18,14 @@ constexpr std::size_t kMaxRowBytes = 1 << 20;
 
 std::string extension_of(const fs::path& file) { return lower_case(file.extension().string()); }
 
-bool is_row_file(const fs::path& file) {
-  const std::string extension = extension_of(file);
-  return extension == ".jsonl" || extension == ".json" || extension == ".csv" || extension == ".ndjson" ||
-         extension == ".parquet" || extension == ".arrow";
-}
-
 bool is_json(const fs::path& file) {
   const std::string extension = extension_of(file);
   return extension == ".jsonl" || extension == ".json" || extension == ".ndjson";
+}
+
+bool is_row_file(const fs::path& file) {
+  const std::string extension = extension_of(file);
+  return is_json(file) || extension == ".csv" || extension == ".parquet" || extension == ".arrow";
 }
 
 // The first object of a file of JSON rows, as text; empty if there is none.

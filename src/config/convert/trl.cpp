@@ -100,11 +100,11 @@ void add_trl_hub_dataset(Converter& converter, TrlData& data) {
 
 void add_trl_named_dataset(Converter& converter, TrlData& data) {
   const std::string name = converter.text("dataset_name");
+  if (is_hub_dataset(name)) return add_trl_hub_dataset(converter, data);
   const std::string train = converter.text_or("dataset_train_split", "train"),
                     test = converter.text_or("dataset_test_split", "test");
   std::error_code code;
   const bool is_folder = fs::is_directory(name, code);
-  if (is_hub_dataset(name)) return add_trl_hub_dataset(converter, data);
   data.has_files = is_folder;
   data.train.push_back({path_of_split(name, train), "", {}});
   converter.set("dataset_name", "datasets", to_value(data.train));

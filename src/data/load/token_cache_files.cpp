@@ -74,10 +74,8 @@ bool delete_if_unused(const fs::path& file) {
 }  // namespace
 
 fs::path user_token_cache() {
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  const char* const home = std::getenv("HOME");
-  if (cache != nullptr && fs::path(cache).is_absolute()) return fs::path(cache) / "lora-train" / "tokens";
-  return home == nullptr || *home == 0 ? fs::path() : fs::path(home) / ".cache" / "lora-train" / "tokens";
+  const fs::path folder = user_folder("XDG_CACHE_HOME", ".cache");
+  return folder.empty() ? fs::path() : folder / "tokens";
 }
 
 std::uint64_t token_cache_limit() {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
 #include "row_fields.h"
 
 namespace lora_train::data {
@@ -150,7 +151,7 @@ std::string json_text(const Json& row, const FieldMap& map, const char* field, b
     return {};
   }
   // Tables write "" for "no tools".
-  if (value->is_string() && value->get_ref<const std::string&>().find_first_not_of(" \t\r\n") == std::string::npos) {
+  if (value->is_string() && is_blank(value->get_ref<const std::string&>())) {
     return {};
   }
   const Json parsed = value->is_string() ? inner_json(value->get_ref<const std::string&>(), field) : *value;

@@ -5,6 +5,7 @@
 
 #include "chat_prompt.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
 #include "lora_train/data/document_store.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
@@ -148,8 +149,6 @@ std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenize
   }
   return is_trained;
 }
-
-bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
 bool has_nothing_to_say(const tokenizer::Message& message) {
   if (!is_blank(message.content)) return false;

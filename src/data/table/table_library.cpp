@@ -98,10 +98,7 @@ const FoundArrow& arrow() {
 void* open_table_library(const fs::path& library) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle != nullptr) return handle;
-  const char* const reason = ::dlerror();
-  throw DataError(library.string(), std::string("cannot be loaded: ") +
-                                        (reason != nullptr ? reason : "unknown reason") +
-                                        ". Reinstall pyarrow: " + kInstall);
+  throw DataError(library.string(), loading_failure() + ". Reinstall pyarrow: " + kInstall);
 }
 
 OpenTable open_all() {

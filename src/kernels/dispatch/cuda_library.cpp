@@ -21,9 +21,7 @@ void* open_library(const fs::path& file, int flags, const std::string& what_to_d
     throw DeviceError(file.string(), "is not there, and device: cuda needs it. " + what_to_do);
   void* const handle = ::dlopen(file.c_str(), flags);
   if (handle != nullptr) return handle;
-  const char* const reason = ::dlerror();
-  throw DeviceError(file.string(), std::string("cannot be loaded: ") + (reason != nullptr ? reason : "unknown reason") +
-                                       ". " + what_to_do);
+  throw DeviceError(file.string(), loading_failure() + ". " + what_to_do);
 }
 
 /// Folder of the file that `address` was loaded from.

@@ -19,6 +19,13 @@ TEST(Text, NearestNamesAreAtMostThreeThatAreAboutAsNear) {
   EXPECT_EQ(did_you_mean({}), "");
 }
 
+TEST(Text, TakesBlanksAway) {
+  EXPECT_EQ(trimmed(" \ta b\r\n"), "a b");
+  EXPECT_EQ(trimmed(" \n") + trimmed(""), "");
+  EXPECT_TRUE(is_blank(" \t\r\n") && is_blank(""));
+  EXPECT_FALSE(is_blank(" a "));
+}
+
 TEST(Text, FormatsNumbersForPeople) {
   EXPECT_EQ(format_count(1234567), "1,234,567");
   EXPECT_EQ(format_count(-999), "-999");
