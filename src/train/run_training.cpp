@@ -166,7 +166,8 @@ void write_result(const Run& run, metrics::RunSummary& summary) {
     state = checkpoint::describe(best).state;
     log_info("the result is that of step " + std::to_string(step) + ", the best of " + section.metric_for_best_model);
   }
-  summary.adapter = saving::write_result(section, run.files, run.adapters, parameters, state).string();
+  summary.adapter =
+      saving::write_result(section, run.files, run.adapters, parameters, state, run.data.stop_token_id).string();
   summary.adapter_step = step;
 }
 
