@@ -97,6 +97,14 @@ def test_help_version_completion_schema_and_sweep(setup):
     assert dry.code == 0 and dry.stdout.count(" train ") == 2, dry
 
 
+def test_flags_of_every_command_take_underscores_too(setup):
+    words = ["generate", "--model", setup.model, "--prompt", "x"]
+    assert lora_train(*words, "--max_new_tokens", "0").stderr == lora_train(*words, "--max-new-tokens", "0").stderr
+    assert "--max-new-tokens" in lora_train(*words, "--max_new_tokens=0").stderr
+    run = lora_train("generate", "--adapter", setup.folder / "runs/nope", "--prompt", "x")
+    assert run.code == 4 and "runs/nope: no such folder; expected a PEFT folder, or the output_dir of a run" in run.stderr, run
+
+
 @pytest.fixture
 def factory_file(tmp_path):
     file = tmp_path / "merge me.yaml"
