@@ -124,6 +124,16 @@ bool may_differ(const ProfileDifference& difference, const OutputRequest& reques
          std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
 }
 
+/// Why a smaller max_steps is refused: the run is past it.
+std::string steps_done_already(const std::string& key, const Profile& asked, const fs::path& where) {
+  const auto& limit = asked.schedule.max_steps;
+  if (key != "max_steps" || !limit) return {};
+  const auto saved = checkpoint::list(where);
+  const auto step = checkpoint::step_of(saved.empty() ? where : saved.front());
+  if (!step || *step <= *limit) return {};
+  return "  (the run is at step " + std::to_string(*step) + " already: there is nothing left to train)";
+}
+
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {
   std::string refused;
   for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
@@ -131,6 +141,7 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
     if (!may_differ(difference, request)) {
       const bool never = shapes_tensors(difference.key);
       refused += "\n  " + line + (never ? "  (no checkpoint fits it: --allow-changed does not help)" : "");
+      refused += steps_done_already(difference.key, request.profile, where);
     } else if (difference.key == "num_epochs" || difference.key == "max_steps") {
       log_info(line +
                ": the schedule is recomputed for the new number of steps; finished steps keep their learning rates");
@@ -252,6 +263,14 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   decision.overwrites = request.overwrite && !repeats_overwriting(folder, there, request);
   const bool goes_on_there = !decision.overwrites && there.has_saved();
   const bool names_one = resume != "auto" && resume != "none";
+  std::error_code code;
+  const auto newest = goes_on_there ? checkpoint::list(folder) : std::vector<fs::path>{};
+  const bool is_its_last = names_one && !newest.empty() && fs::equivalent(resume, newest.front(), code);
+  if (is_its_last && there.result_of(request)) {
+    decision.is_complete = true;
+    decision.summary_json = *there.result_of(request);
+    return decision;
+  }
   if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
     const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);

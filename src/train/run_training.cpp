@@ -309,6 +309,16 @@ TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const r
   return result;
 }
 
+/// Refuses the output folder, and with it what else is known to make the run impossible.
+[[noreturn]] void refuse_folder(const ConfigError& error, const std::exception_ptr& bad_inputs) {
+  try {
+    if (bad_inputs) std::rethrow_exception(bad_inputs);
+  } catch (...) {
+    throw ConfigError(error.where(), error.message() + "\n" + describe_current_exception().text());
+  }
+  throw error;
+}
+
 /// Decides about the output folder on rank 0, which holds its lock while the run lasts.
 TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<metrics::RunClock>& clock) {
   if (request.dry_run) {
@@ -324,6 +334,8 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
       decision = run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
     }
     decision = share(*ranks, decision, request.profile);
+  } catch (const ConfigError& error) {
+    refuse_folder(error, request.bad_inputs);
   } catch (const StopError& error) {  // while checkpoints were read
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);
@@ -331,7 +343,7 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
     return end_run(ranks, summary, request.profile.run, *clock);
   }
   if (decision.is_complete) {
-    log_info(request.profile.run.output_dir + ": already complete; nothing was changed");
+    log_info(request.profile.run.output_dir + ": already complete: nothing to do, and nothing was changed");
     return {0, decision.summary_json};
   }
   return run_decided(request, ranks, decision, clock);

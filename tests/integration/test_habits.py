@@ -140,3 +140,44 @@ def test_a_file_of_another_tool_says_first_how_it_becomes_a_profile(tmp_path):
     file.write_text("model: m\ndatasets: [{path: d}]\nlora_r: 8\nnum_epochs: 1\nstage: sft\ntemplate: qwen\ncutoff_len: 512\n")
     run = lora_train("check", file, "--no-files")
     assert f"{file}:5: stage: unknown key" in run.stderr and f"lora-train convert {file} makes a profile" in run.stderr, run
+
+
+def test_a_run_is_an_adapter_to_start_from(chat_run, setup):
+    again = ["train", "--model", MODEL, "--train-data", setup.rows_file, "device=cpu", "max_steps=1", "max_seq_len=64", f"output_dir={setup.folder}/again"]
+    for start in (chat_run, chat_run / "adapter"):  # one run: the second command finds it complete
+        run = lora_train(*again, f"init_adapter={start}")
+        assert run.code == 0, run
+    assert "already complete: nothing to do" in run.stderr, run
+    for words in (["generate", "--prompt", "hi", "--adapter"], ["merge", "--output-dir", setup.folder / "m", "--adapter"]):
+        run = lora_train(*words, setup.folder / "nope")
+        assert run.code == 4 and f"{setup.folder}/nope: no such folder; expected a PEFT folder, or the output_dir of a run" in run.stderr, run
+    run = lora_train("check", *again[1:-1], f"init_adapter={setup.folder}/nope")
+    assert run.code == 2 and "nope: no such folder; expected a PEFT folder" in run.stderr, run
+
+
+@pytest.mark.parametrize("words", [["generate", "--max_new_tokens", "x"], ["eval", "--allow_other_base=x"], ["merge", "--output_dir", "o", "--max_shard"],
+                                   ["convert", "--allow_refused", "none.yaml"], ["compare", "--log_level", "x"]])
+def test_underscores_are_hyphens_in_every_command(words):
+    run = lora_train(*words)
+    assert run.code != 0 and ("--max_shard: unknown flag" in run.stderr if "--max_shard" in words else "unknown flag" not in run.stderr), run
+
+
+def test_the_advice_to_train_longer_names_what_limits_the_run(setup):
+    assert "only 3 steps in total, which may be too few to learn much. Raise max_steps for more" in setup.train().stderr
+    run = lora_train("train", setup.write_profile(), "max_steps=null", "num_epochs=1", "--overwrite")
+    assert "Lower global_batch_size or raise num_epochs for more" in run.stderr, run
+
+
+def test_a_folder_in_the_way_does_not_hide_a_wrong_path(setup):
+    assert setup.train().code == 0
+    run = lora_train("train", setup.profile_file, "lora_alpha=3", "datasets=[nope.jsonl]")
+    assert run.code == 2 and "lora_alpha: 8 -> 3" in run.stderr and "nope.jsonl: no such file" in run.stderr, run
+    fewer = lora_train("train", setup.profile_file, "max_steps=2")
+    assert fewer.code == 2 and "max_steps: 3 -> 2  (the run is at step 3 already: there is nothing left to train)" in fewer.stderr, fewer
+    done = lora_train("train", setup.profile_file, "--resume", setup.output_dir / "checkpoint-3")
+    assert done.code == 0 and "already complete: nothing to do" in done.stderr and "done: " not in done.stderr, done
+
+
+def test_a_sweep_of_nothing_shows_how(setup):
+    run = lora_train("sweep", setup.write_profile())
+    assert run.code == 2 and f"nothing to vary; expected KEY=V1,V2, such as: lora-train sweep {setup.profile_file} 'output_dir=runs/" in run.stderr, run
