@@ -188,7 +188,10 @@ class RunThere {
     const std::string result = result_name(request.profile.adapter.kind);
     if (!holds_done_summary(folder_) || !is_result_of_run(folder_, result)) return std::nullopt;
     if (path_kind(folder_ / result) != PathKind::kFolder) return std::nullopt;
-    if (!diff_profiles(*profile(), with_numbers_of(*profile(), request.profile)).empty()) return std::nullopt;
+    Profile asked = with_numbers_of(*profile(), request.profile);
+    asked.run.resume_from_checkpoint =
+        profile()->run.resume_from_checkpoint;  // where it began is no part of the result
+    if (!diff_profiles(*profile(), asked).empty()) return std::nullopt;
     std::string summary = read_file(folder_ / "summary.json");
     while (!summary.empty() && summary.back() == '\n') summary.pop_back();
     return summary;

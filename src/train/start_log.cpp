@@ -187,7 +187,8 @@ void log_start(const Run& run) {
   if (plan.total_steps() < kFewSteps) {
     const auto& limit = run.profile().schedule.max_steps;
     const bool is_limit = limit && *limit <= plan.total_steps();
-    const std::string advice = is_limit ? ". Raise max_steps for more" : ". Lower global_batch_size or raise num_epochs for more";
+    const std::string advice =
+        is_limit ? ". Raise max_steps for more" : ". Lower global_batch_size or raise num_epochs for more";
     log_warning("only " + count_of(plan.total_steps(), "step") + " in total, which may be too few to learn much" +
                 (packed.empty() || is_limit ? advice : ""));
   }

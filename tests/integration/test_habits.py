@@ -181,3 +181,29 @@ def test_a_folder_in_the_way_does_not_hide_a_wrong_path(setup):
 def test_a_sweep_of_nothing_shows_how(setup):
     run = lora_train("sweep", setup.write_profile())
     assert run.code == 2 and f"nothing to vary; expected KEY=V1,V2, such as: lora-train sweep {setup.profile_file} 'output_dir=runs/" in run.stderr, run
+
+
+def test_check_shows_what_is_set_and_what_comes_next(setup):
+    file = setup.write_profile()
+    short, whole = lora_train("check", file), lora_train("check", file, "--verbose")
+    said = short.stderr.splitlines()
+    assert short.code == 0 and said[-1] == f"ok: next lora-train train {file}", short
+    assert "lora_r: 4" in short.stdout and "# default" not in short.stdout and "# default" in whole.stdout, short
+    left_out = sum(line.endswith("# default") for line in whole.stdout.splitlines())
+    assert f"{left_out} other keys at their defaults; --verbose shows them" in said, short
+    again = setup.folder / "again.yaml"
+    again.write_text(short.stdout)
+    assert lora_train("check", again, "--json").stdout == lora_train("check", file, "--json").stdout
+
+
+def test_plan_ends_with_a_verdict_in_a_line(setup):
+    run = lora_train("plan", setup.write_profile())
+    assert run.code == 0 and re.search(r"\nVerdict: fits \d+ of \d+; the cheapest is .+; the fastest is .+\n$", run.stdout), run
+
+
+def test_a_report_without_javascript_has_the_figures(setup):
+    assert setup.train().code == 0
+    summary = json.loads((setup.output_dir / "summary.json").read_text())
+    page = (setup.output_dir / "report.html").read_text()
+    plain = page[page.index("<noscript>"):page.index("</noscript>")]
+    assert f"<li>steps {summary['step']}</li>" in plain and "training loss at the end" in plain and "metrics.jsonl" in plain, plain

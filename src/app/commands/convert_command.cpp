@@ -96,11 +96,14 @@ int run_convert(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
   bool allow_refused = false;
   parser.app()
-      .add_option("file", words, "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
+      .add_option("file", words,
+                  "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
       ->type_name("FILE [KEY=VALUE]");
   parser.app().add_option("--from", from, "axolotl, llamafactory or trl; without it, the keys tell")->type_name("TOOL");
   parser.app().add_option("--output", output, "the profile to write")->type_name("FILE");
-  parser.app().add_flag("--allow-refused", allow_refused, "leave out all that is refused, and write the profile (to leave out one key, take it out of the file)");
+  parser.app().add_flag(
+      "--allow-refused", allow_refused,
+      "leave out all that is refused, and write the profile (to leave out one key, take it out of the file)");
   if (!parser.parse(arguments)) return 0;
   std::vector<Override> overrides;
   for (const std::string& word : words) {
@@ -119,7 +122,8 @@ int run_convert(const std::vector<std::string>& arguments) {
   }
   const Conversion conversion = convert_profile(file, tool_of(parser, from), overrides);
   log_info(table(conversion, file));
-  if (const std::string refused = section("refused, because the result would be another", conversion.refused, width_of(conversion));
+  if (const std::string refused =
+          section("refused, because the result would be another", conversion.refused, width_of(conversion));
       !refused.empty())
     log_warning(visible_text(refused.substr(0, refused.size() - 1)));  // the log ends the line
   const bool is_refused = !conversion.refused.empty() && !allow_refused;

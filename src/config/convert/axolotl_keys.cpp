@@ -181,7 +181,8 @@ const std::vector<IdleGroup> kAxolotlIdle = {
     {"ranks come from torchrun, mpirun, srun or --nproc",
      {"device", "world_size", "local_rank", "ddp", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_broadcast_buffers",
       "ddp_find_unused_parameters", "use_ray", "ray_run_name", "ray_num_workers", "resources_per_worker"}},
-    {"a run never touches the network, so there are no live curves there; `wandb sync OUTPUT_DIR/tensorboard` uploads them",
+    {"a run never touches the network, so there are no live curves there; `wandb sync OUTPUT_DIR/tensorboard` uploads "
+     "them",
      {"use_wandb",
       "wandb_project",
       "wandb_entity",

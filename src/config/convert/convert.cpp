@@ -51,7 +51,8 @@ std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file,
 /// As the tool's own command line does: `learning_rate=1e-4`, `datasets[0].path=x`.
 void set_in_source(Value& source, const Override& setting) {
   const auto steps = parse_setting_path(setting.path);
-  if (!steps) throw ConfigError(setting.where, "is not a place in a file. Expected key=value, key.name=v or key[0].name=v.");
+  if (!steps)
+    throw ConfigError(setting.where, "is not a place in a file. Expected key=value, key.name=v or key[0].name=v.");
   const Value value = parse_yaml(setting.value, {setting.where, 0});
   const std::string problem = set_at(source, *steps, 0, value);
   if (!problem.empty()) throw ConfigError(setting.where, problem);

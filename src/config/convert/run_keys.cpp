@@ -115,9 +115,10 @@ void convert_reporting(Converter& converter) {
   converter.set("report_to", "report_to", ours);
   if (has_other) {
     converter.remark("report_to", "no live curves elsewhere: see the note");
-    converter.note("report_to",
-                   "a run never touches the network, so nobody else's page shows it live. Watch with `tensorboard --logdir "
-                   "OUTPUT_DIR/tensorboard`; `wandb sync OUTPUT_DIR/tensorboard` uploads the curves");
+    converter.note(
+        "report_to",
+        "a run never touches the network, so nobody else's page shows it live. Watch with `tensorboard --logdir "
+        "OUTPUT_DIR/tensorboard`; `wandb sync OUTPUT_DIR/tensorboard` uploads the curves");
   }
 }
 
