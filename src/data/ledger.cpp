@@ -20,7 +20,7 @@ constexpr std::array<ReasonText, 10> kReasons = {{
     {"overlength", "longer than max_seq_len, dropped (overlength: drop)", true},
     {"truncated", "longer than max_seq_len, tail cut (overlength: truncate)", false},
     {"fully_masked", "no token to train on", true},
-    {"not_rendered", "a message that the chat template does not write", false},
+    {"not_rendered", "a part of the chat that the template does not write", false},
     {"empty_answer", "a trained answer without content: only its end is learned", false},
     {"duplicate", "the same as an earlier row", false},
     {"in_validation", "also in the evaluation data, which makes its loss look too good", false},
@@ -42,7 +42,9 @@ std::string Ledger::line(const LedgerEntry& entry, std::int64_t total) {
   if (!entry.first_message.empty()) {
     line += ": " + entry.first_message;
   }
-  return line;
+  if (entry.more_sources.empty()) return line;
+  const auto others = entry.count - 1 - static_cast<std::int64_t>(entry.more_sources.size());
+  return line + "; also " + join(entry.more_sources) + (others > 0 ? " and " + format_count(others) + " more" : "");
 }
 
 const char* name_of(LedgerReason reason) { return text_of(reason).name; }
@@ -50,20 +52,27 @@ const char* name_of(LedgerReason reason) { return text_of(reason).name; }
 bool is_lost(LedgerReason reason) { return text_of(reason).is_lost; }
 
 void Ledger::add(LedgerReason reason, const std::string& source, const std::string& message, std::int64_t count) {
-  auto place = std::lower_bound(entries.begin(), entries.end(), reason,
-                                [](const LedgerEntry& entry, LedgerReason r) { return entry.reason < r; });
-  if (place == entries.end() || place->reason != reason) {
-    place = entries.insert(place, {reason, 0, source, message});
+  add(LedgerEntry{reason, count, source, message, {}});
+}
+
+void Ledger::add(const LedgerEntry& entry) {
+  const auto place = std::lower_bound(entries.begin(), entries.end(), entry.reason,
+                                      [](const LedgerEntry& e, LedgerReason reason) { return e.reason < reason; });
+  if (place == entries.end() || place->reason != entry.reason) {
+    entries.insert(place, entry);
+    return;
   }
-  place->count += count;
+  std::vector<std::string>& more = place->more_sources;
+  more.push_back(entry.first_source);
+  more.insert(more.end(), entry.more_sources.begin(), entry.more_sources.end());
+  more.resize(std::min(more.size(), LedgerEntry::kMaxMoreSources));
+  place->count += entry.count;
 }
 
 void Ledger::add(const Ledger& other) {
   total += other.total;
   kept += other.kept;
-  for (const LedgerEntry& entry : other.entries) {
-    add(entry.reason, entry.first_source, entry.first_message, entry.count);
-  }
+  for (const LedgerEntry& entry : other.entries) add(entry);
 }
 
 std::int64_t Ledger::count(LedgerReason reason) const {

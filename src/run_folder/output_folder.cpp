@@ -118,20 +118,13 @@ Profile profile_of_checkpoint(const fs::path& checkpoint) {
 /// Whether the key decides which tensors are trained, and of which shapes: with another value, no checkpoint fits.
 bool shapes_tensors(const std::string& key) { return key == "adapter" || key == "lora_r" || key == "add_tokens"; }
 
+/// Whether the key says where the schedule ends.
+bool is_limit(const std::string& key) { return key == "num_epochs" || key == "max_steps"; }
+
 bool may_differ(const ProfileDifference& difference, const OutputRequest& request) {
   if (shapes_tensors(difference.key)) return difference.allowed_on_resume;
   return difference.allowed_on_resume ||
          std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
-}
-
-/// Why a smaller max_steps is refused: the run is past it.
-std::string steps_done_already(const std::string& key, const Profile& asked, const fs::path& where) {
-  const auto& limit = asked.schedule.max_steps;
-  if (key != "max_steps" || !limit) return {};
-  const auto saved = checkpoint::list(where);
-  const auto step = checkpoint::step_of(saved.empty() ? where : saved.front());
-  if (!step || *step <= *limit) return {};
-  return "  (the run is at step " + std::to_string(*step) + " already: there is nothing left to train)";
 }
 
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {
@@ -139,10 +132,11 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
   for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
     const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
     if (!may_differ(difference, request)) {
-      const bool never = shapes_tensors(difference.key);
-      refused += "\n  " + line + (never ? "  (no checkpoint fits it: --allow-changed does not help)" : "");
-      refused += steps_done_already(difference.key, request.profile, where);
-    } else if (difference.key == "num_epochs" || difference.key == "max_steps") {
+      refused += "\n  " + line +
+                 (shapes_tensors(difference.key) ? "  (no checkpoint fits it: --allow-changed does not help)"
+                  : is_limit(difference.key)     ? "  (may be raised, not lowered)"
+                                                 : "");
+    } else if (is_limit(difference.key)) {
       log_info(line +
                ": the schedule is recomputed for the new number of steps; finished steps keep their learning rates");
     }
@@ -188,10 +182,7 @@ class RunThere {
     const std::string result = result_name(request.profile.adapter.kind);
     if (!holds_done_summary(folder_) || !is_result_of_run(folder_, result)) return std::nullopt;
     if (path_kind(folder_ / result) != PathKind::kFolder) return std::nullopt;
-    Profile asked = with_numbers_of(*profile(), request.profile);
-    asked.run.resume_from_checkpoint =
-        profile()->run.resume_from_checkpoint;  // where it began is no part of the result
-    if (!diff_profiles(*profile(), asked).empty()) return std::nullopt;
+    if (!diff_profiles(*profile(), with_numbers_of(*profile(), request.profile)).empty()) return std::nullopt;
     std::string summary = read_file(folder_ / "summary.json");
     while (!summary.empty() && summary.back() == '\n') summary.pop_back();
     return summary;
@@ -266,14 +257,6 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   decision.overwrites = request.overwrite && !repeats_overwriting(folder, there, request);
   const bool goes_on_there = !decision.overwrites && there.has_saved();
   const bool names_one = resume != "auto" && resume != "none";
-  std::error_code code;
-  const auto newest = goes_on_there ? checkpoint::list(folder) : std::vector<fs::path>{};
-  const bool is_its_last = names_one && !newest.empty() && fs::equivalent(resume, newest.front(), code);
-  if (is_its_last && there.result_of(request)) {
-    decision.is_complete = true;
-    decision.summary_json = *there.result_of(request);
-    return decision;
-  }
   if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
     const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);

@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemplateFile = "chat_template.jinja";
+constexpr const char* kGenerationFile = "generation_config.json";
 
 using Files = std::vector<storage::FileToWrite>;
 
@@ -30,8 +31,28 @@ void copy_if_there(const fs::path& source, Files& files) {
   if (fs::exists(source)) files.push_back({source.filename().string(), read_file(source)});
 }
 
+/// The model's generation_config.json with `end_of_turn` as the first end token. Without that file Hugging Face takes the end tokens of
+/// config.json; one is written where they lack it.
+void add_generation_config(const runtime::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
+  const fs::path source = model.resolved.folder / kGenerationFile;
+  if (!end_of_turn) return copy_if_there(source, files);
+  std::vector<std::int64_t> ends = model.config.eos_token_ids;
+  auto config = nlohmann::ordered_json::object();
+  if (fs::exists(source)) {
+    config = nlohmann::ordered_json::parse(read_file(source));
+    const auto named = config.value("eos_token_id", nlohmann::ordered_json());
+    ends = named.is_number()  ? std::vector{named.get<std::int64_t>()}
+           : named.is_array() ? named.get<std::vector<std::int64_t>>()
+                              : std::vector<std::int64_t>{};
+  }
+  if (std::ranges::count(ends, *end_of_turn) > 0) return copy_if_there(source, files);
+  ends.insert(ends.begin(), *end_of_turn);
+  config["eos_token_id"] = ends;
+  files.push_back({kGenerationFile, config.dump(2) + "\n"});
+}
+
 /// Adds the tokenizer, the chat template used in training, and generation_config.json, which names the end tokens.
-void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
+void add_tokenizer(const runtime::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
   static const std::map<std::string, std::string> kNone;
   const auto& changed = model.tokenizer ? model.tokenizer->changed_files() : kNone;
   for (const auto& [name, text] : changed) files.push_back({name, text});
@@ -39,7 +60,7 @@ void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
     const bool is_template_of_run = name == kTemplateFile && model.chat_template;
     if (!is_template_of_run && !changed.contains(name)) copy_if_there(model.tokenizer_folder / name, files);
   }
-  copy_if_there(model.resolved.folder / "generation_config.json", files);
+  add_generation_config(model, end_of_turn, files);
   if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
 }
 
@@ -109,12 +130,12 @@ void check_new_tokens(const fs::path& folder, const RunSection& section, const r
 
 fs::path write_result(const RunSection& section, const runtime::ModelFiles& model,
                       const runtime::AdapterSetup& adapters, const model::Trainables& parameters,
-                      const checkpoint::TrainState& state) {
+                      const checkpoint::TrainState& state, std::optional<std::int32_t> end_of_turn) {
   const AdapterKind kind = adapters.specs.empty() ? AdapterKind::kNone : AdapterKind::kLora;
   const fs::path target = fs::path(section.output_dir) / run_folder::result_name(kind);
   Files files = kind == AdapterKind::kNone ? full_model(section, model, parameters)
                                            : adapter(section, model, adapters, parameters, state);
-  add_tokenizer(model, files);
+  add_tokenizer(model, end_of_turn, files);
   storage::AtomicFolder folder(target, run_folder::own_entries);
   folder.write(files);
   check_new_tokens(folder.temporary(), section, model, adapters, parameters);  // before it takes the place of another

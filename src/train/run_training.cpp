@@ -166,7 +166,8 @@ void write_result(const Run& run, metrics::RunSummary& summary) {
     state = checkpoint::describe(best).state;
     log_info("the result is that of step " + std::to_string(step) + ", the best of " + section.metric_for_best_model);
   }
-  summary.adapter = saving::write_result(section, run.files, run.adapters, parameters, state).string();
+  summary.adapter =
+      saving::write_result(section, run.files, run.adapters, parameters, state, run.data.stop_token_id).string();
   summary.adapter_step = step;
 }
 
@@ -194,6 +195,7 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
   summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
   try {
     const bool has_steps = run.state.step < run.plan->total_steps();
+    if (!has_steps) log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
     if (!run.device.is_cuda() && has_steps) capture_steps(run);
     if (run.device.is_cuda() && has_steps) {
       if (!run.is_leader()) share_tuning(run);
@@ -309,14 +311,20 @@ TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const r
   return result;
 }
 
-/// Refuses the output folder, and with it what else is known to make the run impossible.
-[[noreturn]] void refuse_folder(const ConfigError& error, const std::exception_ptr& bad_inputs) {
+/// A mistake about the output folder does not hide those about the files that the profile names.
+run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
   try {
-    if (bad_inputs) std::rethrow_exception(bad_inputs);
-  } catch (...) {
-    throw ConfigError(error.where(), error.message() + "\n" + describe_current_exception().text());
+    return run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
+  } catch (const ConfigError& error) {
+    if (!request.bad_inputs) throw;
+    std::string others;
+    try {
+      std::rethrow_exception(request.bad_inputs);
+    } catch (...) {
+      others = describe_current_exception().text();
+    }
+    throw ConfigError(error.where(), error.message() + "\nAnd in the profile: " + others);
   }
-  throw error;
 }
 
 /// Decides about the output folder on rank 0, which holds its lock while the run lasts.
@@ -331,11 +339,9 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
   try {
     if (ranks->rank() == 0) {
       lock.emplace(request.profile.run.output_dir);
-      decision = run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
+      decision = prepare_output_folder(request);
     }
     decision = share(*ranks, decision, request.profile);
-  } catch (const ConfigError& error) {
-    refuse_folder(error, request.bad_inputs);
   } catch (const StopError& error) {  // while checkpoints were read
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);

@@ -149,6 +149,15 @@ def test_llama_factory_s_other_hubs_and_thinking_templates(tmp_path):
     assert factory(tmp_path, [ROW], template="qwen3", enable_thinking=True).code == 0
 
 
+def test_an_end_token_that_is_the_model_s_own_is_no_reason_to_refuse(tmp_path):
+    source = tmp_path / "trl.yaml"
+    for token, is_refused in ("<|im_end|>", False), ("<|endoftext|>", True):
+        source.write_text(yaml.safe_dump({"model_name_or_path": str(MODEL), "dataset_name": "data/texts.jsonl", "eos_token": token}))
+        run = convert(source, "--from", "trl", "--json")
+        [table] = run.json_lines()
+        assert ("eos_token" in table["refused"]) == is_refused and ("eos_token" in table["dropped"]) != is_refused, run
+
+
 def test_a_file_that_exports_is_a_merge(tmp_path):
     file = tmp_path / "merge.yaml"
     file.write_text("model_name_or_path: m\nadapter_name_or_path: saves/x\ntemplate: qwen\nfinetuning_type: lora\nexport_dir: out\n")

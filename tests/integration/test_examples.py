@@ -21,6 +21,13 @@ def test_qlora_learns_the_orders_and_keeps_them_when_merged(tmp_path):
     assert judged.code == 0 and judged.json_lines()[0]["exact_match"] >= 0.95, judged
 
 
+def test_full_fine_tuning_learns_the_orders(tmp_path):
+    run = lora_train("train", EXAMPLES / "full/profile.yaml", "--output-dir", tmp_path / "run", "--quiet", cwd=ROOT)
+    assert run.code == 0, run
+    judged = lora_train("eval", EXAMPLES / "full/profile.yaml", "--model", tmp_path / "run/model", "--exact-match", "--json", cwd=ROOT)
+    assert judged.code == 0 and judged.json_lines()[0]["exact_match"] >= 0.95, judged
+
+
 @pytest.fixture
 def gsm8k(tmp_path):
     """gsm8k(command, ...): with a cache that holds a small model and made-up rows under the names of the profile."""

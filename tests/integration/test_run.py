@@ -335,3 +335,27 @@ def test_what_comes_later_is_refused_by_name():
             assert run.code == 2 and f"lora-train {command}: this command is not implemented yet" in run.stderr, run
         else:
             assert run.code == 0 and f"lora-train {command}" in run.stdout, run
+
+
+@pytest.mark.parametrize("file, ends", [({"do_sample": False, "eos_token_id": 2045}, [2047, 2045]), ({"eos_token_id": [2045, 2047]}, [2045, 2047]),
+                                        (None, [2047, 2045]), ({}, [2047])])
+def test_generation_config_names_the_token_that_ends_a_turn(tmp_path, file, ends):
+    """A base model names another end token than the one that training teaches it: servers would never stop there."""
+    example = ROOT / "examples/tiny-math"
+    model = tmp_path / "model"
+    shutil.copytree(example / "model", model)
+    (model / "generation_config.json").unlink()
+    if file is not None:
+        (model / "generation_config.json").write_text(json.dumps(file))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(dict(config, eos_token_id=2045)))
+    tokenizer = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer, eos_token="<|endoftext|>")))
+    run = lora_train("train", "--model", model, "--train-data", example / "train.jsonl", "--output-dir", tmp_path / "run", "device=cpu",
+                     "precision=fp32", "max_steps=1", "global_batch_size=4", "max_seq_len=256", "report_to=none")
+    assert run.code == 0, run
+    assert ("ends a turn with <|im_end|> (id 2047)" in run.stderr) == (ends[1:] != [2047]), run
+    run = lora_train("merge", "--model", model, "--adapter", tmp_path / "run", "--output-dir", tmp_path / "merged")
+    assert run.code == 0, run
+    for folder in ("run/adapter", "merged"):
+        assert json.loads((tmp_path / folder / "generation_config.json").read_text()) == dict(file or {}, eos_token_id=ends)

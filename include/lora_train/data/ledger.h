@@ -31,8 +31,10 @@ bool is_lost(LedgerReason reason);
 struct LedgerEntry {
   LedgerReason reason = LedgerReason::kBadRow;
   std::int64_t count = 0;
-  std::string first_source;   ///< file:line (file:line:byte for a malformed row) of the first
-  std::string first_message;  ///< what was wrong with the first; may be empty
+  std::string first_source;                    ///< file:line (file:line:byte for a malformed row) of the first
+  std::string first_message;                   ///< what was wrong with the first; may be empty
+  std::vector<std::string> more_sources = {};  ///< of the next ones, kMaxMoreSources at most
+  static constexpr std::size_t kMaxMoreSources = 9;
 };
 
 /// total = rows read, kept = rows that arrive (those cut included): total - kept = the sum of the lost entries.
@@ -41,16 +43,18 @@ struct Ledger {
   std::int64_t kept = 0;
   std::vector<LedgerEntry> entries = {};  ///< only reasons that occurred, in the order of the enumeration
 
-  /// Counts rows, of which `source` is the first. Does not touch total and kept.
+  /// Counts rows, of which `source` is the first, and the only one whose place is known. Does not touch total and kept.
   void add(LedgerReason reason, const std::string& source, const std::string& message = {}, std::int64_t count = 1);
+  /// Adds rows that come after those counted here.
+  void add(const LedgerEntry& entry);
   /// Adds the counts of another ledger, whose rows come after the ones counted here.
   void add(const Ledger& other);
   std::int64_t lost() const { return total - kept; }
   /// 0 for a reason that did not occur.
   std::int64_t count(LedgerReason reason) const;
-  /// For the log: count, share of `total`, what happened, first place.
+  /// For the log: count, share of `total`, what happened, first place and message, the next places.
   static std::string line(const LedgerEntry& entry, std::int64_t total);
-  /// For the log: "rows: 100 read, 97 kept", then one line a reason with count, share and first place.
+  /// For the log: "rows: 100 read, 97 kept", then a line() for each reason.
   std::vector<std::string> lines() const;
   /// Throws DataError if more than max_fraction of the rows read were lost, naming reasons, first places, the key
   /// max_drop_fraction and what to set. `what` names the data ("training data"). An empty ledger passes.

@@ -1,7 +1,9 @@
 // The result of a run: adapter/ (a PEFT folder with tokenizer files and model card) or model/ (a Hugging Face folder).
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/profile.h"
@@ -10,10 +12,11 @@
 namespace lora_train::saving {
 
 /// Writes the folder under a temporary name and renames it, replacing an older one; what others have put into that moves to
-/// the new one. New tokens and their rows are read again and compared. Returns its path. Throws IoError, NumericError if a value is not
-/// finite, and FormatError if that comparison fails.
+/// the new one. `end_of_turn` is the token that ends a trained answer, if there are any: generation_config.json names it as an end
+/// token, before those of the model. New tokens and their rows are read again and compared. Returns its path. Throws IoError,
+/// NumericError if a value is not finite, and FormatError if that comparison fails.
 std::filesystem::path write_result(const RunSection& section, const runtime::ModelFiles& files,
                                    const runtime::AdapterSetup& adapters, const model::Trainables& parameters,
-                                   const checkpoint::TrainState& state);
+                                   const checkpoint::TrainState& state, std::optional<std::int32_t> end_of_turn);
 
 }  // namespace lora_train::saving

@@ -28,10 +28,11 @@ struct RenderOptions {
   std::string kwargs_json = {};  ///< JSON object of further variables (enable_thinking, ...), "" = none
 };
 
-/// What a template left out of a message.
+/// What a template left out of a message, or of the list of tools.
 struct Omission {
-  int message;        ///< index in the chat
-  std::string field;  ///< "content", "reasoning_content", "tool_calls", ...
+  static constexpr int kTools = -1;
+  int message;        ///< index in the chat, or kTools
+  std::string field;  ///< "content", "reasoning_content", "tool_calls", ..., "tools"
   bool is_partial;    ///< some of it reached the text
 };
 
@@ -45,8 +46,9 @@ struct RenderedChat {
   std::vector<ByteRange> spans;
   /// spans[i] belongs to messages[span_message[i]].
   std::vector<int> span_message;
-  /// Contents, reasoning and tool calls that the template left out in whole or in part, by message. White space is not
-  /// counted, and what the template writes itself (think tags around a reasoning) is not missed.
+  /// Contents, reasoning and tool calls that the template left out in whole or in part, by message, and then the tools of
+  /// which it does not write the name. White space is not counted, and what the template writes itself (think tags around
+  /// a reasoning) is not missed.
   std::vector<Omission> omissions;
 };
 

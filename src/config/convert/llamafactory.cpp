@@ -116,6 +116,7 @@ void convert_factory_template(Converter& converter) {
   if (name.empty()) return;
   if (const std::string ours = builtin_template(name); !ours.empty()) {
     converter.set("template", "chat_template", ours);
+    converter.note("template", kNoTools);
     if (ours == "qwen3" && parse_bool(converter.text("enable_thinking")) == false) {
       converter.refuse(
           "enable_thinking",

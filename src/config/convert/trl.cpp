@@ -251,12 +251,29 @@ void convert_trl_length(Converter& converter) {
   if (!converter.find("packing")) converter.set_default("packing", "false");
 }
 
+/// eos_token of a model folder on this machine; "" if there is none.
+std::string end_token_of(const fs::path& model) {
+  try {
+    const Value config = parse_yaml(read_file(model / "tokenizer_config.json"), {"tokenizer_config.json", 0});
+    const Value* token = config.find("eos_token");
+    const Value* content = token && token->is_map() ? token->find("content") : token;
+    return content ? content->text : "";
+  } catch (const Error&) {  // no folder, or not ours to judge
+    return "";
+  }
+}
+
 void convert_trl_end_token(Converter& converter, const std::vector<std::string>& keys) {
   if (!converter.find("eos_token")) return;
   if (std::ranges::count(keys, "messages") > 0 || converter.is_true("assistant_only_loss")) {
-    converter.drop("eos_token", "the template ends the turns of a chat");
+    converter.drop("eos_token",
+                   "what ends a turn in the template is trained, and the result's generation_config.json names it");
+  } else if (converter.text("eos_token") == end_token_of(converter.text("model_name_or_path"))) {
+    converter.drop("eos_token", "is the tokenizer's own");
   } else {
-    converter.refuse("eos_token", "The tokenizer's own is used. Set eos_token in its tokenizer_config.json.");
+    converter.refuse(
+        "eos_token",
+        "The tokenizer's own ends a text. If this is another one, set eos_token in tokenizer_config.json.");
   }
 }
 

@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMaxShownBadRows = 9;  // beside the first
+
 // The rows of a block after tokenising, in flat buffers.
 struct EncodedBlock {
   struct Row {
@@ -214,9 +216,14 @@ class DatasetLoader {
       } else {
         encode_row(raw.value, row, out);
       }
+      if (row.is_bad && row.bad_where.empty()) row.bad_where = place_of(out, row);
       out.rows.push_back(std::move(row));
     }
     return out;
+  }
+
+  std::string place_of(const EncodedBlock& block, const EncodedBlock::Row& row) const {
+    return files_[block.file] + ":" + std::to_string(row.line);
   }
 
   void encode_row(const Json& value, EncodedBlock::Row& row, EncodedBlock& out) const {
@@ -237,18 +244,28 @@ class DatasetLoader {
     }
   }
 
+  // Shows the next bad rows of the block too, so that nobody has to find them one by one.
+  [[noreturn]] static void refuse_bad_rows(const EncodedBlock& block, const EncodedBlock::Row& first) {
+    std::string message = first.bad_message;
+    std::size_t others = 0;
+    for (const EncodedBlock::Row& row : block.rows) {
+      if (!row.is_bad || &row == &first) continue;
+      if (++others <= kMaxShownBadRows) message += "\n  " + row.bad_where + ": " + row.bad_message;
+    }
+    if (others > kMaxShownBadRows) message += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
+    throw DataError(first.bad_where, message + "\nRepair " + (others > 0 ? "them" : "it") +
+                                         ", or leave bad rows out with on_bad_row: drop.");
+  }
+
   // Counts and stores the rows of a block; false when max_rows is reached.
   bool take(const EncodedBlock& block, TokenTableWriter& writer) {
     std::size_t begin = 0, weights_begin = 0;
     for (const EncodedBlock::Row& row : block.rows) {
       ++ledger_.total;
-      const std::string place = files_[block.file] + ":" + std::to_string(row.line);
+      const std::string place = place_of(block, row);
       if (row.is_bad) {
-        const std::string& where = row.bad_where.empty() ? place : row.bad_where;
-        if (options_.on_bad_row == OnBadRow::kError) {
-          throw DataError(where, row.bad_message);
-        }
-        ledger_.add(LedgerReason::kBadRow, where, row.bad_message);
+        if (options_.on_bad_row == OnBadRow::kError) refuse_bad_rows(block, row);
+        ledger_.add(LedgerReason::kBadRow, row.bad_where, row.bad_message);
         continue;
       }
       if (!row.not_rendered.empty()) {
@@ -276,7 +293,8 @@ class DatasetLoader {
   std::string metadata() const {
     nlohmann::json entries = nlohmann::json::array();
     for (const LedgerEntry& entry : ledger_.entries) {
-      entries.push_back({static_cast<int>(entry.reason), entry.count, entry.first_source, entry.first_message});
+      entries.push_back(
+          {static_cast<int>(entry.reason), entry.count, entry.first_source, entry.first_message, entry.more_sources});
     }
     const nlohmann::json all = {{"type", static_cast<int>(type_)},
                                 {"num_supervised", num_supervised_},
@@ -292,7 +310,8 @@ class DatasetLoader {
     ledger_.total = all["total"].get<std::int64_t>();
     for (const auto& entry : all["entries"]) {
       ledger_.entries.push_back({static_cast<LedgerReason>(entry[0].get<int>()), entry[1].get<std::int64_t>(),
-                                 entry[2].get<std::string>(), entry[3].get<std::string>()});
+                                 entry[2].get<std::string>(), entry[3].get<std::string>(),
+                                 entry[4].get<std::vector<std::string>>()});
     }
     if (type_ != DatasetType::kAuto) {
       check_loss_on(type_, options_.encode);

@@ -27,6 +27,7 @@ void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector
 }  // namespace
 
 std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages) {
+  if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "a part of tools" : "tools";
   return (omission.is_partial ? "a part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
          omission.field + " (" + messages[static_cast<std::size_t>(omission.message)].role + ")";
 }

@@ -41,8 +41,11 @@ std::optional<std::string> not_an_end_token(const tokenizer::Tokenizer& tokenize
   }
   return "the chat template ends a turn with " + named(tokenizer, id) + ", but " +
          (has_file ? "generation_config.json" : "the tokenizer") + " names " +
-         (names.empty() ? "no end token" : join(names) + " as the end") + ": servers will not stop there. Add " +
-         std::to_string(id) + " to eos_token_id in generation_config.json of the model that is served";
+         (names.empty() ? "no end token" : join(names) + " as the end") +
+         ". The result and a merged model name it too; a server that loads the base beside the adapter stops there "
+         "only "
+         "if you add " +
+         std::to_string(id) + " to eos_token_id in the base's generation_config.json";
 }
 
 }  // namespace

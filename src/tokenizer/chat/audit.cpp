@@ -98,6 +98,39 @@ class InkSearch {
   std::size_t from_ = 0;
 };
 
+const jinja::Value* member(const jinja::Value& value, const char* name) {
+  return value.as_dict() == nullptr ? nullptr : value.as_dict()->find(name);
+}
+
+// What a template has to write of a tool to show it: its name, or its first text where it has none.
+std::string mark_of(const jinja::Value& tool) {
+  const jinja::Value* const function = member(tool, "function");
+  const jinja::Value* const name = member(function == nullptr ? tool : *function, "name");
+  std::string strings;
+  append_strings(name == nullptr ? tool : *name, strings);
+  return strings;
+}
+
+// The text without what comes from messages: a tool that is called there is not shown for that.
+std::string outside_messages(const jinja::Text& text) {
+  std::string out;
+  std::size_t begin = 0;
+  for (const jinja::Text::Run& run : text.runs()) {
+    if (run.origin == jinja::kTemplate) out += text.bytes().substr(begin, run.end - begin);
+    begin = run.end;
+  }
+  return out;
+}
+
+void find_omitted_tools(const jinja::Value* tools, const jinja::Text& text, std::vector<Omission>& omissions) {
+  if (tools == nullptr || tools->as_list() == nullptr || tools->as_list()->empty()) return;
+  const std::string rest = outside_messages(text);
+  const auto is_shown = [&](const jinja::Value& tool) { return rest.find(mark_of(tool)) != std::string::npos; };
+  const jinja::List& list = *tools->as_list();
+  const auto shown = static_cast<std::size_t>(std::count_if(list.begin(), list.end(), is_shown));
+  if (shown < list.size()) omissions.push_back({Omission::kTools, "tools", shown > 0});
+}
+
 }  // namespace
 
 std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::Text& text) {
@@ -116,6 +149,7 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
       omissions.push_back({static_cast<int>(i), key, rendered > 0});
     }
   }
+  find_omitted_tools(variables.find("tools"), text, omissions);
   return omissions;
 }
 

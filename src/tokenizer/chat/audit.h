@@ -8,7 +8,7 @@
 
 namespace lora_train::tokenizer {
 
-/// By message. `variables` hold the messages that were rendered to `text`.
+/// By message, tools last. `variables` hold the messages and tools that were rendered to `text`.
 std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::Text& text);
 
 }  // namespace lora_train::tokenizer

@@ -39,6 +39,18 @@ TEST(Ledger, PrintsALineForEachReason) {
   EXPECT_NE(lines[1].find("first: a:2:9: NaN"), std::string::npos);
 }
 
+TEST(Ledger, ShowsThePlacesOfTheFirstTenRows) {
+  Ledger ledger;
+  for (int line = 1; line <= 3; ++line) ledger.add(LedgerReason::kBadRow, "a:" + std::to_string(line), "NaN");
+  EXPECT_TRUE(Ledger::line(ledger.entries[0], 100).ends_with("first: a:1: NaN; also a:2, a:3"));
+  Ledger second;
+  for (int line = 4; line <= 12; ++line) second.add(LedgerReason::kBadRow, "b:" + std::to_string(line));
+  ledger.add(second);
+  EXPECT_EQ(ledger.entries[0].count, 12);
+  const std::string text = Ledger::line(ledger.entries[0], 100);
+  EXPECT_TRUE(text.ends_with("a:3, b:4, b:5, b:6, b:7, b:8, b:9, b:10 and 2 more")) << text;
+}
+
 TEST(Ledger, FailsAboveTheDropFractionOnly) {
   const Ledger ledger = example();
   EXPECT_NO_THROW(ledger.check_drop_fraction(0.03, "training data"));

@@ -109,6 +109,27 @@ TEST(ChatTemplate, TellsWhichContentsWereDropped) {
   EXPECT_EQ(dropped, (std::vector<std::string>{"0content", "4tool_calls"}));
 }
 
+TEST(ChatTemplate, TellsWhenToolsWereDropped) {
+  const RenderOptions tools{.tools_json =
+                                R"([{"type": "function", "function": {"name": "now"}}, {"name": "add", "x": "now"}])"};
+  const auto omitted = [&](const std::string& source) {
+    const std::vector<Message> chat = {
+        {"user", "What time is it? now or add?"},
+        {"assistant", "", R"({"role": "assistant", "tool_calls": [{"function": {"name": "now"}}]})"}};
+    const auto omissions =
+        ChatTemplate::parse(source + "{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson }}{% endfor %}",
+                            "t")
+            ->render(chat, tools)
+            .omissions;
+    if (omissions.empty()) return std::string("none");
+    return omissions[0].field + std::to_string(omissions[0].message) + (omissions[0].is_partial ? " in part" : "");
+  };
+  EXPECT_EQ(omitted(""), "tools-1");
+  EXPECT_EQ(omitted("{{ tools | tojson }}"), "none");
+  EXPECT_EQ(omitted("{% for t in tools %}{{ (t.function or t).name }} {% endfor %}"), "none");
+  EXPECT_EQ(omitted("{{ tools[1].name }}"), "tools-1 in part");
+}
+
 TEST(ChatTemplate, TypeAndIdOfToolCallsMayBeLeftOut) {
   const auto omitted = [](const char* call) {
     const std::string json = R"({"role": "assistant", "content": "", "tool_calls": [)" + std::string(call) + "]}";
