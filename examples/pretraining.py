@@ -1,4 +1,4 @@
-"""What the pretraining scripts of the examples share: a byte-level BPE and a small Qwen2-shaped model, from texts and seeds.
+"""What the pretraining scripts of the examples share: a byte-level BPE and a small Qwen2- or Llama-shaped model, from texts and seeds.
 
 `make_model` writes a Hugging Face folder: tokenizer in the layout of Qwen2's tokenizer.json with its ChatML markers and
 template, config, and weights in bf16 that were trained in fp32. On one thread the bytes are the same on every run.
@@ -168,7 +168,7 @@ def make_model(arguments, document, *, vocab_size, context, split=QWEN2_SPLIT, t
     config_json.update(vocab_size=tokenizer.get_vocab_size(), bos_token_id=tokenizer.token_to_id(END_OF_TEXT),
                        eos_token_id=tokenizer.token_to_id(TURN_END))
     print(f"{len(texts)} documents, {rows.numel()} tokens, vocabulary of {config_json['vocab_size']}", flush=True)
-    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**config_json)).train()
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config_json)).float().train()
     if embedding_std is not None:
         torch.nn.init.normal_(model.model.embed_tokens.weight, std=embedding_std)
     if value_gain > 0:

@@ -27,6 +27,12 @@ die() { printf 'sweep: %s\n' "$*" >&2; exit 2; }
 say() { $is_quiet || printf 'sweep: %s\n' "$*" >&2; }
 need_value() { [ "$2" -ge 2 ] || die "$1 needs a value"; }
 
+key_form() { # --lora-r 4,8: lora_r=4,8
+  local name="${1#--}"
+  [[ "$name" == *=* ]] && set -- "$1" "${name#*=}" && name="${name%%=*}"
+  printf '%s=%s' "${name//-/_}" "$2"
+}
+
 add_setting() { # key=values
   local key="${1%%=*}" known
   [ -n "${1#*=}" ] || die "$key has no value. Expected $key=V1,V2"
@@ -51,7 +57,7 @@ read_arguments() {
       --list-flags) printf '%s\n' "${flags[@]}"; exit 0 ;;
       -h | --help) sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --) shift; extra=("$@"); break ;;
-      -*) die "unknown flag \"$1\". There are ${flags[*]}; flags of lora-train train go behind --" ;;
+      -*) die "unknown flag \"$1\". There are ${flags[*]}; keys of a profile are KEY=V1,V2 here ($(key_form "$1" "${2:-V1,V2}")), and flags of lora-train train go behind --" ;;
       *=*) add_setting "$1" ;;
       *) profiles+=(--profile "$1") ;;
     esac

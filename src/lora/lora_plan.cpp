@@ -78,10 +78,15 @@ bool is_suffix(const std::string& path, const std::string& name) {
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
-[[noreturn]] void refuse_unmatched(const LoraOptions& options, const model::ModelConfig& config,
-                                   const std::string& what) {
+std::vector<std::string> names_of_linears(const model::ModelConfig& config) {
   std::vector<std::string> names;
   for (const auto& linear : model::linear_names(config, 0)) names.push_back(last_part(linear));
+  return names;
+}
+
+[[noreturn]] void refuse_unmatched(const LoraOptions& options, const model::ModelConfig& config,
+                                   const std::string& what) {
+  const std::vector<std::string> names = names_of_linears(config);
   const bool is_outer = what.find("lm_head") != std::string::npos || what.find("embed") != std::string::npos;
   refuse(options, targets_key(options),
          "\"" + what + "\" matches no linear of the decoder layers" +
@@ -110,6 +115,11 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& opti
     }
   }
   if (!unmatched.empty()) refuse_unmatched(options, config, *unmatched.begin());
+  if (chosen.empty() && regex && std::ranges::count(names_of_linears(config), targets.regex) > 0) {
+    refuse(options, targets_key(options),
+           "\"" + targets.regex + "\" alone is a regex, as in PEFT, and matches no whole name. A list of names: [" +
+               targets.regex + "]; on the command line " + targets.regex + ",");
+  }
   if (chosen.empty()) refuse_unmatched(options, config, regex ? targets.regex : "(empty list)");
   return chosen;
 }

@@ -258,6 +258,14 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   const bool goes_on_there = !decision.overwrites && there.has_saved();
   const bool names_one = resume != "auto" && resume != "none";
   if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
+    if (path_kind(resume) == PathKind::kNone)
+      throw FormatError(resume, "no such folder; expected a checkpoint of lora-train");
+    if (path_kind(fs::path(resume) / "manifest.json") == PathKind::kNone) {
+      throw FormatError(
+          resume,
+          "is no checkpoint that lora-train has finished (there is no manifest.json). To start from its weights, if "
+          "it is a PEFT folder: init_adapter");
+    }
     const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && there.profile() != nullptr) refuse_differences(request, *there.profile(), folder);

@@ -29,6 +29,8 @@ void refuse_unbuilt_features(const LoadedProfile& loaded);
 /// `check --keys`: one line per key with default, values and meaning; `filter` (may be empty) keeps keys that contain
 /// it.
 std::string keys_table(const std::string& filter = "");
+/// The names of other trainers that contain `filter`, with the keys as which they are read; empty if there are none.
+std::string other_names_table(const std::string& filter);
 
 /// The same for programs, one JSON object per key and line: key, group, default, values, help, on_resume.
 std::string keys_json(const std::string& filter = "");

@@ -25,7 +25,7 @@ inline void check_adapter_base(const std::string& adapter, const storage::Resolv
 std::string base_of(const std::string& adapter);
 
 /// The profile of a command that uses the model without training it: it needs no datasets, and --adapter, which becomes the PEFT
-/// folder that it means, names the model unless a file or a flag does. Throws what loading throws, and for features that are not built.
+/// folder that it means, names the model unless a file or a flag does; without it, init_adapter is the adapter. Throws what loading throws, and for features that are not built.
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter);
 
 }  // namespace lora_train::app

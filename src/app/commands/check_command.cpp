@@ -116,7 +116,11 @@ int run_check(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (keys->count() > 0) {
-    print_text(parser.common().json ? keys_json(key_filter) : keys_table(key_filter));
+    const std::string table = parser.common().json ? keys_json(key_filter) : keys_table(key_filter);
+    const std::string others = key_filter.empty() || parser.common().json ? "" : other_names_table(key_filter);
+    if ((table + others).empty())
+      parser.refuse("--keys", "no key contains " + key_filter + "; lora-train check --keys shows all.");
+    print_text(table + (table.empty() || others.empty() ? "" : "\n") + others);
     return 0;
   }
   if (flags.is_empty()) parser.refuse("--profile", "no profile; expected --profile FILE, or key=value.");

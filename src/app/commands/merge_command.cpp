@@ -215,6 +215,20 @@ void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
              " multiplied into B");
 }
 
+/// Where a run has quantised its base while loading it, the adapter was trained on other weights than those that it is merged into.
+void name_other_base(const std::string& adapter, const std::string& output_dir) {
+  const std::filesystem::path profile = std::filesystem::path(adapter).parent_path() / "profile.yaml";
+  std::error_code code;
+  if (!std::filesystem::is_regular_file(profile, code)) return;
+  try {
+    const BasePrecision base = load_written_profile(profile).model.base_precision;
+    if (base != BasePrecision::kNf4 && base != BasePrecision::kInt8 && base != BasePrecision::kFp8) return;
+    log_info("trained on " + to_string(base) + " weights, and merged into those of the model: measure it with " +
+             shell_line({"lora-train", "eval", profile.string(), "--model", output_dir, "base_precision=auto"}));
+  } catch (const Error&) {  // of another version: the merge is done all the same
+  }
+}
+
 }  // namespace
 
 int run_merge(const std::vector<std::string>& arguments) {
@@ -233,6 +247,7 @@ int run_merge(const std::vector<std::string>& arguments) {
     rewrite_adapter(parser, flags);
   } else {
     merge_into_model(parser, flags);
+    name_other_base(flags.adapter, flags.output_dir);
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 #include "axolotl_data.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
+#include "model_tokens.h"
 #include "run_keys.h"
 #include "training_keys.h"
 
@@ -67,6 +68,7 @@ void convert_axolotl_special_tokens(Converter& converter) {
   const auto is_usual = [&](const Value::Member& member) {
     const std::string& text = member.value.text;
     if (member.name == "pad_token" || member.value.is_null()) return true;
+    if (!text.empty() && text == token_of_model(converter.text("base_model"), member.name)) return true;
     return has_llama_names &&
            ((member.name == "bos_token" && text == "<s>") || (member.name == "eos_token" && text == "</s>") ||
             (member.name == "unk_token" && text == "<unk>"));
@@ -74,8 +76,10 @@ void convert_axolotl_special_tokens(Converter& converter) {
   if (std::ranges::all_of(tokens->members, is_usual)) {
     converter.drop("special_tokens", "padding is never computed, and the others are the tokenizer's own");
   } else {
-    converter.refuse("special_tokens",
-                     "The tokenizer's own special tokens are used. Set them in its tokenizer_config.json.");
+    converter.refuse(
+        "special_tokens",
+        "The tokenizer's own special tokens are used. Remove those that are the same, and set others in its "
+        "tokenizer_config.json.");
   }
 }
 

@@ -267,7 +267,6 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
     }
   } else if (const std::string ours = builtin_template(name); !ours.empty()) {
     converter.set(key, "chat_template", ours);
-    converter.note(key, kNoTools);
   } else {
     converter.refuse("chat_template",
                      name + " is not built. Use the model's own (tokenizer), or save it to a .jinja file.");

@@ -172,6 +172,8 @@ const std::vector<IdleGroup> kAxolotlIdle = {
       "freeze_mm_modules", "image_size", "image_resize_algorithm", "processor_type", "processor_kwargs"}},
     {"recomputation never changes the numbers, and has no variants here",
      {"gradient_checkpointing_kwargs", "selective_checkpointing", "layer_offloading"}},
+    {"a run ends by itself at a loss that is not finite, and at no other",
+     {"loss_watchdog_threshold", "loss_watchdog_patience"}},
     {"memory is reserved before step 1", {"gc_steps", "gc_collect_steps", "torch_empty_cache_steps"}},
     {"norms are computed in fp32", {"fp32_norms", "fp32_norm_classes"}},
     {kNeverSharded,
@@ -323,7 +325,6 @@ const std::vector<RefusedGroup> kAxolotlRefused = {
     {"Put the system prompt into the rows.", {{"default_system_message"}}},
     {"The chat template decides this. Use a .jinja file as chat_template.",
      {{"chat_template_kwargs"}, {"eot_tokens"}, {"role_boundaries"}}},
-    {"A run stops by itself at a loss that is not finite. Remove it.", {{"loss_watchdog_threshold"}}},
     {"Liger's token scaling is another loss: use loss_type: dft.", {{"liger_use_token_scaling"}}},
     {"Merging is a command of its own: lora-train merge.", {{"merge_lora"}}},
 };
@@ -364,7 +365,6 @@ const std::vector<OptionGroup> kAxolotlOptions = {
     {"scaling_softmax", {"scaling_softmax_factor", "scaling_softmax_bias"}},
     {"model_quantization_config", {"model_quantization_config_kwargs"}},
     {"loraplus_lr_ratio and trained embeddings", {"loraplus_lr_embedding"}},
-    {"loss_watchdog_threshold", {"loss_watchdog_patience"}},
     {"pretraining_dataset", {"pretraining_sample_concatenation"}},
 };
 

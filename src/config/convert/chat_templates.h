@@ -7,7 +7,6 @@ namespace lora_train {
 
 /// What chat_template is here for Axolotl's or LLaMA-Factory's name of a format ("llama3", "qwen_25"): one of our built-in names, or empty.
 std::string builtin_template(const std::string& theirs);
-inline constexpr const char* kNoTools = "writes no tools; for rows with tools: chat_template: tokenizer";
 
 /// LLaMA-Factory's name of a format that models of this family bring in their own template ("granite3").
 bool is_models_own_template(const std::string& theirs);

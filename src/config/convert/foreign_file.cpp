@@ -34,12 +34,14 @@ std::string model_in(const Value& source) {
 
 /// A file that trains names the folder in which its adapter will be.
 std::string adapter_in(const Value& source) {
-  return text_of(source, {"adapter_name_or_path", "lora_model_dir", "output_dir"}, "ADAPTER");
+  return text_of(source, {"adapter_name_or_path", "lora_model_dir", "init_adapter", "output_dir"}, "ADAPTER");
 }
 
-/// Whether most names are the tool's and none of ours: a profile may have one or two of them by mistake.
+/// Whether most names are the tool's and none of ours: a profile, which names its `model`, may have some of them by mistake.
 bool is_mostly_of(ForeignTool tool, const Value& source) {
   constexpr int kLeast = 3;
+  const bool is_profile = source.find("model") && !source.find("base_model") && !source.find("model_name_or_path");
+  if (is_profile) return false;
   int theirs = 0, ours = 0;
   for (const auto& [name, value] : source.members) {
     const bool is_field = find_field(name) != nullptr, is_theirs = is_key_of(tool, name);

@@ -111,12 +111,13 @@ void convert_factory_base_precision(Converter& converter) {
   }
 }
 
-void convert_factory_template(Converter& converter) {
+void convert_factory_template(Converter& converter, bool has_tools) {
   const std::string name = converter.text("template");
   if (name.empty()) return;
   if (const std::string ours = builtin_template(name); !ours.empty()) {
-    converter.set("template", "chat_template", ours);
-    converter.note("template", kNoTools);
+    converter.set("template", "chat_template", has_tools ? "tokenizer" : ours);
+    if (has_tools)
+      converter.note("template", "rows have tools, which built-in templates do not write: the model's own is used");
     if (ours == "qwen3" && parse_bool(converter.text("enable_thinking")) == false) {
       converter.refuse(
           "enable_thinking",
@@ -146,8 +147,7 @@ void convert_factory_loss(Converter& converter) {
 }
 
 // Returns whether there is evaluation data.
-bool convert_factory_data(Converter& converter) {
-  const auto train = convert_llamafactory_datasets(converter, "dataset");
+bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& train) {
   if (!train.empty()) converter.set("dataset", "datasets", to_value(train));
   const auto test = convert_llamafactory_datasets(converter, "eval_dataset");
   if (!test.empty()) converter.set("eval_dataset", "eval_datasets", to_value(test));
@@ -228,9 +228,10 @@ void convert_llamafactory(Converter& converter) {
   convert_factory_stage(converter);
   convert_factory_adapter(converter);
   convert_factory_base_precision(converter);
-  convert_factory_template(converter);
+  const auto train = convert_llamafactory_datasets(converter, "dataset");
+  convert_factory_template(converter, std::ranges::any_of(train, &DataEntry::has_tools));
   convert_factory_loss(converter);
-  const bool has_eval_data = convert_factory_data(converter);
+  const bool has_eval_data = convert_factory_data(converter, train);
   convert_factory_packing(converter);
   convert_factory_tokens(converter);
   convert_trainer(converter, 5e-5, 500, has_eval_data);

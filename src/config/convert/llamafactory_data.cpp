@@ -98,7 +98,8 @@ std::string refusal(const Value& entry) {
   for (const auto& [name, known] : speakers) {
     const std::string spoken = tag(entry, name, "");
     if (!spoken.empty() && (" " + known + " ").find(" " + spoken + " ") == std::string::npos) {
-      return "calls a speaker " + spoken + ". Speakers are " + known + "; rename it in the rows.";
+      return "calls a speaker " + spoken + " (" + name + "). Speakers are " + known.substr(0, known.find(' ')) +
+             " here; rename it in the rows.";
     }
   }
   return {};
@@ -127,6 +128,7 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
   }
   entry.map("system", column(info, "system", ""));
   entry.map("tools", column(info, "tools", ""));
+  entry.has_tools = !column(info, "tools", "").empty();
 }
 
 /// A column that a row has and that is read here by its name, but not by LLaMA-Factory, for which dataset_info.json names none;

@@ -18,6 +18,7 @@ struct DataEntry {
   std::string type;                                            ///< empty = auto
   std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs; equal ones are left out
   std::string split = {}, subset = {};                         ///< of a dataset of the Hub
+  bool has_tools = false;                                      ///< its rows say which tools there are
 
   void map(const std::string& ours, const std::string& theirs);
   Value value() const;

@@ -2,8 +2,10 @@
 
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
+#include "model_tokens.h"
 #include "run_keys.h"
 #include "source_data.h"
+#include "tool_keys.h"
 #include "training_keys.h"
 
 namespace lora_train {
@@ -251,24 +253,12 @@ void convert_trl_length(Converter& converter) {
   if (!converter.find("packing")) converter.set_default("packing", "false");
 }
 
-/// eos_token of a model folder on this machine; "" if there is none.
-std::string end_token_of(const fs::path& model) {
-  try {
-    const Value config = parse_yaml(read_file(model / "tokenizer_config.json"), {"tokenizer_config.json", 0});
-    const Value* token = config.find("eos_token");
-    const Value* content = token && token->is_map() ? token->find("content") : token;
-    return content ? content->text : "";
-  } catch (const Error&) {  // no folder, or not ours to judge
-    return "";
-  }
-}
-
 void convert_trl_end_token(Converter& converter, const std::vector<std::string>& keys) {
   if (!converter.find("eos_token")) return;
   if (std::ranges::count(keys, "messages") > 0 || converter.is_true("assistant_only_loss")) {
     converter.drop("eos_token",
                    "what ends a turn in the template is trained, and the result's generation_config.json names it");
-  } else if (converter.text("eos_token") == end_token_of(converter.text("model_name_or_path"))) {
+  } else if (converter.text("eos_token") == token_of_model(converter.text("model_name_or_path"), "eos_token")) {
     converter.drop("eos_token", "is the tokenizer's own");
   } else {
     converter.refuse(
@@ -290,7 +280,35 @@ void convert_trl_model_arguments(Converter& converter) {
 
 }  // namespace
 
+/// `trl sft` hands these to `accelerate launch`.
+void convert_trl_launch(Converter& converter) {
+  for (const char* key : {"num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port",
+                          "gpu_ids", "rdzv_backend", "rdzv_conf"}) {
+    if (converter.find(key)) converter.drop(key, "several GPUs: --nproc N, mpirun, torchrun or Slurm");
+  }
+  if (converter.find("accelerate_config")) converter.drop("accelerate_config", kNeverSharded);
+}
+
+/// Keys of `trl dpo`, `trl kto`, `trl grpo` and `trl reward`.
+void refuse_trl_preference(Converter& converter) {
+  const std::string advice =
+      "Only trl sft is converted: preference training, rewards and reinforcement are not built. To train on the "
+      "chosen answers: field_map: {completion: chosen} in datasets.";
+  for (const char* key : {"beta", "max_prompt_length", "max_completion_length", "desirable_weight",
+                          "undesirable_weight", "num_generations", "reward_model_path", "precompute_ref_log_probs",
+                          "ref_model_mixup_alpha", "rpo_alpha", "center_rewards_coefficient"}) {
+    if (converter.find(key)) converter.refuse(key, advice);
+  }
+  const std::string loss = converter.text("loss_type");
+  for (const char* preference : {"sigmoid", "hinge", "ipo", "kto", "apo_zero", "apo_down", "robust", "bco_pair",
+                                 "sppo_hard", "grpo", "dr_grpo", "dapo"}) {
+    if (loss == preference) converter.refuse("loss_type", advice);
+  }
+}
+
 void convert_trl(Converter& converter) {
+  convert_trl_launch(converter);
+  refuse_trl_preference(converter);
   convert_model(converter, "model_name_or_path", "model_revision");
   convert_trl_adapter(converter);
   convert_trl_base_precision(converter);
@@ -317,7 +335,7 @@ void convert_trl(Converter& converter) {
   const std::string loss = converter.text("loss_type");
   if (loss == "chunked_nll") {
     converter.set("loss_type", "loss_type", "nll");
-  } else {
+  } else if (!converter.is_refused("loss_type")) {
     converter.keep("loss_type", "loss_type");
   }
   if (converter.find("activation_offloading")) {

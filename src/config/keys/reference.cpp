@@ -138,6 +138,14 @@ std::string keys_table(const std::string& filter) {
   return out;
 }
 
+std::string other_names_table(const std::string& filter) {
+  std::string out;
+  for (const Alias& alias : aliases()) {
+    if (alias.name.find(filter) != std::string::npos) out += "  " + alias.name + ": is read as " + alias.key + "\n";
+  }
+  return out.empty() ? out : "Names of other trainers\n" + out;
+}
+
 std::string keys_json(const std::string& filter) {
   std::string out;
   for (const auto& group : field_groups()) {

@@ -250,11 +250,14 @@ class DatasetLoader {
     std::size_t others = 0;
     for (const EncodedBlock::Row& row : block.rows) {
       if (!row.is_bad || &row == &first) continue;
-      if (++others <= kMaxShownBadRows) message += "\n  " + row.bad_where + ": " + row.bad_message;
+      if (++others <= kMaxShownBadRows)
+        message += "\n  " + row.bad_where + (row.bad_message == first.bad_message ? "" : ": " + row.bad_message);
     }
     if (others > kMaxShownBadRows) message += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
-    throw DataError(first.bad_where, message + "\nRepair " + (others > 0 ? "them" : "it") +
-                                         ", or leave bad rows out with on_bad_row: drop.");
+    throw DataError(first.bad_where,
+                    message + "\nRepair " + (others > 0 ? "them" : "it") +
+                        ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where they "
+                        "are more than 1%).");
   }
 
   // Counts and stores the rows of a block; false when max_rows is reached.

@@ -240,7 +240,7 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
 [[noreturn]] void refuse_without_template(const std::string& what) {
   throw FormatError("chat_template", what +
                                          " need a chat template, and the model folder has none; set chat_template "
-                                         "to a .jinja file");
+                                         "to chatml, another built-in name (docs/data.md) or a .jinja file");
 }
 
 }  // namespace
