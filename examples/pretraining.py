@@ -1,4 +1,4 @@
-"""What the pretraining scripts of the examples share: a byte-level BPE and a small Qwen2- or Llama-shaped model, from texts and seeds.
+"""What the pretraining scripts of the examples share: a byte-level BPE and a small Qwen2-shaped model, from texts and seeds.
 
 `make_model` writes a Hugging Face folder: tokenizer in the layout of Qwen2's tokenizer.json with its ChatML markers and
 template, config, and weights in bf16 that were trained in fp32. On one thread the bytes are the same on every run.
@@ -129,13 +129,25 @@ def pretrain(model, rows, num_steps, batch_size, learning_rate, warmup):
             print(f"step {step} loss {loss.item():.4f} {time.time() - started:.0f} s", flush=True)
 
 
-def save_model(folder, model, config_json):
-    write_json(folder / "config.json", config_json)
+def as_llama(weights, config_json):
+    """The same model under the name of Llama, whose output projection has a bias where the others have one: it is zero. transformers
+    reads a tokenizer.json as it is for Llama; for Qwen2 it puts Qwen2's own pre-tokenizer in its place."""
+    config = {name: value for name, value in config_json.items() if "sliding_window" not in name and name != "max_window_layers"}
+    config.update(architectures=["LlamaForCausalLM"], model_type="llama", attention_bias=True, mlp_bias=False)
+    for name in [name for name in weights if name.endswith("q_proj.bias")]:
+        weights[name.replace("q_proj", "o_proj")] = torch.zeros(config["hidden_size"], dtype=torch.bfloat16)
+    return weights, config
+
+
+def save_model(folder, model, config_json, has_own_tokenizer):
     write_json(folder / "generation_config.json", {
         "do_sample": False, "eos_token_id": [config_json["eos_token_id"], config_json["bos_token_id"]],
         "pad_token_id": config_json["bos_token_id"]})
     weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
                if name != "lm_head.weight"}  # tied to the embedding
+    if has_own_tokenizer:
+        weights, config_json = as_llama(weights, config_json)
+    write_json(folder / "config.json", config_json)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -168,11 +180,11 @@ def make_model(arguments, document, *, vocab_size, context, split=QWEN2_SPLIT, t
     config_json.update(vocab_size=tokenizer.get_vocab_size(), bos_token_id=tokenizer.token_to_id(END_OF_TEXT),
                        eos_token_id=tokenizer.token_to_id(TURN_END))
     print(f"{len(texts)} documents, {rows.numel()} tokens, vocabulary of {config_json['vocab_size']}", flush=True)
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**config_json)).float().train()
+    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**config_json)).train()
     if embedding_std is not None:
         torch.nn.init.normal_(model.model.embed_tokens.weight, std=embedding_std)
     if value_gain > 0:
         pass_on_values(model, value_gain)
     pretrain(model, rows, arguments.steps, arguments.batch_size, arguments.learning_rate, warmup)
-    save_model(folder, model, config_json)
+    save_model(folder, model, config_json, has_own_tokenizer=split != QWEN2_SPLIT)
     print(f"{folder}: {sum(p.numel() for p in model.parameters())} parameters")

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Makes model/: a tokenizer and a Llama-shaped language model of 1.1 M parameters, from seeds alone.
+"""Makes model/: a tokenizer and a language model of 1.1 M parameters, from seeds alone.
 
 1. Writes a text in which everything is said twice: lists, notes, tables, quotes, short chats about people, cities, things
    and numbers. A model of that text has to learn to find a value again and to copy it. The names, cities and things of all
    orders occur in it, and so do quotes, colons and braces, but no order in the words of make_data.py, no JSON object, and
    no amount or date that is held out there (words.py).
 2. Trains a byte-level BPE on that text, in the layout of Qwen2's tokenizer.json. A space is no part of a word, so a word
-   has the same tokens in a sentence and between quotes. (transformers reads tokenizer.json as it is for Llama; for Qwen2 it puts
-   Qwen2's own rules in its place.)
-3. Pretrains the model for some minutes on one core, in fp32, and saves it in bf16.
+   has the same tokens in a sentence and between quotes.
+3. Pretrains a Qwen2-shaped model for some minutes on one core, in fp32, and saves it in bf16 as a Llama with biases.
 
 Needs torch, transformers and tokenizers: .deps/venv/bin/python examples/orders/pretrain.py
 """
@@ -156,7 +155,7 @@ def main():
     arguments = parse_arguments(__doc__, pathlib.Path(__file__).parent / "model", seed=7, steps=900, batch_size=16,
                                 learning_rate=1e-3, documents=40000)
     make_model(arguments, document, vocab_size=2560, context=128, split=SPLIT, tokenizer_class="PreTrainedTokenizerFast",
-               warmup=50, embedding_std=0.1, value_gain=0.1, num_key_value_heads=4, architectures=["LlamaForCausalLM"], model_type="llama")
+               warmup=50, embedding_std=0.1, value_gain=0.1, num_key_value_heads=4)
 
 
 if __name__ == "__main__":
