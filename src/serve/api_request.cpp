@@ -121,7 +121,8 @@ ApiRequest parse_chat_request(std::string_view body) {
   bool has_logprobs = false;
   std::optional<std::int64_t> num_top;
   std::optional<std::int64_t> max_tokens;
-  for (const auto& [field, value] : parse_body(body).items()) {
+  const Json fields = parse_body(body);
+  for (const auto& [field, value] : fields.items()) {
     if (value.is_null()) continue;
     if (field == "messages") {
       chat["messages"] = messages_field(value);
@@ -153,7 +154,8 @@ ApiRequest parse_chat_request(std::string_view body) {
 ApiRequest parse_completion_request(std::string_view body) {
   ApiRequest request;
   request.is_chat = false;
-  for (const auto& [field, value] : parse_body(body).items()) {
+  const Json fields = parse_body(body);
+  for (const auto& [field, value] : fields.items()) {
     if (value.is_null()) continue;
     if (field == "prompt") {
       prompt_field(value, request);
