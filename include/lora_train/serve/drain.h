@@ -15,7 +15,7 @@ namespace lora_train::serve {
 /// interrupted. A process that has not come to finish() kLastResortS later is ended with code 0: a pass can take longer.
 class Drain {
  public:
-  static constexpr double kDrainS = 7, kLastResortS = 2.5;
+  static constexpr double kDrainS = 6, kLastResortS = 3;
 
   /// Stops take effect through this object from now on (defer_stops()). All must outlive it.
   Drain(HttpServer& server, RequestBoard& board);
