@@ -59,7 +59,7 @@ struct AdapterSetup {
   lora::AdapterConfig config;
   std::vector<model::AdapterSpec> specs;
   model::ColumnLayout columns;
-  model::TokenRows token_rows;        ///< trained beside the adapters: those of the folder, then the new ones
+  model::TokenRows token_rows;             ///< trained beside the adapters: those of the folder, then the new ones
   std::vector<NamedAdapter> several = {};  ///< of adapters_of_folders(): where load_model() finds each
 };
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
