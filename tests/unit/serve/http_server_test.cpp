@@ -68,11 +68,11 @@ class Http : public testing::Test {
     service_.emplace(ServiceOptions{{{"m", &tokenizer_, &template_, {data::ByteTokenizer::kEos}, 258, {}}}, key, 1000},
                      board_);
     server_.emplace(*service_, socket_);
+    board_.on_start(1000);
     server_->start();
     engine_ = std::thread([this] { answer_all(); });
   }
   void answer_all() {
-    board_.on_start(1000);
     while (const auto asked = board_.next(true)) {
       bool wants_more = true;
       for (std::size_t i = 0; wants_more && i < asked->ids.size(); ++i)
