@@ -89,7 +89,7 @@ void Answer::send_text(std::size_t index, const std::string& text) {
   }
   sent["logprobs"] = std::move(logprobs);
   sent["finish_reason"] = nullptr;
-  event["choices"] = {std::move(sent)};
+  event["choices"] = AnswerJson::array({std::move(sent)});
   if (request_.include_usage) event["usage"] = nullptr;
   send_event(dump_json(event));
 }
@@ -112,7 +112,7 @@ void Answer::on_done(std::size_t index, bool is_cut) {
     }
     last["logprobs"] = nullptr;
     last["finish_reason"] = choice.finish_reason;
-    event["choices"] = {std::move(last)};
+    event["choices"] = AnswerJson::array({std::move(last)});
     if (request_.include_usage) event["usage"] = nullptr;
     send_event(dump_json(event));
   }

@@ -166,11 +166,15 @@ std::string key_from_environment() {
 
 /// A line to try: the model that was named last, which is the one that was trained.
 std::string curl_line(const std::string& url, const serve::ServedModel& model, bool has_key) {
-  const nlohmann::ordered_json message = {{{"role", "user"}, {"content", "Hello"}}};
-  nlohmann::ordered_json body = {{"model", model.name}};
-  body[model.chat_template != nullptr ? "messages" : "prompt"] =
-      model.chat_template != nullptr ? message : nlohmann::ordered_json("Hello");
-  return "curl " + url + (model.chat_template != nullptr ? "/v1/chat/completions" : "/v1/completions") +
+  using Json = nlohmann::ordered_json;
+  const bool is_chat = model.chat_template != nullptr;
+  Json body = {{"model", model.name}};
+  if (is_chat) {
+    body["messages"] = Json::array({Json{{"role", "user"}, {"content", "Hello"}}});
+  } else {
+    body["prompt"] = "Hello";
+  }
+  return "curl " + url + (is_chat ? "/v1/chat/completions" : "/v1/completions") +
          " -H 'Content-Type: application/json'" +
          (has_key ? std::string(" -H \"Authorization: Bearer $") + kKeyVariable + "\"" : "") + " -d " +
          shell_line({body.dump()});
