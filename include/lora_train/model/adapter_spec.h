@@ -19,11 +19,11 @@ struct AdapterSpec {
   std::int64_t layer = 0;
   std::string linear;  ///< name within its layer: "self_attn.q_proj"
   std::int64_t rank = 0;
-  double scale = 1.0;        ///< alpha / r, or alpha / sqrt(r) with rsLoRA
-  double dropout = 0.0;      ///< on the input of the linear, training only
-  double lr_factor_b = 1.0;  ///< multiplies the learning rate of B (LoRA+)
-  std::int64_t owner = 0;    ///< of several adapters in one model: which one it belongs to
-  std::string owner_name;    ///< of several adapters: its name, as PEFT has it in memory; empty: the only one
+  double scale = 1.0;           ///< alpha / r, or alpha / sqrt(r) with rsLoRA
+  double dropout = 0.0;         ///< on the input of the linear, training only
+  double lr_factor_b = 1.0;     ///< multiplies the learning rate of B (LoRA+)
+  std::int64_t owner = 0;       ///< of several adapters in one model: which one it belongs to
+  std::string owner_name = {};  ///< of several adapters: its name, as PEFT has it in memory; empty: the only one
   bool operator==(const AdapterSpec&) const = default;
 };
 
