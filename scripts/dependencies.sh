@@ -20,6 +20,7 @@ DEBIAN_TEST=(
   openmpi-bin mpich slurm-wlm munge  # launchers of ranks
   chromium  # draws the pages
   libedit2  # edits the lines of chat
+  libmicrohttpd12  # the HTTP side of serve
   mmdebstrap zsh  # scripts/try_bare_debian.sh; completion
 )
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.
@@ -33,7 +34,7 @@ PYPI_BUILD=("torch==${TORCH_VERSION}" "numpy==2.3.5" "pyarrow==${PYARROW_VERSION
 PYPI_TEST=(
   transformers==5.17.0 accelerate==1.15.0 peft==0.21.2 safetensors==0.8.0 tokenizers==0.23.3 sentencepiece==0.2.1
   mistral-common==1.13.1 jinja2==3.1.6 pytest==9.0.2 pytest-xdist==3.8.0 pyyaml==6.0.3 bitsandbytes==0.50.2
-  tensorboard==2.21.0
+  tensorboard==2.21.0 openai==3.57.0
 )
 
 # nvcc where the machine has no CUDA toolkit, into .deps/cuda. Unpinned, 13.5 would come and clash with torch's 13.0.

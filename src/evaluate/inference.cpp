@@ -11,6 +11,22 @@ namespace {
 
 constexpr std::int64_t kSequencesOnGpu = 64;
 
+runtime::ModelFiles files_for_inference(const ModelSection& section) {
+  runtime::ModelFiles files;
+  files.resolved = storage::resolve_model(section.path);
+  files.config = model::read_model_config(files.resolved.folder);
+  files.base = runtime::base_storage(section, files.config, storage::open_model_weights(files.resolved.folder));
+  return files;
+}
+
+InferenceModel load_files(const Profile& profile, const runtime::ModelFiles& files,
+                          const runtime::AdapterSetup& adapters, std::int64_t max_seq_len) {
+  InferenceModel loaded;
+  loaded.device = runtime::start_device(profile, files.config);
+  load_without_plan(profile, loaded.device, files, adapters, max_seq_len, loaded.model);
+  return loaded;
+}
+
 }  // namespace
 
 void load_without_plan(const Profile& profile, const runtime::RunDevice& device, const runtime::ModelFiles& files,
@@ -26,20 +42,20 @@ void load_without_plan(const Profile& profile, const runtime::RunDevice& device,
 InferenceModel load_for_inference(const Profile& requested, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len) {
   Profile profile = requested;
-  runtime::ModelFiles files;
-  files.resolved = storage::resolve_model(profile.model.path);
-  files.config = model::read_model_config(files.resolved.folder);
-  files.base = runtime::base_storage(profile.model, files.config, storage::open_model_weights(files.resolved.folder));
+  runtime::ModelFiles files = files_for_inference(profile.model);
   runtime::AdapterSetup adapters;
   if (!adapter.empty()) {
     lora::token_rows_of(lora::read_adapter_config(adapter), adapter, files.config);
     adapters = runtime::adapters_of_folder(adapter, files);
     profile.adapter.init_adapter = adapter.string();
   }
-  InferenceModel loaded;
-  loaded.device = runtime::start_device(profile, files.config);
-  load_without_plan(profile, loaded.device, files, adapters, max_seq_len, loaded.model);
-  return loaded;
+  return load_files(profile, files, adapters, max_seq_len);
+}
+
+InferenceModel load_several(const Profile& profile, const std::vector<runtime::NamedAdapter>& several,
+                            std::int64_t max_seq_len) {
+  const runtime::ModelFiles files = files_for_inference(profile.model);
+  return load_files(profile, files, runtime::adapters_of_folders(several, files), max_seq_len);
 }
 
 std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest) {

@@ -25,6 +25,10 @@ void load_without_plan(const Profile& profile, const runtime::RunDevice& device,
 InferenceModel load_for_inference(const Profile& profile, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len);
 
+/// The same with several adapters side by side (runtime::adapters_of_folders).
+InferenceModel load_several(const Profile& profile, const std::vector<runtime::NamedAdapter>& adapters,
+                            std::int64_t max_seq_len);
+
 /// What a generator takes at most, on this device now: half of a GPU's free memory for its cache.
 generate::GeneratorLimits generator_limits(const runtime::RunDevice& device, const RunSection& run);
 

@@ -71,7 +71,7 @@ void CachedDecoder::reserve(std::int64_t cache_tokens, std::int64_t max_position
 
 PassTokens CachedDecoder::place(std::span<const Piece> pieces) const {
   std::vector<std::int32_t> ids, positions;
-  std::vector<std::int64_t> slots;
+  std::vector<std::int64_t> slots, owners;
   kernels::CachedLayout layout;
   layout.cu_seqlens_q = {0};
   for (const Piece& piece : pieces) {
@@ -80,6 +80,7 @@ PassTokens CachedDecoder::place(std::span<const Piece> pieces) const {
     for (std::int64_t i = 0; i < count; ++i) {
       positions.push_back(static_cast<std::int32_t>(piece.position + i));
       slots.push_back(piece.cache_begin + piece.position + i);
+      if (piece.owner) owners.push_back(*piece.owner);
     }
     layout.cu_seqlens_q.push_back(layout.cu_seqlens_q.back() + count);
     layout.key_begin.push_back(piece.cache_begin);
@@ -93,8 +94,12 @@ PassTokens CachedDecoder::place(std::span<const Piece> pieces) const {
     layout.num_keys_device = upload(as_int32(layout.num_keys), device());
   }
   const bool is_skinny = ids.size() == pieces.size() || static_cast<std::int64_t>(ids.size()) <= kHandful;
-  return {upload(ids, device()), upload(positions, device()), upload(slots, device()), by_window(std::move(layout)),
-          is_skinny};
+  return {upload(ids, device()),
+          upload(positions, device()),
+          upload(slots, device()),
+          by_window(std::move(layout)),
+          is_skinny,
+          owners.empty() ? at::Tensor() : upload(owners, device()).unsqueeze(1)};
 }
 
 std::map<std::int64_t, kernels::CachedLayout> CachedDecoder::by_window(kernels::CachedLayout layout) const {
@@ -130,8 +135,9 @@ at::Tensor CachedDecoder::forward(const PassTokens& tokens, bool use_adapter) {
   weights_.release_outer(model::Pass::kForward);
   CachedAttention attention(config_, cache_, tokens);
   const auto product = tokens.is_skinny ? model::Product::kSkinny : model::Product::kGemm;
-  model::forward_layers({config_, shape_, rope_, tokens.positions, attention, {{}, {}, use_adapter, product}}, weights_,
-                        activations_, N);
+  model::forward_layers(
+      {config_, shape_, rope_, tokens.positions, attention, {{}, {}, use_adapter, product, tokens.owners}}, weights_,
+      activations_, N);
   return activations_.final_hidden.narrow(0, 0, N);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ namespace lora_train::generate {
 struct Piece {
   std::int64_t cache_begin = 0, position = 0;
   std::span<const std::int32_t> ids;
+  std::optional<std::int64_t> owner =
+      {};  ///< of several adapters: the one that answers, or model::kNoOwner; of all pieces or none
 };
 
 /// The tokens of a pass, on the device.
@@ -28,6 +31,7 @@ struct PassTokens {
   at::Tensor ids, positions, slots;  ///< [N] int32, int32, int64; a slot outside of the cache: not kept
   std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
   bool is_skinny = false;                                 ///< so few rows that reading the weights is the cost
+  at::Tensor owners = {};                                 ///< [N, 1] int64: model::LinearPass::row_owners
 };
 
 /// Host memory for copies that nobody waits for: page-locked where `device` is a GPU. Freeing that would end the process once the

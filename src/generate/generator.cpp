@@ -209,6 +209,11 @@ std::vector<Completion> Generator::run(std::span<const Prompt> prompts, const Ge
   return completions;
 }
 
+void Generator::serve(serve::RequestQueue& queue) {
+  queue.on_start(reserve_for_requests(*state_));
+  serve_requests(*state_, queue);
+}
+
 GenerateStats Generator::stats() const { return state_->stats; }
 
 std::int64_t cache_bytes_per_token(const model::ModelConfig& config, at::ScalarType dtype) {

@@ -88,6 +88,18 @@ void reserve_for_conversation(GeneratorParts& parts, std::int64_t length) {
   parts.stats.cache_bytes = parts.decoder.cache().bytes();
 }
 
+std::int64_t reserve_for_requests(GeneratorParts& parts) {
+  parts.left = {};
+  const std::int64_t context = parts.config.supported_length();
+  const std::int64_t allowed =
+      parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype()) / room_for(1) * room_for(1);
+  const std::int64_t capacity = std::clamp(allowed, room_for(1), room_for(context) * parts.limits.max_sequences);
+  const std::int64_t longest = std::min(context, capacity);
+  parts.decoder.reserve(capacity, longest);
+  parts.stats.cache_bytes = parts.decoder.cache().bytes();
+  return longest;
+}
+
 std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool use_adapter) {
   if (left.use_adapter != use_adapter) return 0;
   const std::size_t most = std::min(left.ids.size(), prompt.ids.size() - 1);

@@ -55,6 +55,9 @@ class Completions {
 /// next one runs. A sequence that ends at a stop token is therefore computed one token further, which nobody sees.
 std::vector<Completion> run_on_device(GeneratorParts& parts, const RunRequest& request);
 
+/// Generator::serve(), once the cache is reserved.
+void serve_requests(GeneratorParts& parts, serve::RequestQueue& queue);
+
 std::string name_of(const Prompt& prompt);
 std::int64_t length_of(const Prompt& prompt);  ///< with its new tokens
 
@@ -73,6 +76,9 @@ void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengt
 /// Reserves it for a conversation that has this length now: as much as limits.cache_bytes holds, at most the context; more, twice as
 /// much each time, once the conversation needs it.
 void reserve_for_conversation(GeneratorParts& parts, std::int64_t length);
+
+/// Reserves it for requests that are not known yet. Returns how many tokens a sequence may have.
+std::int64_t reserve_for_requests(GeneratorParts& parts);
 
 /// How many tokens of a prompt need not be computed again. The last one always is: the first new token comes from it.
 std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool use_adapter);

@@ -24,15 +24,35 @@ std::vector<model::Parameter> stored_tensors(const model::Trainables& parameters
   return tensors;
 }
 
+/// The name of a tensor of one of several adapters in its own file; empty if it belongs to another one.
+std::string name_in_file(const std::string& name, const std::string& owner_name) {
+  if (owner_name.empty()) return name;
+  for (const char* matrix : {"lora_A", "lora_B"}) {
+    const std::string suffix = model::adapter_suffix(matrix, owner_name);
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size()) + model::adapter_suffix(matrix, "");
+  }
+  return "";
+}
+
 }  // namespace
 
-void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters, std::int64_t num_new_rows) {
-  const std::vector<model::Parameter> tensors = stored_tensors(parameters, num_new_rows);
+void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters, std::int64_t num_new_rows,
+                  const std::string& owner_name) {
+  std::vector<model::Parameter> tensors;
+  std::vector<std::string> names;
+  for (model::Parameter& tensor : stored_tensors(parameters, num_new_rows)) {
+    const std::string name = name_in_file(tensor.name, owner_name);
+    if (name.empty()) continue;
+    names.push_back(tensor.name);
+    tensors.push_back(std::move(tensor));
+    tensors.back().name = name;
+  }
   const storage::SafetensorsFile file = open_adapter_tensors(folder, tensors);
-  for (const auto& tensor : tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const model::Parameter& tensor = tensors[i];
     const std::string& name = tensor.name;
     const storage::TensorEntry& entry = *file.find(name);
-    at::Tensor value = parameters.value(name).narrow(0, 0, tensor.shape.front());
+    at::Tensor value = parameters.value(names[i]).narrow(0, 0, tensor.shape.front());
     model::copy_elements(entry, file.bytes(entry), file.path().string() + ": " + name, value);
     if (!at::isfinite(value).all().item<bool>()) refuse_non_finite(file, name);
   }

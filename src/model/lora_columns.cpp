@@ -33,6 +33,12 @@ at::Tensor masked(const LoraAdapter& adapter, const at::Tensor& x, const LinearP
   return out;
 }
 
+/// Zeroes what other adapters than a token's own have put into its columns of s [N, C].
+void keep_own_columns(const Projection& projection, const LinearPass& pass, at::Tensor& s) {
+  if (!pass.row_owners.defined() || !projection.column_owners.defined()) return;
+  s.masked_fill_(at::ne(projection.column_owners, pass.row_owners), 0);
+}
+
 }  // namespace
 
 bool has_masks(const Projection& projection, const DropoutContext& dropout) {
@@ -46,8 +52,14 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
   if (projection.num_columns == 0 || !pass.use_adapter) return;
   const at::Tensor x = input.narrow(1, 0, projection.in_features), a = projection.lora_a();
   at::Tensor s = input.narrow(1, projection.in_features, projection.num_columns);
-  if (pass.product == Product::kSkinny) return kernels::skinny_gemm(x, a, {}, {}, s);
-  if (!has_masks(projection, pass.dropout)) return kernels::gemm(x, a.t(), s, kThin);
+  if (pass.product == Product::kSkinny || !has_masks(projection, pass.dropout)) {
+    if (pass.product == Product::kSkinny) {
+      kernels::skinny_gemm(x, a, {}, {}, s);
+    } else {
+      kernels::gemm(x, a.t(), s, kThin);
+    }
+    return keep_own_columns(projection, pass, s);
+  }
   const auto fill = [&](const at::Tensor& from, int64_t column, int64_t count) {
     at::Tensor part = s.narrow(1, column, count);
     kernels::gemm(from, a.narrow(0, column, count).t(), part, kThin);

@@ -118,6 +118,19 @@ void init_new_rows(const Profile& profile, const ModelFiles& files, const Adapte
   loaded.weights->release_outer(model::Pass::kForward);
 }
 
+void fill_adapters(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
+                   model::Trainables& parameters) {
+  for (const auto& [name, folder] : adapters.several) {
+    lora::load_adapter(folder, parameters, /*num_new_rows=*/0, name);
+  }
+  if (!adapters.several.empty()) return;
+  if (profile.adapter.init_adapter.empty()) {
+    lora::init_adapter_values(static_cast<std::uint64_t>(profile.run.seed), parameters);
+  } else {
+    lora::load_adapter(profile.adapter.init_adapter, parameters, std::ssize(files.new_rows));
+  }
+}
+
 }  // namespace
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
@@ -141,6 +154,19 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   lora::check_patterns(setup.config.options, files.config);
   set_token_rows(folder, files, setup);
   return setup;
+}
+
+AdapterSetup adapters_of_folders(const std::vector<NamedAdapter>& adapters, const ModelFiles& files) {
+  AdapterSetup all;
+  all.several = adapters;
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    for (model::AdapterSpec& spec : adapters_of_folder(adapters[i].folder, files).specs) {
+      spec.owner = static_cast<std::int64_t>(i);
+      spec.owner_name = adapters[i].name;
+      all.specs.push_back(std::move(spec));
+    }
+  }
+  return all;
 }
 
 void assemble_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
@@ -171,11 +197,7 @@ void load_model(const Profile& profile, const RunDevice& device, const ModelFile
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + loaded.weights_fingerprint);
   assemble_model(profile, device, files, adapters, options, &weight_files, loaded);
   if (!adapters.specs.empty()) {
-    if (profile.adapter.init_adapter.empty()) {
-      lora::init_adapter_values(static_cast<std::uint64_t>(profile.run.seed), *loaded.parameters);
-    } else {
-      lora::load_adapter(profile.adapter.init_adapter, *loaded.parameters, std::ssize(files.new_rows));
-    }
+    fill_adapters(profile, files, adapters, *loaded.parameters);
     init_new_rows(profile, files, adapters, loaded);
   }
   loaded.weights->refresh();

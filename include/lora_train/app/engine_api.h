@@ -8,6 +8,7 @@
 #include "lora_train/doctor/doctor_request.h"
 #include "lora_train/evaluate/eval_request.h"
 #include "lora_train/evaluate/generate_request.h"
+#include "lora_train/evaluate/serve.h"
 #include "lora_train/forecast/forecast_request.h"
 #include "lora_train/lora/merge_check.h"
 #include "lora_train/model/quantize_model.h"
@@ -25,6 +26,7 @@ struct EngineApi {
   /// StopError between two tokens; the tokens until then have been passed to the sink.
   evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
   evaluate::GenerateTotals (*converse)(const evaluate::GenerateRequest&, evaluate::Conversation&);
+  evaluate::GenerateTotals (*serve)(const evaluate::ServeRequest&, serve::RequestQueue&);
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
   bench::BenchResult (*bench)(const bench::BenchRequest&);
   model::QuantizeResult (*quantize)(const model::QuantizeRequest&);

@@ -29,6 +29,9 @@ Prompt make_prompt(const std::string& text, const std::string& source, const Pro
 /// The turns of a chat, the last of them not the assistant's, through the chat template. Throws as the other.
 Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& source, const PromptOptions& options);
 
+/// One row, as read_prompts reads those of a file: a JSON object in one text. Throws as the others.
+Prompt make_prompt_of_row(const std::string& row_json, const std::string& source, const PromptOptions& options);
+
 /// Every row of a file, in its order: {"prompt": text or messages}, or a row of training data that holds a chat
 /// (messages, conversations, instruction), whose last assistant turn is left out. Other fields of a row are not read,
 /// except tools and chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed rows and for

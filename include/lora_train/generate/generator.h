@@ -12,6 +12,7 @@
 #include "lora_train/generate/sampling.h"
 #include "lora_train/kernels/attention.h"
 #include "lora_train/model/weights.h"
+#include "lora_train/serve/request_queue.h"
 
 namespace lora_train::generate {
 
@@ -108,6 +109,11 @@ class Generator {
   /// `on_done` after each request. Throws what run() throws.
   std::vector<std::vector<double>> score(std::span<const ScoreRequest> requests, bool use_adapter = true,
                                          const std::function<void(std::size_t request)>& on_done = {});
+
+  /// Answers requests as they come, together, until queue.next() has no more (request_queue.h). Tokens are chosen on the host. Reserves the
+  /// cache first: limits.cache_bytes, or what limits.max_sequences of the whole context need if that is less. Does not look at
+  /// requested stops.
+  void serve(serve::RequestQueue& queue);
 
   GenerateStats stats() const;
 

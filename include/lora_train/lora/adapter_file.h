@@ -14,9 +14,10 @@
 namespace lora_train::lora {
 
 /// Fills the adapter parameters from folder/adapter_model.safetensors: F32, F16 or BF16. The file lacks the last `num_new_rows` of
-/// the token rows, which stay as they are.
+/// the token rows, which stay as they are. `owner_name`: which of several adapters is filled (model/adapter_spec.h).
 /// Throws FormatError for tensors that are missing, unexpected, not finite, or of another shape.
-void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters, std::int64_t num_new_rows = 0);
+void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters, std::int64_t num_new_rows = 0,
+                  const std::string& owner_name = "");
 
 /// Both files, and base_model.json if config.base_weights is set, ready to write. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
 /// for NaN or infinity.

@@ -11,14 +11,19 @@
 
 namespace lora_train::model {
 
+/// The owner of tokens and columns that no adapter is for.
+inline constexpr std::int64_t kNoOwner = -1;
+
 struct AdapterSpec {
   AdapterKind kind = AdapterKind::kLora;
   std::int64_t layer = 0;
   std::string linear;  ///< name within its layer: "self_attn.q_proj"
   std::int64_t rank = 0;
-  double scale = 1.0;        ///< alpha / r, or alpha / sqrt(r) with rsLoRA
-  double dropout = 0.0;      ///< on the input of the linear, training only
-  double lr_factor_b = 1.0;  ///< multiplies the learning rate of B (LoRA+)
+  double scale = 1.0;           ///< alpha / r, or alpha / sqrt(r) with rsLoRA
+  double dropout = 0.0;         ///< on the input of the linear, training only
+  double lr_factor_b = 1.0;     ///< multiplies the learning rate of B (LoRA+)
+  std::int64_t owner = 0;       ///< of several adapters in one model: which one it belongs to
+  std::string owner_name = {};  ///< of several adapters: its name, as PEFT has it in memory; empty: the only one
   bool operator==(const AdapterSpec&) const = default;
 };
 
@@ -32,13 +37,22 @@ enum AdapterTensor : std::size_t {
   kLoraB   ///< B [out, rank]; kLora computes with W + scale B A
 };
 
+/// ".lora_A.weight", or ".lora_A.NAME.weight" of one of several adapters.
+inline std::string adapter_suffix(const char* matrix, const std::string& owner_name) {
+  return std::string(".") + matrix + (owner_name.empty() ? "" : "." + owner_name) + ".weight";
+}
+
 /// The tensors of an adapter on a linear with weight [out, in], under PEFT's names. All code that trains, initialises, reads,
 /// writes or merges adapters uses this list.
 inline std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int64_t in_features,
                                               std::int64_t out_features) {
-  const std::string prefix = "base_model.model." + linear_path(spec) + ".";
-  return {{prefix + "lora_A.weight", {spec.rank, in_features}, true, 1.0, InitialValues::kKaimingUniform},
-          {prefix + "lora_B.weight", {out_features, spec.rank}, true, spec.lr_factor_b}};
+  const std::string path = "base_model.model." + linear_path(spec);
+  return {{path + adapter_suffix("lora_A", spec.owner_name),
+           {spec.rank, in_features},
+           true,
+           1.0,
+           InitialValues::kKaimingUniform},
+          {path + adapter_suffix("lora_B", spec.owner_name), {out_features, spec.rank}, true, spec.lr_factor_b}};
 }
 
 /// Rows of the embedding and the head that are trained beside the adapters, by token id, in the order of their tensors. A tied

@@ -39,8 +39,9 @@ struct Projection : ProjectionSizes {
   at::Tensor b_columns, a_rows;  ///< not fused: sB [O, C] and A [C, D], compute dtype
   at::Tensor bias;               ///< [O] compute dtype, times output_scale; or undefined
   std::vector<LoraAdapter> adapters;
-  at::Tensor grad_weight;  ///< [O, D] fp32, accumulated into, or undefined (frozen)
-  at::Tensor grad_bias;    ///< [O] fp32, accumulated into, or undefined
+  at::Tensor column_owners;  ///< [C] int64: which of several adapters a column belongs to; undefined: there is one
+  at::Tensor grad_weight;    ///< [O, D] fp32, accumulated into, or undefined (frozen)
+  at::Tensor grad_bias;      ///< [O] fp32, accumulated into, or undefined
 
   bool is_fused() const { return weight.defined(); }
   at::Tensor weight_and_columns() const { return weight.narrow(0, 0, out_features); }  ///< [W | sB]
@@ -72,6 +73,8 @@ struct LinearPass {
   at::Tensor scratch{};     ///< [N, >= D] if an adapter needs it
   bool use_adapter = true;  ///< false: the base model, from the same weights
   Product product = Product::kGemm;
+  at::Tensor
+      row_owners{};  ///< [N, 1] int64: which of several adapters each token takes, -1 = none; undefined: all of them
 };
 
 /// to = from * scale.

@@ -48,16 +48,26 @@ std::string ignored_double_quant(const Profile& profile, const ModelFiles& files
 /// What data::prepare_data needs of the model, which must outlive it.
 data::DataContext data_context(const Profile& profile, const ModelFiles& files);
 
+/// One of several adapters in a model: AdapterSpec::owner is its place in the list.
+struct NamedAdapter {
+  std::string name;
+  std::filesystem::path folder;
+};
+
 /// The adapters of a run, from the profile or from init_adapter. Empty with adapter: none.
 struct AdapterSetup {
   lora::AdapterConfig config;
   std::vector<model::AdapterSpec> specs;
   model::ColumnLayout columns;
-  model::TokenRows token_rows;  ///< trained beside the adapters: those of the folder, then the new ones
+  model::TokenRows token_rows;             ///< trained beside the adapters: those of the folder, then the new ones
+  std::vector<NamedAdapter> several = {};  ///< of adapters_of_folders(): where load_model() finds each
 };
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
 /// The same for a saved adapter, for evaluation.
 AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files);
+/// Several saved adapters side by side, of which each token takes one (model::LinearPass::row_owners). Their columns add up. They
+/// have no token rows; names are not empty, and differ.
+AdapterSetup adapters_of_folders(const std::vector<NamedAdapter>& adapters, const ModelFiles& files);
 
 /// Weights in memory, ready to run. Adapters are initialised, or loaded from init_adapter.
 struct LoadedModel {

@@ -38,6 +38,7 @@ int run_bench(const std::vector<std::string>& arguments);
 int run_cache(const std::vector<std::string>& arguments);
 int run_quantize(const std::vector<std::string>& arguments);
 int run_init_model(const std::vector<std::string>& arguments);
+int run_serve(const std::vector<std::string>& arguments);
 int run_sweep(const std::vector<std::string>& arguments);
 int run_completion(const std::vector<std::string>& arguments);
 

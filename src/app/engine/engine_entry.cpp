@@ -6,6 +6,7 @@
 #include "lora_train/evaluate/converse.h"
 #include "lora_train/evaluate/run_evaluation.h"
 #include "lora_train/evaluate/run_generation.h"
+#include "lora_train/evaluate/serve.h"
 #include "lora_train/forecast/forecast.h"
 #include "lora_train/train/run_training.h"
 #include "lora_train_build_id.h"
@@ -22,7 +23,8 @@ extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train;
   static const app::EngineApi api = {&train::run_training,   &evaluate::run_evaluation, &torch_version,
                                      &doctor::check_kernels, &evaluate::run_generation, &evaluate::converse,
-                                     &lora::check_merge,     &bench::run_bench,         &model::quantize_model,
-                                     &model::decode_linear,  &forecast::make_forecast,  &forecast::check_fit};
+                                     &evaluate::serve,       &lora::check_merge,        &bench::run_bench,
+                                     &model::quantize_model, &model::decode_linear,     &forecast::make_forecast,
+                                     &forecast::check_fit};
   return &api;
 }

@@ -62,6 +62,10 @@ Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& 
   return at_place(source, [&] { return prompt_of_chat({std::move(messages), 0, {}, {}, {}}, source, options); });
 }
 
+Prompt make_prompt_of_row(const std::string& row_json, const std::string& source, const PromptOptions& options) {
+  return at_place(source, [&] { return prompt_of_row(inner_json(row_json, "row"), source, options); });
+}
+
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options) {
   std::vector<Prompt> prompts;
   const auto reader = RowReader::open(file);

@@ -180,6 +180,13 @@ void ComputeWeights::bind_adapters(const ProjectionShape& shape, int64_t layer, 
       adapter.grads.push_back(parameters_.grad(tensor.name));
     }
   }
+  const bool has_owners = !shape.adapters.empty() && !shape.adapters.front().spec.owner_name.empty();
+  if (!has_owners) return;
+  projection.column_owners = at::full({shape.num_columns}, kNoOwner, at::kLong);
+  for (const AdapterPlace& place : shape.adapters) {
+    projection.column_owners.narrow(0, place.column, place.spec.rank).fill_(place.spec.owner);
+  }
+  projection.column_owners = projection.column_owners.to(options_.device);
 }
 
 void ComputeWeights::fill_layer(int64_t layer, WeightLoader& loader, QuantizedLayer& quantized,

@@ -90,6 +90,18 @@ evaluate::GenerateTotals converse(const evaluate::GenerateRequest& request, eval
   return {};
 }
 
+evaluate::GenerateTotals serve_requests(const evaluate::ServeRequest& request, serve::RequestQueue& queue) {
+  throw_as_named(request.profile.run.run_name);
+  queue.on_start(100);
+  while (const auto asked = queue.next(/*may_wait=*/true)) {
+    for (const auto id : asked->ids) {
+      if (!queue.on_token(asked->id, {id})) break;
+    }
+    queue.on_done(asked->id, false);
+  }
+  return {};
+}
+
 bench::BenchResult bench(const bench::BenchRequest& request) {
   throw_as_named(request.profile.run.run_name);
   bench::BenchResult result;
@@ -132,7 +144,8 @@ extern "C" const char* lora_train_build_id() {
 
 extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train::app;
-  static const EngineApi api = {&train,       &evaluate, &torch_version, &check_kernels, &generate,     &converse,
-                                &check_merge, &bench,    &quantize,      &decode_linear, &forecast_run, &check_fit};
+  static const EngineApi api = {&train,         &evaluate,       &torch_version, &check_kernels, &generate,
+                                &converse,      &serve_requests, &check_merge,   &bench,         &quantize,
+                                &decode_linear, &forecast_run,   &check_fit};
   return &api;
 }

@@ -1,0 +1,161 @@
+#include "lora_train/serve/answer.h"
+
+#include <algorithm>
+
+#include "answer_json.h"
+#include "lora_train/serve/api_error.h"
+#include "lora_train/tokenizer/text_stream.h"
+
+namespace lora_train::serve {
+
+struct Answer::Choice {
+  Choice(const tokenizer::Tokenizer& tokenizer, const std::vector<std::string>& stop_strings)
+      : stream(tokenizer), stops(stop_strings) {}
+
+  tokenizer::TextStream stream;
+  tokenizer::StopStrings stops;
+  std::string text;                 ///< of the whole answer; with `streams`, what has been sent
+  std::vector<ServedToken> tokens;  ///< whose log-probabilities have not been sent
+  std::size_t num_sent = 0;         ///< bytes of text before these
+  std::string finish_reason;
+};
+
+namespace {
+
+AnswerHead head_of(const ApiRequest& request, const std::string& id, const std::string& model, std::int64_t created) {
+  return {request.is_chat, request.streams, id, model, created};
+}
+
+}  // namespace
+
+Answer::Answer(ApiRequest request, const ServedModel& model, std::vector<data::Prompt> prompts, std::string id,
+               std::int64_t created)
+    : request_(std::move(request)), model_(model), prompts_(std::move(prompts)), id_(std::move(id)), created_(created) {
+  choices_.reserve(num_choices());
+  for (std::size_t i = 0; i < num_choices(); ++i) choices_.emplace_back(*model.tokenizer, request_.stop);
+}
+Answer::~Answer() = default;
+
+std::size_t Answer::num_choices() const { return prompts_.size() * static_cast<std::size_t>(request_.n); }
+
+std::int64_t Answer::num_prompt_tokens() const {
+  std::int64_t sum = 0;
+  for (const data::Prompt& prompt : prompts_) sum += std::ssize(prompt.ids);
+  return sum;
+}
+
+ServedRequest Answer::ask(std::size_t choice, std::int64_t max_new_tokens) const {
+  ServedRequest asked;
+  asked.ids = prompts_[choice / static_cast<std::size_t>(request_.n)].ids;
+  asked.max_new_tokens = max_new_tokens;
+  asked.sampling = request_.sampling;
+  asked.index = static_cast<std::int64_t>(choice);
+  asked.stop_ids = model_.stop_ids;
+  asked.owner = model_.owner;
+  asked.num_top = request_.num_top;
+  return asked;
+}
+
+bool Answer::on_token(std::size_t index, const ServedToken& token) {
+  Choice& choice = choices_[index];
+  ++num_new_;
+  const auto& stop_ids = model_.stop_ids;
+  if (std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end()) return !outbox.is_cancelled();
+  if (request_.num_top) choice.tokens.push_back(token);
+  send_text(index, choice.stops.push(choice.stream.push(token.id)));
+  return !choice.stops.is_found() && !outbox.is_cancelled();
+}
+
+/// Adds text to the answer; streamed at once.
+void Answer::send_text(std::size_t index, const std::string& text) {
+  Choice& choice = choices_[index];
+  const bool is_first = choice.text.empty();
+  choice.text += text;
+  if (!request_.streams || text.empty()) return;
+  AnswerJson event = answer_head(head_of(request_, id_, model_.name, created_));
+  AnswerJson logprobs;
+  if (request_.num_top) {
+    logprobs = logprobs_json(request_.is_chat, *model_.tokenizer, choice.tokens, choice.num_sent);
+    choice.tokens.clear();
+    choice.num_sent = choice.text.size();
+  }
+  AnswerJson sent = {{"index", index}};
+  if (request_.is_chat) {
+    AnswerJson delta = {{"content", text}};
+    if (is_first) delta = {{"role", "assistant"}, {"content", text}};
+    sent["delta"] = std::move(delta);
+  } else {
+    sent["text"] = text;
+  }
+  sent["logprobs"] = std::move(logprobs);
+  sent["finish_reason"] = nullptr;
+  event["choices"] = AnswerJson::array({std::move(sent)});
+  if (request_.include_usage) event["usage"] = nullptr;
+  send_event(dump_json(event));
+}
+
+void Answer::send_event(const std::string& json) { outbox.write("data: " + json + "\n\n"); }
+
+void Answer::on_done(std::size_t index, bool is_cut) {
+  Choice& choice = choices_[index];
+  send_text(index, choice.stops.push(choice.stream.finish()));
+  if (!choice.stops.is_found()) send_text(index, choice.stops.finish());
+  choice.finish_reason = is_cut && !choice.stops.is_found() ? "length" : "stop";
+  if (request_.streams) {
+    AnswerJson event = answer_head(head_of(request_, id_, model_.name, created_));
+    AnswerJson last = {{"index", index}};
+    if (request_.is_chat) {
+      last["delta"] = AnswerJson::object();
+      if (choice.text.empty()) last["delta"] = {{"role", "assistant"}, {"content", ""}};
+    } else {
+      last["text"] = "";
+    }
+    last["logprobs"] = nullptr;
+    last["finish_reason"] = choice.finish_reason;
+    event["choices"] = AnswerJson::array({std::move(last)});
+    if (request_.include_usage) event["usage"] = nullptr;
+    send_event(dump_json(event));
+  }
+  if (++num_done_ == choices_.size()) finish();
+}
+
+/// All choices are there.
+void Answer::finish() {
+  AnswerJson whole = answer_head(head_of(request_, id_, model_.name, created_));
+  const AnswerJson usage = usage_json(num_prompt_tokens(), num_new_);
+  whole["choices"] = AnswerJson::array();
+  if (request_.streams) {
+    whole["usage"] = usage;
+    if (request_.include_usage) send_event(dump_json(whole));
+    send_event("[DONE]");
+    return outbox.finish(200);
+  }
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    AnswerJson entry = {{"index", i}};
+    if (request_.is_chat) {
+      entry["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    } else {
+      entry["text"] = choice.text;
+    }
+    entry["logprobs"] =
+        request_.num_top ? logprobs_json(request_.is_chat, *model_.tokenizer, choice.tokens, 0) : AnswerJson();
+    entry["finish_reason"] = choice.finish_reason;
+    whole["choices"].push_back(std::move(entry));
+  }
+  whole["usage"] = usage;
+  outbox.write(dump_json(whole));
+  outbox.finish(200);
+}
+
+void Answer::on_failure(int status, const std::string& message) {
+  const std::string error = ApiError(status, message).json();
+  if (request_.streams) {
+    send_event(error);
+  } else {
+    outbox.write(error);
+  }
+  outbox.finish(status);
+}
+
+}  // namespace lora_train::serve

@@ -1,0 +1,58 @@
+#include "answer_json.h"
+
+namespace lora_train::serve {
+namespace {
+
+std::string token_text(const tokenizer::Tokenizer& tokenizer, std::int32_t id) {
+  return tokenizer.decode(std::span(&id, 1));
+}
+
+AnswerJson chat_token(const tokenizer::Tokenizer& tokenizer, std::int32_t id, double log_probability) {
+  const std::string text = token_text(tokenizer, id);
+  AnswerJson bytes = AnswerJson::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return {{"token", text}, {"logprob", log_probability}, {"bytes", std::move(bytes)}};
+}
+
+}  // namespace
+
+AnswerJson answer_head(const AnswerHead& head) {
+  const char* const kind = !head.is_chat  ? "text_completion"
+                           : head.streams ? "chat.completion.chunk"
+                                          : "chat.completion";
+  return {{"id", head.id}, {"object", kind}, {"created", head.created}, {"model", head.model}};
+}
+
+AnswerJson usage_json(std::int64_t prompt_tokens, std::int64_t new_tokens) {
+  return {{"prompt_tokens", prompt_tokens},
+          {"completion_tokens", new_tokens},
+          {"total_tokens", prompt_tokens + new_tokens}};
+}
+
+AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer, const std::vector<ServedToken>& tokens,
+                         std::size_t text_offset) {
+  AnswerJson content = AnswerJson::array(), texts = AnswerJson::array(), values = AnswerJson::array(),
+             tops = AnswerJson::array(), offsets = AnswerJson::array();
+  for (const ServedToken& token : tokens) {
+    AnswerJson list = AnswerJson::array(), map = AnswerJson::object();
+    for (const auto& [id, value] : token.top) {
+      list.push_back(chat_token(tokenizer, id, value));
+      map[token_text(tokenizer, id)] = value;
+    }
+    AnswerJson entry = chat_token(tokenizer, token.id, token.log_probability);
+    entry["top_logprobs"] = std::move(list);
+    texts.push_back(entry["token"]);
+    values.push_back(token.log_probability);
+    tops.push_back(std::move(map));
+    offsets.push_back(text_offset);
+    text_offset += entry["token"].get_ref<const std::string&>().size();
+    content.push_back(std::move(entry));
+  }
+  if (is_chat) return {{"content", std::move(content)}, {"refusal", nullptr}};
+  return {{"tokens", std::move(texts)},
+          {"token_logprobs", std::move(values)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+}  // namespace lora_train::serve

@@ -1,0 +1,35 @@
+// The objects of OpenAI's API, as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lora_train/serve/request_queue.h"
+#include "lora_train/tokenizer/tokenizer.h"
+
+namespace lora_train::serve {
+
+using AnswerJson = nlohmann::ordered_json;
+
+/// What all objects of an answer begin with.
+struct AnswerHead {
+  bool is_chat = true, streams = false;
+  std::string id, model;
+  std::int64_t created = 0;
+};
+AnswerJson answer_head(const AnswerHead& head);
+
+AnswerJson usage_json(std::int64_t prompt_tokens, std::int64_t new_tokens);
+
+/// `logprobs` of a choice: {"content": [{token, logprob, bytes, top_logprobs}]} of a chat, parallel lists of a completion.
+/// text_offset: characters of the answer before these tokens.
+AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer, const std::vector<ServedToken>& tokens,
+                         std::size_t text_offset);
+
+/// Text of a model is valid UTF-8; what is not becomes U+FFFD.
+inline std::string dump_json(const AnswerJson& json) {
+  return json.dump(-1, ' ', false, AnswerJson::error_handler_t::replace);
+}
+
+}  // namespace lora_train::serve

@@ -1,0 +1,263 @@
+#include "lora_train/serve/http_server.h"
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/visible_text.h"
+#include "microhttpd.h"
+
+namespace lora_train::serve {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+namespace mhd = microhttpd;
+
+constexpr unsigned kMaxConnections = 512, kIdleSeconds = 120;
+constexpr std::size_t kConnectionBytes = std::size_t{64} << 10, kBlockBytes = std::size_t{16} << 10;
+constexpr int kClientGone = 499;  // as nginx logs it
+
+/// A request from its headers to the last byte of its answer. Of the library's thread, save `answer`, which is set once.
+struct OpenRequest {
+  mhd::Connection* connection = nullptr;
+  HttpRequest request;
+  HttpReply reply;
+  bool has_reply = false, is_discarded = false;
+  Clock::time_point start = Clock::now();
+};
+
+std::string header(const mhd::Api& api, mhd::Connection* connection, const char* name) {
+  const char* const value = api.lookup(connection, mhd::kHeaderKind, name);
+  return value == nullptr ? "" : value;
+}
+
+/// "POST /v1/chat/completions 200, 12 + 34 tokens, 0.53 s"
+std::string log_line(const OpenRequest& open, int status) {
+  std::string line =
+      open.request.method.substr(0, 20) + " " + open.request.path.substr(0, 100) + " " + std::to_string(status);
+  if (const Answer* const answer = open.reply.answer.get()) {
+    line += ", " + answer->request().model + ", " + std::to_string(answer->num_prompt_tokens()) + " + " +
+            std::to_string(answer->num_new_tokens()) + " tokens";
+  }
+  const std::chrono::duration<double> seconds = Clock::now() - open.start;
+  char time[32];
+  std::snprintf(time, sizeof time, ", %.2f s", seconds.count());
+  return visible_text(line + time);
+}
+
+/// Whether the other end has closed, or reset, its connection.
+bool has_hung_up(int fd) {
+  char byte = 0;
+  const ssize_t count = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  Impl(Service& of_service, const ListeningSocket& on) : service(of_service), socket(on) {}
+
+  static int on_request(void* context, mhd::Connection* connection, const char* url, const char* method, const char*,
+                        const char* data, std::size_t* size, void** request);
+  static void on_completed(void* context, mhd::Connection*, void** request, int reason);
+  static ssize_t on_read(void* context, std::uint64_t, char* to, std::size_t most);
+
+  int open_request(mhd::Connection* connection, const char* url, const char* method, void** request);
+  void take_body(OpenRequest& open, const char* data, std::size_t size) const;
+  int answer(OpenRequest& open);
+  int send(OpenRequest& open, int status, const std::string& body);
+  int send_stream(OpenRequest& open);
+  void add_headers(mhd::Response* response, const OpenRequest& open, const char* content_type) const;
+
+  Service& service;
+  const ListeningSocket& socket;
+  const mhd::Api* api = nullptr;
+  mhd::Daemon* daemon = nullptr;
+  std::atomic<bool> is_draining = false;
+  std::mutex mutex;
+  std::condition_variable closed;
+  std::set<OpenRequest*> open_requests;
+};
+
+int HttpServer::Impl::open_request(mhd::Connection* connection, const char* url, const char* method, void** request) {
+  auto open = std::make_unique<OpenRequest>();
+  open->connection = connection;
+  open->request = {method, url, header(*api, connection, "Authorization"), header(*api, connection, "Content-Type"),
+                   ""};
+  open->is_discarded = !service.has_access(open->request.authorization);
+  const std::lock_guard lock(mutex);
+  open_requests.insert(open.get());
+  *request = open.release();
+  return mhd::kYes;
+}
+
+void HttpServer::Impl::take_body(OpenRequest& open, const char* data, std::size_t size) const {
+  std::string& body = open.request.body;
+  open.request.is_too_large = open.request.is_too_large || body.size() + size > kMaxBodyBytes;
+  if (open.request.is_too_large || open.is_discarded) {
+    body.clear();
+  } else {
+    body.append(data, size);
+  }
+}
+
+/// Called once the body is there, and again after each suspension.
+int HttpServer::Impl::answer(OpenRequest& open) {
+  if (!open.has_reply) {
+    HttpReply reply = service.reply(open.request);
+    const std::lock_guard lock(mutex);
+    open.reply = std::move(reply);
+    open.has_reply = true;
+    open.request.body.clear();
+    if (open.reply.answer) {
+      open.reply.answer->outbox.set_resume([this, connection = open.connection] { api->resume(connection); });
+    }
+  }
+  if (!open.reply.answer) return send(open, open.reply.status, open.reply.body);
+  Outbox& outbox = open.reply.answer->outbox;
+  if (open.reply.answer->request().streams) return send_stream(open);
+  if (!outbox.is_whole_or([&] { api->suspend(open.connection); })) return mhd::kYes;
+  if (outbox.is_cancelled()) return mhd::kNo;
+  std::string body;
+  char block[kBlockBytes];
+  while (const std::size_t count = outbox.read(block, sizeof block, [] {})) body.append(block, count);
+  open.reply.status = outbox.status();
+  return send(open, open.reply.status, body);
+}
+
+void HttpServer::Impl::add_headers(mhd::Response* response, const OpenRequest& open, const char* content_type) const {
+  api->add_header(response, "Content-Type", content_type);
+  for (const auto& [name, value] : open.reply.headers) api->add_header(response, name.c_str(), value.c_str());
+  if (is_draining) api->add_header(response, "Connection", "close");
+}
+
+int HttpServer::Impl::send(OpenRequest& open, int status, const std::string& body) {
+  mhd::Response* const response = api->response_of_bytes(body.size(), const_cast<char*>(body.data()), mhd::kMustCopy);
+  if (response == nullptr) return mhd::kNo;
+  add_headers(response, open, "application/json");
+  const int result = api->queue(open.connection, static_cast<unsigned>(status), response);
+  api->destroy_response(response);
+  return result;
+}
+
+/// Reads of a stream: the answer, as far as it is there.
+struct StreamContext {
+  const mhd::Api* api;
+  mhd::Connection* connection;
+  std::shared_ptr<Answer> answer;
+};
+
+ssize_t HttpServer::Impl::on_read(void* context, std::uint64_t, char* to, std::size_t most) {
+  const auto& stream = *static_cast<const StreamContext*>(context);
+  Outbox& outbox = stream.answer->outbox;
+  const std::size_t count = outbox.read(to, most, [&] { stream.api->suspend(stream.connection); });
+  if (count > 0) return static_cast<ssize_t>(count);
+  if (outbox.is_cancelled()) return mhd::kEndWithError;
+  return outbox.is_finished() ? mhd::kEndOfStream : 0;
+}
+
+int HttpServer::Impl::send_stream(OpenRequest& open) {
+  auto* const context = new StreamContext{api, open.connection, open.reply.answer};
+  mhd::Response* const response =
+      api->response_of_reader(mhd::kSizeUnknown, kBlockBytes, &on_read, context,
+                              [](void* freed) { delete static_cast<StreamContext*>(freed); });
+  if (response == nullptr) {
+    delete context;
+    return mhd::kNo;
+  }
+  add_headers(response, open, "text/event-stream; charset=utf-8");
+  api->add_header(response, "Cache-Control", "no-cache");
+  const int result = api->queue(open.connection, 200, response);
+  api->destroy_response(response);
+  return result;
+}
+
+int HttpServer::Impl::on_request(void* context, mhd::Connection* connection, const char* url, const char* method,
+                                 const char*, const char* data, std::size_t* size, void** request) {
+  auto& server = *static_cast<Impl*>(context);
+  try {
+    if (*request == nullptr) return server.open_request(connection, url, method, request);
+    auto& open = *static_cast<OpenRequest*>(*request);
+    if (*size == 0) return server.answer(open);
+    server.take_body(open, data, *size);
+    *size = 0;
+    return mhd::kYes;
+  } catch (const std::exception&) {  // out of memory: closes the connection
+    return mhd::kNo;
+  }
+}
+
+void HttpServer::Impl::on_completed(void* context, mhd::Connection*, void** request, int reason) {
+  auto& server = *static_cast<Impl*>(context);
+  const std::unique_ptr<OpenRequest> open(static_cast<OpenRequest*>(*request));
+  *request = nullptr;
+  if (!open) return;
+  if (open->reply.answer) open->reply.answer->outbox.abandon();
+  const bool is_answered = reason == mhd::kCompletedOk && open->has_reply;
+  log_info(log_line(*open, is_answered ? open->reply.status : kClientGone));
+  const std::lock_guard lock(server.mutex);
+  server.open_requests.erase(open.get());
+  server.closed.notify_all();
+}
+
+std::string missing_http_library() {
+  if (mhd::load() != nullptr) return "";
+  return "libmicrohttpd is not here: apt install libmicrohttpd12 (Fedora: dnf install libmicrohttpd)";
+}
+
+HttpServer::HttpServer(Service& service, const ListeningSocket& socket)
+    : impl_(std::make_unique<Impl>(service, socket)) {
+  impl_->api = mhd::load();
+}
+HttpServer::~HttpServer() { stop(); }
+
+void HttpServer::start() {
+  if (impl_->api == nullptr) throw IoError("serve", missing_http_library());
+  impl_->daemon = impl_->api->start(mhd::kEpollInternalThread | mhd::kAllowSuspendResume, 0, nullptr, nullptr,
+                                    &Impl::on_request, impl_.get(), mhd::kOptionListenSocket, impl_->socket.fd(),
+                                    mhd::kOptionConnectionLimit, kMaxConnections, mhd::kOptionConnectionTimeout,
+                                    kIdleSeconds, mhd::kOptionConnectionMemory, kConnectionBytes,
+                                    mhd::kOptionNotifyCompleted, &Impl::on_completed, impl_.get(), mhd::kOptionEnd);
+  if (impl_->daemon == nullptr) throw IoError(impl_->socket.url(), "libmicrohttpd cannot start");
+}
+
+void HttpServer::stop_accepting() {
+  impl_->is_draining = true;
+  if (impl_->daemon != nullptr) impl_->api->quiesce(impl_->daemon);
+}
+
+void HttpServer::drop_vanished() {
+  const std::lock_guard lock(impl_->mutex);
+  for (OpenRequest* const open : impl_->open_requests) {
+    if (!open->has_reply || !open->reply.answer || open->reply.answer->outbox.is_finished()) continue;
+    const mhd::ConnectionInfo* const info = impl_->api->info(open->connection, mhd::kConnectionFd);
+    if (info != nullptr && has_hung_up(info->connect_fd)) open->reply.answer->outbox.cancel();
+  }
+}
+
+bool HttpServer::wait_until_idle(Clock::time_point deadline) {
+  std::unique_lock lock(impl_->mutex);
+  return impl_->closed.wait_until(lock, deadline, [&] { return impl_->open_requests.empty(); });
+}
+
+void HttpServer::stop() {
+  if (impl_->daemon == nullptr) return;
+  if (!impl_->is_draining) stop_accepting();  // else the library would close the socket, which is not its own
+  {
+    const std::lock_guard lock(impl_->mutex);
+    for (OpenRequest* const open : impl_->open_requests) {
+      if (open->has_reply && open->reply.answer) open->reply.answer->outbox.cancel();
+    }
+  }
+  impl_->api->stop(impl_->daemon);
+  impl_->daemon = nullptr;
+}
+
+}  // namespace lora_train::serve
