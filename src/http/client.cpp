@@ -139,6 +139,7 @@ Answer Client::send(const Request& original) {
       }
       why = "answered " + std::to_string(answer.status);
     } catch (const TransferBreak& lost) {
+      connection = std::make_unique<Connection>();  // of this one, libcurl may have remains
       if (request.range) request.range->begin += num_delivered;
       if (request.range && request.range->begin == request.range->end) return {.status = 206, .url = request.url};
       if (num_delivered > 0 && request.range) num_failed = 0;

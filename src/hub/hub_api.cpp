@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kCommitDigits = 40, kSha256Digits = 64;
+constexpr std::size_t kMaxShown = 200;
 constexpr int kMaxPages = 10000;  // of a thousand files each
 
 std::string variable(const char* name) {
@@ -38,6 +39,13 @@ std::string hub_endpoint() {
 
 std::string token_in_use() { return variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").empty() ? storage::hub_token() : ""; }
 
+double stall_timeout_in_use() {
+  const std::string text = variable("HF_HUB_DOWNLOAD_TIMEOUT");
+  const double seconds = text.empty() ? http::Request().stall_timeout_s : std::atof(text.c_str());
+  if (seconds < 1) throw ConfigError("HF_HUB_DOWNLOAD_TIMEOUT", "got " + text + ", expected seconds, at least 1.");
+  return seconds;
+}
+
 /// What the hub itself says about an error, shortened; empty if it says nothing.
 std::string words_of(const http::Answer& answer) {
   std::string words = answer.header("X-Error-Message");
@@ -49,19 +57,18 @@ std::string words_of(const http::Answer& answer) {
   return visible_text(trimmed(words));
 }
 
-/// A file of a tree listing; throws std::exception of the JSON library where a part is missing or has another type.
-RepositoryFile read_file_entry(const Json& entry) {
-  RepositoryFile file;
-  file.path = entry.at("path").get<std::string>();
-  file.num_bytes = entry.at("size").get<std::uint64_t>();
-  if (entry.contains("lfs") && entry["lfs"].is_object()) {
-    file.etag = entry["lfs"].at("oid").get<std::string>();
-    file.num_bytes = entry["lfs"].value("size", file.num_bytes);
-    file.digest = DigestKind::kSha256;
-  } else {
-    file.etag = entry.at("oid").get<std::string>();
-  }
-  return file;
+/// A file of a tree listing; nothing where a part is missing or is not what the hub sends.
+std::optional<RepositoryFile> read_file_entry(const Json& entry) {
+  const auto text = [](const Json& object, const char* key) {
+    return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+  };
+  const bool is_large = entry.contains("lfs") && entry["lfs"].is_object();
+  const Json& contents = is_large ? entry["lfs"] : entry;
+  if (!contents.contains("size") || !contents["size"].is_number_unsigned()) return std::nullopt;
+  RepositoryFile file{text(entry, "path"), contents["size"], text(contents, "oid"),
+                      is_large ? DigestKind::kSha256 : DigestKind::kGitSha1};
+  const bool is_named = is_hex(file.etag, is_large ? kSha256Digits : kCommitDigits);
+  return is_safe_path(file.path) && is_named ? std::optional(file) : std::nullopt;
 }
 
 }  // namespace
@@ -100,13 +107,14 @@ std::string next_link(std::string_view header) {
   }
 }
 
-Hub::Hub() : endpoint_(hub_endpoint()), token_(token_in_use()) {}
+Hub::Hub() : endpoint_(hub_endpoint()), token_(token_in_use()), stall_timeout_s_(stall_timeout_in_use()) {}
 
 http::Request Hub::request(const std::string& path, const std::string& method) const {
   http::Request request;
   request.method = method;
   request.url = endpoint_ + "/" + path;
   request.bearer = token_;
+  request.stall_timeout_s = stall_timeout_s_;
   return request;
 }
 
@@ -140,19 +148,13 @@ std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const 
   for (int num_pages = 0; num_pages < kMaxPages; ++num_pages) {
     const http::Answer answer = client_.send(page);
     const Json entries = require_json(answer, repository);
-    try {
-      if (!entries.is_array()) throw std::invalid_argument("not a list");
-      for (const Json& entry : entries) {
-        if (entry.at("type") != "file") continue;
-        RepositoryFile file = read_file_entry(entry);
-        const auto num_digits = file.digest == DigestKind::kSha256 ? kSha256Digits : kCommitDigits;
-        if (!is_safe_path(file.path) || !is_hex(file.etag, num_digits) || !paths.insert(file.path).second)
-          throw std::invalid_argument("path or hash of " + visible_text(file.path));
-        files.push_back(std::move(file));
-      }
-    } catch (const std::exception& error) {
-      throw IoError(endpoint_, "lists the files of " + repository.name() + " in a way that is not the hub's (" +
-                                   visible_text(error.what()) + "). Nothing was downloaded.");
+    if (!entries.is_array()) fail_list(repository, "no list");
+    for (const Json& entry : entries) {
+      if (!entry.is_object() || entry.value("type", Json()) != "file") continue;
+      const auto file = read_file_entry(entry);
+      if (!file) fail_list(repository, visible_text(entry.dump().substr(0, kMaxShown)));
+      if (!paths.insert(file->path).second) fail_list(repository, "twice " + file->path);
+      files.push_back(*file);
     }
     const std::string next = next_link(answer.header("Link"));
     if (next.empty()) return files;
@@ -161,6 +163,11 @@ std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const 
     page.url = next;
   }
   throw IoError(endpoint_, "lists the files of " + repository.name() + " without an end.");
+}
+
+void Hub::fail_list(const Repository& repository, const std::string& found) const {
+  throw IoError(endpoint_, "lists the files of " + repository.name() + " in a way that is not the hub's: " + found +
+                               ". Nothing was downloaded. Check HF_ENDPOINT.");
 }
 
 Json Hub::require_json(const http::Answer& answer, const Repository& repository) const {
@@ -181,6 +188,9 @@ std::string Hub::reason_of(const http::Answer& answer, const Repository& reposit
            (has_token() ? ", with the account of your token." : ", then set HF_TOKEN to a token of that account.");
   if (code == "RevisionNotFound")
     return "the " + kind + " has no revision " + repository.revision() + "; see " + page(repository) + "/tree/main.";
+  const std::string shown = http::shown_url(answer.url) + " answers " + std::to_string(answer.status);
+  if (http::origin_of(answer.url) != http::origin_of(endpoint_) && answer.status < 500 && answer.status != 429)
+    return "the server that holds its files refuses: " + shown + ". Run the command again; it resumes.";
   if (code == "EntryNotFound") return "the hub lists a file that it does not have. Run the command again.";
   if (answer.status == 404 || code == "RepoNotFound")
     return "there is no such " + kind + " on " + endpoint_ + ", or it is private" +
@@ -195,7 +205,6 @@ std::string Hub::reason_of(const http::Answer& answer, const Repository& reposit
     return "access is denied" +
            std::string(has_token() ? ": the token lacks the permission. See " : ": set HF_TOKEN. See ") +
            page(repository) + ".";
-  const std::string shown = http::shown_url(answer.url) + " answers " + std::to_string(answer.status);
   if (answer.status == 429) {
     const std::string after = answer.header("Retry-After");
     return "too many requests" +

@@ -60,9 +60,11 @@ class Hub {
   bool has_token() const { return !token_.empty(); }
 
  private:
+  [[noreturn]] void fail_list(const Repository& repository, const std::string& found) const;
   std::string reason_of(const http::Answer& answer, const Repository& repository) const;
 
   std::string endpoint_, token_;
+  double stall_timeout_s_;  ///< $HF_HUB_DOWNLOAD_TIMEOUT
   http::Client client_;
 };
 
