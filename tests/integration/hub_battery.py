@@ -134,7 +134,7 @@ DOWNLOAD_CASES = [
     Case("list that is no list", [Fault("tree", answer({"files": []}))], "in a way that is not the hub's"),
     Case("list with a cut JSON", [Fault("tree", answer(b'[{"type": "file", "pa'))], "something that is not JSON"),
     Case("file without a hash", [Fault("tree", set_entry(oid=7, lfs=None))], "in a way that is not the hub's"),
-    Case("file of negative size", [Fault("tree", set_entry(size=-1))], "in a way that is not the hub's"),
+    Case("file of negative size", [Fault("tree", set_entry(size=-1, lfs=None))], "in a way that is not the hub's"),
     Case("path that leads out", [Fault("tree", set_entry(path="../../../escape.safetensors"))], "in a way that is not the hub's", is_quick=True),
     Case("absolute path", [Fault("tree", set_entry(path="/etc/cron.d/x"))], "in a way that is not the hub's"),
     Case("path twice", [Fault("tree", set_entry(path="config.json"))], "in a way that is not the hub's"),
@@ -158,7 +158,7 @@ DOWNLOAD_CASES = [
     Case("redirect without a place", [Fault("revision", answer(b"", 302))], "unexpected answer"),
     Case("no answer", [Fault("revision", stall(20))], "nothing came for", environment={"HF_HUB_DOWNLOAD_TIMEOUT": "1", "LORA_TRAIN_HTTP_RETRIES": "0"}),
     Case("cache folder cannot be made", [], "models--org--model", prepare=read_only, is_quick=True),
-    Case("teapot", [Fault("cdn", status(418, "short and stout"))], "unexpected answer"),
+    Case("teapot", [Fault("cdn", status(418, "short and stout"))], "the server that holds its files refuses"),
 ]
 
 
