@@ -1,5 +1,3 @@
-// OpenSSL's functions of one hash: its EVP interface would link every cipher it has.
-#define OPENSSL_SUPPRESS_DEPRECATED
 #include "digest.h"
 
 #include <openssl/sha.h>

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import huggingface_hub
 
-from hub_server import (Fault, Hub, HubServer, answer, change_bytes, change_json, cut, drop, garbage, git_sha1, longer, no_ranges,
-                        redirect, sha256, shorter, stall, status, wrong_range)
+from hub_server import (Fault, Hub, HubServer, answer, change_bytes, change_json, cut, drop, drop_after_body, garbage, git_sha1, longer,
+                        no_ranges, redirect, sha256, shorter, stall, status, wrong_range)
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin")) / "lora-train"
@@ -162,6 +162,120 @@ DOWNLOAD_CASES = [
 ]
 
 
+ADAPTER = {"adapter_config.json": b'{"peft_type": "LORA"}', "adapter_model.safetensors": WEIGHTS, "README.md": b"# mine\n",
+           "tokenizer.json": b"t" * 9000}
+
+
+def exists(public=False, owner="org"):
+    def prepare(hub, folder):
+        hub.add(f"{owner}/adapter", {"old.txt": b"old"}, private=not public)
+    return prepare
+
+
+def in_parts(hub, folder):
+    hub.multipart_bytes = 30000
+
+
+def without_file(name):
+    return lambda hub, folder: (folder / "adapter" / name).unlink()
+
+
+def first_upload(change):
+    """The first object of the batch that is to be uploaded, changed."""
+    def act(body):
+        done = False
+        for item in body["objects"]:
+            if "actions" in item and not done:
+                change(item)
+                done = True
+        return body
+    return change_json(act)
+
+
+def somebody_else(handler):
+    """Another commit comes between."""
+    handler.hub.repositories["model", "org/adapter"].commit({"theirs": b"x"}, "main", "theirs")
+
+
+def set_upload(**changes):
+    return first_upload(lambda item: item["actions"]["upload"].update(changes))
+
+
+def set_header(**changes):
+    return first_upload(lambda item: item["actions"]["upload"]["header"].update(changes))
+
+
+PUSH_CASES = [
+    Case("no token", [], "set HF_TOKEN", environment={"HF_TOKEN": ""}, is_quick=True),
+    Case("token unknown", [], "does not accept the token", environment={"HF_TOKEN": "hf_unknown"}, is_quick=True),
+    Case("token that may only read", [], "needs write permission", environment={"HF_TOKEN": "hf_read"}, is_quick=True),
+    Case("a name of somebody else", [], "needs write permission", arguments=("{folder}/adapter", "stranger/adapter")),
+    Case("somebody else's repository", [], "access is denied", arguments=("{folder}/adapter", "stranger/adapter"),
+         prepare=exists(owner="stranger"), is_quick=True),
+    Case("name taken meanwhile, not to be seen", [Fault("create", status(409, "You already created this model repo"))],
+         "there is no such model", is_quick=True),
+    Case("public already, without --public", [], "everyone would see", prepare=exists(public=True), is_quick=True),
+    Case("created public by an old hub", [Fault("create", lambda handler: handler.hub.add("org/adapter", {}) and handler.send(200, {}))],
+         "made the repository public"),
+    Case("too many repositories", [Fault("create", status(429, "rate limit for creating"))], "too many requests"),
+    Case("quota at creation", [Fault("create", status(402, "Payment required"))], "The hub says: Payment required"),
+    Case("server error at creation", [Fault("create", status(500))], "the server has failed"),
+    Case("connection lost before creation", [Fault("revision", drop)], "the connection broke"),
+    Case("connection lost at creation", [Fault("create", drop)], "the connection broke"),
+    Case("answer of the creation lost once", [Fault("create", drop_after_body, times=1)], "", OK, is_quick=True),
+    Case("a name that is refused", [Fault("create", status(400, "Invalid repo name"))], "The hub says: Invalid repo name"),
+    Case("login page at creation", [Fault("create", answer(b"<html>", kind="text/html"))], "something that is not JSON"),
+    Case("branch refused", [Fault("branch", status(403, "no branches"))], "access is denied",
+         arguments=("{folder}/adapter", "org/adapter", "--revision", "v1")),
+    Case("list is no list", [Fault("tree", answer({"a": 1}))], "in a way that is not the hub's"),
+    Case("server error at preupload", [Fault("preupload", status(500))], "the server has failed"),
+    Case("connection lost at preupload", [Fault("preupload", drop)], "the connection broke", is_quick=True),
+    Case("preupload without modes", [Fault("preupload", answer({"files": []}))], "does not say how to upload"),
+    Case("preupload with a mode unknown", [Fault("preupload", change_json(lambda body: {"files": [
+        {**file, "uploadMode": "pigeon"} for file in body["files"]]}))], "does not say how to upload"),
+    Case("preupload forbidden", [Fault("preupload", status(403, "read only"))], "access is denied"),
+    Case("batch refused", [Fault("batch", status(403, "You need write access"))], "access is denied"),
+    Case("batch with an error of a file", [Fault("batch", first_upload(lambda item: item.update(
+        error={"code": 422, "message": "storage quota exceeded"})))], "storage quota exceeded", is_quick=True),
+    Case("batch without objects", [Fault("batch", answer({"transfer": "basic"}))], "where it should say how to upload", is_quick=True),
+    Case("batch with other objects", [Fault("batch", answer({"objects": []}))], "where it should say how to upload"),
+    Case("batch with an address of another protocol", [Fault("batch", set_upload(href="file:///etc/passwd"))], "where it should say how to upload"),
+    Case("batch with an address that is no text", [Fault("batch", set_upload(href=7))], "where it should say how to upload"),
+    Case("batch cut", [Fault("batch", cut(40))], "the connection broke"),
+    Case("server error at batch", [Fault("batch", status(503))], "the server has failed"),
+    Case("store refuses", [Fault("put", status(403, "SignatureDoesNotMatch"))], "the hub's store did not take", is_quick=True),
+    Case("store fails", [Fault("put", status(500))], "the hub's store did not take"),
+    Case("store fails once", [Fault("put", status(500), times=1)], "", OK, is_quick=True),
+    Case("connection lost in the upload", [Fault("put", drop)], "the connection broke", is_quick=True),
+    Case("connection lost once in the upload", [Fault("put", drop, times=1)], "", OK),
+    Case("store is full", [Fault("put", status(507, "Insufficient Storage"))], "answers 507"),
+    Case("verification fails", [Fault("verify", status(404, "Object does not exist"))], "the hub's store did not take"),
+    Case("connection lost at verification", [Fault("verify", drop)], "the connection broke"),
+    Case("a part is refused", [Fault("part", status(403), skip=1)], "the hub's store did not take", prepare=in_parts, is_quick=True),
+    Case("a part is lost once", [Fault("part", drop, times=1, skip=2)], "", OK, prepare=in_parts, is_quick=True),
+    Case("connection lost in a part", [Fault("part", drop, skip=1)], "the connection broke", prepare=in_parts),
+    Case("a part without an ETag", [Fault("part", answer(b"", 200))], "where it should say how to upload", prepare=in_parts),
+    Case("parts that do not cover the file", [Fault("batch", set_header(chunk_size="7"))], "where it should say how to upload", prepare=in_parts),
+    Case("parts of size zero", [Fault("batch", set_header(chunk_size="0"))], "where it should say how to upload", prepare=in_parts),
+    Case("completion refused", [Fault("complete", status(400, "parts do not fit"))], "the hub's store did not take", prepare=in_parts),
+    Case("connection lost at completion", [Fault("complete", drop)], "the connection broke", prepare=in_parts),
+    Case("commit refused", [Fault("commit", status(403, "no rights"))], "refuses the commit", is_quick=True),
+    Case("card with bad metadata", [Fault("commit", status(400, "Invalid metadata in README.md"))], "The hub says: Invalid metadata"),
+    Case("quota at the commit", [Fault("commit", status(413, "repository storage limit reached"))], "storage limit reached"),
+    Case("somebody else commits meanwhile", [Fault("commit", somebody_else)], "someone else has changed", prepare=exists(), is_quick=True),
+    Case("connection lost before the commit", [Fault("commit", drop)], "did not make the commit", is_quick=True),
+    Case("answer of the commit lost", [Fault("commit", drop_after_body)], "", OK, is_quick=True),
+    Case("server error at the commit", [Fault("commit", status(500))], "did not make the commit"),
+    Case("hub is gone after the commit", [Fault("commit", drop_after_body), Fault("revision", drop, skip=4)], "the connection broke", IO),
+    Case("no HTTP there", [Fault("revision", garbage)], "does not speak HTTP"),
+    Case("nobody there", [], "nobody answers there", environment={"HF_ENDPOINT": "http://127.0.0.1:9"}),
+    Case("offline", [], "HF_HUB_OFFLINE", environment={"HF_HUB_OFFLINE": "1"}),
+    Case("a folder that is nothing", [], "is no adapter", FORMAT, prepare=without_file("adapter_config.json"), is_quick=True),
+    Case("a folder that is not there", [], "no such folder", FORMAT, arguments=("{folder}/nowhere", "org/adapter")),
+    Case("a name that is none", [], "expected org/name", USAGE, arguments=("{folder}/adapter", "adapter"), is_quick=True),
+]
+
+
 def run_case(command, case, folder, hub):
     """Runs the case; returns its sentence."""
     with HubServer(hub) as server:
@@ -170,7 +284,8 @@ def run_case(command, case, folder, hub):
         hub.faults = [Fault(fault.step, fault.act, fault.times, fault.skip) for fault in case.faults]
         environment = environment_of(folder, server.url, **case.environment)
         environment["HF_ENDPOINT"] = environment["HF_ENDPOINT"].format(port=server.url.rsplit(":", 1)[1])
-        done = subprocess.run([BINARY, command, *map(str, case.arguments)], env=environment, capture_output=True, text=True, timeout=60)
+        arguments = [str(argument).format(folder=folder) for argument in case.arguments]
+        done = subprocess.run([BINARY, command, *arguments], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == case.code, f"{case.name}: exit {done.returncode}\n{done.stderr}"
     assert not hub.leaks, f"{case.name}: the token went elsewhere: {hub.leaks}"
     return assert_one_sentence(done.stderr, case.words) if case.code else "done"
@@ -183,6 +298,30 @@ def run_download_case(case, folder):
     assert_cache_is_whole(folder)
     snapshots = list((folder / "hf/hub/models--org--model/snapshots").glob("*/*"))
     assert case.code != OK or len(snapshots) == len(MODEL)
+    return sentence
+
+
+def write_adapter(folder):
+    (folder / "adapter").mkdir()
+    for name, data in ADAPTER.items():
+        (folder / "adapter" / name).write_bytes(data)
+
+
+def run_push_case(case, folder):
+    write_adapter(folder)
+    hub = Hub()
+    if case.arguments == ("org/model",):
+        case = replace(case, arguments=("{folder}/adapter", "org/adapter"))
+    case = replace(case, environment={"HF_TOKEN": "hf_write", **case.environment})
+    sentence = run_case("push", case, folder, hub)
+    repository = hub.repositories.get(("model", "org/adapter"))
+    ours = [message for message in repository.messages if "lora-train" in message] if repository else []
+    files = repository.commits[repository.references["main"]] if repository else {}
+    if case.code == OK:
+        assert len(ours) == 1 and ADAPTER.items() <= files.items(), f"{case.name}: {ours}, {sorted(files)}"
+        assert repository.private
+    elif case.name != "hub is gone after the commit":
+        assert not ours and not ADAPTER.keys() & files.keys(), f"{case.name}: half-committed {sorted(files)}"
     return sentence
 
 
@@ -202,6 +341,7 @@ def run_all(title, cases, run):
 
 def main():
     lines = run_all("download", DOWNLOAD_CASES, run_download_case)
+    lines += run_all("push", PUSH_CASES, run_push_case)
     text = "\n".join(lines) + "\n"
     Path(__file__).with_name("hub_battery_results.txt").write_text(text)
     print(text)

@@ -98,6 +98,7 @@ ROUTES = [  # step, method, pattern
     ("cdn", "GET", r"/cdn/([0-9a-f]{64})"),
     ("cdn", "HEAD", r"/cdn/([0-9a-f]{64})"),
     ("whoami", "GET", r"/api/whoami-v2"),
+    ("card", "POST", r"/api/validate-yaml"),
     ("create", "POST", r"/api/repos/create"),
     ("branch", "POST", r"/api/(model|dataset)s/([^/]+/[^/]+)/branch/([^/]+)"),
     ("preupload", "POST", r"/api/(model|dataset)s/([^/]+/[^/]+)/preupload/([^/]+)"),
@@ -275,6 +276,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send(200, {"type": "user", "name": self.hub.user, "orgs": [{"name": "org"}],
                         "auth": {"accessToken": {"role": role}}})
 
+    def on_card(self):
+        self.send(200, {"errors": [], "warnings": []})
+
     def on_create(self):
         wanted = json.loads(self.read_body())
         owner = wanted.get("organization") or self.hub.user
@@ -287,7 +291,8 @@ class Handler(BaseHTTPRequestHandler):
         elif (kind, name) in self.hub.repositories:
             self.fail(409, "You already created this model repo")
         else:
-            self.hub.add(name, {".gitattributes": b"*.safetensors filter=lfs\n"}, kind, private=bool(wanted.get("private")))
+            private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
+            self.hub.add(name, {".gitattributes": b"*.safetensors filter=lfs\n"}, kind, private=private)
             self.send(200, {"url": f"{self.server.url}/{name}", "name": name})
 
     def on_branch(self, kind, name, branch):

@@ -25,6 +25,7 @@ std::string overview();
 int run_train(const std::vector<std::string>& arguments);
 int run_check(const std::vector<std::string>& arguments);
 int run_download(const std::vector<std::string>& arguments);
+int run_push(const std::vector<std::string>& arguments);
 int run_convert(const std::vector<std::string>& arguments);
 int run_plan(const std::vector<std::string>& arguments);
 int run_ablate(const std::vector<std::string>& arguments);

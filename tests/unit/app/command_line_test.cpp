@@ -149,7 +149,7 @@ TEST(Registry, KnowsEveryCommandOfTheContract) {
   EXPECT_EQ(names,
             (Words{"train",      "check",   "plan",     "ablate", "tokenize", "generate", "chat",       "eval",
                    "merge",      "compare", "doctor",   "bench",  "cache",    "quantize", "init-model", "sweep",
-                   "completion", "convert", "download", "teach",  "distill",  "serve",    "push",       "export"}));
+                   "completion", "convert", "download", "push",   "teach",    "distill",  "serve",      "export"}));
   for (const auto& name : built_commands()) EXPECT_NE(overview().find("\n  " + name + " "), std::string::npos) << name;
   EXPECT_EQ(overview().find("\n  distill "), std::string::npos);
   EXPECT_NE(overview().find("Not implemented yet: teach, distill"), std::string::npos) << overview();
