@@ -137,7 +137,8 @@ class Transfer {
     set(CURLOPT_URL, request_.url.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_NOSIGNAL, 1L);
-    set(CURLOPT_QUICK_EXIT, 1L);  // a stop does not wait for a name server
+    set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);  // those of a proxy are not the answer
+    set(CURLOPT_QUICK_EXIT, 1L);                // a stop does not wait for a name server
     set(CURLOPT_TCP_KEEPALIVE, 1L);
     set(CURLOPT_BUFFERSIZE, kBufferBytes);
     set(CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);

@@ -83,6 +83,7 @@ class Fetch {
       if (current_ != nullptr) {
         if (const auto segment = next_segment(*current_)) return Job{current_, *segment};
       }
+      current_.reset();  // its lock is free when its last segment is done: the next file may have the same contents
       if (next_file_ == plan_.files.size()) return std::nullopt;
       current_ = open(plan_.files[next_file_++]);
     }

@@ -28,6 +28,13 @@ bool is_hex(std::string_view text, std::size_t num_digits) {
          std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
+bool is_true(const std::string& value) {
+  const std::string word = lower_case(value);
+  return word == "1" || word == "on" || word == "yes" || word == "true";
+}
+
+std::string token_in_use() { return is_true(variable("HF_HUB_DISABLE_IMPLICIT_TOKEN")) ? "" : storage::hub_token(); }
+
 std::string hub_endpoint() {
   std::string endpoint = variable("HF_ENDPOINT");
   while (endpoint.ends_with('/')) endpoint.pop_back();
@@ -36,8 +43,6 @@ std::string hub_endpoint() {
     throw ConfigError("HF_ENDPOINT", "got " + endpoint + ", expected a URL such as https://huggingface.co.");
   return endpoint;
 }
-
-std::string token_in_use() { return variable("HF_HUB_DISABLE_IMPLICIT_TOKEN").empty() ? storage::hub_token() : ""; }
 
 double stall_timeout_in_use() {
   const std::string text = variable("HF_HUB_DOWNLOAD_TIMEOUT");
@@ -74,10 +79,8 @@ std::optional<RepositoryFile> read_file_entry(const Json& entry) {
 }  // namespace
 
 bool is_offline() {
-  std::string value = variable("HF_HUB_OFFLINE");
-  if (value.empty()) value = variable("TRANSFORMERS_OFFLINE");
-  value = lower_case(value);
-  return value == "1" || value == "on" || value == "yes" || value == "true";
+  const std::string value = variable("HF_HUB_OFFLINE");
+  return is_true(value.empty() ? variable("TRANSFORMERS_OFFLINE") : value);
 }
 
 bool is_safe_path(std::string_view path) {

@@ -95,6 +95,10 @@ class Push {
     if (found.status == 404 || found.header("X-Error-Code") == "RepoNotFound") {
       create_repository();
       found = hub_.send(hub_.request(hub_.api_path(repository_)));
+      if (found.status == 404)
+        throw IoError(repository_.name(),
+                      "the name is taken by a repository that your token may not see. Choose another, "
+                      "or a token of its owner.");
     }
     const Json info = hub_.require_json(found, repository_);
     const bool is_private = info.is_object() && info.value("private", Json()) == Json(true);
@@ -215,12 +219,23 @@ class Push {
     } catch (const http::TransferError& error) {
       log_info("the answer to the commit was lost (" + error.message() + "); asking the hub whether it has worked");
     }
-    const std::string newest = hub_.find_commit(branch);
+    const std::string newest = newest_of(branch);
     if (newest == parent)
       throw IoError(repository_.name(),
                     "the hub did not make the commit. The repository is as it was; run the command "
                     "again, it will upload only what the hub lacks.");
     return newest;
+  }
+
+  /// Of a branch whose commit was not answered.
+  std::string newest_of(const Repository& branch) {
+    try {
+      return hub_.find_commit(branch);
+    } catch (const IoError& error) {
+      throw IoError(repository_.name(), "the hub was lost while it made the commit: it may have worked. Look at " +
+                                            hub_.page(repository_) + "/commits/" + request_.branch + " (" +
+                                            error.message() + ")");
+    }
   }
 
   [[noreturn]] void refuse_commit(const http::Answer& answer) const {

@@ -5,6 +5,7 @@
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -213,7 +214,7 @@ PUSH_CASES = [
     Case("somebody else's repository", [], "access is denied", arguments=("{folder}/adapter", "stranger/adapter"),
          prepare=exists(owner="stranger"), is_quick=True),
     Case("name taken meanwhile, not to be seen", [Fault("create", status(409, "You already created this model repo"))],
-         "there is no such model", is_quick=True),
+         "the name is taken", is_quick=True),
     Case("public already, without --public", [], "everyone would see", prepare=exists(public=True), is_quick=True),
     Case("created public by an old hub", [Fault("create", lambda handler: handler.hub.add("org/adapter", {}) and handler.send(200, {}))],
          "made the repository public"),
@@ -266,7 +267,7 @@ PUSH_CASES = [
     Case("connection lost before the commit", [Fault("commit", drop)], "did not make the commit", is_quick=True),
     Case("answer of the commit lost", [Fault("commit", drop_after_body)], "", OK, is_quick=True),
     Case("server error at the commit", [Fault("commit", status(500))], "did not make the commit"),
-    Case("hub is gone after the commit", [Fault("commit", drop_after_body), Fault("revision", drop, skip=4)], "the connection broke", IO),
+    Case("hub is gone after the commit", [Fault("commit", drop_after_body), Fault("revision", drop, skip=4)], "it may have worked"),
     Case("no HTTP there", [Fault("revision", garbage)], "does not speak HTTP"),
     Case("nobody there", [], "nobody answers there", environment={"HF_ENDPOINT": "http://127.0.0.1:9"}),
     Case("offline", [], "HF_HUB_OFFLINE", environment={"HF_HUB_OFFLINE": "1"}),
@@ -329,7 +330,8 @@ def run_all(title, cases, run):
     def one(case):
         with tempfile.TemporaryDirectory(prefix="lora-train-hub-") as folder:
             try:
-                return True, run(case, Path(folder)).replace(folder, "FOLDER")
+                text = run(case, Path(folder)).replace(folder, "FOLDER")
+                return True, re.sub(r", but .* are free there", ", but N GiB are free there", re.sub(r"(localhost|127.0.0.1):\d{4,}", r"\1:PORT", text))
             except AssertionError as error:
                 return False, f"FAILED: {error}"
 

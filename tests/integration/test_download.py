@@ -5,8 +5,11 @@ import fcntl
 import json
 import os
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -103,6 +106,14 @@ def test_the_client_of_the_hub_downloads_only_what_is_missing(setup):
     setup.hub.requests.clear()
     setup.python("import huggingface_hub as h\nh.snapshot_download('org/model')")
     assert not {"cdn", "resolve"} & set(setup.hub.steps())
+
+
+def test_files_with_the_same_contents_share_a_blob(setup):
+    twice = {f"{name}.json": b'{"same": 1}' for name in ("config", "generation_config", "tokenizer", "vocab")}
+    setup.hub.add("org/twins", twice)
+    assert setup.run("download", "org/twins").code == 0
+    assert len(list(setup.cache("models--org--twins").glob("blobs/*"))) == 1
+    assert len(list(setup.cache("models--org--twins").glob("snapshots/*/*"))) == 4
 
 
 def test_branches_tags_and_commits_are_revisions(setup):
@@ -265,6 +276,39 @@ def test_a_proxy_of_the_environment_is_used(setup):
     run = setup.run("download", "org/model", HF_ENDPOINT="http://hub.invalid", http_proxy=setup.server.url)
     # Ours is no proxy: it answers itself, with a list that goes on at its own address.
     assert setup.hub.requests[0][1].startswith("http://hub.invalid/api/models/") and run.code == IO, run
+
+
+def tunnel(reader, writer):
+    while data := reader.recv(65536):
+        writer.sendall(data)
+    writer.shutdown(socket.SHUT_WR)
+
+
+class TunnelHandler(socketserver.StreamRequestHandler):
+    """A proxy that knows CONNECT, as those of companies."""
+
+    def handle(self):
+        host, port = self.rfile.readline().split()[1].rsplit(b":", 1)
+        self.server.hosts.add(host)
+        while self.rfile.readline().strip():
+            pass
+        with socket.create_connection(("localhost", int(port))) as target:
+            self.wfile.write(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n")
+            thread = threading.Thread(target=tunnel, args=(target, self.connection))
+            thread.start()
+            tunnel(self.connection, target)
+            thread.join()
+
+
+def test_https_goes_through_the_tunnel_of_a_proxy(setup, tmp_path):
+    file, key = certificate(tmp_path)
+    with HubServer(setup.hub, (file, key)) as server, socketserver.ThreadingTCPServer(("127.0.0.1", 0), TunnelHandler) as proxy:
+        proxy.daemon_threads, proxy.hosts = True, set()
+        threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        run = setup.run("download", "org/model", HF_ENDPOINT=server.url, SSL_CERT_FILE=str(file),
+                        https_proxy=f"http://127.0.0.1:{proxy.server_address[1]}")
+        proxy.shutdown()
+    assert run.code == 0 and proxy.hosts == {b"localhost", b"127.0.0.1"} and "one piece" not in run.stderr, run
 
 
 def test_a_machine_without_libcurl_is_told_what_to_install(setup):
