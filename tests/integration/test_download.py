@@ -146,8 +146,8 @@ def test_tokens_come_from_the_variable_or_the_file_and_stay_with_the_hub(setup):
     assert any(step == "cdn" for step in setup.hub.steps())
 
 
-def big(setup, num_bytes=150 << 20):
-    """150 MiB in three segments, most of it zeros."""
+def big(setup, num_bytes=66 << 20):
+    """66 MiB in two segments, most of it zeros."""
     files = {"config.json": b"{}", "model.safetensors": bytes(num_bytes - 4) + b"tail"}
     setup.hub.add("org/big", files)
     return files["model.safetensors"]
@@ -155,15 +155,15 @@ def big(setup, num_bytes=150 << 20):
 
 def test_large_files_come_in_parts_and_resume(setup):
     data = big(setup)
-    setup.hub.faults = [Fault("cdn", cut(40 << 20))]
+    setup.hub.faults = [Fault("cdn", cut(1 << 20))]
     run = setup.run("download", "org/big", LORA_TRAIN_HTTP_RETRIES="0")
     assert run.code == IO and "the connection broke" in run.stderr, run
     assert_cache_is_whole(setup.folder)
     ranges = {headers["Range"] for step, _, headers in setup.hub.requests if step == "cdn"}
-    assert {f"bytes=0-{(64 << 20) - 1}", f"bytes={64 << 20}-{(128 << 20) - 1}"} <= ranges
+    assert ranges == {f"bytes=0-{(64 << 20) - 1}", f"bytes={64 << 20}-{(66 << 20) - 1}"}
     setup.hub.faults, setup.hub.requests[:] = [], []
     run = setup.run("download", "org/big", "--json")
-    assert run.code == 0 and json.loads(run.stdout)["num_downloaded_bytes"] < 112 << 20, run
+    assert run.code == 0 and json.loads(run.stdout)["num_downloaded_bytes"] < len(data), run
     assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
 
 
@@ -199,9 +199,9 @@ def test_a_server_without_ranges(setup):
 
 def test_a_stop_ends_within_a_second_and_the_next_call_resumes(setup):
     big(setup)
-    setup.hub.faults = [Fault("cdn", stall(30), skip=2)]
+    setup.hub.faults = [Fault("cdn", stall(30), skip=1)]
     process = setup.start("download", "org/big")
-    while setup.hub.steps().count("cdn") < 3:
+    while setup.hub.steps().count("cdn") < 2:
         time.sleep(0.02)
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -214,9 +214,9 @@ def test_a_stop_ends_within_a_second_and_the_next_call_resumes(setup):
 
 def test_killed_it_resumes(setup):
     data = big(setup)
-    setup.hub.faults = [Fault("cdn", stall(30), skip=2)]
+    setup.hub.faults = [Fault("cdn", stall(30), skip=1)]
     process = setup.start("download", "org/big")
-    while setup.hub.steps().count("cdn") < 3:
+    while setup.hub.steps().count("cdn") < 2:
         time.sleep(0.02)
     process.kill()
     process.communicate()
