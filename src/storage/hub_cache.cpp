@@ -111,7 +111,7 @@ fs::path find_in_hub_cache(const HubId& id, HubKind kind) {
 
 std::string not_in_hub_cache(const HubId& id, HubKind kind) {
   return "not in the local Hugging Face cache (" + repository_of(id, kind).string() +
-         "). Only lora-train download uses the network; download the " +
+         "). Training never uses the network; download the " +
          (kind == HubKind::kModel ? "model" : "dataset") + " first: lora-train download " + id.organisation + "/" +
          id.name + (id.revision.empty() ? "" : "@" + id.revision) + (kind == HubKind::kModel ? "" : " --dataset");
 }
