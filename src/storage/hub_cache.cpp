@@ -111,9 +111,9 @@ fs::path find_in_hub_cache(const HubId& id, HubKind kind) {
 
 std::string not_in_hub_cache(const HubId& id, HubKind kind) {
   return "not in the local Hugging Face cache (" + repository_of(id, kind).string() +
-         "). Training never uses the network; download the " +
-         (kind == HubKind::kModel ? "model" : "dataset") + " first: lora-train download " + id.organisation + "/" +
-         id.name + (id.revision.empty() ? "" : "@" + id.revision) + (kind == HubKind::kModel ? "" : " --dataset");
+         "). Training never uses the network; download the " + (kind == HubKind::kModel ? "model" : "dataset") +
+         " first: lora-train download " + id.organisation + "/" + id.name +
+         (id.revision.empty() ? "" : "@" + id.revision) + (kind == HubKind::kModel ? "" : " --dataset");
 }
 
 }  // namespace lora_train::storage

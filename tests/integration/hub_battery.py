@@ -15,8 +15,10 @@ from pathlib import Path
 
 import huggingface_hub
 
-from hub_server import (Fault, Hub, HubServer, answer, change_bytes, change_json, cut, drop, drop_after_body, garbage, git_sha1, longer,
-                        no_ranges, redirect, sha256, shorter, stall, status, wrong_range)
+from hub_faults import (answer, change_bytes, change_json, cut, drop, drop_after_body, garbage, longer, no_ranges, redirect, shorter,
+                        stall, status, wrong_range)
+from hub_server import HubServer
+from hub_store import Fault, Hub, git_sha1, sha256
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin")) / "lora-train"

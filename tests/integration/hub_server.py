@@ -1,6 +1,6 @@
 """A Hugging Face hub in a process: the parts of its protocol that `download`, `push` and huggingface_hub's own client use, with faults
-on demand. `Hub` holds repositories in memory; `with HubServer(hub) as server` serves them at server.url, and large files from another
-port, as the hub does from its content network."""
+on demand. `with HubServer(hub) as server` serves what a Hub (hub_store.py) holds at server.url, and large files from another host, as the
+hub does from its content network. Faults: hub_faults.py."""
 
 import base64
 import hashlib
@@ -9,81 +9,10 @@ import re
 import ssl
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-LFS_BYTES = 4096  # files from this size on are in large file storage, and so are all .safetensors
-PAGE = 3  # entries in a page of a listing
-
-
-def sha256(data):
-    return hashlib.sha256(data).hexdigest()
-
-
-def git_sha1(data):
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-
-
-def is_large(path, data):
-    return len(data) >= LFS_BYTES or path.endswith(".safetensors")
-
-
-class Repository:
-    def __init__(self, files, private=False, gated=False):
-        self.commits, self.references, self.private, self.gated = {}, {}, private, gated
-        self.messages = []
-        self.commit(files, "main", "first")
-
-    def commit(self, files, reference, message):
-        sha = hashlib.sha1(repr((sorted(files), len(self.commits), message)).encode()).hexdigest()
-        self.commits[sha] = dict(files)
-        self.references[reference] = sha
-        self.messages.append(message)
-        return sha
-
-    def find(self, revision):
-        return self.references.get(revision, revision if revision in self.commits else None)
-
-
-class Fault:
-    """What happens at a step in place of, or to, the right answer: the first `times` times (None: always), after `skip` right ones."""
-
-    def __init__(self, step, act, times=None, skip=0):
-        self.step, self.act, self.times, self.skip = step, act, times, skip
-
-    def is_due(self, step):
-        if step != self.step or self.times == 0:
-            return False
-        if self.skip:
-            self.skip -= 1
-            return False
-        if self.times is not None:
-            self.times -= 1
-        return True
-
-
-class Hub:
-    def __init__(self):
-        self.repositories = {}  # ("model", "org/name")
-        self.large = {}  # sha256: bytes, that were uploaded
-        self.parts = {}
-        self.tokens = {"hf_read": "read", "hf_write": "write"}
-        self.user = "tester"
-        self.faults, self.requests, self.leaks = [], [], []
-        self.multipart_bytes = None  # uploads of at least this size go in parts of it
-        self.lock = threading.Lock()
-
-    def add(self, name, files, kind="model", **options):
-        self.repositories[kind, name] = Repository(files, **options)
-        return self.repositories[kind, name]
-
-    def fault(self, step):
-        with self.lock:
-            return next((fault.act for fault in self.faults if fault.is_due(step)), None)
-
-    def steps(self):
-        return [step for step, _, _ in self.requests]
+from hub_store import LFS_BYTES, PAGE, git_sha1, is_large, sha256
 
 
 class Answered(Exception):
@@ -421,86 +350,3 @@ class HubServer:
         for server in self.servers:
             server.shutdown()
             server.server_close()
-
-
-# Faults: functions of a Handler. One that returns has changed something about the right answer.
-
-def status(code, message="", headers=(), error_code=None):
-    def act(handler):
-        handler.fail(code, message or f"made {code}", error_code, headers)
-        raise Answered
-    return act
-
-
-def answer(body, code=200, headers=(), kind="application/json"):
-    return lambda handler: handler.send(code, body, headers, kind)
-
-
-def redirect(address, code=302):
-    return lambda handler: handler.send(code, b"", {"Location": address(handler) if callable(address) else address})
-
-
-def drop(handler):
-    """Before an answer."""
-    handler.drop()
-
-
-def drop_after_body(handler):
-    """The request has arrived, and may have worked; its answer is lost."""
-    handler.read_body()
-    handler.send = lambda *_, **__: handler.drop()
-
-
-def cut(num_bytes):
-    def act(handler):
-        handler.cut = num_bytes
-    return act
-
-
-def stall(seconds):
-    def act(handler):
-        time.sleep(seconds)
-        handler.drop()
-    return act
-
-
-def garbage(handler):
-    handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
-    handler.drop()
-
-
-def change_bytes(handler):
-    """Wrong contents of the right length."""
-    send = handler.send
-
-    def send_changed(code, data=b"", headers=(), kind="application/json"):
-        send(code, bytes(byte ^ 1 for byte in data) if isinstance(data, bytes) and code < 300 else data, headers, kind)
-    handler.send = send_changed
-
-
-def no_ranges(handler):
-    del handler.headers["Range"]
-
-
-def wrong_range(handler):
-    handler.headers.replace_header("Range", "bytes=1-2") if "Range" in handler.headers else None
-
-
-def longer(handler):
-    """More bytes than were asked for."""
-    send = handler.send
-    handler.send = lambda code, data=b"", headers=(), kind="": send(code, data + b"more" if code in (200, 206) else data, headers, kind)
-
-
-def shorter(handler):
-    send = handler.send
-    handler.send = lambda code, data=b"", headers=(), kind="": send(code, data[:-3] if code in (200, 206) else data, headers, kind)
-
-
-def change_json(change):
-    """`change` gets the right body and returns another."""
-    def act(handler):
-        send = handler.send
-        handler.send = lambda code, data=b"", headers=(), kind="application/json": send(
-            code, change(data) if isinstance(data, (dict, list)) and code == 200 else data, headers, kind)
-    return act

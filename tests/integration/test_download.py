@@ -16,7 +16,9 @@ import pytest
 
 from conftest import BINARY, ROOT, Run
 from hub_battery import DOWNLOAD_CASES, assert_cache_is_whole, run_download_case
-from hub_server import Fault, Hub, HubServer, cut, no_ranges, sha256, stall, status
+from hub_faults import cut, no_ranges, stall, status
+from hub_server import HubServer
+from hub_store import Fault, Hub, sha256
 
 IO = 5
 

@@ -9,7 +9,8 @@ import pytest
 
 from conftest import BINARY, Run, train_tiny_math
 from hub_battery import ADAPTER, PUSH_CASES, WEIGHTS, environment_of, run_push_case, write_adapter
-from hub_server import Hub, HubServer
+from hub_server import HubServer
+from hub_store import Hub
 
 USAGE, IO = 2, 5
 
