@@ -20,8 +20,9 @@ TEST(Upload, PartsThatDoNotCoverTheFileAreRefused) {
   using Headers = std::map<std::string, std::string>;
   for (const Headers& headers :
        {Headers{}, Headers{{"1", "a"}}, Headers{{"chunk_size", "0"}, {"1", "a"}},
-        Headers{{"chunk_size", "x"}, {"1", "a"}}, Headers{{"chunk_size", "5"}, {"1", "a"}},
-        Headers{{"chunk_size", "5"}, {"1", "a"}, {"3", "c"}}, Headers{{"chunk_size", "5"}, {"0", "a"}, {"1", "b"}}})
+        Headers{{"chunk_size", "x"}, {"1", "a"}}, Headers{{"chunk_size", "4"}, {"1", "a"}, {"3", "c"}},
+        Headers{{"chunk_size", "5"}, {"1", "a"}}, Headers{{"chunk_size", "5"}, {"1", "a"}, {"3", "c"}},
+        Headers{{"chunk_size", "5"}, {"0", "a"}, {"1", "b"}}})
     EXPECT_THROW(plan_parts(headers, 10), std::invalid_argument);
 }
 
