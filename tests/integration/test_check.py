@@ -63,7 +63,7 @@ KINDS = {
     "a value that is not built": (lambda s: dict(base_precision="bf16"), "base_precision", "is not built yet", USAGE),
     "a contradiction": (lambda s: dict(adapter="none", base_precision="nf4"), "base_precision", "cannot be trained", USAGE),
     "a name that is not in the cache": (lambda s: dict(model="nobody/nothing@v2"), "model",
-                                        "hf download nobody/nothing --revision v2", FORMAT),
+                                        "lora-train download nobody/nothing@v2", FORMAT),
     "no model folder": (lambda s: dict(model=str(s.folder / "nowhere")), "model", "no such folder", FORMAT),
     "no config.json": (lambda s: (s.model / "config.json").unlink() or {}, "model", "config.json: no such file", FORMAT),
     "no dataset": (lambda s: dict(datasets=[str(s.rows_file), "gone.jsonl"]), "datasets[1].path",
@@ -166,6 +166,6 @@ def test_a_complete_run_needs_its_files_no_more(setup, profile):
 
 def test_the_model_of_a_shipped_profile_may_be_on_another_machine(tmp_path):
     run = lora_train("check", "--profile", "h100", cwd=tmp_path)
-    assert run.code == 0 and "warning: model: " in run.stderr and "hf download Qwen/Qwen2.5-7B-Instruct" in run.stderr, run
+    assert run.code == 0 and "warning: model: " in run.stderr and "lora-train download Qwen/Qwen2.5-7B-Instruct" in run.stderr, run
     run = lora_train("check", "--profile", "h100", "model=nobody/nothing", cwd=tmp_path)
-    assert run.code == FORMAT and "hf download nobody/nothing" in run.stderr, run
+    assert run.code == FORMAT and "lora-train download nobody/nothing" in run.stderr, run

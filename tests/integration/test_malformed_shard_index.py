@@ -212,13 +212,13 @@ PATHS = [
     Case("hub_name_with_a_way_up", folder_is("org/name/../../x"), "x", "org/name"),
     Case("hub_name_with_a_zero_byte", folder_is("org/na\0me"), ".json:1", "NUL byte", 2),
     Case("hub_revision_with_a_way_up", hub("org/name@../../escape"), "escape", "org/name"),
-    Case("hub_revision_that_is_not_there", hub("org/name@v2"), "org/name@v2", "hf download org/name --revision v2"),
-    Case("hub_reference_to_a_way_up", hub("org/name", "../../../escape"), "org/name", "hf download"),
-    Case("hub_reference_empty", hub("org/name", ""), "org/name", "hf download"),
-    Case("hub_reference_missing", hub("org/name", None), "org/name", "hf download"),
-    Case("hub_reference_of_binary_data", hub("org/name", "\0\1\2"), "org/name", "hf download"),
+    Case("hub_revision_that_is_not_there", hub("org/name@v2"), "org/name@v2", "lora-train download org/name@v2"),
+    Case("hub_reference_to_a_way_up", hub("org/name", "../../../escape"), "org/name", "lora-train download"),
+    Case("hub_reference_empty", hub("org/name", ""), "org/name", "lora-train download"),
+    Case("hub_reference_missing", hub("org/name", None), "org/name", "lora-train download"),
+    Case("hub_reference_of_binary_data", hub("org/name", "\0\1\2"), "org/name", "lora-train download"),
     Case("hub_snapshot_is_a_file", hub("org/name", snapshot=lambda path: [path.rmdir(), path.write_text("")]), "org/name",
-         "hf download"),
+         "lora-train download"),
 ]
 
 CASES = TEXT + MAP + NAMES + FILES + PATHS

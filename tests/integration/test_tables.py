@@ -242,7 +242,7 @@ def test_a_dataset_of_the_hub_with_subsets(tmp_path):
     run = hub_rows(tmp_path, {**dataset, "split": "test"})
     assert run.code == 0 and run.json_lines()[0]["text"].startswith("socratic test?"), run
     for changed, part in [({"subset": None}, "There are: main, socratic"), ({"split": "dev"}, "There are: test, train"),
-                          ({"path": "org/other"}, "hf download --repo-type dataset org/other"), ({"path": "org/math@v1"}, "--revision v1")]:
+                          ({"path": "org/other"}, "lora-train download org/other --dataset"), ({"path": "org/math@v1"}, "org/math@v1 --dataset")]:
         run = hub_rows(tmp_path, {**dataset, **changed})
         assert part in error_of(run)["message"], run
         run = lora_train("check", "--profile", "profile.json", cwd=tmp_path, environment={"HF_HUB_CACHE": str(tmp_path)})

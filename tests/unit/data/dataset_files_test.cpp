@@ -102,7 +102,7 @@ TEST_F(DatasetFiles, RefusesWhatIsNotThereOrNotRead) {
   EXPECT_NE(refusal(path("none.jsonl")).find("no such file"), std::string::npos);
   EXPECT_NE(refusal(path("none*.jsonl")).find("no file matches"), std::string::npos);
   EXPECT_NE(refusal(path("**/x.jsonl")).find("give the folder"), std::string::npos);
-  EXPECT_NE(refusal("nobody/nothing").find("hf download --repo-type dataset nobody/nothing"), std::string::npos);
+  EXPECT_NE(refusal("nobody/nothing").find("lora-train download nobody/nothing --dataset"), std::string::npos);
   EXPECT_NE(refusal("/dev/null").find("not a regular file"), std::string::npos);
   std::filesystem::create_directory(folder_ / "empty");
   EXPECT_NE(refusal(path("empty")).find("no .jsonl"), std::string::npos);

@@ -134,7 +134,7 @@ TEST_F(DatasetSplits, ALocalFolderHasThemToo) {
 }
 
 TEST_F(DatasetSplits, WhatIsNotThereHasItsCommand) {
-  EXPECT_TRUE(has(refusal(), "hf download --repo-type dataset org/set")) << refusal();
+  EXPECT_TRUE(has(refusal(), "lora-train download org/set --dataset")) << refusal();
   const std::string old = refusal("", "", DatasetUse::kTraining, "org/set@v2");
   EXPECT_TRUE(has(old, "org/set --revision v2")) << old;
   add({"rows.py"});

@@ -78,15 +78,15 @@ TEST_F(ResolveModel, FindsBranchesAndCommitsInTheCache) {
 }
 
 TEST_F(ResolveModel, PrintsTheLineThatDownloads) {
-  EXPECT_NE(refusal("Qwen/Qwen3-4B").find("hf download Qwen/Qwen3-4B"), std::string::npos);
-  EXPECT_NE(refusal("Qwen/Qwen3-0.6B@v9").find("hf download Qwen/Qwen3-0.6B --revision v9"), std::string::npos);
+  EXPECT_NE(refusal("Qwen/Qwen3-4B").find("lora-train download Qwen/Qwen3-4B"), std::string::npos);
+  EXPECT_NE(refusal("Qwen/Qwen3-0.6B@v9").find("lora-train download Qwen/Qwen3-0.6B@v9"), std::string::npos);
 }
 
 TEST_F(ResolveModel, RefusesWhatIsNeitherFolderNorId) {
   for (const char* model :
        {"/no/such/folder", "./none", "none", "a/b/c", "../a", "a/..", "a/b@", "a/b@../../x", "-a/b", "a/b c"}) {
     EXPECT_NE(refusal(model).find("no such folder"), std::string::npos) << model;
-    EXPECT_EQ(refusal(model).find("hf download"), std::string::npos) << model;
+    EXPECT_EQ(refusal(model).find("lora-train download"), std::string::npos) << model;
   }
   const auto file = write_bytes(folder_ / "file", "x").string();
   EXPECT_NE(refusal(file).find("is a file"), std::string::npos);

@@ -1,0 +1,265 @@
+#include "lora_train/hub/push.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base64.h"
+#include "hub_api.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/visible_text.h"
+#include "lora_train/http/url.h"
+#include "upload.h"
+
+namespace lora_train::hub {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kSampleBytes = 512;
+constexpr std::size_t kBlockBytes = 1u << 20;
+
+/// A file on its way.
+struct Outgoing {
+  const PushFile* file = nullptr;
+  std::string sha256, git_sha1;
+  bool is_large = false;
+};
+
+class Push {
+ public:
+  explicit Push(const PushRequest& request) : request_(request), repository_{request.id, storage::HubKind::kModel} {
+    for (const PushFile& file : request.plan.files) total_bytes_ += 2 * file.num_bytes;  // hashed, then uploaded
+  }
+
+  PushResult run() {
+    if (!hub_.has_token())
+      throw IoError(repository_.name(), "push needs a token that may write: create one on " + hub_.endpoint() +
+                                            "/settings/tokens and set HF_TOKEN.");
+    hash_files();
+    open_repository();
+    const std::string parent = open_branch();
+    drop_what_is_there(parent);
+    result_.url = hub_.page(repository_);
+    result_.num_files = std::ssize(uploads_);
+    result_.commit = parent;
+    if (uploads_.empty()) return result_;
+    ask_upload_modes();
+    std::vector<LargeFile> large;
+    for (const Outgoing& upload : uploads_)
+      if (upload.is_large) large.push_back({upload.file->file, upload.file->num_bytes, upload.sha256});
+    result_.num_uploaded_bytes =
+        upload(hub_, repository_, request_.branch, large, [this](std::uint64_t n) { count(n); });
+    result_.commit = commit(parent);
+    return result_;
+  }
+
+ private:
+  void count(std::uint64_t num_bytes) {
+    num_bytes_ += num_bytes;
+    if (request_.progress) request_.progress(num_bytes_, total_bytes_);
+  }
+
+  void hash_files() {
+    for (const PushFile& file : request_.plan.files) {
+      Digest sha256(DigestKind::kSha256, file.num_bytes), sha1(DigestKind::kGitSha1, file.num_bytes);
+      if (file.text) {
+        sha256.update(*file.text);
+        sha1.update(*file.text);
+      } else {
+        FileReader reader(file.file);
+        std::string block(kBlockBytes, '\0');
+        while (const std::size_t size = reader.read(block.data(), block.size())) {
+          throw_if_stop_requested();
+          sha256.update({block.data(), size});
+          sha1.update({block.data(), size});
+          count(size);
+        }
+      }
+      uploads_.push_back({&file, sha256.hex(), sha1.hex()});
+    }
+  }
+
+  http::Request post(const std::string& path, const Json& body) const {
+    http::Request request = hub_.request(path, "POST");
+    request.headers = {{"Content-Type", "application/json"}};
+    request.body = body.dump();
+    return request;
+  }
+
+  /// Finds or creates the repository; it must be as private as it was asked for.
+  void open_repository() {
+    http::Answer found = hub_.send(hub_.request(hub_.api_path(repository_)));
+    if (found.status == 404 || found.header("X-Error-Code") == "RepoNotFound") {
+      create_repository();
+      found = hub_.send(hub_.request(hub_.api_path(repository_)));
+      if (found.status == 404)
+        throw IoError(repository_.name(),
+                      "the name is taken by a repository that your token may not see. Choose another, "
+                      "or a token of its owner.");
+    }
+    const Json info = hub_.require_json(found, repository_);
+    const bool is_private = info.is_object() && info.value("private", Json()) == Json(true);
+    if (!is_private && !request_.is_public)
+      throw IoError(repository_.name(),
+                    std::string(result_.is_new ? "the hub made the repository public" : "the repository is public") +
+                        ", so that everyone would see the files. Nothing was uploaded; --public says "
+                        "that this is meant.");
+    if (is_private && request_.is_public && !result_.is_new)
+      log_warning(repository_.name() + " is private and stays so; its settings on the hub make it public");
+  }
+
+  void create_repository() {
+    const Json body = {{"name", request_.id.name},
+                       {"organization", request_.id.organisation},
+                       {"type", "model"},
+                       {"visibility", request_.is_public ? "public" : "private"}};
+    const http::Answer answer = hub_.send(post("api/repos/create", body));
+    if (answer.status == 409)  // by an earlier try whose answer was lost, or by another process
+      return;
+    if (answer.status == 403)
+      throw IoError(repository_.name(), "the token may not create a repository there: it needs write permission for " +
+                                            request_.id.organisation + ". See " + hub_.endpoint() +
+                                            "/settings/tokens.");
+    hub_.require_json(answer, repository_);
+    result_.is_new = true;
+  }
+
+  /// The newest commit of the branch, which is created from main where it is missing.
+  std::string open_branch() {
+    Repository branch = repository_;
+    branch.id.revision = request_.branch;
+    const std::string path = hub_.api_path(repository_) + "/revision/" + http::encode_part(request_.branch);
+    const http::Answer found = hub_.send(hub_.request(path));
+    if (found.header("X-Error-Code") == "RevisionNotFound" && request_.branch != "main") {
+      const auto made =
+          hub_.send(post(hub_.api_path(repository_) + "/branch/" + http::encode_part(request_.branch), Json::object()));
+      if (!made.is_ok() && made.status != 409) hub_.refuse(made, repository_);
+    }
+    return hub_.find_commit(branch);
+  }
+
+  void drop_what_is_there(const std::string& commit) {
+    std::map<std::string, std::string> there;
+    for (const RepositoryFile& file : hub_.list_files(repository_, commit)) there[file.path] = file.etag;
+    std::erase_if(uploads_, [&](const Outgoing& upload) {
+      const auto found = there.find(upload.file->path);
+      const bool is_there =
+          found != there.end() && (found->second == upload.sha256 || found->second == upload.git_sha1);
+      if (is_there) count(upload.file->num_bytes);
+      return is_there;
+    });
+  }
+
+  /// Which files are large for the hub: it decides by name, size and first bytes.
+  void ask_upload_modes() {
+    Json files = Json::array();
+    for (const Outgoing& upload : uploads_) {
+      const PushFile& file = *upload.file;
+      const std::string sample = file.text ? file.text->substr(0, kSampleBytes) : read_start(file.file, kSampleBytes);
+      files.push_back({{"path", file.path}, {"sample", base64(sample)}, {"size", file.num_bytes}});
+    }
+    const std::string path = hub_.api_path(repository_) + "/preupload/" + http::encode_part(request_.branch);
+    const Json answer = hub_.require_json(hub_.send(post(path, {{"files", files}})), repository_);
+    std::map<std::string, std::string> modes;
+    try {
+      for (const Json& file : answer.at("files")) modes[file.at("path")] = file.at("uploadMode");
+    } catch (const Json::exception&) {
+      modes.clear();
+    }
+    for (Outgoing& upload : uploads_) {
+      const std::string mode = modes[upload.file->path];
+      if (mode != "lfs" && mode != "regular")
+        throw IoError(hub_.endpoint(), "does not say how to upload " + upload.file->path + ". Nothing was committed.");
+      upload.is_large = mode == "lfs" && upload.file->num_bytes > 0 && !upload.file->text;
+    }
+  }
+
+  std::string commit_body(const std::string& parent) {
+    std::string lines =
+        Json({{"key", "header"},
+              {"value", {{"summary", request_.message}, {"description", ""}, {"parentCommit", parent}}}})
+            .dump() +
+        "\n";
+    for (const Outgoing& upload : uploads_) {
+      const PushFile& file = *upload.file;
+      Json line;
+      if (upload.is_large) {
+        line = {{"key", "lfsFile"},
+                {"value", {{"path", file.path}, {"algo", "sha256"}, {"oid", upload.sha256}, {"size", file.num_bytes}}}};
+      } else {
+        const std::string bytes = file.text ? *file.text : read_file(file.file);
+        line = {{"key", "file"}, {"value", {{"path", file.path}, {"encoding", "base64"}, {"content", base64(bytes)}}}};
+        count(file.num_bytes);
+      }
+      lines += line.dump() + "\n";
+    }
+    return lines;
+  }
+
+  /// The one request that others see. It is not repeated blindly: where its answer is lost, the branch says whether it has worked.
+  std::string commit(const std::string& parent) {
+    Repository branch = repository_;
+    branch.id.revision = request_.branch;
+    http::Request request =
+        hub_.request(hub_.api_path(repository_) + "/commit/" + http::encode_part(request_.branch), "POST");
+    request.headers = {{"Content-Type", "application/x-ndjson"}};
+    request.body = commit_body(parent);
+    request.is_repeatable = false;
+    try {
+      const http::Answer answer = hub_.send(request);
+      if (answer.status == 409 || answer.status == 412)
+        throw IoError(repository_.name(),
+                      "someone else has changed the repository meanwhile. Nothing was committed; run "
+                      "the command again.");
+      if (answer.is_ok()) return hub_.find_commit(branch);
+      if (answer.status < 500) refuse_commit(answer);
+    } catch (const http::TransferError& error) {
+      log_info("the answer to the commit was lost (" + error.message() + "); asking the hub whether it has worked");
+    }
+    const std::string newest = newest_of(branch);
+    if (newest == parent)
+      throw IoError(repository_.name(),
+                    "the hub did not make the commit. The repository is as it was; run the command "
+                    "again, it will upload only what the hub lacks.");
+    return newest;
+  }
+
+  /// Of a branch whose commit was not answered.
+  std::string newest_of(const Repository& branch) {
+    try {
+      return hub_.find_commit(branch);
+    } catch (const IoError& error) {
+      throw IoError(repository_.name(), "the hub was lost while it made the commit: it may have worked. Look at " +
+                                            hub_.page(repository_) + "/commits/" + request_.branch + " (" +
+                                            error.message() + ")");
+    }
+  }
+
+  [[noreturn]] void refuse_commit(const http::Answer& answer) const {
+    const Json body = Json::parse(answer.body, nullptr, false);
+    const std::string words = body.is_object() && body.contains("error") && body["error"].is_string()
+                                  ? " (The hub says: " + visible_text(body["error"].get<std::string>()) + ")"
+                                  : "";
+    throw IoError(repository_.name(), "the hub refuses the commit with status " + std::to_string(answer.status) +
+                                          ". The repository is as it was." + words);
+  }
+
+  const PushRequest& request_;
+  Repository repository_;
+  Hub hub_;
+  std::vector<Outgoing> uploads_;
+  PushResult result_;
+  std::uint64_t num_bytes_ = 0, total_bytes_ = 0;
+};
+
+}  // namespace
+
+PushResult push(const PushRequest& request) {
+  if (is_offline()) throw IoError("HF_HUB_OFFLINE", "forbids the network. Unset it to push.");
+  return Push(request).run();
+}
+
+}  // namespace lora_train::hub
