@@ -15,6 +15,7 @@ const std::vector<Command>& commands() {
       {"chat", "talk to a model, with or without an adapter", run_chat},
       {"eval", "measure loss, token accuracy, calibration and answers", run_eval},
       {"merge", "merge an adapter into its base model", run_merge},
+      {"export", "write a model or an adapter as a GGUF file for llama.cpp", run_export},
       {"compare", "show the profiles and results of several runs side by side", run_compare},
       {"doctor", "check the driver, GPUs, disk and every kernel of this machine", run_doctor},
       {"bench", "measure speed and memory of a training step", run_bench},
@@ -29,7 +30,6 @@ const std::vector<Command>& commands() {
       {"serve", "serve a model", nullptr},
       {"download", "download a model or dataset", nullptr},
       {"push", "upload an adapter or model", nullptr},
-      {"export", "write a GGUF file", nullptr},
   };
   return table;
 }
