@@ -1,5 +1,6 @@
 """Runs exported GGUF files in llama.cpp itself: the same prompt tokens and the same greedy tokens as `generate` in fp32, for the base, the
-merged model, and the base with the adapter as GGUF LoRA.
+merged model, and the base with the adapter as GGUF LoRA. Random models of every family; and examples/tiny-math, trained and asked through
+the chat template in the file, also in F16, BF16 and Q8_0, whose rounding may change an answer.
 
     python -m venv /tmp/llama && /tmp/llama/bin/pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36    # compiles llama.cpp
     LORA_TRAIN_BIN=build/release/bin LLAMA_PYTHON=/tmp/llama/bin/python .deps/venv/bin/python tests/parity/try_llama_cpp.py [CASES]
@@ -28,6 +29,12 @@ LLAMA = r"""
 import json, sys
 import llama_cpp
 request = json.load(sys.stdin)
+defaults = llama_cpp.llama_cpp.llama_model_default_params
+def without_repacking():  # for AMX, which crashes on Q8_0 in some virtual machines, whoever wrote the file
+    parameters = defaults()
+    parameters.use_extra_bufts = False
+    return parameters
+llama_cpp.llama_cpp.llama_model_default_params = without_repacking
 llm = llama_cpp.Llama(request["model"], lora_path=request["lora"] or None, n_ctx=0, n_threads=1, n_threads_batch=1, logits_all=False,
                       verbose=False, seed=1)
 answers = []
@@ -40,7 +47,9 @@ for prompt in request["prompts"]:
         if len(new) == request["new_tokens"] or llama_cpp.llama_vocab_is_eog(llama_cpp.llama_model_get_vocab(llm.model), token):
             break
     answers.append({"read": read, "new": new})
-print(json.dumps({"answers": answers, "eos": llm.token_eos(), "arch": llm.metadata["general.architecture"]}))
+chats = [llm.create_chat_completion([{"role": "user", "content": text}], temperature=0.0, repeat_penalty=1.0, max_tokens=request["new_tokens"])
+         for text in request["chats"]]
+print(json.dumps({"answers": answers, "chats": [chat["choices"][0]["message"]["content"] for chat in chats], "eos": llm.token_eos(), "arch": llm.metadata["general.architecture"]}))
 """
 
 
@@ -48,8 +57,8 @@ def lora_train(*arguments):
     return [json.loads(line) for line in engine.run("lora-train", *arguments).splitlines()]
 
 
-def by_llama(model, lora, prompts):
-    request = {"model": str(model), "lora": str(lora), "prompts": prompts, "new_tokens": NEW_TOKENS}
+def by_llama(model, lora, prompts=(), chats=()):
+    request = {"model": str(model), "lora": str(lora), "prompts": prompts, "chats": chats, "new_tokens": NEW_TOKENS}
     done = subprocess.run([os.environ["LLAMA_PYTHON"], "-c", LLAMA], input=json.dumps(request), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -86,9 +95,40 @@ def try_case(case, folder):
     return f"{words} ({num_tokens} tokens, {same(base, adapted)} answers without effect of the adapter)", min(counts.values()) == len(PROMPTS)
 
 
+def try_trained(folder):
+    """Questions to tiny-math before and after 15 steps of training, as a server would ask them."""
+    example = engine.ROOT / "examples/tiny-math"
+    model, adapter = example / "model", folder / "run/adapter"
+    engine.run("lora-train", "train", "--model", model, "--train-data", example / "train.jsonl", "--output-dir", folder / "run", "device=cpu",
+               "precision=fp32", "max_steps=15", "global_batch_size=4", "micro_batch_size=1", "max_seq_len=256", "learning_rate=5e-3",
+               "report_to=none")
+    rows = [json.loads(line)["messages"] for line in (example / "heldout.jsonl").read_text().splitlines()[:12]]
+    questions, file = [row[0]["content"] for row in rows], folder / "questions.jsonl"
+    file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in questions))
+    with_adapter = ("--adapter", adapter)
+    base, adapted = ([line["completion"] for line in lora_train(
+        "generate", "--json", "--model", model, *more, "--prompts", file, "--max-new-tokens", NEW_TOKENS, "--set", "precision=fp32",
+        "--set", "device=cpu")] for more in ((), with_adapter))
+    engine.run("lora-train", "export", "--gguf", folder / "lora.gguf", *with_adapter)
+    counts = {}
+    for name, flags in {"base": ("--model", model), **{kind: (*with_adapter, "--merge") for kind in ("f32", "f16", "bf16", "q8_0")}}.items():
+        engine.run("lora-train", "export", "--gguf", folder / f"{name}.gguf", *flags, "--type", "f32" if name == "base" else name)
+        said = by_llama(folder / f"{name}.gguf", "", chats=questions)
+        counts[name] = same(said["chats"], base if name == "base" else adapted)
+    counts["lora"] = same(by_llama(folder / "base.gguf", folder / "lora.gguf", chats=questions)["chats"], adapted)
+    words = " ".join(f"{'merged ' if name in ('f32', 'f16', 'bf16', 'q8_0') else ''}{name} {count}/{len(questions)}"
+                     for name, count in counts.items())
+    return f"{words} answers ({same(base, adapted)} without effect of the adapter)", min(
+        counts[name] for name in ("base", "f32", "lora")) == len(questions)
+
+
 def main():
     torch.set_num_threads(1)
     failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        words, is_equal = try_trained(Path(folder))
+    failed += not is_equal
+    print(f"   {'ok    ' if is_equal else 'DIFFER'} {words} | examples/tiny-math through its chat template", flush=True)
     for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 12):
         with tempfile.TemporaryDirectory() as folder:
             case = gguf_case.make_case(number, Path(folder) / "case", file_dtype="F32")
