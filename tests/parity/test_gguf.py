@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from peft import PeftModel
 from safetensors.numpy import load_file, save_file
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 import engine
 import gguf_case
@@ -124,7 +124,7 @@ def test_metadata_is_that_of_config_and_tokenizer(case_of, number, tmp_path):
                       "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
                       "vocab_size": "vocab_size"}.items():
         assert fields[f"{prefix}.{key}"] == config[name]
-    tokenizer = AutoTokenizer.from_pretrained(case.model_dir)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(case.model_dir)
     tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     vocabulary = tokenizer.get_vocab()
     assert len(tokens) == len(kinds) == len(set(tokens)) == config["vocab_size"]
