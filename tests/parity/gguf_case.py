@@ -4,6 +4,7 @@ The names of tensors and keys come from the gguf package; the reordering of rows
 """
 
 import json
+import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,15 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import GenerationConfig
 
+import engine
 import oracle
 import random_case
 
+DATA = Path(os.environ.get("LORA_TRAIN_TEST_DATA", engine.ROOT / "../shared/data"))
 ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3, "mistral": gguf.MODEL_ARCH.LLAMA,
                  "llama": gguf.MODEL_ARCH.LLAMA, "gemma3": gguf.MODEL_ARCH.GEMMA3, "granite": gguf.MODEL_ARCH.GRANITE}
 ROTATES_PAIRS = ("mistral", "llama", "granite")
@@ -86,12 +90,15 @@ def write_tokenizer(pre, folder):
     GenerationConfig(eos_token_id=stops).save_pretrained(folder)
 
 
-def random_config(family, rng):
-    """A configuration that llama.cpp computes as transformers does."""
+def random_config(family, rng, tied=True):
+    """A configuration that llama.cpp computes as transformers does. Not `tied`: the head is never the embedding, which tends to say the last token
+    again."""
     config, words = random_case.random_config(family, rng, None)
     head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     config["vocab_size"] = rng.choice([340, 352])
     config["bos_token_id"] = config["eos_token_id"] = None
+    if not tied:
+        config["tie_word_embeddings"] = False
     if family in ("qwen3", "gemma3"):
         config["attention_bias"] = False
     for key in ("sliding_window", "use_sliding_window", "max_window_layers"):
@@ -108,12 +115,19 @@ def random_config(family, rng):
     return config, f"{family} D{config['hidden_size']} H{config['num_attention_heads']}/{config['num_key_value_heads']} E{head_dim} rope={rope}"
 
 
-def make_case(number, folder, family=None, file_dtype=None, **lora):
+def amplify(adapter_dir, gain):
+    """Makes the adapter as strong as the base, so that it changes greedy answers."""
+    path = adapter_dir / "adapter_model.safetensors"
+    tensors = load_file(path)
+    save_file({name: tensor * (gain if ".lora_B." in name else 1) for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
+
+
+def make_case(number, folder, family=None, file_dtype=None, gain=1, tied=True, **lora):
     """Case `number`: its family and tokenizer go round."""
     rng = random.Random(700 + number)
     generator = torch.Generator().manual_seed(number)
     family = family or list(ARCHITECTURES)[number % len(ARCHITECTURES)]
-    config, words = random_config(family, rng)
+    config, words = random_config(family, rng, tied)
     file_dtype = file_dtype or rng.choice(list(random_case.FILE_DTYPES))
     is_older = rng.random() < 0.5
     folder.mkdir(parents=True)
@@ -122,6 +136,7 @@ def make_case(number, folder, family=None, file_dtype=None, **lora):
     write_tokenizer(pre, folder / "model")
     options = {**random_case.random_lora_config(rng, config["num_hidden_layers"]), **lora}
     random_case.save_adapter(model, options, generator, folder / "adapter")
+    amplify(folder / "adapter", gain)
     return Case(family, pre, folder / "model", folder / "adapter",
                 f"{words} {file_dtype} tokenizer={pre} | r={options['r']} alpha={options['lora_alpha']} rslora={options['use_rslora']} "
                 f"patterns={bool(options['rank_pattern'])}")
@@ -165,3 +180,15 @@ def read(path):
 
 def values(tensor):
     return gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+
+
+def untrained(folder, source, file, num_rows):
+    """A model of one layer with that file of a published tokenizer."""
+    folder.mkdir()
+    for part in (file, "tokenizer_config.json"):
+        (folder / part).symlink_to(source / part)
+    (folder / "config.json").write_text(json.dumps(
+        {"model_type": "qwen2" if "qwen" in str(source) else "mistral", "vocab_size": num_rows, "hidden_size": 32, "num_hidden_layers": 1,
+         "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 32, "sliding_window": None, "tie_word_embeddings": True}))
+    engine.run("lora-train", "init-model", "--config", folder / "config.json", "--tokenizer", folder, "--output-dir", folder / "model")
+    return folder / "model"
