@@ -105,7 +105,9 @@ ExportResult export_model(const ExportRequest& request) {
   std::ranges::move(architecture_metadata(merged.config()), std::back_inserter(metadata));
   const auto tokenizer =
       request.adapter.empty() ? request.model : lora::merged_tokenizer_folder(request.model, request.adapter);
-  std::ranges::move(vocabulary_metadata(tokenizer, merged.config().vocab_size), std::back_inserter(metadata));
+  const auto generation = std::filesystem::exists(tokenizer / "generation_config.json") ? tokenizer : request.model;
+  std::ranges::move(vocabulary_metadata(tokenizer, generation, merged.config().vocab_size),
+                    std::back_inserter(metadata));
   ModelTensors tensors(request, merged, result);
   result.num_bytes = write_gguf(request.file, metadata, tensors.list());
   return result;

@@ -79,10 +79,14 @@ void add_tokens(const TokenizerData& data, std::int64_t vocab_size, std::vector<
     out.push_back({"tokenizer.ggml.scores", std::move(scores)});
 }
 
-/// All stop tokens, that which ends an answer first.
+/// All stop tokens, `more` of them too, that which ends an answer first.
 std::vector<std::int32_t> ordered_stop_ids(const tokenizer::Tokenizer& tokenizer,
-                                           const tokenizer::ChatTemplate* chat_template) {
+                                           const tokenizer::ChatTemplate* chat_template,
+                                           const std::vector<std::int32_t>& more) {
   std::vector<std::int32_t> ids = tokenizer::stop_token_ids(tokenizer, chat_template);
+  for (const std::int32_t id : more) {
+    if (std::ranges::count(ids, id) == 0 && id >= 0 && id < tokenizer.vocab_size()) ids.push_back(id);
+  }
   const auto bring_forward = [&](std::optional<std::int32_t> id) {
     const auto at = id ? std::find(ids.begin(), ids.end(), *id) : ids.end();
     if (at != ids.end()) std::rotate(ids.begin(), at, at + 1);
@@ -93,10 +97,10 @@ std::vector<std::int32_t> ordered_stop_ids(const tokenizer::Tokenizer& tokenizer
 }
 
 void add_stop_tokens(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate* chat_template,
-                     std::vector<KeyValue>& out) {
+                     const std::vector<std::int32_t>& more, std::vector<KeyValue>& out) {
   constexpr const char* kKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                    "tokenizer.ggml.eom_token_id"};
-  const std::vector<std::int32_t> ids = ordered_stop_ids(tokenizer, chat_template);
+  const std::vector<std::int32_t> ids = ordered_stop_ids(tokenizer, chat_template, more);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (i < std::size(kKeys)) {
       out.push_back({kKeys[i], static_cast<std::uint32_t>(ids[i])});
@@ -113,7 +117,8 @@ void add_id(const char* key, std::optional<std::int32_t> id, std::vector<KeyValu
 
 }  // namespace
 
-std::vector<KeyValue> vocabulary_metadata(const std::filesystem::path& folder, std::int64_t vocab_size) {
+std::vector<KeyValue> vocabulary_metadata(const std::filesystem::path& folder,
+                                          const std::filesystem::path& generation_folder, std::int64_t vocab_size) {
   const auto tokenizer = tokenizer::Tokenizer::load(folder);
   const TokenizerData data = tokenizer::read_tokenizer_data(folder, *tokenizer);
   if (tokenizer->vocab_size() > vocab_size) {
@@ -133,7 +138,9 @@ std::vector<KeyValue> vocabulary_metadata(const std::filesystem::path& folder, s
   }
   const auto chat_template = tokenizer::load_chat_template("tokenizer", folder);
   add_id("tokenizer.ggml.bos_token_id", tokenizer->bos_id(), out);
-  add_stop_tokens(*tokenizer, chat_template.get(), out);
+  const auto other = generation_folder == folder ? nullptr : tokenizer::load_tokenizer_if_present(generation_folder);
+  add_stop_tokens(*tokenizer, chat_template.get(), other ? other->generation_eos_ids() : std::vector<std::int32_t>(),
+                  out);
   add_id("tokenizer.ggml.unknown_token_id", data.unk_id, out);
   add_id("tokenizer.ggml.padding_token_id", tokenizer->pad_id(), out);
   out.push_back({"tokenizer.ggml.add_bos_token", tokenizer->adds_bos()});

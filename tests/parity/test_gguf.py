@@ -3,8 +3,8 @@ have. LORA_TRAIN_GGUF_CASES=30 tries what gguf_results.txt shows."""
 
 import json
 import os
+import shutil
 import subprocess
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -215,6 +215,20 @@ def test_refuses_more_tokens_than_rows_and_values_beyond_f16(case_of, tmp_path):
     export(tmp_path / "y.gguf", "--model", folder, "--type", "bf16")
 
 
+def test_a_merge_stops_at_the_models_stop_tokens_too(case_of, tmp_path):
+    """The adapter has a tokenizer, but no generation_config.json, as save_pretrained of both leaves it."""
+    case = case_of(0)
+    vocabulary = PreTrainedTokenizerFast.from_pretrained(case.model_dir).get_vocab()
+    stops = ["<|endoftext|>", "<|im_start|>"]
+    model = changed(case.model_dir, tmp_path / "model", "generation_config.json", eos_token_id=[vocabulary[stop] for stop in stops])
+    adapter = shutil.copytree(case.adapter_dir, tmp_path / "adapter")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(case.model_dir / name, adapter)
+    export(tmp_path / "x.gguf", "--model", model, "--adapter", adapter, "--merge")
+    fields = gguf_case.read(tmp_path / "x.gguf")[0]
+    assert [fields[f"tokenizer.ggml.{key}_token_id"] for key in ("eos", "eot", "eom")] == [vocabulary[text] for text in ("<|im_end|>", *stops)]
+
+
 def test_trained_token_rows_need_a_merge(case_of, tmp_path):
     case = case_of(1, trainable_token_indices=[3, 5, 9])
     arguments = ("--model", case.model_dir, "--adapter", case.adapter_dir)
@@ -223,3 +237,32 @@ def test_trained_token_rows_need_a_merge(case_of, tmp_path):
     expected = gguf_case.expected_tensors(case, is_merged=True)["token_embd.weight"]
     got = gguf_case.values(gguf_case.read(tmp_path / "y.gguf")[1]["token_embd.weight"])
     assert np.abs(got - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.skipif(not gguf_case.DATA.is_dir(), reason="no test data")
+@pytest.mark.parametrize("version, size", [("v1", 32000), ("v3", 32768)])
+def test_a_converted_sentencepiece_model_has_its_pieces_in_its_order(version, size, tmp_path):
+    """tokenizer.json has no scores: they come from the order of the merges."""
+    fields = []
+    for file in ("tokenizer.model", "tokenizer.json"):
+        folder = gguf_case.untrained(tmp_path / file.replace(".", "-"), gguf_case.DATA / "mistral" / version, file, size)
+        export(tmp_path / f"{file}.gguf", "--model", folder)
+        fields.append({key.removeprefix("tokenizer.ggml."): value for key, value in gguf_case.read(tmp_path / f"{file}.gguf")[0].items()})
+    model, converted = fields
+    for key in ("model", "pre", "tokens", "token_type", "add_space_prefix", "add_bos_token", "bos_token_id", "eos_token_id", "unknown_token_id"):
+        assert model[key] == converted[key], key
+    merged = [id for id, text in enumerate(model["tokens"]) if len(text) > 1 and model["token_type"][id] == gguf.TokenType.NORMAL]
+    assert len(merged) > 20000
+    one, other = (sorted(merged, key=lambda id, scores=of["scores"]: -scores[id]) for of in fields)
+    assert one == other, "merged in the same order"
+
+
+def test_a_quantised_base_is_decoded_as_merge_does(case_of, tmp_path):
+    case = case_of(0)
+    engine.run("lora-train", "quantize", "--model", case.model_dir, "--output-dir", tmp_path / "int8", "--base-precision", "int8")
+    arguments = ("--model", tmp_path / "int8", "--adapter", case.adapter_dir, "--allow-other-base")
+    engine.run("lora-train", "merge", *arguments, "--output-dir", tmp_path / "merged", "--dtype", "fp32", "--no-check")
+    export(tmp_path / "x.gguf", *arguments, "--merge", "--type", "f32")
+    export(tmp_path / "y.gguf", "--model", tmp_path / "merged", "--type", "f32")
+    one, other = (gguf_case.read(tmp_path / f"{name}.gguf")[1] for name in "xy")
+    assert set(one) == set(other) and all(np.array_equal(one[name].data, other[name].data) for name in one)

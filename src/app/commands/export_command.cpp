@@ -52,12 +52,12 @@ std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const st
 [[noreturn]] void refuse_mlx(const CommandParser& parser, const ExportFlags& flags) {
   if (flags.adapter.empty()) {
     const std::string model = flags.model.empty() ? "DIR" : flags.model;
-    parser.refuse("--mlx",
-                  "mlx-lm reads the Hugging Face folder itself: " + shell_line({"mlx_lm.generate", "--model", model}));
+    parser.refuse("--mlx", "mlx-lm reads the Hugging Face folder itself: " +
+                               shell_line({"mlx_lm.generate", "--model", model}) + ".");
   }
   parser.refuse("--mlx",
                 "mlx-lm reads no PEFT adapters; merge it, and mlx-lm reads the folder: " +
-                    shell_line({"lora-train", "merge", "--adapter", flags.adapter, "--output-dir", flags.mlx}));
+                    shell_line({"lora-train", "merge", "--adapter", flags.adapter, "--output-dir", flags.mlx}) + ".");
 }
 
 void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {

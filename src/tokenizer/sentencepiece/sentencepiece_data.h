@@ -8,7 +8,8 @@
 
 namespace lora_train::tokenizer {
 
-/// Added tokens are not among them. Throws FormatError for a model that is not BPE.
+/// Added tokens are not among them. Throws FormatError for a model that is not BPE, has no pieces for bytes, or changes text
+/// first.
 TokenizerData sentencepiece_data(std::string_view bytes, const std::string& file);
 
 }  // namespace lora_train::tokenizer
