@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "adapter_names.h"
-#include "adapter_tensors.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/config/profile.h"
+#include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/lora/merge.h"
 #include "lora_train/storage/model_file.h"
 

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "adapter_names.h"
-#include "adapter_tensors.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/lora/adapter_base.h"
+#include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/model/tensor_io.h"
 
 namespace lora_train::lora {

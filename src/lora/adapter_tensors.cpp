@@ -1,4 +1,4 @@
-#include "adapter_tensors.h"
+#include "lora_train/lora/adapter_tensors.h"
 
 #include <set>
 

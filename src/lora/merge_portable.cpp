@@ -4,10 +4,10 @@
 #include <set>
 
 #include "adapter_names.h"
-#include "adapter_tensors.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/lora/merge.h"
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/storage/output_folder.h"

@@ -6,9 +6,10 @@ import re
 import struct
 import subprocess
 
+import gguf
 import pytest
 import sentencepiece
-from conftest import BINARY, lora_train
+from conftest import BINARY, CONFIG, lora_train
 
 PROBE = BINARY.parent / "tokenizer-probe"
 SENTENCES = [
@@ -102,6 +103,45 @@ def test_the_engine_trains_beside_the_library(setup):
     run = setup.train(datasets=[{"path": str(setup.rows_file)}])
     assert run.code == 0, run
     assert setup.summary()["step"] == 3
+
+
+BYTES = {"model_type": "bpe", "byte_fallback": True, "vocab_size": 420, **PLAIN}
+
+
+def random_model(folder):
+    """Weights beside the tokenizer."""
+    (folder / "config.json").write_text(json.dumps(dict(CONFIG, vocab_size=448)))
+    run = lora_train("init-model", "--config", folder / "config.json", "--tokenizer", folder, "--output-dir", folder / "model")
+    assert run.code == 0, run
+    return folder / "model"
+
+
+def test_export_has_the_pieces_and_scores_of_the_library(tmp_path):
+    reference = train(tmp_path, {**BYTES, "user_defined_symbols": ["<mark>"]})
+    run = lora_train("export", "--gguf", tmp_path / "out.gguf", "--model", random_model(tmp_path))
+    assert run.code == 0, run
+    reader = gguf.GGUFReader(tmp_path / "out.gguf")
+    field = {name: reader.get_field(f"tokenizer.ggml.{name}").contents()
+             for name in ("model", "tokens", "scores", "token_type", "bos_token_id", "eos_token_id", "unknown_token_id")}
+    size = len(reference)
+    assert field["model"] == "llama" and len(field["tokens"]) == 448
+    assert field["tokens"][:size] == [reference.id_to_piece(i) for i in range(size)]
+    assert field["tokens"][size:] == [f"[PAD{i}]" for i in range(size, 448)]
+    assert field["scores"][:size] == [reference.get_score(i) for i in range(size)]
+    assert [field[name + "_token_id"] for name in ("unknown", "bos", "eos")] == [0, 1, 2]
+    kinds = [2, 3, 3, 4, *[6] * 256]
+    assert field["token_type"] == [*kinds, *[1] * (size - len(kinds)), *[5] * (448 - size)]
+
+
+@pytest.mark.parametrize("options, key", [
+    ({"model_type": "unigram"}, "trainer_spec.model_type"), ({"byte_fallback": False}, "trainer_spec.byte_fallback"),
+    ({"normalization_rule_name": "nfkc"}, "normalizer_spec.precompiled_charsmap"),
+    ({"remove_extra_whitespaces": True}, "normalizer_spec.remove_extra_whitespaces")])
+def test_export_refuses_what_llama_cpp_would_read_otherwise(tmp_path, options, key):
+    train(tmp_path, {**BYTES, **options})
+    run = lora_train("export", "--gguf", tmp_path / "out.gguf", "--model", random_model(tmp_path))
+    assert run.code == 4 and f"tokenizer.model: {key}: " in run.stderr, run
+    assert not (tmp_path / "out.gguf").exists()
 
 
 def test_the_carried_library_shows_its_own_symbols_alone():

@@ -16,6 +16,7 @@ const std::vector<Command>& commands() {
       {"serve", "serve a model and its adapters to clients of OpenAI's API", run_serve},
       {"eval", "measure loss, token accuracy, calibration and answers", run_eval},
       {"merge", "merge an adapter into its base model", run_merge},
+      {"export", "write a model or an adapter as a GGUF file for llama.cpp", run_export},
       {"compare", "show the profiles and results of several runs side by side", run_compare},
       {"doctor", "check the driver, GPUs, disk and every kernel of this machine", run_doctor},
       {"bench", "measure speed and memory of a training step", run_bench},
@@ -29,7 +30,6 @@ const std::vector<Command>& commands() {
       {"push", "upload an adapter or a model to the Hugging Face hub", run_push},
       {"teach", "write training data with a teacher", nullptr},
       {"distill", "teacher data, training and evaluation in one command", nullptr},
-      {"export", "write a GGUF file", nullptr},
   };
   return table;
 }

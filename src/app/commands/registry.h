@@ -34,6 +34,7 @@ int run_generate(const std::vector<std::string>& arguments);
 int run_chat(const std::vector<std::string>& arguments);
 int run_eval(const std::vector<std::string>& arguments);
 int run_merge(const std::vector<std::string>& arguments);
+int run_export(const std::vector<std::string>& arguments);
 int run_compare(const std::vector<std::string>& arguments);
 int run_doctor(const std::vector<std::string>& arguments);
 int run_bench(const std::vector<std::string>& arguments);

@@ -231,6 +231,7 @@ SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::st
   if (!has_trainer || !has_normalizer) {
     throw FormatError(file, "a SentencePiece model without trainer_spec or normalizer_spec; is the file whole?");
   }
+  out.user_defined.insert(pieces.user_defined.begin(), pieces.user_defined.end());
   check_user_defined(std::move(pieces.user_defined), file);
   return out;
 }

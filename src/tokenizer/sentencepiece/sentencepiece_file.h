@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,7 @@ struct SentencePieceFile {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool has_charsmap = false;
+  std::set<std::string, std::less<>> user_defined;  ///< pieces that are found in a text before anything else
   std::size_t max_growth = 3;  ///< bytes that one byte of a text can become: a space becomes U+2581
 };
 

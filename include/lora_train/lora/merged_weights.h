@@ -1,0 +1,90 @@
+// The weights of a model folder with an adapter applied, one tensor at a time: what `merge` and `export` write. No torch.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/model/stored_linear.h"
+#include "lora_train/storage/model_weights.h"
+
+namespace lora_train::lora {
+
+struct TokenRowsToMerge;
+
+/// Decodes a linear of a quantised base to fp32 [out, in] (model::decode_linear).
+using DecodeLinear =
+    std::function<std::vector<float>(const model::StoredLinear& linear, const storage::WeightFiles& weights)>;
+
+/// W + scale B A, computed in fp32 and rounded once. Takes twice the memory of the largest tensor, not that of the model. Not
+/// thread-safe.
+class MergedWeights {
+ public:
+  /// Opens and checks model and adapter, and reads the adapter once. Without an adapter (empty path), the weights are those of the
+  /// model. Without `decode`, a quantised base is refused. Throws ConfigError for that, FormatError for a model or adapter that is
+  /// not supported or that do not belong together, IoError.
+  MergedWeights(const std::filesystem::path& model, const std::filesystem::path& adapter, DecodeLinear decode);
+
+  /// With room for the token rows of the adapter.
+  const model::ModelConfig& config() const { return config_; }
+  const AdapterConfig& adapter() const { return adapter_; }
+  const storage::WeightFiles& weights() const { return weights_; }
+
+  bool is_base_quantised() const { return !quantised_.empty(); }
+  /// The scales and maps of quantised linears, which the result does not have.
+  const std::set<std::string>& parts_of_quantised() const { return parts_of_quantised_; }
+  std::int64_t num_tensors() const {
+    return static_cast<std::int64_t>(weights_.names().size() - parts_of_quantised_.size());
+  }
+  /// How many of them the adapter changes.
+  std::int64_t num_merged() const;
+
+  std::vector<std::int64_t> shape_of(const storage::TensorEntry& entry) const;
+  /// `wanted`, else the dtype of the file; of quantised linears that of config.json (bf16 if it says none). Tensors that are no
+  /// weights keep theirs.
+  storage::DType dtype_of(const storage::TensorEntry& entry, std::optional<storage::DType> wanted) const;
+  /// Whether bytes() computes the tensor: it is decoded, merged, or gets token rows.
+  bool is_computed(const storage::TensorEntry& entry) const;
+
+  /// The tensor in dtype `target`, valid until the next call. Throws FormatError for NaN or infinity in a file, NumericError if the
+  /// result does not fit `target`.
+  std::string_view bytes(const storage::TensorEntry& entry, storage::DType target);
+
+ private:
+  /// An adapted weight.
+  struct Site {
+    model::AdapterSpec spec;
+    std::vector<std::int64_t> shape;  ///< [out, in]
+    std::vector<model::Parameter> tensors() const { return model::adapter_tensors(spec, shape[1], shape[0]); }
+  };
+
+  std::map<std::string, Site> checked_sites() const;
+  std::vector<model::Parameter> adapter_tensor_list() const;
+  bool gets_token_rows(const storage::TensorEntry& entry) const;
+  TokenRowsToMerge rows_for(const storage::TensorEntry& entry) const;
+  void find_quantised();
+  std::vector<float> read(const model::Parameter& tensor) const;
+  [[noreturn]] void refuse_result(const storage::TensorEntry& entry, storage::DType target) const;
+
+  DecodeLinear decode_;
+  bool has_adapter_;
+  model::ModelConfig config_;
+  storage::WeightFiles weights_;
+  AdapterConfig adapter_;
+  std::map<std::string, Site> sites_;
+  model::TokenRows token_rows_;
+  std::optional<storage::SafetensorsFile> tensors_;       ///< of the adapter
+  std::map<std::string, model::StoredLinear> quantised_;  ///< by the names of their weights
+  std::set<std::string> parts_of_quantised_;
+  std::string buffer_;
+  const storage::TensorEntry* last_ = nullptr;
+};
+
+}  // namespace lora_train::lora

@@ -1,0 +1,131 @@
+// lora-train export: a model or an adapter as a GGUF file.
+#include "adapter_flag.h"
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/shell_line.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/gguf/export.h"
+#include "lora_train/storage/resolve_model.h"
+#include "output/json_text.h"
+#include "output/standard_output.h"
+#include "output/tensor_progress.h"
+#include "registry.h"
+
+namespace lora_train::app {
+namespace {
+
+struct ExportFlags {
+  std::string gguf, mlx, model, adapter, type;
+  bool merge = false, overwrite = false, allow_other_base = false;
+};
+
+void add_export_flags(CommandParser& parser, ExportFlags& flags) {
+  CLI::App& app = parser.app();
+  app.add_option("--gguf", flags.gguf, "GGUF file to write")->type_name("FILE");
+  app.add_option("--model", flags.model,
+                 "model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)")
+      ->type_name("DIR");
+  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run: written alone, or with --merge")
+      ->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
+  app.add_flag("--merge", flags.merge, "write the model with the adapter merged in");
+  app.add_option("--type", flags.type,
+                 "type of the matrices: f32, f16, bf16 or q8_0 (default: as the model is stored); of an adapter f32 "
+                 "(default) or f16");
+  app.add_option("--mlx", flags.mlx, "not written: prints what MLX reads")->type_name("DIR");
+  app.add_flag("--overwrite", flags.overwrite, "replace a GGUF file");
+}
+
+std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const std::string& word) {
+  if (word.empty()) return std::nullopt;
+  if (word == "f32") return gguf::TensorType::kF32;
+  if (word == "f16") return gguf::TensorType::kF16;
+  if (word == "bf16") return gguf::TensorType::kBF16;
+  if (word == "q8_0") return gguf::TensorType::kQ8_0;
+  parser.refuse("--type", "unknown type \"" + word + "\"; expected f32, f16, bf16 or q8_0.");
+}
+
+/// mlx-lm reads Hugging Face folders, so there is nothing to write for it.
+[[noreturn]] void refuse_mlx(const CommandParser& parser, const ExportFlags& flags) {
+  if (flags.adapter.empty()) {
+    const std::string model = flags.model.empty() ? "DIR" : flags.model;
+    parser.refuse("--mlx", "mlx-lm reads the Hugging Face folder itself: " +
+                               shell_line({"mlx_lm.generate", "--model", model}) + ".");
+  }
+  parser.refuse("--mlx",
+                "mlx-lm reads no PEFT adapters; merge it, and mlx-lm reads the folder: " +
+                    shell_line({"lora-train", "merge", "--adapter", flags.adapter, "--output-dir", flags.mlx}) + ".");
+}
+
+void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {
+  if (flags.gguf.empty()) parser.refuse("--gguf", "missing; expected a file to write.");
+  if (flags.model.empty()) {
+    parser.refuse("--model", flags.adapter.empty()
+                                 ? "missing; expected the folder of a model."
+                                 : "missing, and the adapter names no base; expected the folder of the "
+                                   "base model.");
+  }
+  if (flags.merge && flags.adapter.empty()) parser.refuse("--merge", "needs --adapter, the adapter to merge.");
+  parser.refuse_special_file("--gguf", flags.gguf);
+  if (path_kind(flags.gguf) == PathKind::kNone) return;
+  if (!flags.overwrite)
+    parser.refuse("--gguf", flags.gguf + " is there already: choose another file, or pass --overwrite.");
+  if (read_start(flags.gguf, gguf::kMagic.size()) != gguf::kMagic) {
+    parser.refuse("--gguf", flags.gguf + " is not a GGUF file, so it is not replaced: choose another one.");
+  }
+}
+
+void print_result(const CommandParser& parser, const ExportFlags& flags, const gguf::ExportResult& result) {
+  const std::string type(gguf::type_name(result.type));
+  if (parser.common().json) {
+    print_line(to_line({{"file", flags.gguf},
+                        {"holds", flags.adapter.empty() || flags.merge ? "model" : "adapter"},
+                        {"type", lower_case(type)},
+                        {"num_tensors", result.num_tensors},
+                        {"num_merged", result.num_merged},
+                        {"num_f16_instead", result.num_other_type},
+                        {"num_bytes", result.num_bytes}}));
+    return;
+  }
+  print_line(flags.gguf + ": " + format_count(result.num_tensors) + " tensors in " + type +
+             (flags.merge ? ", " + format_count(result.num_merged) + " of them merged" : "") + ", " +
+             format_bytes(static_cast<double>(result.num_bytes)));
+  if (result.num_other_type > 0) {
+    print_line(format_count(result.num_other_type) + " matrices are F16: their rows are no multiple of 32");
+  }
+}
+
+}  // namespace
+
+int run_export(const std::vector<std::string>& arguments) {
+  CommandParser parser("export",
+                       "Writes a GGUF file for llama.cpp: a model, a model with an adapter merged in (--merge), or an "
+                       "adapter alone.");
+  ExportFlags flags;
+  add_export_flags(parser, flags);
+  if (!parser.parse(arguments)) return 0;
+  if (!flags.mlx.empty()) refuse_mlx(parser, flags);
+  flags.adapter = find_adapter(flags.adapter);
+  if (flags.model.empty()) flags.model = base_of(flags.adapter);
+  check_export_flags(parser, flags);
+  gguf::ExportRequest request;
+  request.type = parse_type(parser, flags.type);
+  const storage::ResolvedModel model = storage::resolve_model(flags.model);
+  if (!flags.adapter.empty()) check_adapter_base(flags.adapter, model, flags.allow_other_base);
+  request.file = std::filesystem::absolute(flags.gguf);
+  request.model = model.folder;
+  request.adapter = flags.adapter;
+  request.name = model.hub_name.empty() ? model.folder.filename().string() : model.hub_name;
+  request.decode = [](const auto& linear, const auto& weights) { return load_engine().decode_linear(linear, weights); };
+  request.progress = TensorProgress("exporting");
+  const StopRequests stop_requests;
+  make_folders(request.file.parent_path());
+  const bool is_adapter = !flags.adapter.empty() && !flags.merge;
+  print_result(parser, flags, is_adapter ? gguf::export_adapter(request) : gguf::export_model(request));
+  return 0;
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,226 @@
+#include "architecture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+
+namespace lora_train::gguf {
+namespace {
+
+using model::Family;
+using model::RopeType;
+
+struct TensorName {
+  const char* hugging_face;
+  const char* gguf;
+};
+
+// Within a layer; without .weight or .bias.
+constexpr TensorName kLayerNames[] = {
+    {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"}, {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+};
+constexpr TensorName kOuterNames[] = {
+    {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
+
+// What the same name means depends on whether blocks have a norm on their output.
+constexpr TensorName kNormNames[] = {{"post_attention_layernorm", "ffn_norm"}};
+constexpr TensorName kOutputNormNames[] = {{"post_attention_layernorm", "post_attention_norm"},
+                                           {"pre_feedforward_layernorm", "ffn_norm"},
+                                           {"post_feedforward_layernorm", "post_ffw_norm"}};
+
+template <std::size_t N>
+const char* find_name(const TensorName (&table)[N], const std::string& name) {
+  for (const auto& row : table) {
+    if (name == row.hugging_face) return row.gguf;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void refuse(const model::ModelConfig& config, const char* key, const std::string& message) {
+  throw FormatError(config.path.string() + ": " + key, message + "; GGUF has no place for it in the " +
+                                                           architecture_name(config) + " architecture of llama.cpp");
+}
+
+bool has_rotated_pairs(const model::ModelConfig& config) {
+  return config.family == Family::kLlama || config.family == Family::kMistral || config.family == Family::kGranite;
+}
+
+void check_rope(const model::ModelConfig& config) {
+  const auto& rope = config.rope;
+  const std::string name(rope_type_name(rope.type));
+  if (rope.type == RopeType::kLongrope) refuse(config, "rope_type", "longrope cannot be exported");
+  if (rope.type == RopeType::kLlama3 && !has_rotated_pairs(config)) {
+    refuse(config, "rope_type", "llama3 cannot be exported");
+  }
+  if (rope.type == RopeType::kYarn) {
+    if (!rope.truncate) refuse(config, "truncate", "false cannot be exported");
+    const double usual = 0.1 * std::log(*rope.factor) + 1;
+    if (std::fabs(model::rope_attention_factor(config) - usual) > 1e-6 * usual) {
+      refuse(config, "attention_factor", "another one than 0.1 ln(factor) + 1 cannot be exported");
+    }
+  }
+  if (config.family == Family::kGemma3) {
+    if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) {
+      refuse(config, "rope_type", name + " cannot be exported");
+    }
+    if (config.local_rope && config.local_rope->type != RopeType::kDefault) {
+      refuse(config, "rope_parameters", "scaled RoPE in layers with a window cannot be exported");
+    }
+  }
+}
+
+void check_gemma(const model::ModelConfig& config) {
+  constexpr std::int64_t kLayersOf27B = 62;
+  const std::int64_t size = config.num_layers == kLayersOf27B ? config.hidden_size / config.num_heads : config.head_dim;
+  const double expected = 1 / std::sqrt(static_cast<double>(size));
+  if (std::fabs(config.attention_scale - expected) > 1e-6 * expected) {
+    refuse(config, "query_pre_attn_scalar", "llama.cpp computes with " + std::to_string(size));
+  }
+  std::int64_t window = 0;
+  for (const std::int64_t of_layer : config.layer_window) {
+    if (of_layer != 0 && window != 0 && of_layer != window) refuse(config, "layer_types", "windows of several sizes");
+    window = std::max(window, of_layer);
+  }
+}
+
+std::int64_t smallest_window(const model::ModelConfig& config) {
+  std::int64_t smallest = 0;
+  for (const std::int64_t window : config.layer_window) {
+    if (window > 0 && (smallest == 0 || window < smallest)) smallest = window;
+  }
+  return smallest;
+}
+
+std::int64_t exported_context(const model::ModelConfig& config) {
+  const std::int64_t length = config.supported_length(), window = smallest_window(config);
+  if (config.family == Family::kGemma3 || window == 0 || window >= length) return length;
+  log_warning(config.path.string() + ": sliding_window: llama.cpp has no windows in the " + architecture_name(config) +
+              " architecture; the file says a context length of " + std::to_string(window) +
+              ", up to which full attention gives the same answers");
+  return window;
+}
+
+std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+float f32(double value) { return static_cast<float>(value); }
+
+void add_rope(const model::ModelConfig& config, const std::string& prefix, std::vector<KeyValue>& out) {
+  const auto& rope = config.rope;
+  out.push_back({prefix + "rope.dimension_count", u32(config.head_dim)});
+  out.push_back({prefix + "rope.freq_base", f32(rope.theta)});
+  if (config.local_rope) out.push_back({prefix + "rope.freq_base_swa", f32(config.local_rope->theta)});
+  if (rope.type != RopeType::kLinear && rope.type != RopeType::kYarn) return;
+  out.push_back({prefix + "rope.scaling.type", std::string(rope_type_name(rope.type))});
+  out.push_back({prefix + "rope.scaling.factor", f32(*rope.factor)});
+  if (rope.type == RopeType::kLinear) return;
+  out.push_back({prefix + "rope.scaling.original_context_length", u32(rope.original_max_position_embeddings)});
+  out.push_back({prefix + "rope.scaling.yarn_beta_fast", f32(rope.beta_fast)});
+  out.push_back({prefix + "rope.scaling.yarn_beta_slow", f32(rope.beta_slow)});
+}
+
+void add_family(const model::ModelConfig& config, const std::string& prefix, std::vector<KeyValue>& out) {
+  if (config.family == Family::kGemma3 && smallest_window(config) > 0) {
+    out.push_back({prefix + "attention.sliding_window", u32(smallest_window(config))});
+    std::vector<bool> pattern;
+    for (const std::int64_t window : config.layer_window) pattern.push_back(window > 0);
+    out.push_back({prefix + "attention.sliding_window_pattern", pattern});
+  }
+  if (config.family != Family::kGranite) return;
+  out.push_back({prefix + "attention.scale", f32(config.attention_scale)});
+  out.push_back({prefix + "embedding_scale", f32(config.embedding_multiplier)});
+  out.push_back({prefix + "residual_scale", f32(config.residual_multiplier)});
+  out.push_back({prefix + "logit_scale", f32(config.logits_scaling)});
+}
+
+}  // namespace
+
+std::string architecture_name(const model::ModelConfig& config) {
+  switch (config.family) {
+    case Family::kQwen2: return "qwen2";
+    case Family::kQwen3: return "qwen3";
+    case Family::kGemma3: return "gemma3";
+    case Family::kGranite: return "granite";
+    case Family::kMistral:
+    case Family::kLlama: return "llama";
+  }
+  return "";
+}
+
+void check_architecture(const model::ModelConfig& config) {
+  const bool takes_biases = config.family == Family::kLlama || config.family == Family::kGranite;
+  if (config.o_bias && !takes_biases) refuse(config, "attention_bias", "a bias on o_proj");
+  if (config.family == Family::kQwen2 && config.head_dim * config.num_heads != config.hidden_size) {
+    refuse(config, "head_dim", "num_attention_heads x head_dim other than hidden_size");
+  }
+  if (config.family == Family::kGemma3) check_gemma(config);
+  check_rope(config);
+}
+
+std::vector<KeyValue> architecture_metadata(const model::ModelConfig& config) {
+  const std::string prefix = architecture_name(config) + ".";
+  std::vector<KeyValue> out = {{prefix + "block_count", u32(config.num_layers)},
+                               {prefix + "context_length", u32(exported_context(config))},
+                               {prefix + "embedding_length", u32(config.hidden_size)},
+                               {prefix + "feed_forward_length", u32(config.intermediate_size)},
+                               {prefix + "attention.head_count", u32(config.num_heads)},
+                               {prefix + "attention.head_count_kv", u32(config.num_kv_heads)},
+                               {prefix + "attention.key_length", u32(config.head_dim)},
+                               {prefix + "attention.value_length", u32(config.head_dim)},
+                               {prefix + "attention.layer_norm_rms_epsilon", f32(config.rms_norm_eps)},
+                               {prefix + "vocab_size", u32(config.vocab_size)}};
+  add_rope(config, prefix, out);
+  add_family(config, prefix, out);
+  return out;
+}
+
+std::string gguf_name(const model::ModelConfig& config, const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  const std::string end = name.substr(dot);
+  std::string module = name.substr(0, dot);
+  if (const char* outer = find_name(kOuterNames, module)) return outer + end;
+  constexpr std::string_view kLayers = "model.layers.";
+  const std::size_t after = module.find('.', kLayers.size());
+  if (!module.starts_with(kLayers) || after == std::string::npos) throw ShapeError(name, "has no GGUF name");
+  const std::string layer = module.substr(kLayers.size(), after - kLayers.size());
+  module.erase(0, after + 1);
+  const char* inner = find_name(kLayerNames, module);
+  if (inner == nullptr) {
+    inner = config.has_output_norms ? find_name(kOutputNormNames, module) : find_name(kNormNames, module);
+  }
+  if (inner == nullptr) throw ShapeError(name, "has no GGUF name");
+  return "blk." + layer + "." + inner + end;
+}
+
+std::int64_t reordered_heads(const model::ModelConfig& config, const std::string& name) {
+  if (!has_rotated_pairs(config)) return 0;
+  if (name.find(".self_attn.q_proj.") != std::string::npos) return config.num_heads;
+  return name.find(".self_attn.k_proj.") != std::string::npos ? config.num_kv_heads : 0;
+}
+
+std::int64_t source_row(std::int64_t row, std::int64_t num_rows, std::int64_t num_heads) {
+  if (num_heads == 0) return row;
+  const std::int64_t size = num_rows / num_heads, head = row / size, within = row % size;
+  return head * size + within % 2 * (size / 2) + within / 2;
+}
+
+std::vector<float> rope_factors(const model::ModelConfig& config) {
+  const auto& rope = config.rope;
+  if (rope.type != RopeType::kLlama3) return {};
+  const auto original = static_cast<double>(rope.original_max_position_embeddings);
+  std::vector<float> factors;
+  for (std::int64_t i = 0; i < config.head_dim; i += 2) {
+    const double frequency = std::pow(rope.theta, -static_cast<double>(i) / static_cast<double>(config.head_dim));
+    const double turns = original * frequency / (2 * std::numbers::pi);  // over the original length
+    const double smooth =
+        std::clamp((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0);
+    factors.push_back(f32(1 / ((1 - smooth) / *rope.factor + smooth)));
+  }
+  return factors;
+}
+
+}  // namespace lora_train::gguf

@@ -1,0 +1,162 @@
+#include "lora_train/tokenizer/tokenizer_data.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "json/decoder.h"
+#include "json/json_place.h"
+#include "json/pre_tokenizer.h"
+#include "lora_train/storage/model_file.h"
+#include "sentencepiece/sentencepiece_data.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+const char* const kNotExported = " cannot be exported";
+
+std::vector<JsonPlace> pre_tokenizer_steps(const JsonPlace& root) {
+  const auto place = root.find("pre_tokenizer");
+  if (!place) return {};
+  return place->type() == "Sequence" ? place->at("pretokenizers").elements() : std::vector<JsonPlace>{*place};
+}
+
+bool is_byte_level(const JsonPlace& root) {
+  for (const JsonPlace& step : pre_tokenizer_steps(root)) {
+    if (step.type() == "ByteLevel") return true;
+  }
+  return false;
+}
+
+std::vector<std::string> split_steps(const JsonPlace& root) {
+  std::vector<std::string> steps;
+  for (const JsonPlace& step : pre_tokenizer_steps(root)) {
+    if (step.type() == "ByteLevel") {
+      if (step.boolean_or("add_prefix_space", true)) step.fail("a prefix space" + std::string(kNotExported));
+      if (step.boolean_or("use_regex", true)) steps.emplace_back("byte-level");
+    } else if (step.type() == "Digits" && step.boolean_or("individual_digits", false)) {
+      steps.emplace_back("digits");
+    } else if (step.type() == "Split" && step.at("pattern").find("Regex") &&
+               step.at("behavior").string() == "Isolated" && !step.boolean_or("invert", false)) {
+      steps.push_back(step.at("pattern").at("Regex").string());
+    } else {
+      step.fail("\"" + step.type() + "\"" + kNotExported);
+    }
+  }
+  return steps;
+}
+
+/// "a b" of a merge, in either form.
+std::string merge_text(const JsonPlace& merge) {
+  if (merge.value().is_string()) return merge.string();
+  const std::string one = merge.element(0).string(), other = merge.element(1).string();
+  if ((one + other).find(' ') != std::string::npos) merge.fail("holds a space, which" + std::string(kNotExported));
+  return one + " " + other;
+}
+
+/// A token is made by its first merge; of two merges the earlier one comes first.
+std::unordered_map<std::string, float> scores_of(const JsonPlace& merges) {
+  std::unordered_map<std::string, float> scores;
+  const std::size_t count = merges.value().size();
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string text = merge_text(merges.element(i));
+    text.erase(text.find(' ', 1), 1);
+    scores.emplace(std::move(text), -static_cast<float>(i));
+  }
+  return scores;
+}
+
+/// Whether text gets a space in front, in a pipeline whose spaces are U+2581.
+bool has_space_prefix(const JsonPlace& root, const std::string& file) {
+  const Json none;
+  const auto normalizer = root.find("normalizer"), pre_tokenizer = root.find("pre_tokenizer");
+  const auto rule =
+      find_space_rule(normalizer ? normalizer->value() : none, pre_tokenizer ? pre_tokenizer->value() : none);
+  if (rule) return rule->prefix != SpaceRule::Prefix::kNever;
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\xE2\x96\x81"}};
+  // Gemma cuts at spaces after it has replaced them all.
+  const bool cuts_at_spaces = pre_tokenizer && pre_tokenizer->type() == "Split" &&
+                              pre_tokenizer->at("pattern").value() == Json{{"String", " "}};
+  if (normalizer && normalizer->value() == replace && (!pre_tokenizer || cuts_at_spaces)) return false;
+  throw FormatError(file + ": normalizer", "this combination with pre_tokenizer" + std::string(kNotExported));
+}
+
+TokenKind kind_of(const std::string& text, bool is_added, bool is_special, bool is_unknown) {
+  if (is_unknown) return TokenKind::kUnknown;
+  if (is_special) return TokenKind::kControl;
+  return is_added ? TokenKind::kUserDefined : byte_of_token(text) >= 0 ? TokenKind::kByte : TokenKind::kNormal;
+}
+
+std::set<std::string> added_tokens_of(const JsonPlace& root) {
+  std::set<std::string> contents;
+  const auto list = root.find("added_tokens");
+  for (const JsonPlace& token : list ? list->elements() : std::vector<JsonPlace>())
+    contents.insert(token.at("content").string());
+  return contents;
+}
+
+TokenizerData json_data(const std::string& bytes, const std::string& file, const Tokenizer& tokenizer) {
+  const Json json = parse_json(bytes, file);
+  const JsonPlace root(json, file), model = root.at("model");
+  TokenizerData data;
+  const bool byte_level = is_byte_level(root);
+  data.model = byte_level ? TokenizerModel::kByteLevelBpe : TokenizerModel::kSentencePieceBpe;
+  const JsonPlace merges = model.at("merges"), vocabulary = model.at("vocab");
+  std::unordered_map<std::string, float> scores;
+  if (byte_level) {
+    data.split = split_steps(root);
+    data.ignore_merges = model.boolean_or("ignore_merges", false);
+    for (std::size_t i = 0; i < merges.value().size(); ++i) data.merges.push_back(merge_text(merges.element(i)));
+  } else {
+    if (!model.boolean_or("byte_fallback", false)) model.fail("without byte_fallback" + std::string(kNotExported));
+    data.adds_space_prefix = has_space_prefix(root, file);
+    scores = scores_of(merges);
+  }
+  if (const auto unk = model.find("unk_token")) data.unk_id = tokenizer.token_to_id(unk->string());
+  const std::set<std::string> added = added_tokens_of(root);
+  const auto lowest = -static_cast<float>(merges.value().size());
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    TokenData token{tokenizer.id_to_token(id)};
+    if (!token.text.empty()) {
+      const bool is_added = added.contains(token.text) || !vocabulary.value().contains(token.text);
+      token.kind = kind_of(token.text, is_added, tokenizer.is_special(id), !byte_level && id == data.unk_id);
+      const auto score = scores.find(token.text);
+      if (token.kind == TokenKind::kNormal && !byte_level) token.score = score == scores.end() ? lowest : score->second;
+    }
+    data.tokens.push_back(std::move(token));
+  }
+  return data;
+}
+
+/// Puts what tokenizer_config.json adds over the pieces of a tokenizer.model.
+void add_added_tokens(const Tokenizer& tokenizer, TokenizerData& data) {
+  data.tokens.resize(std::max(data.tokens.size(), static_cast<std::size_t>(tokenizer.vocab_size())));
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    TokenData& token = data.tokens[static_cast<std::size_t>(id)];
+    const std::string text = tokenizer.id_to_token(id);
+    const bool is_piece = token.text == text && token.kind != TokenKind::kUnused;
+    if (text.empty() || token.kind == TokenKind::kUnknown) continue;
+    if (tokenizer.is_special(id)) {
+      token = {text, TokenKind::kControl, token.score};
+    } else if (!is_piece) {
+      token = {text, TokenKind::kUserDefined, token.score};
+    }
+  }
+}
+
+}  // namespace
+
+TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
+  if (const auto file = folder / "tokenizer.json"; std::filesystem::exists(file)) {
+    return json_data(storage::read_model_file(file), file.string(), tokenizer);
+  }
+  if (const auto file = folder / "tokenizer.model"; std::filesystem::exists(file)) {
+    TokenizerData data = sentencepiece_data(storage::read_model_file(file), file.string());
+    add_added_tokens(tokenizer, data);
+    return data;
+  }
+  throw FormatError((folder / "tekken.json").string(),
+                    "tekken.json has no merges to export; use a folder of the model that has tokenizer.json");
+}
+
+}  // namespace lora_train::tokenizer
