@@ -223,7 +223,7 @@ class Run {
   void open_file() {
     std::vector<std::string> given;
     for (const auto& prompt : prompts_) given.push_back(prompt.given);
-    file_.emplace(flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
+    file_.emplace("generate", flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
     if (file_->num_done() > 0) {
       log_info(flags_.output + ": " + format_count(static_cast<long long>(file_->num_done())) + " of " +
                format_count(static_cast<long long>(prompts_.size())) + " answers are already there; resuming");
