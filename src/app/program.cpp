@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "commands/command_line.h"
+#include "commands/other_tools.h"
 #include "commands/registry.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
@@ -13,17 +14,20 @@
 namespace lora_train::app {
 namespace {
 
-const Command& find_command(const std::string& name) {
+const Command& find_command(const Invocation& invocation) {
+  const std::string& name = invocation.command;
   std::vector<std::string> names;
   for (const auto& command : commands()) {
     if (command.name == name) return command;
     names.push_back(command.name);
   }
+  if (const std::string instead = instead_of_command(name, invocation.arguments); !instead.empty())
+    throw ConfigError(name, instead);
   std::string message = "unknown command.";
   const std::string nearest = nearest_name(name, names);
   if (!nearest.empty()) message += " Did you mean \"" + nearest + "\"?";
   if (name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json")) {
-    message += " To train with a profile: lora-train --profile " + name;
+    message += " To train with a profile: lora-train train " + name + ".";
   }
   throw ConfigError(name, message + " Commands: " + join(names) + ".");
 }
@@ -43,7 +47,8 @@ int dispatch(const std::vector<std::string>& arguments) {
     print_text(version_text(wants_json(arguments)));
     return 0;
   }
-  const Command& command = find_command(invocation.command);
+  const Command& command = find_command(invocation);
+  refuse_configuration_file(command.name, invocation.arguments);
   if (command.run == nullptr) {
     throw ConfigError("lora-train " + command.name,
                       "this command is not implemented yet. Implemented: " + join(built_commands()) + ".");

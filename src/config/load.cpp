@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "consistency.h"
+#include "convert/foreign_file.h"
 #include "keys/field.h"
 #include "layers.h"
 #include "lora_train/base/error.h"
@@ -149,7 +150,14 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
     }
   };
   add(sources.fallbacks);
-  for (const auto& layer : layers) merger.add_layer(layer);
+  for (const auto& layer : layers) {
+    if (const auto instead = sources.are_written_by_runs ? std::nullopt : instead_of_file(layer)) {
+      findings.mistake({layer.place.file, 0}, "", *instead);
+      needs.needs_model = needs.needs_datasets = false;
+    } else {
+      merger.add_layer(layer);
+    }
+  }
   add(sources.overrides);
   LoadedProfile loaded;
   std::map<std::string, Place> places;

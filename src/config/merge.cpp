@@ -106,8 +106,8 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
     return true;
   }
   if (is_foreign_key(name)) {
-    findings_.mistakes().add_hint(
-        "lora-train convert FILE makes a profile of a file of Axolotl, LLaMA-Factory or TRL.");
+    findings_.mistakes().add_hint("lora-train convert " + (value.place.line > 0 ? value.place.file : "FILE") +
+                                  " makes a profile of a file of Axolotl, LLaMA-Factory or TRL.");
   }
   if (const auto reason = idle_foreign_key(name)) {
     findings_.note(value.place, name, "has no effect: " + *reason);

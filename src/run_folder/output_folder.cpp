@@ -118,6 +118,9 @@ Profile profile_of_checkpoint(const fs::path& checkpoint) {
 /// Whether the key decides which tensors are trained, and of which shapes: with another value, no checkpoint fits.
 bool shapes_tensors(const std::string& key) { return key == "adapter" || key == "lora_r" || key == "add_tokens"; }
 
+/// Whether the key says where the schedule ends.
+bool is_limit(const std::string& key) { return key == "num_epochs" || key == "max_steps"; }
+
 bool may_differ(const ProfileDifference& difference, const OutputRequest& request) {
   if (shapes_tensors(difference.key)) return difference.allowed_on_resume;
   return difference.allowed_on_resume ||
@@ -129,9 +132,11 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
   for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
     const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
     if (!may_differ(difference, request)) {
-      const bool never = shapes_tensors(difference.key);
-      refused += "\n  " + line + (never ? "  (no checkpoint fits it: --allow-changed does not help)" : "");
-    } else if (difference.key == "num_epochs" || difference.key == "max_steps") {
+      refused += "\n  " + line +
+                 (shapes_tensors(difference.key) ? "  (no checkpoint fits it: --allow-changed does not help)"
+                  : is_limit(difference.key)     ? "  (may be raised, not lowered)"
+                                                 : "");
+    } else if (is_limit(difference.key)) {
       log_info(line +
                ": the schedule is recomputed for the new number of steps; finished steps keep their learning rates");
     }

@@ -195,6 +195,7 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
   summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
   try {
     const bool has_steps = run.state.step < run.plan->total_steps();
+    if (!has_steps) log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
     if (!run.device.is_cuda() && has_steps) capture_steps(run);
     if (run.device.is_cuda() && has_steps) {
       if (!run.is_leader()) share_tuning(run);
@@ -310,6 +311,22 @@ TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const r
   return result;
 }
 
+/// A mistake about the output folder does not hide those about the files that the profile names.
+run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
+  try {
+    return run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
+  } catch (const ConfigError& error) {
+    if (!request.bad_inputs) throw;
+    std::string others;
+    try {
+      std::rethrow_exception(request.bad_inputs);
+    } catch (...) {
+      others = describe_current_exception().text();
+    }
+    throw ConfigError(error.where(), error.message() + "\nAnd in the profile: " + others);
+  }
+}
+
 /// Decides about the output folder on rank 0, which holds its lock while the run lasts.
 TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<metrics::RunClock>& clock) {
   if (request.dry_run) {
@@ -322,7 +339,7 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
   try {
     if (ranks->rank() == 0) {
       lock.emplace(request.profile.run.output_dir);
-      decision = run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
+      decision = prepare_output_folder(request);
     }
     decision = share(*ranks, decision, request.profile);
   } catch (const StopError& error) {  // while checkpoints were read

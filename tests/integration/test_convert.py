@@ -162,7 +162,7 @@ def test_a_file_that_exports_is_a_merge(tmp_path):
     file = tmp_path / "merge.yaml"
     file.write_text("model_name_or_path: m\nadapter_name_or_path: saves/x\ntemplate: qwen\nfinetuning_type: lora\nexport_dir: out\n")
     run = lora_train("convert", file, "--from", "llamafactory")
-    assert run.code == USAGE and "lora-train merge --adapter saves/x --output-dir out" in run.stderr, run
+    assert run.code == USAGE and "lora-train merge --model m --adapter saves/x --output-dir out" in run.stderr, run
 
 
 def test_only_a_profile_of_its_own_is_replaced(tmp_path):

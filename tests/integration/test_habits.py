@@ -95,3 +95,56 @@ def test_help_version_completion_schema_and_sweep(setup):
     assert schema["properties"]["lora_r"]["description"] and "weigth_decay" not in schema["properties"]
     dry = lora_train("sweep", "--dry-run", "--profile", setup.write_profile(), "output_dir=" + str(setup.folder / "runs/{lora_r}"), "lora_r=2,4")
     assert dry.code == 0 and dry.stdout.count(" train ") == 2, dry
+
+
+def test_flags_of_every_command_take_underscores_too(setup):
+    words = ["generate", "--model", setup.model, "--prompt", "x"]
+    assert lora_train(*words, "--max_new_tokens", "0").stderr == lora_train(*words, "--max-new-tokens", "0").stderr
+    assert "--max-new-tokens" in lora_train(*words, "--max_new_tokens=0").stderr
+    run = lora_train("generate", "--adapter", setup.folder / "runs/nope", "--prompt", "x")
+    assert run.code == 4 and "runs/nope: no such folder; expected a PEFT folder, or the output_dir of a run" in run.stderr, run
+
+
+@pytest.fixture
+def factory_file(tmp_path):
+    file = tmp_path / "merge me.yaml"
+    file.write_text("model_name_or_path: org/base\nadapter_name_or_path: saves/x\ntemplate: qwen\ntrust_remote_code: true\nexport_dir: out\n")
+    return file
+
+
+@pytest.mark.parametrize("command, said", [
+    ("sft", "lora-train train x.yaml trains; a file of TRL becomes a profile with lora-train convert x.yaml --output my.yaml"),
+    ("dpo", "on the chosen answers"), ("grpo", "lora-train train x.yaml"), ("reward", "not built"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
+    ("api", "vllm serve"), ("webui", "there is no web interface"), ("preprocess", "lora-train tokenize x.yaml"), ("inference", "lora-train generate --adapter RUN"),
+    ("fetch", "lora-train check --list"), ("env", "lora-train doctor"), ("merge-lora", "lora-train merge --model MODEL --adapter ADAPTER --output-dir MERGED")])
+def test_a_command_of_another_tool_names_ours(command, said):
+    run = lora_train(command, "x.yaml")
+    assert run.code == 2 and f"error: {command}: is a command of " in run.stderr and said in run.stderr and run.stderr.count("\n") == 1, run
+
+
+def test_a_file_where_merge_takes_flags_gives_the_line(factory_file, setup):
+    line = "lora-train merge --model org/base --adapter saves/x --output-dir out"
+    for words in (["merge"], ["export"], ["merge-lora"], ["convert"], ["chat"], ["train"]):
+        run = lora_train(*words, factory_file)
+        assert run.code == 2 and line in run.stderr, run
+    assert "lora-train chat --model org/base --adapter saves/x" in lora_train("chat", factory_file).stderr
+    missing = lora_train("export", "x.yaml")
+    assert missing.code == 2 and "lora-train merge --model MODEL --adapter ADAPTER --output-dir MERGED" in missing.stderr, missing
+    own = lora_train("merge", setup.write_profile())
+    assert own.code == 2 and f"--model {setup.model} --adapter {setup.output_dir} --output-dir {setup.output_dir}-merged" in own.stderr, own
+
+
+def test_a_file_of_another_tool_says_first_how_it_becomes_a_profile(tmp_path):
+    files = {"LLaMA-Factory": "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ndataset_dir: data\ntemplate: qwen\n",
+             "TRL": "model_name_or_path: m\ndataset_name: d\ndataset_train_split: train\nuse_peft: true\nassistant_only_loss: true\n",
+             "Axolotl": "base_model: m\ndatasets: [{path: d, type: chat_template}]\nsample_packing: true\nsequence_len: 512\nrl: dpo\n"}
+    for tool, text in files.items():
+        file = tmp_path / "theirs.yaml"
+        file.write_text(text)
+        for command in ("train", "check", "tokenize"):
+            run = lora_train(command, file)
+            assert run.code == 2 and run.stderr.startswith(f"error: {file}: is a file of {tool} ("), run
+            assert f"lora-train convert {file} --output my.yaml." in run.stderr and run.stderr.count("\n") == 1, run
+    file.write_text("model: m\ndatasets: [{path: d}]\nlora_r: 8\nnum_epochs: 1\nstage: sft\ntemplate: qwen\ncutoff_len: 512\n")
+    run = lora_train("check", file, "--no-files")
+    assert f"{file}:5: stage: unknown key" in run.stderr and f"lora-train convert {file} makes a profile" in run.stderr, run

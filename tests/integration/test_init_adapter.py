@@ -86,3 +86,16 @@ def test_non_finite_adapter(setup, adapter):
     tensors[name] = np.full_like(tensors[name], np.nan)
     save_file(tensors, adapter / "adapter_model.safetensors")
     refused(setup, FORMAT, name)
+
+
+def test_a_run_is_the_adapter_in_it(setup):
+    assert setup.train(max_steps=1).code == 0
+    first = setup.output_dir
+    for key in ("lora_r", "lora_alpha"):
+        setup.profile.pop(key)
+    run = setup.train(init_adapter=str(first), output_dir=str(setup.folder / "second"), max_steps=1)
+    assert run.code == 0, run
+    assert f"init_adapter: {first / 'adapter'}" in (setup.folder / "second/profile.yaml").read_text()
+    (first / "adapter/adapter_config.json").unlink()
+    run = setup.train(init_adapter=str(first), output_dir=str(setup.folder / "third"))
+    assert run.code == USAGE and f"Its newest checkpoint: init_adapter: {first}/checkpoint-1" in run.stderr, run

@@ -53,6 +53,10 @@ std::string conversion_header(const std::filesystem::path& source, ForeignTool t
 /// Throws ConfigError if the file is no map of keys, or fits several tools or none; IoError if it cannot be read.
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool);
 
+/// `lora-train merge --model M --adapter A --output-dir O` with what a configuration of any tool, or a profile, names; words in capitals
+/// stand for the rest, and for a file that is not there.
+std::string merge_line(const std::filesystem::path& file);
+
 /// All keys of a tool that are known here, sorted.
 const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
 

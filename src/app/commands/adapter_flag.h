@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "adapter_folder.h"
 #include "command_line.h"
 #include "lora_train/config/load.h"
 #include "lora_train/lora/adapter_base.h"
@@ -19,10 +20,6 @@ inline void add_allow_other_base(CommandParser& parser, bool& is_allowed) {
 inline void check_adapter_base(const std::string& adapter, const storage::ResolvedModel& model, bool is_allowed) {
   lora::check_base(adapter, model, {is_allowed, kAllowOtherBase});
 }
-
-/// The PEFT folder that --adapter means: itself, or adapter/ of a run. Throws ConfigError for a run that has none yet, naming its
-/// newest checkpoint.
-std::string find_adapter(const std::string& given);
 
 /// The base model that the adapter names; empty if there is no adapter, or it names none. Throws like read_adapter_config.
 std::string base_of(const std::string& adapter);

@@ -91,6 +91,18 @@ const CommandParser::OtherFlag* CommandParser::find_other(const std::string& fla
   return found == other_flags_.end() ? nullptr : &*found;
 }
 
+std::vector<std::string> CommandParser::with_hyphens(std::vector<std::string> arguments) const {
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    std::string flag = name_of_flag(argument);
+    if (!flag.starts_with("--")) continue;
+    const std::size_t size = flag.size();
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (app_.get_option_no_throw(flag) != nullptr) argument.replace(0, size, flag);
+  }
+  return arguments;
+}
+
 std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) const {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -123,7 +135,7 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
     for (const auto& flag : flag_names()) print_line(flag);
     return false;
   }
-  std::vector<std::string> reversed = take_others(arguments);
+  std::vector<std::string> reversed = take_others(with_hyphens(arguments));
   std::reverse(reversed.begin(), reversed.end());  // what CLI11 wants
   try {
     app_.parse(reversed);

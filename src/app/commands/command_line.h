@@ -84,6 +84,8 @@ class CommandParser {
 
  private:
   void refuse_extras() const;
+  /// `arguments` with --max_new_tokens as --max-new-tokens, where the command has that option.
+  std::vector<std::string> with_hyphens(std::vector<std::string> arguments) const;
   /// "--name" of every option and other flag.
   std::vector<std::string> flag_names() const;
   /// Hands the other flags to take_other_, and returns the rest.

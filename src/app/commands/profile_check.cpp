@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "adapter_folder.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/log.h"
 #include "lora_train/data/confidence_tokens.h"
@@ -72,7 +73,9 @@ class InputChecker {
               [&] { tokenizer::load_chat_template(chat_template, folder); });
     }
     const bool has_adapter = !adapter.empty() && profile_.adapter.kind != AdapterKind::kNone;
-    if (has_adapter) attempt({"init_adapter", adapter}, [&] { lora::read_adapter_config(adapter); });
+    if (has_adapter) {
+      attempt({"init_adapter", adapter}, [&] { lora::read_adapter_config(find_adapter(adapter, "init_adapter")); });
+    }
     const fs::path starts_from = has_adapter && !failed_.contains("init_adapter") ? adapter : "";
     ModelSection section = profile_.model;
     if (mistakes_.concern("add_tokens") || mistakes_.concern("token_init")) section.add_tokens.clear();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "adapter_folder.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -100,6 +101,8 @@ LoadedProfile load_and_log(const ProfileSources& sources) {
 
 LoadedProfile load_and_log(const ProfileSources& sources, Mistakes& mistakes) {
   LoadedProfile loaded = load_profile(sources, mistakes);
+  std::string& start = loaded.profile.adapter.init_adapter;
+  start = adapter_folder(start);
   for (const auto& note : loaded.notes) log_info(note);
   for (const auto& warning : loaded.warnings) log_warning(warning);
   return loaded;

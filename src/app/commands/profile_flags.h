@@ -49,7 +49,7 @@ std::vector<device::GpuFacts> shipped_gpus();
 /// The GPU that the profile is meant for, if it names one.
 std::optional<device::GpuFacts> target_gpu(const Profile& profile);
 
-/// load_profile, with its notes and warnings in the log.
+/// load_profile, with its notes and warnings in the log. An init_adapter that is a run becomes the PEFT folder in it.
 LoadedProfile load_and_log(const ProfileSources& sources);
 /// The same, with its mistakes added to `mistakes`.
 LoadedProfile load_and_log(const ProfileSources& sources, Mistakes& mistakes);

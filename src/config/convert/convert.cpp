@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "converter.h"
+#include "foreign_file.h"
 #include "keys/aliases.h"
 #include "keys/field.h"
 #include "lora_train/base/error.h"
@@ -19,17 +20,6 @@ bool has_key(const std::vector<std::string>& keys, const std::string& name) {
   return std::binary_search(keys.begin(), keys.end(), name);
 }
 
-/// The keys of `source` that only `tool` has.
-std::vector<std::string> evidence_for(ForeignTool tool, const Value& source) {
-  std::vector<std::string> found;
-  for (const auto& member : source.members) {
-    const bool is_only_there = std::ranges::all_of(
-        kTools, [&](ForeignTool each) { return has_key(foreign_keys_of(each), member.name) == (each == tool); });
-    if (is_only_there) found.push_back(member.name);
-  }
-  return found;
-}
-
 [[noreturn]] void ask(const std::filesystem::path& file, const std::string& what) {
   throw ConfigError(file.string(),
                     what + " Which tool is it of? Say --from axolotl, --from llamafactory or --from trl.");
@@ -38,12 +28,7 @@ std::vector<std::string> evidence_for(ForeignTool tool, const Value& source) {
 /// The tool whose own keys stand in `source`, and some of them.
 std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file, const Value& source) {
   constexpr std::size_t kShown = 4;
-  std::vector<std::pair<ForeignTool, std::vector<std::string>>> found;
-  for (const ForeignTool tool : kTools) {
-    auto evidence = evidence_for(tool, source);
-    if (!evidence.empty()) found.emplace_back(tool, std::move(evidence));
-  }
-  std::ranges::sort(found, [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  auto found = possible_tools(source);
   for (auto& [tool, evidence] : found) {
     if (evidence.size() > kShown) evidence.resize(kShown);
   }
@@ -77,9 +62,7 @@ std::string title_of(ForeignTool tool) {
 }
 
 std::string conversion_header(const std::filesystem::path& source, ForeignTool tool) {
-  const std::string title = title_of(tool);
-  return "# Made by lora-train convert from " + source.filename().string() + " (" + title.substr(0, title.rfind(' ')) +
-         ").";
+  return "# Made by lora-train convert from " + source.filename().string() + " (" + product_name(tool) + ").";
 }
 
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "foreign_file.h"
 #include "keys/field.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
@@ -205,8 +206,7 @@ std::string Converter::lines_of(const Fate& fate) const {
 }
 
 void Converter::write_defaults(Conversion& conversion) {
-  const std::string title = title_of(tool_);
-  const std::string comment = title.substr(0, title.rfind(' ')) + "'s default";
+  const std::string comment = product_name(tool_) + "'s default";
   for (const auto& group : field_groups()) {
     for (const auto& field : group.fields) {
       const auto reason = default_reasons_.find(field.name);

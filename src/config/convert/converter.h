@@ -18,6 +18,7 @@ class Converter {
   Converter(ForeignTool tool, const Value& source, std::filesystem::path file);
 
   const std::filesystem::path& file() const { return file_; }
+  const Value& source() const { return source_; }
 
   /// The value of a key; nullptr if it is missing or null.
   const Value* find(const std::string& name) const;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "chat_templates.h"
+#include "foreign_file.h"
 #include "llamafactory_data.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
@@ -219,12 +220,9 @@ void convert_factory_tokens(Converter& converter) {
 }  // namespace
 
 void convert_llamafactory(Converter& converter) {
-  const bool has_data = converter.find("dataset") || converter.find("eval_dataset");
-  if (converter.find("export_dir") && !converter.find("stage") && !has_data) {
-    const std::string adapter = converter.text("adapter_name_or_path");
-    throw ConfigError(converter.file().string(), "exports a model and trains none. Run lora-train merge --adapter " +
-                                                     (adapter.empty() ? "ADAPTER" : adapter) + " --output-dir " +
-                                                     converter.text("export_dir") + ".");
+  if (is_export(converter.source())) {
+    throw ConfigError(converter.file().string(),
+                      "exports a model and trains none. Run " + merge_line(converter.source()) + ".");
   }
   convert_model(converter, "model_name_or_path", "model_revision");
   convert_factory_stage(converter);

@@ -1,0 +1,15 @@
+// The one rule for where an adapter is: --adapter and init_adapter take a PEFT folder or the output_dir of a run.
+#pragma once
+
+#include <string>
+
+namespace lora_train::app {
+
+/// The PEFT folder that `given` means: itself, or adapter/ of a run. Looks, and refuses nothing.
+std::string adapter_folder(const std::string& given);
+
+/// The same. Throws FormatError where there is no such folder, and ConfigError(`name`) for a run that has no adapter yet, naming its newest
+/// checkpoint. `name`: "--adapter" or "init_adapter".
+std::string find_adapter(const std::string& given, const std::string& name = "--adapter");
+
+}  // namespace lora_train::app
