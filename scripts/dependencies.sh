@@ -1,13 +1,14 @@
 # Every third-party package that is installed, with its version. docs/dependencies.md says what each is for.
 # Sourced by scripts/install_deps.sh.
 
-# Debian 12 packages of what is in the program: static or headers, save libsentencepiece, which bin/lib carries.
+# Debian 12 packages of what is in the program: static or headers, save libsentencepiece, which bin/lib carries, and libcurl,
+# which the program opens where the machine has it.
 # cmake/Install.cmake installs their licences.
 DEBIAN_LIBRARIES=(
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
   libfreetype-dev libpng-dev libbrotli-dev fonts-dejavu-core
-  libsentencepiece-dev
+  libsentencepiece-dev libcurl4-openssl-dev libssl-dev
 )
 DEBIAN_BUILD=(
   g++ cmake ninja-build ccache git ca-certificates
@@ -20,6 +21,7 @@ DEBIAN_TEST=(
   openmpi-bin mpich slurm-wlm munge  # launchers of ranks
   chromium  # draws the pages
   libedit2  # edits the lines of chat
+  openssl  # makes the certificates of tests
   mmdebstrap zsh  # scripts/try_bare_debian.sh; completion
 )
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.

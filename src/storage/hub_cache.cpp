@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train::storage {
 namespace {
@@ -52,9 +53,18 @@ fs::path find_snapshot(const fs::path& repository, const std::string& revision) 
   return fs::is_directory(snapshot) ? snapshot : fs::path();
 }
 
-fs::path repository_of(const HubId& id, HubKind kind) {
-  const std::string prefix = kind == HubKind::kModel ? "models--" : "datasets--";
-  return hub_cache_folder() / (prefix + id.organisation + "--" + id.name);
+fs::path repository_of(const HubId& id, HubKind kind) { return hub_cache_folder() / hub_folder_name(id, kind); }
+
+/// Where everything of Hugging Face lies: cache and token.
+fs::path hub_home() {
+  if (const auto folder = environment("HF_HOME"); !folder.empty()) return expand_home(folder);
+  if (const auto folder = environment("XDG_CACHE_HOME"); !folder.empty()) return expand_home(folder) / "huggingface";
+  return fs::path(environment("HOME")) / ".cache" / "huggingface";
+}
+
+std::string without_line_ends(std::string token) {
+  std::erase_if(token, [](char c) { return c == '\r' || c == '\n'; });
+  return trimmed(token);
 }
 
 }  // namespace
@@ -79,10 +89,20 @@ fs::path hub_cache_folder() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
     if (const auto folder = environment(name); !folder.empty()) return expand_home(folder);
   }
-  if (const auto folder = environment("HF_HOME"); !folder.empty()) return expand_home(folder) / "hub";
-  if (const auto folder = environment("XDG_CACHE_HOME"); !folder.empty())
-    return expand_home(folder) / "huggingface" / "hub";
-  return fs::path(environment("HOME")) / ".cache" / "huggingface" / "hub";
+  return hub_home() / "hub";
+}
+
+std::string hub_token() {
+  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
+    if (const auto token = without_line_ends(environment(name)); !token.empty()) return token;
+  }
+  const auto named = environment("HF_TOKEN_PATH");
+  const fs::path file = named.empty() ? hub_home() / "token" : expand_home(named);
+  return fs::is_regular_file(file) ? without_line_ends(read_file(file)) : "";
+}
+
+std::string hub_folder_name(const HubId& id, HubKind kind) {
+  return (kind == HubKind::kModel ? "models--" : "datasets--") + id.organisation + "--" + id.name;
 }
 
 fs::path find_in_hub_cache(const HubId& id, HubKind kind) {
@@ -91,9 +111,9 @@ fs::path find_in_hub_cache(const HubId& id, HubKind kind) {
 
 std::string not_in_hub_cache(const HubId& id, HubKind kind) {
   return "not in the local Hugging Face cache (" + repository_of(id, kind).string() +
-         "). lora-train never uses the network; download the " + (kind == HubKind::kModel ? "model" : "dataset") +
-         " first: hf download " + (kind == HubKind::kModel ? "" : "--repo-type dataset ") + id.organisation + "/" +
-         id.name + (id.revision.empty() ? "" : " --revision " + id.revision);
+         "). Only lora-train download uses the network; download the " +
+         (kind == HubKind::kModel ? "model" : "dataset") + " first: lora-train download " + id.organisation + "/" +
+         id.name + (id.revision.empty() ? "" : "@" + id.revision) + (kind == HubKind::kModel ? "" : " --dataset");
 }
 
 }  // namespace lora_train::storage

@@ -24,10 +24,10 @@ const std::vector<Command>& commands() {
       {"sweep", "train a grid of profiles, then compare the runs", run_sweep},
       {"completion", "print a script that completes commands and flags in a shell", run_completion},
       {"convert", "make a profile of a file of Axolotl, LLaMA-Factory or TRL", run_convert},
+      {"download", "download a model, an adapter or a dataset from the Hugging Face hub", run_download},
       {"teach", "write training data with a teacher", nullptr},
       {"distill", "teacher data, training and evaluation in one command", nullptr},
       {"serve", "serve a model", nullptr},
-      {"download", "download a model or dataset", nullptr},
       {"push", "upload an adapter or model", nullptr},
       {"export", "write a GGUF file", nullptr},
   };

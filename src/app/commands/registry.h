@@ -24,6 +24,7 @@ std::string overview();
 // One per file <name>_command.cpp.
 int run_train(const std::vector<std::string>& arguments);
 int run_check(const std::vector<std::string>& arguments);
+int run_download(const std::vector<std::string>& arguments);
 int run_convert(const std::vector<std::string>& arguments);
 int run_plan(const std::vector<std::string>& arguments);
 int run_ablate(const std::vector<std::string>& arguments);
