@@ -20,7 +20,8 @@ std::unique_ptr<TextPattern> pattern(const std::string& text, const char* flag) 
 }
 
 std::int64_t count_chars(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
 }
 
 /// The typographic apostrophe that models like to write counts as the plain one.
@@ -71,15 +72,19 @@ FilterResult Filters::apply(const std::vector<Candidate>& candidates) const {
   const Parts& parts = *parts_;
   if (options_.drop_cut) drop_where("cut at the limit of tokens", [](const Candidate& c) { return c.is_cut; });
   if (const auto least = options_.min_chars)
-    drop_where("shorter than " + count_of(*least, "character"), [&](const Candidate& c) { return count_chars(c.text) < *least; });
+    drop_where("shorter than " + count_of(*least, "character"),
+               [&](const Candidate& c) { return count_chars(c.text) < *least; });
   if (const auto most = options_.max_chars)
-    drop_where("longer than " + count_of(*most, "character"), [&](const Candidate& c) { return count_chars(c.text) > *most; });
+    drop_where("longer than " + count_of(*most, "character"),
+               [&](const Candidate& c) { return count_chars(c.text) > *most; });
   if (parts.keep)
     drop_where("not matching " + options_.keep_matching, [&](const Candidate& c) { return !parts.keep->find(c.text); });
   if (parts.drop)
-    drop_where("matching " + options_.drop_matching, [&](const Candidate& c) { return parts.drop->find(c.text).has_value(); });
+    drop_where("matching " + options_.drop_matching,
+               [&](const Candidate& c) { return parts.drop->find(c.text).has_value(); });
   if (parts.schema)
-    drop_where("not fitting " + options_.json_schema.string(), [&](const Candidate& c) { return !parts.schema->fits(c.text); });
+    drop_where("not fitting " + options_.json_schema.string(),
+               [&](const Candidate& c) { return !parts.schema->fits(c.text); });
   if (!parts.refusals.empty()) drop_where("refusals", [&](const Candidate& c) { return parts.is_refusal(c.text); });
   if (options_.agree > 0) {
     const auto subject = [&](const Candidate& c) {
@@ -104,8 +109,9 @@ FilterResult Filters::apply(const std::vector<Candidate>& candidates) const {
 
 const std::vector<std::string>& usual_refusals() {
   static const std::vector<std::string> phrases = {
-      "I'm sorry, but", "I'm sorry, I", "I am sorry, but", "Sorry, but I", "I apologize, but", "I cannot ", "I can't ", "I can not ",
-      "I'm unable to", "I am unable to", "I'm not able to", "I am not able to", "I won't ", "As an AI", "As a language model"};
+      "I'm sorry, but",  "I'm sorry, I",     "I am sorry, but", "Sorry, but I",  "I apologize, but",
+      "I cannot ",       "I can't ",         "I can not ",      "I'm unable to", "I am unable to",
+      "I'm not able to", "I am not able to", "I won't ",        "As an AI",      "As a language model"};
   return phrases;
 }
 

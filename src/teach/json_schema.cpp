@@ -26,7 +26,8 @@ JsonSchema::JsonSchema(const std::filesystem::path& file) : schema_(std::make_un
     valijson::SchemaParser(valijson::SchemaParser::kDraft7)
         .populateSchema(valijson::adapters::NlohmannJsonAdapter(json), schema_->schema);
   } catch (const std::exception& error) {
-    throw ConfigError(file.string(), "cannot be used as a JSON Schema (draft 7, in one file): " + std::string(error.what()));
+    throw ConfigError(file.string(),
+                      "cannot be used as a JSON Schema (draft 7, in one file): " + std::string(error.what()));
   }
 }
 

@@ -29,9 +29,8 @@ std::string said(const http::Answer& answer) {
 }
 
 std::int64_t count_in(const Json& usage, const char* name) {
-  return usage.is_object() && usage.contains(name) && usage[name].is_number_integer()
-             ? usage[name].get<std::int64_t>()
-             : 0;
+  return usage.is_object() && usage.contains(name) && usage[name].is_number_integer() ? usage[name].get<std::int64_t>()
+                                                                                      : 0;
 }
 
 }  // namespace
@@ -135,8 +134,7 @@ std::string Teacher::send(http::Request request, const std::string& source) {
   const std::string where = http::shown_url(request.url);
   switch (answer.status) {
     case 401:
-    case 403:
-      throw IoError(where, "the server refuses the key of $OPENAI_API_KEY (" + said(answer) + ")");
+    case 403: throw IoError(where, "the server refuses the key of $OPENAI_API_KEY (" + said(answer) + ")");
     case 404:
     case 405:
       throw IoError(where, "the server has no such path or model (" + said(answer) +

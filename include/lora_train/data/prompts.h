@@ -46,4 +46,7 @@ struct ChatQuestion {
 /// empty) is a Jinja template over the fields of a row, whose text is the user's message. Throws as read_prompts.
 std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& row_template);
 
+/// The question through the chat template. Throws as the others.
+Prompt make_prompt(const ChatQuestion& question, const PromptOptions& options);
+
 }  // namespace lora_train::data

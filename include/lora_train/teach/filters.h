@@ -11,15 +11,16 @@
 namespace lora_train::teach {
 
 struct FilterOptions {
-  bool drop_cut = false;                         ///< answers that reached the limit of tokens
-  std::optional<std::int64_t> min_chars = {};    ///< characters, not bytes
+  bool drop_cut = false;                       ///< answers that reached the limit of tokens
+  std::optional<std::int64_t> min_chars = {};  ///< characters, not bytes
   std::optional<std::int64_t> max_chars = {};
-  std::string keep_matching = {};                ///< regular expressions that an answer has to match, or must not
+  std::string keep_matching = {};  ///< regular expressions that an answer has to match, or must not
   std::string drop_matching = {};
-  std::filesystem::path json_schema = {};        ///< the whole answer is JSON that fits this schema (drafts 4 to 7)
-  std::vector<std::string> refusal_phrases = {}; ///< an answer that begins with one, in any case, is a refusal
-  std::int64_t agree = 0;        ///< of the answers to a prompt, those of the largest group that agree, if there are so many
-  std::string agree_on = {};     ///< they agree on what this expression finds; empty: on the whole text, blanks around it aside
+  std::filesystem::path json_schema = {};         ///< the whole answer is JSON that fits this schema (drafts 4 to 7)
+  std::vector<std::string> refusal_phrases = {};  ///< an answer that begins with one, in any case, is a refusal
+  std::int64_t agree = 0;  ///< of the answers to a prompt, those of the largest group that agree, if there are so many
+  std::string agree_on =
+      {};  ///< they agree on what this expression finds; empty: on the whole text, blanks around it aside
   bool drop_duplicates = false;  ///< the same answer to the same prompt once more
 };
 

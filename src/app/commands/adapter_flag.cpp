@@ -15,7 +15,8 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
   ProfileSources sources = flags.sources();
   sources.needs_datasets = false;
   if (const std::string base = base_of(adapter); !base.empty())
-    sources.fallbacks.push_back({"model", base, (std::filesystem::path(adapter) / "adapter_config.json").string(), /*literal=*/true});
+    sources.fallbacks.push_back(
+        {"model", base, (std::filesystem::path(adapter) / "adapter_config.json").string(), /*literal=*/true});
   LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);
   return loaded;

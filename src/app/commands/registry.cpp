@@ -25,7 +25,7 @@ const std::vector<Command>& commands() {
       {"completion", "print a script that completes commands and flags in a shell", run_completion},
       {"convert", "make a profile of a file of Axolotl, LLaMA-Factory or TRL", run_convert},
       {"download", "download a model, an adapter or a dataset from the Hugging Face hub", run_download},
-      {"teach", "write training data with a teacher", nullptr},
+      {"teach", "let a teacher write training data", run_teach},
       {"distill", "teacher data, training and evaluation in one command", nullptr},
       {"serve", "serve a model", nullptr},
       {"push", "upload an adapter or model", nullptr},

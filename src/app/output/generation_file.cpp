@@ -116,10 +116,10 @@ void GenerationFile::check_settings_file(const GenerationSettings& settings) con
   if (kind == PathKind::kNone) return;
   const bool is_ours = kind == PathKind::kFile && parsed(read_file(settings_path())).contains(settings.front().first);
   if (is_ours) return;
-  throw ConfigError(
-      settings_path().string(),
-      "was not written by " + program_ + ", which keeps the settings of the answers under this name. Give another "
-      "--output, or move that file");
+  throw ConfigError(settings_path().string(),
+                    "was not written by " + program_ +
+                        ", which keeps the settings of the answers under this name. Give another "
+                        "--output, or move that file");
 }
 
 void GenerationFile::check_settings(const GenerationSettings& settings) const {

@@ -124,4 +124,10 @@ std::vector<ChatQuestion> read_questions(const std::string& file, const std::str
   return questions;
 }
 
+Prompt make_prompt(const ChatQuestion& question, const PromptOptions& options) {
+  Json row = {{"messages", Json::parse(question.messages)}};
+  if (!question.tools.empty()) row["tools"] = Json::parse(question.tools);
+  return at_place(question.source, [&] { return prompt_of_chat(chat_of_row(row), question.source, options); });
+}
+
 }  // namespace lora_train::data
