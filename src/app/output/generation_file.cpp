@@ -54,6 +54,7 @@ GenerationFile::GenerationFile(std::string program, std::filesystem::path path, 
   size_ = last_end == std::string::npos ? 0 : last_end + 1;
   // All of it is looked at before anything is changed: the file may be somebody else's.
   check_torn_line(std::string_view(text).substr(size_));
+  if (size_ > 0 && std::filesystem::exists(settings_path())) check_settings(settings);
   read_lines(std::string_view(text).substr(0, size_), prompts);
   if (num_done() > 0) check_settings(settings);
   if (size_ != text.size()) {
