@@ -58,8 +58,8 @@ read_arguments() {
     shift
   done
   [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || die "--jobs is \"$jobs\"; expected a number from 1 on"
-  [ ${#profiles[@]} -gt 0 ] || die "no profile; expected FILE KEY=V1,V2"
-  [ ${#keys[@]} -gt 0 ] || die "nothing to vary; expected KEY=V1,V2"
+  [ ${#profiles[@]} -gt 0 ] || die "no profile; expected FILE KEY=V1,V2, such as: lora-train sweep my.yaml 'output_dir=runs/{learning_rate}' learning_rate=1e-4,2e-4"
+  [ ${#keys[@]} -gt 0 ] || die "nothing to vary; expected KEY=V1,V2, such as: lora-train sweep ${profiles[1]} 'output_dir=runs/{learning_rate}' learning_rate=1e-4,2e-4"
 }
 
 # What of the flags behind -- `check` has too, and is asked with: it says where a run goes.

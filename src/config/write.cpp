@@ -55,6 +55,24 @@ std::string to_yaml(const Profile& profile) { return yaml_of(profile, {}); }
 
 std::string to_yaml(const LoadedProfile& loaded) { return yaml_of(loaded.profile, loaded.origin); }
 
+std::string to_short_yaml(const LoadedProfile& loaded, int& num_left_out) {
+  std::string out;
+  num_left_out = 0;
+  for (const auto& group : field_groups()) {
+    std::string entries;
+    for (const auto& field : group.fields) {
+      const std::string origin = loaded.origin.at(field.name);
+      if (origin == "default") {
+        ++num_left_out;
+      } else {
+        entries += yaml_entry(field.name, field.write(loaded.profile), one_line(origin));
+      }
+    }
+    if (!entries.empty()) out += (out.empty() ? "# " : "\n# ") + group.title + "\n" + entries;
+  }
+  return out;
+}
+
 std::string to_json(const Profile& profile) {
   Value map;
   map.kind = Value::Kind::kMap;

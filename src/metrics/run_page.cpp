@@ -268,12 +268,31 @@ std::string framed(const std::string& title, bool scripts, const std::string& bo
   return html + "</style>\n</head>\n<body>\n" + body + "</body>\n</html>\n";
 }
 
-std::string page(const std::string& title, const Json& data) {
+/// What a reader without JavaScript gets: the figures in words, and where all of them are.
+std::string figures_in_words(const RunRecord& run) {
+  const RunFigures& figures = run.figures;
+  std::string text = "<h1>" + escape_html(repair_utf8(run.name)) + ": " + escape_html(run.status) + "</h1>\n<ul>\n";
+  const auto add = [&](const char* name, const std::optional<double>& value, const char* unit) {
+    if (value) text += string_printf("<li>%s %.6g%s</li>\n", name, *value, unit);
+  };
+  add("steps", figures.step, "");
+  add("training loss at the end", figures.last_train_loss, "");
+  add("evaluation loss at the end", figures.eval_loss, "");
+  add("lowest evaluation loss", figures.best_eval_loss, "");
+  add("tokens", figures.tokens, "");
+  add("tokens per second", figures.tokens_per_s, "");
+  add("duration", figures.wall_s, " s");
+  add("GPU memory at most", figures.peak_memory_gib, " GiB");
+  return text +
+         "</ul>\n<p>All numbers: summary.json, and metrics.jsonl with a line for each step, beside this page.</p>\n";
+}
+
+std::string page(const std::string& title, const Json& data, const std::string& in_words = "") {
   std::string body =
       "<main id=\"page\"></main>\n"
       "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched "
-      "off."
-      "</noscript>\n";
+      "off.\n";
+  body += in_words + "</noscript>\n";
   body += kDataStart;
   body += script_json(data);
   body += "</script>\n<script>\n";
@@ -318,7 +337,7 @@ std::string report_page(const RunRecord& run) {
   object["defaults"] = Json::parse(to_json(Profile()));
   object["summary"] = run.summary_json.empty() ? Json(nullptr) : Json::parse(run.summary_json, nullptr, false);
   data["runs"].push_back(object);
-  return page("Run " + run.name, data);
+  return page("Run " + run.name, data, figures_in_words(run));
 }
 
 void write_report(const std::filesystem::path& folder) noexcept {

@@ -349,7 +349,7 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
     return end_run(ranks, summary, request.profile.run, *clock);
   }
   if (decision.is_complete) {
-    log_info(request.profile.run.output_dir + ": already complete; nothing was changed");
+    log_info(request.profile.run.output_dir + ": already complete: nothing to do, and nothing was changed");
     return {0, decision.summary_json};
   }
   return run_decided(request, ranks, decision, clock);

@@ -185,8 +185,12 @@ void log_start(const Run& run) {
   if (!packed.empty()) log_warning(packed);
   if (const auto& price = run.clock->price()) log_info("price: " + price->in_words());
   if (plan.total_steps() < kFewSteps) {
+    const auto& limit = run.profile().schedule.max_steps;
+    const bool is_limit = limit && *limit <= plan.total_steps();
+    const std::string advice =
+        is_limit ? ". Raise max_steps for more" : ". Lower global_batch_size or raise num_epochs for more";
     log_warning("only " + count_of(plan.total_steps(), "step") + " in total, which may be too few to learn much" +
-                (packed.empty() ? ". Lower global_batch_size or raise num_epochs for more" : ""));
+                (packed.empty() || is_limit ? advice : ""));
   }
   log_info("output: " + run.profile().run.output_dir);
 }

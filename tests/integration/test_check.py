@@ -76,7 +76,7 @@ KINDS = {
     "a broken template": (lambda s: (s.folder / "t.jinja").write_text("{% if %}") and dict(chat_template=str(s.folder / "t.jinja")),
                           "chat_template", "t.jinja:1", FORMAT),
     "no adapter": (lambda s: dict(init_adapter=str(s.folder / "nowhere"), lora_r="unset", lora_alpha="unset"), "init_adapter",
-                   "expected a PEFT adapter folder", FORMAT),
+                   "expected a PEFT folder", FORMAT),
     "an adapter that the profile contradicts": (lambda s: dict(init_adapter=make_adapter(s), lora_r=8, lora_alpha="unset"),
                                                 "init_adapter", "disagree about lora_r", USAGE),
     "a target that the model lacks": (lambda s: dict(lora_target_modules=["q_proj", "qq_proj"]), "lora_target_modules",

@@ -56,7 +56,7 @@ def trainable(file, folder):
     """The profile of a file, written; what the file cannot be checked for (models and data of the hub) is replaced."""
     profile = folder / "my.yaml"
     run = convert(file, "--output", profile, "--allow-refused")
-    assert run.code == 0 and f"lora-train check --profile {profile}" in run.stderr, run
+    assert run.code == 0 and f"lora-train check {profile}" in run.stderr, run
     said = EXPECTED[file]["profile"]
     instead = [f"model={MODEL}", "chat_template=tokenizer", "device=cpu", "max_seq_len=128", "overlength=truncate",
                f"output_dir={folder / 'run'}", "dataset_prepared_path=null", "init_adapter=null", "add_tokens=[]"]
@@ -181,6 +181,29 @@ def test_bad_calls_say_what_is_expected(tmp_path):
                             ((unclear,), "Which tool is it of?"), (("missing.yaml",), "missing.yaml")):
         run = convert(*arguments) if arguments else lora_train("convert")
         assert run.code in (USAGE, 5) and said in run.stderr, run
+
+
+def test_overrides_are_set_in_the_file_before_it_is_converted(tmp_path):
+    run = convert("trl/minimal.yaml", "learning_rate=0.5", "lr_scheduler_type=cosine", "--json")
+    profile = json.loads(run.stdout)["profile"]
+    assert run.code == 0 and profile["learning_rate"] == 0.5 and profile["lr_scheduler_type"] == "cosine", run
+    assert "one file at a time" in convert("trl/minimal.yaml", "trl/text.yaml").stderr
+    assert convert("trl/minimal.yaml", "no_such_key=1").code == USAGE
+
+
+def test_the_table_says_what_is_lost_and_nothing_twice(tmp_path):
+    file = tmp_path / "trl.yaml"
+    file.write_text("model_name_or_path: m\ndataset_name: org/d\ndataset_train_split: train\nuse_peft: true\nreport_to: wandb\nfsdp: full_shard\n"
+                    "fsdp_transformer_layer_cls_to_wrap: X\n")
+    said = lora_train("convert", file).stderr
+    rows = {line.split()[0]: line for line in said.splitlines() if line.startswith("  ")}
+    assert "datasets: [{path: org/d" in rows["dataset_name"] and rows["dataset_train_split"].endswith("datasets, with dataset_name"), said
+    assert "no live curves" in rows["report_to"] and "tensorboard --logdir" in said and "wandb sync" in said, said
+    assert "has to fit one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N" in rows["fsdp"], said
+    assert rows["fsdp"].index("the model") == rows["fsdp_transformer_layer_cls_to_wrap"].index("the model") == rows["report_to"].index("report_to: ["), said
+    file.write_text("base_model: m\ndatasets: [{path: d.jsonl, type: chat_template}]\nadapter: lora\nlr_scheduler: linear\ncosine_min_lr_ratio: 0.2\n")
+    run = lora_train("convert", file, "--json", "--allow-refused")
+    assert "min_lr_ratio" not in json.loads(run.stdout)["profile"] and "cosine_min_lr_ratio" in json.loads(run.stdout)["dropped"], run
 
 
 def test_the_lists_of_keys_are_what_the_tools_declare():

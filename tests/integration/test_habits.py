@@ -148,3 +148,66 @@ def test_a_file_of_another_tool_says_first_how_it_becomes_a_profile(tmp_path):
     file.write_text("model: m\ndatasets: [{path: d}]\nlora_r: 8\nnum_epochs: 1\nstage: sft\ntemplate: qwen\ncutoff_len: 512\n")
     run = lora_train("check", file, "--no-files")
     assert f"{file}:5: stage: unknown key" in run.stderr and f"lora-train convert {file} makes a profile" in run.stderr, run
+
+
+def test_a_run_is_an_adapter_to_start_from(chat_run, setup):
+    again = ["train", "--model", MODEL, "--train-data", setup.rows_file, "device=cpu", "max_steps=1", "max_seq_len=64", f"output_dir={setup.folder}/again"]
+    for start in (chat_run, chat_run / "adapter"):  # one run: the second command finds it complete
+        run = lora_train(*again, f"init_adapter={start}")
+        assert run.code == 0, run
+    assert "already complete: nothing to do" in run.stderr, run
+    for words in (["generate", "--prompt", "hi", "--adapter"], ["merge", "--output-dir", setup.folder / "m", "--adapter"]):
+        run = lora_train(*words, setup.folder / "nope")
+        assert run.code == 4 and f"{setup.folder}/nope: no such folder; expected a PEFT folder, or the output_dir of a run" in run.stderr, run
+    run = lora_train("check", *again[1:-1], f"init_adapter={setup.folder}/nope")
+    assert run.code == 2 and "nope: no such folder; expected a PEFT folder" in run.stderr, run
+
+
+@pytest.mark.parametrize("words", [["generate", "--max_new_tokens", "x"], ["eval", "--allow_other_base=x"], ["merge", "--output_dir", "o", "--max_shard"],
+                                   ["convert", "--allow_refused", "none.yaml"], ["compare", "--log_level", "x"]])
+def test_underscores_are_hyphens_in_every_command(words):
+    run = lora_train(*words)
+    assert run.code != 0 and ("--max_shard: unknown flag" in run.stderr if "--max_shard" in words else "unknown flag" not in run.stderr), run
+
+
+def test_the_advice_to_train_longer_names_what_limits_the_run(setup):
+    assert "only 3 steps in total, which may be too few to learn much. Raise max_steps for more" in setup.train().stderr
+    run = lora_train("train", setup.write_profile(), "max_steps=null", "num_epochs=1", "--overwrite")
+    assert "Lower global_batch_size or raise num_epochs for more" in run.stderr, run
+
+
+def test_a_folder_in_the_way_does_not_hide_a_wrong_path(setup):
+    assert setup.train().code == 0
+    run = lora_train("train", setup.profile_file, "lora_alpha=3", "datasets=[nope.jsonl]")
+    assert run.code == 2 and "lora_alpha: 8 -> 3" in run.stderr and "nope.jsonl: no such file" in run.stderr, run
+
+
+def test_a_sweep_of_nothing_shows_how(setup):
+    run = lora_train("sweep", setup.write_profile())
+    assert run.code == 2 and f"nothing to vary; expected KEY=V1,V2, such as: lora-train sweep {setup.profile_file} 'output_dir=runs/" in run.stderr, run
+
+
+def test_check_shows_what_is_set_and_what_comes_next(setup):
+    file = setup.write_profile()
+    short, whole = lora_train("check", file), lora_train("check", file, "--verbose")
+    said = short.stderr.splitlines()
+    assert short.code == 0 and said[-1] == f"ok: next lora-train train {file}", short
+    assert "lora_r: 4" in short.stdout and "# default" not in short.stdout and "# default" in whole.stdout, short
+    left_out = sum(line.endswith("# default") for line in whole.stdout.splitlines())
+    assert f"{left_out} other keys at their defaults; --verbose shows them" in said, short
+    again = setup.folder / "again.yaml"
+    again.write_text(short.stdout)
+    assert lora_train("check", again, "--json").stdout == lora_train("check", file, "--json").stdout
+
+
+def test_plan_ends_with_a_verdict_in_a_line(setup):
+    run = lora_train("plan", setup.write_profile())
+    assert run.code == 0 and re.search(r"\nVerdict: fits \d+ of \d+; the cheapest is .+; the fastest is .+\n$", run.stdout), run
+
+
+def test_a_report_without_javascript_has_the_figures(setup):
+    assert setup.train().code == 0
+    summary = json.loads((setup.output_dir / "summary.json").read_text())
+    page = (setup.output_dir / "report.html").read_text()
+    plain = page[page.index("<noscript>"):page.index("</noscript>")]
+    assert f"<li>steps {summary['step']}</li>" in plain and "training loss at the end" in plain and "metrics.jsonl" in plain, plain

@@ -393,16 +393,3 @@ def test_links_and_pipes_are_refused(setup, name, kind):
     path.symlink_to(target) if kind == "link" else os.mkfifo(path)
     run = setup.train(max_steps=4)
     assert run.code == 2 and name in run.stderr and target.read_text() == "mine", run
-
-
-def test_a_mistake_about_the_folder_does_not_hide_one_about_the_data(setup):
-    assert setup.train(max_steps=2).code == 0
-    run = setup.train(max_steps=1, datasets=[{"path": str(setup.folder / "nope.jsonl"), "type": "pretokenized"}])
-    assert run.code == 2 and "max_steps: 2 -> 1  (may be raised, not lowered)" in run.stderr, run
-    assert "And in the profile: " in run.stderr and "nope.jsonl" in run.stderr.split("And in the profile: ")[1], run
-
-
-def test_a_finished_run_that_is_resumed_by_name_says_that_nothing_is_left(setup):
-    assert setup.train(max_steps=2).code == 0
-    run = setup.train("--resume", setup.output_dir / "checkpoint-2", max_steps=2)
-    assert run.code == 0 and "all 2 steps were done before: nothing is left to train" in run.stderr, run

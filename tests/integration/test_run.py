@@ -359,3 +359,16 @@ def test_generation_config_names_the_token_that_ends_a_turn(tmp_path, file, ends
     assert run.code == 0, run
     for folder in ("run/adapter", "merged"):
         assert json.loads((tmp_path / folder / "generation_config.json").read_text()) == dict(file or {}, eos_token_id=ends)
+
+
+def test_a_mistake_about_the_folder_does_not_hide_one_about_the_data(setup):
+    assert setup.train(max_steps=2).code == 0
+    run = setup.train(max_steps=1, datasets=[{"path": str(setup.folder / "nope.jsonl"), "type": "pretokenized"}])
+    assert run.code == 2 and "max_steps: 2 -> 1  (may be raised, not lowered)" in run.stderr, run
+    assert "And in the profile: " in run.stderr and "nope.jsonl" in run.stderr.split("And in the profile: ")[1], run
+
+
+def test_a_finished_run_that_is_resumed_by_name_says_that_nothing_is_left(setup):
+    assert setup.train(max_steps=2).code == 0
+    run = setup.train("--resume", setup.output_dir / "checkpoint-2", max_steps=2)
+    assert run.code == 0 and "all 2 steps were done before: nothing is left to train" in run.stderr, run

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/config/load.h"
 #include "lora_train/config/mistakes.h"
 
 namespace lora_train {
@@ -51,7 +52,9 @@ std::string conversion_header(const std::filesystem::path& source, ForeignTool t
 /// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
 /// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.
 /// Throws ConfigError if the file is no map of keys, or fits several tools or none; IoError if it cannot be read.
-Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool);
+/// `overrides` are set in what the file says before it is converted: the tool's own keys.
+Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
+                           const std::vector<Override>& overrides = {});
 
 /// `lora-train merge --model M --adapter A --output-dir O` with what a configuration of any tool, or a profile, names; words in capitals
 /// stand for the rest, and for a file that is not there.

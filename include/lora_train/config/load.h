@@ -73,6 +73,8 @@ Profile load_written_profile(const std::filesystem::path& file);
 std::string to_yaml(const Profile& profile);
 /// The same with a comment after each key that says where its value came from.
 std::string to_yaml(const LoadedProfile& loaded);
+/// The same without what nobody has set: those keys have their defaults. `num_left_out` counts them.
+std::string to_short_yaml(const LoadedProfile& loaded, int& num_left_out);
 /// One line; every key is there, null if it has no value.
 std::string to_json(const Profile& profile);
 

@@ -1,4 +1,6 @@
 // lora-train check: a profile and the files that it names, without a GPU, rows or weights being touched.
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "command_line.h"
@@ -6,6 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/python_packages.h"
+#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/storage/resolve_model.h"
@@ -44,6 +47,20 @@ void print_shipped_profiles(bool json) {
   }
 }
 
+/// The profile as far as somebody has set it, or all of it; then what to run next.
+void print_checked(const LoadedProfile& loaded, const std::vector<std::string>& arguments, bool verbose) {
+  int num_left_out = 0;
+  const std::string set_keys = to_short_yaml(loaded, num_left_out);
+  print_text(verbose ? to_yaml(loaded) : set_keys);
+  if (!verbose) log_info(count_of(num_left_out, "other key") + " at their defaults; --verbose shows them");
+  std::vector<std::string> words = {"lora-train", "train"};
+  std::ranges::copy_if(arguments, std::back_inserter(words), [](const std::string& word) {
+    return word != "--verbose" && word != "--no-files" && word != "--profile" && word != "--config";
+  });
+  const bool has_data = !loaded.profile.data.datasets.empty();
+  log_info("ok: next " + shell_line(words) + (has_data ? "" : " --train-data FILE"));
+}
+
 /// Whether the model is the one that a shipped profile names: only `train` needs it on this machine.
 bool is_shipped_model(const ProfileFlags& flags, const LoadedProfile& loaded) {
   return flags.are_shipped() && parse_place(loaded.origin.at("model")).line > 0;
@@ -74,13 +91,15 @@ void check_target_gpu(const Profile& profile) {
 }  // namespace
 
 int run_check(const std::vector<std::string>& arguments) {
-  CommandParser parser("check",
-                       "Validates a profile without touching a GPU, and prints every value and where it came "
-                       "from.");
+  CommandParser parser(
+      "check",
+      "Validates a profile without touching a GPU, and prints the values that are set (--verbose: all) and where "
+      "they came from.");
   const ProfileFlags flags(parser, {});
-  bool ignores_files = false, lists_profiles = false, wants_schema = false;
+  bool verbose = false, ignores_files = false, lists_profiles = false, wants_schema = false;
   std::string key_filter;
   parser.app().add_flag("--no-files", ignores_files, "do not check that the files named in the profile exist");
+  parser.app().add_flag("--verbose", verbose, "print the keys that have their defaults too");
   parser.app().add_flag("--list", lists_profiles, "list the shipped profiles");
   const CLI::Option* const keys = parser.app()
                                       .add_option("--keys", key_filter, "explain every key, or those that contain TEXT")
@@ -115,11 +134,10 @@ int run_check(const std::vector<std::string>& arguments) {
   }
   mistakes.throw_if_any();
   if (!ignores_files) check_target_gpu(loaded.profile);
-  if (loaded.profile.data.datasets.empty()) log_info("datasets: none set; pass yours to train with --train-data FILE");
   if (parser.common().json) {
     print_line(to_json(loaded.profile));
   } else {
-    print_text(to_yaml(loaded));
+    print_checked(loaded, arguments, verbose);
   }
   return 0;
 }

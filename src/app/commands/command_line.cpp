@@ -43,7 +43,7 @@ Invocation split_invocation(const std::vector<std::string>& arguments) {
   }
   if (invocation.wants_help || invocation.wants_version) return invocation;
   if (at == arguments.size()) {
-    throw ConfigError("lora-train", "no command. Start with: lora-train --profile FILE, or see lora-train --help.");
+    throw ConfigError("lora-train", "no command. Start with: lora-train train FILE, or see lora-train --help.");
   }
   if (arguments[at] == "help")
     return help_invocation({arguments.begin() + static_cast<std::ptrdiff_t>(at) + 1, arguments.end()});

@@ -20,13 +20,22 @@ constexpr const char* kOurHeader = "# Made by lora-train convert from ";
 
 bool is_converted(std::string_view start) { return start.starts_with(kOurHeader); }
 
-std::string section(const std::string& title, const std::vector<ConvertedKey>& keys) {
-  constexpr std::size_t kWidth = 30;
+/// Of the column of keys: that of the longest in any part.
+std::size_t width_of(const Conversion& conversion) {
+  std::size_t width = 28;
+  for (const auto* part : {&conversion.kept, &conversion.renamed, &conversion.dropped, &conversion.refused}) {
+    for (const auto& converted : *part) width = std::max(width, converted.key.size());
+  }
+  for (const auto& written : conversion.defaults) width = std::max(width, written.key.size());
+  return width + 4;
+}
+
+std::string section(const std::string& title, const std::vector<ConvertedKey>& keys, std::size_t width) {
   if (keys.empty()) return {};
   std::string text = title + "\n";
   for (const auto& [key, outcome, place] : keys) {
     std::string name = "  " + key;
-    name.resize(std::max(name.size() + 2, kWidth), ' ');
+    name.resize(width, ' ');
     text += name + outcome + "\n";
   }
   return text;
@@ -35,13 +44,14 @@ std::string section(const std::string& title, const std::vector<ConvertedKey>& k
 std::string table(const Conversion& conversion, const std::string& file) {
   std::string text = file + ": " + title_of(conversion.tool);
   text += conversion.recognised_by.empty() ? "\n" : ", by " + conversion.recognised_by + "\n";
-  text += section("kept", conversion.kept);
-  text += section("renamed", conversion.renamed);
-  text += section("dropped, because it does nothing here", conversion.dropped);
+  const std::size_t width = width_of(conversion);
+  text += section("kept", conversion.kept, width);
+  text += section("renamed", conversion.renamed, width);
+  text += section("dropped, because it does nothing here", conversion.dropped, width);
   std::vector<ConvertedKey> defaults;
   for (const auto& [key, value, reason] : conversion.defaults)
     defaults.push_back({key, value + "   (" + reason + ")", {}});
-  text += section("written out, because the default here is another", defaults);
+  text += section("written out, because the default here is another", defaults, width);
   if (!conversion.notes.empty()) text += "notes\n";
   for (const auto& note : conversion.notes) text += "  " + note + "\n";
   text.pop_back();  // the log ends the line
@@ -83,20 +93,37 @@ int run_convert(const std::vector<std::string>& arguments) {
       "goes to stderr, the profile to stdout or to --output. Exit code 2 where a key that is refused would "
       "change the result.");
   std::string file, from, output;
+  std::vector<std::string> words;
   bool allow_refused = false;
-  parser.app().add_option("file", file, "the configuration, YAML or JSON")->type_name("FILE");
+  parser.app()
+      .add_option("file", words,
+                  "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
+      ->type_name("FILE [KEY=VALUE]");
   parser.app().add_option("--from", from, "axolotl, llamafactory or trl; without it, the keys tell")->type_name("TOOL");
   parser.app().add_option("--output", output, "the profile to write")->type_name("FILE");
-  parser.app().add_flag("--allow-refused", allow_refused, "leave out what is refused, and write the profile");
+  parser.app().add_flag(
+      "--allow-refused", allow_refused,
+      "leave out all that is refused, and write the profile (to leave out one key, take it out of the file)");
   if (!parser.parse(arguments)) return 0;
+  std::vector<Override> overrides;
+  for (const std::string& word : words) {
+    if (word.find('=') != std::string::npos) {
+      overrides.push_back(parse_override(word, word));
+    } else if (file.empty()) {
+      file = word;
+    } else {
+      parser.refuse(word, "one file at a time, and " + file + " is given. A key is changed with key=value.");
+    }
+  }
   if (file.empty()) parser.refuse("FILE", "missing; expected a configuration of Axolotl, LLaMA-Factory or TRL.");
   if (!output.empty()) {
     parser.refuse_special_file("--output", output);
     refuse_foreign("lora-train convert", output, is_converted);
   }
-  const Conversion conversion = convert_profile(file, tool_of(parser, from));
+  const Conversion conversion = convert_profile(file, tool_of(parser, from), overrides);
   log_info(table(conversion, file));
-  if (const std::string refused = section("refused, because the result would be another", conversion.refused);
+  if (const std::string refused =
+          section("refused, because the result would be another", conversion.refused, width_of(conversion));
       !refused.empty())
     log_warning(visible_text(refused.substr(0, refused.size() - 1)));  // the log ends the line
   const bool is_refused = !conversion.refused.empty() && !allow_refused;
@@ -109,7 +136,7 @@ int run_convert(const std::vector<std::string>& arguments) {
   }
   if (!output.empty()) {
     write_result(output, conversion.yaml);
-    log_info("next: lora-train check --profile " + output);
+    log_info("next: lora-train check " + output);
   } else if (!parser.common().json) {
     print_text(conversion.yaml);
   }

@@ -46,8 +46,8 @@ std::string overview() {
   std::string text =
       "lora-train: LoRA fine-tuning of Hugging Face models\n\n"
       "Usage: lora-train COMMAND [FLAGS] [key=value ...]\n"
-      "       lora-train --profile FILE [FLAGS] [key=value ...]      (short for lora-train train)\n"
-      "       lora-train train FILE --lora-r 8 ...                   (any key of a profile is a flag too)\n\n"
+      "       lora-train train FILE --lora-r 8 ...      (any key of a profile is a flag too)\n"
+      "       lora-train --profile FILE ...             (short for lora-train train FILE)\n\n"
       "Commands:\n";
   std::vector<std::string> unbuilt;
   for (const auto& command : commands()) {

@@ -140,6 +140,18 @@ std::string saves_line(const ForecastResult& result, double disk_gb_s) {
       disk_gb_s, 100 * cost.share_of(row, 100), 100 * cost.share_of(row, 500));
 }
 
+/// The rows that matter most to who sets no limit; empty where none fits.
+std::string short_verdict(const ForecastResult& result) {
+  const auto any = [](const Forecast&) { return true; };
+  const Forecast* const cheapest = least(result, cost_of, any);
+  const Forecast* const fastest = least(result, hours_of, any);
+  if (fastest == nullptr) return {};
+  const auto count = std::ranges::count_if(result.rows, &Forecast::fits);
+  return "\nVerdict: fits " + std::to_string(count) + " of " + std::to_string(result.rows.size()) +
+         (cheapest == nullptr ? "" : "; the cheapest is " + in_words(*cheapest)) + "; the fastest is " +
+         in_words(*fastest) + "\n";
+}
+
 bool has_limits(const PlanLimits& limits) { return limits.deadline_s || limits.budget_usd; }
 
 }  // namespace
@@ -180,7 +192,9 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits, d
       "apart. "
       "Loading is not in them. Prices are examples: --gpus FILE has yours.\n";
   const bool fits = std::ranges::any_of(result.rows, &Forecast::fits);
-  if (!fits && !has_limits(limits)) text += "\nThe run fits on none of these GPUs; " + what_would_fit(result) + ".\n";
+  if (!fits && !has_limits(limits))
+    text += "\nVerdict: fits none: the run fits on none of these GPUs; " + what_would_fit(result) + ".\n";
+  if (fits && !has_limits(limits)) text += short_verdict(result);
   if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
   return text;
 }

@@ -10,6 +10,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "value/parse_yaml.h"
+#include "value/setting_path.h"
 
 namespace lora_train {
 namespace {
@@ -47,6 +48,16 @@ std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file,
   return {found[0].first, join(found[0].second)};
 }
 
+/// As the tool's own command line does: `learning_rate=1e-4`, `datasets[0].path=x`.
+void set_in_source(Value& source, const Override& setting) {
+  const auto steps = parse_setting_path(setting.path);
+  if (!steps)
+    throw ConfigError(setting.where, "is not a place in a file. Expected key=value, key.name=v or key[0].name=v.");
+  const Value value = parse_yaml(setting.value, {setting.where, 0});
+  const std::string problem = set_at(source, *steps, 0, value);
+  if (!problem.empty()) throw ConfigError(setting.where, problem);
+}
+
 // A name that is ours, too, is read as ours.
 bool is_ours(const std::string& name) { return find_field(name) || find_alias(name); }
 
@@ -65,9 +76,11 @@ std::string conversion_header(const std::filesystem::path& source, ForeignTool t
   return "# Made by lora-train convert from " + source.filename().string() + " (" + product_name(tool) + ").";
 }
 
-Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool) {
-  const Value source = parse_yaml(read_file(file), {file.string(), 0});
+Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
+                           const std::vector<Override>& overrides) {
+  Value source = parse_yaml(read_file(file), {file.string(), 0});
   if (!source.is_map()) throw ConfigError(file.string(), "is no map of keys to values. Expected a configuration file.");
+  for (const Override& setting : overrides) set_in_source(source, setting);
   std::string recognised_by;
   if (!tool) std::tie(tool, recognised_by) = recognise(file, source);
   Converter converter(*tool, source, file);

@@ -196,13 +196,16 @@ void Converter::read_values() {
   }
 }
 
-std::string Converter::lines_of(const Fate& fate) const {
+std::string Converter::lines_of(const std::string& name, const Fate& fate) const {
   std::vector<std::string> lines;
   for (const auto& ours : fate.ours) {
     const auto found = profile_.find(ours);
-    if (found != profile_.end()) lines.push_back(ours + ": " + to_flow_yaml(found->second));
+    if (found == profile_.end()) continue;
+    const auto origin = origin_.find(ours);
+    const bool is_elsewhere = !found->second.is_scalar() && origin != origin_.end() && origin->second != name;
+    lines.push_back(ours + (is_elsewhere ? ", with " + origin->second : ": " + to_flow_yaml(found->second)));
   }
-  return join(lines, ", ");
+  return join(lines, ", ") + (fate.remark.empty() ? "" : "   (" + fate.remark + ")");
 }
 
 void Converter::write_defaults(Conversion& conversion) {
@@ -251,7 +254,7 @@ void Converter::list_key(const std::string& name, Conversion& conversion) const 
   if (is_kept) {
     conversion.kept.push_back({name, to_flow_yaml(same->second), place});
   } else {
-    conversion.renamed.push_back({name, lines_of(fate), place});
+    conversion.renamed.push_back({name, lines_of(name, fate), place});
   }
 }
 

@@ -39,6 +39,8 @@ class Converter {
   void share(const std::string& name, const std::string& ours);
   void drop(const std::string& name, const std::string& reason);
   void refuse(const std::string& name, const std::string& advice);
+  /// Stands behind what `name` became.
+  void remark(const std::string& name, const std::string& text) { fates_[name].remark = text; }
   void note(const std::string& name, const std::string& difference);
   /// Unless a key of the source has decided about `ours`: the tool's default.
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
@@ -57,6 +59,7 @@ class Converter {
     Part part = Part::kTaken;
     std::string reason;
     std::vector<std::string> ours;
+    std::string remark = {};
   };
 
   void decide_by_table(const std::string& name, const Value& value);
@@ -64,7 +67,8 @@ class Converter {
   void write_defaults(Conversion& conversion);
   void write_profile(Conversion& conversion);
   void list_key(const std::string& name, Conversion& conversion) const;
-  std::string lines_of(const Fate& fate) const;
+  /// What `name` became; a long value that it decided together with another key stands there only.
+  std::string lines_of(const std::string& name, const Fate& fate) const;
   Place place_of(const std::string& name) const;
 
   ForeignTool tool_;

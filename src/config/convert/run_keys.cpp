@@ -114,8 +114,11 @@ void convert_reporting(Converter& converter) {
   if (has_tensorboard || has_other) ours.items.push_back(text_value("tensorboard"));
   converter.set("report_to", "report_to", ours);
   if (has_other) {
-    converter.note("report_to",
-                   "a run never touches the network; `wandb sync OUTPUT_DIR/tensorboard` uploads the curves");
+    converter.remark("report_to", "no live curves elsewhere: see the note");
+    converter.note(
+        "report_to",
+        "a run never touches the network, so nobody else's page shows it live. Watch with `tensorboard --logdir "
+        "OUTPUT_DIR/tensorboard`; `wandb sync OUTPUT_DIR/tensorboard` uploads the curves");
   }
 }
 

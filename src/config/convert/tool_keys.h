@@ -9,6 +9,10 @@
 
 namespace lora_train {
 
+/// Why sharding is left out, and what that asks of the machine.
+inline constexpr const char* kNeverSharded =
+    "the model is never sharded, so it has to fit one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N";
+
 /// Keys whose values mean the same here.
 struct SameValue {
   const char* name;

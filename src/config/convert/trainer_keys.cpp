@@ -18,7 +18,7 @@ const std::vector<IdleGroup> kTrainerIdle = {
     {"ranks come from torchrun, mpirun, srun or --nproc",
      {"local_rank", "ddp_backend", "ddp_timeout", "ddp_bucket_cap_mb", "ddp_broadcast_buffers",
       "ddp_find_unused_parameters", "ddp_static_graph", "ray_scope"}},
-    {"every GPU holds the whole model; the sums are the same",
+    {kNeverSharded,
      {"fsdp", "fsdp_config", "fsdp_min_num_params", "fsdp_transformer_layer_cls_to_wrap", "accelerator_config",
       "parallelism_config"}},
     {"the kernels are compiled ahead of time",

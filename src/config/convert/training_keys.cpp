@@ -53,7 +53,12 @@ void convert_schedule_details(Converter& converter, const std::string& key) {
     }
   }
   if (!has_ratio) return;
-  if (converter.text_or(key, "cosine") == "cosine") {
+  const std::string schedule = converter.text_or(key, "cosine");
+  if (schedule != "cosine" && schedule != "cosine_with_min_lr") {
+    converter.drop("cosine_min_lr_ratio", "says nothing with " + key + ": " + schedule);
+    return;
+  }
+  if (schedule == "cosine") {
     converter.set(converter.find(key) ? key : "cosine_min_lr_ratio", "lr_scheduler_type", "cosine_with_min_lr");
     converter.share("cosine_min_lr_ratio", "lr_scheduler_type");
   }
@@ -241,7 +246,7 @@ void convert_deepspeed(Converter& converter) {
                      "its configuration has its own " + changing + ". Say it in the file itself, or remove it there.");
     return;
   }
-  converter.drop("deepspeed", "every GPU holds the whole model; the sums are the same");
+  converter.drop("deepspeed", kNeverSharded);
   if (!settings) {
     converter.note("deepspeed", "was not found, so nobody looked for an optimizer, a schedule or clipping in it");
   }
