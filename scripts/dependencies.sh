@@ -8,7 +8,7 @@ DEBIAN_LIBRARIES=(
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
   libfreetype-dev libpng-dev libbrotli-dev fonts-dejavu-core
-  libsentencepiece-dev libcurl4-openssl-dev libssl-dev
+  libsentencepiece-dev libvalijson-dev libcurl4-openssl-dev libssl-dev
 )
 DEBIAN_BUILD=(
   g++ cmake ninja-build ccache git ca-certificates

@@ -38,4 +38,18 @@ Prompt make_prompt_of_row(const std::string& row_json, const std::string& source
 /// a file without any.
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options);
 
+/// A question for another model, which has its own chat template.
+struct ChatQuestion {
+  std::string source;    ///< "prompts.jsonl:3"
+  std::string messages;  ///< JSON array; the last message is not the assistant's
+  std::string tools;     ///< JSON array; empty = none
+};
+
+/// Every row of a file as read_prompts reads it, besides lines of a .txt file: each is a user's message. `row_template` (may be
+/// empty) is a Jinja template over the fields of a row, whose text is the user's message. Throws as read_prompts.
+std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& row_template);
+
+/// The question through the chat template. Throws as the others.
+Prompt make_prompt(const ChatQuestion& question, const PromptOptions& options);
+
 }  // namespace lora_train::data

@@ -6,17 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "adapter_flag.h"
+#include "answer_request.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/data/prompts.h"
 #include "lora_train/metrics/progress_bar.h"
-#include "lora_train/storage/model_weights.h"
 #include "model_folders.h"
 #include "output/answer_output.h"
 #include "output/answers.h"
@@ -93,64 +92,20 @@ std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Mode
   return prompts;
 }
 
-/// How many tokens an answer may have: what was asked for, or what the context leaves.
-std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompts, std::int64_t max_new_tokens,
-                                         std::int64_t context) {
-  std::vector<std::int64_t> lengths;
-  std::size_t num_short = 0;
-  for (const auto& prompt : prompts) {
-    const auto num_tokens = static_cast<std::int64_t>(prompt.ids.size());
-    if (num_tokens >= context) {
-      throw DataError(prompt.source, "the prompt has " + format_count(num_tokens) +
-                                         " tokens and leaves no room for an answer: "
-                                         "the model's context (max_position_embeddings) is " +
-                                         format_count(context) + ". Shorten or remove it");
-    }
-    lengths.push_back(std::min(max_new_tokens, context - num_tokens));
-    num_short += lengths.back() < max_new_tokens ? 1 : 0;
-  }
-  if (num_short > 0) {
-    log_warning(format_count(static_cast<long long>(num_short)) + " of " +
-                format_count(static_cast<long long>(prompts.size())) + " prompts leave room for fewer than " +
-                format_count(max_new_tokens) + " tokens in the context of " + format_count(context));
-  }
-  return lengths;
-}
-
-std::string hash_of_adapter(const fs::path& adapter) {
-  std::string hashes;
-  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
-    if (fs::exists(adapter / name)) hashes += hash_file(adapter / name).hash;
-  }
-  return hash128_hex(hashes);
-}
-
 /// Everything that decides the answers.
 GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags, const ModelFolders& folders,
                                const evaluate::GenerateRequest& request) {
-  const std::string model =
-      hash128_hex(hash_file(folders.config.path).hash + storage::open_model_weights(folders.model).fingerprint());
-  const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
-  const bool is_chat = !flags.raw && folders.chat_template != nullptr;
-  const bool draws = request.sampling.temperature > 0;
-  return {{"model", text(section.path)},
-          {"model_fingerprint", text(model)},
-          {"tokenizer_fingerprint", text(folders.tokenizer->fingerprint())},
-          {"adapter", flags.adapter.empty() ? "null" : text(flags.adapter)},
-          {"adapter_fingerprint", flags.adapter.empty() ? "null" : text(hash_of_adapter(folders.adapter))},
-          {"compare", Json(flags.compare).dump()},
-          {"precision", text(to_string(section.precision))},
-          {"raw", Json(flags.raw).dump()},
-          {"system", text(flags.system)},
-          {"chat_template_fingerprint", is_chat ? text(folders.chat_template->fingerprint()) : "null"},
-          {"max_new_tokens", Json(flags.max_new_tokens).dump()},
-          {"temperature", Json(request.sampling.temperature).dump()},
-          {"top_p", Json(request.sampling.top_p).dump()},
-          {"top_k", Json(request.sampling.top_k).dump()},
-          {"min_p", Json(request.sampling.min_p).dump()},
-          {"seed", draws ? Json(request.sampling.seed).dump() : "null"},
-          {"stop", Json(flags.stop_strings).dump(-1, ' ', false, Json::error_handler_t::replace)},
-          {"stop_ids", Json(request.stop_ids).dump()}};
+  GenerationSettings settings = model_settings(section, flags.adapter, folders, flags.raw);
+  const GenerationSettings sampling = sampling_settings(request.sampling);
+  settings.insert(settings.end(), sampling.begin(), sampling.end());
+  settings.insert(settings.end(),
+                  {{"compare", Json(flags.compare).dump()},
+                   {"raw", Json(flags.raw).dump()},
+                   {"system", Json(repair_utf8(flags.system)).dump()},
+                   {"max_new_tokens", Json(flags.max_new_tokens).dump()},
+                   {"stop", Json(flags.stop_strings).dump(-1, ' ', false, Json::error_handler_t::replace)},
+                   {"stop_ids", Json(request.stop_ids).dump()}});
+  return settings;
 }
 
 /// How far it is, on stderr.
@@ -223,7 +178,7 @@ class Run {
   void open_file() {
     std::vector<std::string> given;
     for (const auto& prompt : prompts_) given.push_back(prompt.given);
-    file_.emplace(flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
+    file_.emplace("generate", flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
     if (file_->num_done() > 0) {
       log_info(flags_.output + ": " + format_count(static_cast<long long>(file_->num_done())) + " of " +
                format_count(static_cast<long long>(prompts_.size())) + " answers are already there; resuming");

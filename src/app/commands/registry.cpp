@@ -28,7 +28,7 @@ const std::vector<Command>& commands() {
       {"convert", "make a profile of a file of Axolotl, LLaMA-Factory or TRL", run_convert},
       {"download", "download a model, an adapter or a dataset from the Hugging Face hub", run_download},
       {"push", "upload an adapter or a model to the Hugging Face hub", run_push},
-      {"teach", "write training data with a teacher", nullptr},
+      {"teach", "let a teacher write training data", run_teach},
       {"distill", "teacher data, training and evaluation in one command", nullptr},
   };
   return table;

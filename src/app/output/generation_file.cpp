@@ -44,9 +44,9 @@ std::optional<std::size_t> index_of(const Json& line) {
 
 }  // namespace
 
-GenerationFile::GenerationFile(std::filesystem::path path, const GenerationSettings& settings,
+GenerationFile::GenerationFile(std::string program, std::filesystem::path path, const GenerationSettings& settings,
                                const std::vector<std::string>& prompts)
-    : path_(std::move(path)), is_done_(prompts.size(), false) {
+    : program_(std::move(program)), path_(std::move(path)), is_done_(prompts.size(), false) {
   open();
   if (!is_regular_) return;
   const std::string text = read_file(path_);
@@ -54,6 +54,7 @@ GenerationFile::GenerationFile(std::filesystem::path path, const GenerationSetti
   size_ = last_end == std::string::npos ? 0 : last_end + 1;
   // All of it is looked at before anything is changed: the file may be somebody else's.
   check_torn_line(std::string_view(text).substr(size_));
+  if (size_ > 0 && std::filesystem::exists(settings_path())) check_settings(settings);
   read_lines(std::string_view(text).substr(0, size_), prompts);
   if (num_done() > 0) check_settings(settings);
   if (size_ != text.size()) {
@@ -85,7 +86,7 @@ void GenerationFile::check_torn_line(std::string_view rest) const {
   constexpr std::string_view kBegin = "{\"index\":";
   if (rest.starts_with(kBegin) || kBegin.starts_with(rest)) return;
   throw ConfigError(path_.string(),
-                    "was not written by generate: its last line has another form. Give another --output");
+                    "was not written by " + program_ + ": its last line has another form. Give another --output");
 }
 
 void GenerationFile::cut_off() const {
@@ -98,7 +99,7 @@ void GenerationFile::read_lines(std::string_view text, const std::vector<std::st
     const std::string where = path_.string() + ":" + std::to_string(++number);
     const Json object = parsed(line);
     const auto index = index_of(object);
-    if (!index) throw ConfigError(where, "generate did not write this line. Give another --output");
+    if (!index) throw ConfigError(where, program_ + " did not write this line. Give another --output");
     if (*index >= prompts.size()) {
       throw ConfigError(where, "answers prompt " + std::to_string(*index + 1) + ", but there are " +
                                    std::to_string(prompts.size()) + " prompts now. " + kWaysOn);
@@ -116,10 +117,10 @@ void GenerationFile::check_settings_file(const GenerationSettings& settings) con
   if (kind == PathKind::kNone) return;
   const bool is_ours = kind == PathKind::kFile && parsed(read_file(settings_path())).contains(settings.front().first);
   if (is_ours) return;
-  throw ConfigError(
-      settings_path().string(),
-      "was not written by generate, which keeps the settings of the answers under this name. Give another "
-      "--output, or move that file");
+  throw ConfigError(settings_path().string(),
+                    "was not written by " + program_ +
+                        ", which keeps the settings of the answers under this name. Give another "
+                        "--output, or move that file");
 }
 
 void GenerationFile::check_settings(const GenerationSettings& settings) const {
@@ -153,6 +154,13 @@ void GenerationFile::append(std::size_t i, const std::string& line) {
   }
   size_ += whole.size();
   is_done_[i] = true;
+}
+
+std::vector<std::string> GenerationFile::lines() const {
+  const std::string text = read_file(path_);
+  std::vector<std::string> lines(is_done_.size());
+  for (const std::string_view line : lines_of(text)) lines[index_of(parsed(line)).value()] = line;
+  return lines;
 }
 
 void GenerationFile::finish() {

@@ -1,4 +1,4 @@
-// The file that `generate --output` writes, and how a second call resumes it.
+// The file of answers that `generate --output` and `teach` write, and how a second call resumes it.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,11 @@ using GenerationSettings = std::vector<std::pair<std::string, std::string>>;
 /// for. Not thread-safe.
 class GenerationFile {
  public:
-  /// Opens or creates the file; a last line without its end is cut off. `prompts` are the JSON texts of all prompts.
+  /// Opens or creates the file; a last line without its end is cut off. `prompts` are the JSON texts of all prompts, `program` the
+  /// command that writes the file, for messages.
   /// Throws ConfigError where the file was written with other settings or for other prompts, is not such a file, or is being
   /// written by another process; IoError.
-  GenerationFile(std::filesystem::path path, const GenerationSettings& settings,
+  GenerationFile(std::string program, std::filesystem::path path, const GenerationSettings& settings,
                  const std::vector<std::string>& prompts);
   GenerationFile(const GenerationFile&) = delete;
   GenerationFile& operator=(const GenerationFile&) = delete;
@@ -32,6 +33,8 @@ class GenerationFile {
 
   /// The line of prompt i, without its end. If the system refuses, nothing of it stays in the file: IoError.
   void append(std::size_t i, const std::string& line);
+  /// The lines so far, in the order of the prompts; empty where a prompt has none.
+  std::vector<std::string> lines() const;
   /// After the last line: syncs, and puts the lines into the order of the prompts.
   void finish();
 
@@ -50,6 +53,7 @@ class GenerationFile {
     ~Descriptor();
   };
 
+  std::string program_;
   std::filesystem::path path_;
   bool is_regular_ = true;
   std::vector<bool> is_done_;

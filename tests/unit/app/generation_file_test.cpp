@@ -25,7 +25,7 @@ class AnswerFile : public testing::Test {
   std::string text() const { return read_file(path_); }
   std::string refusal() {
     try {
-      GenerationFile(path_, settings_, prompts_);
+      GenerationFile("generate", path_, settings_, prompts_);
     } catch (const ConfigError& error) {
       return error.what();
     }
@@ -40,11 +40,11 @@ class AnswerFile : public testing::Test {
 
 TEST_F(AnswerFile, GoesOnWhereItStoppedAndEndsInOrder) {
   {
-    GenerationFile file(path_, settings_, prompts_);
+    GenerationFile file("generate", path_, settings_, prompts_);
     file.append(2, line(2, "c"));
   }
   std::ofstream(path_, std::ios::app) << R"({"index":0,"prom)";  // the process died here
-  GenerationFile file(path_, settings_, prompts_);
+  GenerationFile file("generate", path_, settings_, prompts_);
   EXPECT_EQ(file.num_done(), 1U);
   EXPECT_FALSE(file.is_done(0));
   EXPECT_TRUE(file.is_done(2));
@@ -56,7 +56,7 @@ TEST_F(AnswerFile, GoesOnWhereItStoppedAndEndsInOrder) {
 }
 
 TEST_F(AnswerFile, RefusesOtherSettingsNamingThem) {
-  GenerationFile(path_, settings_, prompts_).append(0, line(0, "a"));
+  GenerationFile("generate", path_, settings_, prompts_).append(0, line(0, "a"));
   settings_[1].second = "0.7";
   EXPECT_NE(refusal().find("temperature: 0 -> 0.7"), std::string::npos) << refusal();
   EXPECT_EQ(refusal().find("model:"), std::string::npos) << refusal();
@@ -65,7 +65,7 @@ TEST_F(AnswerFile, RefusesOtherSettingsNamingThem) {
 }
 
 TEST_F(AnswerFile, RefusesOtherPromptsAndOtherFiles) {
-  GenerationFile(path_, settings_, prompts_).append(1, line(1, "b"));
+  GenerationFile("generate", path_, settings_, prompts_).append(1, line(1, "b"));
   prompts_[1] = "\"x\"";
   EXPECT_NE(refusal().find("answers a prompt other than prompt 2"), std::string::npos) << refusal();
   prompts_.resize(1);
@@ -84,7 +84,7 @@ TEST_F(AnswerFile, ChangesNothingThatItRefuses) {
     EXPECT_EQ(text(), other);
   }
   std::filesystem::remove(path_);
-  GenerationFile(path_, settings_, prompts_).append(0, line(0, "a"));
+  GenerationFile("generate", path_, settings_, prompts_).append(0, line(0, "a"));
   std::ofstream(path_, std::ios::app) << R"({"index":1,"prom)";
   const std::string before = text();
   settings_[1].second = "0.7";
@@ -100,22 +100,22 @@ TEST_F(AnswerFile, RefusesASettingsFileOfOthers) {
     EXPECT_EQ(read_file(name), other);
   }
   std::filesystem::remove(name);
-  GenerationFile(path_, settings_, prompts_);
+  GenerationFile("generate", path_, settings_, prompts_);
   EXPECT_EQ(refusal(), "no error") << "it was stopped before its first answer";
 }
 
 TEST_F(AnswerFile, AppendsPromptsThatWereAddedAtTheEnd) {
-  GenerationFile(path_, settings_, {"\"a\""}).append(0, line(0, "a"));
-  EXPECT_EQ(GenerationFile(path_, settings_, prompts_).num_done(), 1U);
+  GenerationFile("generate", path_, settings_, {"\"a\""}).append(0, line(0, "a"));
+  EXPECT_EQ(GenerationFile("generate", path_, settings_, prompts_).num_done(), 1U);
 }
 
 TEST_F(AnswerFile, IsWrittenByOneProcessAtATime) {
-  const GenerationFile file(path_, settings_, prompts_);
+  const GenerationFile file("generate", path_, settings_, prompts_);
   EXPECT_NE(refusal().find("another process is writing"), std::string::npos);
 }
 
 TEST_F(AnswerFile, KeepsItsWholeLinesOnAFullDisk) {
-  GenerationFile file(path_, settings_, prompts_);
+  GenerationFile file("generate", path_, settings_, prompts_);
   file.append(0, line(0, "a"));
   {
     const testing_support::FileSizeLimit full(text().size() + 10);  // a part of the next line fits

@@ -65,7 +65,7 @@ TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
 }
 
 TEST_F(Program, UnbuiltCommandsAreRefusedByName) {
-  for (const char* name : {"teach", "export"}) {
+  for (const char* name : {"distill"}) {
     const CommandResult result = run({name});
     EXPECT_EQ(result.exit_code, 2) << name;
     EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not implemented yet"))
