@@ -46,8 +46,7 @@ void refuse_open_questions(const TeachFlags& flags, const OpenQuestions& open) {
 }
 
 TeachResult teach_with(const TeachFlags& flags, const SamplingOptions& sampling, GenerationSettings settings,
-                       TeachInput input, bool is_quiet, const Ask& ask) {
-  const teach::Filters filters(flags.filters);
+                       const teach::Filters& filters, TeachInput input, bool is_quiet, const Ask& ask) {
   const GenerationSettings of_flags = teach_settings(flags, sampling);
   settings.insert(settings.end(), of_flags.begin(), of_flags.end());
   TeachOptions options = flags.job;
@@ -82,6 +81,7 @@ TeachResult teach_with(const TeachFlags& flags, const SamplingOptions& sampling,
 
 TeachResult teach_by_server(const std::string& url, const TeachFlags& flags, const SamplingOptions& sampling,
                             TeachInput input, bool is_quiet) {
+  const teach::Filters filters(flags.filters);  // before anything is asked
   const char* const key = std::getenv("OPENAI_API_KEY");
   teach::TeacherOptions options{url, key == nullptr ? "" : key, flags.teacher_model, flags.job.is_raw, sampling};
   options.max_tokens = flags.max_tokens;
@@ -91,16 +91,17 @@ TeachResult teach_by_server(const std::string& url, const TeachFlags& flags, con
   teach::Teacher teacher(options);
   log_info("teacher: " + teacher.model() + " at " + http::shown_url(url));
   const GenerationSettings settings = {{"model", Json(repair_utf8(teacher.model())).dump()}};
-  return teach_with(flags, sampling, settings, std::move(input), is_quiet, [&](TeachJob& job, TeachProgress& progress) {
-    return ask_server(teacher, job, progress, flags.ask);
-  });
+  return teach_with(
+      flags, sampling, settings, filters, std::move(input), is_quiet,
+      [&](TeachJob& job, TeachProgress& progress) { return ask_server(teacher, job, progress, flags.ask); });
 }
 
 TeachResult teach_by_model(const Profile& profile, const std::string& adapter, const ModelFolders& folders,
                            const TeachFlags& flags, const SamplingOptions& sampling, TeachInput input, bool is_quiet) {
   const ModelTeacher teacher{profile, folders, sampling, flags.max_tokens, flags.stop};
   return teach_with(flags, sampling, model_settings(profile.model, adapter, folders, flags.job.is_raw),
-                    std::move(input), is_quiet, [&](TeachJob& job, TeachProgress& progress) {
+                    teach::Filters(flags.filters), std::move(input), is_quiet,
+                    [&](TeachJob& job, TeachProgress& progress) {
                       ask_model(teacher, job, progress);
                       return OpenQuestions{};
                     });
