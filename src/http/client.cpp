@@ -85,6 +85,8 @@ int ClientOptions::retries_of_environment() {
 }
 
 struct Client::Impl {
+  explicit Impl(ClientOptions given) : options(given) {}
+
   ClientOptions options;
   std::string user_agent = "lora-train/" + version();
   std::mutex mutex;
@@ -113,7 +115,7 @@ struct Client::Impl {
   }
 };
 
-Client::Client(ClientOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
+Client::Client(ClientOptions options) : impl_(std::make_unique<Impl>(options)) {
   curl();  // throws where there is none
 }
 
