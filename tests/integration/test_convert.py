@@ -158,6 +158,38 @@ def test_an_end_token_that_is_the_model_s_own_is_no_reason_to_refuse(tmp_path):
         assert ("eos_token" in table["refused"]) == is_refused and ("eos_token" in table["dropped"]) != is_refused, run
 
 
+def test_axolotl_s_special_tokens_and_watchdog(tmp_path):
+    source = tmp_path / "a.yml"
+    text = {"base_model": str(MODEL), "adapter": "lora", "datasets": [{"path": "data/chat.jsonl", "type": "chat_template"}],
+            "loss_watchdog_threshold": 5.0, "loss_watchdog_patience": 3}
+    for token, is_refused in ("<|im_end|>", False), ("</s>", True):
+        source.write_text(yaml.safe_dump(dict(text, special_tokens={"eos_token": token})))
+        [table] = convert(source, "--json").json_lines()
+        assert ("special_tokens" in table["refused"]) == is_refused, table
+        assert {"loss_watchdog_threshold", "loss_watchdog_patience"} <= set(table["dropped"]), table
+
+
+def test_trl_s_launcher_and_its_other_trainers(tmp_path):
+    source = tmp_path / "t.yaml"
+    text = {"model_name_or_path": str(MODEL), "dataset_name": "data/chat.jsonl", "accelerate_config": "zero2", "num_processes": 4}
+    source.write_text(yaml.safe_dump(text))
+    run = convert(source, "--from", "trl", "--json")
+    [table] = run.json_lines()
+    assert run.code == 0 and {"accelerate_config", "num_processes"} <= set(table["dropped"]), run
+    source.write_text(yaml.safe_dump(dict(text, beta=0.1, loss_type="sigmoid", max_prompt_length=64)))
+    run = convert(source, "--from", "trl", "--json")
+    [table] = run.json_lines()
+    assert run.code == USAGE and set(table["refused"]) == {"beta", "loss_type", "max_prompt_length"}, run
+    assert all("preference training" in text for text in table["refused"].values()), run
+
+
+def test_rows_with_tools_take_the_model_s_own_template(tmp_path):
+    row = dict(ROW, tools="[]")
+    for columns, ours in ({}, "qwen2.5"), ({"tools": "tools"}, "tokenizer"):
+        run = factory(tmp_path, [row if columns else ROW], entry={"columns": columns} if columns else {}, template="qwen")
+        assert run.code == 0 and json.loads(run.stdout)["profile"]["chat_template"] == ours, run
+
+
 def test_a_file_that_exports_is_a_merge(tmp_path):
     file = tmp_path / "merge.yaml"
     file.write_text("model_name_or_path: m\nadapter_name_or_path: saves/x\ntemplate: qwen\nfinetuning_type: lora\nexport_dir: out\n")

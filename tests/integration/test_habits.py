@@ -105,6 +105,24 @@ def test_flags_of_every_command_take_underscores_too(setup):
     assert run.code == 4 and "runs/nope: no such folder; expected a PEFT folder, or the output_dir of a run" in run.stderr, run
 
 
+def test_keys_are_found_by_the_names_of_other_trainers():
+    assert "sequence_len: is read as max_seq_len" in lora_train("check", "--keys", "sequence_len").stdout
+    run = lora_train("check", "--keys", "nonsense")
+    assert run.code == 2 and "no key contains nonsense" in run.stderr, run
+
+
+def test_a_profile_with_some_keys_of_another_tool_stays_a_profile(tmp_path):
+    file = tmp_path / "h.yaml"
+    file.write_text("model: m\ndatasets: [{path: d}]\nload_in_4bit: true\nflash_attention: true\nwandb_project: x\nnum_epoch: 3\n")
+    run = lora_train("check", file, "--no-files")
+    assert run.code == 2 and f"{file}:6: num_epoch: unknown key" in run.stderr, run
+
+
+def test_one_name_for_lora_target_modules_says_how_a_list_is_written(setup):
+    run = setup.train(lora_target_modules="q_proj")
+    assert run.code == 2 and "A list of names: [q_proj]; on the command line q_proj," in run.stderr, run
+
+
 @pytest.fixture
 def factory_file(tmp_path):
     file = tmp_path / "merge me.yaml"

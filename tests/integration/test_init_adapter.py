@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from conftest import lora_train
 from test_bad_input import FORMAT, USAGE, assert_nothing_half_written, refused
 
 
@@ -99,3 +100,40 @@ def test_a_run_is_the_adapter_in_it(setup):
     (first / "adapter/adapter_config.json").unlink()
     run = setup.train(init_adapter=str(first), output_dir=str(setup.folder / "third"))
     assert run.code == USAGE and f"Its newest checkpoint: init_adapter: {first}/checkpoint-1" in run.stderr, run
+
+
+def test_commands_that_answer_take_what_training_starts_from(setup):
+    assert setup.train(max_steps=2, learning_rate=0.05).code == 0
+    for key in ("lora_r", "lora_alpha"):
+        setup.profile.pop(key)
+    rows = [{"path": str(setup.rows_file), "type": "pretokenized"}]
+    profile = setup.write_profile(init_adapter=str(setup.output_dir), output_dir=str(setup.folder / "later"), eval_datasets=rows)
+    given, named, base = (lora_train("eval", "--profile", profile, "--json", *words)
+                          for words in ([], ["--adapter", setup.output_dir], ["init_adapter=null"]))
+    assert given.code == named.code == base.code == 0, (given, named, base)
+    assert "which training starts from (init_adapter)" in given.stderr, given
+    assert given.json_lines() == named.json_lines() != base.json_lines()
+
+
+def test_the_adapter_of_a_run_comes_before_one_of_another_tool_beside_it(setup):
+    assert setup.train(max_steps=1).code == 0
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        shutil.copy(setup.output_dir / "adapter" / name, setup.output_dir / name)
+    (setup.output_dir / "adapter_config.json").write_text("{}")  # of no use to anybody
+    run = lora_train("merge", "--model", setup.model, "--adapter", setup.output_dir, "--output-dir", setup.folder / "merged")
+    assert run.code == 0, run
+
+
+def test_a_run_that_trained_all_weights_is_no_adapter(setup):
+    run = setup.train(adapter="none", max_steps=1)
+    assert run.code == 0, run
+    run = lora_train("merge", "--model", setup.model, "--adapter", setup.output_dir, "--output-dir", setup.folder / "merged")
+    assert run.code == USAGE and f"Its model: --model {setup.output_dir}/model" in run.stderr, run
+
+
+def test_a_checkpoint_that_is_none_says_what_it_is(setup):
+    run = setup.train("--resume", setup.folder / "nope")
+    assert run.code == FORMAT and "no such folder; expected a checkpoint of lora-train" in run.stderr, run
+    (setup.folder / "theirs").mkdir()
+    run = setup.train("--resume", setup.folder / "theirs")
+    assert run.code == FORMAT and "there is no manifest.json" in run.stderr and "init_adapter" in run.stderr, run
