@@ -184,9 +184,9 @@ def test_trl_s_launcher_and_its_other_trainers(tmp_path):
 
 
 def test_rows_with_tools_take_the_model_s_own_template(tmp_path):
-    row = dict(ROW, tools="[]")
-    for columns, ours in ({}, "qwen2.5"), ({"tools": "tools"}, "tokenizer"):
-        run = factory(tmp_path, [row if columns else ROW], entry={"columns": columns} if columns else {}, template="qwen")
+    columns = {"prompt": "instruction", "query": "input", "response": "output"}
+    for row, more, ours in (ROW, {}, "qwen2.5"), (dict(ROW, tools="[]"), {"tools": "tools"}, "tokenizer"):
+        run = factory(tmp_path, [row], dict(columns, **more), template="qwen")
         assert run.code == 0 and json.loads(run.stdout)["profile"]["chat_template"] == ours, run
 
 
