@@ -38,8 +38,8 @@ std::string vllm_command(const AdapterUse& use) {
 std::string llama_cpp_command(const AdapterUse& use) {
   if (use.has_token_rows)
     return "not possible: llama.cpp does not support trained token rows; convert the merged model.";
-  return "```sh\npython convert_lora_to_gguf.py --base " + shell_word(use.base) + " " + shell_word(use.adapter) +
-         "\n```";
+  return "```sh\nlora-train export --gguf adapter.gguf --model " + shell_word(use.base) + " --adapter " +
+         shell_word(use.adapter) + "\n```";
 }
 
 std::string peft_lines(const AdapterUse& use) {
@@ -54,8 +54,9 @@ std::string peft_lines(const AdapterUse& use) {
 std::string what_is_refused(const AdapterUse& use) {
   if (use.has_token_rows) return "This adapter has trained rows of tokens, which PEFT alone supports.\n";
   if (use.is_plain) return "Plain LoRA: all three support it.\n";
-  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT supports them; llama.cpp ignores rsLoRA and vLLM "
-         "ignores patterns, so both would scale it wrongly. For them, convert it first:\n\n```sh\nlora-train merge "
+  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT and `lora-train export` support them; vLLM "
+         "ignores patterns, and llama.cpp's own converter rsLoRA. For them, convert it first:\n\n```sh\nlora-train "
+         "merge "
          "--portable --adapter " +
          shell_word(use.adapter) + " --output-dir " + shell_word(use.adapter + "-portable") + "\n```\n";
 }

@@ -21,8 +21,9 @@ const std::vector<ForeignCommand>& foreign_commands() {
       "preference training, rewards and reinforcement are not built; lora-train train FILE trains on the chosen "
       "answers";
   constexpr const char* kServe =
-      "vLLM serves the result: vllm serve MODEL --enable-lora --lora-modules mine=RUN/adapter; to talk to it here, "
-      "lora-train chat --adapter RUN";
+      "lora-train serve --adapter mine=RUN is an OpenAI-compatible server to try a result; for many users, vllm serve "
+      "MODEL "
+      "--enable-lora --lora-modules mine=RUN/adapter";
   static const std::vector<ForeignCommand> table = {
       {{"sft"},
        "TRL",

@@ -205,7 +205,7 @@ TEST(UsageSection, OfTokenRowsResizesFirstAndSaysWhoTakesThem) {
             std::string::npos)
       << text;
   EXPECT_EQ(text.find("vllm serve"), std::string::npos);
-  EXPECT_EQ(text.find("convert_lora_to_gguf"), std::string::npos);
+  EXPECT_EQ(text.find("lora-train export"), std::string::npos);
 }
 
 }  // namespace
