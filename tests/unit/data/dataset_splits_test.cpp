@@ -136,7 +136,7 @@ TEST_F(DatasetSplits, ALocalFolderHasThemToo) {
 TEST_F(DatasetSplits, WhatIsNotThereHasItsCommand) {
   EXPECT_TRUE(has(refusal(), "lora-train download org/set --dataset")) << refusal();
   const std::string old = refusal("", "", DatasetUse::kTraining, "org/set@v2");
-  EXPECT_TRUE(has(old, "org/set --revision v2")) << old;
+  EXPECT_TRUE(has(old, "lora-train download org/set@v2 --dataset")) << old;
   add({"rows.py"});
   EXPECT_TRUE(has(refusal(), "no .jsonl"));
   add({"rows.jsonl"});

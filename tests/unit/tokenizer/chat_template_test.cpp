@@ -116,11 +116,12 @@ TEST(ChatTemplate, TellsWhenToolsWereDropped) {
     const std::vector<Message> chat = {
         {"user", "What time is it? now or add?"},
         {"assistant", "", R"({"role": "assistant", "tool_calls": [{"function": {"name": "now"}}]})"}};
-    const auto omissions =
-        ChatTemplate::parse(source + "{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson }}{% endfor %}",
-                            "t")
-            ->render(chat, tools)
-            .omissions;
+    const auto omissions = ChatTemplate::parse(source +
+                                                   "{% for m in messages %}{{ m.content }}{% if m.tool_calls %}{{ "
+                                                   "m.tool_calls | tojson }}{% endif %}{% endfor %}",
+                                               "t")
+                               ->render(chat, tools)
+                               .omissions;
     if (omissions.empty()) return std::string("none");
     return omissions[0].field + std::to_string(omissions[0].message) + (omissions[0].is_partial ? " in part" : "");
   };
