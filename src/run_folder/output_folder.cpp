@@ -259,12 +259,12 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   const bool names_one = resume != "auto" && resume != "none";
   if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
     if (path_kind(resume) == PathKind::kNone)
-      throw FormatError(resume, "no such folder; expected a checkpoint of lora-train");
+      throw FormatError(resume, "is not a good checkpoint: there is no such folder");
     if (path_kind(fs::path(resume) / "manifest.json") == PathKind::kNone) {
-      throw FormatError(
-          resume,
-          "is no checkpoint that lora-train has finished (there is no manifest.json). To start from its weights, if "
-          "it is a PEFT folder: init_adapter");
+      throw FormatError(resume,
+                        "is not a good checkpoint: there is no manifest.json in it, so lora-train has not finished it. "
+                        "To start from its weights, if "
+                        "it is a PEFT folder: init_adapter");
     }
     const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
