@@ -72,10 +72,10 @@ def of_another_step(folder):
     shutil.copyfile(folder.parent / "whole-1" / STATE, folder / STATE)
 
 
-MISSING = "is missing: the checkpoint is incomplete"
+MISSING, UNFINISHED, NOTHING = "is missing: the checkpoint is incomplete", "there is no manifest.json in it", "there is no such folder"
 NO_MANIFEST = "is not a manifest"
 CASES = [Case(name, make, place="/broken", words=("is not a good checkpoint", *words)) for name, make, *words in [
-    ("no manifest", removed(MANIFEST), MANIFEST, MISSING),
+    ("no manifest", removed(MANIFEST), MANIFEST, UNFINISHED),
     ("empty manifest", text(MANIFEST, ""), NO_MANIFEST),
     ("manifest cut", cut(MANIFEST, -20), NO_MANIFEST),
     ("manifest: a web page", text(MANIFEST, "<!DOCTYPE html><html><body>404</body></html>"), NO_MANIFEST),
@@ -112,10 +112,10 @@ CASES = [Case(name, make, place="/broken", words=("is not a good checkpoint", *w
     ("adapter: a link", linked(TENSORS), TENSORS, "is missing, or not a file"),
     ("adapter config edited", edited("adapter_config.json", lambda c: c.update(r=8)), "adapter_config.json", "manifest"),
     ("no profile", removed("profile.yaml"), "profile.yaml", "is missing, or not a file"),
-    ("an empty folder", instead_of_folder(lambda folder: folder.mkdir()), MISSING),
-    ("a file", instead_of_folder(lambda folder: folder.write_text("checkpoint")), MISSING),
-    ("nothing there", instead_of_folder(lambda folder: None), MISSING),
-    ("an adapter without a state", instead_of_folder(lambda folder: shutil.copytree(folder.parent / "run/adapter", folder)), MISSING),
+    ("an empty folder", instead_of_folder(lambda folder: folder.mkdir()), UNFINISHED),
+    ("a file", instead_of_folder(lambda folder: folder.write_text("checkpoint")), UNFINISHED),
+    ("nothing there", instead_of_folder(lambda folder: None), NOTHING),
+    ("an adapter without a state", instead_of_folder(lambda folder: shutil.copytree(folder.parent / "run/adapter", folder)), UNFINISHED),
 ]]
 
 
