@@ -72,7 +72,7 @@ def of_another_step(folder):
     shutil.copyfile(folder.parent / "whole-1" / STATE, folder / STATE)
 
 
-MISSING, UNFINISHED, NOTHING = "is missing: the checkpoint is incomplete", "there is no manifest.json in it", "there is no such folder"
+UNFINISHED, NOTHING = "there is no manifest.json in it", "there is no such folder"
 NO_MANIFEST = "is not a manifest"
 CASES = [Case(name, make, place="/broken", words=("is not a good checkpoint", *words)) for name, make, *words in [
     ("no manifest", removed(MANIFEST), MANIFEST, UNFINISHED),
