@@ -3,15 +3,10 @@
 #include <dlfcn.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/library_function.h"
 
 namespace lora_train::http {
 namespace {
-
-template <class Function>
-bool find_function(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
 
 bool find_functions(void* library, Curl& curl) {
   return find_function(library, "curl_global_init", curl.global_init) &&

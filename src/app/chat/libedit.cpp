@@ -2,22 +2,19 @@
 
 #include <dlfcn.h>
 
+#include "lora_train/base/library_function.h"
+
 namespace lora_train::app::libedit {
 namespace {
 
-template <class Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
-
 bool find_all(void* library, Api& api) {
-  return find(library, "el_init", api.init) && find(library, "el_end", api.end) && find(library, "el_gets", api.gets) &&
-         find(library, "el_set", api.set) && find(library, "el_get", api.get) &&
-         find(library, "el_source", api.source) && find(library, "el_resize", api.resize) &&
-         find(library, "el_line", api.line) && find(library, "el_insertstr", api.insert) &&
-         find(library, "history_init", api.history_init) && find(library, "history_end", api.history_end) &&
-         find(library, "history", api.history);
+  return find_function(library, "el_init", api.init) && find_function(library, "el_end", api.end) &&
+         find_function(library, "el_gets", api.gets) && find_function(library, "el_set", api.set) &&
+         find_function(library, "el_get", api.get) && find_function(library, "el_source", api.source) &&
+         find_function(library, "el_resize", api.resize) && find_function(library, "el_line", api.line) &&
+         find_function(library, "el_insertstr", api.insert) &&
+         find_function(library, "history_init", api.history_init) &&
+         find_function(library, "history_end", api.history_end) && find_function(library, "history", api.history);
 }
 
 }  // namespace
