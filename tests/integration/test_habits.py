@@ -229,3 +229,39 @@ def test_a_report_without_javascript_has_the_figures(setup):
     page = (setup.output_dir / "report.html").read_text()
     plain = page[page.index("<noscript>"):page.index("</noscript>")]
     assert f"<li>steps {summary['step']}</li>" in plain and "training loss at the end" in plain and "metrics.jsonl" in plain, plain
+
+
+def test_the_folder_of_a_run_in_place_of_a_profile_is_told_its_flag(chat_run):
+    for command in ("chat", "generate", "eval", "serve", "merge"):
+        run = lora_train(command, chat_run, *(["--prompt", "Hi"] if command == "generate" else []))
+        assert run.code == 2 and f"--adapter {chat_run}." in run.stderr, run
+    run = lora_train("train", chat_run)
+    assert run.code == 2 and f"The profile of that run: {chat_run}/profile.yaml." in run.stderr, run
+
+
+def test_a_run_is_evaluated_on_its_own_data(setup):
+    run = setup.train(eval_datasets=[{"path": str(setup.rows_file), "name": "own"}], max_steps=1)
+    assert run.code == 0, run
+    own = lora_train("eval", "--adapter", setup.output_dir, "--json")
+    assert own.code == 0 and json.loads(own.stdout)["name"] == "own", own
+    assert f"profile: {setup.output_dir}/profile.yaml, the run's own" in own.stderr
+    other = lora_train("eval", "--adapter", setup.output_dir, "--eval-data", setup.rows_file, "--json")
+    assert other.code == 0 and json.loads(other.stdout)["name"] != "own", other
+
+
+def test_a_base_that_is_not_there_is_told_with_its_place_and_a_way(chat_run, tmp_path):
+    config = chat_run / "adapter/adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "models/mine"}))
+    output = tmp_path / "merged"
+    for words in (["generate", "--prompt", "Hi"], ["merge", "--output-dir", output], ["export", "--gguf", tmp_path / "x.gguf"]):
+        run = lora_train(words[0], "--adapter", chat_run, *words[1:], cwd=tmp_path)
+        assert run.code == 4 and f'{config}: base_model_name_or_path is "models/mine"' in run.stderr, run
+        assert f"(seen from {tmp_path})" in run.stderr and "--model DIR" in run.stderr, run
+    assert lora_train("generate", "--adapter", chat_run, "--model", MODEL, "--prompt", "Hi", "--max-new-tokens", "2").code == 0
+
+
+def test_a_template_is_announced_once(setup):
+    setup.write_rows([{"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]}] * 4)
+    run = setup.train(model=str(MODEL), datasets=[{"path": str(setup.rows_file), "weight": 0.5}], max_steps=1, chat_template="chatml")
+    assert run.code == 0 and run.stderr.count("takes the place of the model's own") == 1, run
+    assert "of them trained; weight 0.5" in (setup.output_dir / "run.log").read_text()

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import ENVIRONMENT, lora_train
+from conftest import ENVIRONMENT, ROOT, lora_train
 
 STATED = ["--shape", "qwen2.5-7b", "--documents", "5000", "--tokens-per-document", "400"]
 FIELDS = {"weights", "quantization", "adapter", "optimizer", "activations", "workspace", "total"}
@@ -186,3 +186,13 @@ def test_an_unknown_target_gpu_lists_the_known_ones(setup):
 def test_bench_has_no_documents_to_count():
     run = lora_train("bench", "--shape", "tiny-qwen2", "--count", "batch_unit=documents")
     assert run.code == 2 and "batch_unit has no meaning here" in run.stderr, run
+
+
+def test_documents_are_assumed_where_there_are_no_data(tmp_path):
+    words = ["plan", "--shape", "qwen2.5-0.5b", "--gpu", "h100", "--count", "1"]
+    for set_, tokens in (([], 500), (["max_seq_len=128"], 128)):
+        run = lora_train(*words, "--documents", "100", *set_, cwd=tmp_path)
+        assert run.code == 0 and f"--documents: {tokens} tokens each is assumed" in run.stderr, run
+    model = ROOT / "examples/tiny-math/model"
+    run = lora_train("plan", "--model", model, cwd=tmp_path)
+    assert run.code == 2 and "datasets: missing; expected data to count, or --documents N" in run.stderr, run

@@ -2,13 +2,39 @@
 
 #include <filesystem>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/storage/hub_cache.h"
+#include "lora_train/storage/resolve_model.h"
 
 namespace lora_train::app {
+namespace {
 
+namespace fs = std::filesystem;
+
+std::string config_of(const std::string& adapter) { return (fs::path(adapter) / "adapter_config.json").string(); }
+
+/// The base model that the adapter names; empty if there is no adapter, or it names none.
 std::string base_of(const std::string& adapter) {
   return adapter.empty() ? "" : lora::read_adapter_config(adapter).base_model_name_or_path;
+}
+
+}  // namespace
+
+std::string find_base(const std::string& adapter) {
+  std::string base = base_of(adapter);
+  if (base.empty()) return base;
+  try {
+    storage::resolve_model(base);
+  } catch (const FormatError& error) {
+    std::error_code code;
+    const std::string seen_from =
+        fs::path(base).is_relative() ? " (seen from " + fs::current_path(code).string() + ")" : "";
+    throw FormatError(config_of(adapter), "base_model_name_or_path is \"" + base + "\": " + error.message() +
+                                              seen_from + ". Say where the base model is: --model DIR.");
+  }
+  return base;
 }
 
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter) {
@@ -16,10 +42,10 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
   ProfileSources sources = flags.sources();
   sources.needs_datasets = false;
   if (const std::string base = base_of(adapter); !base.empty())
-    sources.fallbacks.push_back(
-        {"model", base, (std::filesystem::path(adapter) / "adapter_config.json").string(), /*literal=*/true});
+    sources.fallbacks.push_back({"model", base, config_of(adapter), /*literal=*/true});
   LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);
+  if (!adapter.empty() && loaded.origin.at("model") == config_of(adapter)) find_base(adapter);
   if (const std::string& start = loaded.profile.adapter.init_adapter; adapter.empty() && !start.empty()) {
     adapter = find_adapter(start, "init_adapter");
     log_info("adapter: " + adapter + ", which training starts from (init_adapter)");

@@ -21,8 +21,9 @@ inline void check_adapter_base(const std::string& adapter, const storage::Resolv
   lora::check_base(adapter, model, {is_allowed, kAllowOtherBase});
 }
 
-/// The base model that the adapter names; empty if there is no adapter, or it names none. Throws like read_adapter_config.
-std::string base_of(const std::string& adapter);
+/// The base model that the adapter names; empty if there is no adapter, or it names none. Throws like read_adapter_config, and
+/// FormatError where that model is not on this machine.
+std::string find_base(const std::string& adapter);
 
 /// The profile of a command that uses the model without training it: it needs no datasets, and --adapter, which becomes the PEFT
 /// folder that it means, names the model unless a file or a flag does; without it, init_adapter is the adapter. Throws what loading throws, and for features that are not built.

@@ -1,4 +1,4 @@
-// lora-train check: a profile and the files that it names, without a GPU, rows or weights being touched.
+// lora-train check: a profile, the files that it names and their first rows, without a GPU or weights being touched.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>

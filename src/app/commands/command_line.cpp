@@ -186,7 +186,10 @@ void CommandParser::refuse_extras() const {
   std::erase(extras, "--");  // which CLI11 counts as one
   if (extras.empty()) return;
   const std::string& first = extras.front();
-  if (!first.starts_with("-")) refuse(first, "unexpected argument.");
+  if (!first.starts_with("-")) {
+    const bool takes_it = path_kind(first) == PathKind::kFolder && app_.get_option_no_throw("--adapter") != nullptr;
+    refuse(first, "unexpected argument." + (takes_it ? " A run, or a PEFT folder: --adapter " + first + "." : ""));
+  }
   const std::string name = name_of_flag(first);
   const std::string nearest = nearest_name(name, flag_names());
   refuse(name, nearest.empty() ? "unknown flag." : "unknown flag. Did you mean \"" + nearest + "\"?");

@@ -7,10 +7,12 @@
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/run_marker.h"
 #include "output/json_text.h"
 #include "output/result_file.h"
 #include "output/standard_output.h"
@@ -157,6 +159,17 @@ void write_answers(const std::string& file, const std::vector<evaluate::TaskResu
   write_result(file, text);
 }
 
+/// A run's own data, where no profile says other ones.
+void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
+  const std::filesystem::path profile = std::filesystem::path(adapter) / "profile.yaml";
+  std::error_code code;
+  if (adapter.empty() || flags.has_profile() || !storage::read_marker(adapter) ||
+      !std::filesystem::exists(profile, code))
+    return;
+  log_info("profile: " + profile.string() + ", the run's own");
+  flags.add_profile(profile.string());
+}
+
 /// Takes what no flag can say otherwise: --exact-match would read a setting behind it as its regex.
 void check_flags(const CommandParser& parser, const evaluate::EvalFlags& tasks, bool has_max_new_tokens) {
   const std::string& regex = tasks.answer_regex;
@@ -188,10 +201,9 @@ int run_eval(const std::vector<std::string>& arguments) {
   CommandParser parser("eval",
                        "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
                        "adapter, on eval_datasets and eval_tasks.");
-  const ProfileFlags flags(parser,
-                           {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-                            {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
-                            {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
+  ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+                              {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                              {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
   std::string adapter;
   evaluate::EvalFlags tasks;
   parser.app()
@@ -221,6 +233,7 @@ int run_eval(const std::vector<std::string>& arguments) {
   tasks.exact_match = exact_match->count() > 0;
   check_flags(parser, tasks, max_new_tokens->count() > 0);
 
+  add_own_profile(flags, adapter);
   const LoadedProfile loaded = load_with_adapter(flags, adapter);
   const DataSection& data = loaded.profile.data;
   const bool has_split = data.val_set_size > 0 && !data.datasets.empty();

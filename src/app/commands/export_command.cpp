@@ -109,7 +109,7 @@ int run_export(const std::vector<std::string>& arguments) {
   if (!parser.parse(arguments)) return 0;
   if (!flags.mlx.empty()) refuse_mlx(parser, flags);
   flags.adapter = find_adapter(flags.adapter);
-  if (flags.model.empty()) flags.model = base_of(flags.adapter);
+  if (flags.model.empty()) flags.model = find_base(flags.adapter);
   check_export_flags(parser, flags);
   gguf::ExportRequest request;
   request.type = parse_type(parser, flags.type);

@@ -240,7 +240,7 @@ int run_merge(const std::vector<std::string>& arguments) {
   add_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
   flags.adapter = find_adapter(flags.adapter);
-  if (flags.model.empty() && !flags.portable) flags.model = base_of(flags.adapter);
+  if (flags.model.empty() && !flags.portable) flags.model = find_base(flags.adapter);
   check_flags(parser, flags);
   const StopRequests stop_requests;
   if (flags.portable) {

@@ -3,6 +3,7 @@
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -21,6 +22,7 @@ namespace lora_train::app {
 namespace {
 
 constexpr std::int64_t kMostDocuments = 1'000'000'000, kLongestDocument = 10'000'000;
+constexpr std::int64_t kUsualDocument = 500;
 constexpr int kMostGpus = 1024;
 
 /// Those of the table that are asked for; all if none is.
@@ -131,7 +133,7 @@ int run_plan(const std::vector<std::string>& arguments) {
       ->type_name("NAME");
   parser.add_integer("--documents", request.num_documents, 1, kMostDocuments, "documents, in place of data");
   parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kLongestDocument,
-                     "their length (default 500)");
+                     "their length (default: 500, or max_seq_len)");
   parser
       .add_list("--calibrate", past_runs,
                 "output folder of a run, or a folder of such folders, whose speed scales the times; repeatable")
@@ -148,7 +150,6 @@ int run_plan(const std::vector<std::string>& arguments) {
   request.counts = parse_counts(parser, counts);
   if (request.num_documents == 0 && (request.tokens_per_document > 0 || !request.shape.empty()))
     parser.refuse("--documents", "missing; expected how many, since there is no data to count.");
-  if (request.num_documents > 0 && request.tokens_per_document == 0) request.tokens_per_document = 500;
   if (!request.shape.empty()) model::known_shape(request.shape);
   std::vector<device::GpuFacts> table = shipped_gpus();
   if (!gpu_file.empty()) table = device::merge_gpu_tables(table, device::read_gpu_table(gpu_file));
@@ -156,8 +157,18 @@ int run_plan(const std::vector<std::string>& arguments) {
 
   ProfileSources sources = flags.sources();
   sources.needs_model = request.shape.empty();
-  sources.needs_datasets = request.num_documents == 0;
+  sources.needs_datasets = false;
   const LoadedProfile loaded = load_and_log(sources);
+  if (request.num_documents == 0 && loaded.profile.data.datasets.empty())
+    throw ConfigError("datasets",
+                      "missing; expected data to count, or --documents N (of 500 tokens each, unless "
+                      "--tokens-per-document says otherwise).");
+  if (request.num_documents > 0 && request.tokens_per_document == 0) {
+    request.tokens_per_document = std::min(kUsualDocument, loaded.profile.data.max_seq_len.value_or(kUsualDocument));
+    log_info("--documents: " + std::to_string(request.tokens_per_document) +
+             " tokens each is assumed; "
+             "--tokens-per-document says otherwise");
+  }
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
   const DataSection& data = loaded.profile.data;

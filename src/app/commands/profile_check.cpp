@@ -9,8 +9,10 @@
 #include "adapter_folder.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/data/confidence_tokens.h"
 #include "lora_train/data/dataset_files.h"
+#include "lora_train/data/first_rows.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/lora/choose_adapters.h"
 #include "lora_train/metrics/best_metric.h"
@@ -69,8 +71,9 @@ class InputChecker {
     if (!folder.empty()) attempt(model, [&] { config = model::read_model_config(folder); });
     const bool is_own = chat_template == "tokenizer";
     if (!is_own || !folder.empty()) {
-      attempt(is_own ? model : Named("chat_template", chat_template),
-              [&] { tokenizer::load_chat_template(chat_template, folder); });
+      attempt(is_own ? model : Named("chat_template", chat_template), [&] {
+        chat_template_ = tokenizer::load_chat_template(chat_template, folder, /*is_quiet=*/!what_.reads_all);
+      });
     }
     const bool has_adapter = !adapter.empty() && profile_.adapter.kind != AdapterKind::kNone;
     if (has_adapter) {
@@ -80,11 +83,11 @@ class InputChecker {
     ModelSection section = profile_.model;
     if (mistakes_.concern("add_tokens") || mistakes_.concern("token_init")) section.add_tokens.clear();
     if ((what_.reads_all || !section.add_tokens.empty()) && !folder.empty()) {
-      RunTokenizer opened;
-      attempt(model, [&] { opened = open_tokenizer(section, folder, starts_from); });
+      attempt(model, [&] { opened_ = open_tokenizer(section, folder, starts_from); });
       const bool has_all = section.add_tokens.size() == profile_.model.add_tokens.size();
-      if (opened.tokenizer && has_all)
-        attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *opened.tokenizer); });
+      if (opened_.tokenizer && has_all)
+        attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *opened_.tokenizer); });
+      is_model_read_ = what_.reads_all && has_all && !failed_.contains("model") && !failed_.contains("chat_template");
     }
     if (config) check_against(*config, folder);
   }
@@ -134,6 +137,16 @@ class InputChecker {
       if (mistakes_.concern(entry) || fs::is_other(path, code))
         continue;  // a pipe is nobody's mistake before it is read
       attempt({key, path, entry + ".path"}, [&] { data::dataset_files(specs[i], use); });
+      const bool has_rows =
+          use == data::DatasetUse::kTraining || key == "eval_datasets";  // those of tasks are other ones
+      if (!what_.reads_all || !has_rows || failed_.contains(entry + ".path")) continue;
+      attempt({key, path, entry}, [&] {
+        const data::FirstRows rows =
+            data::look_at_first_rows(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
+                                                chat_template_.get(), profile_.data.loss_on, is_model_read_});
+        log_info(entry + " " + path + ": " + to_string(rows.type) + " (" + rows.reason + "), " +
+                 count_of(rows.num_rows, "row") + " looked at");
+      });
     }
   }
 
@@ -215,6 +228,9 @@ class InputChecker {
   const Profile& profile_;
   const InputCheck what_;
   Mistakes& mistakes_;
+  RunTokenizer opened_;
+  std::unique_ptr<tokenizer::ChatTemplate> chat_template_;
+  bool is_model_read_ = false;    ///< rows can be encoded as the run will
   std::set<std::string> failed_;  ///< labels of attempts that threw
 };
 

@@ -6,7 +6,8 @@
 namespace lora_train::app {
 
 struct InputCheck {
-  bool reads_all = false;  ///< the tokenizer and the headers of the weights too, which a run reads anyway
+  bool reads_all =
+      false;  ///< the tokenizer, the headers of the weights and the first rows too, which a run reads anyway
   /// A profile of ours, meant for other machines: a model that is not in the cache and rows of eval_tasks that are not there are only
   /// warned of.
   bool is_shipped = false;
@@ -15,7 +16,7 @@ struct InputCheck {
 };
 
 /// Adds what a run would refuse of the model's folder, datasets, chat template, init_adapter and resume_from_checkpoint, and where
-/// the profile contradicts the model. Keys that are wrong already are left out. Reads no row of data and needs no GPU.
+/// the profile contradicts the model. Keys that are wrong already are left out. Needs no GPU.
 void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes);
 
 /// The part of it that looks at no file: names of tasks and data sets, and metric_for_best_model.

@@ -29,7 +29,7 @@ std::vector<device::GpuFacts> known_gpus() {
 }  // namespace
 
 ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags)
-    : key_flags_(key_flags), key_values_(key_flags.size()) {
+    : parser_(parser), key_flags_(key_flags), key_values_(key_flags.size()) {
   parser
       .add_list("--profile,--config", profiles_,
                 "profile file, or name of a shipped profile; repeatable, later files win")
@@ -57,7 +57,21 @@ std::vector<std::string> ProfileFlags::profiles() const {
   return names;
 }
 
+void ProfileFlags::refuse_folders() const {
+  std::error_code code;
+  for (const std::string& word : profiles()) {
+    if (!std::filesystem::is_directory(word, code)) continue;
+    const bool takes_adapter = parser_.app().get_option_no_throw("--adapter") != nullptr;
+    const std::string own = (std::filesystem::path(word) / "profile.yaml").string();
+    parser_.refuse(word, "is a folder, not a profile." +
+                             (takes_adapter                        ? " A run, or a PEFT folder: --adapter " + word + "."
+                              : std::filesystem::exists(own, code) ? " The profile of that run: " + own + "."
+                                                                   : ""));
+  }
+}
+
 ProfileSources ProfileFlags::sources() const {
+  refuse_folders();
   ProfileSources sources;
   sources.profiles = profiles();
   sources.shipped = {program_folder() / "configs"};

@@ -30,12 +30,19 @@ class ProfileFlags {
 
   /// Whether the files are shipped profiles, which have no data.
   bool are_shipped() const;
+  bool has_profile() const { return !profiles().empty(); }
+  /// As a file before all others.
+  void add_profile(const std::string& file) { profiles_.insert(profiles_.begin(), file); }
   bool is_empty() const { return profiles_.empty() && settings_.empty() && trailing_.empty() && overrides_.empty(); }
 
  private:
   /// --profile, and what stands alone and is no setting.
   std::vector<std::string> profiles() const;
 
+  /// Refuses a folder in the place of a profile; a run is --adapter, where the command has that.
+  void refuse_folders() const;
+
+  CommandParser& parser_;
   std::vector<std::string> profiles_, settings_, trailing_;
   std::vector<Override> overrides_;  ///< keys as flags
   std::vector<KeyFlag> key_flags_;

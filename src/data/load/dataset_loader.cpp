@@ -30,6 +30,7 @@ struct EncodedBlock {
     std::size_t num_tokens = 0;
     std::string bad_where, bad_message;  // of a row that is dropped or ends the run
     std::string not_rendered, empty_answer;
+    std::size_t element = 0;  // RawRow::element
     bool is_bad = false, has_weights = false;
   };
   std::size_t file = 0;
@@ -117,7 +118,8 @@ class DatasetLoader {
     table = cache_.staged(std::move(table), cache_key);
     cache_.shrink();
     log_info(name() + count_of(table->num_rows(), "row") + ", " + format_count(table->num_tokens()) + " tokens, " +
-             format_count(num_supervised_) + " of them trained");
+             format_count(num_supervised_) + " of them trained" +
+             (spec_.weight == 1 ? "" : "; weight " + string_printf("%g", spec_.weight)));
     return {type_, std::move(table), files_, ledger_, fingerprint_};
   }
 
@@ -209,6 +211,7 @@ class DatasetLoader {
       throw_if_stop_requested();
       EncodedBlock::Row row;
       row.line = raw.line;
+      row.element = raw.element;
       if (raw.is_bad) {
         row.is_bad = true;
         row.bad_where = std::move(raw.where);
@@ -217,9 +220,17 @@ class DatasetLoader {
         encode_row(raw.value, row, out);
       }
       if (row.is_bad && row.bad_where.empty()) row.bad_where = place_of(out, row);
+      if (row.element > 0) name_element(row);
       out.rows.push_back(std::move(row));
     }
     return out;
+  }
+
+  // The line of a row says nothing where other rows are on it.
+  static void name_element(EncodedBlock::Row& row) {
+    for (std::string* message : {&row.bad_message, &row.not_rendered, &row.empty_answer}) {
+      if (!message->empty()) *message = "element " + std::to_string(row.element) + ": " + *message;
+    }
   }
 
   std::string place_of(const EncodedBlock& block, const EncodedBlock::Row& row) const {
@@ -278,7 +289,8 @@ class DatasetLoader {
         ledger_.add(LedgerReason::kEmptyAnswer, place, row.empty_answer);
       }
       if (row.num_tokens == 0) {
-        ledger_.add(LedgerReason::kFullyMasked, place, "the row is empty");
+        ledger_.add(LedgerReason::kFullyMasked, place,
+                    (row.element > 0 ? "element " + std::to_string(row.element) + ": " : "") + "the row is empty");
         continue;
       }
       writer.append(std::span(block.ids).subspan(begin, row.num_tokens),

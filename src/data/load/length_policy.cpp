@@ -64,14 +64,16 @@ std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& sto
     const auto head = store.labels(i).first(static_cast<std::size_t>(max_seq_len));
     num_masked += count_supervised(head) == 0 ? 1 : 0;
   }
+  const bool is_all = num_rows == static_cast<std::int64_t>(store.size());
   throw DataError(first, format_count(num_rows) + " of " + format_count(static_cast<long long>(store.size())) +
                              " rows of the " + what + " are longer than max_seq_len: " + std::to_string(max_seq_len) +
                              " (this is the first). Choose one:\n  overlength: drop      loses these " +
                              format_count(num_rows) + " rows with " + format_count(num_tokens) + " tokens" +
                              needed_drop_fraction(num_rows, store, ledger, limits.max_drop_fraction) +
-                             "\n  overlength: truncate  cuts " + format_count(num_cut) + " tokens from their ends; " +
-                             format_count(num_masked) +
-                             " of the rows would be left without a trained token and dropped\n  " +
+                             (is_all ? ": none is left" : "") + "\n  overlength: truncate  cuts " +
+                             format_count(num_cut) + " tokens from their ends; " + format_count(num_masked) +
+                             " of the rows would be left without a trained token and dropped" +
+                             (is_all && num_masked == num_rows ? ": none is left" : "") + "\n  " +
                              larger_choice(store, max_seq_len, limits.max_position_embeddings));
 }
 

@@ -170,6 +170,7 @@ class LineReader : public RowReader {
                                 .size = row.size(),
                                 .num_skipped = num_skipped_,
                                 .has_line_end = has_line_end,
+                                .element = 0,
                                 .row = {}});
       }
       begin = has_line_end ? end + 1 : text.size();
@@ -240,7 +241,10 @@ class ArrayReader : public RowReader {
     RowBlock block;
     block.file = file_;
     for (; next_ < rows_.size() && block.text.size() < kBlockBytes; ++next_) {
-      block.pieces.push_back(piece_of(rows_[next_], block.text));
+      RowBlock::Piece piece = piece_of(rows_[next_], block.text);
+      if (piece.line == last_line_) piece.element = next_ + 1;
+      last_line_ = piece.line;
+      block.pieces.push_back(std::move(piece));
     }
     if (!block.pieces.empty()) {
       return block;
@@ -285,6 +289,7 @@ class ArrayReader : public RowReader {
   std::vector<JsonRow> rows_;
   std::optional<JsonProblem> broken_;
   std::size_t next_ = 0;
+  std::uint64_t last_line_ = 0;
 };
 
 void refuse_foreign(const std::string& file, std::string_view text) {
@@ -348,6 +353,7 @@ std::vector<RawRow> parse_rows(RowBlock&& block) {
   rows.reserve(block.pieces.size());
   for (RowBlock::Piece& piece : block.pieces) {
     rows.push_back(parse_piece(block.file, piece, std::string_view(block.text).substr(piece.begin, piece.size)));
+    rows.back().element = piece.element;
   }
   return rows;
 }

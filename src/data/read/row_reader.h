@@ -24,6 +24,7 @@ struct RawRow {
   bool is_bad = false;     ///< then value is null
   std::string where;       ///< "file:line:byte", byte from 1 within the line; only when is_bad
   std::string message;
+  std::size_t element = 0;  ///< of a JSON array, from 1, where an earlier one is on the same line; else 0
 };
 
 /// Consecutive rows as in the file, not parsed yet (or already bad).
@@ -35,7 +36,8 @@ struct RowBlock {
     std::size_t begin = 0, size = 0;  ///< of `text`
     std::size_t num_skipped = 0;      ///< bytes of the line before the piece (a byte order mark)
     bool has_line_end = true;
-    RawRow row = {};  ///< kParsed: the row itself
+    std::size_t element = 0;  ///< RawRow::element
+    RawRow row = {};          ///< kParsed: the row itself
   };
   std::string file;
   std::string text;

@@ -104,6 +104,22 @@ TEST(LengthPolicy, AdviceToDropNamesTheShareThatItNeeds) {
   EXPECT_EQ(refusal(0.6).find("max_drop_fraction"), std::string::npos) << refusal(0.6);
 }
 
+TEST(LengthPolicy, AChoiceThatLeavesNoRowSaysSo) {
+  const auto refusal = [](const std::vector<std::size_t>& lengths) -> std::string {
+    Ledger ledger;
+    try {
+      apply_length_policy(rows(lengths), 4, Overlength::kError, ledger, "x");
+    } catch (const DataError& error) {
+      return error.message();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal({3, 6, 9}).find("none is left"), std::string::npos) << refusal({3, 6, 9});
+  EXPECT_NE(refusal({6, 9}).find("with 15 tokens: none is left\n"), std::string::npos) << refusal({6, 9});
+  EXPECT_NE(refusal({6, 9}).find("and dropped: none is left\n"), std::string::npos) << refusal({6, 9});
+  EXPECT_EQ(refusal({5, 9}).find("and dropped: none is left\n"), std::string::npos) << refusal({5, 9});
+}
+
 TEST(LengthPolicy, ErrorProposesNoMoreThanTheModelsPositions) {
   const auto refusal = [](std::int64_t max_seq_len, std::int64_t positions) -> std::string {
     Ledger ledger;
