@@ -201,9 +201,15 @@ def test_only_a_profile_of_its_own_is_replaced(tmp_path):
     output = tmp_path / "my.yaml"
     for _ in range(2):
         assert convert("trl/minimal.yaml", "--output", output).code == 0
-    output.write_text("model: mine\n")
-    run = convert("trl/minimal.yaml", "--output", output)
-    assert run.code == USAGE and output.read_text() == "model: mine\n", run
+    written = output.read_text()
+    for text, said in (("model: mine\n", "was not written by lora-train convert"), (written + "seed: 7\n", "was edited since"),
+                       (written.replace("# Hash", "# hash"), "was edited since"), (written.splitlines()[0], "was edited since")):
+        output.write_text(text)
+        run = convert("trl/minimal.yaml", "--output", output)
+        assert run.code == USAGE and said in run.stderr and "--overwrite" in run.stderr and output.read_text() == text, run
+    assert convert("trl/minimal.yaml", "--output", output, "--overwrite").code == 0 and output.read_text() == written
+    run = convert("trl/minimal.yaml", "--output", HERE / "trl/minimal.yaml", "--overwrite")
+    assert run.code == USAGE and "is the file that is converted" in run.stderr, run
 
 
 def test_bad_calls_say_what_is_expected(tmp_path):

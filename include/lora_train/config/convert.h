@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lora_train/config/load.h"
@@ -46,8 +47,10 @@ struct Conversion {
   std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
 };
 
-/// The first line of every profile that is written here.
-std::string conversion_header(const std::filesystem::path& source, ForeignTool tool);
+/// What became of a profile since it was converted.
+enum class ConvertedFile { kUnedited, kEdited, kForeign };
+/// `text` is the whole file. The header of a profile has the hash of what follows it; kForeign: there is no such header.
+ConvertedFile kind_of_converted(std::string_view text);
 
 /// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
 /// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.

@@ -229,16 +229,17 @@ void Converter::write_defaults(Conversion& conversion) {
 void Converter::write_profile(Conversion& conversion) {
   Value map;
   map.kind = Value::Kind::kMap;
-  conversion.yaml = conversion_header(file_, tool_) + "\n";
+  std::string body;
   for (const auto& group : field_groups()) {
     for (const auto& field : group.fields) {
       const auto found = profile_.find(field.name);
       if (found == profile_.end()) continue;
       const std::string& origin = origin_[field.name];
-      conversion.yaml += yaml_entry(field.name, found->second, origin == field.name ? "" : origin);
+      body += yaml_entry(field.name, found->second, origin == field.name ? "" : origin);
       map.members.push_back({field.name, found->second});
     }
   }
+  conversion.yaml = with_conversion_header(file_, tool_, body);
   conversion.json = to_json_text(map);
 }
 

@@ -83,6 +83,9 @@ class Converter {
   std::vector<std::string> notes_;
 };
 
+/// `body` below the lines that say where it came from, and by which an edited file is known.
+std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body);
+
 void convert_axolotl(Converter& converter);
 void convert_llamafactory(Converter& converter);
 void convert_trl(Converter& converter);
