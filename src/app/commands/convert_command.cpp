@@ -31,6 +31,13 @@ void refuse_to_replace(const std::string& output) {
                                 ", so it is not replaced: name another --output, or say --overwrite.");
 }
 
+void refuse_other_template(const std::string& file, const std::string& text) {
+  if (path_kind(file) == PathKind::kNone || read_start(file, text.size() + 1) == text) return;
+  throw ConfigError(file,
+                    "is there and is not the chat template of the configuration, so it is not replaced: name "
+                    "another --output, or say --overwrite.");
+}
+
 /// Of the column of keys: that of the longest in any part.
 std::size_t width_of(const Conversion& conversion) {
   std::size_t width = 28;
@@ -134,7 +141,10 @@ int run_convert(const std::vector<std::string>& arguments) {
     if (std::filesystem::equivalent(output, file, code)) parser.refuse("--output", "is the file that is converted.");
     if (!overwrite) refuse_to_replace(output);
   }
-  const Conversion conversion = convert_profile(file, tool_of(parser, from), overrides);
+  const std::string template_file =
+      output.empty() ? "" : std::filesystem::path(output).replace_extension(".jinja").string();
+  const Conversion conversion = convert_profile(file, tool_of(parser, from), overrides, template_file);
+  if (!overwrite && !conversion.chat_template.empty()) refuse_other_template(template_file, conversion.chat_template);
   log_info(table(conversion, file));
   if (const std::string refused =
           section("refused, because the result would be another", conversion.refused, width_of(conversion));
@@ -149,6 +159,7 @@ int run_convert(const std::vector<std::string>& arguments) {
     return static_cast<int>(ExitCode::kUsage);
   }
   if (!output.empty()) {
+    if (!conversion.chat_template.empty()) write_result(template_file, conversion.chat_template);
     write_result(output, conversion.yaml);
     log_info("next: lora-train check " + output);
   } else if (!parser.common().json) {

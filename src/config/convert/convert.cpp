@@ -95,13 +95,13 @@ ConvertedFile kind_of_converted(std::string_view text) {
 }
 
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
-                           const std::vector<Override>& overrides) {
+                           const std::vector<Override>& overrides, const std::string& template_file) {
   Value source = parse_yaml(read_file(file), {file.string(), 0});
   if (!source.is_map()) throw ConfigError(file.string(), "is no map of keys to values. Expected a configuration file.");
   for (const Override& setting : overrides) set_in_source(source, setting);
   std::string recognised_by;
   if (!tool) std::tie(tool, recognised_by) = recognise(file, source);
-  Converter converter(*tool, source, file);
+  Converter converter(*tool, source, file, template_file);
   switch (*tool) {
     case ForeignTool::kAxolotl: convert_axolotl(converter); break;
     case ForeignTool::kLlamaFactory: convert_llamafactory(converter); break;
