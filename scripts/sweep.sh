@@ -6,6 +6,7 @@
 #   lora-train sweep FILE [FILE ...] KEY=V1,V2,... [KEY=V1,...] [flags] [-- flags of lora-train train]
 #   lora-train sweep my.yaml 'output_dir=runs/lr{learning_rate}-r{lora_r}' learning_rate=1e-4,2e-4 lora_r=8,16
 #
+#   --KEY V1,V2     the same as KEY=V1,V2, for any key of a profile: --lora-r 8,16 --num-epochs 1
 #   --profile FILE  the same as FILE; so is --config
 #   --json          print the comparison as JSON, one object per line
 #   --quiet         show warnings and errors of the runs alone; --log-level LEVEL as in train
@@ -27,7 +28,7 @@ die() { printf 'sweep: %s\n' "$*" >&2; exit 2; }
 say() { $is_quiet || printf 'sweep: %s\n' "$*" >&2; }
 need_value() { [ "$2" -ge 2 ] || die "$1 needs a value"; }
 
-key_form() { # --lora-r 4,8: lora_r=4,8
+key_form() { # --lora-r 4,8 and --lora-r=4,8: lora_r=4,8
   local name="${1#--}"
   [[ "$name" == *=* ]] && set -- "$1" "${name#*=}" && name="${name%%=*}"
   printf '%s=%s' "${name//-/_}" "$2"
@@ -48,6 +49,7 @@ read_arguments() {
       --profile | --config) need_value "$1" $#; profiles+=(--profile "$2"); shift ;;
       --profile=* | --config=*) profiles+=(--profile "${1#*=}") ;;
       --jobs) need_value "$1" $#; jobs="$2"; shift ;;
+      --set) need_value "$1" $#; add_setting "$2"; shift ;;
       --program) need_value "$1" $#; program="$2"; shift ;;
       --dry-run) is_dry_run=true ;;
       --json) compare_flags+=(--json) ;;
@@ -55,9 +57,15 @@ read_arguments() {
       --log-level) need_value "$1" $#; log_flags+=("$1" "$2"); shift ;;
       --log-level=*) log_flags+=("$1") ;;
       --list-flags) printf '%s\n' "${flags[@]}"; exit 0 ;;
-      -h | --help) sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      -h | --help) sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --) shift; extra=("$@"); break ;;
-      -*) die "unknown flag \"$1\". There are ${flags[*]}; keys of a profile are KEY=V1,V2 here ($(key_form "$1" "${2:-V1,V2}")), and flags of lora-train train go behind --" ;;
+      --nproc* | --max-time* | --allow-changed* | --resume* | --overwrite | -[!-]*)
+        die "$1 is no flag here. There are ${flags[*]} and every key of a profile (--lora-r 8,16; output_dir=...); flags of lora-train train go behind --" ;;
+      --*=*) add_setting "$(key_form "$1" "")" ;;
+      --*)
+        need_value "$1" $#
+        [[ "$2" != --* ]] || die "$1 needs a value: $1 true"
+        add_setting "$(key_form "$1" "$2")"; shift ;;
       *=*) add_setting "$1" ;;
       *) profiles+=(--profile "$1") ;;
     esac

@@ -195,7 +195,7 @@ std::string kept_losses(const Comparison& comparison) {
   for (const auto& run : comparison.runs) {
     if (run.folder == comparison.baseline) base = shown(run.name);
   }
-  return "\nevaluation loss compared with " + base + " (kept: at most 1% higher)\n" + text;
+  return "\nevaluation loss compared with " + base + "; at most 1% higher counts as kept\n" + text;
 }
 
 }  // namespace

@@ -190,6 +190,12 @@ def test_table_fits_the_terminal_and_no_color_is_heeded(runs):
     assert "\x1b[32mdone\x1b[0m" in on_a_terminal(400, runs)
 
 
+def test_the_table_keeps_to_columns_in_a_pipe(runs):
+    wide = lora_train("compare", runs).stdout
+    narrow = lora_train("compare", runs, environment={"COLUMNS": "60"}).stdout
+    assert max(map(len, wide.splitlines())) > 60 >= max(map(len, narrow.split("\n\n")[0].splitlines())), narrow
+
+
 def test_every_end_of_a_run_leaves_a_report(setup):
     """Done, stopped and failed; --overwrite deletes it."""
     assert setup.train(max_steps=2).code == 0

@@ -109,7 +109,7 @@ def test_a_refused_key_ends_with_2_and_without_a_profile(tmp_path):
     output = tmp_path / "my.yaml"
     run = convert("axolotl/dpo.yml", "--output", output)
     assert run.code == USAGE and not output.exists() and run.stdout == "", run
-    assert "2 keys are refused" in run.stderr and "rl " in run.stderr, run
+    assert "3 keys are refused" in run.stderr and "rl " in run.stderr, run
     quiet = convert("axolotl/dpo.yml", "--quiet")
     assert quiet.code == USAGE and "rl " in quiet.stderr and "kept" not in quiet.stderr, quiet
     run = convert("axolotl/dpo.yml", "--allow-refused")
@@ -201,9 +201,15 @@ def test_only_a_profile_of_its_own_is_replaced(tmp_path):
     output = tmp_path / "my.yaml"
     for _ in range(2):
         assert convert("trl/minimal.yaml", "--output", output).code == 0
-    output.write_text("model: mine\n")
-    run = convert("trl/minimal.yaml", "--output", output)
-    assert run.code == USAGE and output.read_text() == "model: mine\n", run
+    written = output.read_text()
+    for text, said in (("model: mine\n", "was not written by lora-train convert"), (written + "seed: 7\n", "was edited since"),
+                       (written.replace("# Hash", "# hash"), "was edited since"), (written.splitlines()[0], "was edited since")):
+        output.write_text(text)
+        run = convert("trl/minimal.yaml", "--output", output)
+        assert run.code == USAGE and said in run.stderr and "--overwrite" in run.stderr and output.read_text() == text, run
+    assert convert("trl/minimal.yaml", "--output", output, "--overwrite").code == 0 and output.read_text() == written
+    run = convert("trl/minimal.yaml", "--output", HERE / "trl/minimal.yaml", "--overwrite")
+    assert run.code == USAGE and "is the file that is converted" in run.stderr, run
 
 
 def test_bad_calls_say_what_is_expected(tmp_path):
@@ -236,6 +242,126 @@ def test_the_table_says_what_is_lost_and_nothing_twice(tmp_path):
     file.write_text("base_model: m\ndatasets: [{path: d.jsonl, type: chat_template}]\nadapter: lora\nlr_scheduler: linear\ncosine_min_lr_ratio: 0.2\n")
     run = lora_train("convert", file, "--json", "--allow-refused")
     assert "min_lr_ratio" not in json.loads(run.stdout)["profile"] and "cosine_min_lr_ratio" in json.loads(run.stdout)["dropped"], run
+
+
+def axolotl(folder, datasets, *arguments, **keys):
+    file = folder / "axolotl.yml"
+    file.write_text(yaml.safe_dump({"base_model": str(MODEL), "adapter": "lora", "lora_r": 4, "lora_target_linear": True, "datasets": datasets, **keys}))
+    return lora_train("convert", file, *arguments, cwd=folder)
+
+
+def is_readable(folder, profile, *settings):
+    run = lora_train("tokenize", profile, "--show", "1", "chat_template=chatml", "max_seq_len=128", "dataset_prepared_path=null", *settings, cwd=folder)
+    assert run.code == 0, run
+    return run.stdout + run.stderr
+
+
+def rows(folder, *given):
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
+
+
+def test_names_of_speakers_go_into_field_map(tmp_path):
+    rows(tmp_path, {"turns": [{"who": "client", "text": "1 + 1"}, {"who": "model", "text": "2"}]})
+    entry = {"path": "rows.jsonl", "type": "chat_template", "field_messages": "turns", "message_property_mappings": {"role": "who", "content": "text"}}
+    run = axolotl(tmp_path, [dict(entry, roles={"user": ["human", "client"], "assistant": ["model"]})], "--output", "my.yaml")
+    assert run.code == 0, run
+    assert yaml.safe_load((tmp_path / "my.yaml").read_text())["datasets"][0]["field_map"] == {
+        "conversations": "turns", "from": "who", "value": "text", "user": "client", "assistant": "model"}
+    assert "<|im_start|>assistant" in is_readable(tmp_path, "my.yaml")
+    run = axolotl(tmp_path, [dict(entry, roles={"user": ["client", "guest"]})])
+    assert run.code == USAGE and "Rename guest in the rows" in run.stderr, run
+    tags = {"role_tag": "who", "content_tag": "text", "user_tag": "client", "assistant_tag": "model"}
+    run = factory(tmp_path, [{"turns": [{"who": "client", "text": "1 + 1"}, {"who": "model", "text": "2"}]}], {"messages": "turns"},
+                  entry={"formatting": "sharegpt", "tags": tags})
+    mapped = json.loads(run.stdout)["profile"]["datasets"][0]["field_map"]
+    assert run.code == 0 and mapped["user"] == "client" and mapped["assistant"] == "model", run
+    run = factory(tmp_path, [{}], {"messages": "turns"}, entry={"formatting": "sharegpt", "tags": dict(tags, system_tag="boss")})
+    assert run.code == USAGE and "boss (system_tag)" in run.stdout, run
+
+
+def test_a_prompt_of_axolotl_s_own_is_converted_exactly_or_left_out(tmp_path):
+    rows(tmp_path, {"q": "1 + 1", "a": "2"})
+    plain = {"field_instruction": "q", "field_output": "a", "format": "{instruction}", "no_input_format": "{instruction}"}
+    run = axolotl(tmp_path, [{"path": "rows.jsonl", "type": plain}], "--output", "my.yaml")
+    assert run.code == 0, run
+    assert yaml.safe_load((tmp_path / "my.yaml").read_text())["datasets"] == [
+        {"path": "rows.jsonl", "type": "prompt_completion", "field_map": {"prompt": "q", "completion": "a"}}]
+    is_readable(tmp_path, "my.yaml")
+    for changed, said in (({"format": "[INST] {instruction} [/INST]"}, 'format is "[INST] {instruction} [/INST]"'),
+                          ({"no_input_format": None}, 'no_input_format is "{instruction} "'), ({"system_prompt": "Be brief."}, "has a system prompt")):
+        run = axolotl(tmp_path, [{"path": "rows.jsonl", "type": {**plain, **changed}}, {"path": "chat.jsonl", "type": "chat_template"}], "--json")
+        assert run.code == USAGE and said in json.loads(run.stdout)["refused"]["datasets[0].type"], run
+        assert [entry["path"] for entry in json.loads(run.stdout)["profile"]["datasets"]] == ["chat.jsonl"], run
+    run = axolotl(tmp_path, [{"path": "rows.jsonl", "type": {**plain, "format": "Q: {instruction}"}}], "--allow-refused")
+    assert run.code == 0 and "datasets:" not in run.stdout and "no dataset is left" in run.stderr, run
+
+
+def test_a_template_in_the_file_is_written_beside_the_profile(tmp_path):
+    rows(tmp_path, {"messages": [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]})
+    jinja = "{% for m in messages %}\n<{{ m.role }}>{{ m.content }}{{ eos_token }}\n{% endfor %}\n"
+    keys = {"chat_template": "jinja", "chat_template_jinja": jinja}
+    data = [{"path": "rows.jsonl", "type": "chat_template"}]
+    run = axolotl(tmp_path, data, **keys)
+    assert run.code == USAGE and "convert with --output FILE" in run.stderr, run
+    assert axolotl(tmp_path, data, "--output", "my.yaml", **keys).code == 0
+    assert (tmp_path / "my.jinja").read_text() == jinja
+    assert yaml.safe_load((tmp_path / "my.yaml").read_text())["chat_template"] == "my.jinja"
+    (tmp_path / "my.jinja").write_text("mine")
+    run = axolotl(tmp_path, data, "--output", "my.yaml", **keys)
+    assert run.code == USAGE and "my.jinja" in run.stderr and (tmp_path / "my.jinja").read_text() == "mine", run
+    assert axolotl(tmp_path, data, "--output", "my.yaml", "--overwrite", **keys).code == 0
+    run = axolotl(tmp_path, [dict(data[0], **keys), dict(data[0], chat_template="jinja", chat_template_jinja="{{ other }}")], "--output", "two.yaml")
+    assert run.code == USAGE and "datasets[1].chat_template_jinja" in run.stderr and "this is the second" in run.stderr, run
+    run = axolotl(tmp_path, [dict(data[0], chat_template="llama3"), dict(data[0], chat_template="chatml")])
+    assert run.code == USAGE and "datasets[1].chat_template" in run.stderr, run
+
+
+FACTORY_TEXTS = {
+    "default": "System: s</s>\nHuman: q</s>\nAssistant:a</s>\nHuman: r</s>\nAssistant:b</s>\n",
+    "alpaca": "s### Instruction:\nq\n\n### Response:\na</s>\n\n### Instruction:\nr\n\n### Response:\nb</s>\n\n",
+}
+
+
+@pytest.mark.parametrize("name", FACTORY_TEXTS)
+def test_llama_factory_s_plain_templates_are_written(name, tmp_path):
+    jinja2 = pytest.importorskip("jinja2")
+    factory(tmp_path, [ROW])
+    (tmp_path / "factory.yaml").write_text(f"model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: mine\ntemplate: {name}\n")
+    run = lora_train("convert", "factory.yaml", "--output", "my.yaml", cwd=tmp_path)
+    assert run.code == 0, run
+    template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string((tmp_path / "my.jinja").read_text())
+    chat = [{"role": role, "content": content} for role, content in
+            (("system", "s"), ("user", "q"), ("assistant", "a"), ("user", "r"), ("assistant", "b"))]
+    assert template.render(messages=chat, eos_token="</s>") == FACTORY_TEXTS[name]
+    bare = template.render(messages=chat[1:], eos_token="</s>")
+    assert bare.startswith("Human: q" if name == "default" else "Below is an instruction that describes a task. Write a response that "
+                           "appropriately completes the request.\n\n### Instruction:\nq"), bare
+    run = factory(tmp_path, [ROW], template="empty")
+    assert run.code == USAGE and "neither roles nor an end token" in run.stdout, run
+
+
+def test_a_refused_dataset_is_no_reason_to_refuse_max_samples(tmp_path):
+    run = factory(tmp_path, [ROW], entry={"ranking": True}, max_samples=5)
+    assert list(json.loads(run.stdout)["refused"]) == ["dataset"], run
+
+
+def test_rows_with_pairs_of_answers_name_the_line_for_the_chosen_ones(tmp_path):
+    rows(tmp_path, {"prompt": "q", "chosen": "a", "rejected": "b"})
+    run = lora_train("tokenize", f"model={MODEL}", "datasets=[rows.jsonl]", "dataset_prepared_path=null", cwd=tmp_path)
+    assert run.code and "field_map: {completion: chosen}" in run.stderr and "layouts and their keys" not in run.stderr, run
+    run = lora_train("tokenize", f"model={MODEL}", "datasets=[{path: rows.jsonl, field_map: {completion: chosen}}]", "max_seq_len=64",
+                     "dataset_prepared_path=null", cwd=tmp_path)
+    assert run.code == 0, run
+
+
+def test_trl_s_split_names_say_where_they_go_and_a_flag_is_named_once(tmp_path):
+    (tmp_path / "chats").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / f"chats/{split}.jsonl").write_text('{"text": "abc"}\n')
+    run = lora_train("check", "--dataset_name", "chats", "--dataset_train_split", "train", f"model={MODEL}", cwd=tmp_path)
+    assert run.code and "datasets: [{path: FOLDER, split: NAME}]" in run.stderr and "datasets: [{path: chats, split: t" in run.stderr, run
+    run = lora_train("check", "--lora-r", "x", f"model={MODEL}", cwd=tmp_path)
+    assert run.code == USAGE and '--lora-r: got "x"' in run.stderr, run
 
 
 def test_the_lists_of_keys_are_what_the_tools_declare():

@@ -18,7 +18,7 @@ def test_a_profile_is_a_word_and_a_key_is_a_flag(setup):
         assert run.code == 0, run
         assert json.loads((setup.output_dir / "adapter/adapter_config.json").read_text())["r"] == 2
     wrong = lora_train("train", setup.profile_file, "--lora-r", "x")
-    assert wrong.code == 2 and '--lora-r: lora_r: got "x"' in wrong.stderr, wrong
+    assert wrong.code == 2 and '--lora-r: got "x"' in wrong.stderr, wrong
     assert lora_train("train", "no-such.yaml").code == 2
 
 

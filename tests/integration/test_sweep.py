@@ -70,6 +70,11 @@ def test_dry_run_prints_the_commands(sweep):
     assert " compare " in lines[4] and all(f"/{name}" in lines[4] for name in NAMES)
 
 
+def test_keys_are_flags_as_in_train(sweep):
+    given = sweep("--dry-run", "--learning-rate", "1e-2,1e-3", "--lora_r=4,8", "--seed", "7").stdout
+    assert given == sweep("--dry-run", "learning_rate=1e-2,1e-3", "lora_r=4,8", "seed=7").stdout and given.count("seed=7") == 4, given
+
+
 def test_a_profile_is_a_word_and_the_comparison_may_be_json(sweep):
     command = sweep.command("learning_rate=1e-2,1e-3", "lora_r=4", "--json", "--quiet")
     command.remove("--profile")
@@ -86,7 +91,8 @@ def test_a_profile_is_a_word_and_the_comparison_may_be_json(sweep):
     (("learning_rate=1e-2,fast",), {}, "the profile is refused with: learning_rate=fast"),
     (("learning_rate=1e-2,",), {}, "empty value"),
     (("learning_rate=1e-2", "learning_rate=1e-3"), {}, "given twice"),
-    (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", *GRID), {}, "unknown flag"), ((), {}, "nothing to vary"),
+    (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", "1", *GRID), {}, "whatever: unknown key"), ((), {}, "nothing to vary"),
+    (("--nproc", "2", *GRID), {}, "--nproc is no flag here"), (("--packing", "--json", *GRID), {}, "--packing needs a value"),
     ((*GRID, "--", "--output-dir", "runs/x"), {}, "output_dir=runs/{key}"),
     ((*GRID, "--", "--output_dir", "runs/x"), {}, "output_dir=runs/{key}"),
     ((*GRID, "--", "--seed", "x"), {}, "the profile is refused"), ((*GRID, "--", "no-such.yaml"), {}, "the profile is refused"),

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lora_train/config/load.h"
@@ -38,6 +39,7 @@ struct Conversion {
   std::string recognised_by;  ///< keys that only this tool has; empty where the caller named the tool
   std::string yaml;           ///< the profile, with a comment where a value came from; without what was refused
   std::string json;           ///< the same as one line of JSON
+  std::string chat_template;  ///< text of a template that stands in the source itself; empty = none
   std::vector<ConvertedKey> kept;
   std::vector<ConvertedKey> renamed;
   std::vector<ConvertedKey> dropped;     ///< cannot change a result here
@@ -46,15 +48,18 @@ struct Conversion {
   std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
 };
 
-/// The first line of every profile that is written here.
-std::string conversion_header(const std::filesystem::path& source, ForeignTool tool);
+/// What became of a profile since it was converted.
+enum class ConvertedFile { kUnedited, kEdited, kForeign };
+/// `text` is the whole file. The header of a profile has the hash of what follows it; kForeign: there is no such header.
+ConvertedFile kind_of_converted(std::string_view text);
 
 /// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
 /// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.
 /// Throws ConfigError if the file is no map of keys, or fits several tools or none; IoError if it cannot be read.
-/// `overrides` are set in what the file says before it is converted: the tool's own keys.
+/// `overrides` are set in what the file says before it is converted: the tool's own keys. `template_file` is the name that the profile
+/// has for Conversion::chat_template, which the caller writes; without it, such a template is refused.
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
-                           const std::vector<Override>& overrides = {});
+                           const std::vector<Override>& overrides = {}, const std::string& template_file = {});
 
 /// `lora-train merge --model M --adapter A --output-dir O` with what a configuration of any tool, or a profile, names; words in capitals
 /// stand for the rest, and for a file that is not there.

@@ -20,7 +20,7 @@ Place parse_place(const std::string& text);
 class Mistakes {
  public:
   /// `key` is a key, a place inside one ("datasets[0].path") or empty. Only the first mistake about one key at one place is
-  /// kept; later ones follow from it. `code` is kUsage, or what the run would end with: kData, kFormat or kIo.
+  /// kept; later ones follow from it. The key is not said where the place is its flag (--lora-r). `code` is kUsage, or what the run would end with: kData, kFormat or kIo.
   void add(const Place& place, const std::string& key, const std::string& what, ExitCode code = ExitCode::kUsage);
 
   /// A line after all mistakes; printed once.

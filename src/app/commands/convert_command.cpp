@@ -1,8 +1,11 @@
 // lora-train convert: a profile from a configuration file of another tool.
 #include <algorithm>
+#include <filesystem>
 
 #include "command_line.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/visible_text.h"
@@ -16,9 +19,24 @@
 namespace lora_train::app {
 namespace {
 
-constexpr const char* kOurHeader = "# Made by lora-train convert from ";
+/// Of a file that is there: only one that convert wrote and nobody edited is replaced without being asked.
+void refuse_to_replace(const std::string& output) {
+  constexpr std::size_t kMostBytes = 1 << 22;
+  if (path_kind(output) == PathKind::kNone) return;
+  const std::string text = read_start(output, kMostBytes);
+  const ConvertedFile kind = kind_of_converted(text);
+  if (text.empty() || kind == ConvertedFile::kUnedited) return;
+  throw ConfigError(output, std::string(kind == ConvertedFile::kEdited ? "was edited since lora-train convert wrote it"
+                                                                       : "was not written by lora-train convert") +
+                                ", so it is not replaced: name another --output, or say --overwrite.");
+}
 
-bool is_converted(std::string_view start) { return start.starts_with(kOurHeader); }
+void refuse_other_template(const std::string& file, const std::string& text) {
+  if (path_kind(file) == PathKind::kNone || read_start(file, text.size() + 1) == text) return;
+  throw ConfigError(file,
+                    "is there and is not the chat template of the configuration, so it is not replaced: name "
+                    "another --output, or say --overwrite.");
+}
 
 /// Of the column of keys: that of the longest in any part.
 std::size_t width_of(const Conversion& conversion) {
@@ -94,7 +112,7 @@ int run_convert(const std::vector<std::string>& arguments) {
       "change the result.");
   std::string file, from, output;
   std::vector<std::string> words;
-  bool allow_refused = false;
+  bool allow_refused = false, overwrite = false;
   parser.app()
       .add_option("file", words,
                   "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
@@ -104,6 +122,7 @@ int run_convert(const std::vector<std::string>& arguments) {
   parser.app().add_flag(
       "--allow-refused", allow_refused,
       "leave out all that is refused, and write the profile (to leave out one key, take it out of the file)");
+  parser.app().add_flag("--overwrite", overwrite, "replace a file that was edited, or that convert did not write");
   if (!parser.parse(arguments)) return 0;
   std::vector<Override> overrides;
   for (const std::string& word : words) {
@@ -118,9 +137,14 @@ int run_convert(const std::vector<std::string>& arguments) {
   if (file.empty()) parser.refuse("FILE", "missing; expected a configuration of Axolotl, LLaMA-Factory or TRL.");
   if (!output.empty()) {
     parser.refuse_special_file("--output", output);
-    refuse_foreign("lora-train convert", output, is_converted);
+    std::error_code code;
+    if (std::filesystem::equivalent(output, file, code)) parser.refuse("--output", "is the file that is converted.");
+    if (!overwrite) refuse_to_replace(output);
   }
-  const Conversion conversion = convert_profile(file, tool_of(parser, from), overrides);
+  const std::string template_file =
+      output.empty() ? "" : std::filesystem::path(output).replace_extension(".jinja").string();
+  const Conversion conversion = convert_profile(file, tool_of(parser, from), overrides, template_file);
+  if (!overwrite && !conversion.chat_template.empty()) refuse_other_template(template_file, conversion.chat_template);
   log_info(table(conversion, file));
   if (const std::string refused =
           section("refused, because the result would be another", conversion.refused, width_of(conversion));
@@ -135,6 +159,7 @@ int run_convert(const std::vector<std::string>& arguments) {
     return static_cast<int>(ExitCode::kUsage);
   }
   if (!output.empty()) {
+    if (!conversion.chat_template.empty()) write_result(template_file, conversion.chat_template);
     write_result(output, conversion.yaml);
     log_info("next: lora-train check " + output);
   } else if (!parser.common().json) {

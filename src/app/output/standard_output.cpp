@@ -32,6 +32,8 @@ bool stdout_has_color() {
 }
 
 int stdout_width() {
+  const char* const asked = std::getenv("COLUMNS");
+  if (const int width = asked ? std::atoi(asked) : 0; width > 0) return width;
   if (::isatty(STDOUT_FILENO) != 1) return 0;
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;

@@ -45,6 +45,7 @@ class EntryConverter {
     entry.path = text("path");
     convert_type(entry);
     decide_others();
+    if (is_left_out_) return {};
     std::vector<DataEntry> entries;
     if (is_hub_dataset(entry.path) && find("data_files") == nullptr) {
       take_from_hub(entry);
@@ -107,7 +108,7 @@ class EntryConverter {
     const std::string name = type && type->is_scalar() ? type->text : "";
     const std::string base = name.substr(0, name.find_first_of(".:"));
     if (type && type->is_map()) {
-      refuse("type", "Prompts of your own are rows of their own: write them with `prompt` and `completion`.");
+      convert_own_prompt(entry, *type);
     } else if (name.empty()) {
       entry.type = "pretokenized";
     } else if (base == "chat_template" || base == "chat_template_multimodal") {
@@ -125,8 +126,41 @@ class EntryConverter {
       converter_.note(prefix_ + "type",
                       "rows longer than sequence_len are not cut into several; overlength decides about them");
     } else {
-      refuse("type", name + " is not built. Write the rows as `messages`, or with `prompt` and `completion`.");
+      leave_out("type", name + " is not built. Write the rows as `messages`, or with `prompt` and `completion`.");
     }
+  }
+
+  /// Without its type, the rows would be read as something else.
+  void leave_out(const std::string& name, const std::string& advice) {
+    refuse(name, advice + " The dataset is left out.");
+    is_left_out_ = true;
+  }
+
+  /// A prompt without words of its own is a row with prompt and completion; Axolotl's defaults end it with a space.
+  void convert_own_prompt(DataEntry& entry, const Value& type) {
+    const auto said = [&](const char* name, const char* otherwise) {
+      const Value* value = type.find(name);
+      return value && !value->is_null() ? value->text : std::string(otherwise);
+    };
+    const std::string advice = " Write the finished prompts into the rows, as `prompt` and `completion`.";
+    for (const auto& [name, otherwise] :
+         {std::pair{"format", "{instruction} {input} "}, {"no_input_format", "{instruction} "}}) {
+      if (const std::string format = said(name, otherwise); format != "{instruction}") {
+        return leave_out("type", std::string(name) + " is \"" + format +
+                                     "\", and only \"{instruction}\" has a counterpart (field_map: {prompt: " +
+                                     said("field_instruction", "instruction") +
+                                     ", completion: " + said("field_output", "output") + "})." + advice);
+      }
+    }
+    const auto keys = first_row_keys(text("path"));
+    if (!said("system_prompt", "").empty() || std::ranges::count(keys, said("field_system", "system")) > 0) {
+      return leave_out("type", "has a system prompt, for which plain prompts have no place." + advice);
+    }
+    if (!said("field", "").empty()) return leave_out("type", "reads whole texts from field: use type: completion.");
+    entry.type = "prompt_completion";
+    converter_.note(prefix_ + "type", "prompt and answer are tokenised together here");
+    entry.map("prompt", said("field_instruction", "instruction"));
+    entry.map("completion", said("field_output", "output"));
   }
 
   void convert_chat(DataEntry& entry) {
@@ -151,7 +185,7 @@ class EntryConverter {
         entry.map("from", properties["role"]);
         entry.map("value", properties["content"]);
       }
-      check_roles();
+      map_roles(entry);
     } else {
       entry.type = "messages";
       entry.map("messages", messages);
@@ -163,7 +197,8 @@ class EntryConverter {
     entry.map("train", text("message_field_training"));
   }
 
-  void check_roles() {
+  /// Names that are not known anyway; field_map takes one for each role.
+  void map_roles(DataEntry& entry) {
     static const std::map<std::string, std::set<std::string>> known = {
         {"user", {"human", "user"}},
         {"assistant", {"gpt", "assistant"}},
@@ -171,13 +206,19 @@ class EntryConverter {
         {"tool", {"tool", "observation", "function_response"}}};
     const Value* roles = find("roles");
     if (!roles) return;
+    std::set<std::string> named;
     for (const auto& [target, sources] : roles->members) {
+      const auto found = known.find(target);
       for (const auto& source : sources.is_list() ? sources.items : std::vector<Value>{sources}) {
-        const auto found = known.find(target);
         if (found != known.end() && found->second.contains(source.text)) continue;
-        refuse("roles", "Roles are human, user, gpt, assistant, system, tool and observation. Rename " + source.text +
-                            " in the rows.");
-        return;
+        if (found == known.end() || target == "system" || !named.insert(target).second) {
+          refuse("roles",
+                 "Beside human, user, gpt, assistant, system, tool and observation, user, assistant and tool "
+                 "have one more name each. Rename " +
+                     source.text + " in the rows.");
+          return;
+        }
+        entry.map(target, source.text);
       }
     }
   }
@@ -230,11 +271,17 @@ class EntryConverter {
     const std::string whole = converter_.text_or("chat_template", "tokenizer_default");
     if (name == whole || (name == "jinja" && converter_.find("chat_template_jinja"))) {
       drop("chat_template", "is the template of the whole run");
-    } else if (converter_.find("chat_template")) {
+    } else if (converter_.find("chat_template") || is_other_template(name)) {
       refuse("chat_template", "A run has one template for all data. Name it as chat_template.");
     } else {
-      convert_axolotl_template(converter_, key_, name, text("chat_template_jinja"));
+      convert_axolotl_template(converter_, key_, name, text("chat_template_jinja"), prefix_);
     }
+  }
+
+  /// Whether an earlier dataset has decided for another one; text in the file itself is compared when it is set.
+  bool is_other_template(const std::string& name) const {
+    const std::string ours = name == "tokenizer_default" ? "tokenizer" : builtin_template(name);
+    return name != "jinja" && converter_.is_set("chat_template") && !converter_.is_set_to("chat_template", ours);
   }
 
   static std::string advice_for(const std::string& name) {
@@ -245,12 +292,13 @@ class EntryConverter {
   Converter& converter_;
   std::string key_, prefix_;
   const Value& source_;
+  bool is_left_out_ = false;
 };
 
 }  // namespace
 
 void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
-                              const std::string& jinja) {
+                              const std::string& jinja, const std::string& prefix) {
   if (name == "tokenizer_default") {
     converter.set(key, "chat_template", "tokenizer");
   } else if (name.starts_with("tokenizer_default_fallback_")) {
@@ -262,13 +310,17 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
       converter.set("chat_template_jinja", "chat_template", jinja);
       if (converter.find("chat_template")) converter.share("chat_template", "chat_template");
     } else {
-      converter.refuse("chat_template_jinja", "Save the template to a file that ends in .jinja, and name that.");
-      if (converter.find("chat_template")) converter.drop("chat_template", "jinja: chat_template_jinja decides");
+      converter.set_template(prefix + "chat_template_jinja", jinja);
+      if (!converter.find("chat_template")) return;
+      if (converter.is_refused("chat_template_jinja"))
+        converter.drop("chat_template", "jinja: chat_template_jinja decides");
+      else
+        converter.share("chat_template", "chat_template");
     }
   } else if (const std::string ours = builtin_template(name); !ours.empty()) {
     converter.set(key, "chat_template", ours);
   } else {
-    converter.refuse("chat_template",
+    converter.refuse(prefix + "chat_template",
                      name + " is not built. Use the model's own (tokenizer), or save it to a .jinja file.");
   }
 }
@@ -285,6 +337,7 @@ std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std:
     }
     for (auto& entry : EntryConverter(converter, key, i, items[i]).convert()) entries.push_back(std::move(entry));
   }
+  if (entries.empty() && !items.empty()) converter.refuse(key, "no dataset is left. Name your data as `datasets`.");
   return entries;
 }
 

@@ -34,6 +34,26 @@ std::string builtin_template(const std::string& theirs) {
   return found == kBuiltin.end() ? "" : std::string(found->second);
 }
 
+std::string written_template(const std::string& theirs) {
+  if (theirs == "default") {
+    return "{%- for message in messages -%}\n"
+           "{%- if message.role == 'system' -%}{{ 'System: ' + message.content + eos_token + '\\n' }}\n"
+           "{%- elif message.role == 'assistant' -%}{{ message.content + eos_token + '\\n' }}\n"
+           "{%- else -%}{{ 'Human: ' + message.content + eos_token + '\\nAssistant:' }}\n"
+           "{%- endif -%}\n"
+           "{%- endfor -%}\n";
+  }
+  if (theirs != "alpaca") return {};
+  return "{%- if messages[0].role != 'system' -%}{{ 'Below is an instruction that describes a task. Write a response "
+         "that appropriately completes the request.\\n\\n' }}{%- endif -%}\n"
+         "{%- for message in messages -%}\n"
+         "{%- if message.role == 'system' -%}{{ message.content }}\n"
+         "{%- elif message.role == 'assistant' -%}{{ message.content + eos_token + '\\n\\n' }}\n"
+         "{%- else -%}{{ '### Instruction:\\n' + message.content + '\\n\\n### Response:\\n' }}\n"
+         "{%- endif -%}\n"
+         "{%- endfor -%}\n";
+}
+
 bool is_models_own_template(const std::string& theirs) { return std::ranges::count(kOwn, theirs) > 0; }
 
 }  // namespace lora_train

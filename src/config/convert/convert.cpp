@@ -8,6 +8,7 @@
 #include "keys/field.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/hash.h"
 #include "lora_train/base/text.h"
 #include "value/parse_yaml.h"
 #include "value/setting_path.h"
@@ -58,6 +59,11 @@ void set_in_source(Value& source, const Override& setting) {
   if (!problem.empty()) throw ConfigError(setting.where, problem);
 }
 
+constexpr const char* kMadeBy = "# Made by lora-train convert from ";
+constexpr const char* kHash = "# Hash of the rest, by which convert knows a file that was edited: ";
+
+std::string short_hash(std::string_view body) { return hash128_hex(body).substr(0, 16); }
+
 // A name that is ours, too, is read as ours.
 bool is_ours(const std::string& name) { return find_field(name) || find_alias(name); }
 
@@ -72,18 +78,30 @@ std::string title_of(ForeignTool tool) {
   return "TRL 1.16.0";
 }
 
-std::string conversion_header(const std::filesystem::path& source, ForeignTool tool) {
-  return "# Made by lora-train convert from " + source.filename().string() + " (" + product_name(tool) + ").";
+std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body) {
+  return kMadeBy + source.filename().string() + " (" + product_name(tool) + ").\n" + kHash + short_hash(body) + "\n" +
+         body;
+}
+
+ConvertedFile kind_of_converted(std::string_view text) {
+  if (!text.starts_with(kMadeBy)) return ConvertedFile::kForeign;
+  const std::size_t hash = text.find('\n') + 1;  // of npos: 0, where no hash stands
+  if (!text.substr(hash).starts_with(kHash)) return ConvertedFile::kEdited;
+  const std::size_t body = text.find('\n', hash);
+  if (body == text.npos) return ConvertedFile::kEdited;
+  const std::size_t digits = hash + std::string_view(kHash).size();
+  return text.substr(digits, body - digits) == short_hash(text.substr(body + 1)) ? ConvertedFile::kUnedited
+                                                                                 : ConvertedFile::kEdited;
 }
 
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
-                           const std::vector<Override>& overrides) {
+                           const std::vector<Override>& overrides, const std::string& template_file) {
   Value source = parse_yaml(read_file(file), {file.string(), 0});
   if (!source.is_map()) throw ConfigError(file.string(), "is no map of keys to values. Expected a configuration file.");
   for (const Override& setting : overrides) set_in_source(source, setting);
   std::string recognised_by;
   if (!tool) std::tie(tool, recognised_by) = recognise(file, source);
-  Converter converter(*tool, source, file);
+  Converter converter(*tool, source, file, template_file);
   switch (*tool) {
     case ForeignTool::kAxolotl: convert_axolotl(converter); break;
     case ForeignTool::kLlamaFactory: convert_llamafactory(converter); break;

@@ -55,8 +55,12 @@ std::string error_of(const Mistakes& mistakes) {
 
 }  // namespace
 
-Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file)
-    : tool_(tool), source_(source), file_(std::move(file)), keys_(keys_of(tool)) {}
+Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, std::string template_file)
+    : tool_(tool),
+      source_(source),
+      file_(std::move(file)),
+      template_file_(std::move(template_file)),
+      keys_(keys_of(tool)) {}
 
 const Value* Converter::find(const std::string& name) const {
   const Value* value = source_.find(name);
@@ -124,6 +128,17 @@ bool Converter::is_refused(const std::string& name) const {
 
 void Converter::note(const std::string& name, const std::string& difference) {
   notes_.push_back(name + ": " + difference);
+}
+
+void Converter::set_template(const std::string& name, const std::string& text) {
+  if (template_file_.empty()) {
+    refuse(name, "The template needs a file: convert with --output FILE, which writes it beside the profile.");
+  } else if (is_set("chat_template") && template_ != text) {
+    refuse(name, "A run has one template for all data, and this is the second.");
+  } else {
+    template_ = text;
+    set(name, "chat_template", template_file_);
+  }
 }
 
 void Converter::set_default(const std::string& ours, Value value, const std::string& reason) {
@@ -229,16 +244,17 @@ void Converter::write_defaults(Conversion& conversion) {
 void Converter::write_profile(Conversion& conversion) {
   Value map;
   map.kind = Value::Kind::kMap;
-  conversion.yaml = conversion_header(file_, tool_) + "\n";
+  std::string body;
   for (const auto& group : field_groups()) {
     for (const auto& field : group.fields) {
       const auto found = profile_.find(field.name);
       if (found == profile_.end()) continue;
       const std::string& origin = origin_[field.name];
-      conversion.yaml += yaml_entry(field.name, found->second, origin == field.name ? "" : origin);
+      body += yaml_entry(field.name, found->second, origin == field.name ? "" : origin);
       map.members.push_back({field.name, found->second});
     }
   }
+  conversion.yaml = with_conversion_header(file_, tool_, body);
   conversion.json = to_json_text(map);
 }
 
@@ -266,6 +282,7 @@ Conversion Converter::finish() {
   Conversion conversion;
   conversion.tool = tool_;
   conversion.notes = notes_;
+  conversion.chat_template = template_;
   write_defaults(conversion);
   write_profile(conversion);
   for (const auto& [name, value] : source_.members) {

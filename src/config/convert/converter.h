@@ -15,7 +15,7 @@ namespace lora_train {
 class Converter {
  public:
   /// `source` is the map of the file and must outlive it.
-  Converter(ForeignTool tool, const Value& source, std::filesystem::path file);
+  Converter(ForeignTool tool, const Value& source, std::filesystem::path file, std::string template_file);
 
   const std::filesystem::path& file() const { return file_; }
   const Value& source() const { return source_; }
@@ -42,6 +42,8 @@ class Converter {
   /// Stands behind what `name` became.
   void remark(const std::string& name, const std::string& text) { fates_[name].remark = text; }
   void note(const std::string& name, const std::string& difference);
+  /// `name` becomes a chat template of its own, in the file that was given for it; refused where none was, or with another text.
+  void set_template(const std::string& name, const std::string& text);
   /// Unless a key of the source has decided about `ours`: the tool's default.
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
@@ -74,6 +76,8 @@ class Converter {
   ForeignTool tool_;
   const Value& source_;
   std::filesystem::path file_;
+  std::string template_file_;  ///< where a chat template goes; empty = nowhere
+  std::string template_;       ///< its text
   const ToolKeys& keys_;
   std::map<std::string, Fate> fates_;
   std::vector<std::string> inner_;             ///< places inside keys, in the order in which they came
@@ -82,6 +86,9 @@ class Converter {
   std::map<std::string, std::string> default_reasons_;
   std::vector<std::string> notes_;
 };
+
+/// `body` below the lines that say where it came from, and by which an edited file is known.
+std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body);
 
 void convert_axolotl(Converter& converter);
 void convert_llamafactory(Converter& converter);

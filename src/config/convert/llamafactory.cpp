@@ -127,6 +127,13 @@ void convert_factory_template(Converter& converter, bool has_tools) {
   } else if (is_models_own_template(name)) {
     converter.set("template", "chat_template", "tokenizer");
     converter.note("template", "the model's own template is used, which may write another system prompt");
+  } else if (const std::string written = written_template(name); !written.empty() && !has_tools) {
+    converter.set_template("template", written);
+    converter.note("template", "the line feed after the end token is not trained here");
+  } else if (name == "empty") {
+    converter.refuse("template",
+                     "empty writes neither roles nor an end token, after which a model does not stop. Rows with "
+                     "`prompt` and `completion` are plain text, too, and end with the end token.");
   } else {
     converter.refuse("template",
                      name + " is not built. Use the model's own (chat_template: tokenizer), or a .jinja file.");
@@ -159,7 +166,9 @@ bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& tr
       converter.drop("dataset_dir", has_data ? "dataset decides" : "no dataset is named");
   }
   if (converter.find("max_samples") && !converter.is_refused("max_samples")) {
-    if (train.empty() && test.empty()) {
+    if (converter.is_refused("dataset") || converter.is_refused("eval_dataset")) {
+      converter.drop("max_samples", "belongs to the dataset, which is refused");
+    } else if (train.empty() && test.empty()) {
       converter.refuse("max_samples", "takes the first rows of each file. Cut the files instead.");
     } else {
       converter.drop("max_samples", "no file has more rows");

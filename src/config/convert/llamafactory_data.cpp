@@ -90,19 +90,29 @@ std::string refusal(const Value& entry) {
   const std::string split = text_of(entry, "split"), problem = split_problem(split);
   if (is_hub && !problem.empty()) return "takes the split " + split + ". " + problem;
   if (!is_hub && !split.empty() && split != "train") return "takes the split " + split + instead;
-  static const std::map<std::string, std::string> speakers = {{"user_tag", "human user"},
-                                                              {"assistant_tag", "gpt assistant"},
-                                                              {"observation_tag", "observation tool"},
-                                                              {"function_tag", "function_call"},
-                                                              {"system_tag", "system"}};
-  for (const auto& [name, known] : speakers) {
-    const std::string spoken = tag(entry, name, "");
-    if (!spoken.empty() && (" " + known + " ").find(" " + spoken + " ") == std::string::npos) {
-      return "calls a speaker " + spoken + " (" + name + "). Speakers are " + known.substr(0, known.find(' ')) +
-             " here; rename it in the rows.";
-    }
+  if (const std::string spoken = tag(entry, "system_tag", "system"); spoken != "system" && !spoken.empty()) {
+    return "calls a speaker " + spoken + " (system_tag). That speaker is system here; rename it in the rows.";
+  }
+  const std::string called = tag(entry, "function_tag", "function_call");
+  if (text_of(entry, "formatting") == "openai" && called != "function_call" && !called.empty()) {
+    return "calls a speaker " + called + " (function_tag). Write tool_calls of the assistant instead.";
   }
   return {};
+}
+
+/// Speakers whose names are not known anyway.
+void map_speakers(DataEntry& entry, const Value& info) {
+  struct Speaker {
+    const char *tag, *ours, *known;
+  };
+  constexpr Speaker kSpeakers[] = {{"user_tag", "user", "human user"},
+                                   {"assistant_tag", "assistant", "gpt assistant"},
+                                   {"observation_tag", "tool", "observation tool"},
+                                   {"function_tag", "function_call", "function_call"}};
+  for (const auto& [name, ours, known] : kSpeakers) {
+    const std::string spoken = tag(info, name, "");
+    if ((" " + std::string(known) + " ").find(" " + spoken + " ") == std::string::npos) entry.map(ours, spoken);
+  }
 }
 
 void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
@@ -125,6 +135,7 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
     entry.map(entry.type == "messages" ? "messages" : "conversations", messages);
     entry.map(entry.type == "messages" ? "role" : "from", role);
     entry.map(entry.type == "messages" ? "content" : "value", content);
+    map_speakers(entry, info);
   }
   entry.map("system", column(info, "system", ""));
   entry.map("tools", column(info, "tools", ""));

@@ -39,14 +39,25 @@ auto named(const std::string& name, Read read) {
   }
 }
 
+// What field_map calls `theirs` as a role: user, assistant, tool or function_call; `theirs` if it has no such name.
+std::string mapped_role(const std::string& theirs, const FieldMap& map) {
+  for (const char* ours : {"user", "assistant", "tool", "function_call"}) {
+    if (const auto found = map.find(ours); found != map.end() && found->second == theirs) {
+      return ours;
+    }
+  }
+  return theirs;
+}
+
 void check_role(const std::string& role, const std::string& field) {
   for (const std::string_view known : kRoles) {
     if (role == known) {
       return;
     }
   }
-  throw DataError(
-      "", field + " is \"" + printable(role, 40) + "\", an unknown role; known are system, user, assistant and tool");
+  throw DataError("", field + " is \"" + printable(role, 40) +
+                          "\", an unknown role; known are system, user, assistant and tool. field_map: {assistant: "
+                          "NAME} names another");
 }
 
 void add_turn(ChatSample& sample, Message message, std::optional<float> weight = std::nullopt) {
@@ -132,8 +143,9 @@ Message parse_message(const Json& value, const FieldMap& map, const std::string&
   }
   const Json& role =
       named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
-  check_role(string_of(role, place + ".role"), place + ".role");
-  return read_message(value, map, {name_in(map, "role"), name_in(map, "content")}, "content", role, place);
+  const std::string ours = mapped_role(string_of(role, place + ".role"), map);
+  check_role(ours, place + ".role");
+  return read_message(value, map, {name_in(map, "role"), name_in(map, "content")}, "content", ours, place);
 }
 
 void parse_list(const Json& value, const FieldMap& map, const char* field, ChatSample& sample) {
@@ -182,7 +194,8 @@ std::string sharegpt_role(const std::string& theirs, const std::string& field) {
     }
   }
   throw DataError("", field + " is \"" + printable(theirs, 40) +
-                          "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation");
+                          "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation. "
+                          "field_map: {user: NAME} names another");
 }
 
 [[noreturn]] void refuse_call(const std::string& field, const std::string& value, const std::string& reason) {
@@ -246,7 +259,8 @@ Message parse_sharegpt_message(const Json& value, const FieldMap& map, const std
   const char* from = has_our_names ? "role" : "from";
   const char* text_field = has_our_names ? "content" : "value";
   const Keys keys = {name_in(map, from), name_in(map, text_field)};
-  const std::string speaker = named(place, [&] { return string_of(required(value, map, from), from); });
+  const std::string speaker =
+      mapped_role(named(place, [&] { return string_of(required(value, map, from), from); }), map);
   if (speaker == "function_call") {
     const std::string text = named(place, [&] { return string_of(required(value, map, text_field), text_field); });
     return parse_function_call(value, keys, text, place);

@@ -76,8 +76,9 @@ void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& 
   for (const auto& [split, file] : splits) {
     found += (found.empty() ? "" : ", ") + file.lexically_relative(folder).string() + " (" + split + ")";
   }
-  throw DataError(folder.string(), "the folder has files of several splits: " + found + ". Name the files or a glob: " +
-                                       (folder / "train*").string() + " in datasets, the others in eval_datasets");
+  throw DataError(folder.string(), "the folder has files of several splits: " + found +
+                                       ". Name one of them: datasets: [{path: " + folder.string() +
+                                       ", split: " + splits.begin()->first + "}], the others in eval_datasets");
 }
 
 std::vector<fs::path> files_of_folder(const fs::path& folder) {

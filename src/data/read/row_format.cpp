@@ -146,6 +146,13 @@ bool has_layout(const Json& row, const FieldMap& map, const Layout& layout) {
   for (const Layout& layout : layouts()) {
     known += "\n  " + to_string(layout.type) + ": " + names_of(layout.keys, {});
   }
+  if (row.contains("chosen") && row.contains("rejected")) {
+    const bool has_prompt = row.contains("prompt");
+    throw DataError("", "the rows have chosen and rejected answers (" + key_names(row) +
+                            "), and preference training is not built. To train on the chosen answers: field_map: " +
+                            (has_prompt ? "{completion: chosen}" : "{messages: chosen}, where chosen is a whole chat") +
+                            ".");
+  }
   throw DataError("", "no known layout has the keys of this row (" + (row.empty() ? "none" : key_names(row)) +
                           "). The layouts and their keys are:" + known +
                           "\nMap other names with field_map, for example field_map: {prompt: question, completion: "
@@ -178,10 +185,11 @@ Detection detect_layout(const Json& row, const FieldMap& field_map) {
 
 void check_field_map(const FieldMap& field_map) {
   static const std::vector<std::string> known = {
-      "messages",   "role",    "content",     "train",   "weight",         "prompt",
-      "completion", "text",    "input_ids",   "labels",  "attention_mask", "conversations",
-      "from",       "value",   "instruction", "input",   "output",         "system",
-      "history",    "choices", "answer",      "correct", "tools",          "chat_template_kwargs"};
+      "messages",   "role",      "content",     "train",        "weight",         "prompt",
+      "completion", "text",      "input_ids",   "labels",       "attention_mask", "conversations",
+      "from",       "value",     "instruction", "input",        "output",         "system",
+      "history",    "choices",   "answer",      "correct",      "tools",          "chat_template_kwargs",
+      "user",       "assistant", "tool",        "function_call"};
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);
