@@ -353,6 +353,18 @@ TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
   EXPECT_EQ(data.ledger.lost(), 0);
 }
 
+TEST_F(PrepareData, ALaterRowOfAnotherLayoutIsABadRowUnlessTypeDecides) {
+  DataSection section;
+  section.datasets = {
+      dataset("l.jsonl", texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})")};
+  section.max_drop_fraction = 0.5;
+  EXPECT_THROW(prepare(section), DataError);
+  section.on_bad_row = OnBadRow::kDrop;
+  EXPECT_EQ(prepare(section).ledger.count(LedgerReason::kBadRow), 1);
+  section.datasets[0].type = DatasetType::kText;
+  EXPECT_EQ(prepare(section).ledger.lost(), 0);
+}
+
 TEST_F(PrepareData, KeepsTheTokenCacheWhereTheProfileSays) {
   DataSection section;
   EXPECT_EQ(token_cache_folder(section).filename(), "tokens");
