@@ -6,6 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
+#include "lora_train/data/first_rows.h"
 #include "prepare_fixture.h"
 
 namespace lora_train::data {
@@ -359,6 +360,7 @@ TEST_F(PrepareData, ALaterRowOfAnotherLayoutIsABadRowUnlessTypeDecides) {
       dataset("l.jsonl", texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})")};
   section.max_drop_fraction = 0.5;
   EXPECT_THROW(prepare(section), DataError);
+  EXPECT_THROW(look_at_first_rows(section.datasets[0], {.is_model_known = false}), DataError);
   section.on_bad_row = OnBadRow::kDrop;
   EXPECT_EQ(prepare(section).ledger.count(LedgerReason::kBadRow), 1);
   section.datasets[0].type = DatasetType::kText;
