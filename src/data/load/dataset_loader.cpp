@@ -240,6 +240,7 @@ class DatasetLoader {
   void encode_row(const Json& value, EncodedBlock::Row& row, EncodedBlock& out) const {
     try {
       const DatasetType type = type_ == DatasetType::kAuto ? detect_layout(value, spec_.field_map).type : type_;
+      if (spec_.type == DatasetType::kAuto) check_same_layout(value, type, spec_.field_map);
       EncodedSample sample = encode_sample(parse_row(value, type, spec_.field_map), options_.encode);
       row.num_tokens = sample.ids.size();
       row.not_rendered = std::move(sample.not_rendered);

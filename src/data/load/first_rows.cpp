@@ -22,6 +22,7 @@ void look_at(const RawRow& row, const std::string& file, const DatasetSpec& spec
       found.type = detection.type;
       found.reason = std::move(detection.reason);
     }
+    if (spec.type == DatasetType::kAuto) check_same_layout(row.value, found.type, spec.field_map);
     const Sample sample = parse_row(row.value, found.type, spec.field_map);
     if (!options.is_model_known) return;
     const EncodeOptions encode{options.tokenizer, options.chat_template, options.loss_on};

@@ -183,6 +183,16 @@ Detection detect_layout(const Json& row, const FieldMap& field_map) {
   return found;
 }
 
+void check_same_layout(const Json& row, DatasetType type, const FieldMap& field_map) {
+  for (const Layout& layout : layouts()) {
+    if (layout.type == type) return;
+    if (!has_layout(row, field_map, layout)) continue;
+    throw DataError("", "the row has " + names_of(layout.keys, field_map) + " (type: " + to_string(layout.type) +
+                            "), and the first row of the dataset has not (type: " + to_string(type) +
+                            "). Set `type` to say which of them all rows have, or make two datasets");
+  }
+}
+
 void check_field_map(const FieldMap& field_map) {
   static const std::vector<std::string> known = {
       "messages",   "role",      "content",     "train",        "weight",         "prompt",

@@ -46,6 +46,10 @@ struct Detection {
 /// The layout of a row by its keys. Throws DataError (where empty) naming the keys found and the layouts there are.
 Detection detect_layout(const Json& row, const FieldMap& field_map);
 
+/// Refuses a row of a dataset whose first row has layout `type`, if its keys make it one of a layout that comes before that: it would
+/// have decided, had it been the first. Throws DataError (where empty).
+void check_same_layout(const Json& row, DatasetType type, const FieldMap& field_map);
+
 /// Refuses names in a field_map that no layout has: ConfigError (where = "field_map").
 void check_field_map(const FieldMap& field_map);
 

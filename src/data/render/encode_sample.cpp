@@ -150,24 +150,44 @@ std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenize
   return is_trained;
 }
 
-bool has_nothing_to_say(const tokenizer::Message& message) {
-  if (!is_blank(message.content)) return false;
+// What an assistant message says beside its content: its fields that are not empty.
+std::vector<std::string> fields_beside_content(const tokenizer::Message& message) {
   const Json fields = Json::parse(message.json, nullptr, /*allow_exceptions=*/false);
-  const auto says = [&](const char* name) {
-    const auto field = fields.find(name);
-    return field != fields.end() &&
-           (field->is_string() ? !is_blank(field->get_ref<const std::string&>()) : !field->empty());
-  };
-  return !fields.is_object() ||
-         !(says("tool_calls") || says("reasoning_content") || says("reasoning") || says("thinking"));
+  std::vector<std::string> names;
+  for (const char* name : {"tool_calls", "reasoning_content", "reasoning", "thinking"}) {
+    if (!fields.is_object() || !fields.contains(name)) continue;
+    const Json& field = fields[name];
+    const bool is_empty = field.is_string() ? is_blank(field.get_ref<const std::string&>()) : field.empty();
+    if (!is_empty) names.push_back(name);
+  }
+  return names;
 }
 
-std::string first_empty_answer(const ChatSample& chat, LossOn loss_on) {
+bool is_lost(const tokenizer::RenderedChat& rendered, std::size_t message, const std::string& field) {
+  return std::ranges::any_of(rendered.omissions, [&](const tokenizer::Omission& omission) {
+    return omission.message == static_cast<int>(message) && omission.field == field && !omission.is_partial;
+  });
+}
+
+// The first trained answer that has nothing to say. Refuses one that has, of which the template writes nothing: the model would learn to
+// be silent where the row calls a tool.
+std::string first_empty_answer(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
+  std::string first;
   for (std::size_t i = first_trained(chat, loss_on); i < chat.messages.size(); ++i) {
-    const bool is_answer = chat.messages[i].role == "assistant" && !is_skipped(chat, i);
-    if (is_answer && has_nothing_to_say(chat.messages[i])) return "messages[" + std::to_string(i) + "]";
+    const tokenizer::Message& message = chat.messages[i];
+    if (message.role != "assistant" || is_skipped(chat, i) || !is_blank(message.content)) continue;
+    const std::string name = "messages[" + std::to_string(i) + "]";
+    const std::vector<std::string> fields = fields_beside_content(message);
+    if (fields.empty()) {
+      first = first.empty() ? name : first;
+    } else if (fields.front() == "tool_calls" &&
+               std::ranges::all_of(fields, [&](const std::string& field) { return is_lost(rendered, i, field); })) {
+      throw DataError("", name + " would be trained as an empty answer: it has " + join(fields, " and ") +
+                              " and no content, and the chat template does not write that. Set chat_template to one "
+                              "that does, or mark the turn with train: false");
+    }
   }
-  return {};
+  return first;
 }
 
 tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemplate& chat_template) {
@@ -185,7 +205,7 @@ EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
   out.labels = masked(encoding.ids, trained_of_chat(chat, rendered, encoding.offsets, options.loss_on));
   out.weights = token_weights(chat, rendered, encoding.offsets, out.labels);
   out.ids = std::move(encoding.ids);
-  out.empty_answer = first_empty_answer(chat, options.loss_on);
+  out.empty_answer = first_empty_answer(chat, rendered, options.loss_on);
   if (!rendered.omissions.empty()) out.not_rendered = describe(rendered.omissions.front(), chat.messages);
   return out;
 }

@@ -227,6 +227,24 @@ TEST_F(EncodeSample, ReportsTrainedAnswersWithoutContent) {
   EXPECT_EQ(empty(TextSample{"", ""}), "") << "a text, no answer";
 }
 
+TEST_F(EncodeSample, RefusesATrainedAnswerOfWhichTheTemplateWritesNothing) {
+  const auto plain =
+      tokenizer::ChatTemplate::parse("{% for m in messages %}{{ m.role }}:{{ m.content }}.{% endfor %}", "plain", {});
+  const auto refusal = [&](const char* content, std::vector<std::optional<float>> weights = {}) -> std::string {
+    const std::string fields = R"({"role": "assistant", "content": ")" + std::string(content) +
+                               R"(", "tool_calls": [{"function": {"name": "search", "arguments": {"q": "x"}}}]})";
+    const ChatSample chat{{{"user", "a"}, {"assistant", content, fields}}, 0, {}, {}, std::move(weights)};
+    try {
+      return encode_sample(chat, {&tokenizer_, plain.get(), LossOn::kAuto, 0}).not_rendered;
+    } catch (const DataError& error) {
+      return error.message();
+    }
+  };
+  EXPECT_NE(refusal("").find("messages[1] would be trained as an empty answer: it has tool_calls"), std::string::npos);
+  EXPECT_EQ(refusal("b"), "messages[1].tool_calls (assistant)") << "there is something to learn";
+  EXPECT_EQ(refusal("", {kNone, kSkip}), "messages[1].tool_calls (assistant)") << "it is not trained";
+}
+
 TEST_F(EncodeSample, CarriesToolsAndVariablesToTheTemplate) {
   const ChatSample chat{{{"assistant", "b"}}, 0, "[T]", "{K}"};
   EXPECT_EQ(encode(chat, LossOn::kAuto), "[T]{K}assistant:[b.]");

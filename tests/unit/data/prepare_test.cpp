@@ -6,6 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
+#include "lora_train/data/first_rows.h"
 #include "prepare_fixture.h"
 
 namespace lora_train::data {
@@ -351,6 +352,19 @@ TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
   EXPECT_SAYS(data.ledger.lines()[2], "c.jsonl:2: messages[0]");
   EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kNotRendered);
   EXPECT_EQ(data.ledger.lost(), 0);
+}
+
+TEST_F(PrepareData, ALaterRowOfAnotherLayoutIsABadRowUnlessTypeDecides) {
+  DataSection section;
+  section.datasets = {
+      dataset("l.jsonl", texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})")};
+  section.max_drop_fraction = 0.5;
+  EXPECT_THROW(prepare(section), DataError);
+  EXPECT_THROW(look_at_first_rows(section.datasets[0], {.is_model_known = false}), DataError);
+  section.on_bad_row = OnBadRow::kDrop;
+  EXPECT_EQ(prepare(section).ledger.count(LedgerReason::kBadRow), 1);
+  section.datasets[0].type = DatasetType::kText;
+  EXPECT_EQ(prepare(section).ledger.lost(), 0);
 }
 
 TEST_F(PrepareData, KeepsTheTokenCacheWhereTheProfileSays) {

@@ -57,6 +57,13 @@ TEST(DetectLayout, SaysWhenAnotherLayoutWouldFitToo) {
   EXPECT_NE(found.reason.find("prompt_completion"), std::string::npos) << found.reason;
 }
 
+TEST(CheckSameLayout, RefusesARowThatWouldHaveDecidedOtherwise) {
+  const Json both = json(R"({"text": "a", "messages": []})");
+  EXPECT_THROW(check_same_layout(both, DatasetType::kText, {}), DataError);
+  check_same_layout(both, DatasetType::kMessages, {});
+  check_same_layout(json(R"({"text": "a", "messages": null})"), DatasetType::kText, {});
+}
+
 TEST(DetectLayout, NullIsNoField) {
   EXPECT_EQ(detect_layout(json(R"({"messages": null, "text": "x"})"), {}).type, DatasetType::kText);
 }
