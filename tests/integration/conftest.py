@@ -18,6 +18,7 @@ CACHE = tempfile.TemporaryDirectory(prefix="lora-train-cache-")  # not the cache
 ENVIRONMENT = dict(os.environ, XDG_CACHE_HOME=CACHE.name, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1",
                    NO_COLOR="1", HF_HUB_OFFLINE="1")
 TIMEOUT_S = 600  # seconds of work, minutes on a machine that is busy with something else
+ENVIRONMENT.pop("COLUMNS", None)  # of the terminal, or of whatever starts the tests
 
 CONFIG = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 64, "hidden_size": 32,
