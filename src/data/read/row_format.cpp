@@ -181,7 +181,8 @@ void check_field_map(const FieldMap& field_map) {
       "messages",   "role",    "content",     "train",   "weight",         "prompt",
       "completion", "text",    "input_ids",   "labels",  "attention_mask", "conversations",
       "from",       "value",   "instruction", "input",   "output",         "system",
-      "history",    "choices", "answer",      "correct", "tools",          "chat_template_kwargs"};
+      "history",    "choices", "answer",      "correct", "tools",          "chat_template_kwargs",
+      "logprobs"};
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);
