@@ -214,10 +214,11 @@ class Preparation {
       for (std::size_t at = 0; at < soft.ids.size(); at += width) num_soft += soft.ids[at] != SoftLabels::kNone ? 1 : 0;
     }
     if (num_soft == 0) {
-      throw DataError("datasets",
-                      "no trained token has log-probabilities of a teacher that is in the tokenizer of the model. Rows need "
-                      "\"logprobs\" as servers return them (lora-train teach --logprobs 20), of a teacher with this tokenizer; "
-                      "without them, loss_type: nll");
+      throw DataError(
+          "datasets",
+          "no trained token has log-probabilities of a teacher that is in the tokenizer of the model. Rows need "
+          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), of a teacher with this tokenizer; "
+          "without them, loss_type: nll");
     }
     log_info("soft labels: " + format_count(num_soft) + " of " + format_count(data_.train.total_supervised()) +
              " trained tokens have the teacher's log-probabilities, the others cross entropy alone");
@@ -239,15 +240,14 @@ class Preparation {
  private:
   LoadedDataset load(const DatasetSpec& spec, const std::string& key, DatasetUse use,
                      std::optional<std::int64_t> max_rows, DocumentStore& store, Ledger& ledger) const {
-    LoadedDataset loaded =
-        load_dataset(spec, key,
-                     {{context_.tokenizer, context_.chat_template, section_.loss_on, context_.vocab_size,
-                       use == DatasetUse::kTraining ? teacher_.get() : nullptr},
-                      section_.on_bad_row,
-                      max_rows,
-                      num_threads(context_),
-                      use},
-                     cache_);
+    LoadedDataset loaded = load_dataset(spec, key,
+                                        {{context_.tokenizer, context_.chat_template, section_.loss_on,
+                                          context_.vocab_size, use == DatasetUse::kTraining ? teacher_.get() : nullptr},
+                                         section_.on_bad_row,
+                                         max_rows,
+                                         num_threads(context_),
+                                         use},
+                                        cache_);
     store.add(loaded.table, loaded.files);
     ledger.add(loaded.ledger);
     return loaded;

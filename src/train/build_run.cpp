@@ -270,10 +270,10 @@ void allocate(Run& run) {
     }
   }
   run.feed = std::make_unique<runtime::BatchFeed>(
-      run.device, runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory,
-                                            profile.adapter.lora_dropout > 0, decoder.first_needed.embedding,
-                                            run.batch_classes, run.loss_head->chunk_rows(), has_weights,
-                                            run.data.train.soft_width()});
+      run.device,
+      runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory, profile.adapter.lora_dropout > 0,
+                                decoder.first_needed.embedding, run.batch_classes, run.loss_head->chunk_rows(),
+                                has_weights, run.data.train.soft_width()});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths), run.ranks().world_size());
   run.ranks().set_abort_flag(run.scalars->device()[optim::kNonFinite]);

@@ -20,9 +20,9 @@ struct TeacherOptions {
   std::int64_t max_tokens = 1024;
   std::vector<std::string> stop = {};
   std::int64_t top_logprobs = 0;  ///< alternatives asked for with each token; 0 = none
-  bool asks_for_ids = false;      ///< of tokens in place of texts, several of which may be equal; Teacher sets it for vLLM
-  double timeout_s = 600;         ///< without a byte from the server
-  int num_tries = 3;              ///< where an answer comes that is none
+  bool asks_for_ids = false;  ///< of tokens in place of texts, several of which may be equal; Teacher sets it for vLLM
+  double timeout_s = 600;     ///< without a byte from the server
+  int num_tries = 3;          ///< where an answer comes that is none
 };
 
 struct Question {

@@ -42,7 +42,8 @@ FieldGroup optimizer_group() {
       {choice_field("loss_type", &ObjectiveSection::loss_type,
                     "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
                     "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
-                    "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the rows (docs/teach.md), also "
+                    "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the rows "
+                    "(docs/teach.md), also "
                     "without CUDA graphs. Evaluation always reports cross entropy."),
        number_field("kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
                     "loss_type: kl: share of the divergence from the teacher; the rest is cross entropy."),

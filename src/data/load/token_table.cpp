@@ -186,8 +186,7 @@ void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const
   if (weights.size() % 2 != 0) write(bytes_of(kPadding));
   write(bytes_of(soft.ids));
   write(bytes_of(soft.log_probs));
-  num_record_bytes_ +=
-      sizeof header + 2 * ids.size_bytes() + ((weights.size() + 1) / 2 + soft.ids.size()) * kUnit;
+  num_record_bytes_ += sizeof header + 2 * ids.size_bytes() + ((weights.size() + 1) / 2 + soft.ids.size()) * kUnit;
   ++num_rows_;
   num_tokens_ += static_cast<std::int64_t>(ids.size());
   num_supervised_ += num_supervised;

@@ -21,8 +21,8 @@ struct TeacherToken {
   std::vector<std::pair<std::int32_t, float>> alternatives = {};
 
   void add(std::int32_t alternative, float log_prob) {
-    const bool is_new = std::ranges::find(alternatives, alternative, [](const auto& a) { return a.first; }) ==
-                        alternatives.end();
+    const bool is_new =
+        std::ranges::find(alternatives, alternative, [](const auto& a) { return a.first; }) == alternatives.end();
     if (alternative != SoftLabels::kNone && is_new) alternatives.emplace_back(alternative, log_prob);
   }
 };
@@ -122,7 +122,8 @@ void add_soft_labels(const Json& logprobs, const TeacherVocabulary& vocabulary, 
   std::size_t begin = end;
   while (begin > 0 && is_trained(begin - 1)) --begin;
   std::size_t num_equal = 0, width = 0;
-  while (num_equal < tokens.size() && begin + num_equal < end && tokens[num_equal].id == sample.ids[begin + num_equal]) {
+  while (num_equal < tokens.size() && begin + num_equal < end &&
+         tokens[num_equal].id == sample.ids[begin + num_equal]) {
     width = std::max(width, tokens[num_equal++].alternatives.size());
   }
   if (width == 0) return;

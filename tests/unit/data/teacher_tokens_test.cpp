@@ -29,7 +29,8 @@ TEST(TeacherTokens, BelongToTheLastTrainedTokens) {
 }
 
 TEST(TeacherTokens, EndWhereTheRowHasAnotherToken) {
-  const EncodedSample out = with(R"({"content": [{"id": 41, "logprob": -1}, {"id": 9, "logprob": -1}, {"id": 43, "logprob": -1}]})");
+  const EncodedSample out =
+      with(R"({"content": [{"id": 41, "logprob": -1}, {"id": 9, "logprob": -1}, {"id": 43, "logprob": -1}]})");
   EXPECT_EQ(out.soft_ids, (Ids{-1, 41, -1, -1}));
   EXPECT_EQ(with(R"([{"id": 9, "logprob": -1}])").soft_width, 0);
   EXPECT_EQ(with("[]").soft_width, 0);
@@ -37,7 +38,8 @@ TEST(TeacherTokens, EndWhereTheRowHasAnotherToken) {
 
 TEST(TeacherTokens, NothingPredictsTheFirstTokenOfARow) {
   EncodedSample out{{41, 42}, {41, 42}};
-  add_soft_labels(Json::parse(R"([{"id": 41, "logprob": -1}, {"id": 42, "logprob": -2}])"), TeacherVocabulary(nullptr, 100), out);
+  add_soft_labels(Json::parse(R"([{"id": 41, "logprob": -1}, {"id": 42, "logprob": -2}])"),
+                  TeacherVocabulary(nullptr, 100), out);
   EXPECT_EQ(out.soft_ids, (Ids{42}));
   EXPECT_EQ(out.soft_log_probs, (std::vector<float>{-2}));
 }

@@ -1,12 +1,11 @@
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cross_entropy.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
-
-#include <gtest/gtest.h>
 
 namespace lora_train::kernels {
 namespace {
@@ -20,8 +19,9 @@ struct Case {
   at::Tensor logits = uniform({M, V}, 1, at::kDouble) * 8;
   at::Tensor targets = at::tensor({3, 32, 0, 7, kNoTarget}, at::kInt);
   at::Tensor weights = at::tensor({1.0F, 0.5F, 2.0F, 3.0F, 1.0F});
-  SoftTargets soft{at::tensor({3, 1, 2, 30, 5, 32, -1, -1, -1, -1, -1, -1, 8, 9, 10, 11, 1, 2, 3, 4}, at::kInt).view({M, K}),
-                   uniform({M, K}, 2) * 3 - 3};
+  SoftTargets soft{
+      at::tensor({3, 1, 2, 30, 5, 32, -1, -1, -1, -1, -1, -1, 8, 9, 10, 11, 1, 2, 3, 4}, at::kInt).view({M, K}),
+      uniform({M, K}, 2) * 3 - 3};
   at::Tensor denominator = at::scalar_tensor(4, at::kDouble);
 
   at::Tensor expected(const at::Tensor& z, const SoftTargetOptions& options) const {

@@ -123,7 +123,8 @@ TEST(Objective, KlEqualsAutograd) {
   const Value got = value_of_objective(run, batch);
   context.parameters.grads.zero_();
   model::decoder_forward(context.decoder, batch, context.activations);
-  const at::Tensor hidden = context.activations.final_hidden.narrow(0, 0, N).to(at::kDouble).detach().requires_grad_(true);
+  const at::Tensor hidden =
+      context.activations.final_hidden.narrow(0, 0, N).to(at::kDouble).detach().requires_grad_(true);
   const model::OuterWeights& outer = run.model.weights->acquire_outer(model::Pass::kForward);
   const at::Tensor x = hidden.index_select(0, batch.supervised);
   const at::Tensor normed = x * at::rsqrt(x.square().mean(-1, true) + run.files.config.rms_norm_eps) *
