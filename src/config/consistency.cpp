@@ -88,6 +88,13 @@ void check_schedule(const Check& check) {
     check.warn(check.is_given("warmup_steps") ? "warmup_steps" : "warmup_ratio",
                "has no effect with lr_scheduler_type: constant. Use constant_with_warmup.");
   }
+  const ObjectiveSection& objective = check.profile.objective;
+  if (objective.loss_type != LossType::kKl) {
+    if (objective.kd_alpha != ObjectiveSection{}.kd_alpha)
+      check.warn("kd_alpha", "has no effect without loss_type: kl.");
+    if (objective.kd_temperature != ObjectiveSection{}.kd_temperature)
+      check.warn("kd_temperature", "has no effect without loss_type: kl.");
+  }
   if (schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
       schedule.min_lr_ratio != ScheduleSection{}.min_lr_ratio) {
     check.warn("min_lr_ratio", "has no effect with lr_scheduler_type: " + to_string(schedule.lr_scheduler_type) +

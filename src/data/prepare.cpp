@@ -19,6 +19,7 @@
 #include "plan/split.h"
 #include "read/row_fields.h"
 #include "render/stop_token_audit.h"
+#include "render/teacher_tokens.h"
 
 namespace lora_train::data {
 namespace {
@@ -205,11 +206,30 @@ class Preparation {
     }
   }
 
+  void check_soft_labels() const {
+    std::int64_t num_soft = 0;
+    for (std::size_t i = 0; i < data_.train.size(); ++i) {
+      const SoftLabels soft = data_.train.soft_labels(i);
+      const auto width = static_cast<std::size_t>(soft.width);
+      for (std::size_t at = 0; at < soft.ids.size(); at += width) num_soft += soft.ids[at] != SoftLabels::kNone ? 1 : 0;
+    }
+    if (num_soft == 0) {
+      throw DataError(
+          "datasets",
+          "no trained token has log-probabilities of a teacher that is in the tokenizer of the model. Rows need "
+          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), of a teacher with this tokenizer; "
+          "without them, loss_type: nll");
+    }
+    log_info("soft labels: " + format_count(num_soft) + " of " + format_count(data_.train.total_supervised()) +
+             " trained tokens have the teacher's log-probabilities, the others cross entropy alone");
+  }
+
   PreparedData finish(bool need_train) {
     data_.fingerprint = fingerprint();
     if (need_train) {
       weigh_datasets();
       check_stop_token();
+      if (context_.reads_soft_labels) check_soft_labels();
       log_length();
     } else {
       data_.train = DocumentStore();
@@ -220,14 +240,14 @@ class Preparation {
  private:
   LoadedDataset load(const DatasetSpec& spec, const std::string& key, DatasetUse use,
                      std::optional<std::int64_t> max_rows, DocumentStore& store, Ledger& ledger) const {
-    LoadedDataset loaded =
-        load_dataset(spec, key,
-                     {{context_.tokenizer, context_.chat_template, section_.loss_on, context_.vocab_size},
-                      section_.on_bad_row,
-                      max_rows,
-                      num_threads(context_),
-                      use},
-                     cache_);
+    LoadedDataset loaded = load_dataset(spec, key,
+                                        {{context_.tokenizer, context_.chat_template, section_.loss_on,
+                                          context_.vocab_size, use == DatasetUse::kTraining ? teacher_.get() : nullptr},
+                                         section_.on_bad_row,
+                                         max_rows,
+                                         num_threads(context_),
+                                         use},
+                                        cache_);
     store.add(loaded.table, loaded.files);
     ledger.add(loaded.ledger);
     return loaded;
@@ -297,6 +317,9 @@ class Preparation {
   const DataContext& context_;
   const std::vector<std::string> eval_names_ = evaluation_names(section_);
   const TokenCache cache_{context_.cache_folder, section_.stage_dir};
+  const std::unique_ptr<TeacherVocabulary> teacher_ =
+      context_.reads_soft_labels ? std::make_unique<TeacherVocabulary>(context_.tokenizer, context_.vocab_size)
+                                 : nullptr;
   PreparedData data_;
   std::string identity_;
   bool has_chats_ = false, has_texts_ = false;

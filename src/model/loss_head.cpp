@@ -51,6 +51,8 @@ LossHead::LossHead(const LmHead& head, const LossHeadOptions& options)
   const at::ScalarType math = dtype == at::kDouble ? at::kDouble : at::kFloat;
   rows_ = {make({m, D}, dtype), make({m, D}, dtype), make({m}, math), make({m, V}, dtype)};
   losses_ = make({m}, math);
+  constexpr int64_t kTemporaries = 4;
+  if (options.has_soft_targets) bytes_ += kTemporaries * m * V * static_cast<int64_t>(c10::elementSize(math));
   correct_ = make({m}, at::kBool);
   confidence_ = make({m}, at::kFloat);
   if (!options.needs_backward) return;
@@ -80,6 +82,11 @@ void LossHead::train_rows(const at::Tensor& hidden, const kernels::RowLists& lis
                           at::Tensor& loss_sum, at::Tensor& d_hidden) {
   Chunk chunk = forward(hidden, lists, /*use_adapter=*/true);
   kernels::cross_entropy_in_place(chunk.rows.logits, lists.targets, lists.weights, denominator, chunk.output);
+  finish_rows(chunk, loss_sum, d_hidden);
+}
+
+void LossHead::finish_rows(Chunk& chunk, at::Tensor& loss_sum, at::Tensor& d_hidden) {
+  const kernels::RowLists& lists = chunk.lists;
   if (loss_sum.defined()) kernels::add_losses(chunk.output.losses, lists.weights, loss_sum);
   const int64_t m = lists.rows.size(0);
   at::Tensor d_normed = d_normed_.narrow(0, 0, m), d_rows = d_hidden_.narrow(0, 0, m);
@@ -114,6 +121,20 @@ void LossHead::train_next(const at::Tensor& hidden, const Batch& batch, const at
 void LossHead::train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
                      at::Tensor& d_hidden) {
   train_all(hidden, lists_of(batch), batch.num_trained_tokens(), denominator, loss_sum, d_hidden);
+}
+
+void LossHead::train_soft(const at::Tensor& hidden, const Batch& batch, const kernels::SoftTargetOptions& options,
+                          const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden) {
+  begin(d_hidden);
+  const int64_t M = batch.num_trained_tokens();
+  for (int64_t first = 0; first < M; first += chunk_rows_) {
+    const int64_t m = std::min(chunk_rows_, M - first);
+    const kernels::SoftTargets soft{batch.soft.ids.narrow(0, first, m), batch.soft.log_probs.narrow(0, first, m)};
+    Chunk chunk = forward(hidden, cut(lists_of(batch), first, m), /*use_adapter=*/true);
+    kernels::soft_cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, chunk.lists.weights, soft, options,
+                                         denominator, chunk.output.losses);
+    finish_rows(chunk, loss_sum, d_hidden);
+  }
 }
 
 void LossHead::backward(const at::Tensor& hidden, const Batch& batch, const at::Tensor& token_weights,

@@ -135,9 +135,10 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   plan.loss_head =
       model::LossHead(model::lm_head_of(requested.config, outer), {.max_rows = requested.max_tokens(),
                                                                    .chunk_bytes = requested.loss_chunk_bytes,
-                                                                   .has_weights = requested.has_token_weights})
+                                                                   .has_weights = requested.has_token_weights,
+                                                                   .has_soft_targets = requested.soft_width > 0})
           .bytes();
-  plan.batches = runtime::BatchFeed::device_bytes(requested.max_tokens());
+  plan.batches = runtime::BatchFeed::device_bytes(requested.max_tokens(), requested.soft_width);
   // Captured steps have temporary memory of their own, in addition to that of steps without graphs.
   const bool may_be_captured = requested.profile.run.cuda_graphs == CudaGraphs::kAuto;
   plan.attention = (may_be_captured ? 2 : 1) * attention_bytes(requested);

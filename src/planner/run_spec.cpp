@@ -177,7 +177,8 @@ RunFacts with_profile(const RunFacts& facts, const Profile& profile) {
           facts.base,
           facts.gate_up,
           facts.token_rows,
-          facts.task_bytes};
+          facts.task_bytes,
+          facts.soft_width};
 }
 
 MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
@@ -196,7 +197,8 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           spec.offload_inputs,
           spec.mlp_tile_tokens,
           facts.token_rows,
-          facts.task_bytes};
+          facts.task_bytes,
+          facts.soft_width};
 }
 
 model::ActivationOptions activation_options(const RunSpec& spec) {

@@ -21,8 +21,9 @@ constexpr std::int64_t kNoSlot = std::numeric_limits<std::int64_t>::max();  // b
 
 /// supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each, weights 4; 8 parts
 /// aligned.
-std::int64_t slot_bytes(std::int64_t max_tokens, bool has_weights) {
-  return has_weights ? max_tokens * 36 + 9 * kAlignment : max_tokens * 32 + 8 * kAlignment;
+std::int64_t slot_bytes(std::int64_t max_tokens, bool has_weights, std::int64_t soft_width) {
+  const std::int64_t soft_bytes = soft_width > 0 ? max_tokens * soft_width * 8 + 2 * kAlignment : 0;
+  return soft_bytes + (has_weights ? max_tokens * 36 + 9 * kAlignment : max_tokens * 32 + 8 * kAlignment);
 }
 
 template <class T>
@@ -39,7 +40,7 @@ at::Tensor part_of(const at::Tensor& buffer, std::int64_t begin, std::int64_t co
 
 BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
     : device_(device), options_(options), slots_(device.is_cuda() ? kNumSlots : 1) {
-  std::int64_t bytes = slot_bytes(options.max_tokens, options.has_weights);
+  std::int64_t bytes = slot_bytes(options.max_tokens, options.has_weights, options.soft_width);
   for (const auto& batch_class : options.classes) bytes = std::max(bytes, cut(batch_class).bytes);
   const auto on_device = at::TensorOptions(at::kByte).device(device.device);
   for (auto& slot : slots_) {
@@ -60,8 +61,8 @@ BatchFeed::~BatchFeed() {
   for (auto& slot : slots_) keep_forever(slot.host);
 }
 
-std::int64_t BatchFeed::device_bytes(std::int64_t max_tokens) {
-  return static_cast<std::int64_t>(kNumSlots + 1) * slot_bytes(max_tokens, true);
+std::int64_t BatchFeed::device_bytes(std::int64_t max_tokens, std::int64_t soft_width) {
+  return static_cast<std::int64_t>(kNumSlots + 1) * slot_bytes(max_tokens, true, soft_width);
 }
 
 BatchFeed::Parts BatchFeed::cut(const data::BatchClass& sizes, std::int64_t num_supervised) const {
@@ -74,6 +75,8 @@ BatchFeed::Parts BatchFeed::cut(const data::BatchClass& sizes, std::int64_t num_
   add(parts.supervised, num_supervised, sizeof(std::int64_t));
   add(parts.targets, num_supervised, sizeof(std::int32_t));
   add(parts.weights, options_.has_weights ? num_supervised : 0, sizeof(float));
+  add(parts.soft_ids, num_supervised * options_.soft_width, sizeof(std::int32_t));
+  add(parts.soft_log_probs, num_supervised * options_.soft_width, sizeof(float));
   add(parts.ids, N, sizeof(std::int32_t));
   add(parts.positions, N, sizeof(std::int32_t));
   add(parts.cu_seqlens, sizes.num_docs + 1, sizeof(std::int32_t));
@@ -91,6 +94,10 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
   put_part(host, parts.ids.begin, micro_batch.ids);
   put_part(host, parts.positions.begin, micro_batch.positions);
   put_part(host, parts.cu_seqlens.begin, micro_batch.cu_seqlens);
+  if (options_.soft_width > 0) {
+    put_part(host, parts.soft_ids.begin, micro_batch.soft.ids);
+    put_part(host, parts.soft_log_probs.begin, micro_batch.soft.log_probs);
+  }
   auto* slots =
       part_of(host, parts.supervised.begin, parts.supervised.count, at::kLong).mutable_data_ptr<std::int64_t>();
   auto* targets = part_of(host, parts.targets.begin, parts.targets.count, at::kInt).mutable_data_ptr<std::int32_t>();
@@ -167,6 +174,8 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
   const Parts parts = is_in_class ? cut(sizes) : cut(sizes, micro_batch.num_supervised);
   if (!micro_batch.weights.empty() && !options_.has_weights)
     throw ShapeError("BatchFeed", "weights that were not planned for");
+  if (options_.soft_width > 0 && (is_in_class || micro_batch.soft.width != options_.soft_width))
+    throw ShapeError("BatchFeed", "soft labels that were not planned for");
   if (sizes.num_tokens > options_.max_tokens || parts.bytes > slots_.front().host.numel()) {
     throw ShapeError("BatchFeed",
                      std::to_string(sizes.num_tokens) + " tokens, planned for " + std::to_string(options_.max_tokens));
@@ -206,6 +215,10 @@ model::Batch BatchFeed::batch_of(const at::Tensor& memory, const at::Tensor& hos
   batch.supervised = view(parts.supervised, at::kLong);
   batch.targets = view(parts.targets, at::kInt);
   if (options_.has_weights) batch.weights = view(parts.weights, at::kFloat);
+  if (options_.soft_width > 0) {
+    batch.soft.ids = view(parts.soft_ids, at::kInt).view({-1, options_.soft_width});
+    batch.soft.log_probs = view(parts.soft_log_probs, at::kFloat).view({-1, options_.soft_width});
+  }
   batch.num_supervised = num_supervised;
   batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);
   batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);

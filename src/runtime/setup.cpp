@@ -76,8 +76,13 @@ std::string ignored_double_quant(const Profile& profile, const ModelFiles& files
 }
 
 data::DataContext data_context(const Profile& profile, const ModelFiles& files) {
-  return {files.tokenizer.get(),         files.chat_template.get(), files.config.vocab_size,
-          files.config.context_length(), profile.run.seed,          data::token_cache_folder(profile.data)};
+  return {.tokenizer = files.tokenizer.get(),
+          .chat_template = files.chat_template.get(),
+          .vocab_size = files.config.vocab_size,
+          .max_position_embeddings = files.config.context_length(),
+          .seed = profile.run.seed,
+          .cache_folder = data::token_cache_folder(profile.data),
+          .reads_soft_labels = profile.objective.loss_type == LossType::kKl};
 }
 
 namespace {

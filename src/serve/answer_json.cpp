@@ -11,7 +11,7 @@ AnswerJson chat_token(const tokenizer::Tokenizer& tokenizer, std::int32_t id, do
   const std::string text = token_text(tokenizer, id);
   AnswerJson bytes = AnswerJson::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", text}, {"logprob", log_probability}, {"bytes", std::move(bytes)}};
+  return {{"token", text}, {"logprob", log_probability}, {"bytes", std::move(bytes)}, {"id", id}};
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ AnswerJson answer_head(const AnswerHead& head);
 
 AnswerJson usage_json(std::int64_t prompt_tokens, std::int64_t new_tokens);
 
-/// `logprobs` of a choice: {"content": [{token, logprob, bytes, top_logprobs}]} of a chat, parallel lists of a completion.
+/// `logprobs` of a choice: {"content": [{token, logprob, bytes, id, top_logprobs}]} of a chat, parallel lists of a completion.
 /// text_offset: characters of the answer before these tokens.
 AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer, const std::vector<ServedToken>& tokens,
                          std::size_t text_offset);

@@ -54,6 +54,7 @@ std::string request_body(const TeacherOptions& options, const Question& question
       body["logprobs"] = true;
       body["top_logprobs"] = options.top_logprobs;
     }
+    if (options.asks_for_ids) body["return_tokens_as_token_ids"] = true;
   }
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -96,7 +97,7 @@ Answer parse_answer(const TeacherOptions& options, const std::string& body) {
 
 Teacher::Teacher(TeacherOptions options) : options_(std::move(options)) {
   while (options_.url.ends_with('/')) options_.url.pop_back();
-  if (options_.model.empty()) options_.model = first_model();
+  if (options_.model.empty() || options_.top_logprobs > 0) read_models();
 }
 
 Answer Teacher::ask(const Question& question) {
@@ -146,16 +147,17 @@ std::string Teacher::send(http::Request request, const std::string& source) {
   }
 }
 
-std::string Teacher::first_model() {
+void Teacher::read_models() {
   const http::Request wanted = request("/models");
   const std::string where = http::shown_url(wanted.url);
   const Json json = Json::parse(send(wanted, where), nullptr, /*allow_exceptions=*/false);
   const Json models = json.is_object() ? json.value("data", Json()) : Json();
-  if (!models.is_array() || models.empty() || !models[0].is_object() || !models[0].contains("id") ||
-      !models[0]["id"].is_string()) {
+  const bool has_model = models.is_array() && !models.empty() && models[0].is_object();
+  options_.asks_for_ids = has_model && models[0].value("owned_by", Json()) == "vllm";
+  if (!options_.model.empty()) return;
+  if (!has_model || !models[0].contains("id") || !models[0]["id"].is_string())
     throw IoError(where, "the server lists no model; name one with --teacher-model");
-  }
-  return models[0]["id"];
+  options_.model = models[0]["id"];
 }
 
 }  // namespace lora_train::teach

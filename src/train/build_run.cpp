@@ -270,9 +270,10 @@ void allocate(Run& run) {
     }
   }
   run.feed = std::make_unique<runtime::BatchFeed>(
-      run.device, runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory,
-                                            profile.adapter.lora_dropout > 0, decoder.first_needed.embedding,
-                                            run.batch_classes, run.loss_head->chunk_rows(), has_weights});
+      run.device,
+      runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory, profile.adapter.lora_dropout > 0,
+                                decoder.first_needed.embedding, run.batch_classes, run.loss_head->chunk_rows(),
+                                has_weights, run.data.train.soft_width()});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths), run.ranks().world_size());
   run.ranks().set_abort_flag(run.scalars->device()[optim::kNonFinite]);
@@ -305,6 +306,7 @@ void gather_facts(Run& run) {
   planner::RunFacts& facts = run.facts.emplace(planner::RunFacts{run.profile(), run.files.config, run.adapters.specs,
                                                                  run.data.max_seq_len, !run.data.evals.empty()});
   facts.has_token_weights = run.data.has_weights();
+  facts.soft_width = run.data.train.soft_width();
   facts.task_bytes = run.tasks ? run.tasks->least_bytes(run.profile(), run.files) : 0;
   facts.rows_of_rank = data::count_rows_of_rank(run.profile(), run.data, run.ranks().world_size());
   facts.is_cuda = run.device.is_cuda();

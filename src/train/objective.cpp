@@ -51,9 +51,20 @@ void enqueue_dft(StepContext& context, const model::Batch& batch) {
   model::decoder_backward(context.decoder, batch, context.activations);
 }
 
+/// The divergence from a teacher, mixed with cross entropy.
+void enqueue_kl(StepContext& context, const model::Batch& batch) {
+  if (!batch.soft.ids.defined()) return enqueue_nll(context, batch);
+  model::decoder_forward(context.decoder, batch, context.activations);
+  HeadPass head(context, batch);
+  const kernels::SoftTargetOptions options{context.objective.kd_temperature, context.objective.kd_alpha};
+  context.loss_head.train_soft(head.hidden, batch, options, head.denominator, head.loss_sum, head.d_hidden);
+  model::decoder_backward(context.decoder, batch, context.activations);
+}
+
 constexpr Objective kObjectives[] = {
     {LossType::kNll, enqueue_nll, enqueue_nll_chunk},
     {LossType::kDft, enqueue_dft, nullptr, /*num_token_buffers=*/2},
+    {LossType::kKl, enqueue_kl, nullptr, /*num_token_buffers=*/0},
 };
 
 }  // namespace

@@ -355,3 +355,24 @@ def test_mistakes_of_the_command_line(adapters, tmp_path):
     assert "is no address of this machine" in refused("--host", "no.such.host.invalid", code=5)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "Another program listens there" in refused("--port", str(taken.getsockname()[1]), code=5)
+
+
+def test_a_served_teacher_gives_log_probabilities_to_follow(server, tmp_path):
+    prompts, rows = tmp_path / "prompts.txt", tmp_path / "rows.jsonl"
+    prompts.write_text("".join(question + "\n" for question in QUESTIONS))
+    run = lora_train("teach", "--teacher", server.url + "/v1", "--teacher-model", "model", "--prompts", prompts, "--output", rows,
+                     "--logprobs", "5", "--max-tokens", "12")
+    assert run.code == 0, run
+    for row in map(json.loads, rows.read_text().splitlines()):
+        assert len(row["logprobs"]["content"][0]["top_logprobs"]) == 5
+    train = ["train", f"model={MODEL}", f"datasets={rows}", *FP32, "max_steps=1", "global_batch_size=4", "save_steps=off", "report_to=none"]
+    losses = []
+    for loss_type in ("nll", "kl"):
+        run = lora_train(*train, f"loss_type={loss_type}", "kd_alpha=1", f"output_dir={tmp_path / loss_type}", "--json")
+        assert run.code == 0, run
+        losses.append(run.json_lines()[-1]["train_loss"])
+    log = (tmp_path / "kl/run.log").read_text()
+    [(soft, trained)] = re.findall(r"soft labels: ([\d,]+) of ([\d,]+) trained tokens", log)
+    soft, trained = (int(number.replace(",", "")) for number in (soft, trained))
+    assert trained > soft >= trained - len(QUESTIONS), "all but the end of a turn"
+    assert losses[1] < losses[0], "a teacher that is the model itself leaves little to learn"

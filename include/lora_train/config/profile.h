@@ -45,8 +45,8 @@ enum class TaskKind { kChoices, kExactMatch, kConfidence };
 inline Names names_of(TaskKind) { return {"choices", "exact_match", "confidence"}; }
 enum class TokenInit { kMean, kDescription, kZeros };
 inline Names names_of(TokenInit) { return {"mean", "description", "zeros"}; }
-enum class LossType { kNll, kDft };
-inline Names names_of(LossType) { return {"nll", "dft"}; }
+enum class LossType { kNll, kDft, kKl };
+inline Names names_of(LossType) { return {"nll", "dft", "kl"}; }
 enum class OptimizerKind { kAdamwTorch, kAdamwTorchFused, kAdamw8bit };
 inline Names names_of(OptimizerKind) { return {"adamw_torch", "adamw_torch_fused", "adamw_8bit"}; }
 enum class SchedulerKind { kLinear, kCosine, kConstant, kConstantWithWarmup, kCosineWithMinLr };
@@ -205,6 +205,8 @@ struct TaskSection {
 /// What a step minimizes.
 struct ObjectiveSection {
   LossType loss_type = LossType::kNll;
+  double kd_temperature = 1;  ///< of kl
+  double kd_alpha = 0.9;      ///< of kl: the share of the divergence, 0 to 1; the rest is cross entropy
 };
 
 /// The update of a step.

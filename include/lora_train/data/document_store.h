@@ -33,6 +33,10 @@ class DocumentStore {
   std::span<const float> weights(std::size_t i) const {
     return has_weights(i) ? first_weights(row(i), documents_[i].num_tokens) : std::span<const float>();
   }
+  /// Soft labels of document i; of width 0 where it has none.
+  SoftLabels soft_labels(std::size_t i) const { return row(i).soft.first(documents_[i].num_supervised); }
+  /// The largest width of any row of its tables; 0: none has soft labels.
+  std::int64_t soft_width() const;
   std::int64_t num_tokens(std::size_t i) const { return documents_[i].num_tokens; }
   /// Labels other than -100 at positions >= 1.
   std::int64_t num_supervised(std::size_t i) const { return documents_[i].num_supervised; }
@@ -74,6 +78,7 @@ class DocumentStore {
     std::shared_ptr<const TokenTable> table;
     std::vector<std::string> files;
     bool has_weights = false;
+    std::int64_t soft_width = 0;  // the largest
   };
   // Asks no row of a table without weights.
   bool has_weights(std::size_t i) const { return (*sources_)[documents_[i].table].has_weights; }

@@ -23,6 +23,7 @@ struct MicroBatch {
   std::int64_t num_supervised = 0;      ///< labels other than -100
   std::span<const float> weights = {};  ///< [N] shifted as labels are: of that token in the loss; empty: all 1
   double weight_sum = 0;                ///< of the supervised tokens
+  SoftLabels soft = {};  ///< of the supervised tokens, as wide as the store's; width 0 if the store has none
 };
 
 /// Sizes of a micro-batch, and how many micro-batches of the run have them.

@@ -29,6 +29,7 @@ struct DataContext {
   std::int64_t seed = 0;                     ///< of the split of val_set_size
   std::filesystem::path cache_folder = {};   ///< of the token cache; empty = tokens are kept in memory
   std::size_t num_threads = 0;               ///< that tokenise; 0 = one per core
+  bool reads_soft_labels = false;  ///< training rows keep the log-probabilities of a teacher; some row must have them
 };
 
 /// dataset_prepared_path, or user_token_cache().

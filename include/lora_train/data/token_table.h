@@ -1,8 +1,9 @@
 // A token table: the tokenised rows of one dataset in one flat file or buffer; written once, then only read.
 //
-// Layout, little-endian: 8 bytes LTOKENS3; records, one per row, each {u64 line, u64 content_hash, u32 num_tokens, u32 num_supervised,
-// u32 file, u32 has_weights, i32 ids[num_tokens], i32 labels[num_tokens]} and, where has_weights is 1,
-// {f32 weights[num_tokens], 4 bytes 0 where num_tokens is odd}; then metadata (JSON); then a footer with sizes, the key and
+// Layout, little-endian: 8 bytes LTOKENS4; records, one per row, each {u64 line, u64 content_hash, u32 num_tokens, u32 num_supervised,
+// u32 file, u16 has_weights, u16 soft_width, i32 ids[num_tokens], i32 labels[num_tokens]}, where has_weights is 1
+// {f32 weights[num_tokens], 4 bytes 0 where num_tokens is odd}, and {i32 soft_ids[num_supervised][soft_width],
+// f32 soft_log_probs[num_supervised][soft_width]}; then metadata (JSON); then a footer with sizes, the key and
 // hashes of body and footer. Nothing has to be known before the first row, and no part grows in memory while a table is
 // written.
 #pragma once
@@ -16,6 +17,7 @@
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/data/soft_labels.h"
 
 namespace lora_train::data {
 
@@ -27,11 +29,12 @@ bool is_token_table(const std::filesystem::path& file);
 /// One row. Spans point into the table.
 struct TokenRow {
   std::uint64_t line = 0;          ///< from 1
-  std::uint64_t content_hash = 0;  ///< of ids, labels and weights
+  std::uint64_t content_hash = 0;  ///< of ids, labels, weights and soft labels
   std::uint32_t file = 0;          ///< index into the files that the metadata names
   std::uint32_t num_supervised = 0;
   std::span<const std::int32_t> ids, labels;
   std::span<const float> weights = {};  ///< of the tokens in the loss, 0 if the label is -100; empty: all 1
+  SoftLabels soft = {};
 };
 
 /// A finished table. Threads: any number may read.
@@ -56,7 +59,7 @@ class TokenTable {
   /// Rows are found by position, in units of 8 bytes: the first is at 0, the one after row r at next(position, r).
   TokenRow row(std::uint64_t position) const;
   static std::uint64_t next(std::uint64_t position, const TokenRow& row) {
-    return position + 4 + row.ids.size() + (row.weights.size() + 1) / 2;
+    return position + 4 + row.ids.size() + (row.weights.size() + 1) / 2 + row.soft.ids.size();
   }
 
  private:
@@ -78,7 +81,7 @@ class TokenTableWriter {
 
   /// ids and labels have the same length, at least 1; so have weights, or they are empty. Throws IoError (disk full).
   void append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels, std::uint32_t file,
-              std::uint64_t line, std::span<const float> weights = {});
+              std::uint64_t line, std::span<const float> weights = {}, const SoftLabels& soft = {});
   std::int64_t num_rows() const { return num_rows_; }
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int64_t num_supervised() const { return num_supervised_; }

@@ -25,6 +25,25 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
 void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
                                       const at::Tensor& denominator, CrossEntropyOutput& output);
 
+/// What a teacher thinks of the next token: K of its tokens and their log-probabilities.
+struct SoftTargets {
+  at::Tensor ids;        ///< [M, K] int32, distinct in a row; negative: none
+  at::Tensor log_probs;  ///< [M, K] fp32
+};
+struct SoftTargetOptions {
+  double temperature = 1;  ///< T, above 0
+  double share = 1;        ///< a, of the divergence in the loss, 0 to 1
+};
+
+/// Cross entropy mixed with the divergence from a teacher. Per row, with p the teacher's probabilities of its K tokens at temperature T,
+/// which sum to 1, and q = softmax(logits / T):
+///   losses = (1 - a) * -log softmax(logits)[target] + a * T^2 * sum(p * (log p - log q)).
+/// A row without a token of the teacher has a = 0; one with kNoTarget has loss and gradient 0. The other arguments as above.
+/// Made of LibTorch's functions on every device, with two (T = 1) or four temporary tensors [M, V].
+void soft_cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
+                                 const SoftTargets& soft, const SoftTargetOptions& options,
+                                 const at::Tensor& denominator, at::Tensor& losses);
+
 /// sum += sum(weights * losses). losses [M] fp32 (fp64) and weights [M] fp32 or undefined (1), contiguous; sum [] fp64 on
 /// the same device. Multiplies and adds in fp64, in a fixed order, without synchronizing.
 void add_losses(const at::Tensor& losses, const at::Tensor& weights, at::Tensor& sum);

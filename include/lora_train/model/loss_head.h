@@ -31,6 +31,7 @@ struct LossHeadOptions {
   bool needs_backward = true;                ///< false: only evaluate() is used
   int64_t chunk_bytes = int64_t{256} << 20;  ///< approximate; with few rows a GEMM mostly packs the head
   bool has_weights = false;                  ///< the batches of train_next() have weights
+  bool has_soft_targets = false;             ///< train_soft() is used; counts in bytes() what it allocates for a chunk
 };
 
 /// Allocates its buffers once; the logits buffer holds one chunk. Not thread-safe.
@@ -45,6 +46,10 @@ class LossHead {
   /// head and trainable rows where they are defined. Does not synchronize.
   void train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
              at::Tensor& d_hidden);
+
+  /// The same with kernels::soft_cross_entropy_in_place and the batch's soft targets.
+  void train_soft(const at::Tensor& hidden, const Batch& batch, const kernels::SoftTargetOptions& options,
+                  const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden);
 
   /// The same in parts that a graph can replay: begin(), then train_next() num_chunks() times. Each call takes the next
   /// chunk_rows() entries of batch.supervised; the position is kept on the device. The list must be padded to whole chunks, as
@@ -80,6 +85,8 @@ class LossHead {
   /// loss_sum may be undefined.
   void train_rows(const at::Tensor& hidden, const kernels::RowLists& lists, const at::Tensor& denominator,
                   at::Tensor& loss_sum, at::Tensor& d_hidden);
+  /// From a chunk's losses and the gradients of its logits.
+  void finish_rows(Chunk& chunk, at::Tensor& loss_sum, at::Tensor& d_hidden);
   void train_all(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows,
                  const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden);
   at::Tensor make(at::IntArrayRef sizes, at::ScalarType dtype);

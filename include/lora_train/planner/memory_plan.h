@@ -54,6 +54,7 @@ struct MemoryCase {
   std::int64_t mlp_tile_tokens = 0;  ///< model::ActivationOptions::mlp_tile_tokens
   model::TokenRows token_rows = {};  ///< trained beside the adapters
   std::int64_t task_bytes = 0;       ///< RunFacts::task_bytes
+  std::int64_t soft_width = 0;       ///< RunFacts::soft_width
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };

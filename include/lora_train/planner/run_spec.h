@@ -44,6 +44,7 @@ struct RunFacts {
       gate_up{};                  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
   model::TokenRows token_rows{};  ///< trained beside the adapters
   std::int64_t task_bytes = 0;    ///< GPU memory that eval_tasks need at least (evaluate::TaskEvaluation::least_bytes)
+  std::int64_t soft_width = 0;    ///< of the data's soft labels
 };
 
 /// The same facts of another profile, which must outlive them.

@@ -25,12 +25,13 @@ struct BatchFeedOptions {
   std::vector<data::BatchClass> classes{};
   std::int64_t chunk_rows = 1;  ///< rows of such a chunk
   bool has_weights = false;     ///< batches have the loss weight of each supervised token, 1 if a micro-batch has none
+  std::int64_t soft_width = 0;  ///< that of the store's soft labels; 0: batches have none. Not with classes
 };
 
 /// Not thread-safe.
 class BatchFeed {
  public:
-  /// Allocates the buffers: about 32 bytes per token and slot, 36 with weights, on the host and on the device.
+  /// Allocates the buffers: about 32 bytes per token and slot, 36 with weights, and 8 for each soft label, on the host and on the device.
   BatchFeed(const RunDevice& device, const BatchFeedOptions& options);
   ~BatchFeed();
 
@@ -46,7 +47,7 @@ class BatchFeed {
   int class_of(const data::MicroBatch& micro_batch) const;
 
   /// Upper bound on the GPU memory of a feed for micro-batches of max_tokens, in bytes.
-  static std::int64_t device_bytes(std::int64_t max_tokens);
+  static std::int64_t device_bytes(std::int64_t max_tokens, std::int64_t soft_width = 0);
 
  private:
   static constexpr std::size_t kNumSlots = 3;
@@ -60,7 +61,7 @@ class BatchFeed {
     std::int64_t begin = 0, count = 0;
   };
   struct Parts {
-    Part supervised, targets, weights, ids, positions, cu_seqlens, token_document, order;
+    Part supervised, targets, weights, soft_ids, soft_log_probs, ids, positions, cu_seqlens, token_document, order;
     std::int64_t bytes = 0;
   };
   Parts cut(const data::BatchClass& sizes, std::int64_t num_supervised) const;

@@ -20,8 +20,9 @@ struct TeacherOptions {
   std::int64_t max_tokens = 1024;
   std::vector<std::string> stop = {};
   std::int64_t top_logprobs = 0;  ///< alternatives asked for with each token; 0 = none
-  double timeout_s = 600;         ///< without a byte from the server
-  int num_tries = 3;              ///< where an answer comes that is none
+  bool asks_for_ids = false;  ///< of tokens in place of texts, several of which may be equal; Teacher sets it for vLLM
+  double timeout_s = 600;     ///< without a byte from the server
+  int num_tries = 3;          ///< where an answer comes that is none
 };
 
 struct Question {
@@ -70,7 +71,8 @@ class Teacher {
  private:
   http::Request request(const std::string& path) const;
   std::string send(http::Request request, const std::string& source);
-  std::string first_model();
+  /// Sets what the server's list of models says: the model, unless one is named, and asks_for_ids.
+  void read_models();
 
   TeacherOptions options_;
   http::Client client_;

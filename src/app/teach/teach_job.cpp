@@ -101,7 +101,8 @@ void TeachJob::join(const std::string& output) {
   }
 }
 
-std::string TeachJob::row(std::size_t answer, const std::string& message) const {
+std::string TeachJob::row(std::size_t answer, const GivenAnswer& given) const {
+  const std::string& message = given.message;
   const data::ChatQuestion& prompt = prompts_[prompt_of(answer)];
   Json row;
   if (options_.is_raw) {
@@ -112,13 +113,14 @@ std::string TeachJob::row(std::size_t answer, const std::string& message) const 
     row = {{"messages", messages}};
     if (!prompt.tools.empty()) row["tools"] = Json::parse(prompt.tools);
   }
+  if (!given.logprobs.empty()) row["logprobs"] = Json::parse(given.logprobs);
   return row.dump() + "\n";
 }
 
 TeachJob::Rows TeachJob::write_rows(const teach::Filters& filters) {
   answers_->finish();
   std::vector<std::size_t> numbers;
-  std::vector<std::string> messages;
+  std::vector<GivenAnswer> given;
   std::vector<teach::Candidate> candidates;
   Rows rows;
   const std::vector<std::string> lines = answers_->lines();
@@ -129,14 +131,14 @@ TeachJob::Rows TeachJob::write_rows(const teach::Filters& filters) {
     const bool is_cut = line.value("finish_reason", "") == "length";
     rows.num_cut += is_cut ? 1 : 0;
     numbers.push_back(i);
-    messages.push_back(line["answer"].dump());
+    given.push_back({line["answer"].dump(), line.contains("logprobs") ? line["logprobs"].dump() : ""});
     candidates.push_back({prompt_of(i), source(i), text_of(line["answer"]), is_cut});
   }
   teach::FilterResult result = filters.apply(candidates);
   AtomicFileWriter writer(options_.output, 0);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (!result.is_kept[i]) continue;
-    writer.write(row(numbers[i], messages[i]));
+    writer.write(row(numbers[i], given[i]));
     ++rows.num_rows;
   }
   writer.commit();

@@ -52,7 +52,11 @@ class TeachJob {
 
  private:
   std::size_t prompt_of(std::size_t answer) const { return answer / static_cast<std::size_t>(options_.samples); }
-  std::string row(std::size_t answer, const std::string& message) const;
+  /// As JSON; logprobs is empty where none were asked for.
+  struct GivenAnswer {
+    std::string message, logprobs;
+  };
+  std::string row(std::size_t answer, const GivenAnswer& given) const;
 
   TeachOptions options_;
   std::vector<data::ChatQuestion> prompts_;

@@ -42,7 +42,14 @@ FieldGroup optimizer_group() {
       {choice_field("loss_type", &ObjectiveSection::loss_type,
                     "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
                     "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
-                    "CUDA graphs. Evaluation always reports cross entropy."),
+                    "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the rows "
+                    "(docs/teach.md), also "
+                    "without CUDA graphs. Evaluation always reports cross entropy."),
+       number_field("kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
+                    "loss_type: kl: share of the divergence from the teacher; the rest is cross entropy."),
+       number_field("kd_temperature", &ObjectiveSection::kd_temperature, Range::above(0),
+                    "loss_type: kl: temperature of teacher and student in the divergence, which is multiplied by its "
+                    "square."),
        choice_field(
            "optim", &OptimizerSection::kind,
            "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code. adamw_8bit "

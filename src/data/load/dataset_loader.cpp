@@ -13,8 +13,10 @@
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "ordered_map.h"
+#include "read/row_fields.h"
 #include "read/row_format.h"
 #include "read/row_reader.h"
+#include "render/teacher_tokens.h"
 
 namespace lora_train::data {
 namespace {
@@ -32,11 +34,15 @@ struct EncodedBlock {
     std::string not_rendered, empty_answer;
     std::size_t element = 0;  // RawRow::element
     bool is_bad = false, has_weights = false;
+    std::int64_t soft_width = 0;
+    std::size_t num_soft = 0;
   };
   std::size_t file = 0;
   std::vector<Row> rows;
   std::vector<std::int32_t> ids, labels;
   std::vector<float> weights;  // of the rows that have some
+  std::vector<std::int32_t> soft_ids;
+  std::vector<float> soft_log_probs;
 };
 
 struct FileBlock {
@@ -145,7 +151,8 @@ class DatasetLoader {
                             to_string(encode.loss_on),
                             to_string(options_.on_bad_row),
                             options_.max_rows.value_or(-1),
-                            encode.vocab_size};
+                            encode.vocab_size,
+                            encode.teacher != nullptr};
     if (const tokenizer::Tokenizer* tokenizer = encode.tokenizer) {
       parts.push_back({tokenizer->fingerprint(), tokenizer->bos_id().value_or(-1), tokenizer->eos_id().value_or(-1),
                        tokenizer->adds_bos()});
@@ -242,6 +249,9 @@ class DatasetLoader {
       const DatasetType type = type_ == DatasetType::kAuto ? detect_layout(value, spec_.field_map).type : type_;
       if (spec_.type == DatasetType::kAuto) check_same_layout(value, type, spec_.field_map);
       EncodedSample sample = encode_sample(parse_row(value, type, spec_.field_map), options_.encode);
+      const Json* const logprobs = optional_field(value, spec_.field_map, "logprobs");
+      if (logprobs != nullptr && options_.encode.teacher != nullptr)
+        add_soft_labels(*logprobs, *options_.encode.teacher, sample);
       row.num_tokens = sample.ids.size();
       row.not_rendered = std::move(sample.not_rendered);
       row.empty_answer = std::move(sample.empty_answer);
@@ -249,6 +259,10 @@ class DatasetLoader {
       out.labels.insert(out.labels.end(), sample.labels.begin(), sample.labels.end());
       row.has_weights = !sample.weights.empty();
       out.weights.insert(out.weights.end(), sample.weights.begin(), sample.weights.end());
+      row.soft_width = sample.soft_width;
+      row.num_soft = sample.soft_ids.size();
+      out.soft_ids.insert(out.soft_ids.end(), sample.soft_ids.begin(), sample.soft_ids.end());
+      out.soft_log_probs.insert(out.soft_log_probs.end(), sample.soft_log_probs.begin(), sample.soft_log_probs.end());
     } catch (const DataError& error) {
       row.is_bad = true;
       row.bad_where = error.where();
@@ -274,7 +288,7 @@ class DatasetLoader {
 
   // Counts and stores the rows of a block; false when max_rows is reached.
   bool take(const EncodedBlock& block, TokenTableWriter& writer) {
-    std::size_t begin = 0, weights_begin = 0;
+    std::size_t begin = 0, weights_begin = 0, soft_begin = 0;
     for (const EncodedBlock::Row& row : block.rows) {
       ++ledger_.total;
       const std::string place = place_of(block, row);
@@ -296,9 +310,12 @@ class DatasetLoader {
       }
       writer.append(std::span(block.ids).subspan(begin, row.num_tokens),
                     std::span(block.labels).subspan(begin, row.num_tokens), static_cast<std::uint32_t>(block.file),
-                    row.line, std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0));
+                    row.line, std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0),
+                    {row.soft_width, std::span(block.soft_ids).subspan(soft_begin, row.num_soft),
+                     std::span(block.soft_log_probs).subspan(soft_begin, row.num_soft)});
       begin += row.num_tokens;
       weights_begin += row.has_weights ? row.num_tokens : 0;
+      soft_begin += row.num_soft;
       if (options_.max_rows && writer.num_rows() >= *options_.max_rows) {
         return false;
       }

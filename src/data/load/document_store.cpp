@@ -31,6 +31,12 @@ bool DocumentStore::has_weights() const {
   return std::any_of(sources_->begin(), sources_->end(), [](const Source& source) { return source.has_weights; });
 }
 
+std::int64_t DocumentStore::soft_width() const {
+  std::int64_t width = 0;
+  for (const Source& source : *sources_) width = std::max(width, source.soft_width);
+  return width;
+}
+
 std::string DocumentStore::source(std::size_t i) const {
   const TokenRow found = row(i);
   return (*sources_)[documents_[i].table].files[found.file] + ":" + std::to_string(found.line);
@@ -63,6 +69,7 @@ void DocumentStore::add(std::shared_ptr<const TokenTable> table, std::vector<std
   const auto index = static_cast<std::uint16_t>(sources->size());
   std::uint64_t position = 0;
   bool has_weights = false;
+  std::int64_t soft_width = 0;
   StopPoll stop_poll;
   for (std::int64_t i = 0; i < table->num_rows(); ++i) {
     stop_poll();
@@ -70,9 +77,10 @@ void DocumentStore::add(std::shared_ptr<const TokenTable> table, std::vector<std
     documents_.push_back(
         {position & kPositionMask, index, static_cast<std::uint32_t>(found.ids.size()), found.num_supervised});
     has_weights = has_weights || !found.weights.empty();
+    soft_width = std::max(soft_width, found.soft.width);
     position = TokenTable::next(position, found);
   }
-  sources->push_back({std::move(table), std::move(files), has_weights});
+  sources->push_back({std::move(table), std::move(files), has_weights, soft_width});
   sources_ = std::move(sources);
 }
 

@@ -23,13 +23,13 @@ struct RecordHeader {
   std::uint32_t num_tokens;
   std::uint32_t num_supervised;
   std::uint32_t file;
-  std::uint32_t has_weights;
+  std::uint16_t has_weights, soft_width;
 };
 static_assert(sizeof(RecordHeader) == 32);
 
 // Begins a table and its footer. A new layout gets a new one, so that no version reads the other's files; older ones have it in the
 // footer only.
-constexpr std::string_view kMark = "LTOKENS3", kAnyMark = "LTOKENS";
+constexpr std::string_view kMark = "LTOKENS4", kAnyMark = "LTOKENS";
 
 struct Footer {
   char mark[8] = {};
@@ -138,13 +138,18 @@ TokenRow TokenTable::row(std::uint64_t position) const {
   const auto& header = *reinterpret_cast<const RecordHeader*>(at);
   const auto* tokens = reinterpret_cast<const std::int32_t*>(at + sizeof header);
   const auto* weights = reinterpret_cast<const float*>(tokens + 2 * header.num_tokens);
+  const std::size_t num_weights = header.has_weights != 0 ? header.num_tokens : 0;
+  const std::size_t num_soft = std::size_t{header.num_supervised} * header.soft_width;
+  const auto* soft_ids = reinterpret_cast<const std::int32_t*>(weights + (num_weights + 1) / 2 * 2);
+  const auto* soft_log_probs = reinterpret_cast<const float*>(soft_ids + num_soft);
   return {header.line,
           header.content_hash,
           header.file,
           header.num_supervised,
           {tokens, header.num_tokens},
           {tokens + header.num_tokens, header.num_tokens},
-          {weights, header.has_weights != 0 ? header.num_tokens : 0}};
+          {weights, num_weights},
+          {header.soft_width, {soft_ids, num_soft}, {soft_log_probs, num_soft}}};
 }
 
 TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::string key)
@@ -158,23 +163,30 @@ TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::strin
 }
 
 void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
-                              std::uint32_t file, std::uint64_t line, std::span<const float> weights) {
+                              std::uint32_t file, std::uint64_t line, std::span<const float> weights,
+                              const SoftLabels& soft) {
   assert(!ids.empty() && ids.size() == labels.size() && (weights.empty() || weights.size() == ids.size()));
   constexpr float kPadding = 0;
   const auto num_supervised = static_cast<std::uint32_t>(count_supervised(labels));
-  const std::uint64_t hash = hash64(bytes_of(labels), hash64(bytes_of(ids)));
+  assert(soft.ids.size() == num_supervised * static_cast<std::size_t>(soft.width) && soft.width <= UINT16_MAX);
+  std::uint64_t hash = hash64(bytes_of(labels), hash64(bytes_of(ids)));
+  if (!weights.empty()) hash = hash64(bytes_of(weights), hash);
+  if (soft.width > 0) hash = hash64(bytes_of(soft.log_probs), hash64(bytes_of(soft.ids), hash));
   const RecordHeader header{line,
-                            weights.empty() ? hash : hash64(bytes_of(weights), hash),
+                            hash,
                             static_cast<std::uint32_t>(ids.size()),
                             num_supervised,
                             file,
-                            weights.empty() ? 0U : 1U};
+                            static_cast<std::uint16_t>(weights.empty() ? 0 : 1),
+                            static_cast<std::uint16_t>(soft.width)};
   write(bytes_of(header));
   write(bytes_of(ids));
   write(bytes_of(labels));
   write(bytes_of(weights));
   if (weights.size() % 2 != 0) write(bytes_of(kPadding));
-  num_record_bytes_ += sizeof header + 2 * ids.size_bytes() + (weights.size() + 1) / 2 * kUnit;
+  write(bytes_of(soft.ids));
+  write(bytes_of(soft.log_probs));
+  num_record_bytes_ += sizeof header + 2 * ids.size_bytes() + ((weights.size() + 1) / 2 + soft.ids.size()) * kUnit;
   ++num_rows_;
   num_tokens_ += static_cast<std::int64_t>(ids.size());
   num_supervised_ += num_supervised;

@@ -14,6 +14,13 @@ constexpr std::size_t kPartAlignment = 64 / sizeof(std::int32_t);
 struct Parts {
   std::span<std::int32_t> ids, labels, positions, cu_seqlens, document_in_step, storage;
   std::span<float> weights;
+  std::span<std::int32_t> soft_ids;
+  std::span<float> soft_log_probs;
+};
+
+struct PartSizes {
+  std::size_t num_tokens = 0, num_sequences = 0, num_soft = 0;
+  bool has_weights = false;
 };
 
 static_assert(sizeof(float) == sizeof(std::int32_t));
@@ -25,15 +32,25 @@ void for_each_sequence(const DocumentStore& store, std::uint32_t document, const
   visit(std::size_t{0}, static_cast<std::size_t>(store.num_tokens(document)));
 }
 
-Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_sequences, bool has_weights) {
+Parts cut(HostBuffer& buffer, const PartSizes& sizes) {
+  const auto [num_tokens, num_sequences, num_soft, has_weights] = sizes;
   const auto aligned = [](std::size_t count) { return (count + kPartAlignment - 1) / kPartAlignment * kPartAlignment; };
   const std::size_t token_part = aligned(num_tokens), offset_part = aligned(num_sequences + 1);
-  const std::size_t document_part = has_weights ? aligned(num_sequences) : num_sequences;
-  const std::size_t weights_begin = 3 * token_part + offset_part + document_part,
-                    num_weights = has_weights ? num_tokens : 0;
+  const std::size_t document_part = has_weights || num_soft > 0 ? aligned(num_sequences) : num_sequences;
+  const std::size_t num_weights = has_weights ? num_tokens : 0;
+  const std::size_t weights_begin = 3 * token_part + offset_part + document_part;
+  const std::size_t soft_begin = weights_begin + (num_soft > 0 ? aligned(num_weights) : num_weights);
+  const std::size_t log_probs_begin = soft_begin + aligned(num_soft);
   Parts parts;
-  parts.storage = buffer.resize(weights_begin + num_weights);
-  parts.weights = {reinterpret_cast<float*>(parts.storage.data() + weights_begin), num_weights};
+  parts.storage = buffer.resize(num_soft > 0 ? log_probs_begin + num_soft : soft_begin);
+  const auto floats = [&](std::size_t begin, std::size_t count) {
+    return std::span(reinterpret_cast<float*>(parts.storage.data() + begin), count);
+  };
+  parts.weights = floats(weights_begin, num_weights);
+  if (num_soft > 0) {
+    parts.soft_ids = parts.storage.subspan(soft_begin, num_soft);
+    parts.soft_log_probs = floats(log_probs_begin, num_soft);
+  }
   parts.ids = parts.storage.subspan(0, num_tokens);
   parts.labels = parts.storage.subspan(token_part, num_tokens);
   parts.positions = parts.storage.subspan(2 * token_part, num_tokens);
@@ -70,6 +87,20 @@ void put_weights(std::span<float> part, std::span<const float> weights) {
   part.back() = 0;
 }
 
+/// `from` may be narrower than the parts, or have nothing.
+void put_soft_labels(const Parts& parts, std::size_t begin, std::size_t num_supervised, const SoftLabels& from,
+                     std::int64_t width) {
+  const auto wide = static_cast<std::size_t>(width), narrow = static_cast<std::size_t>(from.width);
+  const auto ids = parts.soft_ids.subspan(begin * wide, num_supervised * wide);
+  const auto log_probs = parts.soft_log_probs.subspan(begin * wide, num_supervised * wide);
+  std::ranges::fill(ids, SoftLabels::kNone);
+  std::ranges::fill(log_probs, 0.0F);
+  for (std::size_t s = 0; narrow > 0 && s < num_supervised; ++s) {
+    std::ranges::copy(from.ids.subspan(s * narrow, narrow), ids.subspan(s * wide).begin());
+    std::ranges::copy(from.log_probs.subspan(s * narrow, narrow), log_probs.subspan(s * wide).begin());
+  }
+}
+
 }  // namespace
 
 BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& plan) {
@@ -93,10 +124,14 @@ MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& p
   }
   const bool has_weights = std::any_of(plan.documents.begin(), plan.documents.end(),
                                        [&](std::uint32_t document) { return !store.weights(document).empty(); });
-  const Parts parts =
-      cut(buffer, static_cast<std::size_t>(shape.num_tokens), static_cast<std::size_t>(shape.num_docs), has_weights);
+  std::int64_t num_supervised = 0;
+  for (const std::uint32_t document : plan.documents) num_supervised += store.num_supervised(document);
+  const std::int64_t width = store.soft_width();
+  const Parts parts = cut(buffer, {static_cast<std::size_t>(shape.num_tokens), static_cast<std::size_t>(shape.num_docs),
+                                   static_cast<std::size_t>(num_supervised * width), has_weights});
   MicroBatch batch{parts.ids, parts.labels, parts.positions, parts.cu_seqlens, parts.document_in_step, parts.storage};
   batch.weights = parts.weights;
+  batch.soft = {width, parts.soft_ids, parts.soft_log_probs};
   batch.max_document_tokens = shape.longest;
   std::size_t at = 0, sequence = 0;
   parts.cu_seqlens[0] = 0;
@@ -117,6 +152,10 @@ MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& p
       parts.document_in_step[sequence] = static_cast<std::int32_t>(plan.document_in_step[i]);
       parts.cu_seqlens[++sequence] = static_cast<std::int32_t>(at);
     });
+    if (width > 0) {
+      put_soft_labels(parts, static_cast<std::size_t>(batch.num_supervised),
+                      static_cast<std::size_t>(store.num_supervised(document)), store.soft_labels(document), width);
+    }
     batch.num_supervised += store.num_supervised(document);
     batch.weight_sum += store.weight_sum(document);
   }

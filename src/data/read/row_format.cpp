@@ -195,11 +195,11 @@ void check_same_layout(const Json& row, DatasetType type, const FieldMap& field_
 
 void check_field_map(const FieldMap& field_map) {
   static const std::vector<std::string> known = {
-      "messages",   "role",      "content",     "train",        "weight",         "prompt",
-      "completion", "text",      "input_ids",   "labels",       "attention_mask", "conversations",
-      "from",       "value",     "instruction", "input",        "output",         "system",
-      "history",    "choices",   "answer",      "correct",      "tools",          "chat_template_kwargs",
-      "user",       "assistant", "tool",        "function_call"};
+      "messages",   "role",      "content",     "train",         "weight",         "prompt",
+      "completion", "text",      "input_ids",   "labels",        "attention_mask", "conversations",
+      "from",       "value",     "instruction", "input",         "output",         "system",
+      "history",    "choices",   "answer",      "correct",       "tools",          "chat_template_kwargs",
+      "user",       "assistant", "tool",        "function_call", "logprobs"};
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);

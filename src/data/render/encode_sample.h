@@ -15,18 +15,24 @@ class ChatTemplate;
 
 namespace lora_train::data {
 
+class TeacherVocabulary;
+
 struct EncodeOptions {
   const tokenizer::Tokenizer* tokenizer = nullptr;         ///< null: only pre-tokenised rows
   const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: no chats
   LossOn loss_on = LossOn::kAuto;
-  std::int64_t vocab_size = 0;  ///< ids must lie below; 0 = not checked
+  std::int64_t vocab_size = 0;                 ///< ids must lie below; 0 = not checked
+  const TeacherVocabulary* teacher = nullptr;  ///< null: rows have no soft labels, whatever is in them
 };
 
 struct EncodedSample {
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> labels;  ///< as long as ids, not shifted, -100 = not trained
   std::vector<float> weights =
-      {};  ///< of each token in the loss, 0 if it is not trained; empty: all of the trained are 1
+      {};                       ///< of each token in the loss, 0 if it is not trained; empty: all of the trained are 1
+  std::int64_t soft_width = 0;  ///< of the soft labels, which are as SoftLabels has them; 0: none
+  std::vector<std::int32_t> soft_ids = {};
+  std::vector<float> soft_log_probs = {};
   std::string not_rendered = {};  ///< "messages[0].content (system)": what the template left out first
   std::string empty_answer = {};  ///< "messages[1]" or "completion": the first trained answer that has no content
 };

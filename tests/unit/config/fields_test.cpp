@@ -22,7 +22,7 @@ const std::vector<const char*> kContractKeys = {
     "lora_alpha", "lora_dropout", "lora_target_modules", "init_adapter", "datasets",
     "eval_datasets", "val_set_size", "chat_template", "loss_on", "max_seq_len",
     "overlength", "packing", "shuffle", "micro_batch_size", "global_batch_size",
-    "gradient_accumulation_steps", "loss_type", "optim", "learning_rate", "lr_scheduler_type",
+    "gradient_accumulation_steps", "loss_type", "kd_alpha", "kd_temperature", "optim", "learning_rate", "lr_scheduler_type",
     "warmup_ratio", "warmup_steps", "weight_decay", "max_grad_norm", "num_epochs",
     "max_steps", "gradient_checkpointing", "activation_offload", "mlp_tile_tokens", "cuda_graphs",
     "attn_implementation", "dataloader_num_workers", "eval_steps", "eval_on_start", "eval_max_samples",
@@ -136,7 +136,7 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"max_seq_len: 0", "max_seq_len: got \"0\", expected auto or an integer >= 1."},
       {"max_steps: x", "max_steps: got \"x\", expected null or an integer >= 1."},
       {"num_epochs: 0", "num_epochs: got \"0\", expected null or a number > 0."},
-      {"loss_type: sigmoid", "loss_type: got \"sigmoid\", expected nll | dft."},
+      {"loss_type: sigmoid", "loss_type: got \"sigmoid\", expected nll | dft | kl."},
       {"lr_scheduler_type: cosin",
        "lr_scheduler_type: got \"cosin\", expected linear | cosine | constant | constant_with_warmup | "
        "cosine_with_min_lr. Did you mean \"cosine\"?"},

@@ -105,6 +105,43 @@ TEST_P(ObjectiveOf, LossAndGradientsEqualAutograd) {
   }
 }
 
+/// Of a made-up teacher: three tokens for every second supervised one.
+kernels::SoftTargets teacher_for(std::int64_t M) {
+  at::Tensor ids = at::arange(3 * M, at::kInt).remainder(50).view({M, 3}).contiguous();
+  ids.slice(0, 1, M, 2).fill_(-1);
+  return {ids, uniform({M, 3}, 5) * 4};
+}
+
+TEST(Objective, KlEqualsAutograd) {
+  const auto bench = run_with(LossType::kKl);
+  train::Run& run = bench->run;
+  model::Batch batch = run.feed->put(*build_in_place(run.data.train, run.plan->step(1))());
+  const std::int64_t M = batch.num_trained_tokens(), N = batch.num_tokens();
+  batch.soft = teacher_for(M);
+  StepContext& context = *run.context;
+  const double a = context.objective.kd_alpha;
+  const Value got = value_of_objective(run, batch);
+  context.parameters.grads.zero_();
+  model::decoder_forward(context.decoder, batch, context.activations);
+  const at::Tensor hidden =
+      context.activations.final_hidden.narrow(0, 0, N).to(at::kDouble).detach().requires_grad_(true);
+  const model::OuterWeights& outer = run.model.weights->acquire_outer(model::Pass::kForward);
+  const at::Tensor x = hidden.index_select(0, batch.supervised);
+  const at::Tensor normed = x * at::rsqrt(x.square().mean(-1, true) + run.files.config.rms_norm_eps) *
+                            outer.final_norm.weight.to(at::kDouble);
+  const at::Tensor log_q = at::mm(normed, outer.head.to(at::kDouble).t()).log_softmax(-1);
+  const at::Tensor nll = -log_q.gather(1, batch.targets.to(at::kLong).unsqueeze(1)).squeeze(1);
+  const at::Tensor log_p = batch.soft.log_probs.to(at::kDouble).log_softmax(1);
+  const at::Tensor divergence =
+      (log_p.exp() * (log_p - log_q.gather(1, batch.soft.ids.to(at::kLong).clamp_min(0)))).sum(1);
+  const at::Tensor has_teacher = batch.soft.ids.select(1, 0) >= 0;
+  const at::Tensor loss_sum = at::where(has_teacher, (1 - a) * nll + a * divergence, nll).sum();
+  context.activations.d_hidden.narrow(0, 0, N).copy_(torch::autograd::grad({loss_sum / kDenominator}, {hidden})[0]);
+  model::decoder_backward(context.decoder, batch, context.activations);
+  EXPECT_NEAR(got.loss_sum, loss_sum.item<double>(), 1e-5 * loss_sum.item<double>());
+  EXPECT_CLOSE(got.grads, context.parameters.grads, tolerance(at::kFloat));
+}
+
 TEST(Objective, ATableRowForEveryLossType) {
   for (std::size_t i = 0; i < names_of(LossType{}).size(); ++i) {
     EXPECT_EQ(objective_for(static_cast<LossType>(i)).type, static_cast<LossType>(i));
