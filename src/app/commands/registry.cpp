@@ -29,7 +29,7 @@ const std::vector<Command>& commands() {
       {"download", "download a model, an adapter or a dataset from the Hugging Face hub", run_download},
       {"push", "upload an adapter or a model to the Hugging Face hub", run_push},
       {"teach", "let a teacher write training data", run_teach},
-      {"distill", "teacher data, training and evaluation in one command", nullptr},
+      {"distill", "teacher data, training and evaluation in one command", run_distill},
   };
   return table;
 }

@@ -32,6 +32,7 @@ int run_ablate(const std::vector<std::string>& arguments);
 int run_tokenize(const std::vector<std::string>& arguments);
 int run_generate(const std::vector<std::string>& arguments);
 int run_teach(const std::vector<std::string>& arguments);
+int run_distill(const std::vector<std::string>& arguments);
 int run_chat(const std::vector<std::string>& arguments);
 int run_eval(const std::vector<std::string>& arguments);
 int run_merge(const std::vector<std::string>& arguments);

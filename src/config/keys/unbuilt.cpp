@@ -32,7 +32,7 @@ const std::vector<Unbuilt>& unbuilt_table() {
 }  // namespace
 
 const std::vector<std::string>& unbuilt_key_names() {
-  static const std::vector<std::string> names = {"student_system", "teacher", "teacher_system"};
+  static const std::vector<std::string> names = {};
   return names;
 }
 
