@@ -60,7 +60,9 @@ std::string text_of(const CommandParser& parser, const LoadedProfile& loaded, co
   std::error_code code;
   if (std::filesystem::exists(value, code)) return text_of_file(parser, key, value);
   const bool is_word = value.find_first_of(" \t\n") == std::string::npos;
-  if (is_word && value.find_first_of("./") != std::string::npos)
+  const std::size_t dot = value.find('.');
+  const bool is_path = value.find('/') != std::string::npos || (dot != std::string::npos && dot + 1 < value.size());
+  if (is_word && is_path)
     mistakes.add(parse_place(loaded.origin.at(key)), key, "there is no file " + value + "; a text would have a space.");
   return value;
 }

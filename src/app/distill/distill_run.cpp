@@ -87,6 +87,7 @@ class TeacherRun {
     ServerOptions options = request.server;
     options.url = request.loaded.profile.teacher.teacher;
     options.model = request.teach.teacher_model;
+    if (options.model.empty()) options.model = model_of_answers(training_rows(request.loaded.profile));
     options.log = rows_file(request.loaded.profile, "teacher.log");
     return options;
   }
@@ -165,11 +166,6 @@ ProfileSources sources_of_training(const ProfileSources& given) {
   return sources;
 }
 
-/// Only before step 1 and after the last step, unless a step is chosen by evaluations.
-bool is_asked_often(const RunSection& run) {
-  return run.load_best_model_at_end || run.metric_for_best_model.starts_with(std::string(kAgreement) + ".");
-}
-
 }  // namespace
 
 int run_teacher_phase(const DistillRequest& request) { return TeacherRun(request).run(); }
@@ -193,7 +189,6 @@ int start_training(const DistillRequest& request) {
     Json task = {{"name", kAgreement}, {"kind", "exact_match"}, {"path", held_out_rows(profile)}};
     task["max_new_tokens"] = request.teach.max_tokens;
     if (!request.match.empty()) task["regex"] = request.match;
-    if (!is_asked_often(profile.run)) task["every"] = "off";
     set("eval_tasks[+]", task);
   }
   std::vector<std::string> arguments = as_arguments(sources);
