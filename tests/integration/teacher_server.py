@@ -108,6 +108,15 @@ class Handler(BaseHTTPRequestHandler):
         return self.hang_up()
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """A client that has gone away is no error of the server."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class TeacherServer:
     """faults: kinds of which each request draws one with probability `share`; refuses: texts in a question that are answered with 400."""
 
@@ -115,8 +124,8 @@ class TeacherServer:
         self.faults, self.share, self.key, self.refuses, self.seconds, self.reply = faults, share, key, refuses, seconds, reply
         self.asked, self.answered, self.active, self.most_active = [], [], 0, 0
         self.lock, self.random, self.healthy_at = threading.Lock(), random.Random(seed), time.monotonic() + start_s
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.server.teacher, self.server.daemon_threads = self, True
+        self.server = Server(("127.0.0.1", port), Handler)
+        self.server.teacher = self
         self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
