@@ -200,8 +200,8 @@ void check_tasks(const Check& check) {
 void check_teacher(const Check& check) {
   const TeacherSection& section = check.profile.teacher;
   if (section.is_server() && !section.teacher.ends_with("/v1")) {
-    check.mistake("teacher", "got \"" + section.teacher +
-                                 "\", expected a URL that ends in /v1, such as http://host:8000/v1.");
+    check.mistake("teacher",
+                  "got \"" + section.teacher + "\", expected a URL that ends in /v1, such as http://host:8000/v1.");
   }
   if (!section.teacher.empty() || check.is_wrong("teacher")) return;
   const auto needs_teacher = [&](const char* key, const std::string& value) {

@@ -170,7 +170,6 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
   if (!sources.are_written_by_runs) {
     expand_output_dir(loaded.profile, output_place == places.end() ? Place{} : output_place->second, findings);
   }
-  loaded.unbuilt_keys = merger.unbuilt_keys();
   loaded.notes = findings.notes();
   loaded.warnings = findings.warnings();
   return loaded;

@@ -31,7 +31,8 @@ void add_server_flags(CommandParser& parser, ServerOptions& server) {
   CLI::App& app = parser.app();
   app.add_flag("--start-teacher", server.starts,
                "start the server of the teacher on this machine (vLLM), and end it before training");
-  app.add_option("--teacher-command", server.command, "what --start-teacher runs in place of vLLM")->type_name("COMMAND");
+  app.add_option("--teacher-command", server.command, "what --start-teacher runs in place of vLLM")
+      ->type_name("COMMAND");
   const auto seconds = [&server](const std::string& text) {
     const auto number = parse_number(text);
     server.timeout_s = number.value_or(0);
@@ -49,8 +50,9 @@ void add_server_flags(CommandParser& parser, ServerOptions& server) {
     server.gpu_memory_utilization = number.value_or(0);
     return number && *number > 0 && *number <= 1;
   };
-  parser.add_parsed("--gpu-memory-utilization", share, "a number above 0, at most 1",
-                    "vLLM: share of the GPU memory (default 0.9)")
+  parser
+      .add_parsed("--gpu-memory-utilization", share, "a number above 0, at most 1",
+                  "vLLM: share of the GPU memory (default 0.9)")
       ->type_name("X");
 }
 
@@ -83,7 +85,8 @@ void load_request(const CommandParser& parser, const ProfileFlags& flags, Distil
   add_agreement_task(checked, mistakes);
   check_inputs(checked, {}, mistakes);
   request.teach.job.system = text_of(parser, request.loaded, "teacher_system", teacher.teacher_system, mistakes);
-  request.teach.job.student_system = text_of(parser, request.loaded, "student_system", teacher.student_system, mistakes);
+  request.teach.job.student_system =
+      text_of(parser, request.loaded, "student_system", teacher.student_system, mistakes);
   mistakes.throw_if_any();
 }
 
@@ -137,9 +140,10 @@ int run_distill(const std::vector<std::string>& arguments) try {
   // To the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests =
       new StopRequests(world.launcher != launch::Launcher::kNone, nullptr);
-  CommandParser parser("distill",
-                       "Lets a teacher answer the prompts of a profile, trains the student on the answers, and compares "
-                       "both on prompts held out. The same command resumes where it stopped.");
+  CommandParser parser(
+      "distill",
+      "Lets a teacher answer the prompts of a profile, trains the student on the answers, and compares "
+      "both on prompts held out. The same command resumes where it stopped.");
   const ProfileFlags flags(parser,
                            {{"--model", "model", "the student: folder, or org/name in the local Hugging Face cache"},
                             {"--train-data", "datasets", "prompts: file, folder or glob"},

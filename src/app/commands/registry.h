@@ -9,14 +9,11 @@ namespace lora_train::app {
 struct Command {
   std::string name;
   std::string summary;  ///< for the overview
-  /// Runs with the arguments after the name; returns the exit code or throws. Null = known but not implemented yet.
+  /// Runs with the arguments after the name; returns the exit code or throws.
   int (*run)(const std::vector<std::string>& arguments) = nullptr;
 };
 
 const std::vector<Command>& commands();
-
-/// Names of the implemented commands.
-std::vector<std::string> built_commands();
 
 /// What `lora-train --help` prints.
 std::string overview();

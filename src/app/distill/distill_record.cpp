@@ -37,7 +37,9 @@ Json as_json(const TeacherPhase& phase) {
           {"cost_usd", or_null(phase.cost_usd)}};
 }
 
-std::string cost_in_words(const std::optional<double>& cost) { return cost ? string_printf("$%.2f", *cost) : "no price"; }
+std::string cost_in_words(const std::optional<double>& cost) {
+  return cost ? string_printf("$%.2f", *cost) : "no price";
+}
 
 std::string share(const std::optional<double>& value) {
   return value ? string_printf("%.2f%%", 100 * *value) : std::string("not measured");
@@ -45,8 +47,8 @@ std::string share(const std::optional<double>& value) {
 
 std::string table_line(const std::string& name, double seconds, const std::optional<double>& cost,
                        const std::string& what) {
-  return string_printf("%-10s %12s %10s   %s\n", name.c_str(), format_duration(seconds).c_str(), cost_in_words(cost).c_str(),
-                       what.c_str());
+  return string_printf("%-10s %12s %10s   %s\n", name.c_str(), format_duration(seconds).c_str(),
+                       cost_in_words(cost).c_str(), what.c_str());
 }
 
 }  // namespace
@@ -115,8 +117,8 @@ std::string to_json(const DistillRecord& record) {
 
 std::string to_table(const DistillRecord& record) {
   const TeacherPhase& teacher = record.teacher;
-  std::string training = count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " +
-                         count_of(teacher.rows, "row");
+  std::string training =
+      count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " + count_of(teacher.rows, "row");
   if (record.eval_loss) training += string_printf(", loss %.4f on those held out", *record.eval_loss);
   std::string text = string_printf("%-10s %12s %10s\n", "phase", "time", "cost");
   text += table_line("teacher", teacher.seconds, teacher.cost_usd,
@@ -126,10 +128,13 @@ std::string to_table(const DistillRecord& record) {
   text += table_line("all", total_s(record), total_cost(record), "");
   text = text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
   if (teacher.held_out_rows > 0) {
-    text += "the teacher's answer to " + count_of(teacher.held_out_rows, "prompt") + " held out: " +
-            share(record.agreement_before) + " before training, " + share(record.agreement_after) + " after\n";
+    text += "the teacher's answer to " + count_of(teacher.held_out_rows, "prompt") +
+            " held out: " + share(record.agreement_before) + " before training, " + share(record.agreement_after) +
+            " after\n";
   } else {
-    text += "no prompts are held out, so the student is not compared with its teacher: give eval_datasets or val_set_size\n";
+    text +=
+        "no prompts are held out, so the student is not compared with its teacher: give eval_datasets or "
+        "val_set_size\n";
   }
   if (record.adapter.empty()) return text;
   const bool is_model = std::filesystem::path(record.adapter).filename() == "model";

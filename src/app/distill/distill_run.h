@@ -15,8 +15,8 @@ namespace lora_train::app {
 
 struct DistillRequest {
   LoadedProfile loaded;
-  ProfileSources sources;               ///< of `loaded`
-  std::vector<std::string> arguments;   ///< of the command
+  ProfileSources sources;                ///< of `loaded`
+  std::vector<std::string> arguments;    ///< of the command
   std::vector<std::string> train_flags;  ///< more for `train`: --overwrite, --quiet
   int num_ranks = 1;
   TeachFlags teach;  ///< with both system messages; output is set here

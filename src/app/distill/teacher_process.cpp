@@ -75,7 +75,8 @@ bool TeacherProcess::is_group_left() {
 std::string TeacherProcess::last_lines(std::size_t count) const {
   std::string text = trimmed(read_file(output_));
   std::size_t begin = text.size();
-  for (std::size_t i = 0; i < count && begin != std::string::npos && begin > 0; ++i) begin = text.rfind('\n', begin - 1);
+  for (std::size_t i = 0; i < count && begin != std::string::npos && begin > 0; ++i)
+    begin = text.rfind('\n', begin - 1);
   if (begin != std::string::npos) text.erase(0, begin + (text[begin] == '\n' ? 1 : 0));
   std::string lines;
   for (const char c : "\n" + text) lines += c == '\n' ? std::string("\n  ") : std::string(1, c);

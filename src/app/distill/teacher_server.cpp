@@ -83,9 +83,9 @@ void TeacherServer::get_ready() {
     return;
   }
   if (!options_.starts) {
-    throw IoError(http::shown_url(options_.url),
-                  "the teacher does not answer (" + problem + "). Start it on its machine:\n  " +
-                      launch_line(options_) + "\nor let distill do it on this one: --start-teacher");
+    throw IoError(http::shown_url(options_.url), "the teacher does not answer (" + problem +
+                                                     "). Start it on its machine:\n  " + launch_line(options_) +
+                                                     "\nor let distill do it on this one: --start-teacher");
   }
   const std::string command = options_.command.empty() ? launch_line(options_) : options_.command;
   log_info("starting the teacher: " + command + "; its output: " + options_.log.string());
@@ -102,15 +102,15 @@ void TeacherServer::wait_for_start() {
   for (double next_line_s = 10;;) {
     throw_if_stop_requested();
     if (const auto end = process_->end()) {
-      throw IoError(options_.log.string(), "the teacher ended (" + *end + ") before it answered. Its last lines:" +
-                                               process_->last_lines(8));
+      throw IoError(options_.log.string(),
+                    "the teacher ended (" + *end + ") before it answered. Its last lines:" + process_->last_lines(8));
     }
     const std::string problem = problem_of(options_.url, client);
     if (problem.empty()) break;
     if (seconds() > options_.timeout_s) {
-      throw IoError(options_.log.string(), "the teacher does not answer after " + format_duration(seconds()) + " (" +
-                                               problem + "); --teacher-timeout waits longer. Its last lines:" +
-                                               process_->last_lines(8));
+      throw IoError(options_.log.string(),
+                    "the teacher does not answer after " + format_duration(seconds()) + " (" + problem +
+                        "); --teacher-timeout waits longer. Its last lines:" + process_->last_lines(8));
     }
     if (seconds() >= next_line_s) {
       log_info("waiting for the teacher, " + format_duration(seconds()) + "; it says:" + process_->last_lines(1));

@@ -16,8 +16,8 @@ struct ServerOptions {
   bool starts = false;
   std::string command;  ///< in place of vLLM's
   std::filesystem::path log;
-  double timeout_s = 1800;                 ///< until a server that was started answers
-  std::int64_t tensor_parallel_size = 0;   ///< 0 = the GPUs that are visible here, at least 1
+  double timeout_s = 1800;                ///< until a server that was started answers
+  std::int64_t tensor_parallel_size = 0;  ///< 0 = the GPUs that are visible here, at least 1
   std::int64_t max_model_len = 32768;
   std::string dtype = "auto";
   double gpu_memory_utilization = 0.9;
