@@ -127,6 +127,27 @@ def test_prompts_held_out_in_a_file_of_their_own(place):
         assert run.code == 0 and "no prompts are held out" in run.stdout, run
 
 
+def test_equal_prompts_stay_together(place):
+    (place / "prompts.txt").write_text("a\nb\na\nc\na\nb\n")
+    held = set()
+    with TeacherServer(reply=one_answer) as server:
+        for seed in range(6):
+            run = distill(place, server.url, "--teacher-only", "--output-dir", place / str(seed), "val_set_size=1", f"seed={seed}")
+            assert run.code == 0 and not (place / str(seed) / "metrics.jsonl").exists(), run
+            sets = [[m[1]["content"] for m in rows_of(place / str(seed) / name)] for name in ("teacher_heldout.jsonl", "teacher.jsonl")]
+            assert len(set(sets[0])) == 1 and not set(sets[0]) & set(sets[1]) and sorted(sum(sets, [])) == list("aaabbc"), sets
+            held.add(sets[0][0])
+    assert len(held) > 1, "the seed chooses"
+
+
+def test_what_fails_in_training_is_said_once(place):
+    with TeacherServer(reply=one_answer) as server:
+        run = distill(place, server.url, "--json", "max_seq_len=8")
+    assert run.code == DATA and run.stderr.count("longer than max_seq_len") == 1, run
+    [told] = run.json_lines()
+    assert told["error"]["kind"] == "data" and "training ended with exit code 3" in told["error"]["message"], told
+
+
 def start_flags(port, *more):
     command = " ".join(["exec", sys.executable, str(STAND_IN), "--port", str(port), *more])
     return ["--start-teacher", "--teacher-command", command]

@@ -114,11 +114,21 @@ std::vector<std::string> flags_of_train(const CommonFlags& common, const Switche
   return flags;
 }
 
+/// A phase that ran in processes of its own, which have said what is wrong.
+void throw_if_failed(int code, const std::string& phase, const std::string& output_dir) {
+  if (code == 0 || code == static_cast<int>(ExitCode::kStopped)) return;
+  const char* const kinds[] = {"", "internal", "config", "data", "format", "io", "device", "numeric"};
+  throw PeerError(output_dir, phase + " ended with exit code " + std::to_string(code) + "; stderr says why",
+                  code < 8 ? kinds[code] : "internal", static_cast<ExitCode>(code));
+}
+
 int run_phases(const DistillRequest& request, const Switches& switches, bool json) {
   const std::string& output_dir = request.loaded.profile.run.output_dir;
   const bool is_here = request.loaded.profile.teacher.is_server() || switches.teacher_only;
   int code = is_here ? run_teacher_phase(request) : start_teacher_phase(request);
+  throw_if_failed(code, "the teacher", output_dir);
   if (code == 0 && !switches.teacher_only) code = start_training(request);
+  throw_if_failed(code, "training", output_dir);
   if (code != 0) return code;
   DistillRecord record;
   record.output_dir = output_dir;
