@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conftest import BINARY, ENVIRONMENT, ROOT, lora_train
 from distill_battery import children_of, run_kills
@@ -122,7 +123,8 @@ def test_prompts_held_out_in_a_file_of_their_own(place):
         run = distill(place, server.url, "--set", f"eval_datasets={place}/held.jsonl", "--match", r"\d+", steps=2, more="eval_tasks: []\n")
         assert run.code == 0 and len(rows_of(place / "run/teacher.jsonl")) == 32, run
         assert [m[1]["content"] for m in rows_of(place / "run/teacher_heldout.jsonl")] == ["What is 90 plus 1?"]
-        assert "regex: '\\d+'" in (place / "run/profile.yaml").read_text() or "\\d+" in (place / "run/profile.yaml").read_text()
+        [task] = yaml.safe_load((place / "run/profile.yaml").read_text())["eval_tasks"]
+        assert (task["name"], task["regex"], task["max_new_tokens"]) == ("agreement", r"\d+", 16)
         run = distill(place, server.url, "--set", "val_set_size=0", "--output-dir", place / "none", steps=2)
         assert run.code == 0 and "no prompts are held out" in run.stdout, run
 
