@@ -196,6 +196,15 @@ struct DataSection {
   std::int64_t dataloader_prefetch_factor = 2;
 };
 
+/// Who answers the prompts of `datasets` in `distill`.
+struct TeacherSection {
+  std::string teacher;         ///< URL of a server, or a model folder; empty = none
+  std::string teacher_system;  ///< a file, or the text itself: what only the teacher sees; empty = none
+  std::string student_system;  ///< the same: what the student sees in its place
+
+  bool is_server() const { return teacher.starts_with("http://") || teacher.starts_with("https://"); }
+};
+
 /// What is asked of the model while it trains, and in `eval`.
 struct TaskSection {
   std::vector<EvalTask> eval_tasks;
@@ -283,6 +292,7 @@ struct Profile {
   ModelSection model;
   AdapterSection adapter;
   DataSection data;
+  TeacherSection teacher;
   TaskSection tasks;
   ObjectiveSection objective;
   OptimizerSection optimizer;

@@ -101,6 +101,19 @@ bool ProfileFlags::are_shipped() const {
          });
 }
 
+std::vector<std::string> as_arguments(const ProfileSources& sources) {
+  std::vector<std::string> arguments;
+  for (const std::string& file : sources.profiles) arguments.insert(arguments.end(), {"--profile", file});
+  for (const Override& setting : sources.overrides) {
+    if (setting.literal) {
+      arguments.insert(arguments.end(), {setting.where, setting.value});
+    } else {
+      arguments.insert(arguments.end(), {"--set", setting.path + "=" + setting.value});
+    }
+  }
+  return arguments;
+}
+
 std::vector<device::GpuFacts> shipped_gpus() { return device::read_gpu_table(program_folder() / "configs/gpus.json"); }
 
 std::optional<device::GpuFacts> target_gpu(const Profile& profile) {

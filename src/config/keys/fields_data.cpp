@@ -68,8 +68,19 @@ FieldGroup data_group() {
            .free_on_resume()}};
 }
 
+FieldGroup teacher_group() {
+  return {"Distillation",
+          {text_field("teacher", &TeacherSection::teacher, "URL, or folder",
+                      "Who answers the prompts of datasets and eval_datasets in `distill`: an OpenAI-compatible server "
+                      "(http://host:8000/v1), or a model of this machine."),
+           text_field("teacher_system", &TeacherSection::teacher_system, "file, or text",
+                      "System message that only the teacher sees."),
+           text_field("student_system", &TeacherSection::student_system, "file, or text",
+                      "System message that the student sees in its place.")}};
+}
+
 }  // namespace
 
-std::vector<FieldGroup> data_field_groups() { return {data_group()}; }
+std::vector<FieldGroup> data_field_groups() { return {data_group(), teacher_group()}; }
 
 }  // namespace lora_train

@@ -6,7 +6,6 @@
 #include "field.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
-#include "unbuilt.h"
 
 namespace lora_train {
 namespace {
@@ -114,7 +113,6 @@ std::vector<KnownName> known_names() {
   for (const auto* const table : {&refused_keys(), &idle_keys()}) {
     for (const ForeignKey& key : *table) names.push_back({key.name, key.is_switch});
   }
-  for (const std::string& name : unbuilt_key_names()) names.push_back({name});
   return names;
 }
 
