@@ -25,9 +25,9 @@ struct FirstRowsOptions {
 };
 
 struct FirstRows {
-  DatasetType type = DatasetType::kAuto;  ///< their layout
-  std::string reason;                     ///< for the log: "the first row has messages"
-  std::int64_t num_rows = 0;              ///< how many were read
+  DatasetType type = DatasetType::kAuto;   ///< their layout
+  std::string reason;                      ///< for the log: "the first row has messages"
+  std::int64_t num_rows = 0;               ///< how many were read
   std::vector<std::string> warnings = {};  ///< of chats: whether the model can learn to stop with this template
 };
 

@@ -83,12 +83,12 @@ ProfileSources ProfileFlags::sources() const {
   sources.overrides.insert(sources.overrides.end(), overrides_.begin(), overrides_.end());
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
     if (key_options_[i]->count() == 0) continue;
-    const std::string key = key_flags_[i].key;
-    // What reaches into the value of the flag comes behind it.
-    const auto inside = std::ranges::find_if(
-        sources.overrides, [&](const Override& other) { return other.path.starts_with(key + "["); });
-    sources.overrides.insert(inside, flag_override(key, key_values_[i], key_flags_[i].flag));
+    sources.overrides.push_back(flag_override(key_flags_[i].key, key_values_[i], key_flags_[i].flag));
   }
+  // What reaches into a value comes behind the flag that sets it.
+  std::ranges::stable_partition(sources.overrides, [](const Override& override) {
+    return override.path.find_first_of("[.") == std::string::npos;
+  });
   return sources;
 }
 

@@ -56,11 +56,12 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
   StopTokenAudit audit;
   audit.id = tokenizer::end_of_turn_id(chat_template, tokenizer);
   if (const auto end = tokenizer::end_of_turn_in_pieces(chat_template, tokenizer)) {
-    audit.warnings.push_back("the chat template ends a turn with \"" + visible_text(*end) + "\", which this tokenizer cuts into " +
-                             std::to_string(tokenizer.encode(*end).ids.size()) +
-                             " ordinary tokens: it was made for another tokenizer, and nothing will stop at the end of an "
-                             "answer. Use the model's own template (chat_template: tokenizer), one whose tokens it has, or "
-                             "add them with add_tokens");
+    audit.warnings.push_back(
+        "the chat template ends a turn with \"" + visible_text(*end) + "\", which this tokenizer cuts into " +
+        std::to_string(tokenizer.encode(*end).ids.size()) +
+        " ordinary tokens: it was made for another tokenizer, and nothing will stop at the end of an "
+        "answer. Use the model's own template (chat_template: tokenizer), one whose tokens it has, or "
+        "add them with add_tokens");
     return audit;
   }
   if (!audit.id) {

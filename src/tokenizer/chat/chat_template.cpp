@@ -1,7 +1,6 @@
 #include "lora_train/tokenizer/chat_template.h"
 
 #include <algorithm>
-
 #include <set>
 
 #include "assistant_spans.h"
@@ -208,8 +207,7 @@ EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokeni
 }
 
 bool is_in_pieces(const EndOfTurn& end, const Tokenizer& tokenizer) {
-  return end.ids.size() > 1 &&
-         std::ranges::none_of(end.ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
+  return end.ids.size() > 1 && std::ranges::none_of(end.ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
 }
 
 }  // namespace
