@@ -142,6 +142,14 @@ def test_equal_prompts_stay_together(place):
     assert len(held) > 1, "the seed chooses"
 
 
+def test_max_samples_takes_the_first_prompts(place):
+    with TeacherServer(reply=one_answer) as server:
+        run = distill(place, server.url, "--teacher-only", "datasets[0].max_samples=12")
+        assert run.code == 0 and len(server.asked) == 12, run
+    asked = rows_of(place / "run/teacher.jsonl") + rows_of(place / "run/teacher_heldout.jsonl")
+    assert {row[1]["content"] for row in asked} == {f"What is {i} plus {i + 1}?" for i in range(12)}
+
+
 def test_what_fails_in_training_is_said_once(place):
     with TeacherServer(reply=one_answer) as server:
         run = distill(place, server.url, "--json", "max_seq_len=8")
