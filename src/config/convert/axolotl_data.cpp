@@ -34,6 +34,20 @@ constexpr const char* kConvertedEntryKeys[] = {"path",
                                                "chat_template",
                                                "chat_template_jinja"};
 
+/// The first chat dataset that leaves its template to the tokenizer, where the file has none for all; empty if there is none.
+std::string chat_without_template(const Converter& converter) {
+  if (converter.find("chat_template")) return {};
+  for (const char* key : {"datasets", "test_datasets"}) {
+    const Value* list = converter.find(key);
+    for (std::size_t i = 0; list && i < list->items.size(); ++i) {
+      const Value &entry = list->items[i], *type = entry.find("type"), *name = entry.find("chat_template");
+      const bool is_chat = type && type->is_scalar() && type->text.starts_with("chat_template");
+      if (is_chat && (!name || name->is_null())) return std::string(key) + "[" + std::to_string(i) + "]";
+    }
+  }
+  return {};
+}
+
 /// One entry, which becomes one entry of ours for each file that it names.
 class EntryConverter {
  public:
@@ -271,6 +285,9 @@ class EntryConverter {
     const std::string whole = converter_.text_or("chat_template", "tokenizer_default");
     if (name == whole || (name == "jinja" && converter_.find("chat_template_jinja"))) {
       drop("chat_template", "is the template of the whole run");
+    } else if (const std::string other = chat_without_template(converter_); !other.empty()) {
+      refuse("chat_template", other + " names none, so Axolotl takes the tokenizer's own there. A run has one template "
+                                  "for all data: name it as chat_template of the whole file.");
     } else if (converter_.find("chat_template") || is_other_template(name)) {
       refuse("chat_template", "A run has one template for all data. Name it as chat_template.");
     } else {

@@ -185,8 +185,12 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
   } else if (converter.find("assistant_only_loss")) {
     converter.drop("assistant_only_loss", "false leaves it to completion_only_loss");
   }
+  const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
+  const bool has_other_rows = !keys.empty() && !has("completion");
   if (converter.find("completion_only_loss")) {
-    if (converter.is_set("loss_on")) {
+    if (converter.is_true("completion_only_loss") && has_other_rows) {
+      converter.drop("completion_only_loss", "says nothing of rows without a completion");
+    } else if (converter.is_set("loss_on")) {
       converter.share("completion_only_loss", "loss_on");
     } else {
       converter.set("completion_only_loss", "loss_on",
@@ -194,7 +198,6 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
     }
   }
   if (converter.is_set("loss_on")) return;
-  const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
   if (has("completion")) {
     converter.set_default("loss_on", "completion", "TRL trains the completion of such rows");
   } else {
