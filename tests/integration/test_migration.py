@@ -52,3 +52,77 @@ def test_completion_only_loss_says_nothing_of_chats(row, loss_on, tmp_path):
     (tmp_path / "d.jsonl").write_text(json.dumps(row) + "\n")
     run = convert(tmp_path, "model_name_or_path: m\ndataset_name: d.jsonl\nuse_peft: true\ncompletion_only_loss: true\nassistant_only_loss: false\n")
     assert run.code == 0 and f"\nloss_on: {loss_on}" in run.stdout, run
+
+
+MIXED = "base_model: m\nsequence_len: 512\nwandb_project: p\nflash_attention: true\ndatasets: [d.jsonl]\n"
+
+
+def test_a_typo_among_other_tools_names_is_named(tmp_path):
+    run = check(tmp_path, MIXED + "lora_rnk: 8\nlearning_rat: 1\n")
+    assert run.code == USAGE and "mine.yaml:6: lora_rnk: unknown key. Did you mean" in run.stderr and "learning_rat: unknown key" in run.stderr, run
+    assert run.stderr.rstrip().splitlines()[-1].startswith("lora-train convert mine.yaml makes a profile"), run
+
+
+def test_one_refused_key_among_other_tools_names_has_its_reason(tmp_path):
+    for line, said in (("neftune_noise_alpha: 5", "Noise on embeddings"), ("special_tokens: {eos_token: x}", "eos_token")):
+        run = check(tmp_path, MIXED + line + "\n")
+        assert run.code == USAGE and f"mine.yaml:6: {line.split(':')[0]}: " in run.stderr and said in run.stderr, run
+    run = check(tmp_path, MIXED + "neftune_noise_alpha: 5\nrl: dpo\n")
+    assert "is a file of Axolotl" in run.stderr and "lora-train convert mine.yaml --output my.yaml" in run.stderr, run
+
+
+@pytest.mark.parametrize("text", ["model: m\ndatasets: [d.jsonl]\nlora_r: 8\nwandb_project: p\n", "extends: base.yaml\nlora_r: 8\n", None])
+def test_a_profile_is_not_converted_again(text, tmp_path):
+    if text is None:
+        text = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\n").stdout
+    for more in ([], ["--from", "axolotl"]):
+        run = convert(tmp_path, text, *more)
+        assert run.code == USAGE and run.stdout == "" and "is a profile of lora-train already" in run.stderr and run.stderr.count("\n") == 1, run
+
+
+def test_a_script_s_configuration_points_to_the_table(tmp_path):
+    run = convert(tmp_path, "model: m\nr: 8\ntarget_modules: [q_proj]\ntrain_dataset: d.jsonl\nnum_train_epochs: 1\n")
+    assert run.code == USAGE and "configuration of a script (r, target_modules, train_dataset)" in run.stderr and "docs/convert.md" in run.stderr, run
+
+
+ANSWERS = "model_name_or_path: m\nadapter_name_or_path: saves/x\ntemplate: qwen\ninfer_backend: huggingface\ntrust_remote_code: true\n"
+PREDICTS = ("model_name_or_path: m\nadapter_name_or_path: saves/x\nstage: sft\ndo_predict: true\nfinetuning_type: lora\neval_dataset: d\ntemplate: qwen\n"
+            "output_dir: out\npredict_with_generate: true\n")
+
+
+@pytest.mark.parametrize("text, lines", [
+    (ANSWERS, ["lora-train chat --model m --adapter saves/x;", "lora-train generate --model m --adapter saves/x --prompts ROWS.jsonl --output answers.jsonl"]),
+    (ANSWERS.replace("adapter_name_or_path: saves/x\n", ""), ["lora-train chat --model m;"]),
+    (PREDICTS, ["lora-train generate --model m --adapter saves/x --prompts ROWS.jsonl --output out/answers.jsonl", "lora-train eval --model m --adapter saves/x --eval-data"])])
+def test_a_file_that_answers_gives_the_lines_for_it(text, lines, tmp_path):
+    for run in (convert(tmp_path, text, "--output", "my.yaml"), check(tmp_path, text)):
+        assert run.code == USAGE and "trains nothing" in run.stderr and all(line in run.stderr for line in lines), run
+        assert run.stderr.count("\n") == 1 and not (tmp_path / "my.yaml").exists(), run
+
+
+PROFILE = "model: m\ndatasets: [d.jsonl]\n"
+
+
+@pytest.mark.parametrize("line", ["group_by_length: false", "stage: sft", "do_train: true", "bias: none", "task_type: CAUSAL_LM", "inference_mode: false",
+                                  "dataset_text_field: text", "data_seed: 42", "seed: 7\ndata_seed: 7", "packing_strategy: bfd", "deepspeed: ds_z2.json",
+                                  "plugins: [axolotl.integrations.liger.LigerPlugin]", "special_tokens: {pad_token: x}"])
+def test_a_foreign_value_that_changes_nothing_is_a_note(line, tmp_path):
+    run = check(tmp_path, PROFILE + line + "\n")
+    assert run.code == 0 and f"{line.splitlines()[-1].split(':')[0]}: has no effect" in run.stderr, run
+
+
+@pytest.mark.parametrize("line, said", [
+    ("group_by_length: true", "not grouped"), ("stage: dpo", "Preference training"), ("data_seed: 5", "Set seed"), ("bias: lora_only", "biases are not trained"),
+    ("packing_strategy: wrapped", "documents stay whole"), ("packing_strategy: bfd_split", "documents stay whole"), ("template: qwen", "chat_template: qwen2.5"),
+    ("template: nope", "chat_template: tokenizer"), ("dataset_dir: data", "dataset_info.json"), ("plugins: [mine.Plugin]", "mine.Plugin changes the training")])
+def test_a_foreign_value_that_changes_something_has_its_reason(line, said, tmp_path):
+    run = check(tmp_path, PROFILE + line + "\n")
+    assert run.code == USAGE and f"mine.yaml:3: {line.split(':')[0]}: " in run.stderr and said in run.stderr and "unknown key" not in run.stderr, run
+
+
+def test_train_dataset_is_datasets_and_a_foreign_flag_has_its_reason(tmp_path):
+    assert check(tmp_path, "model: m\ntrain_dataset: d.jsonl\n").code == 0
+    run = lora_train("check", "--no-files", "--model", "m", "--train-data", "d.jsonl", "--neftune_noise_alpha", "5", cwd=tmp_path)
+    assert run.code == USAGE and "--neftune_noise_alpha: Noise on embeddings" in run.stderr, run
+    run = lora_train("check", "--no-files", "--model", "m", "--train-data", "d.jsonl", "--lora-mlp-kernl", "5", cwd=tmp_path)
+    assert run.code and "unknown flag" in run.stderr and "lora-mlp-kernel" not in run.stderr, run

@@ -73,13 +73,20 @@ void convert_axolotl_special_tokens(Converter& converter) {
            ((member.name == "bos_token" && text == "<s>") || (member.name == "eos_token" && text == "</s>") ||
             (member.name == "unk_token" && text == "<unk>"));
   };
-  if (std::ranges::all_of(tokens->members, is_usual)) {
+  std::vector<std::string> others;
+  for (const auto& member : tokens->members) {
+    if (is_usual(member)) continue;
+    const std::string own = token_of_model(converter.text("base_model"), member.name);
+    others.push_back(member.name + ": \"" + member.value.text + "\"" +
+                     (own.empty() ? "" : " (the tokenizer has \"" + own + "\")"));
+  }
+  if (others.empty()) {
     converter.drop("special_tokens", "padding is never computed, and the others are the tokenizer's own");
   } else {
-    converter.refuse(
-        "special_tokens",
-        "The tokenizer's own special tokens are used. Remove those that are the same, and set others in its "
-        "tokenizer_config.json.");
+    converter.refuse("special_tokens", "the tokenizer's own are used, and this is another: " + join(others) +
+                                           ". Remove it if the tokenizer or the chat template has it (chatml ends "
+                                           "turns with <|im_end|>, which is trained); else set it in the model's "
+                                           "tokenizer_config.json.");
   }
 }
 

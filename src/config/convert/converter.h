@@ -93,5 +93,6 @@ std::string with_conversion_header(const std::filesystem::path& source, ForeignT
 void convert_axolotl(Converter& converter);
 void convert_llamafactory(Converter& converter);
 void convert_trl(Converter& converter);
+void convert_with(ForeignTool tool, Converter& converter);
 
 }  // namespace lora_train

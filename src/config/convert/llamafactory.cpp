@@ -1,9 +1,7 @@
 #include <algorithm>
 
 #include "chat_templates.h"
-#include "foreign_file.h"
 #include "llamafactory_data.h"
-#include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 #include "run_keys.h"
@@ -229,10 +227,6 @@ void convert_factory_tokens(Converter& converter) {
 }  // namespace
 
 void convert_llamafactory(Converter& converter) {
-  if (is_export(converter.source())) {
-    throw ConfigError(converter.file().string(),
-                      "exports a model and trains none. Run " + merge_line(converter.source()) + ".");
-  }
   convert_model(converter, "model_name_or_path", "model_revision");
   convert_factory_stage(converter);
   convert_factory_adapter(converter);
