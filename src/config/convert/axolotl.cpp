@@ -37,6 +37,7 @@ void convert_axolotl_adapter(Converter& converter) {
     return;
   }
   converter.set("adapter", "adapter", "lora");
+  refuse_dora(converter, "peft_use_dora", "peft_use_rslora");
   if (kind == "qlora" && !converter.is_true("load_in_4bit")) converter.set("adapter", "base_precision", "nf4");
   if (converter.find("lora_model_dir")) {
     drop_shape_of_adapter(converter, {"lora_r", "lora_alpha", "lora_target_linear", "lora_target_modules",
@@ -77,7 +78,7 @@ void convert_axolotl_special_tokens(Converter& converter) {
   for (const auto& member : tokens->members) {
     if (is_usual(member)) continue;
     const std::string own = token_of_model(converter.text("base_model"), member.name);
-    others.push_back(member.name + ": \"" + member.value.text + "\"" +
+    others.push_back(member.name + ": " + (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
                      (own.empty() ? "" : " (the tokenizer has \"" + own + "\")"));
   }
   if (others.empty()) {
@@ -113,6 +114,9 @@ void convert_axolotl_per_epoch(Converter& converter, const std::string& key, con
     converter.set(key, ours, "epoch");
   } else {
     converter.set(key, ours, share < 1 ? number_value(share) : text_value("off"));
+    const auto text = [](double number) { return number_value(number).text; };
+    if (share < 1)
+      converter.explain(ours, key + ": 1 / (" + text(times) + " an epoch x " + text(epochs) + " epochs)");
   }
 }
 

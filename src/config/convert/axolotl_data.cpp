@@ -16,6 +16,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "preprocess_shards",
                                           "conversation", "field_human",       "field_model"};
+constexpr const char* kTrainingEntryKeys[] = {"train_on_eos",   "train_on_eot",   "roles_to_train",       "drop_system_message",
+                                              "split_thinking", "field_thinking", "template_thinking_key"};
+constexpr const char* kRefusedEntryKeys[] = {"input_transform", "input_format", "message_field_training_detail",
+                                             "logprobs_field",  "temperature"};
 constexpr const char* kConvertedEntryKeys[] = {"path",
                                                "type",
                                                "split",
@@ -303,7 +307,12 @@ class EntryConverter {
 
   static std::string advice_for(const std::string& name) {
     if (name == "shards" || name == "shards_idx") return "Use a part of the files instead.";
-    return "Change the rows instead: docs/data.md has the layouts.";
+    if (std::ranges::count(kRefusedEntryKeys, name) > 0)
+      return "Change the rows instead: docs/data.md has the layouts.";
+    std::vector<std::string> known(std::begin(kIdleEntryKeys), std::end(kIdleEntryKeys));
+    known.insert(known.end(), std::begin(kConvertedEntryKeys), std::end(kConvertedEntryKeys));
+    known.insert(known.end(), std::begin(kTrainingEntryKeys), std::end(kTrainingEntryKeys));
+    return "is no key of a dataset of Axolotl." + did_you_mean(nearest_names(name, known));
   }
 
   Converter& converter_;

@@ -44,8 +44,9 @@ void convert_factory_adapter(Converter& converter) {
   } else {
     converter.refuse("finetuning_type", kind + " is not built. Use lora or full.");
   }
-  if (converter.is_true("use_dora")) {
-    converter.refuse("use_dora", "This kind of adapter is not supported. Remove it, or set use_rslora: true.");
+  refuse_dora(converter, "use_dora", "use_rslora");
+  if (converter.find("create_new_adapter") && converter.text("adapter_name_or_path").empty()) {
+    converter.drop("create_new_adapter", "says nothing without adapter_name_or_path");
   }
   if (convert_factory_first_adapter(converter)) {
     drop_shape_of_adapter(converter, {"lora_rank", "lora_alpha", "lora_target", "use_rslora"});

@@ -31,9 +31,7 @@ void convert_trl_adapter(Converter& converter) {
   convert_targets(converter, "lora_target_modules");
   default_targets(converter);
   converter.keep("use_rslora", "use_rslora");
-  if (converter.is_true("use_dora")) {
-    converter.refuse("use_dora", "This kind of adapter is not supported. Remove it, or set use_rslora: true.");
-  }
+  refuse_dora(converter, "use_dora", "use_rslora");
 }
 
 void convert_trl_base_precision(Converter& converter) {

@@ -283,7 +283,7 @@ TEST(Convert, OtherToolsKeysInAProfileAreNotedOrRefusedWithTheirReason) {
     EXPECT_EQ(files.load(line + std::string("\n")).notes.size(), 1u) << line;
   }
   EXPECT_NE(files.error("neftune_noise_alpha: 5\n").find("Noise on embeddings is not supported"), std::string::npos);
-  EXPECT_NE(files.error("stage: sft\n").find("lora-train convert profile.yaml makes a profile"), std::string::npos);
+  EXPECT_NE(files.error("stage: dpo\n").find("lora-train convert profile.yaml makes a profile"), std::string::npos);
   EXPECT_NE(files.error("pad_to_sequenc_len: true\n").find("unknown key"), std::string::npos);
   EXPECT_EQ(files.error("pad_to_sequenc_len: true\n").find("lora-train convert"), std::string::npos);
   EXPECT_NE(files.error("x-shared: 1\n").find("unknown key"), std::string::npos);
