@@ -4,7 +4,7 @@
 #   scripts/run_jobs.sh [JOB...]                 small, on a CPU: the model and data of examples/tiny-math
 #   scripts/run_jobs.sh --gpu --train-data FILE [--model DIR] [JOB...]   real size, with your data
 #
-#   JOB             a folder of configs/jobs, or its first letter (default: all)
+#   JOB             a folder of configs/jobs, or the letter before its hyphen (default: all)
 #   --output DIR    folder of the runs (default runs/jobs); runs that are there are replaced
 #   --program FILE  lora-train (default: the newest build of this tree, else on PATH)
 #
@@ -62,14 +62,17 @@ jobs_of() {
   done
 }
 
-# Lines of job.json for the shell: name, profile and ranks of each run.
+# Lines of job.json for the shell: name, command, profile, ranks and quoted flags of each run.
 runs_of() {
   python3 - "$1/job.json" "$device" <<'PYTHON'
-import json, sys
+import json, shlex, sys
 for run in json.load(open(sys.argv[1]))["runs"]:
-    print(run["name"], run[sys.argv[2]], run[sys.argv[2] + "_ranks"])
+    print(run["name"], run.get("command", "train"), run[sys.argv[2]], run[sys.argv[2] + "_ranks"], shlex.join(run.get(sys.argv[2] + "_flags", [])))
 PYTHON
 }
+
+# For the stand-in of a teacher (configs/jobs/distill): a port that nobody uses.
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 # The authors' figures and ours, from job.json, summary.json and metrics.jsonl.
 print_run() { # job folder, run, output folder
@@ -93,15 +96,14 @@ PYTHON
 field() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1])).get(sys.argv[2], ""))' "$1" "$2"; }
 
 run_job() { # job folder
-  local folder="$1" job name profile ranks target code folders=() without
+  local folder="$1" job name command profile ranks quoted target code folders=() flags
   job="$(basename "$folder")"
   printf '%s: %s\n' "$job" "$(field "$folder/job.json" title)"
-  without="$(field "$folder/job.json" without)"
-  [ -z "$without" ] || printf '  without %s\n' "$without"
-  while read -r name profile ranks; do
+  while read -r name command profile ranks quoted; do
+    eval "flags=($quoted)"  # our own words, as shlex.join wrote them
     target="$output/$job/$name"
     mkdir -p "$output/$job"
-    "$program" train --profile "$folder/$profile" ${data[@]+"${data[@]}"} ${model[@]+"${model[@]}"} --output-dir "$target" \
+    "$program" "$command" --profile "$folder/$profile" ${flags[@]+"${flags[@]}"} ${data[@]+"${data[@]}"} ${model[@]+"${model[@]}"} --output-dir "$target" \
       --overwrite --nproc "$ranks" >"$output/$job/$name.out" 2>"$output/$job/$name.log" </dev/null
     code=$?
     if [ $code -ne 0 ]; then
@@ -110,6 +112,7 @@ run_job() { # job folder
       return $code
     fi
     print_run "$folder" "$name" "$target" || return 1
+    sed 's/^/    /' "$output/$job/$name.out"
     folders+=("$target")
   done < <(runs_of "$folder")
   [ ${#folders[@]} -gt 0 ] || return 1
@@ -118,6 +121,8 @@ run_job() { # job folder
 
 read_arguments "$@"
 find_program
+TEACHER_PORT="${TEACHER_PORT:-$(free_port)}"
+export TEACHER_PORT
 jobs="$(jobs_of ${wanted[@]+"${wanted[@]}"})" || exit 2
 status=0
 for folder in $jobs; do

@@ -49,10 +49,6 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   const Command& command = find_command(invocation);
   refuse_configuration_file(command.name, invocation.arguments);
-  if (command.run == nullptr) {
-    throw ConfigError("lora-train " + command.name,
-                      "this command is not implemented yet. Implemented: " + join(built_commands()) + ".");
-  }
   return command.run(invocation.arguments);
 }
 

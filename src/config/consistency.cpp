@@ -204,6 +204,20 @@ void check_tasks(const Check& check) {
     check.warn("confidence_tokens", "has no effect without an entry of eval_tasks with kind: confidence.");
 }
 
+void check_teacher(const Check& check) {
+  const TeacherSection& section = check.profile.teacher;
+  if (section.is_server() && !section.teacher.ends_with("/v1")) {
+    check.mistake("teacher",
+                  "got \"" + section.teacher + "\", expected a URL that ends in /v1, such as http://host:8000/v1.");
+  }
+  if (!section.teacher.empty() || check.is_wrong("teacher")) return;
+  const auto needs_teacher = [&](const char* key, const std::string& value) {
+    if (!value.empty()) check.mistake(key, "needs a teacher: a URL, or a model folder.");
+  };
+  needs_teacher("teacher_system", section.teacher_system);
+  needs_teacher("student_system", section.student_system);
+}
+
 void check_compute(const Check& check) {
   const RunSection& run = check.profile.run;
   const bool recomputes_all = run.gradient_checkpointing == GradientCheckpointing::kAuto ||
@@ -237,6 +251,7 @@ void check_consistency(const LoadedProfile& loaded, const ProfileSources& source
   check_new_tokens(check);
   check_evaluation(check, sources);
   check_tasks(check);
+  check_teacher(check);
   check_compute(check);
   check_target_gpu(check, sources);
 }

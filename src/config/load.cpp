@@ -54,7 +54,8 @@ void expand_home(Profile& profile, const Environment& environment) {
   };
   for (std::string* path : {&profile.model.path, &profile.model.chat_template, &profile.adapter.init_adapter,
                             &profile.data.dataset_prepared_path, &profile.data.stage_dir, &profile.run.output_dir,
-                            &profile.run.resume_from_checkpoint}) {
+                            &profile.run.resume_from_checkpoint, &profile.teacher.teacher,
+                            &profile.teacher.teacher_system, &profile.teacher.student_system}) {
     expand(*path);
   }
   for (auto& spec : profile.data.datasets) expand(spec.path);
@@ -171,7 +172,6 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
   if (!sources.are_written_by_runs) {
     expand_output_dir(loaded.profile, output_place == places.end() ? Place{} : output_place->second, findings);
   }
-  loaded.unbuilt_keys = merger.unbuilt_keys();
   loaded.notes = findings.notes();
   loaded.warnings = findings.warnings();
   return loaded;

@@ -6,7 +6,6 @@
 #include "convert/foreign_key.h"
 #include "keys/aliases.h"
 #include "keys/field.h"
-#include "keys/unbuilt.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 #include "value/setting_path.h"
@@ -49,9 +48,7 @@ void Merger::add_entry(const std::string& name, const Value& value, Entries& ent
   }
   const Alias* alias = find_alias(name);
   if (!alias) {
-    if (!take_anchors(name, value) && !take_foreign(name, value) && !take_unbuilt(name, value)) {
-      report_unknown(name, value);
-    }
+    if (!take_anchors(name, value) && !take_foreign(name, value)) report_unknown(name, value);
     return;
   }
   const bool is_mapped = !alias->meaning.empty();
@@ -129,16 +126,6 @@ std::string Merger::said(const std::vector<const char*>& names) const {
   return earlier != values_.end() && earlier->second.is_scalar() ? earlier->second.text : "";
 }
 
-bool Merger::take_unbuilt(const std::string& name, const Value& value) {
-  if (!is_unbuilt_key(name)) return false;
-  if (value.is_null()) {
-    unbuilt_keys_.erase(name);
-  } else {
-    unbuilt_keys_[name] = value.place;
-  }
-  return true;
-}
-
 void Merger::report_unknown(const std::string& name, const Value& value) {
   std::vector<std::string> known = field_names();
   for (const auto& alias : aliases()) known.push_back(alias.name);
@@ -203,7 +190,7 @@ void Merger::add_setting(const std::string& path, const Value& value, const Plac
   if (!find_field(root)) {
     const Alias* alias = find_alias(root);
     if (alias) findings_.mistake(place, path, "to set a nested value, use the key's own name: " + alias->key + ".");
-    if (!alias && !take_unbuilt(root, value)) report_unknown(root, value);
+    if (!alias) report_unknown(root, value);
     return;
   }
   const auto current = values_.find(root);

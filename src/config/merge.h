@@ -22,8 +22,6 @@ class Merger {
   void add_setting(const std::string& path, const Value& value, const Place& place);
 
   const std::map<std::string, Value>& values() const { return values_; }
-  /// Keys that are known but not built yet, with their places.
-  const std::map<std::string, Place>& unbuilt_keys() const { return unbuilt_keys_; }
 
  private:
   struct Entry {
@@ -40,7 +38,6 @@ class Merger {
   bool take_anchors(const std::string& name, const Value& value);
   /// What convert says to the same key and value.
   bool take_foreign(const std::string& name, const Value& value);
-  bool take_unbuilt(const std::string& name, const Value& value);
   void report_unknown(const std::string& name, const Value& value);
   void refuse_alternatives(const Entries& entries);
   void merge(const Entries& entries);
@@ -48,7 +45,6 @@ class Merger {
   Findings& findings_;
   const Value* layer_ = nullptr;  ///< the one that is added
   std::map<std::string, Value> values_;
-  std::map<std::string, Place> unbuilt_keys_;
 };
 
 /// Whether a value says nothing about its key: null, no evaluation datasets, a val_set_size of 0.

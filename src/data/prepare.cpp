@@ -62,6 +62,10 @@ void refuse_empty(const DocumentStore& store, const Ledger& ledger, const std::s
   }
 }
 
+std::optional<std::int64_t> fewer(std::optional<std::int64_t> a, std::optional<std::int64_t> b) {
+  return a && b ? std::min(a, b) : (a ? a : b);
+}
+
 // What happens to all sets of a run, one step after the other.
 class Preparation {
  public:
@@ -71,7 +75,7 @@ class Preparation {
     std::set<std::string> descriptions;
     for (std::size_t i = 0; i < section_.datasets.size(); ++i) {
       const auto loaded = load(section_.datasets[i], "datasets[" + std::to_string(i) + "]", DatasetUse::kTraining,
-                               std::nullopt, data_.train, data_.ledger);
+                               section_.datasets[i].max_samples, data_.train, data_.ledger);
       descriptions.insert(describe_loss(loaded.type, section_.loss_on));
       has_chats_ = has_chats_ || is_chat(loaded.type);
       has_texts_ = has_texts_ || !(is_chat(loaded.type) || loaded.type == DatasetType::kPretokenized);
@@ -87,7 +91,7 @@ class Preparation {
       NamedStore set;
       set.name = eval_names_[i];
       const auto loaded = load(spec, "eval_datasets[" + std::to_string(i) + "]", DatasetUse::kEvaluation,
-                               section_.eval_max_samples, set.store, set.ledger);
+                               fewer(spec.max_samples, section_.eval_max_samples), set.store, set.ledger);
       if (data_.loss_description.empty()) {
         data_.loss_description = describe_loss(loaded.type, section_.loss_on);
       }
@@ -279,6 +283,7 @@ class Preparation {
     std::string parts = identity_;
     for (const DatasetSpec& spec : section_.datasets) {
       parts += "|" + to_string(spec.type);
+      if (spec.max_samples) parts += ",first " + std::to_string(*spec.max_samples);
       for (const auto& [ours, theirs] : spec.field_map) {
         parts += "," + ours + "=" + theirs;
       }

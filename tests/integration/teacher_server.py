@@ -1,12 +1,19 @@
-"""A server that speaks OpenAI's protocol as far as teach needs it, and fails on demand. Answers are a function of the question."""
+"""A server that speaks OpenAI's protocol as far as teach needs it, and fails on demand. Answers are a function of the question.
 
+As a program it is the stand-in for a teacher: teacher_server.py --port 8000 --answers rows.jsonl --share 0.2
+"""
+
+import argparse
 import contextlib
 import json
 import random
+import signal
 import socket
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 MODELS = ("big-teacher", "other")
 FAULTS = ("429", "500", "503", "cut", "not_json", "no_choices", "empty", "hangs_up", "slow")
@@ -47,7 +54,9 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def do_GET(self):
-        if self.is_allowed():
+        if self.path == "/health":
+            self.send_json(200 if self.server.teacher.is_healthy() else 503, b"")
+        elif self.is_allowed():
             self.send_json(200, {"data": [{"id": name} for name in MODELS]})
 
     def do_POST(self):
@@ -99,17 +108,29 @@ class Handler(BaseHTTPRequestHandler):
         return self.hang_up()
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """A client that has gone away is no error of the server."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class TeacherServer:
     """faults: kinds of which each request draws one with probability `share`; refuses: texts in a question that are answered with 400."""
 
-    def __init__(self, faults=(), share=0.5, key=None, refuses=(), seconds=0.0, reply=answer_to, seed=0):
+    def __init__(self, faults=(), share=0.5, key=None, refuses=(), seconds=0.0, reply=answer_to, seed=0, port=0, start_s=0.0):
         self.faults, self.share, self.key, self.refuses, self.seconds, self.reply = faults, share, key, refuses, seconds, reply
         self.asked, self.answered, self.active, self.most_active = [], [], 0, 0
-        self.lock, self.random = threading.Lock(), random.Random(seed)
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.teacher, self.server.daemon_threads = self, True
+        self.lock, self.random, self.healthy_at = threading.Lock(), random.Random(seed), time.monotonic() + start_s
+        self.server = Server(("127.0.0.1", port), Handler)
+        self.server.teacher = self
         self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def is_healthy(self):
+        return time.monotonic() >= self.healthy_at
 
     @contextlib.contextmanager
     def counted(self, body):
@@ -134,3 +155,31 @@ class TeacherServer:
     def __exit__(self, *_):
         self.server.shutdown()
         self.server.server_close()
+
+
+def answers_of(file):
+    """A reply for each question that the rows of a file answer; to others it answers as `answer_to`."""
+    known = {}
+    for line in Path(file).read_text().splitlines():
+        *asked, answer = json.loads(line)["messages"]
+        known[asked[-1]["content"]] = answer["content"]
+    return lambda messages, seed: known.get(messages[-1]["content"]) or answer_to(messages, seed)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--answers", help="rows whose answers it gives")
+    parser.add_argument("--share", type=float, default=0.0, help="of the requests, those that fail")
+    parser.add_argument("--start-s", type=float, default=0.0, help="until it is healthy")
+    flags = parser.parse_args()
+    reply = answers_of(flags.answers) if flags.answers else answer_to
+    with TeacherServer(faults=FAULTS, share=flags.share, reply=reply, port=flags.port, start_s=flags.start_s) as server:
+        print(f"stand-in teacher at {server.url}", flush=True)
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    print(f"{len(server.asked)} questions, {len(server.answered)} answers", flush=True)
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    sys.exit(main())

@@ -60,7 +60,6 @@ def test_a_good_profile_passes(profile):
 KINDS = {
     "a wrong value": (lambda s: dict(lora_r="many"), "lora_r", 'got "many", expected an integer', USAGE),
     "an unknown key": (lambda s: dict(weigth_decay=1), "weigth_decay", 'Did you mean "weight_decay"?', USAGE),
-    "a key that is not built": (lambda s: dict(teacher="http://x/v1"), "teacher", "not built yet", USAGE),
     "a value that is not built": (lambda s: dict(base_precision="bf16"), "base_precision", "is not built yet", USAGE),
     "a contradiction": (lambda s: dict(adapter="none", base_precision="nf4"), "base_precision", "cannot be trained", USAGE),
     "a name that is not in the cache": (lambda s: dict(model="nobody/nothing@v2"), "model",

@@ -132,7 +132,7 @@ def factory_file(tmp_path):
 
 @pytest.mark.parametrize("command, said", [
     ("sft", "lora-train train x.yaml trains; a file of TRL becomes a profile with lora-train convert x.yaml --output my.yaml"),
-    ("dpo", "on the chosen answers"), ("grpo", "lora-train train x.yaml"), ("reward", "not built"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
+    ("dpo", "on the chosen answers"), ("grpo", "lora-train convert x.yaml --allow-refused --output my.yaml"), ("reward", "not built"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
     ("api", "vllm serve"), ("webui", "there is no web interface"), ("preprocess", "lora-train tokenize x.yaml"), ("inference", "lora-train generate --adapter RUN"),
     ("fetch", "lora-train check --list"), ("env", "lora-train doctor"), ("merge-lora", "lora-train merge --model MODEL --adapter ADAPTER --output-dir MERGED")])
 def test_a_command_of_another_tool_names_ours(command, said):
@@ -265,3 +265,42 @@ def test_a_template_is_announced_once(setup):
     run = setup.train(model=str(MODEL), datasets=[{"path": str(setup.rows_file), "weight": 0.5}], max_steps=1, chat_template="chatml")
     assert run.code == 0 and run.stderr.count("takes the place of the model's own") == 1, run
     assert "of them trained; weight 0.5" in (setup.output_dir / "run.log").read_text()
+
+
+def chats(answer="7"):
+    return [{"messages": [{"role": "user", "content": f"What is {i}?"}, {"role": "assistant", "content": answer}]} for i in range(4)]
+
+
+def test_no_piece_of_a_foreign_end_becomes_an_end_token(setup):
+    setup.write_rows(chats())
+    profile = dict(model=str(MODEL), datasets=[str(setup.rows_file)], max_steps=1, chat_template="llama3", max_seq_len="auto")
+    check = lora_train("check", setup.write_profile(**profile))
+    run = setup.train(**profile)
+    for told in (check, run):
+        assert told.code == 0 and 'the chat template ends a turn with "<|eot_id|>", which this tokenizer cuts into' in told.stderr, told
+    ends = json.loads((setup.output_dir / "adapter/generation_config.json").read_text())["eos_token_id"]
+    base = json.loads((MODEL / "generation_config.json").read_text())["eos_token_id"]
+    assert (ends if isinstance(ends, list) else [ends]) == (base if isinstance(base, list) else [base])
+
+
+def test_set_reaches_into_the_data_of_a_flag(setup):
+    setup.write_rows([{"question": "a", "answer": "b"}] * 4)
+    run = lora_train("tokenize", "--model", MODEL, "--set", "datasets[0].field_map={prompt: question, completion: answer}",
+                     "--train-data", setup.rows_file, "--set", "datasets[0].max_samples=3", "--show", "9", "--json")
+    assert run.code == 0 and len(run.stdout.splitlines()) == 3, run
+    assert "max_samples: 3" in run.stderr, run
+    for wrong in ("0", "-1", "x"):
+        run = lora_train("check", "--model", MODEL, "--train-data", setup.rows_file, "--set", f"datasets[0].max_samples={wrong}")
+        assert run.code == 2 and f'datasets[0].max_samples: got "{wrong}", expected a whole number > 0' in run.stderr, run
+
+
+def test_eval_takes_the_template_of_the_adapter(setup):
+    setup.write_rows(chats())
+    run = setup.train(model=str(MODEL), datasets=[str(setup.rows_file)], max_steps=1, chat_template="mistral-v1", eval_datasets=[str(setup.rows_file)])
+    assert run.code == 0, run
+    words = ["eval", "--adapter", setup.output_dir / "adapter", "--eval-data", setup.rows_file, "--set", "precision=fp32", "--set", "device=cpu", "--json"]
+    own, base = lora_train(*words), lora_train(*words, "--set", "chat_template=chatml")
+    assert own.code == 0 and base.code == 0, (own, base)
+    trained = json.loads(lora_train("eval", "--adapter", setup.output_dir, "--json").stdout)
+    assert json.loads(own.stdout)["loss"] == pytest.approx(trained["loss"], rel=1e-5)
+    assert json.loads(base.stdout)["loss"] != pytest.approx(trained["loss"], rel=1e-3)

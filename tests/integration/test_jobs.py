@@ -25,17 +25,17 @@ def test_all_jobs_run_on_a_cpu_and_learn(tmp_path, record_property):
     assert run.returncode == 0, run.stdout + run.stderr
     record_property("shown", f"{run.stdout}five jobs in {elapsed:.0f} s")
     assert elapsed < LIMIT_S, f"{elapsed:.0f} s"
-    assert [line.split(":")[0] for line in run.stdout.splitlines() if re.match(r"[a-e]-", line)] == JOBS and len(JOBS) == 5
+    assert [line.split(":")[0] for line in run.stdout.splitlines() if re.match(r"[a-d]-|distill:", line)] == JOBS and len(JOBS) == 5
     here = re.findall(r"here .* it/s .* tok/s, \d+ steps, loss ([\d.]+) before and ([\d.]+) after", run.stdout)
     assert len(here) == 6 and run.stdout.count("theirs ") == 6, run.stdout
     assert all(float(after) < 0.5 * float(before) for before, after in here), here
     assert re.search(r"theirs +47 h +\$117 to \$140 +1.25 it/s +found by them", run.stdout), run.stdout
-    assert run.stdout.count("  without ") == 1 and "distillation" in run.stdout
+    assert re.search(r"teacher +\d+s +no price +100 answers", run.stdout) and "to 20 prompts held out: 0.00% before training" in run.stdout, run.stdout
     assert re.search(r"run +tf32 +packing", run.stdout), "the halves of d are compared"
 
 
 def test_what_the_jobs_are_about_is_in_their_runs(tmp_path):
-    run = run_jobs("--program", BINARY, "--output", tmp_path, "b", "e-distillation")
+    run = run_jobs("--program", BINARY, "--output", tmp_path, "b", "distill")
     assert run.returncode == 0, run.stdout + run.stderr
     log, profile = (tmp_path / "b-confidence/train.log").read_text(), yaml.safe_load((tmp_path / "b-confidence/train/profile.yaml").read_text())
     assert profile["base_precision"] == "int8" and profile["eval_max_samples"] == profile["val_set_size"] == 200
@@ -44,6 +44,10 @@ def test_what_the_jobs_are_about_is_in_their_runs(tmp_path):
     assert events[0]["world_size"] == 4, events[0]
     evals = [event for event in events if event["event"] == "eval"]
     assert [event["step"] for event in evals if "kind" not in event] == [0, 3, 6, 9]
+    asked = [json.loads(line) for line in (tmp_path / "distill/student/teacher.answers.jsonl").read_text().splitlines()]
+    rows = [json.loads(line)["messages"] for line in (tmp_path / "distill/student/teacher.jsonl").read_text().splitlines()]
+    assert len(asked) == len(rows) == 80 and "You label sentences" not in json.dumps(rows), "only the teacher sees its prompt"
+    assert "ending the teacher" in (tmp_path / "distill/student.log").read_text()
     ece = [event["ece"] for event in evals if event["name"] == "conf"]
     assert len(ece) == 4 and ece[-1] < ece[0] and evals[-1]["num_rows"] == 200, ece
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conftest import lora_train
+from conftest import ROOT, lora_train
 
 USAGE = 2
 
@@ -126,3 +126,80 @@ def test_train_dataset_is_datasets_and_a_foreign_flag_has_its_reason(tmp_path):
     assert run.code == USAGE and "--neftune_noise_alpha: Noise on embeddings" in run.stderr, run
     run = lora_train("check", "--no-files", "--model", "m", "--train-data", "d.jsonl", "--lora-mlp-kernl", "5", cwd=tmp_path)
     assert run.code and "unknown flag" in run.stderr and "lora-mlp-kernel" not in run.stderr, run
+
+
+def factory(folder, text, **datasets):
+    """Converts a file of LLaMA-Factory with these entries of dataset_info.json, each with its rows."""
+    (folder / "data").mkdir(exist_ok=True)
+    for name, (entry, rows) in datasets.items():
+        (folder / f"data/{name}.json").write_text(json.dumps(rows))
+        entry.setdefault("file_name", f"{name}.json")
+    (folder / "data/dataset_info.json").write_text(json.dumps({name: entry for name, (entry, rows) in datasets.items()}))
+    return convert(folder, f"model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: {','.join(datasets)}\ntemplate: qwen\n{text}", "--json")
+
+
+def turns(*given, role="from", content="value"):
+    return [{"conversations": [{role: who, content: said} for who, said in given]}]
+
+
+def test_rows_with_function_calls_take_the_model_s_own_template(tmp_path):
+    calls = turns(("human", "a"), ("function_call", "{}"), ("observation", "1"), ("gpt", "b"))
+    for rows, ours in ((calls, "tokenizer"), (turns(("human", "a"), ("gpt", "b")), "qwen2.5")):
+        run = factory(tmp_path, "", d=({"formatting": "sharegpt"}, rows))
+        assert json.loads(run.stdout)["profile"]["chat_template"] == ours, run
+
+
+def test_all_problems_of_datasets_come_at_once(tmp_path):
+    run = factory(tmp_path, "", a=({"ranking": True}, [{"instruction": "a", "output": "b"}]), b=({}, [{"instruction": "a", "output": "b", "system": "s", "history": []}]),
+                  c=({"formatting": "openai", "columns": {"messages": "conversations"}}, turns(("user", "a"), ("assistant", "b"), role="role", content="content")))
+    said = json.loads(run.stdout)["refused"]["dataset"]
+    assert run.code == USAGE and "a has pairs of answers" in said and "b has columns system, history" in said, run
+    assert "c has messages with role and content, where LLaMA-Factory looks for from and value" in said and '"role_tag": "role"' in said, run
+
+
+def test_max_samples_is_that_of_each_dataset(tmp_path):
+    rows = [{"instruction": "a", "output": "b"}] * 3
+    result = json.loads(factory(tmp_path, "max_samples: 2\n", a=({}, rows), b=({}, rows[:2])).stdout)
+    assert [entry.get("max_samples") for entry in result["profile"]["datasets"]] == [2, None] and "max_samples" in result["renamed"], result
+    result = json.loads(factory(tmp_path, "", a=({"num_samples": 2}, rows)).stdout)
+    assert "jq '.[:2]'" in result["refused"]["dataset[a].num_samples"], result
+
+
+def test_what_is_refused_is_said_truly(tmp_path):
+    rows = ({}, [{"instruction": "a", "output": "b"}])
+    result = json.loads(factory(tmp_path, "pref_beta: 0.1\ncreate_new_adapter: true\nlora_target: q_proj,v_proj,lm_head\nuse_rslora: true\nuse_dora: true\n"
+                                          "loraplus_lr_embedding: 1e-6\n", a=rows).stdout)
+    assert "says nothing without adapter_name_or_path" in result["dropped"]["create_new_adapter"], result
+    assert result["refused"]["lora_target"].startswith("lm_head gets no adapter"), result
+    assert "set use_rslora" not in result["refused"]["use_dora"] and "which get none" in result["dropped"]["loraplus_lr_embedding"], result
+    run = convert(tmp_path, "model_name_or_path: m\nstage: dpo\nfinetuning_type: lora\npref_beta: 0.1\n", "--json")
+    assert json.loads(run.stdout)["dropped"]["pref_beta"] == "belongs to stage, which is refused", run
+
+
+def test_a_misspelt_key_of_a_dataset_and_the_arithmetic_of_evaluations(tmp_path):
+    run = convert(tmp_path, AXOLOTL + f"datasets: [{{pth: a.jsonl, {CHAT}, fields_messages: m, temperature: 1}}]\n", "--json")
+    refused = json.loads(run.stdout)["refused"]
+    assert 'Did you mean "path"?' in refused["datasets[0].pth"] and 'Did you mean "field_messages"?' in refused["datasets[0].fields_messages"], run
+    assert "Change the rows instead" in refused["datasets[0].temperature"], run
+    run = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: 0.1\nevals_per_epoch: 4\nnum_epochs: 3\n")
+    assert "# evals_per_epoch: 1 / (4 an epoch x 3 epochs)" in run.stdout, run
+
+
+def test_trl_s_dpo_file_trains_on_the_chosen_answers(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    text = "model_name_or_path: m\ndataset_name: pairs.jsonl\nuse_peft: true\nbeta: 0.1\n"
+    (tmp_path / "f.yaml").write_text(text)
+    run = lora_train("dpo", "--config", "f.yaml", cwd=tmp_path)
+    line = "lora-train convert f.yaml --allow-refused --output my.yaml"
+    assert run.code == USAGE and line in run.stderr, run
+    assert lora_train(*line.split()[1:], cwd=tmp_path).code == 0
+    assert "completion: chosen" in (tmp_path / "my.yaml").read_text() and "loss_on: completion" in (tmp_path / "my.yaml").read_text()
+    assert lora_train("check", "--no-files", "my.yaml", cwd=tmp_path).code == 0
+
+
+def test_a_folder_of_splits_names_train(tmp_path):
+    (tmp_path / "chats").mkdir()
+    for split in ("dev", "test", "train"):
+        (tmp_path / f"chats/{split}.jsonl").write_text('{"text": "abc"}\n')
+    run = lora_train("tokenize", f"model={ROOT / 'examples/tiny-math/model'}", "datasets=[chats]", "max_seq_len=64", cwd=tmp_path)
+    assert run.code and "split: train}]" in run.stderr, run

@@ -12,13 +12,10 @@ namespace lora_train {
 /// A setting that is known but not built yet.
 struct UnbuiltFeature {
   std::string key;
-  std::string text;  ///< "not built yet. Remove it."
+  std::string text;  ///< "one other than precision is not built yet. Leave base_precision out; ..."
 };
 
-/// Those of the profile's values.
 std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile);
-/// Those, and its keys that are known but not built yet.
-std::vector<UnbuiltFeature> unbuilt_features(const LoadedProfile& loaded);
 
 /// Adds those of the profile with their places.
 void add_unbuilt_features(const LoadedProfile& loaded, Mistakes& mistakes);

@@ -52,8 +52,6 @@ struct LoadedProfile {
   std::map<std::string, std::string> origin;  ///< key -> "file:line", "--set", "default" or "follows <key>"
   std::vector<std::string> notes;             ///< one line each: aliases used, values mapped
   std::vector<std::string> warnings;          ///< one line each: settings that have no effect or are often a mistake
-  std::map<std::string, Place>
-      unbuilt_keys;  ///< known but not built yet (config/check.h refuses them), with their places
 };
 
 /// A shipped profile by its name, in any case, with or without .yaml or .json; h100-bf16 is h100.

@@ -96,6 +96,7 @@ struct DatasetSpec {
   double weight = 1.0;                           ///< > 0: how often its rows occur in an epoch
   std::string name;                              ///< in logs and metrics; empty = made from the file name
   std::string split, subset;  ///< of a folder or a dataset of the Hub; empty = see data/dataset_files.h
+  std::optional<std::int64_t> max_samples = {};  ///< the first good rows; nullopt = all
   bool operator==(const DatasetSpec&) const = default;
 };
 
@@ -195,6 +196,15 @@ struct DataSection {
   std::int64_t dataloader_prefetch_factor = 2;
 };
 
+/// Who answers the prompts of `datasets` in `distill`.
+struct TeacherSection {
+  std::string teacher;         ///< URL of a server, or a model folder; empty = none
+  std::string teacher_system;  ///< a file, or the text itself: what only the teacher sees; empty = none
+  std::string student_system;  ///< the same: what the student sees in its place
+
+  bool is_server() const { return teacher.starts_with("http://") || teacher.starts_with("https://"); }
+};
+
 /// What is asked of the model while it trains, and in `eval`.
 struct TaskSection {
   std::vector<EvalTask> eval_tasks;
@@ -282,6 +292,7 @@ struct Profile {
   ModelSection model;
   AdapterSection adapter;
   DataSection data;
+  TeacherSection teacher;
   TaskSection tasks;
   ObjectiveSection objective;
   OptimizerSection optimizer;

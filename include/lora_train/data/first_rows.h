@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lora_train/data/dataset_files.h"
 
@@ -24,9 +25,10 @@ struct FirstRowsOptions {
 };
 
 struct FirstRows {
-  DatasetType type = DatasetType::kAuto;  ///< their layout
-  std::string reason;                     ///< for the log: "the first row has messages"
-  std::int64_t num_rows = 0;              ///< how many were read
+  DatasetType type = DatasetType::kAuto;   ///< their layout
+  std::string reason;                      ///< for the log: "the first row has messages"
+  std::int64_t num_rows = 0;               ///< how many were read
+  std::vector<std::string> warnings = {};  ///< of chats: whether the model can learn to stop with this template
 };
 
 /// Reads up to 20 rows of the first file as training would, through template and tokenizer. Throws what training would: DataError for

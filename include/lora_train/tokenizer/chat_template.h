@@ -87,8 +87,12 @@ void set_template_time(std::int64_t unix_s);
 std::int64_t template_time();
 
 /// The token that ends an assistant turn and is trained there ("<|im_end|>", "</s>"); nothing when the template writes
-/// none after the content, or refuses a plain question with its answer.
+/// none after the content, or refuses a plain question with its answer, and where what it writes is several ordinary tokens.
 std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+
+/// What the template writes behind an answer, if the tokenizer cuts it into several ordinary tokens: the template is made for another
+/// tokenizer. Else nothing.
+std::optional<std::string> end_of_turn_in_pieces(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 /// Tokens at which generation stops: the end tokens of generation_config.json, the tokenizer's, and the one that ends a turn
 /// of the template (which may be null). Ascending.

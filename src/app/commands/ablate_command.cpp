@@ -11,7 +11,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/config/check.h"
-#include "lora_train/launch/local_ranks.h"
 #include "lora_train/launch/world.h"
 #include "lora_train/metrics/run_folder.h"
 #include "lora_train/model/model_config.h"
@@ -21,6 +20,7 @@
 #include "profile_check.h"
 #include "profile_flags.h"
 #include "registry.h"
+#include "start_program.h"
 
 namespace lora_train::app {
 namespace {
@@ -57,11 +57,6 @@ class Workplace {
   bool is_kept_;
 };
 
-/// By a second signal: ends the command with this code.
-struct Killed {
-  int exit_code;
-};
-
 /// Starts runs of this program and measures them.
 class Runs {
  public:
@@ -76,16 +71,15 @@ class Runs {
     for (const char c : name) folder_name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
     const fs::path folder = workplace_.path() / folder_name;
     remove_tree(token_folder());
-    launch::LocalRanks ranks{{fs::read_symlink("/proc/self/exe").string(), "train"}, num_ranks_};
-    ranks.command.insert(ranks.command.end(), arguments_.begin(), arguments_.end());
-    for (const auto& [key, value] : values) add("--set", key + "=" + value, ranks.command);
-    add("--set", "run_name=" + name, ranks.command);
-    add("--output-dir", folder.string(), ranks.command);
-    ranks.command.insert(ranks.command.end(), {"--overwrite", "--log-level", "error", "--quiet"});
-    std::vector<int> signals;
-    const int code = launch::run_local_ranks(ranks, &signals);
-    if (signals.size() > 1) throw Killed{128 + signals.back()};
-    if (!signals.empty() || code == kStopped) throw StopError("a signal", "the run of a setting was stopped");
+    std::vector<std::string> command = {"train"};
+    command.insert(command.end(), arguments_.begin(), arguments_.end());
+    for (const auto& [key, value] : values) add("--set", key + "=" + value, command);
+    add("--set", "run_name=" + name, command);
+    add("--output-dir", folder.string(), command);
+    command.insert(command.end(), {"--overwrite", "--log-level", "error", "--quiet"});
+    bool has_signal = false;
+    const int code = start_program(command, num_ranks_, &has_signal);
+    if (has_signal || code == kStopped) throw StopError("a signal", "the run of a setting was stopped");
     throw_if_stop_requested();
     return {folder, code};
   }
@@ -148,20 +142,6 @@ std::vector<ablation::Measurement> measure_all(const std::vector<ablation::Setti
   return measurements;
 }
 
-/// The arguments of `train` that are the profile.
-std::vector<std::string> profile_arguments(const ProfileSources& sources) {
-  std::vector<std::string> arguments;
-  for (const std::string& file : sources.profiles) arguments.insert(arguments.end(), {"--profile", file});
-  for (const Override& setting : sources.overrides) {
-    if (setting.literal) {
-      arguments.insert(arguments.end(), {setting.where, setting.value});
-    } else {
-      arguments.insert(arguments.end(), {"--set", setting.path + "=" + setting.value});
-    }
-  }
-  return arguments;
-}
-
 }  // namespace
 
 int run_ablate(const std::vector<std::string>& arguments) try {
@@ -195,7 +175,7 @@ int run_ablate(const std::vector<std::string>& arguments) try {
   mistakes.throw_if_any();
 
   const Workplace workplace(kept);
-  Runs runs(profile_arguments(flags.sources()), num_ranks, workplace);
+  Runs runs(as_arguments(flags.sources()), num_ranks, workplace);
   log_info("one step of the profile, to fill caches and count documents");
   const Probe probe = probe_profile(runs);
   const model::ModelConfig config = model::read_model_config(storage::resolve_model(loaded.profile.model.path).folder);

@@ -26,7 +26,7 @@ std::vector<std::string> unbuilt_keys(const ShippedProfile& profile) {
   sources.profiles = {profile.file.string()};
   Mistakes mistakes;  // it has no data
   std::vector<std::string> keys;
-  for (const auto& feature : unbuilt_features(load_profile(sources, mistakes))) keys.push_back(feature.key);
+  for (const auto& feature : unbuilt_features(load_profile(sources, mistakes).profile)) keys.push_back(feature.key);
   return keys;
 }
 

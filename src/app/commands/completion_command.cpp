@@ -52,7 +52,7 @@ int run_completion(const std::vector<std::string>& arguments) {
   parser.app().add_option("shell", shell, "bash, zsh or fish")->type_name("SHELL");
   if (!parser.parse(arguments)) return 0;
   if (shell == "words") {
-    for (const auto& name : built_commands()) print_line(name);
+    for (const auto& command : commands()) print_line(command.name);
     print_line("help");
   } else if (shell == "bash") {
     print_text(kBash);

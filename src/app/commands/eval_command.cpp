@@ -7,12 +7,14 @@
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/storage/run_marker.h"
+#include "lora_train/tokenizer/model_folder.h"
 #include "output/json_text.h"
 #include "output/result_file.h"
 #include "output/standard_output.h"
@@ -159,6 +161,16 @@ void write_answers(const std::string& file, const std::vector<evaluate::TaskResu
   write_result(file, text);
 }
 
+/// The template that the adapter was trained with, as in `generate`, where the profile does not choose one.
+void use_template_of(const std::string& adapter, ModelSection& section) {
+  const std::filesystem::path own = std::filesystem::path(adapter) / "chat_template.jinja";
+  std::error_code code;
+  if (adapter.empty() || section.chat_template != "tokenizer" || !std::filesystem::exists(own, code)) return;
+  const auto of_base = tokenizer::load_chat_template("tokenizer", storage::resolve_model(section.path).folder);
+  if (of_base && of_base->source() == read_file(own)) return;
+  section.chat_template = own.string();
+}
+
 /// A run's own data, where no profile says other ones.
 void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
   const std::filesystem::path profile = std::filesystem::path(adapter) / "profile.yaml";
@@ -234,7 +246,8 @@ int run_eval(const std::vector<std::string>& arguments) {
   check_flags(parser, tasks, max_new_tokens->count() > 0);
 
   add_own_profile(flags, adapter);
-  const LoadedProfile loaded = load_with_adapter(flags, adapter);
+  LoadedProfile loaded = load_with_adapter(flags, adapter);
+  use_template_of(adapter, loaded.profile.model);
   const DataSection& data = loaded.profile.data;
   const bool has_split = data.val_set_size > 0 && !data.datasets.empty();
   const bool has_tasks = !loaded.profile.tasks.eval_tasks.empty();

@@ -146,6 +146,9 @@ class InputChecker {
                                                 chat_template_.get(), profile_.data.loss_on, is_model_read_});
         log_info(entry + " " + path + ": " + to_string(rows.type) + " (" + rows.reason + "), " +
                  count_of(rows.num_rows, "row") + " looked at");
+        for (const std::string& warning : rows.warnings) {
+          if (said_.insert(warning).second) log_warning(warning);
+        }
       });
     }
   }
@@ -232,6 +235,7 @@ class InputChecker {
   std::unique_ptr<tokenizer::ChatTemplate> chat_template_;
   bool is_model_read_ = false;    ///< rows can be encoded as the run will
   std::set<std::string> failed_;  ///< labels of attempts that threw
+  std::set<std::string> said_;    ///< warnings
 };
 
 }  // namespace

@@ -85,6 +85,10 @@ ProfileSources ProfileFlags::sources() const {
     if (key_options_[i]->count() == 0) continue;
     sources.overrides.push_back(flag_override(key_flags_[i].key, key_values_[i], key_flags_[i].flag));
   }
+  // What reaches into a value comes behind the flag that sets it.
+  std::ranges::stable_partition(sources.overrides, [](const Override& override) {
+    return override.path.find_first_of("[.") == std::string::npos;
+  });
   return sources;
 }
 
@@ -95,6 +99,19 @@ bool ProfileFlags::are_shipped() const {
            std::error_code code;
            return !std::filesystem::is_regular_file(name, code) && find_shipped(name, known.shipped);
          });
+}
+
+std::vector<std::string> as_arguments(const ProfileSources& sources) {
+  std::vector<std::string> arguments;
+  for (const std::string& file : sources.profiles) arguments.insert(arguments.end(), {"--profile", file});
+  for (const Override& setting : sources.overrides) {
+    if (setting.literal) {
+      arguments.insert(arguments.end(), {setting.where, setting.value});
+    } else {
+      arguments.insert(arguments.end(), {"--set", setting.path + "=" + setting.value});
+    }
+  }
+  return arguments;
 }
 
 std::vector<device::GpuFacts> shipped_gpus() { return device::read_gpu_table(program_folder() / "configs/gpus.json"); }

@@ -50,6 +50,9 @@ class ProfileFlags {
   std::vector<CLI::Option*> key_options_;
 };
 
+/// The arguments of `train` that name the same profile.
+std::vector<std::string> as_arguments(const ProfileSources& sources);
+
 /// configs/gpus.json beside the program.
 std::vector<device::GpuFacts> shipped_gpus();
 

@@ -1,7 +1,5 @@
 #include "registry.h"
 
-#include "lora_train/base/text.h"
-
 namespace lora_train::app {
 
 const std::vector<Command>& commands() {
@@ -29,17 +27,9 @@ const std::vector<Command>& commands() {
       {"download", "download a model, an adapter or a dataset from the Hugging Face hub", run_download},
       {"push", "upload an adapter or a model to the Hugging Face hub", run_push},
       {"teach", "let a teacher write training data", run_teach},
-      {"distill", "teacher data, training and evaluation in one command", nullptr},
+      {"distill", "teacher data, training and evaluation in one command", run_distill},
   };
   return table;
-}
-
-std::vector<std::string> built_commands() {
-  std::vector<std::string> names;
-  for (const auto& command : commands()) {
-    if (command.run != nullptr) names.push_back(command.name);
-  }
-  return names;
 }
 
 std::string overview() {
@@ -49,17 +39,11 @@ std::string overview() {
       "       lora-train train FILE --lora-r 8 ...      (any key of a profile is a flag too)\n"
       "       lora-train --profile FILE ...             (short for lora-train train FILE)\n\n"
       "Commands:\n";
-  std::vector<std::string> unbuilt;
   for (const auto& command : commands()) {
-    if (command.run == nullptr) {
-      unbuilt.push_back(command.name);
-      continue;
-    }
     std::string name = "  " + command.name;
     name.resize(14, ' ');
     text += name + command.summary + "\n";
   }
-  if (!unbuilt.empty()) text += "Not implemented yet: " + join(unbuilt) + "\n";
   text +=
       "\nFlags of every command:\n"
       "  --json        print results as JSON, one object per line\n"

@@ -9,14 +9,11 @@ namespace lora_train::app {
 struct Command {
   std::string name;
   std::string summary;  ///< for the overview
-  /// Runs with the arguments after the name; returns the exit code or throws. Null = known but not implemented yet.
+  /// Runs with the arguments after the name; returns the exit code or throws.
   int (*run)(const std::vector<std::string>& arguments) = nullptr;
 };
 
 const std::vector<Command>& commands();
-
-/// Names of the implemented commands.
-std::vector<std::string> built_commands();
 
 /// What `lora-train --help` prints.
 std::string overview();
@@ -32,6 +29,7 @@ int run_ablate(const std::vector<std::string>& arguments);
 int run_tokenize(const std::vector<std::string>& arguments);
 int run_generate(const std::vector<std::string>& arguments);
 int run_teach(const std::vector<std::string>& arguments);
+int run_distill(const std::vector<std::string>& arguments);
 int run_chat(const std::vector<std::string>& arguments);
 int run_eval(const std::vector<std::string>& arguments);
 int run_merge(const std::vector<std::string>& arguments);

@@ -55,6 +55,10 @@ LoadedProfile resolve_profile(const ProfileFlags& flags, train::TrainRequest& re
   Mistakes mistakes, of_inputs;
   LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
   add_unbuilt_features(loaded, mistakes);
+  if (!loaded.profile.teacher.teacher.empty()) {
+    mistakes.add(parse_place(loaded.origin.at("teacher")), "teacher",
+                 "is for lora-train distill, which asks it and then trains: run distill in place of train.");
+  }
   if (mistakes.has_any()) {
     check_inputs(loaded, {}, mistakes);
     mistakes.throw_if_any();

@@ -45,6 +45,15 @@ Json raw_text(const data::ChatQuestion& prompt) {
 
 }  // namespace
 
+std::string model_of_answers(const std::string& output) {
+  const std::string answers = answers_file(output), settings = answers + ".settings.json";
+  std::error_code code;
+  if (path_kind(settings) != PathKind::kFile || std::filesystem::file_size(answers, code) == 0 || code) return {};
+  const Json recorded = Json::parse(read_file(settings), nullptr, /*allow_exceptions=*/false);
+  const bool is_of_server = recorded.is_object() && recorded.contains("model") && !recorded.contains("adapter");
+  return is_of_server && recorded["model"].is_string() ? recorded["model"].get<std::string>() : "";
+}
+
 TeachJob::TeachJob(TeachOptions options, std::vector<data::ChatQuestion> prompts, const GenerationSettings& settings)
     : options_(std::move(options)), prompts_(std::move(prompts)), settings_(settings) {
   const auto samples = static_cast<std::size_t>(options_.samples);
@@ -130,6 +139,8 @@ TeachJob::Rows TeachJob::write_rows(const teach::Filters& filters) {
     const Json line = Json::parse(lines[i]);
     const bool is_cut = line.value("finish_reason", "") == "length";
     rows.num_cut += is_cut ? 1 : 0;
+    rows.prompt_tokens += line.value("prompt_tokens", std::int64_t{0});
+    rows.completion_tokens += line.value("completion_tokens", std::int64_t{0});
     numbers.push_back(i);
     given.push_back({line["answer"].dump(), line.contains("logprobs") ? line["logprobs"].dump() : ""});
     candidates.push_back({prompt_of(i), source(i), text_of(line["answer"]), is_cut});

@@ -23,6 +23,9 @@ struct TeachOptions {
   std::uint64_t seed = 0;
 };
 
+/// The model of the server that gave the answers beside `output`; empty where there are none.
+std::string model_of_answers(const std::string& output);
+
 /// Answers are numbered: prompt * samples + sample.
 class TeachJob {
  public:
@@ -45,6 +48,7 @@ class TeachJob {
 
   struct Rows {
     std::int64_t num_answers = 0, num_rows = 0, num_cut = 0;
+    std::int64_t prompt_tokens = 0, completion_tokens = 0;  ///< of the answers
     std::vector<teach::FilterCount> dropped;
   };
   /// Writes `output` from all answers so far, in the order of the prompts.

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "ask_model.h"
 #include "commands/answer_request.h"
@@ -58,6 +59,7 @@ TeachResult teach_with(const TeachFlags& flags, const SamplingOptions& sampling,
     log_info(flags.job.output + ": " + format_count(static_cast<long long>(job.num_wanted() - num_open)) + " of " +
              count_of(static_cast<long long>(job.num_wanted()), "answer") + " are already there; resuming");
   }
+  if (num_open > 0 && input.before_asking) input.before_asking();
   TeachResult result;
   {
     TeachProgress progress(num_open, flags.prices, is_quiet);
@@ -68,6 +70,7 @@ TeachResult teach_with(const TeachFlags& flags, const SamplingOptions& sampling,
       log_warning("stopped by " + stop.where() + " after " + format_count(progress.totals().answers) + " of " +
                   count_of(static_cast<long long>(num_open), "answer") + "; run the same command to resume");
       result.exit_code = static_cast<int>(ExitCode::kStopped);
+      result.totals = progress.totals();
       return result;
     }
     result.totals = progress.totals();
@@ -84,6 +87,8 @@ TeachResult teach_by_server(const std::string& url, const TeachFlags& flags, con
   const teach::Filters filters(flags.filters);  // before anything is asked
   const char* const key = std::getenv("OPENAI_API_KEY");
   teach::TeacherOptions options{url, key == nullptr ? "" : key, flags.teacher_model, flags.job.is_raw, sampling};
+  if (options.model.empty()) options.model = model_of_answers(flags.job.output);
+  if (options.model.empty() && input.before_asking) std::exchange(input.before_asking, nullptr)();
   options.max_tokens = flags.max_tokens;
   options.stop = flags.stop;
   options.top_logprobs = flags.top_logprobs;

@@ -78,7 +78,8 @@ void convert_axolotl_special_tokens(Converter& converter) {
   for (const auto& member : tokens->members) {
     if (is_usual(member)) continue;
     const std::string own = token_of_model(converter.text("base_model"), member.name);
-    others.push_back(member.name + ": " + (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
+    others.push_back(member.name + ": " +
+                     (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
                      (own.empty() ? "" : " (the tokenizer has \"" + own + "\")"));
   }
   if (others.empty()) {
@@ -115,8 +116,7 @@ void convert_axolotl_per_epoch(Converter& converter, const std::string& key, con
   } else {
     converter.set(key, ours, share < 1 ? number_value(share) : text_value("off"));
     const auto text = [](double number) { return number_value(number).text; };
-    if (share < 1)
-      converter.explain(ours, key + ": 1 / (" + text(times) + " an epoch x " + text(epochs) + " epochs)");
+    if (share < 1) converter.explain(ours, key + ": 1 / (" + text(times) + " an epoch x " + text(epochs) + " epochs)");
   }
 }
 

@@ -16,10 +16,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "preprocess_shards",
                                           "conversation", "field_human",       "field_model"};
-constexpr const char* kTrainingEntryKeys[] = {"train_on_eos",   "train_on_eot",   "roles_to_train",       "drop_system_message",
-                                              "split_thinking", "field_thinking", "template_thinking_key"};
+constexpr const char* kTrainingEntryKeys[] = {"train_on_eos",         "train_on_eot",   "roles_to_train",
+                                              "drop_system_message",  "split_thinking", "field_thinking",
+                                              "template_thinking_key"};
 constexpr const char* kRefusedEntryKeys[] = {"input_transform", "input_format", "message_field_training_detail",
-                                             "logprobs_field",  "temperature"};
+                                             "logprobs_field", "temperature"};
 constexpr const char* kConvertedEntryKeys[] = {"path",
                                                "type",
                                                "split",
@@ -290,7 +291,8 @@ class EntryConverter {
     if (name == whole || (name == "jinja" && converter_.find("chat_template_jinja"))) {
       drop("chat_template", "is the template of the whole run");
     } else if (const std::string other = chat_without_template(converter_); !other.empty()) {
-      refuse("chat_template", other + " names none, so Axolotl takes the tokenizer's own there. A run has one template "
+      refuse("chat_template", other +
+                                  " names none, so Axolotl takes the tokenizer's own there. A run has one template "
                                   "for all data: name it as chat_template of the whole file.");
     } else if (converter_.find("chat_template") || is_other_template(name)) {
       refuse("chat_template", "A run has one template for all data. Name it as chat_template.");

@@ -4,7 +4,6 @@
 
 #include "keys/aliases.h"
 #include "keys/field.h"
-#include "keys/unbuilt.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/shell_line.h"
@@ -73,7 +72,7 @@ bool is_unknown(const Value::Member& member) {
   const std::string& name = member.name;
   const auto is_it = [&](const ForeignKey& key) { return key.name == name; };
   return !member.value.is_null() && !name.starts_with("x-") && !find_field(name) && !find_alias(name) &&
-         !is_unbuilt_key(name) && !is_foreign_key(name) && std::ranges::none_of(refused_keys(), is_it) &&
+         !is_foreign_key(name) && std::ranges::none_of(refused_keys(), is_it) &&
          std::ranges::none_of(idle_keys(), is_it);
 }
 

@@ -51,7 +51,8 @@ std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const V
   for (const ForeignTool tool : kEveryTool) {
     if (!std::ranges::binary_search(foreign_keys_of(tool), name)) continue;
     const Conversion conversion = convert_alone(tool, name, value, context);
-    if (const ConvertedKey* refused = find_key(conversion.refused, name)) return ForeignVerdict{false, refused->outcome};
+    if (const ConvertedKey* refused = find_key(conversion.refused, name))
+      return ForeignVerdict{false, refused->outcome};
     if (const ConvertedKey* taken = find_key(conversion.renamed, name); taken && !renamed)
       renamed = ForeignVerdict{false, "its key here: " + taken->outcome + "."};
     if (const ConvertedKey* dropped = find_key(conversion.dropped, name); dropped && !idle)

@@ -116,7 +116,9 @@ void convert_factory_template(Converter& converter, bool has_tools) {
   if (const std::string ours = builtin_template(name); !ours.empty()) {
     converter.set("template", "chat_template", has_tools ? "tokenizer" : ours);
     if (has_tools)
-      converter.note("template", "rows have tools, which built-in templates do not write: the model's own is used");
+      converter.note(
+          "template",
+          "rows have tools or calls of them, which built-in templates do not write: the model's own is used");
     if (ours == "qwen3" && parse_bool(converter.text("enable_thinking")) == false) {
       converter.refuse(
           "enable_thinking",
@@ -167,10 +169,13 @@ bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& tr
   if (converter.find("max_samples") && !converter.is_refused("max_samples")) {
     if (converter.is_refused("dataset") || converter.is_refused("eval_dataset")) {
       converter.drop("max_samples", "belongs to the dataset, which is refused");
-    } else if (train.empty() && test.empty()) {
-      converter.refuse("max_samples", "takes the first rows of each file. Cut the files instead.");
+    } else if (!converter.number("max_samples") || *converter.number("max_samples") < 1) {
+      converter.refuse("max_samples", "expected a number of rows.");
     } else {
-      converter.drop("max_samples", "no file has more rows");
+      const auto is_cut = [](const DataEntry& entry) { return entry.max_samples.has_value(); };
+      if (std::ranges::any_of(train, is_cut)) converter.share("max_samples", "datasets");
+      if (std::ranges::any_of(test, is_cut)) converter.share("max_samples", "eval_datasets");
+      converter.drop("max_samples", has_data ? "no file has more rows" : "no dataset is named");
     }
   }
   const double held_out = converter.number("val_size").value_or(0);

@@ -171,6 +171,20 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
   }
 }
 
+/// Rows of preferences in files that are here: the chosen answers are what is trained.
+void map_chosen_answers(Converter& converter, TrlData& data) {
+  const auto keys = data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
+  const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
+  if (!has("prompt") || !has("chosen")) return;
+  for (auto* entries : {&data.train, &data.test}) {
+    for (auto& entry : *entries) entry.map("completion", "chosen");
+  }
+  const std::string source = converter.find("datasets") ? "datasets" : "dataset_name";
+  converter.set(source, "datasets", to_value(data.train));
+  if (!data.test.empty()) converter.set(source, "eval_datasets", to_value(data.test));
+  converter.set_default("loss_on", "completion", "of the chosen answers");
+}
+
 /// Keys of the first row; empty if no file is there.
 std::vector<std::string> row_keys(const TrlData& data) {
   return data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
@@ -320,6 +334,7 @@ void convert_trl(Converter& converter) {
   } else if (converter.find("dataset_name")) {
     add_trl_named_dataset(converter, data);
   }
+  map_chosen_answers(converter, data);
   convert_trl_text_column(converter, data);
   const auto keys = row_keys(data);
   convert_trl_loss(converter, keys);

@@ -47,8 +47,8 @@ class Member {
  private:
   template <class Section>
   static Section& section(auto& profile) {
-    return std::get<Section&>(std::tie(profile.model, profile.adapter, profile.data, profile.tasks, profile.objective,
-                                       profile.optimizer, profile.schedule, profile.run));
+    return std::get<Section&>(std::tie(profile.model, profile.adapter, profile.data, profile.teacher, profile.tasks,
+                                       profile.objective, profile.optimizer, profile.schedule, profile.run));
   }
 
   std::function<T&(Profile&)> of_;

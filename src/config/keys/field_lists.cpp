@@ -67,6 +67,7 @@ Value write_dataset(const DatasetSpec& spec) {
   value.members = source_members(spec);
   if (spec.weight != 1.0) value.members.push_back({"weight", number_value(spec.weight)});
   if (!spec.name.empty()) value.members.push_back({"name", text_value(spec.name)});
+  if (spec.max_samples) value.members.push_back({"max_samples", integer_value(*spec.max_samples)});
   return value;
 }
 
@@ -211,7 +212,8 @@ Value write_kernels(const KernelChoices& choices) {
 
 void read_dataset_member(const std::string& name, const Value& value, const std::string& key, DatasetSpec& spec,
                          Findings& findings) {
-  static const std::vector<std::string> known = {"path", "split", "subset", "type", "field_map", "weight", "name"};
+  static const std::vector<std::string> known = {"path",      "split",  "subset", "type",
+                                                 "field_map", "weight", "name",   "max_samples"};
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     const std::string near = nearest_name(name, known);
     findings.mistake(
@@ -231,6 +233,9 @@ void read_dataset_member(const std::string& name, const Value& value, const std:
     spec.type = read_dataset_type(value, key, findings).value_or(DatasetType::kAuto);
   } else if (name == "field_map") {
     read_field_map(value, key, spec, findings);
+  } else if (name == "max_samples") {
+    spec.max_samples = value.is_scalar() ? parse_integer(value.text) : std::nullopt;
+    if (spec.max_samples.value_or(0) < 1) findings.mistake(value.place, key, unexpected(value, "a whole number > 0"));
   } else {
     const auto weight = value.is_scalar() ? parse_number(value.text) : std::nullopt;
     if (weight && *weight > 0) {
@@ -262,7 +267,7 @@ Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, 
       target.push_back(read_dataset(items[i], name + "[" + std::to_string(i) + "]", findings));
     }
   };
-  return list_field(name, "list of {path, split, subset, type, field_map, weight, name}", std::move(help),
+  return list_field(name, "list of {path, split, subset, type, field_map, weight, name, max_samples}", std::move(help),
                     std::move(member), read,
                     [](const std::vector<DatasetSpec>& specs) { return list_of(specs, write_dataset); });
 }

@@ -13,7 +13,9 @@ FieldGroup data_group() {
            "local Hugging Face cache, with its split (default train) and subset. type is " +
                choice_text(names_of(DatasetType{})) +
                "; field_map maps our name of a column "
-               "to its name in the file; weight > 0 is how often each row occurs in an epoch, on average.")
+               "to its name in the file; weight > 0 is how often each row occurs in an epoch, on average; max_samples "
+               "takes "
+               "the first rows.")
            .default_is("required"),
        datasets_field("eval_datasets", &DataSection::eval_datasets,
                       "Evaluation data. Of a dataset of the Hub, name the split. Alternative: val_set_size."),
@@ -67,8 +69,19 @@ FieldGroup data_group() {
            .free_on_resume()}};
 }
 
+FieldGroup teacher_group() {
+  return {"Distillation",
+          {text_field("teacher", &TeacherSection::teacher, "URL, or folder",
+                      "Who answers the prompts of datasets and eval_datasets in `distill`: an OpenAI-compatible server "
+                      "(http://host:8000/v1), or a model of this machine."),
+           text_field("teacher_system", &TeacherSection::teacher_system, "file, or text",
+                      "System message that only the teacher sees."),
+           text_field("student_system", &TeacherSection::student_system, "file, or text",
+                      "System message that the student sees in its place.")}};
+}
+
 }  // namespace
 
-std::vector<FieldGroup> data_field_groups() { return {data_group()}; }
+std::vector<FieldGroup> data_field_groups() { return {data_group(), teacher_group()}; }
 
 }  // namespace lora_train

@@ -55,7 +55,8 @@ const std::vector<ForeignKey>& refused_keys() {
       {"nproc_per_node", kRanks, ""},
       {"merge_lora", kMerge, "", true},
       {"merge_adapter", kMerge, "", true},
-      {"dataset_text_field", "name the column in the dataset: datasets: [{path: ..., field_map: {text: COLUMN}}].", "text"},
+      {"dataset_text_field", "name the column in the dataset: datasets: [{path: ..., field_map: {text: COLUMN}}].",
+       "text"},
       {"dataset_dir",
        "names in its dataset_info.json are read by lora-train convert only. In a profile, name the files: datasets: "
        "[{path: ...}].",
@@ -70,11 +71,12 @@ const std::vector<ForeignKey>& refused_keys() {
       {"saves_per_epoch", kCadence, ""},
       {"evals_per_epoch", kCadence, ""},
       {"max_samples",
-       "it cuts the training data in some programs and the evaluation data in others. Use eval_max_samples, "
-       "or a shorter file for training.",
+       "it cuts the training data in some programs and the evaluation data in others. Use max_samples in an "
+       "entry of datasets, or eval_max_samples.",
        ""},
       {"packing_strategy", "documents stay whole in a packed row. Remove it, or cut the texts beforehand.", "bfd"},
-      {"bias", "biases are not trained beside an adapter. Remove it, or set adapter: none to train all weights.", "none"},
+      {"bias", "biases are not trained beside an adapter. Remove it, or set adapter: none to train all weights.",
+       "none"},
       {"task_type", "only causal language models are trained. Remove it.", "causal_lm"},
       {"inference_mode", "an adapter is always trained. Remove it; generate and chat answer with one.", "", true},
       {"val_batches", "use eval_max_samples (documents).", ""},

@@ -8,7 +8,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/config/convert.h"
-#include "unbuilt.h"
 
 namespace lora_train {
 namespace {
@@ -116,7 +115,6 @@ std::vector<KnownName> known_names() {
   for (const auto* const table : {&refused_keys(), &idle_keys()}) {
     for (const ForeignKey& key : *table) names.push_back({key.name, key.is_switch});
   }
-  for (const std::string& name : unbuilt_key_names()) names.push_back({name});
   std::set<std::string> taken;
   for (const KnownName& known : names) taken.insert(known.name);
   for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {

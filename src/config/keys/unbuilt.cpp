@@ -1,7 +1,4 @@
 // What profiles may say that no code does yet. An issue that builds one of these deletes its line.
-#include "unbuilt.h"
-
-#include <algorithm>
 #include <functional>
 
 #include "lora_train/config/check.h"
@@ -31,16 +28,6 @@ const std::vector<Unbuilt>& unbuilt_table() {
 
 }  // namespace
 
-const std::vector<std::string>& unbuilt_key_names() {
-  static const std::vector<std::string> names = {"student_system", "teacher", "teacher_system"};
-  return names;
-}
-
-bool is_unbuilt_key(const std::string& name) {
-  const auto& names = unbuilt_key_names();
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile) {
   std::vector<UnbuiltFeature> features;
   for (const auto& entry : unbuilt_table()) {
@@ -49,18 +36,10 @@ std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile) {
   return features;
 }
 
-std::vector<UnbuiltFeature> unbuilt_features(const LoadedProfile& loaded) {
-  std::vector<UnbuiltFeature> features = unbuilt_features(loaded.profile);
-  for (const auto& [key, place] : loaded.unbuilt_keys) features.push_back({key, "not built yet. Remove it."});
-  return features;
-}
-
 void add_unbuilt_features(const LoadedProfile& loaded, Mistakes& mistakes) {
-  for (const auto& [key, text] : unbuilt_features(loaded)) {
-    const auto place = loaded.unbuilt_keys.find(key);
+  for (const auto& [key, text] : unbuilt_features(loaded.profile)) {
     const auto origin = loaded.origin.find(key);
-    const std::string where = origin == loaded.origin.end() ? "" : origin->second;
-    mistakes.add(place == loaded.unbuilt_keys.end() ? parse_place(where) : place->second, key, text);
+    mistakes.add(parse_place(origin == loaded.origin.end() ? "" : origin->second), key, text);
   }
 }
 

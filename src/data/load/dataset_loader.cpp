@@ -125,6 +125,7 @@ class DatasetLoader {
     cache_.shrink();
     log_info(name() + count_of(table->num_rows(), "row") + ", " + format_count(table->num_tokens()) + " tokens, " +
              format_count(num_supervised_) + " of them trained" +
+             (spec_.max_samples ? "; max_samples: " + std::to_string(*spec_.max_samples) : "") +
              (spec_.weight == 1 ? "" : "; weight " + string_printf("%g", spec_.weight)));
     return {type_, std::move(table), files_, ledger_, fingerprint_};
   }

@@ -6,6 +6,7 @@
 #include "read/row_format.h"
 #include "read/row_reader.h"
 #include "render/encode_sample.h"
+#include "render/stop_token_audit.h"
 
 namespace lora_train::data {
 namespace {
@@ -57,6 +58,8 @@ FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& op
     }
   }
   if (!has_good_row && first_error) throw DataError(*first_error);
+  if (options.is_model_known && is_chat(found.type))
+    found.warnings = audit_stop_token(*options.tokenizer, *options.chat_template, {}).warnings;
   return found;
 }
 

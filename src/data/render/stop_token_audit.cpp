@@ -4,6 +4,7 @@
 
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/base/visible_text.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
@@ -54,6 +55,15 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
                                 const DocumentStore& train) {
   StopTokenAudit audit;
   audit.id = tokenizer::end_of_turn_id(chat_template, tokenizer);
+  if (const auto end = tokenizer::end_of_turn_in_pieces(chat_template, tokenizer)) {
+    audit.warnings.push_back(
+        "the chat template ends a turn with \"" + visible_text(*end) + "\", which this tokenizer cuts into " +
+        std::to_string(tokenizer.encode(*end).ids.size()) +
+        " ordinary tokens: it was made for another tokenizer, and nothing will stop at the end of an "
+        "answer. Use the model's own template (chat_template: tokenizer), one whose tokens it has, or "
+        "add them with add_tokens");
+    return audit;
+  }
   if (!audit.id) {
     audit.warnings.push_back(
         "the chat template shows no token that ends an answer (for a question with its answer): a model trained on it "

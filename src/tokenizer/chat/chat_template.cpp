@@ -1,5 +1,6 @@
 #include "lora_train/tokenizer/chat_template.h"
 
+#include <algorithm>
 #include <set>
 
 #include "assistant_spans.h"
@@ -172,24 +173,53 @@ std::unique_ptr<ChatTemplate> ChatTemplate::parse(std::string source, std::strin
   return std::make_unique<JinjaChatTemplate>(std::move(source), std::move(name), folder);
 }
 
-std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+namespace {
+
+/// The trained tokens behind an answer; empty if there are none, or the template refuses the chat.
+struct EndOfTurn {
+  std::vector<std::int32_t> ids = {};
+  std::string text = {};
+};
+
+EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   const std::string answer = "Yes.";
   const std::vector<Message> chat = {{"user", "Hi"}, {"assistant", answer}};
   try {
     const RenderedChat rendered = chat_template.render(chat);
-    if (rendered.spans.empty()) return std::nullopt;
+    if (rendered.spans.empty()) return {};
     const Encoding encoding = tokenizer.encode(rendered.text, /*with_offsets=*/true);
     const auto trained = trained_tokens(encoding.offsets, rendered.spans);
-    std::size_t last = trained.size();
-    while (last > 0 && trained[last - 1] == 0) --last;
     const std::size_t answer_end = rendered.text.rfind(answer) + answer.size();
-    if (last == 0 || encoding.offsets[last - 1].first < answer_end) return std::nullopt;
-    return encoding.ids[last - 1];
+    EndOfTurn end;
+    std::size_t text_end = answer_end;
+    for (std::size_t i = 0; i < trained.size(); ++i) {
+      if (trained[i] == 0 || encoding.offsets[i].first < answer_end) continue;
+      end.ids.push_back(encoding.ids[i]);
+      text_end = encoding.offsets[i].second;
+    }
+    end.text = rendered.text.substr(answer_end, text_end - answer_end);
+    return end;
   } catch (const StopError&) {
     throw;
   } catch (const Error&) {
-    return std::nullopt;  // the template refuses this chat, which says nothing about others
+    return {};  // the template refuses this chat, which says nothing about others
   }
+}
+
+bool is_in_pieces(const EndOfTurn& end, const Tokenizer& tokenizer) {
+  return end.ids.size() > 1 && std::ranges::none_of(end.ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
+}
+
+}  // namespace
+
+std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  const EndOfTurn end = end_of_turn(chat_template, tokenizer);
+  return end.ids.empty() || is_in_pieces(end, tokenizer) ? std::nullopt : std::optional(end.ids.back());
+}
+
+std::optional<std::string> end_of_turn_in_pieces(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  const EndOfTurn end = end_of_turn(chat_template, tokenizer);
+  return is_in_pieces(end, tokenizer) ? std::optional(end.text) : std::nullopt;
 }
 
 std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatTemplate* chat_template) {

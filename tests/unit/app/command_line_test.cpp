@@ -149,9 +149,7 @@ TEST(Registry, KnowsEveryCommandOfTheContract) {
   EXPECT_EQ(names, (Words{"train",      "check", "plan",       "ablate",  "tokenize", "generate", "chat",  "serve",
                           "eval",       "merge", "export",     "compare", "doctor",   "bench",    "cache", "quantize",
                           "init-model", "sweep", "completion", "convert", "download", "push",     "teach", "distill"}));
-  for (const auto& name : built_commands()) EXPECT_NE(overview().find("\n  " + name + " "), std::string::npos) << name;
-  EXPECT_EQ(overview().find("\n  distill "), std::string::npos);
-  EXPECT_NE(overview().find("Not implemented yet: distill"), std::string::npos) << overview();
+  for (const auto& name : names) EXPECT_NE(overview().find("\n  " + name + " "), std::string::npos) << name;
 }
 
 }  // namespace

@@ -118,6 +118,17 @@ TEST(Consistency, NothingIsConcludedFromAValueThatCouldNotBeRead) {
   }
 }
 
+TEST(Consistency, ATeacherIsAServerOrAFolderAndComesBeforeItsMessages) {
+  ProfileText files;
+  for (const char* const good : {"teacher: http://host:8000/v1\n", "teacher: /models/big\nteacher_system: Be brief.\n",
+                                 "teacher: null\nteacher_system: null\n"}) {
+    EXPECT_EQ(files.error(good), "") << good;
+  }
+  EXPECT_NE(files.error("teacher: http://host:8000/v1/\n").find("expected a URL that ends in /v1"), std::string::npos);
+  EXPECT_EQ(files.error("seed: 1\nstudent_system: Be brief.\n"),
+            "profile.yaml:2: student_system: needs a teacher: a URL, or a model folder.");
+}
+
 TEST(Consistency, SettingsThatDoNothingAreWarnedOf) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"lr_base_batch: 8\n", "lr_base_batch: has no effect without lr_scaling"},

@@ -17,7 +17,7 @@ using testing_support::ProfileText;
 // contract.md, section 2: the block and "More keys"; and tuning.
 // clang-format off
 const std::vector<const char*> kContractKeys = {
-    "model", "drop_duplicates", "greater_is_better", "early_stopping_threshold", "device",
+    "model", "teacher", "teacher_system", "student_system", "drop_duplicates", "greater_is_better", "early_stopping_threshold", "device",
     "adapter", "base_precision", "precision", "tf32", "lora_r",
     "lora_alpha", "lora_dropout", "lora_target_modules", "init_adapter", "datasets",
     "eval_datasets", "val_set_size", "chat_template", "loss_on", "max_seq_len",

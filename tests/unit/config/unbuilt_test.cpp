@@ -17,7 +17,7 @@ TEST(Unbuilt, NothingInTheDefaults) {
 TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
   for (const char* text : {"{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}"}) {
-    const auto features = unbuilt_features(files.load(text));
+    const auto features = unbuilt_features(files.load(text).profile);
     ASSERT_EQ(features.size(), 1u) << text;
     EXPECT_NE(features[0].text.find("not built yet. "), std::string::npos) << features[0].text;
     EXPECT_NE(std::string(text).find(features[0].key), std::string::npos) << features[0].key;
@@ -25,13 +25,13 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   EXPECT_TRUE(unbuilt_features(files.load("{base_precision: fp32, precision: fp32}").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("precision: fp32").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("base_precision: nf4").profile).empty());
-  EXPECT_EQ(unbuilt_features(files.load("base_precision: fp32")).at(0).text,
+  EXPECT_EQ(unbuilt_features(files.load("base_precision: fp32").profile).at(0).text,
             "one other than precision is not built yet. Leave base_precision out; it follows precision.");
 }
 
-TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
+TEST(Unbuilt, ARunRefusesThemWithTheirPlaces) {
   ProfileText files;
-  const LoadedProfile loaded = files.load("teacher: a\nbase_precision: fp32\n");
+  const LoadedProfile loaded = files.load("seed: 1\nbase_precision: fp32\n");
   try {
     refuse_unbuilt_features(loaded);
     FAIL();
@@ -40,28 +40,8 @@ TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
     EXPECT_NE(text.find("profile.yaml:2: base_precision: one other than precision is not built yet."),
               std::string::npos)
         << text;
-    EXPECT_NE(text.find("profile.yaml:1: teacher: not built yet."), std::string::npos) << text;
     EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
   }
-}
-
-TEST(Unbuilt, PromisedKeysAreNeitherUnknownNorReadInSilence) {
-  ProfileText files;
-  const std::string text = "seed: 1\nstudent_system: be brief\nteacher: null\n";
-  const LoadedProfile loaded = files.load(text, {"teacher_system=x"});
-  Mistakes mistakes;
-  add_unbuilt_features(loaded, mistakes);
-  EXPECT_TRUE(mistakes.concern("student_system"));
-  EXPECT_TRUE(mistakes.concern("teacher_system"));
-  EXPECT_FALSE(mistakes.concern("teacher"));
-  try {
-    mistakes.throw_if_any();
-    FAIL();
-  } catch (const ConfigError& error) {
-    const std::string text_of_all = error.what();
-    EXPECT_NE(text_of_all.find("profile.yaml:2: student_system: not built yet."), std::string::npos) << text_of_all;
-  }
-  EXPECT_TRUE(files.load(text, {"student_system=null"}).unbuilt_keys.empty());
 }
 
 }  // namespace

@@ -57,6 +57,28 @@ TEST(StopTokenAudit, WarnsWhenTheEndIsNeverTrained) {
   EXPECT_EQ(warnings({kFullStop, {}}, DocumentStore()), "");  // evaluation alone: nothing is trained
 }
 
+// Ends a turn with what no token of ByteTokenizer is.
+class LongEndTemplate : public PlainTemplate {
+ public:
+  tokenizer::RenderedChat render(std::span<const tokenizer::Message> messages,
+                                 const tokenizer::RenderOptions&) const override {
+    tokenizer::RenderedChat out;
+    out.text = messages.back().content + "<end>";
+    out.spans = {{0, static_cast<std::uint32_t>(out.text.size())}};
+    out.span_message = {static_cast<int>(messages.size()) - 1};
+    return out;
+  }
+};
+
+TEST(StopTokenAudit, AnEndInPiecesIsNoEndToken) {
+  const StopTokenAudit audit =
+      audit_stop_token(StoppingTokenizer(257, {}), LongEndTemplate(), store_that_trains(kFullStop));
+  EXPECT_FALSE(audit.id);
+  ASSERT_EQ(audit.warnings.size(), 1U);
+  EXPECT_NE(audit.warnings[0].find("\"<end>\", which this tokenizer cuts into 5 ordinary tokens"), std::string::npos)
+      << audit.warnings[0];
+}
+
 // Writes nothing behind an answer.
 class OpenTemplate : public PlainTemplate {
  public:
