@@ -120,6 +120,14 @@ def test_a_foreign_value_that_changes_something_has_its_reason(line, said, tmp_p
     assert run.code == USAGE and f"mine.yaml:3: {line.split(':')[0]}: " in run.stderr and said in run.stderr and "unknown key" not in run.stderr, run
 
 
+def test_a_deepspeed_file_is_looked_at(tmp_path):
+    run = check(tmp_path, PROFILE + "deepspeed: ds.json\n")
+    assert run.code == 0 and "deepspeed: has no effect" in run.stderr and "was not found, so nobody looked for an optimizer" in run.stderr, run
+    (tmp_path / "ds.json").write_text('{"optimizer": {"type": "Lion"}}')
+    run = check(tmp_path, PROFILE + "deepspeed: ds.json\n")
+    assert run.code == USAGE and "mine.yaml:3: deepspeed: its configuration has its own optimizer" in run.stderr, run
+
+
 def test_train_dataset_is_datasets_and_a_foreign_flag_has_its_reason(tmp_path):
     assert check(tmp_path, "model: m\ntrain_dataset: d.jsonl\n").code == 0
     run = lora_train("check", "--no-files", "--model", "m", "--train-data", "d.jsonl", "--neftune_noise_alpha", "5", cwd=tmp_path)

@@ -42,6 +42,14 @@ const ConvertedKey* find_key(const std::vector<ConvertedKey>& keys, const std::s
   return found == keys.end() ? nullptr : &*found;
 }
 
+std::string notes_on(const Conversion& conversion, const std::string& name) {
+  std::string text;
+  for (const std::string& note : conversion.notes) {
+    if (note.starts_with(name + ": ")) text += "; " + note.substr(name.size() + 2);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const Value& value,
@@ -56,7 +64,7 @@ std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const V
     if (const ConvertedKey* taken = find_key(conversion.renamed, name); taken && !renamed)
       renamed = ForeignVerdict{false, "its key here: " + taken->outcome + "."};
     if (const ConvertedKey* dropped = find_key(conversion.dropped, name); dropped && !idle)
-      idle = ForeignVerdict{true, dropped->outcome};
+      idle = ForeignVerdict{true, dropped->outcome + notes_on(conversion, name)};
   }
   return renamed ? renamed : idle;
 }
