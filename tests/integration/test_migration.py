@@ -114,7 +114,7 @@ def test_a_foreign_value_that_changes_nothing_is_a_note(line, tmp_path):
 @pytest.mark.parametrize("line, said", [
     ("group_by_length: true", "not grouped"), ("stage: dpo", "Preference training"), ("data_seed: 5", "Set seed"), ("bias: lora_only", "biases are not trained"),
     ("packing_strategy: wrapped", "documents stay whole"), ("packing_strategy: bfd_split", "documents stay whole"), ("template: qwen", "chat_template: qwen2.5"),
-    ("template: nope", "chat_template: tokenizer"), ("dataset_dir: data", "dataset_info.json"), ("plugins: [mine.Plugin]", "mine.Plugin changes the training")])
+    ("template: nope", "chat_template: tokenizer"), ("dataset_dir: data", "dataset_info.json"), ("early_stopping_steps: 3", "early_stopping_patience: 3"), ("plugins: [mine.Plugin]", "mine.Plugin changes the training")])
 def test_a_foreign_value_that_changes_something_has_its_reason(line, said, tmp_path):
     run = check(tmp_path, PROFILE + line + "\n")
     assert run.code == USAGE and f"mine.yaml:3: {line.split(':')[0]}: " in run.stderr and said in run.stderr and "unknown key" not in run.stderr, run

@@ -15,11 +15,13 @@ constexpr ForeignTool kEveryTool[] = {ForeignTool::kAxolotl, ForeignTool::kLlama
 Value smallest_file(ForeignTool tool, const ForeignContext& context) {
   const auto lines = [&]() -> std::string {
     switch (tool) {
-      case ForeignTool::kAxolotl: return "adapter: lora\nlora_target_linear: true\nval_set_size: 0.1\n";
-      case ForeignTool::kLlamaFactory: return "stage: sft\nfinetuning_type: lora\nval_size: 0.1\n";
+      case ForeignTool::kAxolotl:
+        return "adapter: lora\nlora_target_linear: true\nval_set_size: 0.1\neval_steps: 100\n";
+      case ForeignTool::kLlamaFactory:
+        return "stage: sft\nfinetuning_type: lora\nval_size: 0.1\neval_strategy: steps\neval_steps: 100\n";
       case ForeignTool::kTrl: break;
     }
-    return "use_peft: true\ndatasets: [{path: d.jsonl}]\ntest_split_size: 0.1\n";
+    return "use_peft: true\ndatasets: [{path: d.jsonl}]\ntest_split_size: 0.1\neval_strategy: steps\neval_steps: 100\n";
   }();
   Value file = parse_yaml(lines, {});
   const std::string model = tool == ForeignTool::kAxolotl ? "base_model" : "model_name_or_path";
@@ -55,6 +57,7 @@ std::string notes_on(const Conversion& conversion, const std::string& name) {
 std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const Value& value,
                                                 const ForeignContext& context) {
   if (!is_foreign_key(name)) return std::nullopt;
+  if (value.is_null()) return ForeignVerdict{true, "it has no value"};
   std::optional<ForeignVerdict> idle, renamed;
   for (const ForeignTool tool : kEveryTool) {
     if (!std::ranges::binary_search(foreign_keys_of(tool), name)) continue;
