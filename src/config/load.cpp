@@ -157,6 +157,8 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
       needs.needs_model = needs.needs_datasets = false;
     } else {
       merger.add_layer(layer);
+      const auto hint = sources.are_written_by_runs ? std::nullopt : convert_hint(layer);
+      if (hint) mistakes.add_hint(*hint);
     }
   }
   add(sources.overrides);

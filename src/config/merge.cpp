@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "convert/foreign_file.h"
+#include "convert/foreign_key.h"
 #include "keys/aliases.h"
 #include "keys/field.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/convert.h"
 #include "lora_train/config/scalar.h"
 #include "value/setting_path.h"
 
@@ -33,6 +34,7 @@ bool is_unset(const std::string& key, const Value& value) {
 
 void Merger::add_layer(const Value& map) {
   Entries entries, implied;
+  layer_ = &map;
   for (const auto& [name, value] : map.members) add_entry(name, value, entries, implied);
   refuse_alternatives(entries);
   entries.merge(implied);
@@ -102,19 +104,26 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
     findings_.note(value.place, name, "has no effect: " + idle.reason);
     return true;
   }
-  if (is_foreign_key(name)) {
-    findings_.mistakes().add_hint("lora-train convert " + (value.place.line > 0 ? value.place.file : "FILE") +
-                                  " makes a profile of a file of Axolotl, LLaMA-Factory or TRL.");
+  const auto verdict = judge_foreign_key(
+      name, value, {said({"model", "base_model", "model_name_or_path", "model_name"}), said({"seed", "train_seed"})});
+  if (!verdict) return false;
+  if (value.place.line > 0) findings_.mistakes().add_hint(convert_hint_of(value.place.file));
+  if (verdict->is_idle) {
+    findings_.note(value.place, name, "has no effect: " + verdict->reason);
+  } else {
+    findings_.mistake(value.place, name, verdict->reason);
   }
-  if (const auto reason = idle_foreign_key(name)) {
-    findings_.note(value.place, name, "has no effect: " + *reason);
-    return true;
+  return true;
+}
+
+// In this layer under one of these names, or in an earlier one under the first; empty if nowhere.
+std::string Merger::said(const std::vector<const char*>& names) const {
+  for (const char* name : names) {
+    const Value* value = layer_->find(name);
+    if (value && value->is_scalar()) return value->text;
   }
-  if (const auto advice = value.is_null() ? std::nullopt : refused_foreign_key(name)) {
-    findings_.mistake(value.place, name, *advice);
-    return true;
-  }
-  return false;
+  const auto earlier = values_.find(names.front());
+  return earlier != values_.end() && earlier->second.is_scalar() ? earlier->second.text : "";
 }
 
 void Merger::report_unknown(const std::string& name, const Value& value) {

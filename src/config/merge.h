@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "findings.h"
 #include "lora_train/config/load.h"
@@ -30,16 +31,19 @@ class Merger {
   using Entries = std::map<std::string, Entry>;
 
   void add_entry(const std::string& name, const Value& value, Entries& entries, Entries& implied);
+  std::string said(const std::vector<const char*>& names) const;
   void apply_value_rule(const std::string& spelled, const std::string& key, const Value& value, Entries& entries,
                         Entries& implied);
   void put(const std::string& spelled, const std::string& key, const Value& value, Entries& entries);
   bool take_anchors(const std::string& name, const Value& value);
+  /// What convert says to the same key and value.
   bool take_foreign(const std::string& name, const Value& value);
   void report_unknown(const std::string& name, const Value& value);
   void refuse_alternatives(const Entries& entries);
   void merge(const Entries& entries);
 
   Findings& findings_;
+  const Value* layer_ = nullptr;  ///< the one that is added
   std::map<std::string, Value> values_;
 };
 

@@ -132,7 +132,7 @@ def factory_file(tmp_path):
 
 @pytest.mark.parametrize("command, said", [
     ("sft", "lora-train train x.yaml trains; a file of TRL becomes a profile with lora-train convert x.yaml --output my.yaml"),
-    ("dpo", "on the chosen answers"), ("grpo", "lora-train train x.yaml"), ("reward", "not built"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
+    ("dpo", "on the chosen answers"), ("grpo", "lora-train convert x.yaml --allow-refused --output my.yaml"), ("reward", "not built"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
     ("api", "vllm serve"), ("webui", "there is no web interface"), ("preprocess", "lora-train tokenize x.yaml"), ("inference", "lora-train generate --adapter RUN"),
     ("fetch", "lora-train check --list"), ("env", "lora-train doctor"), ("merge-lora", "lora-train merge --model MODEL --adapter ADAPTER --output-dir MERGED")])
 def test_a_command_of_another_tool_names_ours(command, said):
@@ -154,8 +154,8 @@ def test_a_file_where_merge_takes_flags_gives_the_line(factory_file, setup):
 
 def test_a_file_of_another_tool_says_first_how_it_becomes_a_profile(tmp_path):
     files = {"LLaMA-Factory": "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ndataset_dir: data\ntemplate: qwen\n",
-             "TRL": "model_name_or_path: m\ndataset_name: d\ndataset_train_split: train\nuse_peft: true\nassistant_only_loss: true\n",
-             "Axolotl": "base_model: m\ndatasets: [{path: d, type: chat_template}]\nsample_packing: true\nsequence_len: 512\nrl: dpo\n"}
+             "TRL": "model_name_or_path: m\ndataset_name: d\ndataset_train_split: train\ndataset_test_split: test\nuse_peft: true\nassistant_only_loss: true\n",
+             "Axolotl": "base_model: m\ndatasets: [{path: d, type: chat_template}]\nsample_packing: true\nsequence_len: 512\nrl: dpo\nevals_per_epoch: 4\n"}
     for tool, text in files.items():
         file = tmp_path / "theirs.yaml"
         file.write_text(text)
@@ -165,7 +165,7 @@ def test_a_file_of_another_tool_says_first_how_it_becomes_a_profile(tmp_path):
             assert f"lora-train convert {file} --output my.yaml." in run.stderr and run.stderr.count("\n") == 1, run
     file.write_text("model: m\ndatasets: [{path: d}]\nlora_r: 8\nnum_epochs: 1\nstage: sft\ntemplate: qwen\ncutoff_len: 512\n")
     run = lora_train("check", file, "--no-files")
-    assert f"{file}:5: stage: unknown key" in run.stderr and f"lora-train convert {file} makes a profile" in run.stderr, run
+    assert f"{file}:6: template: its key here: chat_template: qwen2.5." in run.stderr and f"lora-train convert {file} makes a profile" in run.stderr, run
 
 
 def test_a_run_is_an_adapter_to_start_from(chat_run, setup):

@@ -123,7 +123,7 @@ KEYS = [
     refused("nothing_required", whole("lora_r: 8\n"), PROFILE, "model: missing", "datasets: missing"),
     value("typing_mistake", "weigth_decay: 0.1", "unknown key", 'Did you mean "weight_decay"?'),
     value("wrong_case", "Lora_R: 8", "unknown key", '"lora_r"'),
-    value("key_of_another_trainer", "deepspeed: zero3.json", "the model is never sharded"),
+    value("key_of_another_trainer", "zero_stage: 3", "the model is never sharded"),
     value("fp16", "fp16: true", "bf16"),
     refused("two_names_for_one_thing", lines("lr: 1e-4\nlearning_rate: 2e-4"), f"{PROFILE}:4", "means the same as lr"),
     refused("two_kinds_of_batch", lines("global_batch_size: 8\ngradient_accumulation_steps: 2"), f"{PROFILE}:4", "conflicts with"),

@@ -53,7 +53,8 @@ std::vector<std::string> profile_keys();
 /// A name that a profile may give a value: a key, an alias, or a key of another trainer that load_profile explains.
 struct KnownName {
   std::string name;
-  bool is_switch = false;  ///< true | false
+  bool is_switch = false;   ///< true | false
+  bool is_foreign = false;  ///< only Axolotl, LLaMA-Factory or TRL has it: nothing to suggest
 };
 std::vector<KnownName> known_names();
 

@@ -55,7 +55,8 @@ ConvertedFile kind_of_converted(std::string_view text);
 
 /// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
 /// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.
-/// Throws ConfigError if the file is no map of keys, or fits several tools or none; IoError if it cannot be read.
+/// Throws ConfigError if the file is no map of keys, is a profile already, trains nothing, or fits several tools or none; IoError if
+/// it cannot be read.
 /// `overrides` are set in what the file says before it is converted: the tool's own keys. `template_file` is the name that the profile
 /// has for Conversion::chat_template, which the caller writes; without it, such a template is refused.
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
@@ -70,9 +71,5 @@ const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
 
 /// Whether one of the tools has a key of this name, and lora-train has none.
 bool is_foreign_key(const std::string& name);
-/// Why a key of another tool has no effect, where all tools that have it agree and no key of ours has its name.
-std::optional<std::string> idle_foreign_key(const std::string& name);
-/// Why a key of another tool is refused, likewise.
-std::optional<std::string> refused_foreign_key(const std::string& name);
 
 }  // namespace lora_train

@@ -175,6 +175,7 @@ std::vector<std::string> CommandParser::flag_names() const {
     for (const auto& flag : option->get_lnames()) flags.push_back("--" + flag);
   }
   for (const OtherFlag& other : other_flags_) {
+    if (other.is_hidden) continue;
     flags.push_back("--" + other.name);
     std::replace(flags.back().begin(), flags.back().end(), '_', '-');
   }

@@ -64,6 +64,7 @@ class CommandParser {
   struct OtherFlag {
     std::string name;
     bool is_switch = false;
+    bool is_hidden = false;  ///< not suggested, nor listed
   };
   using TakeOther = std::function<void(const std::string& flag, const std::string& name, const std::string& value)>;
   void accept_others(std::vector<OtherFlag> flags, TakeOther take);

@@ -43,7 +43,7 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
       .add_option("settings", trailing_, "the same as --set, or as --profile for what has no \"=\"")
       ->type_name("KEY=VALUE | FILE");
   std::vector<CommandParser::OtherFlag> names;
-  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch});
+  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch, known.is_foreign});
   parser.accept_others(std::move(names),
                        [this](const std::string& flag, const std::string& name, const std::string& value) {
                          overrides_.push_back({name, value, flag, /*literal=*/false});

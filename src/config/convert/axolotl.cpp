@@ -37,6 +37,7 @@ void convert_axolotl_adapter(Converter& converter) {
     return;
   }
   converter.set("adapter", "adapter", "lora");
+  refuse_dora(converter, "peft_use_dora", "peft_use_rslora");
   if (kind == "qlora" && !converter.is_true("load_in_4bit")) converter.set("adapter", "base_precision", "nf4");
   if (converter.find("lora_model_dir")) {
     drop_shape_of_adapter(converter, {"lora_r", "lora_alpha", "lora_target_linear", "lora_target_modules",
@@ -73,13 +74,21 @@ void convert_axolotl_special_tokens(Converter& converter) {
            ((member.name == "bos_token" && text == "<s>") || (member.name == "eos_token" && text == "</s>") ||
             (member.name == "unk_token" && text == "<unk>"));
   };
-  if (std::ranges::all_of(tokens->members, is_usual)) {
+  std::vector<std::string> others;
+  for (const auto& member : tokens->members) {
+    if (is_usual(member)) continue;
+    const std::string own = token_of_model(converter.text("base_model"), member.name);
+    others.push_back(member.name + ": " +
+                     (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
+                     (own.empty() ? "" : " (the tokenizer has \"" + own + "\")"));
+  }
+  if (others.empty()) {
     converter.drop("special_tokens", "padding is never computed, and the others are the tokenizer's own");
   } else {
-    converter.refuse(
-        "special_tokens",
-        "The tokenizer's own special tokens are used. Remove those that are the same, and set others in its "
-        "tokenizer_config.json.");
+    converter.refuse("special_tokens", "the tokenizer's own are used, and this is another: " + join(others) +
+                                           ". Remove it if the tokenizer or the chat template has it (chatml ends "
+                                           "turns with <|im_end|>, which is trained); else set it in the model's "
+                                           "tokenizer_config.json.");
   }
 }
 
@@ -106,6 +115,8 @@ void convert_axolotl_per_epoch(Converter& converter, const std::string& key, con
     converter.set(key, ours, "epoch");
   } else {
     converter.set(key, ours, share < 1 ? number_value(share) : text_value("off"));
+    const auto text = [](double number) { return number_value(number).text; };
+    if (share < 1) converter.explain(ours, key + ": 1 / (" + text(times) + " an epoch x " + text(epochs) + " epochs)");
   }
 }
 

@@ -16,6 +16,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "preprocess_shards",
                                           "conversation", "field_human",       "field_model"};
+constexpr const char* kTrainingEntryKeys[] = {"train_on_eos",         "train_on_eot",   "roles_to_train",
+                                              "drop_system_message",  "split_thinking", "field_thinking",
+                                              "template_thinking_key"};
+constexpr const char* kRefusedEntryKeys[] = {"input_transform", "input_format", "message_field_training_detail",
+                                             "logprobs_field", "temperature"};
 constexpr const char* kConvertedEntryKeys[] = {"path",
                                                "type",
                                                "split",
@@ -33,6 +38,20 @@ constexpr const char* kConvertedEntryKeys[] = {"path",
                                                "roles",
                                                "chat_template",
                                                "chat_template_jinja"};
+
+/// The first chat dataset that leaves its template to the tokenizer, where the file has none for all; empty if there is none.
+std::string chat_without_template(const Converter& converter) {
+  if (converter.find("chat_template")) return {};
+  for (const char* key : {"datasets", "test_datasets"}) {
+    const Value* list = converter.find(key);
+    for (std::size_t i = 0; list && i < list->items.size(); ++i) {
+      const Value &entry = list->items[i], *type = entry.find("type"), *name = entry.find("chat_template");
+      const bool is_chat = type && type->is_scalar() && type->text.starts_with("chat_template");
+      if (is_chat && (!name || name->is_null())) return std::string(key) + "[" + std::to_string(i) + "]";
+    }
+  }
+  return {};
+}
 
 /// One entry, which becomes one entry of ours for each file that it names.
 class EntryConverter {
@@ -271,6 +290,10 @@ class EntryConverter {
     const std::string whole = converter_.text_or("chat_template", "tokenizer_default");
     if (name == whole || (name == "jinja" && converter_.find("chat_template_jinja"))) {
       drop("chat_template", "is the template of the whole run");
+    } else if (const std::string other = chat_without_template(converter_); !other.empty()) {
+      refuse("chat_template", other +
+                                  " names none, so Axolotl takes the tokenizer's own there. A run has one template "
+                                  "for all data: name it as chat_template of the whole file.");
     } else if (converter_.find("chat_template") || is_other_template(name)) {
       refuse("chat_template", "A run has one template for all data. Name it as chat_template.");
     } else {
@@ -286,7 +309,12 @@ class EntryConverter {
 
   static std::string advice_for(const std::string& name) {
     if (name == "shards" || name == "shards_idx") return "Use a part of the files instead.";
-    return "Change the rows instead: docs/data.md has the layouts.";
+    if (std::ranges::count(kRefusedEntryKeys, name) > 0)
+      return "Change the rows instead: docs/data.md has the layouts.";
+    std::vector<std::string> known(std::begin(kIdleEntryKeys), std::end(kIdleEntryKeys));
+    known.insert(known.end(), std::begin(kConvertedEntryKeys), std::end(kConvertedEntryKeys));
+    known.insert(known.end(), std::begin(kTrainingEntryKeys), std::end(kTrainingEntryKeys));
+    return "is no key of a dataset of Axolotl." + did_you_mean(nearest_names(name, known));
   }
 
   Converter& converter_;

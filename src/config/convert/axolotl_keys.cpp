@@ -175,6 +175,7 @@ const std::vector<IdleGroup> kAxolotlIdle = {
     {"a run ends by itself at a loss that is not finite, and at no other",
      {"loss_watchdog_threshold", "loss_watchdog_patience"}},
     {"memory is reserved before step 1", {"gc_steps", "gc_collect_steps", "torch_empty_cache_steps"}},
+    {"it is for adapters on embeddings, which get none", {"loraplus_lr_embedding"}},
     {"norms are computed in fp32", {"fp32_norms", "fp32_norm_classes"}},
     {kNeverSharded,
      {"fsdp", "fsdp_config", "fsdp_version", "fsdp_final_state_dict_type", "dp_shard_size", "dp_replicate_size",
@@ -364,7 +365,6 @@ const std::vector<OptionGroup> kAxolotlOptions = {
     {"fp8", {"fp8_config", "fp8_enable_fsdp_float8_all_gather"}},
     {"scaling_softmax", {"scaling_softmax_factor", "scaling_softmax_bias"}},
     {"model_quantization_config", {"model_quantization_config_kwargs"}},
-    {"loraplus_lr_ratio and trained embeddings", {"loraplus_lr_embedding"}},
     {"pretraining_dataset", {"pretraining_sample_concatenation"}},
 };
 

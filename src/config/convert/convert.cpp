@@ -9,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "value/parse_yaml.h"
 #include "value/setting_path.h"
@@ -34,13 +35,7 @@ std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file,
   for (auto& [tool, evidence] : found) {
     if (evidence.size() > kShown) evidence.resize(kShown);
   }
-  if (found.empty()) {
-    if (source.find("model") && source.find("datasets")) {
-      throw ConfigError(file.string(),
-                        "is a profile of lora-train already (model, datasets): lora-train check " + file.string());
-    }
-    ask(file, "no key of this file belongs to one tool alone.");
-  }
+  if (found.empty()) ask(file, "no key of this file belongs to one tool alone.");
   if (found.size() > 1 &&
       evidence_for(found[1].first, source).size() * 3 > evidence_for(found[0].first, source).size()) {
     ask(file, "has keys of " + title_of(found[0].first) + " (" + join(found[0].second) + ") and of " +
@@ -78,6 +73,15 @@ std::string title_of(ForeignTool tool) {
   return "TRL 1.16.0";
 }
 
+void convert_with(ForeignTool tool, Converter& converter) {
+  switch (tool) {
+    case ForeignTool::kAxolotl: return convert_axolotl(converter);
+    case ForeignTool::kLlamaFactory: return convert_llamafactory(converter);
+    case ForeignTool::kTrl: break;
+  }
+  convert_trl(converter);
+}
+
 std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body) {
   return kMadeBy + source.filename().string() + " (" + product_name(tool) + ").\n" + kHash + short_hash(body) + "\n" +
          body;
@@ -96,17 +100,24 @@ ConvertedFile kind_of_converted(std::string_view text) {
 
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
                            const std::vector<Override>& overrides, const std::string& template_file) {
-  Value source = parse_yaml(read_file(file), {file.string(), 0});
+  const std::string text = read_file(file);
+  Value source = parse_yaml(text, {file.string(), 0});
   if (!source.is_map()) throw ConfigError(file.string(), "is no map of keys to values. Expected a configuration file.");
+  if (kind_of_converted(text) != ConvertedFile::kForeign || is_profile(source)) {
+    throw ConfigError(file.string(), "is a profile of lora-train already. To look at it: " +
+                                         shell_line({"lora-train", "check", file.string()}) + ".");
+  }
+  if (const std::string keys = script_keys(source); !keys.empty() && !tool) {
+    throw ConfigError(file.string(), "is the configuration of a script (" + keys +
+                                         "), of which each names its keys as it likes. Write a profile by the table "
+                                         "\"From a Python script\" of docs/convert.md.");
+  }
   for (const Override& setting : overrides) set_in_source(source, setting);
   std::string recognised_by;
   if (!tool) std::tie(tool, recognised_by) = recognise(file, source);
+  if (const auto instead = instead_of_training(source)) throw ConfigError(file.string(), *instead);
   Converter converter(*tool, source, file, template_file);
-  switch (*tool) {
-    case ForeignTool::kAxolotl: convert_axolotl(converter); break;
-    case ForeignTool::kLlamaFactory: convert_llamafactory(converter); break;
-    case ForeignTool::kTrl: convert_trl(converter); break;
-  }
+  convert_with(*tool, converter);
   Conversion conversion = converter.finish();
   conversion.recognised_by = recognised_by;
   return conversion;
@@ -120,27 +131,6 @@ const std::vector<std::string>& foreign_keys_of(ForeignTool tool) {
 bool is_foreign_key(const std::string& name) {
   return !is_ours(name) &&
          std::ranges::any_of(kTools, [&](ForeignTool tool) { return has_key(foreign_keys_of(tool), name); });
-}
-
-std::optional<std::string> idle_foreign_key(const std::string& name) {
-  if (is_ours(name)) return std::nullopt;
-  std::optional<std::string> reason;
-  for (const ForeignTool tool : kTools) {
-    if (!has_key(foreign_keys_of(tool), name)) continue;
-    const char* idle = keys_of(tool).find_idle(name);
-    if (!idle) return std::nullopt;
-    reason = idle;
-  }
-  return reason;
-}
-
-std::optional<std::string> refused_foreign_key(const std::string& name) {
-  if (is_ours(name)) return std::nullopt;
-  for (const ForeignTool tool : kTools) {
-    const char* advice = nullptr;
-    if (keys_of(tool).find_refused(name, &advice)) return advice;
-  }
-  return std::nullopt;
 }
 
 }  // namespace lora_train

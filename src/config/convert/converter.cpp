@@ -116,6 +116,8 @@ void Converter::refuse(const std::string& name, const std::string& advice) {
   fates_[name] = {Part::kRefused, advice, {}};
 }
 
+void Converter::explain(const std::string& ours, const std::string& comment) { origin_[ours] = comment; }
+
 bool Converter::is_set_to(const std::string& ours, const std::string& text) const {
   const auto found = profile_.find(ours);
   return found != profile_.end() && found->second.is_scalar() && found->second.text == text;
@@ -165,7 +167,9 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
   } else if (const char* reason = keys_.find_idle(name)) {
     drop(name, reason);
   } else if (const char* feature = keys_.find_option(name)) {
-    drop(name, "says nothing without " + std::string(feature));
+    const std::string switch_name = std::string(feature).substr(0, std::string(feature).find_first_of(":, "));
+    drop(name, is_refused(switch_name) ? "belongs to " + switch_name + ", which is refused"
+                                       : "says nothing without " + std::string(feature));
   } else if (const RefusedKey* refused = keys_.find_refused(name, &advice)) {
     if (is_done_anyway(*refused, value)) {
       drop(name, as_always(value));
@@ -275,8 +279,10 @@ void Converter::list_key(const std::string& name, Conversion& conversion) const 
 }
 
 Conversion Converter::finish() {
-  for (const auto& [name, value] : source_.members) {
-    if (!fates_.contains(name)) decide_by_table(name, value);
+  for (const bool is_detail : {false, true}) {  // what a detail says depends on the key that it belongs to
+    for (const auto& [name, value] : source_.members) {
+      if (!fates_.contains(name) && (keys_.find_option(name) != nullptr) == is_detail) decide_by_table(name, value);
+    }
   }
   read_values();
   Conversion conversion;

@@ -39,6 +39,8 @@ class Converter {
   void share(const std::string& name, const std::string& ours);
   void drop(const std::string& name, const std::string& reason);
   void refuse(const std::string& name, const std::string& advice);
+  /// Stands in the profile beside `ours`, once it is set, in place of the name of its source.
+  void explain(const std::string& ours, const std::string& comment);
   /// Stands behind what `name` became.
   void remark(const std::string& name, const std::string& text) { fates_[name].remark = text; }
   void note(const std::string& name, const std::string& difference);
@@ -93,5 +95,6 @@ std::string with_conversion_header(const std::filesystem::path& source, ForeignT
 void convert_axolotl(Converter& converter);
 void convert_llamafactory(Converter& converter);
 void convert_trl(Converter& converter);
+void convert_with(ForeignTool tool, Converter& converter);
 
 }  // namespace lora_train

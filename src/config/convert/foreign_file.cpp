@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "keys/aliases.h"
 #include "keys/field.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/scalar.h"
 #include "merge.h"
 #include "value/parse_yaml.h"
 
@@ -51,11 +53,47 @@ bool is_mostly_of(ForeignTool tool, const Value& source) {
   return theirs >= kLeast && theirs > ours;
 }
 
-bool is_accepted(const Value& source) {
+bool has_value(const Value& source, const char* key) {
+  const Value* value = source.find(key);
+  return value && !value->is_null();
+}
+
+bool has_any(const Value& source, const std::vector<const char*>& keys) {
+  return std::ranges::any_of(keys, [&](const char* key) { return has_value(source, key); });
+}
+
+bool is_true(const Value& source, const char* key) {
+  const Value* value = source.find(key);
+  return value && value->is_scalar() && parse_bool(value->text) == true;
+}
+
+/// Whether a key is nobody's: neither a profile's nor a tool's.
+bool is_unknown(const Value::Member& member) {
+  const std::string& name = member.name;
+  const auto is_it = [&](const ForeignKey& key) { return key.name == name; };
+  return !member.value.is_null() && !name.starts_with("x-") && !find_field(name) && !find_alias(name) &&
+         !is_foreign_key(name) && std::ranges::none_of(refused_keys(), is_it) &&
+         std::ranges::none_of(idle_keys(), is_it);
+}
+
+/// Keys of the tool that a profile refuses.
+std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
   Mistakes mistakes;
   Findings findings(mistakes);
   Merger(findings).add_layer(source);
-  return !mistakes.has_any();
+  return std::ranges::count_if(source.members, [&](const Value::Member& member) {
+    return is_key_of(tool, member.name) && mistakes.concern(member.name);
+  });
+}
+
+/// The line of `command` with model and adapter as a file of LLaMA-Factory names them, and `more`.
+std::string line_of(const std::string& command, const Value& source, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"lora-train", command, "--model", model_in(source)};
+  if (const std::string adapter = text_of(source, {"adapter_name_or_path"}, ""); !adapter.empty()) {
+    words.insert(words.end(), {"--adapter", adapter});
+  }
+  words.insert(words.end(), more.begin(), more.end());
+  return shell_line(words);
 }
 
 }  // namespace
@@ -84,14 +122,6 @@ std::vector<std::pair<ForeignTool, std::vector<std::string>>> possible_tools(con
   return found;
 }
 
-bool is_export(const Value& source) {
-  const auto has = [&](const char* key) {
-    const Value* value = source.find(key);
-    return value && !value->is_null();
-  };
-  return has("export_dir") && !has("stage") && !has("dataset") && !has("eval_dataset");
-}
-
 std::string merge_line(const Value& source) {
   const std::string run = text_of(source, {"output_dir"}, "");
   const std::string output = text_of(source, {"export_dir"}, run.empty() ? "MERGED" : run + "-merged");
@@ -107,6 +137,42 @@ std::string merge_line(const std::filesystem::path& file) {
   }
 }
 
+std::optional<std::string> instead_of_training(const Value& source) {
+  const bool trains = has_any(source, {"dataset"}) || is_true(source, "do_train");
+  if (!source.is_map() || trains) return std::nullopt;
+  const std::string output = text_of(source, {"output_dir"}, "predictions");
+  if (is_true(source, "do_predict")) {
+    return "writes answers and trains nothing. Run " +
+           line_of("generate", source, {"--prompts", "ROWS.jsonl", "--output", output + "/answers.jsonl"}) +
+           "; to measure instead: " + line_of("eval", source, {"--eval-data", "ROWS.jsonl"}) + ".";
+  }
+  if (has_any(source, {"stage", "eval_dataset"})) return std::nullopt;
+  if (has_value(source, "export_dir")) {
+    return "trains nothing. To merge: " + merge_line(source) + "; to talk to it: " + line_of("chat", source, {}) + ".";
+  }
+  const bool is_run = has_any(source, {"output_dir", "learning_rate", "num_train_epochs", "max_steps", "cutoff_len",
+                                       "per_device_train_batch_size", "lora_rank", "lora_target"});
+  const bool answers = has_value(source, "template") && has_any(source, {"infer_backend", "adapter_name_or_path"});
+  if (is_run || !answers) return std::nullopt;
+  return "answers and trains nothing. To talk to it: " + line_of("chat", source, {}) + "; to answer a file: " +
+         line_of("generate", source, {"--prompts", "ROWS.jsonl", "--output", "answers.jsonl"}) + ".";
+}
+
+bool is_profile(const Value& source) {
+  const bool is_named = source.find("model") || source.find("extends");
+  return is_named && !source.find("base_model") && !source.find("model_name_or_path") && script_keys(source).empty();
+}
+
+std::string script_keys(const Value& source) {
+  std::vector<std::string> found;
+  if (source.find("base_model") || source.find("model_name_or_path")) return {};
+  for (const char* key : {"r", "target_modules", "modules_to_save", "bias", "task_type", "train_dataset", "peft_config",
+                          "lora_config", "training_args", "training_arguments", "sft_config"}) {
+    if (source.find(key)) found.emplace_back(key);
+  }
+  return join(found);
+}
+
 std::optional<std::string> instead_of_file(const Value& source) {
   constexpr std::size_t kShown = 4;
   if (!source.is_map()) return std::nullopt;
@@ -115,14 +181,21 @@ std::optional<std::string> instead_of_file(const Value& source) {
   auto& [tool, evidence] = tools.front();
   if (evidence.size() > kShown) evidence.resize(kShown);
   const std::string what = "is a file of " + product_name(tool) + " (" + join(evidence) + ")";
-  if (is_export(source)) {
-    return what + " that trains nothing. To merge: " + merge_line(source) + "; to talk to it: " +
-           shell_line({"lora-train", "chat", "--model", model_in(source), "--adapter", adapter_in(source)}) + ".";
-  }
-  if (is_accepted(source)) return std::nullopt;
+  if (const auto instead = instead_of_training(source)) return what + " that " + *instead;
+  if (std::ranges::any_of(source.members, is_unknown) || count_refused(tool, source) < 2) return std::nullopt;
   const std::string& file = source.place.file;
   return what + ", not a profile. Make one of it: " +
          shell_line({"lora-train", "convert", file, "--output", file == "my.yaml" ? "profile.yaml" : "my.yaml"}) + ".";
+}
+
+std::optional<std::string> convert_hint(const Value& source) {
+  const auto tools = possible_tools(source);
+  if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
+  return convert_hint_of(source.place.file);
+}
+
+std::string convert_hint_of(const std::string& file) {
+  return shell_line({"lora-train", "convert", file}) + " makes a profile of a file of Axolotl, LLaMA-Factory or TRL.";
 }
 
 }  // namespace lora_train

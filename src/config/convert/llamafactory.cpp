@@ -1,9 +1,7 @@
 #include <algorithm>
 
 #include "chat_templates.h"
-#include "foreign_file.h"
 #include "llamafactory_data.h"
-#include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 #include "run_keys.h"
@@ -46,8 +44,9 @@ void convert_factory_adapter(Converter& converter) {
   } else {
     converter.refuse("finetuning_type", kind + " is not built. Use lora or full.");
   }
-  if (converter.is_true("use_dora")) {
-    converter.refuse("use_dora", "This kind of adapter is not supported. Remove it, or set use_rslora: true.");
+  refuse_dora(converter, "use_dora", "use_rslora");
+  if (converter.find("create_new_adapter") && converter.text("adapter_name_or_path").empty()) {
+    converter.drop("create_new_adapter", "says nothing without adapter_name_or_path");
   }
   if (convert_factory_first_adapter(converter)) {
     drop_shape_of_adapter(converter, {"lora_rank", "lora_alpha", "lora_target", "use_rslora"});
@@ -117,7 +116,9 @@ void convert_factory_template(Converter& converter, bool has_tools) {
   if (const std::string ours = builtin_template(name); !ours.empty()) {
     converter.set("template", "chat_template", has_tools ? "tokenizer" : ours);
     if (has_tools)
-      converter.note("template", "rows have tools, which built-in templates do not write: the model's own is used");
+      converter.note(
+          "template",
+          "rows have tools or calls of them, which built-in templates do not write: the model's own is used");
     if (ours == "qwen3" && parse_bool(converter.text("enable_thinking")) == false) {
       converter.refuse(
           "enable_thinking",
@@ -168,10 +169,13 @@ bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& tr
   if (converter.find("max_samples") && !converter.is_refused("max_samples")) {
     if (converter.is_refused("dataset") || converter.is_refused("eval_dataset")) {
       converter.drop("max_samples", "belongs to the dataset, which is refused");
-    } else if (train.empty() && test.empty()) {
-      converter.refuse("max_samples", "takes the first rows of each file. Cut the files instead.");
+    } else if (!converter.number("max_samples") || *converter.number("max_samples") < 1) {
+      converter.refuse("max_samples", "expected a number of rows.");
     } else {
-      converter.drop("max_samples", "no file has more rows");
+      const auto is_cut = [](const DataEntry& entry) { return entry.max_samples.has_value(); };
+      if (std::ranges::any_of(train, is_cut)) converter.share("max_samples", "datasets");
+      if (std::ranges::any_of(test, is_cut)) converter.share("max_samples", "eval_datasets");
+      converter.drop("max_samples", has_data ? "no file has more rows" : "no dataset is named");
     }
   }
   const double held_out = converter.number("val_size").value_or(0);
@@ -229,10 +233,6 @@ void convert_factory_tokens(Converter& converter) {
 }  // namespace
 
 void convert_llamafactory(Converter& converter) {
-  if (is_export(converter.source())) {
-    throw ConfigError(converter.file().string(),
-                      "exports a model and trains none. Run " + merge_line(converter.source()) + ".");
-  }
   convert_model(converter, "model_name_or_path", "model_revision");
   convert_factory_stage(converter);
   convert_factory_adapter(converter);

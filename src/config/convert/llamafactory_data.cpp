@@ -1,5 +1,6 @@
 #include "llamafactory_data.h"
 
+#include <algorithm>
 #include <map>
 
 #include "lora_train/base/error.h"
@@ -139,22 +140,36 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
   }
   entry.map("system", column(info, "system", ""));
   entry.map("tools", column(info, "tools", ""));
-  entry.has_tools = !column(info, "tools", "").empty();
+  const bool is_openai = formatting == "openai";
+  const std::string call = is_openai ? "tool_calls" : tag(info, "function_tag", "function_call");
+  entry.has_tools =
+      !column(info, "tools", "").empty() || (!is_pretraining && formatting != "alpaca" && has_string(entry.path, call));
 }
 
-/// A column that a row has and that is read here by its name, but not by LLaMA-Factory, for which dataset_info.json names none;
-/// empty if there is none.
-std::string unnamed_column(const DataEntry& entry, const Value& info) {
+/// Whether the messages of the rows have other keys than the tags say, and which tags would fit; empty = they fit.
+std::string tag_problem(const DataEntry& entry, const Value& info) {
+  const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
+  const auto keys = first_message_keys(entry.path, column(info, "messages", "conversations"));
+  const auto has = [&](const std::string& name) { return std::ranges::count(keys, name) > 0; };
+  if (keys.empty() || has(role) || !has("role") || !has("content")) return {};
+  return "has messages with role and content, where LLaMA-Factory looks for " + role + " and " + content +
+         ". Add to its entry in dataset_info.json: \"tags\": {\"role_tag\": \"role\", \"content_tag\": \"content\", "
+         "\"user_tag\": \"user\", \"assistant_tag\": \"assistant\", \"system_tag\": \"system\"}.";
+}
+
+/// Columns that a row has and that are read here by their names, but not by LLaMA-Factory, for which dataset_info.json names none.
+std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& info) {
   if (entry.type == "text") return {};
   const bool is_alpaca = entry.type == "alpaca";
   std::map<std::string, std::string> named = {
       {"system", column(info, "system", "")}};  // what is read here, and its name there
   if (is_alpaca) named.insert({{"input", column(info, "query", "input")}, {"history", column(info, "history", "")}});
   if (!is_alpaca) named["tools"] = column(info, "tools", "");
+  std::vector<std::string> unnamed;
   for (const std::string& key : first_row_keys(entry.path)) {
-    if (const auto found = named.find(key); found != named.end() && found->second != key) return key;
+    if (const auto found = named.find(key); found != named.end() && found->second != key) unnamed.push_back(key);
   }
-  return {};
+  return unnamed;
 }
 
 std::optional<DatasetInfo> read_info(Converter& converter, const std::string& key) {
@@ -173,13 +188,62 @@ std::optional<DatasetInfo> read_info(Converter& converter, const std::string& ke
   return info;
 }
 
-void convert_sample_limit(Converter& converter, const std::string& name, const std::string& path,
-                          const std::string& limit) {
+std::string share_of_file(const std::string& limit) {
+  return "jq '.[:" + limit + "]' of a JSON array, head -n " + limit + " of JSON Lines";
+}
+
+// num_samples of dataset_info.json, which are drawn, not the first ones.
+void refuse_num_samples(Converter& converter, const std::string& name, const std::string& path,
+                        const std::string& limit) {
   if (limit.empty()) return;
   const auto rows = count_rows(path);
-  if (rows && parse_number(limit) && static_cast<double>(*rows) <= *parse_number(limit)) return;
-  converter.refuse(name, "takes the first " + limit + " rows of a file" + (rows ? " of " + std::to_string(*rows) : "") +
-                             ". Cut the file instead (head -n " + limit + " of JSON Lines).");
+  if (rows && parse_number(limit) && static_cast<double>(*rows) == *parse_number(limit)) return;
+  converter.refuse(name, "draws " + limit + " rows of a file" + (rows ? " of " + std::to_string(*rows) : "") +
+                             ", which differ from those drawn here. Make a file of them (" + share_of_file(limit) +
+                             ").");
+}
+
+/// The first rows that max_samples leaves of a file that has more, or that is not here.
+std::optional<double> sample_limit(const Converter& converter, const DataEntry& entry) {
+  const auto limit = converter.number("max_samples");
+  const auto rows = entry.split.empty() && entry.subset.empty() ? count_rows(entry.path) : std::nullopt;
+  return limit && rows && static_cast<double>(*rows) <= *limit ? std::nullopt : limit;
+}
+
+/// One dataset of dataset_info.json, and what speaks against it.
+struct NamedDataset {
+  DataEntry entry;
+  std::vector<std::string> problems;
+};
+
+NamedDataset convert_dataset(Converter& converter, const std::string& key, const std::string& name,
+                             const fs::path& folder, const Value& info) {
+  NamedDataset dataset;
+  DataEntry& entry = dataset.entry;
+  if (const std::string problem = refusal(info); !problem.empty()) dataset.problems.push_back(name + " " + problem);
+  const std::string hub = text_of(info, "hf_hub_url"), file = text_of(info, "file_name");
+  entry.path = hub.empty() ? (folder / file).string() : hub;
+  if (!hub.empty()) {
+    const std::string split = text_of(info, "split");
+    entry.split = split.empty() && key != "dataset" ? "train" : split;  // evaluation data say which
+    entry.subset = text_of(info, "subset");
+  }
+  const bool is_pretraining = converter.text("stage") == "pt",
+             is_alpaca = text_of(info, "formatting").empty() || text_of(info, "formatting") == "alpaca";
+  fill_layout(entry, info, is_pretraining);
+  if (const std::string problem = is_pretraining || is_alpaca ? "" : tag_problem(entry, info); !problem.empty()) {
+    dataset.problems.push_back(name + " " + problem);
+  }
+  if (const auto unnamed = unnamed_columns(entry, info); !unnamed.empty()) {
+    const bool is_one = unnamed.size() == 1;
+    dataset.problems.push_back(name + " has " + (is_one ? "a column " : "columns ") + join(unnamed) +
+                               " that dataset_info.json does not name, so LLaMA-Factory does not read " +
+                               (is_one ? "it" : "them") + "; here it would. Remove " + (is_one ? "it" : "them") +
+                               " from the rows, or name " + (is_one ? "it" : "them") + " in columns.");
+  }
+  refuse_num_samples(converter, key + "[" + name + "].num_samples", entry.path, text_of(info, "num_samples"));
+  entry.max_samples = sample_limit(converter, entry);
+  return dataset;
 }
 
 }  // namespace
@@ -189,45 +253,31 @@ std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const
   if (!names) return {};
   std::vector<DataEntry> entries;
   if (converter.text("dataset_dir") == "ONLINE") {
-    for (const auto& name : names_in(*names)) entries.push_back({name, "", {}});
+    for (const auto& name : names_in(*names)) {
+      entries.push_back({name, "", {}});
+      entries.back().max_samples = sample_limit(converter, entries.back());
+    }
     return entries;
   }
   const auto info = read_info(converter, key);
   if (!info) return {};
-  std::vector<std::string> known;
+  std::vector<std::string> known, problems;
   for (const auto& [name, value] : info->entries.members) known.push_back(name);
   for (const auto& name : names_in(*names)) {
     const Value* found = info->entries.find(name);
     if (!found) {
       const std::string near = nearest_name(name, known);
-      converter.refuse(key, name + " is not in " + (info->folder / "dataset_info.json").string() +
-                                (near.empty() ? "." : ". Did you mean " + near + "?"));
-      return {};
+      problems.push_back(name + " is not in " + (info->folder / "dataset_info.json").string() +
+                         (near.empty() ? "." : ". Did you mean " + near + "?"));
+      continue;
     }
-    if (const std::string problem = refusal(*found); !problem.empty()) {
-      converter.refuse(key, name + " " + problem);
-      return {};
-    }
-    DataEntry entry;
-    const std::string hub = text_of(*found, "hf_hub_url"), file = text_of(*found, "file_name");
-    entry.path = hub.empty() ? (info->folder / file).string() : hub;
-    if (!hub.empty()) {
-      const std::string split = text_of(*found, "split");
-      entry.split = split.empty() && key != "dataset" ? "train" : split;  // evaluation data say which
-      entry.subset = text_of(*found, "subset");
-    }
-    fill_layout(entry, *found, converter.text("stage") == "pt");
-    if (const std::string unnamed = unnamed_column(entry, *found); !unnamed.empty()) {
-      converter.refuse(key, name + " has a column " + unnamed +
-                                " that dataset_info.json does not name, so LLaMA-Factory does not " +
-                                "read it; here it would be read. Remove it from the rows, or name it in columns.");
-      return {};
-    }
-    convert_sample_limit(converter, key + "[" + name + "].num_samples", entry.path, text_of(*found, "num_samples"));
-    convert_sample_limit(converter, "max_samples", entry.path, converter.text("max_samples"));
-    entries.push_back(std::move(entry));
+    NamedDataset dataset = convert_dataset(converter, key, name, info->folder, *found);
+    problems.insert(problems.end(), dataset.problems.begin(), dataset.problems.end());
+    entries.push_back(std::move(dataset.entry));
   }
-  return entries;
+  if (problems.empty()) return entries;
+  converter.refuse(key, join(problems, " "));
+  return {};
 }
 
 }  // namespace lora_train

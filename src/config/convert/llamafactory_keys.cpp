@@ -13,6 +13,7 @@ const std::vector<IdleGroup> kFactoryIdle = {
     {"attention is chosen for the device; the numbers agree", {"flash_attn"}},
     {"the kernels are lora-train's own; the numbers agree",
      {"use_unsloth", "use_unsloth_gc", "enable_liger_kernel", "use_v1_kernels", "use_reentrant_gc"}},
+    {"it is for adapters on embeddings, which get none", {"loraplus_lr_embedding"}},
     {"norms, softmax and the loss are computed in fp32", {"upcast_layernorm", "upcast_lmhead_output"}},
     {"mixture-of-experts models are not supported", {"moe_aux_loss_coef"}},
     {"code from a model folder is never run", {"trust_remote_code"}},
@@ -114,7 +115,6 @@ const std::vector<OptionGroup> kFactoryOptions = {
     {"use_kt",
      {"kt_weight_path", "kt_expert_checkpoint_path", "kt_use_lora_experts", "kt_lora_expert_num",
       "kt_lora_expert_intermediate_size"}},
-    {"loraplus_lr_ratio and trained embeddings", {"loraplus_lr_embedding"}},
     {"eval_dataset: evaluation files each have a name and a loss", {"eval_on_each_dataset"}},
 };
 

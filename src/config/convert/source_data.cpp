@@ -51,6 +51,24 @@ std::string first_object(std::istream& file) {
   return {};
 }
 
+// Null if there is none, or it cannot be read: the run will say what is wrong with it.
+Value first_row(const fs::path& file) {
+  std::error_code code;
+  if (!fs::is_regular_file(file, code) || !is_json(file)) return null_value();
+  std::ifstream stream(file);
+  try {
+    return parse_yaml(first_object(stream), {file.string(), 0});
+  } catch (const Error&) {
+    return null_value();
+  }
+}
+
+std::vector<std::string> names_of_members(const Value& map) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : map.members) names.push_back(name);
+  return names;
+}
+
 }  // namespace
 
 void DataEntry::map(const std::string& ours, const std::string& theirs) {
@@ -66,6 +84,7 @@ Value DataEntry::value() const {
   if (!split.empty()) value.members.push_back({"split", text_value(split)});
   if (!subset.empty()) value.members.push_back({"subset", text_value(subset)});
   if (!type.empty()) value.members.push_back({"type", text_value(type)});
+  if (max_samples) value.members.push_back({"max_samples", number_value(*max_samples)});
   if (!field_map.empty()) {
     Value map;
     map.kind = Value::Kind::kMap;
@@ -110,17 +129,26 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
   return std::nullopt;
 }
 
-std::vector<std::string> first_row_keys(const fs::path& file) {
+std::vector<std::string> first_row_keys(const fs::path& file) { return names_of_members(first_row(file)); }
+
+std::vector<std::string> first_message_keys(const fs::path& file, const std::string& column) {
+  const Value row = first_row(file);
+  const Value* messages = row.is_map() ? row.find(column) : nullptr;
+  return messages && !messages->items.empty() ? names_of_members(messages->items.front()) : std::vector<std::string>{};
+}
+
+bool has_string(const fs::path& file, const std::string& text) {
   std::error_code code;
-  if (!fs::is_regular_file(file, code) || !is_json(file)) return {};
+  if (!fs::is_regular_file(file, code) || !is_json(file)) return false;
+  const std::string quoted = '"' + text + '"';
   std::ifstream stream(file);
-  std::vector<std::string> keys;
-  try {
-    const Value row = parse_yaml(first_object(stream), {file.string(), 0});
-    for (const auto& [name, value] : row.members) keys.push_back(name);
-  } catch (const Error&) {  // the run will say what is wrong with the row
+  std::string part(1 << 16, '\0'), seen;
+  while (stream.read(part.data(), static_cast<std::streamsize>(part.size())) || stream.gcount() > 0) {
+    seen.append(part, 0, static_cast<std::size_t>(stream.gcount()));
+    if (seen.find(quoted) != seen.npos) return true;
+    seen.erase(0, seen.size() - std::min(seen.size(), quoted.size()));
   }
-  return keys;
+  return false;
 }
 
 std::optional<std::size_t> count_rows(const fs::path& file) {

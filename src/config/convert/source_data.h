@@ -18,7 +18,8 @@ struct DataEntry {
   std::string type;                                            ///< empty = auto
   std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs; equal ones are left out
   std::string split = {}, subset = {};                         ///< of a dataset of the Hub
-  bool has_tools = false;                                      ///< its rows say which tools there are
+  bool has_tools = false;                                      ///< its rows have tools, or calls of them
+  std::optional<double> max_samples = {};                      ///< its first rows
 
   void map(const std::string& ours, const std::string& theirs);
   Value value() const;
@@ -37,6 +38,12 @@ std::optional<std::string> split_path(const std::filesystem::path& folder, const
 
 /// Names of the keys of the first row of a JSON or JSON Lines file; empty if it cannot be read.
 std::vector<std::string> first_row_keys(const std::filesystem::path& file);
+
+/// Names of the keys of the first message in the list `column` of the first row, likewise.
+std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column);
+
+/// Whether a JSON or JSON Lines file has the string `text`, in quotes, anywhere.
+bool has_string(const std::filesystem::path& file, const std::string& text);
 
 /// Rows of a JSON Lines file or of a JSON array; nullopt if the file is not there or of another kind.
 std::optional<std::size_t> count_rows(const std::filesystem::path& file);

@@ -1,6 +1,7 @@
 #include "training_keys.h"
 
 #include <cmath>
+#include <sstream>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -199,11 +200,16 @@ void convert_targets(Converter& converter, const std::string& key) {
   const auto is_outside = [](const std::string& name) {
     return name.find("embed_tokens") != std::string::npos || name.find("lm_head") != std::string::npos;
   };
+  std::vector<std::string> outside;
   for (const auto& item : value->is_list() ? value->items : std::vector<Value>{*value}) {
-    if (item.is_scalar() && is_outside(item.text)) {
-      converter.refuse(key, item.text + " gets no adapter. Remove it, or train all weights.");
-      return;
+    std::istringstream names(item.is_scalar() ? item.text : "");
+    for (std::string name; std::getline(names, name, ',');) {
+      if (is_outside(name)) outside.push_back(trimmed(name));
     }
+  }
+  if (!outside.empty()) {
+    return converter.refuse(key, join(outside) + (outside.size() == 1 ? " gets" : " get") +
+                                     " no adapter. Remove that name, or train all weights.");
   }
   if (value->is_list() && value->items.size() == 1 && value->items.front().text.find('|') != std::string::npos) {
     converter.set(key, "lora_target_modules", value->items.front());
@@ -215,6 +221,13 @@ void convert_targets(Converter& converter, const std::string& key) {
 void default_targets(Converter& converter) {
   converter.set_default("lora_target_modules", list_value({text_value("q_proj"), text_value("v_proj")}),
                         "PEFT's default for these models");
+}
+
+void refuse_dora(Converter& converter, const std::string& key, const std::string& rslora) {
+  if (!converter.is_true(key)) return;
+  converter.refuse(key, "This kind of adapter is not supported. Remove it" +
+                            std::string(converter.is_true(rslora) ? "; " + rslora + ": true stays."
+                                                                  : ", or set " + rslora + ": true."));
 }
 
 void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys) {

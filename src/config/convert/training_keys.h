@@ -31,6 +31,9 @@ void convert_targets(Converter& converter, const std::string& key);
 /// What PEFT does for the families that are supported here if no targets are named.
 void default_targets(Converter& converter);
 
+/// DoRA under `key`; what to use in its place depends on `rslora`.
+void refuse_dora(Converter& converter, const std::string& key, const std::string& rslora);
+
 /// Drops keys of the adapter's shape where the run starts from an adapter, which brings its own.
 void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys);
 

@@ -31,9 +31,7 @@ void convert_trl_adapter(Converter& converter) {
   convert_targets(converter, "lora_target_modules");
   default_targets(converter);
   converter.keep("use_rslora", "use_rslora");
-  if (converter.is_true("use_dora")) {
-    converter.refuse("use_dora", "This kind of adapter is not supported. Remove it, or set use_rslora: true.");
-  }
+  refuse_dora(converter, "use_dora", "use_rslora");
 }
 
 void convert_trl_base_precision(Converter& converter) {
@@ -173,6 +171,20 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
   }
 }
 
+/// Rows of preferences in files that are here: the chosen answers are what is trained.
+void map_chosen_answers(Converter& converter, TrlData& data) {
+  const auto keys = data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
+  const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
+  if (!has("prompt") || !has("chosen")) return;
+  for (auto* entries : {&data.train, &data.test}) {
+    for (auto& entry : *entries) entry.map("completion", "chosen");
+  }
+  const std::string source = converter.find("datasets") ? "datasets" : "dataset_name";
+  converter.set(source, "datasets", to_value(data.train));
+  if (!data.test.empty()) converter.set(source, "eval_datasets", to_value(data.test));
+  converter.set_default("loss_on", "completion", "of the chosen answers");
+}
+
 /// Keys of the first row; empty if no file is there.
 std::vector<std::string> row_keys(const TrlData& data) {
   return data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
@@ -185,8 +197,12 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
   } else if (converter.find("assistant_only_loss")) {
     converter.drop("assistant_only_loss", "false leaves it to completion_only_loss");
   }
+  const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
+  const bool has_other_rows = !keys.empty() && !has("completion");
   if (converter.find("completion_only_loss")) {
-    if (converter.is_set("loss_on")) {
+    if (converter.is_true("completion_only_loss") && has_other_rows) {
+      converter.drop("completion_only_loss", "says nothing of rows without a completion");
+    } else if (converter.is_set("loss_on")) {
       converter.share("completion_only_loss", "loss_on");
     } else {
       converter.set("completion_only_loss", "loss_on",
@@ -194,7 +210,6 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
     }
   }
   if (converter.is_set("loss_on")) return;
-  const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
   if (has("completion")) {
     converter.set_default("loss_on", "completion", "TRL trains the completion of such rows");
   } else {
@@ -319,6 +334,7 @@ void convert_trl(Converter& converter) {
   } else if (converter.find("dataset_name")) {
     add_trl_named_dataset(converter, data);
   }
+  map_chosen_answers(converter, data);
   convert_trl_text_column(converter, data);
   const auto keys = row_keys(data);
   convert_trl_loss(converter, keys);

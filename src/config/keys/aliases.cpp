@@ -86,6 +86,21 @@ Alias quantization(const std::string& name, const std::string& to) {
           }};
 }
 
+// TRL's false trains whole chats, which is not the default here.
+Alias assistant_only_loss() {
+  Alias alias = flag("assistant_only_loss", "loss_on", "assistant", "");
+  alias.meaning = "true = assistant, false is refused";
+  alias.rewrite = [known = alias.rewrite](const Value& value) {
+    if (!value.is_scalar() || parse_bool(value.text) != false) return known(value);
+    Rewrite rewrite;
+    rewrite.error =
+        "false trains every token of a chat in TRL. Say loss_on: all for that, or remove it: assistant turns are "
+        "trained.";
+    return rewrite;
+  };
+  return alias;
+}
+
 Alias bare_batch_size() {
   Alias alias = same("batch_size", "micro_batch_size");
   alias.meaning = "with a warning";
@@ -131,7 +146,7 @@ const std::vector<OtherNames>& same_value_names() {
       {"lora_target_modules", {"target_modules", "lora_target"}},
       {"use_rslora", {"peft_use_rslora"}},
       {"init_adapter", {"lora_model_dir", "adapter_name_or_path"}},
-      {"datasets", {"train_data", "data_path", "train_file", "dataset_name", "dataset", "data"}},
+      {"datasets", {"train_dataset", "train_data", "data_path", "train_file", "dataset_name", "dataset", "data"}},
       {"eval_datasets",
        {"eval_data", "eval_data_path", "eval_file", "validation_file", "test_datasets", "eval_dataset"}},
       {"val_set_size", {"val_size", "validation_split_ratio"}},
@@ -186,7 +201,7 @@ std::vector<Alias> mapped_aliases() {
       words("finetuning_type", "adapter", {{"lora", "lora"}, {"full", "none"}}),
       words("fine_tune_type", "adapter", {{"lora", "lora"}, {"full", "none"}}),
       flag("lora_target_linear", "lora_target_modules", "all-linear", ""),
-      flag("assistant_only_loss", "loss_on", "assistant", ""),
+      assistant_only_loss(),
       flag("completion_only_loss", "loss_on", "completion", "all"),
       flag("train_on_inputs", "loss_on", "all", ""),
       flag("train_on_prompt", "loss_on", "all", ""),

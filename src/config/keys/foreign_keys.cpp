@@ -47,7 +47,6 @@ const std::vector<ForeignKey>& refused_keys() {
       {"trainable_token_indices", kRows, ""},
       {"peft_trainable_token_indices", kRows, ""},
       {"train_token_rows", kRows, "", true},
-      {"deepspeed", kSharding, ""},
       {"zero_stage", kSharding, ""},
       {"zero_level", kSharding, ""},
       {"gpus", kRanks, ""},
@@ -56,7 +55,12 @@ const std::vector<ForeignKey>& refused_keys() {
       {"nproc_per_node", kRanks, ""},
       {"merge_lora", kMerge, "", true},
       {"merge_adapter", kMerge, "", true},
-      {"dataset_text_field", "name the column in the dataset: datasets: [{path: ..., field_map: {text: COLUMN}}].", ""},
+      {"dataset_text_field", "name the column in the dataset: datasets: [{path: ..., field_map: {text: COLUMN}}].",
+       "text"},
+      {"dataset_dir",
+       "names in its dataset_info.json are read by lora-train convert only. In a profile, name the files: datasets: "
+       "[{path: ...}].",
+       ""},
       {"dataset_train_split", "name the split in the dataset: datasets: [{path: FOLDER, split: NAME}].", ""},
       {"dataset_test_split", "name the split in the dataset: eval_datasets: [{path: FOLDER, split: NAME}].", ""},
       {"dataset_config", "name it in the dataset: datasets: [{path: org/name, subset: NAME}].", ""},
@@ -67,9 +71,14 @@ const std::vector<ForeignKey>& refused_keys() {
       {"saves_per_epoch", kCadence, ""},
       {"evals_per_epoch", kCadence, ""},
       {"max_samples",
-       "it cuts the training data in some programs and the evaluation data in others. Use eval_max_samples, "
-       "or a shorter file for training.",
+       "it cuts the training data in some programs and the evaluation data in others. Use max_samples in an "
+       "entry of datasets, or eval_max_samples.",
        ""},
+      {"packing_strategy", "documents stay whole in a packed row. Remove it, or cut the texts beforehand.", "bfd"},
+      {"bias", "biases are not trained beside an adapter. Remove it, or set adapter: none to train all weights.",
+       "none"},
+      {"task_type", "only causal language models are trained. Remove it.", "causal_lm"},
+      {"inference_mode", "an adapter is always trained. Remove it; generate and chat answer with one.", "", true},
       {"val_batches", "use eval_max_samples (documents).", ""},
       {"lora_dtype", "LoRA weights are always fp32 in training. save_dtype: bf16 makes a smaller adapter/.", ""},
       {"pure_bf16", "trained weights are always fp32. Use precision: bf16.", "", true},
@@ -83,7 +92,6 @@ const std::vector<ForeignKey>& refused_keys() {
 const std::vector<ForeignKey>& idle_keys() {
   static const std::string isolated = "documents in a packed row are always isolated";
   static const std::vector<ForeignKey> table = {
-      {"packing_strategy", isolated, ""},
       {"neat_packing", isolated, "", true},
       {"padding_free", "padding is never computed", "", true},
       {"torch_compile_mode", "the kernels are compiled ahead of time", ""},

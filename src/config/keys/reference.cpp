@@ -1,11 +1,13 @@
 // docs/profile.md, `check --keys` and `check --list`.
 #include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "aliases.h"
 #include "field.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/convert.h"
 
 namespace lora_train {
 namespace {
@@ -112,6 +114,13 @@ std::vector<KnownName> known_names() {
   for (const Alias& alias : aliases()) names.push_back({alias.name, alias.meaning.starts_with("true = ")});
   for (const auto* const table : {&refused_keys(), &idle_keys()}) {
     for (const ForeignKey& key : *table) names.push_back({key.name, key.is_switch});
+  }
+  std::set<std::string> taken;
+  for (const KnownName& known : names) taken.insert(known.name);
+  for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {
+    for (const std::string& name : foreign_keys_of(tool)) {
+      if (taken.insert(name).second) names.push_back({name, false, true});
+    }
   }
   return names;
 }

@@ -78,7 +78,8 @@ void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& 
   }
   throw DataError(folder.string(), "the folder has files of several splits: " + found +
                                        ". Name one of them: datasets: [{path: " + folder.string() +
-                                       ", split: " + splits.begin()->first + "}], the others in eval_datasets");
+                                       ", split: " + (splits.contains("train") ? "train" : splits.begin()->first) +
+                                       "}], the others in eval_datasets");
 }
 
 std::vector<fs::path> files_of_folder(const fs::path& folder) {

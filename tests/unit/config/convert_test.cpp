@@ -263,7 +263,7 @@ TEST(Convert, CountsTheRowsOfAFile) {
   EXPECT_EQ(count_rows(files.folder() / "missing.json"), std::nullopt);
 }
 
-TEST(Convert, LimitsOfRowsAreRefusedUnlessTheFileIsShorter) {
+TEST(Convert, ALimitOfRowsBecomesThatOfEachDatasetThatHasMore) {
   const Converted files;
   files.write("data/dataset_info.json", "{\"d\": {\"file_name\": \"d.jsonl\"}}");
   files.write("data/d.jsonl",
@@ -272,7 +272,9 @@ TEST(Convert, LimitsOfRowsAreRefusedUnlessTheFileIsShorter) {
     return files.of("finetuning_type: lora\ndataset: d\ndataset_dir: data\n" + more);
   };
   EXPECT_TRUE(by_key(conversion("max_samples: 2\n").dropped).contains("max_samples"));
-  EXPECT_NE(by_key(conversion("max_samples: 1\n").refused).at("max_samples").find("of 2"), std::string::npos);
+  const Conversion cut = conversion("max_samples: 1\n");
+  EXPECT_TRUE(by_key(cut.renamed).contains("max_samples"));
+  EXPECT_NE(cut.yaml.find("max_samples: 1"), std::string::npos) << cut.yaml;
   EXPECT_NE(by_key(conversion("eval_dataset: f\n").refused).at("eval_dataset").find("f is not in"), std::string::npos);
 }
 
@@ -283,7 +285,7 @@ TEST(Convert, OtherToolsKeysInAProfileAreNotedOrRefusedWithTheirReason) {
     EXPECT_EQ(files.load(line + std::string("\n")).notes.size(), 1u) << line;
   }
   EXPECT_NE(files.error("neftune_noise_alpha: 5\n").find("Noise on embeddings is not supported"), std::string::npos);
-  EXPECT_NE(files.error("stage: sft\n").find("lora-train convert profile.yaml makes a profile"), std::string::npos);
+  EXPECT_NE(files.error("stage: dpo\n").find("lora-train convert profile.yaml makes a profile"), std::string::npos);
   EXPECT_NE(files.error("pad_to_sequenc_len: true\n").find("unknown key"), std::string::npos);
   EXPECT_EQ(files.error("pad_to_sequenc_len: true\n").find("lora-train convert"), std::string::npos);
   EXPECT_NE(files.error("x-shared: 1\n").find("unknown key"), std::string::npos);
