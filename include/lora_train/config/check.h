@@ -56,7 +56,8 @@ std::vector<std::string> profile_keys();
 /// A name that a profile may give a value: a key, an alias, or a key of another trainer that load_profile explains.
 struct KnownName {
   std::string name;
-  bool is_switch = false;  ///< true | false
+  bool is_switch = false;     ///< true | false
+  bool takes_commas = false;  ///< a list that may be written "a,b"
 };
 std::vector<KnownName> known_names();
 

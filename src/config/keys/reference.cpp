@@ -108,9 +108,14 @@ std::vector<std::string> profile_keys() { return field_names(); }
 std::vector<KnownName> known_names() {
   std::vector<KnownName> names;
   for (const auto& group : field_groups()) {
-    for (const Field& field : group.fields) names.push_back({field.name, field.values.starts_with("true | false")});
+    for (const Field& field : group.fields) {
+      names.push_back({field.name, field.values.starts_with("true | false"), field.takes_commas});
+    }
   }
-  for (const Alias& alias : aliases()) names.push_back({alias.name, alias.meaning.starts_with("true = ")});
+  for (const Alias& alias : aliases()) {
+    const Field* const field = alias.meaning.empty() ? find_field(alias.key) : nullptr;
+    names.push_back({alias.name, alias.meaning.starts_with("true = "), field != nullptr && field->takes_commas});
+  }
   for (const auto* const table : {&refused_keys(), &idle_keys()}) {
     for (const ForeignKey& key : *table) names.push_back({key.name, key.is_switch});
   }
