@@ -236,8 +236,8 @@ void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& fo
   const auto newest = checkpoint::newest_good(folder);
   if (!newest || checkpoint::step_of(*newest) <= step) return;
   throw ConfigError(folder.string(),
-                    "resuming from step " + std::to_string(step) + " would delete the later " + newest->string() +
-                        ". To keep it, use another --output-dir; without --resume " +
+                    "resuming from step " + std::to_string(step) + " would delete the later checkpoints, up to " +
+                        newest->string() + ". To keep them, use another --output-dir; without --resume " +
                         "the run goes on from there; or --allow-changed " + key + " to delete what is later");
 }
 

@@ -38,7 +38,7 @@ def page_data(file):
 
 def test_table_json_and_csv_say_what_the_runs_say(runs):
     short = lora_train("compare", runs)
-    assert short.code == 0 and "typo" not in short.stdout and short.stderr.count(f"left out, since they ended before they began: {runs}/typo;") == 1, short
+    assert short.code == 0 and "typo" not in short.stdout and short.stderr.count(f"left out: {runs}/typo, which ended before step 1;") == 1, short
     runs_and_typo = (runs, runs / "typo")
     table = lora_train("compare", *runs_and_typo)
     assert table.code == 0, table

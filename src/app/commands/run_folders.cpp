@@ -25,7 +25,7 @@ void leave_out_failed_starts(const std::string& folder, std::vector<fs::path>& r
     }
   }
   if (left_out.empty() || others.empty() || runs == std::vector<fs::path>{folder}) return;
-  log_info("left out, since they ended before they began: " + join(left_out) + "; name one to see why");
+  log_info("left out: " + join(left_out) + ", which ended before step 1; name one to see why");
   runs = std::move(others);
 }
 

@@ -8,9 +8,9 @@ FieldGroup evaluation_group() {
   return {
       "Evaluation",
       {cadence_field("eval_steps", &RunSection::eval_steps,
-                     "How often to evaluate between the steps. With evaluation data there is always an evaluation "
-                     "after the last step, "
-                     "and before step 1 unless eval_on_start is false, with off too.")
+                     "How often to evaluate between the steps; off: never there. With evaluation data there is always "
+                     "an evaluation "
+                     "before step 1 (unless eval_on_start is false) and one after the last step.")
            .free_on_resume(),
        flag_field("eval_on_start", &RunSection::eval_on_start,
                   "Evaluate before step 1 where there is evaluation data, whatever eval_steps says.")
