@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
-const Row kHeader = {"setting", "tok/s", "speed", "loss", "eval loss", "eval loss kept?", "memory", "start"};
+const Row kHeader = {"setting", "tok/s", "speed", "loss", "eval loss", "eval loss compared", "memory", "start"};
 constexpr const char* kTitle = "What each setting brings";
 constexpr std::size_t kFirstNumber = 1, kWords = 5;
 

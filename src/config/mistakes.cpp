@@ -76,6 +76,7 @@ void Mistakes::throw_if_any() const {
     message += "\n" + (where.empty() ? "" : where + ": ") + sorted[i].text;
   }
   if (num_more_ > 0) message += "\n... and " + std::to_string(num_more_) + " more mistakes.";
+  if (!hints_.empty() && std::string_view(".?!").find(message.back()) == std::string_view::npos) message += ".";
   for (const auto& hint : hints_) message += "\n" + hint;
   const ExitCode code = sorted.front().code;
   const bool is_one_kind =

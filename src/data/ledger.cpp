@@ -95,15 +95,11 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
   std::string message = what + " would lose " + format_count(lost()) + " of " + format_count(total) + " rows (" +
                         percent(lost(), total) +
                         "), more than max_drop_fraction: " + string_printf("%g", max_fraction) + " allows:";
-  std::string first;
   for (const LedgerEntry& entry : entries) {
-    if (is_lost(entry.reason)) {
-      message += "\n  " + line(entry, total);
-      first = first.empty() ? entry.first_source : first;
-    }
+    if (is_lost(entry.reason)) message += "\n  " + line(entry, total);
   }
   message += "\nRepair the rows, or raise max_drop_fraction (0 to 1).";
-  throw DataError(first, message);
+  throw DataError("", message);  // about all rows; each line names the first of its own
 }
 
 }  // namespace lora_train::data

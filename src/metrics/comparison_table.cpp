@@ -181,8 +181,8 @@ std::string reasons(const Comparison& comparison) {
   return text;
 }
 
-/// Whether the runs kept the evaluation loss of the first one.
-std::string kept_losses(const Comparison& comparison) {
+/// How the evaluation losses of the runs compare with that of the first one.
+std::string loss_differences(const Comparison& comparison) {
   std::size_t names = 0;
   for (const auto& run : comparison.runs) names = std::max(names, width_of(shown(run.name)));
   std::string text;
@@ -195,7 +195,7 @@ std::string kept_losses(const Comparison& comparison) {
   for (const auto& run : comparison.runs) {
     if (run.folder == comparison.baseline) base = shown(run.name);
   }
-  return "\nevaluation loss compared with " + base + "; at most 1% higher counts as kept\n" + text;
+  return "\nevaluation loss, compared with that of " + base + " on the same documents\n" + text;
 }
 
 }  // namespace
@@ -208,7 +208,7 @@ std::string comparison_table(const Comparison& comparison, int width, bool use_c
   const bool fits = width <= 0 || needed - kGap <= static_cast<std::size_t>(width);
   return (fits ? rows(columns, num_runs, use_color)
                : blocks(columns, num_runs, static_cast<std::size_t>(width), use_color)) +
-         long_settings(comparison) + kept_losses(comparison) + reasons(comparison);
+         long_settings(comparison) + loss_differences(comparison) + reasons(comparison);
 }
 
 }  // namespace lora_train::metrics

@@ -140,9 +140,13 @@ std::string to_json(const LossDifference& difference, const std::string& baselin
 }
 
 std::string in_words(const LossDifference& difference) {
-  return string_printf("loss %s: %+.4f (95%%: %+.4f to %+.4f) over %lld documents",
-                       to_string(judge(difference)).c_str(), difference.mean, difference.low, difference.high,
-                       difference.num_documents);
+  const LossVerdict verdict = judge(difference);
+  const char* const words = difference.high < 0              ? "lower"
+                            : verdict == LossVerdict::kKept  ? "at most 1% higher"
+                            : verdict == LossVerdict::kWorse ? "more than 1% higher"
+                                                             : "too few documents to tell";
+  return string_printf("%s: %+.4f (95%%: %+.4f to %+.4f) over %lld documents", words, difference.mean, difference.low,
+                       difference.high, difference.num_documents);
 }
 
 }  // namespace lora_train::metrics

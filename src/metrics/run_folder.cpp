@@ -115,6 +115,19 @@ void apply_summary(RunRecord& run, const Json& summary) {
   run.num_gpus = number_of(summary, "num_gpus").value_or(0);
 }
 
+constexpr int kMaxRunDepth = 4;  // of runs below the folder that is named
+
+/// Runs in folders of runs, in no order. A link is followed to a run, and no further.
+void add_runs(const fs::path& folder, int depth, std::vector<fs::path>& runs) {
+  if (is_run_folder(folder)) return runs.push_back(folder);
+  if (depth == 0) return;
+  std::error_code ignored;
+  for (const auto& child : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied, ignored)) {
+    if (!child.is_directory(ignored)) continue;
+    add_runs(child.path(), child.is_symlink(ignored) ? 0 : depth - 1, runs);
+  }
+}
+
 void read_summary(RunRecord& run) {
   const fs::path file = run.folder / "summary.json";
   if (!is_file(file)) {
@@ -148,15 +161,10 @@ bool is_run_folder(const fs::path& folder) {
 }
 
 std::vector<fs::path> find_runs(const fs::path& folder) {
-  if (is_run_folder(folder)) return {folder};
   std::vector<fs::path> runs;
-  std::error_code ignored;
-  for (const auto& child : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied, ignored)) {
-    if (is_run_folder(child.path())) runs.push_back(child.path());
-  }
-  std::sort(runs.begin(), runs.end(), [](const fs::path& a, const fs::path& b) {
-    return is_before(a.filename().string(), b.filename().string());
-  });
+  add_runs(folder, kMaxRunDepth, runs);
+  std::sort(runs.begin(), runs.end(),
+            [](const fs::path& a, const fs::path& b) { return is_before(a.string(), b.string()); });
   return runs;
 }
 

@@ -91,11 +91,6 @@ void name_checkpoints_of_others(const fs::path& folder) {
   }
 }
 
-std::string ways_on(const fs::path& folder) {
-  return "\nUse another --output-dir; or --overwrite to delete the run in " + folder.string() +
-         "; or --allow-changed KEY for each key that may differ";
-}
-
 /// Replaces each `auto` by the number that the old run chose.
 Profile with_numbers_of(const Profile& old, Profile profile) {
   if (!profile.data.max_seq_len) profile.data.max_seq_len = old.data.max_seq_len;
@@ -127,23 +122,60 @@ bool may_differ(const ProfileDifference& difference, const OutputRequest& reques
          std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
 }
 
+std::string line_of(const ProfileDifference& difference) {
+  return difference.key + ": " + difference.old_value + " -> " + difference.new_value;
+}
+
+/// Why a refused key may not differ, and what to write instead.
+std::string remark(const ProfileDifference& difference) {
+  if (shapes_tensors(difference.key)) return "  (no checkpoint fits it: --allow-changed does not help)";
+  if (!is_limit(difference.key)) return "";
+  std::string flag = "--" + difference.key;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return "  (may be raised, not lowered): " + flag + " " + difference.old_value + " goes on";
+}
+
+/// The advice below refused keys. `where`: the run in output_dir, or a checkpoint elsewhere, which nothing here can delete.
+std::string ways_on(const OutputRequest& request, const fs::path& where,
+                    const std::vector<ProfileDifference>& refused) {
+  const fs::path folder = request.profile.run.output_dir;
+  const fs::path real = fs::weakly_canonical(where);
+  const bool is_there = real == fs::weakly_canonical(folder) || real.parent_path() == fs::weakly_canonical(folder);
+  std::string allowing;
+  for (const auto& difference : refused) {
+    if (!shapes_tensors(difference.key) && !is_limit(difference.key)) allowing += " --allow-changed " + difference.key;
+  }
+  if (!allowing.empty()) allowing = "; or let them differ:" + allowing;
+  if (is_there) return "\nUse another --output-dir; or --overwrite to delete the run in " + folder.string() + allowing;
+  const bool is_adapter = request.profile.adapter.kind != AdapterKind::kNone;
+  return "\nLeave " + std::string(refused.size() > 1 ? "these keys as they were" : "the key as it was") +
+         (is_adapter ? "; or start from its weights without --resume: init_adapter=" + where.string() : "") + allowing;
+}
+
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {
-  std::string refused;
+  std::string lines;
+  std::vector<ProfileDifference> refused;
   for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
-    const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
-    if (!may_differ(difference, request)) {
-      refused += "\n  " + line +
-                 (shapes_tensors(difference.key) ? "  (no checkpoint fits it: --allow-changed does not help)"
-                  : is_limit(difference.key)     ? "  (may be raised, not lowered)"
-                                                 : "");
-    } else if (is_limit(difference.key)) {
-      log_info(line +
-               ": the schedule is recomputed for the new number of steps; finished steps keep their learning rates");
-    }
+    if (may_differ(difference, request)) continue;
+    lines += "\n  " + line_of(difference) + remark(difference);
+    refused.push_back(difference);
   }
   if (refused.empty()) return;
-  throw ConfigError(where.string(),
-                    "holds a run with a different profile:" + refused + ways_on(request.profile.run.output_dir));
+  throw ConfigError(where.string(), "holds a run with a different profile:" + lines + ways_on(request, where, refused));
+}
+
+/// What differs all the same: logs a new end of the schedule, and returns what --allow-changed lets differ.
+std::vector<std::string> accept_differences(const OutputRequest& request, const Profile& old) {
+  std::vector<std::string> changes;
+  for (const auto& difference : diff_profiles(old, request.profile)) {
+    if (is_limit(difference.key)) {
+      log_info(line_of(difference) +
+               ": the schedule is recomputed for the new number of steps; finished steps keep their learning rates");
+    } else if (!difference.allowed_on_resume) {
+      changes.push_back(line_of(difference));
+    }
+  }
+  return changes;
 }
 
 void go_on_from(const fs::path& checkpoint, const OutputRequest& request, OutputDecision& decision) {
@@ -151,6 +183,7 @@ void go_on_from(const fs::path& checkpoint, const OutputRequest& request, Output
   refuse_differences(request, old, checkpoint);
   decision.checkpoint = checkpoint;
   request.profile = with_numbers_of(old, request.profile);
+  decision.changes = accept_differences(request, old);
 }
 
 /// The run that a folder holds, if any. Reads what is asked for, once.
@@ -193,6 +226,20 @@ class RunThere {
   std::optional<Profile> profile_;
   std::optional<std::optional<std::string>> result_;
 };
+
+/// A run that goes back deletes its later checkpoints, which is not to happen by the way.
+void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& folder) {
+  const char* const key = "resume_from_checkpoint";
+  if (std::count(request.allow_changed.begin(), request.allow_changed.end(), key) > 0) return;
+  const std::string& resume = request.profile.run.resume_from_checkpoint;
+  const std::int64_t step = checkpoint::describe(resume).state.step;
+  const auto newest = checkpoint::newest_good(folder);
+  if (!newest || checkpoint::step_of(*newest) <= step) return;
+  throw ConfigError(folder.string(),
+                    "resuming from step " + std::to_string(step) + " would delete the later checkpoints, up to " +
+                        newest->string() + ". To keep them, use another --output-dir; without --resume " +
+                        "the run goes on from there; or --allow-changed " + key + " to delete what is later");
+}
 
 /// True when the same command is repeated: the run here began with that checkpoint and has saved its own since.
 bool began_with(const fs::path& folder, RunThere& there, const std::string& checkpoint) {
@@ -269,6 +316,7 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
     const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && there.profile() != nullptr) refuse_differences(request, *there.profile(), folder);
+    if (goes_on_there) refuse_to_lose_checkpoints(request, folder);
     go_on_from(resume, request, decision);
     decision.goes_back = true;
     return decision;

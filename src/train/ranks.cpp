@@ -77,6 +77,7 @@ run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDe
                      {"checkpoint", decision.checkpoint ? decision.checkpoint->string() : ""},
                      {"goes_back", decision.goes_back},
                      {"overwrites", decision.overwrites},
+                     {"changes", decision.changes},
                      {"summary_json", decision.summary_json},
                      {"max_seq_len", optional_json(profile.data.max_seq_len)},
                      {"micro_batch_size", optional_json(profile.schedule.micro_batch_size)}};
@@ -92,6 +93,7 @@ run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDe
   result.is_complete = received["is_complete"];
   result.goes_back = received["goes_back"];
   result.overwrites = received["overwrites"];
+  result.changes = received["changes"];
   result.summary_json = received["summary_json"];
   const std::string checkpoint = received["checkpoint"];
   if (!checkpoint.empty()) result.checkpoint = checkpoint;

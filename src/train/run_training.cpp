@@ -26,6 +26,7 @@
 #include "lora_train/train/rehearsal.h"
 #include "ranks.h"
 #include "reporters.h"
+#include "start_log.h"
 #include "step_record.h"
 #include "train_loop.h"
 
@@ -108,7 +109,10 @@ metrics::LengthHistogram lengths_of(const data::DocumentStore& store) {
 std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::OutputDecision& decision) {
   if (!run.is_leader()) return std::make_unique<NoReporters>();
   take_over(run.request, decision, run.state.step);
-  write_file_atomic(fs::path(run.profile().run.output_dir) / "profile.yaml", run.checkpoint.profile_yaml);
+  log_changes(run, decision.changes);
+  const fs::path profile = fs::path(run.profile().run.output_dir) / "profile.yaml";
+  if (decision.changes.empty() || has_steps_left(run) || !fs::exists(profile))  // else no step used what changed
+    write_file_atomic(profile, run.checkpoint.profile_yaml);
   auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
   reporters->write(metrics::StartRecord{
@@ -194,7 +198,7 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
   summary.gpu = run.device.is_cuda() ? run.device.name : "";
   summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
   try {
-    const bool has_steps = run.state.step < run.plan->total_steps();
+    const bool has_steps = has_steps_left(run);
     if (!has_steps) log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
     if (!run.device.is_cuda() && has_steps) capture_steps(run);
     if (run.device.is_cuda() && has_steps) {
@@ -278,8 +282,7 @@ TrainResult end_run(const Ranks& ranks, metrics::RunSummary& summary, const RunS
   }
   if (summary.status != "failed") {
     log_info(metrics::times_in_words(summary));
-    const fs::path report = output_dir / "report.html";
-    if (fs::exists(report)) log_info("report: " + report.string());
+    if (const fs::path report = output_dir / "report.html"; fs::exists(report)) log_info("report: " + report.string());
     for (const auto& command : metrics::next_commands(summary, section.output_dir)) log_info("next: " + command);
     log_info(metrics::in_words(summary));
   }

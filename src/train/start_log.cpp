@@ -135,6 +135,14 @@ void log_device_and_model(const Run& run) {
            format_count(model::num_parameters(run.files.config)) + " parameters");
 }
 
+bool has_steps_left(const Run& run) { return run.state.step < run.plan->total_steps(); }
+
+void log_changes(const Run& run, const std::vector<std::string>& changes) {
+  const std::string from = has_steps_left(run) ? " from step " + std::to_string(run.state.step + 1)
+                                               : ": no step is left that would use it; profile.yaml stays as it was";
+  for (const std::string& change : changes) log_info(change + from);
+}
+
 void warn_of_target_gpu(const Run& run) {
   const std::optional<device::GpuFacts>& target = run.request.target_gpu;
   if (!target) return;

@@ -37,13 +37,16 @@ def page_data(file):
 
 
 def test_table_json_and_csv_say_what_the_runs_say(runs):
-    table = lora_train("compare", runs)
+    short = lora_train("compare", runs)
+    assert short.code == 0 and "typo" not in short.stdout and short.stderr.count(f"left out: {runs}/typo, which ended before step 1;") == 1, short
+    runs_and_typo = (runs, runs / "typo")
+    table = lora_train("compare", *runs_and_typo)
     assert table.code == 0, table
     assert "typo: failed: " in table.stdout and "gone.jsonl" in table.stdout, table
     header = table.stdout.splitlines()[0].split()
     assert header[:4] == ["run", "lora_r", "learning_rate", "status"] and "eval_loss" in header, table
-    objects = lora_train("compare", runs, "--json").json_lines()
-    rows = list(csv.DictReader(io.StringIO(lora_train("compare", runs, "--csv").stdout)))
+    objects = lora_train("compare", *runs_and_typo, "--json").json_lines()
+    rows = list(csv.DictReader(io.StringIO(lora_train("compare", *runs_and_typo, "--csv").stdout)))
     assert len(objects) == len(rows) == 3
     for found, row in zip(objects, rows):
         summary = json.loads((runs / os.path.basename(found["folder"]) / "summary.json").read_text())
@@ -76,7 +79,7 @@ def test_a_stop_ends_it_at_once_and_leaves_the_older_file(runs, tmp_path, flag):
 
 def test_sort(runs):
     def order(*arguments):
-        run = lora_train("compare", runs, "--json", *arguments)
+        run = lora_train("compare", runs, runs / "typo", "--json", *arguments)
         assert run.code == 0, run
         return [line["eval_loss"] for line in run.json_lines()]
     losses = sorted(loss for loss in order() if loss is not None)
@@ -88,7 +91,7 @@ def test_sort(runs):
 
 def test_page_holds_every_run_and_no_text_of_theirs_as_markup(runs, tmp_path):
     page = tmp_path / "page.html"
-    run = lora_train("compare", runs, "--html", page)
+    run = lora_train("compare", runs, runs / "typo", "--html", page)
     assert run.code == 0 and f"{page}: written" in run.stderr and "eval_loss" in run.stdout, run
     text = page.read_text()
     assert "<script>alert" not in text and text.count("<script") == 2
@@ -184,7 +187,7 @@ def on_a_terminal(columns, *arguments, **environment):
 
 def test_table_fits_the_terminal_and_no_color_is_heeded(runs):
     for columns in (60, 100):
-        table = on_a_terminal(columns, runs, NO_COLOR="1").split("\n\n")[:-2]  # what follows are sentences: losses and reasons
+        table = on_a_terminal(columns, runs, runs / "typo", NO_COLOR="1").split("\n\n")[:-2]  # what follows are sentences: losses and reasons
         lines = "\n".join(table).splitlines()
         assert "\x1b" not in "".join(lines) and max(map(len, lines)) <= columns, lines
     assert "\x1b[32mdone\x1b[0m" in on_a_terminal(400, runs)

@@ -304,3 +304,59 @@ def test_eval_takes_the_template_of_the_adapter(setup):
     trained = json.loads(lora_train("eval", "--adapter", setup.output_dir, "--json").stdout)
     assert json.loads(own.stdout)["loss"] == pytest.approx(trained["loss"], rel=1e-5)
     assert json.loads(base.stdout)["loss"] != pytest.approx(trained["loss"], rel=1e-3)
+
+
+def test_a_result_that_is_older_than_its_run_is_warned_of(chat_run, setup):
+    ask = ["generate", "--adapter", chat_run, "--prompt", "Hi", "--max-new-tokens", "1", "--set", "device=cpu"]
+    assert "earlier result" not in lora_train(*ask).stderr
+    process = setup.start(model=str(MODEL), datasets=[str(setup.rows_file)], max_steps=4000, save_total_limit=1, save_steps=4000)
+    wait_for(lambda: len(setup.events("train")) >= 2, "step 2", process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 75
+    [checkpoint] = chat_run.glob("checkpoint-*")
+    said = f"{chat_run}/adapter: is an earlier result of the run, of step 1, which has gone on and has not ended since. Its newest checkpoint: {checkpoint}."
+    assert lora_train(*ask).stderr.count(said) == 1
+    start = lora_train("check", setup.profile_file, f"output_dir={setup.folder}/other", f"init_adapter={chat_run}", "lora_r=null", "lora_alpha=null")
+    assert start.stderr.count(said) == 1, start
+
+
+def test_a_refused_resume_says_which_line_goes_on(setup):
+    assert setup.train(max_steps=3).code == 0
+    run = setup.train(max_steps=2)
+    assert run.code == 2 and "max_steps: 3 -> 2  (may be raised, not lowered): --max-steps 3 goes on" in run.stderr, run
+    assert "--allow-changed" not in run.stderr and f"--overwrite to delete the run in {setup.output_dir}" in run.stderr, run
+    checkpoint = setup.output_dir / "checkpoint-3"
+    run = setup.train("--resume", checkpoint, "--output-dir", setup.folder / "brandnew", max_steps=4, learning_rate=3e-4)
+    assert run.code == 2 and f"start from its weights without --resume: init_adapter={checkpoint}; or let them differ: --allow-changed learning_rate" in run.stderr, run
+    assert "--overwrite" not in run.stderr and not (setup.folder / "brandnew/adapter").exists(), run
+
+
+def test_an_allowed_change_is_written_once_a_step_uses_it(setup):
+    assert setup.train(max_steps=2).code == 0
+    profile = setup.output_dir / "profile.yaml"
+    before = profile.read_text()
+    run = setup.train("--allow-changed", "learning_rate", max_steps=2, learning_rate=0.02)
+    assert run.code == 0 and profile.read_text() == before and "learning_rate: 0.01 -> 0.02: no step is left" in run.stderr, run
+    run = setup.train("--allow-changed", "learning_rate", max_steps=3, learning_rate=0.02)
+    assert run.code == 0 and run.stderr.count("learning_rate: 0.01 -> 0.02 from step 3\n") == 1 and profile.read_text() != before, run
+
+
+@pytest.mark.parametrize("words, said", [
+    (["export", "--gguf", "--adapter", "x"], "--gguf: has no value; expected --gguf "),
+    (["train", "--no-packing"], "--no-packing: unknown flag. Switch it off with --packing false."),
+    (["train", "--report_to", "wandb", "tensorboard"], "--report_to wandb,tensorboard."),
+    (["train", "--lora_target_modules", "q_proj", "v_proj"], "--lora_target_modules q_proj,v_proj."),
+    (["train", "--target-modules=q_proj", "v_proj", "--lora-r", "8"], "--target-modules q_proj,v_proj.")])
+def test_a_flag_of_another_habit_gets_its_spelling_here(words, said):
+    run = lora_train(*words)
+    assert run.code == 2 and said in run.stderr and run.stderr.count("\n") == 1, run
+
+
+def test_lists_with_commas(setup):
+    setup.write_profile()
+    run = lora_train("train", setup.profile_file, "--lora_target_modules", "q_proj,", "--report-to", "tensorboard,")
+    assert run.code == 0, run
+    assert json.loads((setup.output_dir / "adapter/adapter_config.json").read_text())["target_modules"] == ["q_proj"]
+    assert "report_to: [tensorboard]" in (setup.output_dir / "profile.yaml").read_text()
+    run = lora_train("train", setup.profile_file, "--report_to", "none", "tiny_cpu", "--dry-run")  # a shipped profile is no item
+    assert "several words" not in run.stderr, run

@@ -194,7 +194,10 @@ def test_a_mistake_found_late_leaves_the_run_that_overwrite_would_delete(setup):
 def test_going_back_to_an_older_checkpoint_leaves_the_other_future(setup):
     assert setup.train(max_steps=6, save_steps=2, save_total_limit=9).code == 0
     (setup.output_dir / "summary.json").unlink()
-    run = setup.train(max_steps=6, save_steps=3, save_total_limit=1, resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"))
+    back = dict(max_steps=6, save_steps=3, save_total_limit=1, resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"))
+    run = setup.train(**back)
+    assert run.code == 2 and f"would delete the later checkpoints, up to {setup.output_dir}/checkpoint-6" in run.stderr and "another --output-dir" in run.stderr, run
+    run = setup.train("--allow-changed", "resume_from_checkpoint", **back)
     assert run.code == 0 and "checkpoint-4: deleted, since the run resumes from step" in run.stderr, run
     assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6"}
     assert [line["step"] for line in setup.events("train")] == [1, 2, 3, 4, 5, 6]

@@ -53,8 +53,9 @@ std::vector<std::string> profile_keys();
 /// A name that a profile may give a value: a key, an alias, or a key of another trainer that load_profile explains.
 struct KnownName {
   std::string name;
-  bool is_switch = false;   ///< true | false
-  bool is_foreign = false;  ///< only Axolotl, LLaMA-Factory or TRL has it: nothing to suggest
+  bool is_switch = false;     ///< true | false
+  bool is_foreign = false;    ///< only Axolotl, LLaMA-Factory or TRL has it: nothing to suggest
+  bool takes_commas = false;  ///< a list that may be written "a,b"
 };
 std::vector<KnownName> known_names();
 

@@ -93,7 +93,7 @@ struct RunRecord {
 /// Whether the folder holds a run: metrics.jsonl, summary.json or run.log.
 bool is_run_folder(const std::filesystem::path& folder);
 
-/// `folder` itself if it holds a run, else those of its subfolders that do, by name. Empty if there is none.
+/// `folder` itself if it holds a run, else those below it that do, at most four levels deep, by path. Empty if there is none.
 std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder);
 
 /// The GPU of the summary, as the driver calls it; empty for a run on a CPU, and without a summary.

@@ -22,14 +22,17 @@ struct OutputDecision {
   bool is_complete = false;  ///< the folder holds a finished run with this profile: nothing to do
   std::optional<std::filesystem::path> checkpoint;  ///< resume from here; empty: start a new run
   bool goes_back = false;                           ///< --resume named the checkpoint: later ones here are obsolete
-  bool overwrites = false;   ///< the run there is replaced (replaced_run.h); false if --overwrite has begun it already
-  std::string summary_json;  ///< of the finished run, if is_complete
+  bool overwrites = false;  ///< the run there is replaced (replaced_run.h); false if --overwrite has begun it already
+  std::vector<std::string> changes;  ///< "key: old -> new", of the keys that differ only because of allow_changed
+  std::string summary_json;          ///< of the finished run, if is_complete
 };
 
 /// Decides without changing anything on disk. A run that never saved a checkpoint (none in the folder, none in metrics.jsonl)
 /// starts again from step 0, with a warning if it had finished steps.
 /// Throws ConfigError
 /// - if the profile differs from the old run's in a key that must not change, with a line "key: old -> new" for each such key;
+/// - if resume_from_checkpoint names a checkpoint older than the newest good one there, unless the run began with it, or
+///   resume_from_checkpoint is in allow_changed;
 /// - if the run would overwrite or delete its own model, adapter, template or data;
 /// - if the folder holds something under a run's names that no run has written, or a link of such a name. Only a folder with a
 ///   run.json of ours holds a run (run_marker.h).

@@ -24,6 +24,16 @@ Invocation help_invocation(const std::vector<std::string>& of) {
 /// "--lora-r" of "--lora-r=8".
 std::string name_of_flag(const std::string& argument) { return argument.substr(0, argument.find('=')); }
 
+/// What stands at `at` and behind it, up to the next flag or setting.
+std::vector<std::string> words_from(const std::vector<std::string>& arguments, std::size_t at) {
+  std::vector<std::string> words;
+  for (; at < arguments.size(); ++at) {
+    if (arguments[at].starts_with("-") || arguments[at].find('=') != std::string::npos) break;
+    words.push_back(arguments[at]);
+  }
+  return words;
+}
+
 bool is_switch_value(const std::string& text) { return parse_bool(text) || text == "null" || text == "auto"; }
 
 }  // namespace
@@ -103,6 +113,17 @@ std::vector<std::string> CommandParser::with_hyphens(std::vector<std::string> ar
   return arguments;
 }
 
+void CommandParser::refuse_missing_values(const std::vector<std::string>& arguments) const {
+  for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    const CLI::Option* const option = arguments[i].starts_with("--") ? app_.get_option_no_throw(arguments[i]) : nullptr;
+    if (option == nullptr || option->get_items_expected_min() == 0) continue;
+    const std::string next = i + 1 < arguments.size() ? name_of_flag(arguments[i + 1]) : "";
+    const bool is_flag = next.starts_with("--") && (app_.get_option_no_throw(next) != nullptr || find_other(next));
+    if (is_flag) refuse(arguments[i], "has no value; expected " + arguments[i] + " " + option->get_type_name() + ".");
+    ++i;
+  }
+}
+
 std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) const {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -118,11 +139,12 @@ std::vector<std::string> CommandParser::take_others(const std::vector<std::strin
     }
     const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
     if (flag.size() < arguments[i].size()) {
-      take_other_(flag, other->name, arguments[i].substr(flag.size() + 1));
+      take_other_(flag, other->name, arguments[i].substr(flag.size() + 1), words_from(arguments, i + 1));
     } else if (other->is_switch && !(has_next && is_switch_value(arguments[i + 1]))) {
-      take_other_(flag, other->name, "true");
+      take_other_(flag, other->name, "true", {});
     } else if (has_next) {
-      take_other_(flag, other->name, arguments[++i]);
+      ++i;
+      take_other_(flag, other->name, arguments[i], words_from(arguments, i + 1));
     } else {
       refuse(flag, "has no value; expected " + flag + " VALUE.");
     }
@@ -135,7 +157,9 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
     for (const auto& flag : flag_names()) print_line(flag);
     return false;
   }
-  std::vector<std::string> reversed = take_others(with_hyphens(arguments));
+  const std::vector<std::string> spelled = with_hyphens(arguments);
+  refuse_missing_values(spelled);
+  std::vector<std::string> reversed = take_others(spelled);
   std::reverse(reversed.begin(), reversed.end());  // what CLI11 wants
   try {
     app_.parse(reversed);
@@ -192,6 +216,10 @@ void CommandParser::refuse_extras() const {
     refuse(first, "unexpected argument." + (takes_it ? " A run, or a PEFT folder: --adapter " + first + "." : ""));
   }
   const std::string name = name_of_flag(first);
+  const bool is_negated = name.starts_with("--no-") || name.starts_with("--no_");
+  const OtherFlag* const negated = is_negated ? find_other("--" + name.substr(5)) : nullptr;
+  if (negated != nullptr && negated->is_switch)
+    refuse(name, "unknown flag. Switch it off with --" + name.substr(5) + " false.");
   const std::string nearest = nearest_name(name, flag_names());
   refuse(name, nearest.empty() ? "unknown flag." : "unknown flag. Did you mean \"" + nearest + "\"?");
 }

@@ -60,13 +60,15 @@ class CommandParser {
   }
 
   /// Flags that the command has no option for, in any spelling: --lora_r is --lora-r. `take` gets the flag as it was given, its
-  /// name with underscores, and its value; a switch without a value is "true". Options of the command come before them.
+  /// name with underscores, its value, and the words between it and the next flag; a switch without a value is "true". Options of the
+  /// command come before them.
   struct OtherFlag {
     std::string name;
     bool is_switch = false;
     bool is_hidden = false;  ///< not suggested, nor listed
   };
-  using TakeOther = std::function<void(const std::string& flag, const std::string& name, const std::string& value)>;
+  using TakeOther = std::function<void(const std::string& flag, const std::string& name, const std::string& value,
+                                       const std::vector<std::string>& words)>;
   void accept_others(std::vector<OtherFlag> flags, TakeOther take);
 
   /// Parses, sets the log level. Returns false when help or the names of the flags (--list-flags, for completion in shells) were asked
@@ -85,6 +87,8 @@ class CommandParser {
 
  private:
   void refuse_extras() const;
+  /// Refuses an option that a flag follows where its value should be.
+  void refuse_missing_values(const std::vector<std::string>& arguments) const;
   /// `arguments` with --max_new_tokens as --max-new-tokens, where the command has that option.
   std::vector<std::string> with_hyphens(std::vector<std::string> arguments) const;
   /// "--name" of every option and other flag.

@@ -43,11 +43,15 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
       .add_option("settings", trailing_, "the same as --set, or as --profile for what has no \"=\"")
       ->type_name("KEY=VALUE | FILE");
   std::vector<CommandParser::OtherFlag> names;
-  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch, known.is_foreign});
-  parser.accept_others(std::move(names),
-                       [this](const std::string& flag, const std::string& name, const std::string& value) {
-                         overrides_.push_back({name, value, flag, /*literal=*/false});
-                       });
+  for (const KnownName& known : known_names()) {
+    names.push_back({known.name, known.is_switch, known.is_foreign});
+    if (known.takes_commas) comma_lists_.insert(known.name);
+  }
+  parser.accept_others(std::move(names), [this](const std::string& flag, const std::string& name,
+                                                const std::string& value, const std::vector<std::string>& words) {
+    overrides_.push_back({name, value, flag, /*literal=*/false});
+    if (comma_lists_.contains(name)) lists_.push_back({flag, value, words});
+  });
   parser.app().footer("Any key of a profile is a flag too: --lora-r 8. Keys: lora-train check --keys");
 }
 
@@ -70,11 +74,23 @@ void ProfileFlags::refuse_folders() const {
   }
 }
 
+void ProfileFlags::refuse_split_lists(const ProfileSources& sources) const {
+  for (const auto& [flag, first, words] : lists_) {
+    std::error_code code;
+    if (words.empty() || std::filesystem::exists(words.front(), code) || find_shipped(words.front(), sources.shipped))
+      continue;
+    std::string list = first;
+    for (const std::string& word : words) list += (list.ends_with(',') ? "" : ",") + word;
+    parser_.refuse(flag, "is followed by several words; a list is one: " + flag + " " + list + ".");
+  }
+}
+
 ProfileSources ProfileFlags::sources() const {
   refuse_folders();
   ProfileSources sources;
   sources.profiles = profiles();
   sources.shipped = {program_folder() / "configs"};
+  refuse_split_lists(sources);
   sources.gpu_names = [] { return device::gpu_names(known_gpus()); };
   for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
   for (const auto& setting : trailing_) {
@@ -134,6 +150,7 @@ LoadedProfile load_and_log(const ProfileSources& sources, Mistakes& mistakes) {
   LoadedProfile loaded = load_profile(sources, mistakes);
   std::string& start = loaded.profile.adapter.init_adapter;
   start = adapter_folder(start);
+  warn_of_older_result(start);
   for (const auto& note : loaded.notes) log_info(note);
   for (const auto& warning : loaded.warnings) log_warning(warning);
   return loaded;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,9 +43,20 @@ class ProfileFlags {
   /// Refuses a folder in the place of a profile; a run is --adapter, where the command has that.
   void refuse_folders() const;
 
+  /// Refuses a list of several words, of which the later ones would be profiles.
+  void refuse_split_lists(const ProfileSources& sources) const;
+
+  /// A key as a flag whose value is a list, with the words behind its value.
+  struct ListFlag {
+    std::string flag, value;
+    std::vector<std::string> words;
+  };
+
   CommandParser& parser_;
   std::vector<std::string> profiles_, settings_, trailing_;
-  std::vector<Override> overrides_;  ///< keys as flags
+  std::vector<Override> overrides_;    ///< keys as flags
+  std::set<std::string> comma_lists_;  ///< keys whose list may be written "a,b"
+  std::vector<ListFlag> lists_;
   std::vector<KeyFlag> key_flags_;
   std::vector<std::string> key_values_;
   std::vector<CLI::Option*> key_options_;

@@ -24,7 +24,8 @@ struct Field {
   std::string help;          ///< one or two sentences, units included
   std::string default_text;  ///< empty = how write() spells it for a default Profile
   OnResume on_resume = OnResume::kSame;
-  bool is_scalar = true;  ///< may stand in output_dir as {name}
+  bool is_scalar = true;      ///< may stand in output_dir as {name}
+  bool takes_commas = false;  ///< the text "a,b" is the list [a, b]
   /// Reads a value of a merged profile; mistakes go to Findings and leave the profile as it was.
   std::function<void(const Value&, Profile&, Findings&)> read;
   std::function<Value(const Profile&)> write;

@@ -131,6 +131,20 @@ bool is_comma_list(const std::string& text) {
   return text.find(',') != std::string::npos && text.find_first_of("{}()[]|*+?\\^$") == std::string::npos;
 }
 
+// The words of such a list; a comma at the end makes a list of one.
+std::vector<std::string> split_at_commas(const std::string& text) {
+  std::vector<std::string> words = {""};
+  for (const char c : text) {
+    if (c == ',') {
+      words.emplace_back();
+    } else if (c != ' ') {
+      words.back() += c;
+    }
+  }
+  std::erase(words, "");
+  return words;
+}
+
 LoraTargets read_targets(const Value& value, const std::string& key, Findings& findings) {
   LoraTargets targets;
   if (value.is_scalar() && !is_every_linear(value.text) && !is_comma_list(value.text)) {
@@ -140,17 +154,10 @@ LoraTargets read_targets(const Value& value, const std::string& key, Findings& f
   }
   std::vector<std::string> names = read_texts(value, key, findings);
   if (value.is_scalar() && is_comma_list(value.text)) {
-    names = {""};
-    for (const char c : value.text) {
-      if (c == ',') {
-        names.emplace_back();
-      } else if (c != ' ') {
-        names.back() += c;
-      }
-    }
+    names = split_at_commas(value.text);
     findings.note(value.place, key, "\"" + value.text + "\" is read as a list of names");
   }
-  if (value.is_list() && value.items.empty()) {
+  if ((value.is_list() && value.items.empty()) || (value.is_scalar() && names.empty())) {
     findings.mistake(value.place, key, "an empty list. Expected all-linear, names of linears, or a regex.");
   } else if (names.size() == 1 && is_every_linear(names.front())) {
     return targets;
@@ -276,8 +283,10 @@ Field targets_field(std::string name, Member<LoraTargets> member, std::string he
   const auto read = [name](const Value& value, LoraTargets& target, Findings& findings) {
     target = read_targets(value, name, findings);
   };
-  return list_field(name, "all-linear, a list of names, or a regex that matches whole names", std::move(help),
-                    std::move(member), read, write_targets);
+  Field field = list_field(name, "all-linear, a list of names, or a regex that matches whole names", std::move(help),
+                           std::move(member), read, write_targets);
+  field.takes_commas = true;
+  return field;
 }
 
 Field rank_pattern_field(std::string name, Member<std::vector<std::pair<std::string, std::int64_t>>> member,
@@ -346,7 +355,15 @@ constexpr const char* kMlflow =
 Field reporters_field(std::string name, Member<std::vector<Reporter>> member, std::string help) {
   const auto read = [name](const Value& value, std::vector<Reporter>& target, Findings& findings) {
     target.clear();
-    for (const auto& item : items_of(value)) {
+    std::vector<Value> items = items_of(value);
+    if (value.is_scalar() && is_comma_list(value.text)) {
+      items.clear();
+      for (const std::string& word : split_at_commas(value.text)) {
+        items.push_back(text_value(word));
+        items.back().place = value.place;
+      }
+    }
+    for (const auto& item : items) {
       const std::string word = item.is_scalar() ? lower_case(item.text) : "";
       if (word == "tensorboard") {
         if (target.empty()) target.push_back(Reporter::kTensorboard);
@@ -365,10 +382,13 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
       }
     }
   };
-  return list_field(name, "list of tensorboard, or none", std::move(help), std::move(member), read,
-                    [](const std::vector<Reporter>& reporters) {
-                      return list_of(reporters, [](Reporter reporter) { return text_value(to_string(reporter)); });
-                    });
+  Field field =
+      list_field(name, "list of tensorboard, or none", std::move(help), std::move(member), read,
+                 [](const std::vector<Reporter>& reporters) {
+                   return list_of(reporters, [](Reporter reporter) { return text_value(to_string(reporter)); });
+                 });
+  field.takes_commas = true;
+  return field;
 }
 
 }  // namespace lora_train

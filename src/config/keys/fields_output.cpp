@@ -8,9 +8,13 @@ FieldGroup evaluation_group() {
   return {
       "Evaluation",
       {cadence_field("eval_steps", &RunSection::eval_steps,
-                     "How often to evaluate, in addition to before step 1 and after the last step.")
+                     "How often to evaluate between the steps; off: never there. With evaluation data there is always "
+                     "an evaluation "
+                     "before step 1 (unless eval_on_start is false) and one after the last step.")
            .free_on_resume(),
-       flag_field("eval_on_start", &RunSection::eval_on_start, "Evaluate before step 1.").free_on_resume(),
+       flag_field("eval_on_start", &RunSection::eval_on_start,
+                  "Evaluate before step 1 where there is evaluation data, whatever eval_steps says.")
+           .free_on_resume(),
        integer_field("eval_max_samples", &DataSection::eval_max_samples, Range::at_least(1), "null",
                      "Use at most this many documents of each evaluation dataset. null: all.")
            .free_on_resume(),

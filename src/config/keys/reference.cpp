@@ -109,9 +109,15 @@ std::vector<std::string> profile_keys() { return field_names(); }
 std::vector<KnownName> known_names() {
   std::vector<KnownName> names;
   for (const auto& group : field_groups()) {
-    for (const Field& field : group.fields) names.push_back({field.name, field.values.starts_with("true | false")});
+    for (const Field& field : group.fields) {
+      names.push_back({field.name, field.values.starts_with("true | false"), /*is_foreign=*/false, field.takes_commas});
+    }
   }
-  for (const Alias& alias : aliases()) names.push_back({alias.name, alias.meaning.starts_with("true = ")});
+  for (const Alias& alias : aliases()) {
+    const Field* const field = alias.meaning.empty() ? find_field(alias.key) : nullptr;
+    names.push_back({alias.name, alias.meaning.starts_with("true = "), /*is_foreign=*/false,
+                     field != nullptr && field->takes_commas});
+  }
   for (const auto* const table : {&refused_keys(), &idle_keys()}) {
     for (const ForeignKey& key : *table) names.push_back({key.name, key.is_switch});
   }
@@ -119,7 +125,7 @@ std::vector<KnownName> known_names() {
   for (const KnownName& known : names) taken.insert(known.name);
   for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {
     for (const std::string& name : foreign_keys_of(tool)) {
-      if (taken.insert(name).second) names.push_back({name, false, true});
+      if (taken.insert(name).second) names.push_back({name, /*is_switch=*/false, /*is_foreign=*/true});
     }
   }
   return names;

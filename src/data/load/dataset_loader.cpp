@@ -272,19 +272,26 @@ class DatasetLoader {
   }
 
   // Shows the next bad rows of the block too, so that nobody has to find them one by one.
-  [[noreturn]] static void refuse_bad_rows(const EncodedBlock& block, const EncodedBlock::Row& first) {
-    std::string message = first.bad_message;
+  [[noreturn]] void refuse_bad_rows(const EncodedBlock& block, const EncodedBlock::Row& first) const {
+    std::string list;
     std::size_t others = 0;
+    bool have_same_reason = true;
     for (const EncodedBlock::Row& row : block.rows) {
       if (!row.is_bad || &row == &first) continue;
+      const bool is_same = row.bad_message == first.bad_message;
+      have_same_reason = have_same_reason && is_same;
       if (++others <= kMaxShownBadRows)
-        message += "\n  " + row.bad_where + (row.bad_message == first.bad_message ? "" : ": " + row.bad_message);
+        list += "\n  " + row.bad_where + ": " + (is_same ? "the same" : row.bad_message);
     }
-    if (others > kMaxShownBadRows) message += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
+    if (others > kMaxShownBadRows) list += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
+    const bool are_all_bad = ledger_.total == 1 && others + 1 == block.rows.size();
+    if (are_all_bad && others > 0 && have_same_reason)
+      list = "\n  and so are all " + count_of(others + 1, "row") + " read so far, for the same reason";
     throw DataError(first.bad_where,
-                    message + "\nRepair " + (others > 0 ? "them" : "it") +
-                        ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where they "
-                        "are more than 1%).");
+                    first.bad_message + list + "\nRepair " + (others > 0 ? "them" : "it") +
+                        (are_all_bad ? "."
+                                     : ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where "
+                                       "they are more than 1%)."));
   }
 
   // Counts and stores the rows of a block; false when max_rows is reached.

@@ -1,6 +1,8 @@
 #include "chat_layouts.h"
 
+#include <algorithm>
 #include <array>
+#include <set>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
@@ -49,15 +51,40 @@ std::string mapped_role(const std::string& theirs, const FieldMap& map) {
   return theirs;
 }
 
-void check_role(const std::string& role, const std::string& field) {
-  for (const std::string_view known : kRoles) {
-    if (role == known) {
-      return;
-    }
+bool is_known_role(const std::string& role) { return std::ranges::count(kRoles, role) > 0; }
+
+// What other tools call our roles.
+std::string our_role_of(const std::string& theirs) {
+  for (const std::string_view name : {"gpt", "bot", "model", "ai", "chatbot"}) {
+    if (theirs == name) return "assistant";
   }
-  throw DataError("", field + " is \"" + printable(role, 40) +
-                          "\", an unknown role; known are system, user, assistant and tool. field_map: {assistant: "
-                          "NAME} names another");
+  const auto found = std::ranges::find(kSharegptRoles, theirs, &RoleName::theirs);
+  return found == kSharegptRoles.end() ? "" : std::string(found->ours);
+}
+
+// `list`: all messages of the row, whose unknown roles are named together.
+[[noreturn]] void refuse_role(const std::string& role, const std::string& field, const Json& list,
+                              const FieldMap& map) {
+  std::vector<std::string> unknown = {role}, entries;
+  for (const Json& message : list) {
+    const Json* const other = message.is_object() ? optional_field(message, map, "role") : nullptr;
+    if (other == nullptr || !other->is_string()) continue;
+    const auto name = other->get<std::string>();
+    if (!is_known_role(mapped_role(name, map)) && std::ranges::count(unknown, name) == 0) unknown.push_back(name);
+  }
+  std::string others;
+  std::set<std::string> named_roles;
+  for (const std::string& name : unknown) {
+    if (name != role) others += (others.empty() ? " (and so is \"" : ", \"") + printable(name, 40) + "\"";
+    const std::string ours = our_role_of(name);
+    if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
+  }
+  const bool are_all_guessed = entries.size() == unknown.size();
+  throw DataError("", field + " is \"" + printable(role, 40) + "\", an unknown role" + others +
+                          (others.empty() ? "" : ")") + "; known are system, user, assistant and tool. field_map: {" +
+                          (entries.empty() ? "assistant: NAME} names another"
+                                           : join(entries) + (are_all_guessed && entries.size() > 1 ? "} names them"
+                                                                                                    : "} names it")));
 }
 
 void add_turn(ChatSample& sample, Message message, std::optional<float> weight = std::nullopt) {
@@ -137,14 +164,15 @@ Message read_message(const Json& value, const FieldMap& map, const Keys& keys, c
   return message;
 }
 
-Message parse_message(const Json& value, const FieldMap& map, const std::string& place) {
+// A message of `list`.
+Message parse_message(const Json& value, const FieldMap& map, const std::string& place, const Json& list) {
   if (!value.is_object()) {
     wrong_type(place, value, "an object with role and content");
   }
   const Json& role =
       named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
   const std::string ours = mapped_role(string_of(role, place + ".role"), map);
-  check_role(ours, place + ".role");
+  if (!is_known_role(ours)) refuse_role(ours, place + ".role", list, map);
   return read_message(value, map, {name_in(map, "role"), name_in(map, "content")}, "content", ours, place);
 }
 
@@ -152,7 +180,7 @@ void parse_list(const Json& value, const FieldMap& map, const char* field, ChatS
   const Json& list = list_of(value, field);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string place = at(field, i, "");
-    add_turn(sample, parse_message(list[i], map, place), turn_weight(list[i], map, place));
+    add_turn(sample, parse_message(list[i], map, place, list), turn_weight(list[i], map, place));
   }
 }
 

@@ -159,7 +159,7 @@ TEST_F(MeasurementTest, ReportsSpeedLossAndWhatFailed) {
 
   const std::string table = ablation_table(ablation);
   EXPECT_NE(table.find("3.00x"), std::string::npos) << table;
-  EXPECT_NE(table.find("loss unclear: +0.0200"), std::string::npos) << table;
+  EXPECT_NE(table.find("too few documents to tell: +0.0200"), std::string::npos) << table;
   EXPECT_NE(table.find("<b>"), std::string::npos) << table;
   EXPECT_NE(table.find("does not fit & ends\n"), std::string::npos) << table;
   EXPECT_NE(table.find("left out: x\n"), std::string::npos) << table;

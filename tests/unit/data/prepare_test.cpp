@@ -101,8 +101,18 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   EXPECT_EQ(seen[2], seen[0]);
   section.on_bad_row = OnBadRow::kError;
   EXPECT_SAYS(refusal(section), "t.jsonl:8: text is number");
-  EXPECT_SAYS(refusal(section), "\n  t.jsonl:1008\n");
+  EXPECT_SAYS(refusal(section), "\n  t.jsonl:1008: the same\n");
   EXPECT_SAYS(refusal(section), "more bad rows\nRepair them, or leave bad rows out with on_bad_row: drop (");
+}
+
+TEST_F(PrepareData, WhereAllRowsAreBadNoneIsLeftToDropTheOthersFor) {
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": 7}\n")};
+  const std::string same = refusal(section);
+  EXPECT_SAYS(same, "\n  and so are all 3 rows read so far, for the same reason\nRepair them.");
+  EXPECT_EQ(same.find("on_bad_row"), std::string::npos) << same;
+  section.datasets = {dataset("u.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": [1]}\n")};
+  EXPECT_SAYS(refusal(section), "u.jsonl:2: the same\n");
 }
 
 TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
@@ -214,7 +224,7 @@ TEST_F(PrepareData, BadRowsAreDroppedAndCountedWhenAsked) {
   EXPECT_EQ(data.ledger.entries[0].count, 2);
   EXPECT_SAYS(data.ledger.entries[0].first_source, "t.jsonl:1:10");
   section.max_drop_fraction = 0.19;
-  EXPECT_SAYS(refusal(section), "t.jsonl:1:10: training data would lose 2 of 10 rows");
+  EXPECT_SAYS(refusal(section), "training data would lose 2 of 10 rows");
 }
 
 TEST_F(PrepareData, RefusesEmptyData) {
@@ -244,7 +254,7 @@ TEST_F(PrepareData, OneMaskedRowGoesToTheLedger) {
   DataSection section;
   const std::string good = "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n";
   section.datasets = {dataset("i.jsonl", good + "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n" + good)};
-  EXPECT_SAYS(refusal(section), "i.jsonl:2: training data would lose 1 of 3 rows");
+  EXPECT_SAYS(refusal(section), "training data would lose 1 of 3 rows");
   section.max_drop_fraction = 0.5;
   const PreparedData data = prepare(section);
   EXPECT_EQ(data.train.size(), 2U);

@@ -75,7 +75,7 @@ TEST(LossDifference, IsKeptWorseOrUnclearByItsInterval) {
   EXPECT_EQ(judge({.base_loss = 2, .mean = 0.02, .low = 0.01, .high = 0.03}), LossVerdict::kUnclear);
   EXPECT_EQ(judge({.base_loss = 2, .mean = -1, .low = -1.5, .high = -0.5}), LossVerdict::kKept);
   EXPECT_EQ(in_words({.base_loss = 2, .mean = 0.01, .low = 0, .high = 0.02, .num_documents = 7}),
-            "loss kept: +0.0100 (95%: +0.0000 to +0.0200) over 7 documents");
+            "at most 1% higher: +0.0100 (95%: +0.0000 to +0.0200) over 7 documents");
 }
 
 }  // namespace

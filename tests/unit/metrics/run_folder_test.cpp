@@ -21,6 +21,9 @@ TEST(RunFolder, IsFoundByItselfAndBelowItsParent) {
   EXPECT_EQ(find_runs(folder / "r8"), std::vector<fs::path>{folder / "r8"});
   EXPECT_EQ(find_runs(folder.path()),
             (std::vector<fs::path>{folder / "lr0.001", folder / "lr0.01", folder / "r8", folder / "r16"}));
+  write_run(folder / "saves/math/lora/sft", "", 1);
+  write_run(folder / "saves/a/b/c/d/too_deep", "", 1);
+  EXPECT_EQ(find_runs(folder / "saves"), std::vector<fs::path>{folder / "saves/math/lora/sft"});
   EXPECT_TRUE(find_runs(folder / "notes").empty());
   EXPECT_TRUE(find_runs(folder / "nothing").empty());
 }
