@@ -26,7 +26,8 @@ class ProfileFlags {
   ProfileFlags(const ProfileFlags&) = delete;
   ProfileFlags& operator=(const ProfileFlags&) = delete;
 
-  /// After parsing. Later wins: files in order, then --set and key=value in order, then the key flags.
+  /// After parsing. Later wins: files in order, then --set and key=value in order, then the key flags, then what of all these reaches
+  /// into a value (datasets[0].path=x).
   ProfileSources sources() const;
 
   /// Whether the files are shipped profiles, which have no data.

@@ -51,7 +51,7 @@ TEST(SplitInvocation, NothingIsAUsageError) {
   EXPECT_THROW(split_invocation({"--json"}), ConfigError);
 }
 
-TEST(ProfileFlags, KeepOrderAndPutKeyFlagsLast) {
+TEST(ProfileFlags, KeepOrderPutKeyFlagsBehindAndWhatReachesInsideLast) {
   CommandParser parser("train", "");
   const ProfileFlags flags(parser, {{"--model", "model", ""}, {"--output-dir", "output_dir", ""}});
   ASSERT_TRUE(parser.parse({"--model", "m", "--profile", "a.yaml", "lora_r=8", "--set", "datasets[+].path=[x]",
@@ -60,9 +60,9 @@ TEST(ProfileFlags, KeepOrderAndPutKeyFlagsLast) {
   EXPECT_EQ(sources.profiles, (Words{"a.yaml", "b.yaml"}));
   Words overrides;
   for (const auto& override_ : sources.overrides) overrides.push_back(override_.path + "=" + override_.value);
-  EXPECT_EQ(overrides, (Words{"datasets[+].path=[x]", "lora_r=8", "seed=1", "model=m"}));
-  EXPECT_TRUE(sources.overrides.back().literal);
-  EXPECT_EQ(sources.overrides.back().where, "--model");
+  ASSERT_EQ(overrides, (Words{"lora_r=8", "seed=1", "model=m", "datasets[+].path=[x]"}));
+  EXPECT_TRUE(sources.overrides[2].literal);
+  EXPECT_EQ(sources.overrides[2].where, "--model");
 }
 
 TEST(CommandParser, UnknownFlagNamesTheNearest) {
