@@ -94,7 +94,7 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
   put_part(host, parts.ids.begin, micro_batch.ids);
   put_part(host, parts.positions.begin, micro_batch.positions);
   put_part(host, parts.cu_seqlens.begin, micro_batch.cu_seqlens);
-  if (options_.soft_width > 0) {
+  if (options_.soft_width > 0 && micro_batch.soft.width > 0) {
     put_part(host, parts.soft_ids.begin, micro_batch.soft.ids);
     put_part(host, parts.soft_log_probs.begin, micro_batch.soft.log_probs);
   }
@@ -174,7 +174,8 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
   const Parts parts = is_in_class ? cut(sizes) : cut(sizes, micro_batch.num_supervised);
   if (!micro_batch.weights.empty() && !options_.has_weights)
     throw ShapeError("BatchFeed", "weights that were not planned for");
-  if (options_.soft_width > 0 && (is_in_class || micro_batch.soft.width != options_.soft_width))
+  const bool has_soft = options_.soft_width > 0 && micro_batch.soft.width > 0;
+  if (has_soft && (is_in_class || micro_batch.soft.width != options_.soft_width))
     throw ShapeError("BatchFeed", "soft labels that were not planned for");
   if (sizes.num_tokens > options_.max_tokens || parts.bytes > slots_.front().host.numel()) {
     throw ShapeError("BatchFeed",
@@ -191,8 +192,10 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
   if (is_in_class) fill_up(micro_batch, parts, slot.host);
   sort_ids(parts, slot.host);
   send(slot, parts.bytes);
-  return batch_of(is_in_class ? settled(slot, parts.bytes) : slot.device, slot.host, parts, sizes.longest,
-                  micro_batch.num_supervised);
+  model::Batch batch = batch_of(is_in_class ? settled(slot, parts.bytes) : slot.device, slot.host, parts, sizes.longest,
+                                micro_batch.num_supervised);
+  if (!has_soft) batch.soft = {};
+  return batch;
 }
 
 void BatchFeed::sort_ids(const Parts& parts, const at::Tensor& host) const {

@@ -365,7 +365,7 @@ def test_a_served_teacher_gives_log_probabilities_to_follow(server, tmp_path):
     assert run.code == 0, run
     for row in map(json.loads, rows.read_text().splitlines()):
         assert len(row["logprobs"]["content"][0]["top_logprobs"]) == 5
-    train = ["train", f"model={MODEL}", f"datasets={rows}", *FP32, "max_steps=1", "global_batch_size=4", "save_steps=off", "report_to=none"]
+    train = ["train", f"model={MODEL}", f"datasets={rows}", f"eval_datasets={rows}", *FP32, "max_steps=1", "global_batch_size=4", "save_steps=off", "report_to=none"]
     losses = []
     for loss_type in ("nll", "kl"):
         run = lora_train(*train, f"loss_type={loss_type}", "kd_alpha=1", f"output_dir={tmp_path / loss_type}", "--json")

@@ -25,7 +25,8 @@ struct BatchFeedOptions {
   std::vector<data::BatchClass> classes{};
   std::int64_t chunk_rows = 1;  ///< rows of such a chunk
   bool has_weights = false;     ///< batches have the loss weight of each supervised token, 1 if a micro-batch has none
-  std::int64_t soft_width = 0;  ///< that of the store's soft labels; 0: batches have none. Not with classes
+  std::int64_t soft_width =
+      0;  ///< that of the training data's soft labels; 0: batches have none. Evaluation data have none
 };
 
 /// Not thread-safe.
