@@ -6,6 +6,7 @@
 #include <CLI/Formatter.hpp>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,16 @@ struct CommonFlags {
   bool json = false;
   bool quiet = false;
   std::string log_level;
+};
+
+/// The type of a number, or of an optional one.
+template <class T>
+struct NumberOf {
+  using type = T;
+};
+template <class T>
+struct NumberOf<std::optional<T>> {
+  using type = T;
 };
 
 /// A command's flags on top of CLI11: adds the common ones, turns mistakes into ConfigError with the nearest flag.
@@ -57,6 +68,19 @@ class CommandParser {
     };
     return add_parsed(flag, read, "a whole number from " + std::to_string(least) + " to " + std::to_string(most), help)
         ->type_name("N");
+  }
+
+  /// "--name X" with a number for which `holds`; `expected` says which those are. `value` is a number, or an optional one.
+  template <class T>
+  CLI::Option* add_number(const std::string& flag, T& value, std::function<bool(double)> holds,
+                          const std::string& expected, const std::string& help) {
+    const auto read = [&value, holds = std::move(holds)](const std::string& text) {
+      const auto number = parse_number(text);
+      if (!number || !holds(*number)) return false;
+      value = static_cast<typename NumberOf<T>::type>(*number);
+      return true;
+    };
+    return add_parsed(flag, read, expected, help);
   }
 
   /// Flags that the command has no option for, in any spelling: --lora_r is --lora-r. `take` gets the flag as it was given, its

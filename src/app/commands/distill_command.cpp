@@ -33,26 +33,21 @@ void add_server_flags(CommandParser& parser, ServerOptions& server) {
                "start the server of the teacher on this machine (vLLM), and end it before training");
   app.add_option("--teacher-command", server.command, "what --start-teacher runs in place of vLLM")
       ->type_name("COMMAND");
-  const auto seconds = [&server](const std::string& text) {
-    const auto number = parse_number(text);
-    server.timeout_s = number.value_or(0);
-    return number && *number > 0 && *number <= 1e6;
-  };
-  parser.add_parsed("--teacher-timeout", seconds, "seconds above 0", "how long to wait for its start (default 1800)")
+  parser
+      .add_number(
+          "--teacher-timeout", server.timeout_s, [](double number) { return number > 0 && number <= 1e6; },
+          "seconds above 0", "how long to wait for its start (default 1800)")
       ->type_name("SECONDS");
   parser.add_integer("--tensor-parallel-size", server.tensor_parallel_size, 1, 1024,
                      "vLLM: GPUs of the teacher (default: all that are visible)");
   parser.add_integer("--max-model-len", server.max_model_len, 1, 100000000,
                      "vLLM: tokens of prompt and answer at most (default 32768)");
   app.add_option("--teacher-dtype", server.dtype, "vLLM: data type (default auto)")->type_name("TYPE");
-  const auto share = [&server](const std::string& text) {
-    const auto number = parse_number(text);
-    server.gpu_memory_utilization = number.value_or(0);
-    return number && *number > 0 && *number <= 1;
-  };
   parser
-      .add_parsed("--gpu-memory-utilization", share, "a number above 0, at most 1",
-                  "vLLM: share of the GPU memory (default 0.9)")
+      .add_number(
+          "--gpu-memory-utilization", server.gpu_memory_utilization,
+          [](double number) { return number > 0 && number <= 1; }, "a number above 0, at most 1",
+          "vLLM: share of the GPU memory (default 0.9)")
       ->type_name("X");
 }
 

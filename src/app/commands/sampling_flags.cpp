@@ -87,13 +87,7 @@ class GenerationConfig {
 
 SamplingFlags::SamplingFlags(CommandParser& parser) {
   const auto add = [&](const char* flag, auto& value, const SamplingRange& range, const char* help) {
-    const auto read = [&value, holds = range.holds](const std::string& text) {
-      const auto number = parse_number(text);
-      if (!number || !holds(*number)) return false;
-      value.emplace(static_cast<typename std::decay_t<decltype(value)>::value_type>(*number));
-      return true;
-    };
-    return parser.add_parsed(flag, read, range.expected, help);
+    return parser.add_number(flag, value, range.holds, range.expected, help);
   };
   add("--temperature", temperature_, kTemperatureRange,
       "0 takes the most likely token (default); above 0, tokens are sampled")

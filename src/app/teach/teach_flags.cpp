@@ -17,12 +17,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kMaxCount = 1000000000;
 
-void add_number(CommandParser& parser, const std::string& flag, std::optional<double>& value, const std::string& help) {
-  const auto read = [&value](const std::string& text) {
-    value = parse_number(text);
-    return value && *value >= 0 && *value <= 1e12;
-  };
-  parser.add_parsed(flag, read, "a number of 0 or more", help)->type_name("X");
+void add_price(CommandParser& parser, const std::string& flag, std::optional<double>& value, const std::string& help) {
+  const auto is_price = [](double number) { return number >= 0 && number <= 1e12; };
+  parser.add_number(flag, value, is_price, "a number of 0 or more", help)->type_name("X");
 }
 
 }  // namespace
@@ -36,25 +33,21 @@ void add_asking_flags(CommandParser& parser, TeachFlags& flags) {
                      "tokens of an answer at most (default 1024)");
   parser.add_list("--stop", flags.stop, "end an answer before this text; repeatable")->type_name("TEXT");
   parser.add_integer("--concurrency", flags.ask.concurrency, 1, 1024, "requests at a time (default 8)");
-  const auto rate = [&flags](const std::string& given) {
-    const auto number = parse_number(given);
-    flags.ask.requests_per_minute = number.value_or(0);
-    return number && *number > 0 && *number <= 1e6;
-  };
-  parser.add_parsed("--requests-per-minute", rate, "a number above 0", "requests a minute at most")->type_name("X");
-  const auto timeout = [&flags](const std::string& given) {
-    const auto number = parse_number(given);
-    flags.timeout_s = number.value_or(0);
-    return number && *number > 0 && *number <= 1e6;
-  };
-  parser.add_parsed("--timeout", timeout, "seconds above 0", "how long a request waits for the server (default 600)")
+  const auto is_in_range = [](double number) { return number > 0 && number <= 1e6; };
+  parser
+      .add_number("--requests-per-minute", flags.ask.requests_per_minute, is_in_range, "a number above 0",
+                  "requests a minute at most")
+      ->type_name("X");
+  parser
+      .add_number("--timeout", flags.timeout_s, is_in_range, "seconds above 0",
+                  "how long a request waits for the server (default 600)")
       ->type_name("SECONDS");
   parser.add_integer("--logprobs", flags.top_logprobs, 1, 100,
                      "keep the log-probabilities of tokens and of so many alternatives");
   parser.add_integer("--max-failures", flags.max_failures, 0, kMaxCount,
                      "end well with so many prompts unanswered (default 0)");
-  add_number(parser, "--price-in", flags.prices.prompt, "USD per million prompt tokens, for the cost");
-  add_number(parser, "--price-out", flags.prices.completion, "USD per million answer tokens");
+  add_price(parser, "--price-in", flags.prices.prompt, "USD per million prompt tokens, for the cost");
+  add_price(parser, "--price-out", flags.prices.completion, "USD per million answer tokens");
 }
 
 void add_filter_flags(CommandParser& parser, TeachFlags& flags) {
