@@ -237,7 +237,7 @@ class DatasetLoader {
   // The line of a row says nothing where other rows are on it.
   static void name_element(EncodedBlock::Row& row) {
     for (std::string* message : {&row.bad_message, &row.not_rendered, &row.empty_answer}) {
-      if (!message->empty()) *message = "element " + std::to_string(row.element) + ": " + *message;
+      if (!message->empty()) *message = element_prefix(row.element) + *message;
     }
   }
 
@@ -312,8 +312,7 @@ class DatasetLoader {
         ledger_.add(LedgerReason::kEmptyAnswer, place, row.empty_answer);
       }
       if (row.num_tokens == 0) {
-        ledger_.add(LedgerReason::kFullyMasked, place,
-                    (row.element > 0 ? "element " + std::to_string(row.element) + ": " : "") + "the row is empty");
+        ledger_.add(LedgerReason::kFullyMasked, place, element_prefix(row.element) + "the row is empty");
         continue;
       }
       writer.append(std::span(block.ids).subspan(begin, row.num_tokens),

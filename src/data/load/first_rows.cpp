@@ -30,8 +30,7 @@ void look_at(const RawRow& row, const std::string& file, const DatasetSpec& spec
     check_loss_on(found.type, encode);
     encode_sample(sample, encode);
   } catch (const DataError& error) {
-    const std::string element = row.element > 0 ? "element " + std::to_string(row.element) + ": " : "";
-    throw DataError(file + ":" + std::to_string(row.line), element + error.message());
+    throw DataError(file + ":" + std::to_string(row.line), element_prefix(row.element) + error.message());
   }
 }
 

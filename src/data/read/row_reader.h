@@ -17,6 +17,11 @@ inline std::string place(const std::string& file, std::uint64_t line, std::size_
   return file + ":" + std::to_string(line) + ":" + std::to_string(byte);
 }
 
+/// Before a message about an element of a JSON array that is not alone on its line: "element 17: "; "" for 0.
+inline std::string element_prefix(std::size_t element) {
+  return element > 0 ? "element " + std::to_string(element) + ": " : "";
+}
+
 /// A row, or what is wrong with its text.
 struct RawRow {
   Json value;              ///< an object
