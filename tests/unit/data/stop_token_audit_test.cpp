@@ -57,44 +57,35 @@ TEST(StopTokenAudit, WarnsWhenTheEndIsNeverTrained) {
   EXPECT_EQ(warnings({kFullStop, {}}, DocumentStore()), "");  // evaluation alone: nothing is trained
 }
 
-// Ends a turn with what no token of ByteTokenizer is.
-class LongEndTemplate : public PlainTemplate {
+// Writes `end` behind an answer.
+class EndingTemplate : public PlainTemplate {
  public:
+  explicit EndingTemplate(std::string end) : end_(std::move(end)) {}
   tokenizer::RenderedChat render(std::span<const tokenizer::Message> messages,
                                  const tokenizer::RenderOptions&) const override {
     tokenizer::RenderedChat out;
-    out.text = messages.back().content + "<end>";
+    out.text = messages.back().content + end_;
     out.spans = {{0, static_cast<std::uint32_t>(out.text.size())}};
     out.span_message = {static_cast<int>(messages.size()) - 1};
     return out;
   }
+
+ private:
+  std::string end_;
 };
 
 TEST(StopTokenAudit, AnEndInPiecesIsNoEndToken) {
   const StopTokenAudit audit =
-      audit_stop_token(StoppingTokenizer(257, {}), LongEndTemplate(), store_that_trains(kFullStop));
+      audit_stop_token(StoppingTokenizer(257, {}), EndingTemplate("<end>"), store_that_trains(kFullStop));
   EXPECT_FALSE(audit.id);
   ASSERT_EQ(audit.warnings.size(), 1U);
   EXPECT_NE(audit.warnings[0].find("\"<end>\", which this tokenizer cuts into 5 ordinary tokens"), std::string::npos)
       << audit.warnings[0];
 }
 
-// Writes nothing behind an answer.
-class OpenTemplate : public PlainTemplate {
- public:
-  tokenizer::RenderedChat render(std::span<const tokenizer::Message> messages,
-                                 const tokenizer::RenderOptions&) const override {
-    tokenizer::RenderedChat out;
-    out.text = messages.back().content;
-    out.spans = {{0, static_cast<std::uint32_t>(out.text.size())}};
-    out.span_message = {static_cast<int>(messages.size()) - 1};
-    return out;
-  }
-};
-
 TEST(StopTokenAudit, WarnsWhenATemplateEndsNoTurn) {
   const StopTokenAudit audit =
-      audit_stop_token(StoppingTokenizer(257, {}), OpenTemplate(), store_that_trains(kFullStop));
+      audit_stop_token(StoppingTokenizer(257, {}), EndingTemplate(""), store_that_trains(kFullStop));
   EXPECT_FALSE(audit.id);
   ASSERT_EQ(audit.warnings.size(), 1U);
   EXPECT_NE(audit.warnings[0].find("no token that ends an answer"), std::string::npos) << audit.warnings[0];

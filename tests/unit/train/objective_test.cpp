@@ -33,13 +33,16 @@ std::unique_ptr<bench::BenchRun> run_with(LossType loss_type) {
   return bench;
 }
 
-/// Log p of the supervised tokens in fp64, as a function of final_hidden.
-at::Tensor log_probs_of(Run& run, const at::Tensor& final_hidden, const model::Batch& batch) {
+/// Log p of every token [M, V] in the place of the supervised ones, in fp64, as a function of final_hidden.
+at::Tensor log_softmax_of(Run& run, const at::Tensor& final_hidden, const model::Batch& batch) {
   const model::OuterWeights& outer = run.model.weights->acquire_outer(model::Pass::kForward);
   const at::Tensor x = final_hidden.index_select(0, batch.supervised);
   const at::Tensor normed = x * at::rsqrt(x.square().mean(-1, true) + run.files.config.rms_norm_eps) *
                             outer.final_norm.weight.to(at::kDouble);
-  const at::Tensor log_softmax = at::mm(normed, outer.head.to(at::kDouble).t()).log_softmax(-1);
+  return at::mm(normed, outer.head.to(at::kDouble).t()).log_softmax(-1);
+}
+
+at::Tensor of_targets(const at::Tensor& log_softmax, const model::Batch& batch) {
   return log_softmax.gather(1, batch.targets.to(at::kLong).unsqueeze(1)).squeeze(1);
 }
 
@@ -65,7 +68,7 @@ Value value_of_autograd(Run& run, const model::Batch& batch, at::Tensor (*loss_o
   const std::int64_t N = batch.num_tokens();
   const at::Tensor hidden =
       context.activations.final_hidden.narrow(0, 0, N).to(at::kDouble).detach().requires_grad_(true);
-  at::Tensor losses = loss_of(log_probs_of(run, hidden, batch));
+  at::Tensor losses = loss_of(of_targets(log_softmax_of(run, hidden, batch), batch));
   if (batch.weights.defined()) losses = losses * batch.weights;
   const at::Tensor loss_sum = losses.sum();
   const auto grads = torch::autograd::grad({loss_sum / kDenominator}, {hidden});
@@ -125,12 +128,7 @@ TEST(Objective, KlEqualsAutograd) {
   model::decoder_forward(context.decoder, batch, context.activations);
   const at::Tensor hidden =
       context.activations.final_hidden.narrow(0, 0, N).to(at::kDouble).detach().requires_grad_(true);
-  const model::OuterWeights& outer = run.model.weights->acquire_outer(model::Pass::kForward);
-  const at::Tensor x = hidden.index_select(0, batch.supervised);
-  const at::Tensor normed = x * at::rsqrt(x.square().mean(-1, true) + run.files.config.rms_norm_eps) *
-                            outer.final_norm.weight.to(at::kDouble);
-  const at::Tensor log_q = at::mm(normed, outer.head.to(at::kDouble).t()).log_softmax(-1);
-  const at::Tensor nll = -log_q.gather(1, batch.targets.to(at::kLong).unsqueeze(1)).squeeze(1);
+  const at::Tensor log_q = log_softmax_of(run, hidden, batch), nll = -of_targets(log_q, batch);
   const at::Tensor log_p = batch.soft.log_probs.to(at::kDouble).log_softmax(1);
   const at::Tensor divergence =
       (log_p.exp() * (log_p - log_q.gather(1, batch.soft.ids.to(at::kLong).clamp_min(0)))).sum(1);
