@@ -1,5 +1,6 @@
 // Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for any
-// number of rows.
+// number of rows. Up to four rows cost little more than reading the weights: they are streamed. For more rows arithmetic is the
+// cost: blocks of outputs and rows go through K in chunks that stay in the first cache.
 // bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to match.
 #include "skinny_gemm_cpu.h"
 
@@ -16,21 +17,28 @@ namespace {
 constexpr std::int64_t kOutputs = 4;            // of a tile
 constexpr std::int64_t kGrainElements = 65536;  // weights per thread below which another one costs more than it gains
 
+typedef float Vector4 __attribute__((vector_size(16)));
 typedef float Vector8 __attribute__((vector_size(32)));
 typedef float Vector16 __attribute__((vector_size(64)));
+
+struct alignas(64) CacheLine {
+  float values[16];
+};
 
 /// x as fp32 [M, stride], padded with zeros to whole steps; in a step of 2 * lanes elements the first half meets the first
 /// vector of sums.
 struct PackedRows {
-  std::vector<float> values;
+  std::vector<CacheLine> lines;            // aligned: a vector across two lines is loaded in two accesses
   std::int64_t stride = 0, num_steps = 0;  ///< whole steps of K
+  float* row(std::int64_t m) { return lines.data()->values + m * stride; }
+  const float* row(std::int64_t m) const { return lines.data()->values + m * stride; }
 };
 
 template <class Vector>
 constexpr std::int64_t kLanes = sizeof(Vector) / sizeof(float);
 
 template <class T>
-constexpr std::int64_t kLine = 64 / sizeof(T);  // elements of a cache line
+constexpr std::int64_t kLine = sizeof(CacheLine) / sizeof(T);  // elements of a cache line
 
 /// Where element i of a step lies in the packed x.
 template <class T>
@@ -44,9 +52,9 @@ PackedRows pack(Rows<const T> x, std::int64_t M, std::int64_t K, std::int64_t la
   PackedRows packed;
   packed.num_steps = K / step;
   packed.stride = (K + step - 1) / step * step;
-  packed.values.assign(static_cast<std::size_t>(M * packed.stride), 0.0F);
+  packed.lines.resize(static_cast<std::size_t>((M * packed.stride + kLine<float> - 1) / kLine<float>));
   for (std::int64_t m = 0; m < M; ++m) {
-    float* row = packed.values.data() + m * packed.stride;
+    float* const row = packed.row(m);
     for (std::int64_t begin = 0; begin < K; begin += step) {
       const std::int64_t count = std::min(step, K - begin);
       for (std::int64_t i = 0; i < count; ++i) row[begin + packed_place<T>(i, lanes)] = load(x[m] + begin + i);
@@ -72,10 +80,12 @@ LORA_TRAIN_INLINE void load_step(const Bf16* from, Vector& first, Vector& second
 }
 
 // Halves added to halves.
-LORA_TRAIN_INLINE float sum_of(const Vector8& v) {
-  const auto four = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  const auto two = __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
+LORA_TRAIN_INLINE float sum_of(const Vector4& v) {
+  const auto two = __builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3);
   return two[0] + two[1];
+}
+LORA_TRAIN_INLINE float sum_of(const Vector8& v) {
+  return sum_of(__builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7));
 }
 LORA_TRAIN_INLINE float sum_of(const Vector16& v) {
   return sum_of(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
@@ -117,6 +127,16 @@ struct Call {
   const PackedRows& x;
 };
 
+/// Writes output n of row m from its two sums.
+template <class Vector, class T, class Y>
+LORA_TRAIN_INLINE void finish(const SkinnyGemm<T, Y>& p, std::int64_t n, std::int64_t m, const Vector& first,
+                              const Vector& second) {
+  float sum = p.alpha * sum_of(first + second);
+  if (p.bias != nullptr) sum += load(p.bias + n);
+  if (p.residual.data != nullptr) sum += load(p.residual[m] + n);
+  store(p.y[m] + n, sum);
+}
+
 // Outputs [n, n + kTileOutputs) of rows [m, m + kTileRows). With kFetches the weights of the next tile are fetched
 // meanwhile: rows are often too short for the processor to see where they go.
 template <class Vector, int kTileOutputs, int kTileRows, bool kFetches, class T, class Y>
@@ -125,7 +145,7 @@ LORA_TRAIN_INLINE void tile(const Call<T, Y>& call, std::int64_t n, std::int64_t
   const SkinnyGemm<T, Y>& p = call.p;
   const std::int64_t stride = p.weight.stride, x_stride = call.x.stride, whole = call.x.num_steps * kStep;
   const T* const from = p.weight[n];
-  const float* const x = call.x.values.data() + m * x_stride;
+  const float* const x = call.x.row(m);
   Sums<Vector, kTileOutputs, kTileRows> sums;
   for (std::int64_t k = 0; k < whole; k += kStep) {
     if constexpr (kFetches) {
@@ -149,16 +169,11 @@ LORA_TRAIN_INLINE void tile(const Call<T, Y>& call, std::int64_t n, std::int64_t
 #pragma GCC unroll 8
   for (int o = 0; o < kTileOutputs; ++o) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
-      float sum = p.alpha * sum_of(sums.of[o][r][0] + sums.of[o][r][1]);
-      if (p.bias != nullptr) sum += load(p.bias + n + o);
-      if (p.residual.data != nullptr) sum += load(p.residual[m + r] + n + o);
-      store(p.y[m + r] + n + o, sum);
-    }
+    for (int r = 0; r < kTileRows; ++r) finish(p, n + o, m + r, sums.of[o][r][0], sums.of[o][r][1]);
   }
 }
 
-/// Outputs [n, n + kTileOutputs) of all rows.
+/// Outputs [n, n + kTileOutputs) of all rows, which are few.
 template <class Vector, int kTileOutputs, class T, class Y>
 LORA_TRAIN_INLINE void outputs(const Call<T, Y>& call, std::int64_t n) {
   const std::int64_t M = call.p.M;
@@ -169,9 +184,145 @@ LORA_TRAIN_INLINE void outputs(const Call<T, Y>& call, std::int64_t n) {
   if (m < M) tile<Vector, kTileOutputs, 1, false>(call, n, m);
 }
 
+// More rows.
+
+constexpr std::int64_t kMaxStreamedRows = 4;
+constexpr std::int64_t kBlockRows = 16, kChunk = 256;
+template <class Vector>
+constexpr int kPanelOutputs = sizeof(Vector) == 64 ? 4 : 3;  // times two rows and two sums: they fit the registers
+template <class Vector>
+constexpr std::int64_t kBlockOutputs = 4 * kPanelOutputs<Vector>;
+
+/// The two sums of each output and row of a block.
+template <class Vector>
+using BlockSums = Vector[kBlockOutputs<Vector>][kBlockRows][2];
+
+/// Fp32 rows of a panel's weights or of the packed x, `stride` apart.
+struct ChunkRows {
+  const float* data;
+  std::int64_t stride;
+};
+
+// Without it gcc loads a value again for every product, and loads become the limit.
+template <class Vector>
+LORA_TRAIN_INLINE void keep_in_register(Vector& value) {
+#if defined(__x86_64__)
+  asm("" : "+v"(value));
+#endif
+}
+
+/// Adds `num_steps` steps to the sums of kTileOutputs x kTileRows, from output `output` and row `row` of the block.
+template <int kTileOutputs, int kTileRows, class Vector>
+LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t num_steps, BlockSums<Vector>& block,
+                                 std::int64_t output, std::int64_t row) {
+  Vector sums[kTileOutputs][kTileRows][2];
+#pragma GCC unroll 8
+  for (int o = 0; o < kTileOutputs; ++o) std::memcpy(sums[o], block[output + o][row], sizeof sums[o]);
+  for (std::int64_t step = 0; step < num_steps; ++step) {
+#pragma GCC unroll 2
+    for (std::int64_t half = 0; half < 2; ++half) {
+      const std::int64_t k = (2 * step + half) * kLanes<Vector>;
+      Vector features[kTileRows];
+#pragma GCC unroll 8
+      for (int r = 0; r < kTileRows; ++r) std::memcpy(&features[r], x.data + r * x.stride + k, sizeof(Vector));
+#pragma GCC unroll 8
+      for (int o = 0; o < kTileOutputs; ++o) {
+        Vector weight;
+        std::memcpy(&weight, weights.data + o * weights.stride + k, sizeof weight);
+        keep_in_register(weight);
+#pragma GCC unroll 8
+        for (int r = 0; r < kTileRows; ++r) sums[o][r][half] += weight * features[r];
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int o = 0; o < kTileOutputs; ++o) std::memcpy(block[output + o][row], sums[o], sizeof sums[o]);
+}
+
+/// A chunk of weights as fp32 in the order of the packed x, padded with zeros to whole steps.
+template <class Vector, class T>
+LORA_TRAIN_INLINE void pack_chunk(const T* from, std::int64_t count, float* to) {
+  constexpr std::int64_t kStep = 2 * kLanes<Vector>;
+  const auto pack_step = [&](const T* step, std::int64_t k) {
+    Vector first, second;
+    load_step(step, first, second);
+    std::memcpy(to + k, &first, sizeof first);
+    std::memcpy(to + k + kLanes<Vector>, &second, sizeof second);
+  };
+  std::int64_t k = 0;
+  for (; k + kStep <= count; k += kStep) pack_step(from + k, k);
+  if (k == count) return;
+  T tail[kStep] = {};
+  std::memcpy(tail, from + k, static_cast<std::size_t>(count - k) * sizeof(T));
+  pack_step(tail, k);
+}
+
+/// Outputs and rows that share sums: outputs [n, n + num_outputs) of rows [m, m + num_rows).
+struct Block {
+  std::int64_t n, num_outputs, m, num_rows;
+};
+
+/// Adds features [k, k + kChunk) to kTileOutputs outputs, from output `output` of the block, of all its rows.
+template <int kTileOutputs, class Vector, class T, class Y>
+LORA_TRAIN_INLINE void panel(const Call<T, Y>& call, const Block& block, std::int64_t output, std::int64_t k,
+                             BlockSums<Vector>& sums) {
+  constexpr std::int64_t kStep = 2 * kLanes<Vector>;
+  const SkinnyGemm<T, Y>& p = call.p;
+  const T* const from = p.weight[block.n + output] + k;
+  const std::int64_t count = std::min(kChunk, p.K - k), num_steps = (count + kStep - 1) / kStep;
+  CacheLine packed[kTileOutputs][kChunk / kLine<float>];
+  ChunkRows weights{packed[0][0].values, kChunk};
+  if (std::is_same_v<T, float> && count % kStep == 0) {
+    weights = {reinterpret_cast<const float*>(from), p.weight.stride};
+  } else {
+    for (int o = 0; o < kTileOutputs; ++o) pack_chunk<Vector>(from + o * p.weight.stride, count, packed[o][0].values);
+  }
+  // The weights of the next panel are fetched meanwhile, an output with every tile of rows: more at once would block loads.
+  int num_fetched = 0;
+  const auto fetch = [&](int end) {
+    for (; num_fetched < end; ++num_fetched) {
+      const T* const next = from + (num_fetched + kTileOutputs) * p.weight.stride;
+      for (std::int64_t i = 0; i < count; i += kLine<T>) __builtin_prefetch(next + i);
+    }
+  };
+  std::int64_t row = 0;
+  for (; row + 2 <= block.num_rows; row += 2) {
+    fetch(std::min(num_fetched + 1, kTileOutputs));
+    add_chunk<kTileOutputs, 2>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
+  }
+  fetch(kTileOutputs);
+  if (row == block.num_rows) return;
+  add_chunk<kTileOutputs, 1>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
+}
+
+template <class Vector, class T, class Y>
+LORA_TRAIN_INLINE void add_block(const Call<T, Y>& call, const Block& block) {
+  constexpr int kTile = kPanelOutputs<Vector>;
+  BlockSums<Vector> sums = {};
+  for (std::int64_t k = 0; k < call.p.K; k += kChunk) {
+    std::int64_t o = 0;
+    for (; o + kTile <= block.num_outputs; o += kTile) panel<kTile, Vector>(call, block, o, k, sums);
+    for (; o < block.num_outputs; ++o) panel<1, Vector>(call, block, o, k, sums);
+  }
+  for (std::int64_t r = 0; r < block.num_rows; ++r) {
+    for (std::int64_t o = 0; o < block.num_outputs; ++o) {
+      finish(call.p, block.n + o, block.m + r, sums[o][r][0], sums[o][r][1]);
+    }
+  }
+}
+
 template <class Vector, class T, class Y>
 LORA_TRAIN_INLINE void range(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+  const std::int64_t M = call.p.M;
   std::int64_t n = begin;
+  if (M > kMaxStreamedRows) {
+    for (; n < end; n += kBlockOutputs<Vector>) {
+      for (std::int64_t m = 0; m < M; m += kBlockRows) {
+        add_block<Vector>(call, {n, std::min(kBlockOutputs<Vector>, end - n), m, std::min(kBlockRows, M - m)});
+      }
+    }
+    return;
+  }
   for (; n + kOutputs <= end; n += kOutputs) outputs<Vector, kOutputs>(call, n);
   for (; n < end; ++n) outputs<Vector, 1>(call, n);
 }
@@ -190,10 +341,11 @@ bool has_v4() { return __builtin_cpu_supports("x86-64-v4"); }
 bool has_v3() { return __builtin_cpu_supports("x86-64-v3"); }
 #else
 bool has_v4() { return false; }
+bool has_v3() { return false; }
 #endif
 template <class T, class Y>
 void range_any(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
-  range<Vector8>(call, begin, end);
+  range<Vector4>(call, begin, end);
 }
 
 template <class T, class Y>
@@ -209,7 +361,7 @@ void range_here(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
 
 template <class T, class Y>
 void skinny_gemm_cpu(const SkinnyGemm<T, Y>& p) {
-  const PackedRows x = pack(p.x, p.M, p.K, has_v4() ? 16 : 8);
+  const PackedRows x = pack(p.x, p.M, p.K, has_v4() ? 16 : (has_v3() ? 8 : 4));
   const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
   parallel_ranges(num_tiles, grain, [&](std::int64_t begin, std::int64_t end) {

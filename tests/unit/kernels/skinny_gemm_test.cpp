@@ -62,17 +62,21 @@ TEST_P(SkinnyGemm, OfBf16IntoFp32RoundsNothing) {
 TEST_P(SkinnyGemm, ARowHasTheSameBitsWhateverElseIsThere) {
   const auto place = GetParam();
   if (place.dtype == at::kDouble || place.device != at::kCPU) GTEST_SKIP() << "a matter of our kernel for CPUs";
-  const int64_t N = 1030, K = 173;
-  const auto x = place.put(uniform({9, K}, 1)), weight = place.put(uniform({N, K}, 2));
-  auto all = place.empty({9, N});
+  const int64_t M = 21, N = 1030, K = 605;  // more than a block of rows, of outputs, and a chunk of K
+  const auto x = place.put(uniform({M, K}, 1)), weight = place.put(uniform({N, K}, 2));
+  auto all = place.empty({M, N});
   skinny_gemm(x, weight, {}, {}, all);
-  for (int64_t m = 0; m < 9; ++m) {
+  for (int64_t m = 0; m < M; ++m) {
     auto one = place.empty({1, N});
     skinny_gemm(x.narrow(0, m, 1), weight, {}, {}, one);
     EXPECT_TRUE(at::equal(one[0], all[m])) << m;
     auto some = place.empty({1, 10});  // another share of the threads, and another place in a tile
     skinny_gemm(x.narrow(0, m, 1), weight.narrow(0, 501, 10), {}, {}, some);
     EXPECT_TRUE(at::equal(some[0], all[m].narrow(0, 501, 10))) << m;
+    if (m == 0) continue;
+    auto first = place.empty({m, N});
+    skinny_gemm(x.narrow(0, 0, m), weight, {}, {}, first);
+    EXPECT_TRUE(at::equal(first, all.narrow(0, 0, m))) << m;
   }
 }
 
