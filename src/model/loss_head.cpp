@@ -34,7 +34,7 @@ int64_t rows_per_chunk(const OuterWeights& weights, const LossHeadOptions& optio
   return std::clamp<int64_t>(options.chunk_bytes / row_bytes, std::min<int64_t>(M, 16), M);
 }
 
-kernels::RowLists cut(const kernels::RowLists& lists, int64_t begin, int64_t m) {
+kernels::RowLists narrow_lists(const kernels::RowLists& lists, int64_t begin, int64_t m) {
   const auto part = [&](const at::Tensor& list) { return list.defined() ? list.narrow(0, begin, m) : list; };
   return {part(lists.rows), part(lists.targets), part(lists.weights)};
 }
@@ -78,14 +78,13 @@ LossHead::Chunk LossHead::forward(const at::Tensor& hidden, const kernels::RowLi
   return chunk;
 }
 
-void LossHead::train_rows(const at::Tensor& hidden, const kernels::RowLists& lists, const at::Tensor& denominator,
-                          at::Tensor& loss_sum, at::Tensor& d_hidden) {
-  Chunk chunk = forward(hidden, lists, /*use_adapter=*/true);
-  kernels::cross_entropy_in_place(chunk.rows.logits, lists.targets, lists.weights, denominator, chunk.output);
-  finish_rows(chunk, loss_sum, d_hidden);
+void LossHead::train_chunk(Chunk& chunk, const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden) {
+  kernels::cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, chunk.lists.weights, denominator,
+                                  chunk.output);
+  finish_chunk(chunk, loss_sum, d_hidden);
 }
 
-void LossHead::finish_rows(Chunk& chunk, at::Tensor& loss_sum, at::Tensor& d_hidden) {
+void LossHead::finish_chunk(Chunk& chunk, at::Tensor& loss_sum, at::Tensor& d_hidden) {
   const kernels::RowLists& lists = chunk.lists;
   if (loss_sum.defined()) kernels::add_losses(chunk.output.losses, lists.weights, loss_sum);
   const int64_t m = lists.rows.size(0);
@@ -94,13 +93,22 @@ void LossHead::finish_rows(Chunk& chunk, at::Tensor& loss_sum, at::Tensor& d_hid
   kernels::scatter_rows(d_rows, lists.rows, d_hidden);
 }
 
+template <class Use>
+void LossHead::for_each_chunk(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows,
+                              bool use_adapter, const Use& use) {
+  for (int64_t first = 0; first < num_rows; first += chunk_rows_) {
+    const int64_t m = std::min(chunk_rows_, lists.rows.size(0) - first);
+    Chunk chunk = forward(hidden, narrow_lists(lists, first, m), use_adapter);
+    use(chunk, first);
+  }
+}
+
 void LossHead::train_all(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows,
                          const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden) {
   begin(d_hidden);
-  for (int64_t first = 0; first < num_rows; first += chunk_rows_) {
-    const int64_t m = std::min(chunk_rows_, lists.rows.size(0) - first);
-    train_rows(hidden, cut(lists, first, m), denominator, loss_sum, d_hidden);
-  }
+  for_each_chunk(hidden, lists, num_rows, /*use_adapter=*/true, [&](Chunk& chunk, int64_t) {
+    train_chunk(chunk, denominator, loss_sum, d_hidden);
+  });
 }
 
 void LossHead::begin(at::Tensor& d_hidden) {
@@ -115,7 +123,8 @@ void LossHead::train_next(const at::Tensor& hidden, const Batch& batch, const at
   kernels::RowLists lists = next_lists_;
   if (!batch.weights.defined()) lists.weights.reset();
   kernels::take_next(lists_of(batch), next_, lists);
-  train_rows(hidden, lists, denominator, loss_sum, d_hidden);
+  Chunk chunk = forward(hidden, lists, /*use_adapter=*/true);
+  train_chunk(chunk, denominator, loss_sum, d_hidden);
 }
 
 void LossHead::train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
@@ -127,14 +136,15 @@ void LossHead::train_soft(const at::Tensor& hidden, const Batch& batch, const ke
                           const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden) {
   begin(d_hidden);
   const int64_t M = batch.num_trained_tokens();
-  for (int64_t first = 0; first < M; first += chunk_rows_) {
-    const int64_t m = std::min(chunk_rows_, M - first);
-    const kernels::SoftTargets soft{batch.soft.ids.narrow(0, first, m), batch.soft.log_probs.narrow(0, first, m)};
-    Chunk chunk = forward(hidden, cut(lists_of(batch), first, m), /*use_adapter=*/true);
-    kernels::soft_cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, chunk.lists.weights, soft, options,
-                                         denominator, chunk.output.losses);
-    finish_rows(chunk, loss_sum, d_hidden);
-  }
+  for_each_chunk(hidden, narrow_lists(lists_of(batch), 0, M), M, /*use_adapter=*/true,
+                 [&](Chunk& chunk, int64_t first) {
+                   const int64_t m = chunk.lists.rows.size(0);
+                   const kernels::SoftTargets soft{batch.soft.ids.narrow(0, first, m),
+                                                   batch.soft.log_probs.narrow(0, first, m)};
+                   kernels::soft_cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, chunk.lists.weights,
+                                                        soft, options, denominator, chunk.output.losses);
+                   finish_chunk(chunk, loss_sum, d_hidden);
+                 });
 }
 
 void LossHead::backward(const at::Tensor& hidden, const Batch& batch, const at::Tensor& token_weights,
@@ -147,22 +157,19 @@ void LossHead::backward(const at::Tensor& hidden, const Batch& batch, const at::
 
 void LossHead::log_probs(const at::Tensor& hidden, const Batch& batch, at::Tensor& log_probs, bool use_adapter) {
   const int64_t M = batch.num_trained_tokens();
-  for (int64_t first = 0; first < M; first += chunk_rows_) {
-    const int64_t m = std::min(chunk_rows_, M - first);
-    Chunk chunk = forward(hidden, cut(lists_of(batch), first, m), use_adapter);
+  for_each_chunk(hidden, narrow_lists(lists_of(batch), 0, M), M, use_adapter, [&](Chunk& chunk, int64_t first) {
     kernels::cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, {}, /*denominator=*/{}, chunk.output);
-    at::Tensor part = log_probs.narrow(0, first, m);
+    at::Tensor part = log_probs.narrow(0, first, chunk.lists.rows.size(0));
     at::neg_out(part, chunk.output.losses);
-  }
+  });
 }
 
 LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch, bool use_adapter) {
   LossSums sums;
   sums.num_tokens = batch.supervised.size(0);
   sums.bins.resize(kCalibrationBins);
-  for (int64_t begin = 0; begin < sums.num_tokens; begin += chunk_rows_) {
-    const int64_t m = std::min(chunk_rows_, sums.num_tokens - begin);
-    Chunk chunk = forward(hidden, cut(lists_of(batch), begin, m), use_adapter);
+  for_each_chunk(hidden, lists_of(batch), sums.num_tokens, use_adapter, [&](Chunk& chunk, int64_t) {
+    const int64_t m = chunk.lists.rows.size(0);
     chunk.output.correct = correct_.narrow(0, 0, m);
     chunk.output.confidence = confidence_.narrow(0, 0, m);
     kernels::cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, {}, /*denominator=*/{}, chunk.output);
@@ -173,7 +180,7 @@ LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch, bool u
     const at::Tensor on_host = weighted.cpu();
     sums.losses.insert(sums.losses.end(), on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + m);
     count_statistics(chunk.output, sums);
-  }
+  });
   return sums;
 }
 

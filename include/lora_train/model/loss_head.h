@@ -82,11 +82,14 @@ class LossHead {
     kernels::CrossEntropyOutput output;
   };
   Chunk forward(const at::Tensor& hidden, const kernels::RowLists& lists, bool use_adapter);
-  /// loss_sum may be undefined.
-  void train_rows(const at::Tensor& hidden, const kernels::RowLists& lists, const at::Tensor& denominator,
-                  at::Tensor& loss_sum, at::Tensor& d_hidden);
+  /// Calls use(chunk, first) for the chunks that begin at `first` < num_rows. The last one ends with the lists, which may be padded.
+  template <class Use>
+  void for_each_chunk(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows, bool use_adapter,
+                      const Use& use);
+  /// Loss and gradients of a chunk. loss_sum may be undefined.
+  void train_chunk(Chunk& chunk, const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden);
   /// From a chunk's losses and the gradients of its logits.
-  void finish_rows(Chunk& chunk, at::Tensor& loss_sum, at::Tensor& d_hidden);
+  void finish_chunk(Chunk& chunk, at::Tensor& loss_sum, at::Tensor& d_hidden);
   void train_all(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows,
                  const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden);
   at::Tensor make(at::IntArrayRef sizes, at::ScalarType dtype);
