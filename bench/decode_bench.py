@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What a decoded token costs: lora-train's generator beside transformers' generate and beside reading the weights once.
 
-Random weights of Qwen2.5-0.5B's sizes, one sequence, greedy. lora-train (bench/decode_bench) and transformers run as child
-processes in turn; after every token of ours the same process reads all bytes that a token needs with the same threads.
-Per child: medians over its tokens, the least of them, and processor time of all threads, which neighbours on a busy machine
-stretch less than the clock. ratio = step / read. The last lines are medians over the rounds.
+Random weights of Qwen2.5-0.5B's sizes, greedy. lora-train (bench/decode_bench) and transformers run as child processes in turn,
+with as many sequences at a time; after every token of ours the same process reads all bytes that a token needs with the same
+threads. Per child: medians over its tokens, the least of them, and processor time of all threads, which neighbours on a busy
+machine stretch less than the clock. ratio = step / read. The last lines are medians over the rounds, and how many times the
+step of ours that of transformers takes: the median of the rounds and their range.
 
 Usage: bench/decode_bench.py [--binary build/dev/bin/decode_bench] [--precisions fp32,bf16] [--rounds 3] [--tokens 24]
        [--prompt 128] [--threads 2] [--adapter] [--sequences 1,8]
@@ -47,7 +48,8 @@ def child_hf(args):
     torch.set_num_threads(args.threads)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.precisions]
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=dtype, attn_implementation="sdpa").eval()
-    ids = torch.tensor([[t * 7919 % SIZES["vocab_size"] for t in range(args.prompt)]])
+    ids = torch.tensor([[(t * 7919 + i * 104729) % SIZES["vocab_size"] for t in range(args.prompt)]
+                        for i in range(int(args.sequences))])
     clock = []
 
     class Watch(StoppingCriteria):
@@ -62,9 +64,9 @@ def child_hf(args):
     return {"step_ms": statistics.median(wall), "least_step_ms": min(wall), "step_cpu_ms": statistics.median(cpu)}
 
 
-def child(args, kind, precision):
+def child(args, kind, precision, sequences=1):
     command = [str(PYTHON), __file__, "--child", kind, "--model", args.model, "--precisions", precision, "--tokens",
-               str(args.tokens), "--prompt", str(args.prompt), "--threads", str(args.threads)]
+               str(args.tokens), "--prompt", str(args.prompt), "--threads", str(args.threads), "--sequences", str(sequences)]
     return run(args, command)
 
 
@@ -119,20 +121,25 @@ def main():
     say(f"{datetime.datetime.now():%Y-%m-%d %H:%M} commit {commit} {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: "
         f"{' '.join(['bench/decode_bench.py', *sys.argv[1:]])}")
     found = {}
+    programs = {"lora-train": lambda precision, sequences: ours(args, precision, sequences),
+                "transformers": lambda precision, sequences: child(args, "hf", precision, sequences)}
     for turn in range(args.rounds):
         for precision in args.precisions.split(","):
-            for sequences in map(int, args.sequences.split(",")):
-                result = ours(args, precision, sequences)
-                found.setdefault((precision, f"lora-train, {sequences} at a time"), []).append(result)
-                say(f"round {turn + 1} {precision} lora-train {sequences}: {json.dumps(result)}")
-            result = child(args, "hf", precision)
-            found.setdefault((precision, "transformers, 1 at a time"), []).append(result)
-            say(f"round {turn + 1} {precision} transformers: {json.dumps(result)}")
-    for (precision, what), results in found.items():
+            for sequences in args.sequences.split(","):
+                for name, measure in programs.items():
+                    result = measure(precision, sequences)
+                    found.setdefault((precision, sequences, name), []).append(result)
+                    say(f"round {turn + 1} {precision} {name} {sequences}: {json.dumps(result)}")
+    for (precision, sequences, name), results in found.items():
         middle = {key: statistics.median(result[key] for result in results) for key in results[0]}
         shown = [key for key in ("step_ms", "step_cpu_ms", "least_step_ms", "read_ms", "read_cpu_ms", "least_read_ms", "ratio",
                                  "cpu_ratio", "least_ratio", "read_gb_s") if key in middle]
-        say(f"{precision} {what}: " + ", ".join(f"{key} {middle[key]:.2f}" for key in shown))
+        say(f"{precision} {name}, {sequences} at a time: " + ", ".join(f"{key} {middle[key]:.2f}" for key in shown))
+    for precision, sequences in dict.fromkeys((precision, sequences) for precision, sequences, _ in found):
+        pair = [found[precision, sequences, name] for name in programs]
+        times = {key: [theirs[key] / our[key] for our, theirs in zip(*pair)] for key in ("step_ms", "step_cpu_ms")}
+        say(f"{precision}, {sequences} at a time, transformers' time / ours: " +
+            ", ".join(f"{key} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" for key, ratios in times.items()))
     say(f"load {os.getloadavg()[0]:.1f} at the end")
 
 
