@@ -109,9 +109,10 @@ int bench(const Arguments& arguments) {
   if (!adapter.empty()) specs = lora::plan_adapters(lora::read_adapter_config(adapter).options, config);
   const model::ModelShape shape = model::model_shape(config, specs);
   model::Trainables adapters = model::make_trainables(config, shape, model::TrainedWeights::kNone);
+  const storage::WeightFiles files = storage::open_model_weights(arguments.model);
   model::ResidentWeights weights(config, shape, adapters, {arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat},
-                                 storage::open_model_weights(arguments.model));
-  if (!adapter.empty()) lora::load_adapter(adapter, specs, adapters);
+                                 &files);
+  if (!adapter.empty()) lora::load_adapter(adapter, adapters);
   weights.refresh();
   const std::vector<at::Tensor> list = weights_of_a_token(config, weights);
   std::int64_t bytes = 0;

@@ -70,9 +70,15 @@ class Linear {
     for (const AdapterPlace& place : site.shape.adapters) {
       const LinearShape& linear = site.shape.linears[static_cast<std::size_t>(place.linear)];
       const int64_t outputs = linear.out_features;
-      projection_.adapters.push_back({site.name, linear.out_begin, linear.out_begin + outputs, place.column, R, 2.0,
-                                      0.0, at::randn({R, D}), at::randn({outputs, R}), at::zeros({R, D}),
-                                      at::zeros({outputs, R})});
+      projection_.adapters.push_back({site.name,
+                                      linear.out_begin,
+                                      linear.out_begin + outputs,
+                                      place.column,
+                                      R,
+                                      2.0,
+                                      0.0,
+                                      {at::randn({R, D}), at::randn({outputs, R})},
+                                      {at::zeros({R, D}), at::zeros({outputs, R})}});
       lora_flops_ += 6.0 * static_cast<double>(N * R * (D + outputs));
     }
     const int64_t O = projection_.out_features, C = projection_.num_columns;

@@ -58,7 +58,7 @@ void print_limits(const std::filesystem::path& folder, std::size_t num_bytes) {
 void run(const std::filesystem::path& parent, std::int64_t num_parameters, int rounds) {
   const testing_support::TemporaryFolder folder(parent);
   const model::Trainables live = lora_parameters(num_parameters);
-  optim::OptimizerState optimizer(optim::optimizer_for(OptimizerKind::kAdamwTorch), live.size(), at::kCPU);
+  optim::OptimizerState optimizer(optim::optimizer_for(OptimizerKind::kAdamwTorch), live.blocks(), at::kCPU);
   for (at::Tensor& flat : optimizer.tensors) flat.uniform_(-1, 1);
   std::printf("%lld trainable parameters, %d threads, %s\n", static_cast<long long>(live.size()), at::get_num_threads(),
               folder.path().c_str());

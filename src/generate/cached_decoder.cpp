@@ -6,6 +6,7 @@
 #include "lora_train/kernels/gather.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/sampling.h"
+#include "lora_train/kernels/skinny_gemm.h"
 #include "lora_train/model/decoder.h"
 
 namespace lora_train::generate {
@@ -93,7 +94,8 @@ PassTokens CachedDecoder::place(std::span<const Piece> pieces) const {
     layout.key_begin_device = upload(as_int32(begins), device());
     layout.num_keys_device = upload(as_int32(layout.num_keys), device());
   }
-  const bool is_skinny = ids.size() == pieces.size() || static_cast<std::int64_t>(ids.size()) <= kHandful;
+  const bool is_skinny = ids.size() == pieces.size() || static_cast<std::int64_t>(ids.size()) <= kHandful ||
+                         kernels::skinny_gemm_is_faster(device(), dtype());
   return {upload(ids, device()),
           upload(positions, device()),
           upload(slots, device()),

@@ -30,7 +30,7 @@ struct Piece {
 struct PassTokens {
   at::Tensor ids, positions, slots;  ///< [N] int32, int32, int64; a slot outside of the cache: not kept
   std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
-  bool is_skinny = false;                                 ///< so few rows that reading the weights is the cost
+  bool is_skinny = false;                                 ///< kernels::skinny_gemm is the faster product
   at::Tensor owners = {};                                 ///< [N, 1] int64: model::LinearPass::row_owners
 };
 

@@ -106,9 +106,8 @@ void LossHead::for_each_chunk(const at::Tensor& hidden, const kernels::RowLists&
 void LossHead::train_all(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows,
                          const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden) {
   begin(d_hidden);
-  for_each_chunk(hidden, lists, num_rows, /*use_adapter=*/true, [&](Chunk& chunk, int64_t) {
-    train_chunk(chunk, denominator, loss_sum, d_hidden);
-  });
+  for_each_chunk(hidden, lists, num_rows, /*use_adapter=*/true,
+                 [&](Chunk& chunk, int64_t) { train_chunk(chunk, denominator, loss_sum, d_hidden); });
 }
 
 void LossHead::begin(at::Tensor& d_hidden) {
@@ -136,15 +135,14 @@ void LossHead::train_soft(const at::Tensor& hidden, const Batch& batch, const ke
                           const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden) {
   begin(d_hidden);
   const int64_t M = batch.num_trained_tokens();
-  for_each_chunk(hidden, narrow_lists(lists_of(batch), 0, M), M, /*use_adapter=*/true,
-                 [&](Chunk& chunk, int64_t first) {
-                   const int64_t m = chunk.lists.rows.size(0);
-                   const kernels::SoftTargets soft{batch.soft.ids.narrow(0, first, m),
-                                                   batch.soft.log_probs.narrow(0, first, m)};
-                   kernels::soft_cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, chunk.lists.weights,
-                                                        soft, options, denominator, chunk.output.losses);
-                   finish_chunk(chunk, loss_sum, d_hidden);
-                 });
+  for_each_chunk(
+      hidden, narrow_lists(lists_of(batch), 0, M), M, /*use_adapter=*/true, [&](Chunk& chunk, int64_t first) {
+        const int64_t m = chunk.lists.rows.size(0);
+        const kernels::SoftTargets soft{batch.soft.ids.narrow(0, first, m), batch.soft.log_probs.narrow(0, first, m)};
+        kernels::soft_cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, chunk.lists.weights, soft, options,
+                                             denominator, chunk.output.losses);
+        finish_chunk(chunk, loss_sum, d_hidden);
+      });
 }
 
 void LossHead::backward(const at::Tensor& hidden, const Batch& batch, const at::Tensor& token_weights,

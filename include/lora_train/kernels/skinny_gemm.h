@@ -1,4 +1,4 @@
-// Skinny GEMM: a linear over a handful of rows, as in decoding. Bound by reading the weights, which it reads once.
+// Skinny GEMM: a linear over a handful of rows, as in decoding. Up to four rows are bound by reading the weights, which it reads once.
 // M rows, K input features, N outputs.
 #pragma once
 
@@ -12,5 +12,9 @@ namespace lora_train::kernels {
 /// count: a row has the same bits alone and in a batch (batch-invariant). Elsewhere this is gemm() (gemm.h).
 void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                  at::Tensor& y, double alpha = 1);
+
+/// True where skinny_gemm() beats gemm() for any number of rows: bf16 on an x86 CPU that is below x86-64-v4, for which oneDNN has no bf16
+/// products, so that ATen's take ten times as long as those of fp32.
+bool skinny_gemm_is_faster(at::Device device, at::ScalarType dtype);
 
 }  // namespace lora_train::kernels

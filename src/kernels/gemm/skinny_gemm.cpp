@@ -41,4 +41,9 @@ void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
   run_on_cpu<Bf16, Bf16>(x, weight, bias, residual, y, alpha);
 }
 
+bool skinny_gemm_is_faster(at::Device device, at::ScalarType dtype) {
+  return device.is_cpu() && dtype == at::kBFloat16 && kernel_setting(KernelName::kGemm) != KernelSetting::kReference &&
+         !has_bf16_gemm();
+}
+
 }  // namespace lora_train::kernels

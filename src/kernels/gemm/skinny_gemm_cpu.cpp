@@ -369,6 +369,14 @@ void skinny_gemm_cpu(const SkinnyGemm<T, Y>& p) {
   });
 }
 
+bool has_bf16_gemm() {
+#if defined(__x86_64__)
+  return has_v4();
+#else
+  return true;
+#endif
+}
+
 template void skinny_gemm_cpu(const SkinnyGemm<float, float>&);
 template void skinny_gemm_cpu(const SkinnyGemm<Bf16, Bf16>&);
 template void skinny_gemm_cpu(const SkinnyGemm<Bf16, float>&);

@@ -18,4 +18,7 @@ struct SkinnyGemm {
 template <class T, class Y>
 void skinny_gemm_cpu(const SkinnyGemm<T, Y>& p);
 
+/// False for an x86 CPU without AVX-512.
+bool has_bf16_gemm();
+
 }  // namespace lora_train::kernels
