@@ -91,7 +91,10 @@ ProfileSources ProfileFlags::sources() const {
   sources.profiles = profiles();
   sources.shipped = {program_folder() / "configs"};
   refuse_split_lists(sources);
-  sources.gpu_names = [] { return device::gpu_names(known_gpus()); };
+  sources.why_not_gpu = [](const std::string& name) {
+    const std::vector<device::GpuFacts> table = known_gpus();
+    return table.empty() ? std::string() : device::why_not_one_gpu(table, name);
+  };
   for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
   for (const auto& setting : trailing_) {
     if (!is_file_name(setting)) sources.overrides.push_back(parse_override(setting, setting));
@@ -134,9 +137,8 @@ std::vector<device::GpuFacts> shipped_gpus() { return device::read_gpu_table(pro
 
 std::optional<device::GpuFacts> target_gpu(const Profile& profile) {
   if (profile.run.target_gpu.empty()) return std::nullopt;
-  const std::vector<device::GpuFacts> table = known_gpus();
-  const device::GpuFacts* const found = device::find_gpu(table, profile.run.target_gpu);
-  return found == nullptr ? std::nullopt : std::optional(*found);
+  const std::vector<device::GpuFacts> found = device::find_gpus(known_gpus(), profile.run.target_gpu);
+  return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
 LoadedProfile load_and_log(const ProfileSources& sources) {
