@@ -17,10 +17,13 @@ struct Place {
 /// "file:line", or any other text as a place without a line.
 Place parse_place(const std::string& text);
 
+/// Whether the place is the key itself on the command line, so that a message need not name both: "--lora-r", "lora_r=x".
+bool names_key(const Place& place, const std::string& key);
+
 class Mistakes {
  public:
   /// `key` is a key, a place inside one ("datasets[0].path") or empty. Only the first mistake about one key at one place is
-  /// kept; later ones follow from it. The key is not said where the place is its flag (--lora-r). `code` is kUsage, or what the run would end with: kData, kFormat or kIo.
+  /// kept; later ones follow from it. The key is not said where the place names it (names_key). `code` is kUsage, or what the run would end with: kData, kFormat or kIo.
   void add(const Place& place, const std::string& key, const std::string& what, ExitCode code = ExitCode::kUsage);
 
   /// A line after all mistakes; printed once.

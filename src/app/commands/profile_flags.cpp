@@ -16,6 +16,12 @@ namespace {
 /// Of what stands alone on the command line: everything but key=value.
 bool is_file_name(const std::string& word) { return word.find('=') == std::string::npos; }
 
+/// The name of a setting in messages.
+std::string in_short(const std::string& setting) {
+  constexpr std::size_t kLongest = 40;
+  return setting.size() <= kLongest ? setting : setting.substr(0, setting.find('=')) + "=...";
+}
+
 /// A table that cannot be read takes a warning away, and nothing else.
 std::vector<device::GpuFacts> known_gpus() {
   try {
@@ -51,6 +57,12 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
                                                 const std::string& value, const std::vector<std::string>& words) {
     overrides_.push_back({name, value, flag, /*literal=*/false});
     if (comma_lists_.contains(name)) lists_.push_back({flag, value, words});
+  });
+  parser.find_more_mistakes([this](Mistakes& mistakes) {
+    try {
+      load_profile(sources(), mistakes);
+    } catch (const Error&) {  // is said once the flags are right
+    }
   });
   parser.app().footer("Any key of a profile is a flag too: --lora-r 8. Keys: lora-train check --keys");
 }
@@ -97,7 +109,7 @@ ProfileSources ProfileFlags::sources() const {
   };
   for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
   for (const auto& setting : trailing_) {
-    if (!is_file_name(setting)) sources.overrides.push_back(parse_override(setting, setting));
+    if (!is_file_name(setting)) sources.overrides.push_back(parse_override(setting, in_short(setting)));
   }
   sources.overrides.insert(sources.overrides.end(), overrides_.begin(), overrides_.end());
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
