@@ -114,7 +114,7 @@ std::vector<std::string> column_names(const Comparison& comparison) {
 void choose_columns(Comparison& comparison, const std::vector<std::string>& names) {
   std::vector<std::string> columns;
   for (const auto& name : names) {
-    const std::string column = column_named(comparison, "--columns", name);
+    const std::string column = column_named(comparison, "--columns", trimmed(name));
     if (column != "run" && std::ranges::count(columns, column) == 0) columns.push_back(column);
   }
   comparison.columns = std::move(columns);

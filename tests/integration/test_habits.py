@@ -63,7 +63,7 @@ def chat_run(setup):
      ["--prompt", "Hello!"])])
 def test_the_command_that_tries_the_result_asks_what_it_was_trained_for(setup, rows, words):
     setup.write_rows(rows * 4)
-    run = setup.train(model=str(MODEL), datasets=[str(setup.rows_file)], max_steps=1)
+    run = setup.train(model=str(MODEL), datasets=[str(setup.rows_file)], max_steps=1, max_seq_len=256)
     generate = next(line for line in run.stderr.splitlines() if line.startswith("next: lora-train generate"))
     assert shlex.split(generate)[5:] == words, generate
     assert lora_train(*shlex.split(generate)[2:], "--max-new-tokens", "1", "--set", "device=cpu").code == 0
@@ -217,7 +217,7 @@ def test_a_folder_in_the_way_does_not_hide_a_wrong_path(setup):
 
 def test_a_sweep_of_nothing_shows_how(setup):
     run = lora_train("sweep", setup.write_profile())
-    assert run.code == 2 and f"nothing to vary; expected KEY=V1,V2, such as: lora-train sweep {setup.profile_file} 'output_dir=runs/" in run.stderr, run
+    assert run.code == 2 and f"nothing to vary; expected KEY=V1,V2, such as: lora-train sweep {setup.profile_file} learning_rate=1e-4,2e-4" in run.stderr, run
 
 
 def test_check_shows_what_is_set_and_what_comes_next(setup):

@@ -30,6 +30,7 @@ class Mistakes {
   void add_hint(const std::string& line);
 
   bool has_any() const { return !mistakes_.empty(); }
+  std::size_t size() const { return mistakes_.size() + num_more_; }
   /// Whether there is a mistake about this key or a place inside it: what else is said of it may follow from that.
   bool concern(const std::string& key) const;
 

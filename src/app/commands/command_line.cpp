@@ -261,6 +261,7 @@ void CommandParser::throw_if_wrong() const {
   Mistakes mistakes;
   for (const auto& [flag, message] : wrong_) mistakes.add({flag}, "", message);
   if (find_more_) find_more_(mistakes);
+  if (mistakes.size() == 1) refuse(wrong_.front().first, wrong_.front().second);
   mistakes.add_hint("See " + app_.get_name() + " --help.");
   mistakes.throw_if_any();
 }

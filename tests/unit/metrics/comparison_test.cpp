@@ -72,7 +72,7 @@ TEST_F(ComparisonTest, RefusesAnUnknownColumnWithTheNearest) {
 
 TEST_F(ComparisonTest, ColumnsCanBeChosen) {
   Comparison comparison = three_runs();
-  choose_columns(comparison, {"eval_loss", "lora_alpha", "run", "eval_perplexity", "eval_loss"});
+  choose_columns(comparison, {"eval_loss", " lora_alpha", "run", "eval_perplexity", "eval_loss"});
   const auto lines = lines_of(comparison_table(comparison, 0, false));
   EXPECT_EQ(lines[0], "run  eval_loss  lora_alpha  perplexity");
   EXPECT_EQ(lines[1], "a       2.0000          32      7.3891");
