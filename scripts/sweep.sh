@@ -4,7 +4,7 @@
 # `lora-train sweep` runs this script.
 #
 #   lora-train sweep FILE [FILE ...] KEY=V1,V2,... [KEY=V1,...] [flags] [-- flags of lora-train train]
-#   lora-train sweep my.yaml 'output_dir=runs/lr{learning_rate}-r{lora_r}' learning_rate=1e-4,2e-4 lora_r=8,16
+#   lora-train sweep my.yaml learning_rate=1e-4,2e-4 lora_r=8,16
 #
 #   --KEY V1,V2     the same as KEY=V1,V2, for any key of a profile: --lora-r 8,16 --num-epochs 1
 #   --profile FILE  the same as FILE; so is --config
@@ -14,8 +14,10 @@
 #   --dry-run       print the commands, run none
 #   --program FILE  lora-train (default: beside this script's folder, else on PATH)
 #
-# output_dir names every key that has several values as {key}. The same command resumes an interrupted sweep: finished
-# runs are left alone, stopped and killed ones are resumed. A run that fails does not keep the others from running.
+# Each run has a folder of its own in output_dir, named after its values: learning_rate-0.0001-lora_r-8. An output_dir that
+# has {key} in it names the runs itself: 'output_dir=runs/lr{learning_rate}-r{lora_r}'; keys that it leaves out name a folder
+# in that. The same command resumes an interrupted sweep: finished runs are left alone, stopped and killed ones are resumed.
+# A run that fails does not keep the others from running.
 # Exit status: 0 all done; 75 stopped on request (run the same command to resume); 2 wrong arguments or profile; else that of
 # the first run that failed. Logs go to stderr, the comparison to stdout.
 set -uo pipefail
@@ -57,7 +59,7 @@ read_arguments() {
       --log-level) need_value "$1" $#; log_flags+=("$1" "$2"); shift ;;
       --log-level=*) log_flags+=("$1") ;;
       --list-flags) printf '%s\n' "${flags[@]}"; exit 0 ;;
-      -h | --help) sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      -h | --help) sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --) shift; extra=("$@"); break ;;
       --nproc* | --max-time* | --allow-changed* | --resume* | --overwrite | -[!-]*)
         die "$1 is no flag here. There are ${flags[*]} and every key of a profile (--lora-r 8,16; output_dir=...); flags of lora-train train go behind --" ;;
@@ -72,8 +74,8 @@ read_arguments() {
     shift
   done
   [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || die "--jobs is \"$jobs\"; expected a number from 1 on"
-  [ ${#profiles[@]} -gt 0 ] || die "no profile; expected FILE KEY=V1,V2, such as: lora-train sweep my.yaml 'output_dir=runs/{learning_rate}' learning_rate=1e-4,2e-4"
-  [ ${#keys[@]} -gt 0 ] || die "nothing to vary; expected KEY=V1,V2, such as: lora-train sweep ${profiles[1]} 'output_dir=runs/{learning_rate}' learning_rate=1e-4,2e-4"
+  [ ${#profiles[@]} -gt 0 ] || die "no profile; expected FILE KEY=V1,V2, such as: lora-train sweep my.yaml learning_rate=1e-4,2e-4"
+  [ ${#keys[@]} -gt 0 ] || die "nothing to vary; expected KEY=V1,V2, such as: lora-train sweep ${profiles[1]} learning_rate=1e-4,2e-4"
 }
 
 # What of the flags behind -- `check` has too, and is asked with: it says where a run goes.
@@ -82,7 +84,7 @@ read_extra() {
   for ((i = 0; i < ${#extra[@]}; ++i)); do
     case "${extra[i]}" in
       --output[-_]dir | --output[-_]dir=* | output_dir=*)
-        die "give the folder as 'output_dir=runs/{key}' before --, so that each run has its own" ;;
+        die "give the folder as output_dir=DIR before --, so that each run has its own in it" ;;
       --max-time | --nproc | --allow-changed | --resume) ((++i)) ;;
       --max-time=* | --nproc=* | --allow-changed=* | --resume=* | --overwrite) ;;
       --dry-run) die "--dry-run goes before --" ;;
@@ -151,33 +153,65 @@ label_of() { # index
   printf '%s' "${text:-${grid[$1]//$'\n'/ }}"
 }
 
-# The folder that the profile gives a combination, as `lora-train check` resolves it.
-folder_of() { # lines
-  local settings line out
+# The profile of a combination in one line of JSON, as `lora-train check` resolves it.
+profile_of() { # lines
+  local settings
   mapfile -t settings <<<"$1"
-  out="$("$program" check --json --quiet --no-files "${profiles[@]}" ${check_flags[@]+"${check_flags[@]}"} \
-    "${settings[@]}")" || return 2
-  line="$(printf '%s\n' "$out" | sed -n 's/.*"output_dir": *"\(\([^"\\]\|\\.\)*\)".*/\1/p')"
-  [ -n "$line" ] || return 1
-  printf '%s\n' "$line" | sed 's/\\\(["\\/]\)/\1/g'
+  "$program" check --json --quiet --no-files "${profiles[@]}" ${check_flags[@]+"${check_flags[@]}"} "${settings[@]}"
+}
+
+# The value of a key with a single one, without quotes; nothing for a list, a map and a place inside of them.
+value_in() { # JSON key
+  local value
+  value="$(printf '%s\n' "$1" | sed -n 's/.*"'"$2"'": *\("\([^"\\]\|\\.\)*"\|[^]["{},]*\)[,}].*/\1/p')"
+  [[ "$value" != \"* ]] || value="$(printf '%s\n' "${value:1:-1}" | sed 's/\\\(["\\/]\)/\1/g')"
+  printf '%s' "$value"
+}
+
+# "lora_r-8" of a combination: the value as the profile has it (0.0001 for 1e-4), of a path the last part, else as it was given.
+part_of_name() { # lines JSON key
+  local value="" line
+  [[ "$3" == *[.[]* ]] || value="$(value_in "$2" "$3")"
+  if [ -z "$value" ]; then
+    while IFS= read -r line; do
+      [ "${line%%=*}" != "$3" ] || value="${line#*=}"
+    done <<<"$1"
+  fi
+  printf '%s\n-\n%s\n' "$3" "${value##*/}" | tr -c 'A-Za-z0-9._+\n-' '_' | sed 's/^_*//; s/_*$//; s/_\././g' | tr -d '\n'
+}
+
+# The names of the folders in output_dir, of the keys that it does not name.
+name_folders() { # keys
+  local i key line lines
+  say "each run has a folder of its own in ${folders[0]}, named after $*"
+  for ((i = 0; i < ${#grid[@]}; ++i)); do
+    local name=""
+    for key in "$@"; do name+="${name:+-}$(part_of_name "${grid[i]}" "${found[i]}" "$key")"; done
+    folders[i]="${folders[i]%/}/$name"
+    lines=""
+    while IFS= read -r line; do
+      [[ "$line" == output_dir=* ]] || lines+="$line"$'\n'
+    done <<<"${grid[i]}"
+    grid[i]="${lines}output_dir=${folders[i]}"
+  done
 }
 
 # Every combination is looked at before the first run starts.
-folders=()
+folders=() found=()
 find_folders() {
-  local i folder stride j
+  local i folder stride j unnamed=()
   for ((i = 0; i < ${#grid[@]}; ++i)); do
-    folder="$(folder_of "${grid[i]}")" || die "the profile is refused with: $(label_of "$i")"
+    found+=("$(profile_of "${grid[i]}")") || die "the profile is refused with: $(label_of "$i")"
+    folder="$(value_in "${found[i]}" output_dir)"
+    [ -n "$folder" ] || die "the profile has no output_dir with: $(label_of "$i")"
     folders+=("$folder")
   done
   stride=${#grid[@]}
   for ((i = 0; i < ${#keys[@]}; ++i)); do
     stride=$((stride / counts[i]))
-    [ "${counts[i]}" -gt 1 ] || continue
-    [ "${folders[0]}" != "${folders[stride]}" ] ||
-      die "${keys[i]} has ${counts[i]} values and output_dir does not name it: all its runs would go to ${folders[0]}." \
-        "Put {${keys[i]}} into it, as in 'output_dir=runs/$(printf '{%s}\n' "${varied[@]}" | paste -sd-)'"
+    [ "${counts[i]}" -eq 1 ] || [ "${folders[0]}" != "${folders[stride]}" ] || unnamed+=("${keys[i]}")
   done
+  [ ${#unnamed[@]} -eq 0 ] || name_folders "${unnamed[@]}"
   for ((i = 0; i < ${#folders[@]}; ++i)); do
     for ((j = 0; j < i; ++j)); do
       [ "${folders[i]}" != "${folders[j]}" ] || die "two runs would go to ${folders[i]}: $(label_of "$j"), and $(label_of "$i")"

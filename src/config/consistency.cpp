@@ -230,13 +230,8 @@ void check_compute(const Check& check) {
 
 void check_target_gpu(const Check& check, const ProfileSources& sources) {
   const std::string& target = check.profile.run.target_gpu;
-  if (target.empty() || !sources.gpu_names) return;
-  const std::vector<std::string> names = sources.gpu_names();
-  const auto is_target = [&](const std::string& name) { return lower_case(name) == lower_case(target); };
-  if (names.empty() || std::ranges::any_of(names, is_target)) return;
-  const std::string nearest = nearest_name(target, names);
-  check.mistake("target_gpu", "got \"" + target + "\", expected a GPU of configs/gpus.json: " + join(names) + "." +
-                                  (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
+  if (target.empty() || !sources.why_not_gpu) return;
+  if (const std::string why = sources.why_not_gpu(target); !why.empty()) check.mistake("target_gpu", why);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 
 std::string line_of(const Place& place, const std::string& key, const std::string& what) {
   const std::string where = place.text();
-  return (where.empty() ? "" : where + ": ") + key + ": " + what;
+  return (where.empty() ? "" : where + ": ") + (names_key(place, key) ? what : key + ": " + what);
 }
 
 void add_once(std::vector<std::string>& lines, std::string line) {

@@ -17,15 +17,15 @@ constexpr std::size_t kMaxMistakes = 50;  // more come of one cause, such as a f
   }
 }
 
-/// Whether the place is the key as a flag: "--lora-r" for lora_r.
-bool is_flag_of(const Place& place, const std::string& key) {
+}  // namespace
+
+bool names_key(const Place& place, const std::string& key) {
+  if (place.file.starts_with(key + "=")) return true;
   if (!place.file.starts_with("--")) return false;
   std::string name = place.file.substr(2);
   std::ranges::replace(name, '-', '_');
   return name == key;
 }
-
-}  // namespace
 
 Place parse_place(const std::string& text) {
   const std::size_t colon = text.rfind(':');
@@ -43,7 +43,7 @@ void Mistakes::add(const Place& place, const std::string& key, const std::string
     return;
   }
   if (!key.empty() && std::any_of(mistakes_.begin(), mistakes_.end(), is_same)) return;
-  mistakes_.push_back({place, key, key.empty() || is_flag_of(place, key) ? what : key + ": " + what, code});
+  mistakes_.push_back({place, key, key.empty() || names_key(place, key) ? what : key + ": " + what, code});
 }
 
 void Mistakes::add_hint(const std::string& line) {

@@ -1,6 +1,8 @@
 #include "lora_train/device/gpu_table.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -72,6 +74,55 @@ GpuFacts read_entry(const json& object, const std::string& where) {
   return gpu;
 }
 
+/// "a100" and 40 of "NVIDIA A100-SXM4-40GB".
+struct SpokenName {
+  std::string model;
+  double memory_gb = 0;  ///< 0: not said
+};
+
+SpokenName spoken_name(const std::string& name) {
+  constexpr std::array kMakers = {"nvidia", "geforce", "tesla", "rtx"};
+  constexpr std::array kForms = {"gb", "gib", "sxm", "sxm4", "sxm5", "hbm2", "hbm2e", "hbm3", "hbm3e"};
+  SpokenName spoken;
+  std::string word;
+  const auto end_word = [&] {
+    const std::size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
+    const std::string unit = word.substr(digits);
+    const bool is_size = digits > 0 && digits < 4 && (unit.empty() || unit == "g" || unit == "gb" || unit == "gib");
+    if (is_size && !spoken.model.empty()) {
+      spoken.memory_gb = std::stod(word.substr(0, digits));
+    } else if (std::ranges::count(kForms, word) == 0) {
+      for (const std::string maker : kMakers) {
+        if (word.starts_with(maker)) word.erase(0, maker.size());
+      }
+      spoken.model += word;
+    }
+    word.clear();
+  };
+  for (const char c : lower_case(name)) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      word += c;
+    } else {
+      end_word();
+    }
+  }
+  end_word();
+  return spoken;
+}
+
+/// What is sold as 80 GB has 79.3 GiB left.
+bool has_memory(const GpuFacts& gpu, const SpokenName& spoken) {
+  constexpr double kMostMissing = 1.12;
+  return spoken.memory_gb == 0 ||
+         (spoken.memory_gb >= std::floor(gpu.memory_gib) && spoken.memory_gb <= kMostMissing * gpu.memory_gib);
+}
+
+std::vector<std::string> names_of(const std::vector<GpuFacts>& table) {
+  std::vector<std::string> names;
+  for (const GpuFacts& gpu : table) names.push_back(gpu.name);
+  return names;
+}
+
 }  // namespace
 
 std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
@@ -94,18 +145,27 @@ std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
   return table;
 }
 
-const GpuFacts* find_gpu(const std::vector<GpuFacts>& table, const std::string& name) {
+std::vector<GpuFacts> find_gpus(const std::vector<GpuFacts>& table, const std::string& name) {
   const std::string lower = lower_case(name);
-  const auto found = std::ranges::find_if(table, [&](const GpuFacts& gpu) {
-    return lower_case(gpu.name) == lower || lower_case(gpu.device_name) == lower;
-  });
-  return found == table.end() ? nullptr : &*found;
+  for (const GpuFacts& gpu : table) {
+    if (lower_case(gpu.name) == lower || lower_case(gpu.device_name) == lower) return {gpu};
+  }
+  const SpokenName wanted = spoken_name(name);
+  std::vector<GpuFacts> found;
+  for (const GpuFacts& gpu : table) {
+    if (!wanted.model.empty() && spoken_name(gpu.name).model == wanted.model && has_memory(gpu, wanted))
+      found.push_back(gpu);
+  }
+  return found;
 }
 
-std::vector<std::string> gpu_names(const std::vector<GpuFacts>& table) {
-  std::vector<std::string> names;
-  for (const GpuFacts& gpu : table) names.push_back(gpu.name);
-  return names;
+std::string why_not_one_gpu(const std::vector<GpuFacts>& table, const std::string& name) {
+  const std::vector<GpuFacts> found = find_gpus(table, name);
+  if (found.size() == 1) return {};
+  if (found.size() > 1) return "\"" + name + "\" may be " + join(names_of(found), " or ") + "; expected one of them.";
+  const std::string nearest = nearest_name(name, names_of(table));
+  return "\"" + name + "\" is no GPU of configs/gpus.json; expected one of " + join(names_of(table)) + "." +
+         (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?");
 }
 
 std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more) {

@@ -76,6 +76,7 @@ class Case {
     if (gpu.is_cpu) return on_this_cpu(gpu);
     const planner::RunFacts facts = planner::facts_on(facts_for(num_gpus), gpu);
     Forecast result{.gpu = gpu.name, .num_gpus = num_gpus, .memory_limit = facts.memory_bytes};
+    result.least_memory = planner::least_bytes(facts);
     try {
       const planner::RunSpec spec = planner::decide(facts);
       fill(facts, spec, spec.memory, gpu, result);
@@ -95,13 +96,20 @@ class Case {
     facts.host_bytes = facts.memory_bytes = available / 2;  // as the run does
     Forecast result{.gpu = cpu.name, .memory_limit = available};
     const planner::RunSpec spec = planner::decide(facts);
-    const planner::HostPlan plan =
-        planner::plan_host(planner::memory_case(facts, spec), load_.largest_micro_batch(profile_, spec));
+    const planner::HostPlan plan = host_plan(facts, spec);
     fill(facts, spec, plan.run, cpu, result);
     const std::int64_t vocabulary = files_.tokenizer ? files_.tokenizer->vocab_size() : 0;
-    result.memory.program = plan.checkpoint_copy + plan.program + vocabulary * kTokenizerBytes;
+    const std::int64_t tokenizer = vocabulary * kTokenizerBytes;
+    result.memory.program = plan.checkpoint_copy + plan.program + tokenizer;
     result.fits = result.memory.total() <= available;
+    const Profile smallest = planner::with_least_memory(profile_);
+    const planner::RunFacts least = planner::with_profile(facts, smallest);
+    result.least_memory = std::min(result.memory.total(), host_plan(least, planner::decide(least)).total() + tokenizer);
     return result;
+  }
+
+  planner::HostPlan host_plan(const planner::RunFacts& facts, const planner::RunSpec& spec) const {
+    return planner::plan_host(planner::memory_case(facts, spec), load_.largest_micro_batch(facts.profile, spec));
   }
 
   planner::RunFacts facts_for(int num_gpus) const {
@@ -259,10 +267,20 @@ const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::ve
   return chosen;
 }
 
+/// What is wrong without the data is said before they are read, which may take long.
+void check_without_data(const ForecastRequest& request, const runtime::ModelFiles& files) {
+  const Profile& profile = request.profile;
+  const runtime::AdapterSetup adapters = runtime::choose_adapters(profile, files);
+  model::model_shape(files.config, adapters.specs, {}, adapters.token_rows);
+  if (profile.data.max_seq_len) model::check_rope_supported(files.config, *profile.data.max_seq_len);
+  for (const device::GpuFacts& gpu : request.gpus) rates_of(gpu, profile);
+}
+
 }  // namespace
 
 ForecastResult make_forecast(const ForecastRequest& request) {
   const runtime::ModelFiles files = open_files(request);
+  check_without_data(request, files);
   const DataLoad load(request, files);
   model::check_rope_supported(files.config, load.facts().max_seq_len);
   ForecastResult result{.model = describe(files.config), .data = load.facts()};

@@ -9,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/metric_names.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -52,13 +53,25 @@ struct SortKey {
 
 SortKey key_of_text(std::string text) { return {!text.empty(), false, 0, std::move(text)}; }
 
+/// The column that a name stands for. `flag` is in the message about one that there is not.
+std::string column_named(const Comparison& comparison, const std::string& flag, const std::string& name) {
+  std::vector<std::string> known = column_names(comparison);
+  known.emplace_back("reason");
+  // A key that does not differ says little, but is no error.
+  for (const auto& key : profile_keys()) known.push_back(key);
+  if (std::ranges::count(known, name) > 0) return name;
+  if (const std::string ours = metric_from(name); std::ranges::count(known, ours) > 0) return ours;
+  throw ConfigError(flag, "no column \"" + name + "\"." + did_you_mean(nearest_names(name, known)) +
+                              " There are: " + join(column_names(comparison)) + ", and the keys of a profile.");
+}
+
 SortKey sort_key(const RunRecord& run, const std::string& column) {
   if (column == "run") return key_of_text(run.name);
   if (column == "folder") return key_of_text(run.folder.string());
   if (column == "status") return key_of_text(run.status);
-  for (const auto& figure : figures()) {
-    if (column != figure.name) continue;
-    const auto value = run.figures.*figure.value;
+  if (column == "reason") return key_of_text(run.reason);
+  if (const Figure* const figure = find_figure(column)) {
+    const auto value = run.figures.*figure->value;
     return {value.has_value(), true, value.value_or(0)};
   }
   const std::string* setting = find_setting(run, column);
@@ -98,18 +111,18 @@ std::vector<std::string> column_names(const Comparison& comparison) {
   return names;
 }
 
+void choose_columns(Comparison& comparison, const std::vector<std::string>& names) {
+  std::vector<std::string> columns;
+  for (const auto& name : names) {
+    const std::string column = column_named(comparison, "--columns", trimmed(name));
+    if (column != "run" && std::ranges::count(columns, column) == 0) columns.push_back(column);
+  }
+  comparison.columns = std::move(columns);
+}
+
 void sort_runs(Comparison& comparison, const std::string& column) {
   const bool is_descending = column.starts_with('-');
-  const std::string name = column.substr(is_descending ? 1 : 0);
-  std::vector<std::string> known = column_names(comparison);
-  // Sorting by a key that does not differ changes nothing, but is not an error.
-  for (const auto& key : profile_keys()) known.push_back(key);
-  if (std::find(known.begin(), known.end(), name) == known.end()) {
-    const std::string nearest = nearest_name(name, known);
-    throw ConfigError("--sort", "no column \"" + name + "\"." +
-                                    (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?") +
-                                    " There are: " + join(column_names(comparison)) + ".");
-  }
+  const std::string name = column_named(comparison, "--sort", column.substr(is_descending ? 1 : 0));
   std::vector<std::pair<SortKey, std::size_t>> order;
   for (std::size_t i = 0; i < comparison.runs.size(); ++i) order.emplace_back(sort_key(comparison.runs[i], name), i);
   std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {

@@ -87,15 +87,40 @@ Column figure_column(const Comparison& comparison, const Figure& figure) {
   return column;
 }
 
+Column text_column(const Comparison& comparison, const std::string& name) {
+  Column column{name, false, {}};
+  for (const auto& run : comparison.runs) {
+    if (name == "status") {
+      column.cells.push_back({shown(run.status), color_of(run.status)});
+    } else {
+      const std::string text = name == "folder" ? run.folder.string() : run.reason;
+      column.cells.push_back({text.empty() ? "-" : shown(text)});
+    }
+  }
+  return column;
+}
+
+/// Besides run, long values included.
+std::vector<std::string> table_column_names(const Comparison& comparison) {
+  if (!comparison.columns.empty()) return comparison.columns;
+  std::vector<std::string> names = comparison.differing;
+  names.emplace_back("status");
+  for (const auto& figure : table_figures(comparison.runs)) names.emplace_back(figure.name);
+  return names;
+}
+
 std::vector<Column> table_columns(const Comparison& comparison) {
   std::vector<Column> columns = {{"run", false, {}}};
   for (const auto& run : comparison.runs) columns[0].cells.push_back({shown(run.name)});
-  for (const auto& key : comparison.differing) {
-    if (!is_long(comparison, key)) columns.push_back(setting_column(comparison, key));
+  for (const auto& name : table_column_names(comparison)) {
+    if (const Figure* const figure = find_figure(name)) {
+      columns.push_back(figure_column(comparison, *figure));
+    } else if (name == "status" || name == "folder" || name == "reason") {
+      columns.push_back(text_column(comparison, name));
+    } else if (!is_long(comparison, name)) {
+      columns.push_back(setting_column(comparison, name));
+    }
   }
-  columns.push_back({"status", false, {}});
-  for (const auto& run : comparison.runs) columns.back().cells.push_back({shown(run.status), color_of(run.status)});
-  for (const auto& figure : table_figures(comparison.runs)) columns.push_back(figure_column(comparison, figure));
   return columns;
 }
 
@@ -161,7 +186,7 @@ std::string long_settings(const Comparison& comparison) {
   std::size_t names = 0;
   for (const auto& run : comparison.runs) names = std::max(names, width_of(shown(run.name)));
   std::string text;
-  for (const auto& key : comparison.differing) {
+  for (const auto& key : table_column_names(comparison)) {
     if (!is_long(comparison, key)) continue;
     text += "\n" + key + "\n";
     for (const auto& run : comparison.runs) {

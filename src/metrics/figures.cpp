@@ -25,9 +25,12 @@ const std::vector<Figure>& figures() {
       {"epoch", &F::epoch, kRate, false},
       {"last_train_loss", &F::last_train_loss, kLoss, true},
       {"best_train_loss", &F::best_train_loss, kLoss, true},
+      {"train_loss", &F::train_loss, kLoss, false},
       {"eval_loss", &F::eval_loss, kLoss, true},
       {"best_eval_loss", &F::best_eval_loss, kLoss, true},
       {"best_step", &F::best_step, kCount, false},
+      {"perplexity", &F::perplexity, kLoss, false},
+      {"token_accuracy", &F::token_accuracy, kAccuracy, false},
       {"tokens", &F::tokens, kCount, false},
       {"tokens_per_s", &F::tokens_per_s, kCount, true},
       {"peak_memory_gib", &F::peak_memory_gib, kGib, true},
@@ -37,6 +40,11 @@ const std::vector<Figure>& figures() {
       {"cost_usd", &F::cost_usd, kMoney, true},
   };
   return table;
+}
+
+const Figure* find_figure(const std::string& name) {
+  const auto found = std::ranges::find_if(figures(), [&](const Figure& figure) { return name == figure.name; });
+  return found == figures().end() ? nullptr : &*found;
 }
 
 std::vector<Figure> table_figures(const std::vector<RunRecord>& runs) {
@@ -57,6 +65,7 @@ std::string format_figure(double value, FigureKind kind) {
     case FigureKind::kCount:
       return std::abs(value) < 1e15 ? format_count(std::llround(value)) : string_printf("%.6g", value);
     case FigureKind::kLoss: return string_printf(std::abs(value) >= 1e-4 || value == 0 ? "%.4f" : "%.2e", value);
+    case FigureKind::kAccuracy: return string_printf("%.4f", value);
     case FigureKind::kRate:
     case FigureKind::kGib: return string_printf("%.2f", value);
     case FigureKind::kSeconds:
@@ -67,7 +76,7 @@ std::string format_figure(double value, FigureKind kind) {
 }
 
 const char* name_of(FigureKind kind) {
-  constexpr const char* kNames[] = {"count", "loss", "rate", "gib", "seconds", "money"};
+  constexpr const char* kNames[] = {"count", "loss", "rate", "gib", "seconds", "money", "accuracy"};
   return kNames[static_cast<int>(kind)];
 }
 

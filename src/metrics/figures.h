@@ -8,7 +8,7 @@
 
 namespace lora_train::metrics {
 
-enum class FigureKind { kCount, kLoss, kRate, kGib, kSeconds, kMoney };
+enum class FigureKind { kCount, kLoss, kRate, kGib, kSeconds, kMoney, kAccuracy };
 
 struct Figure {
   const char* name;
@@ -18,6 +18,9 @@ struct Figure {
 };
 
 const std::vector<Figure>& figures();
+
+/// Null if there is none of that name.
+const Figure* find_figure(const std::string& name);
 
 /// The figures that the table shows: is_in_table, and known for at least one run. Host memory only if no run used a GPU.
 std::vector<Figure> table_figures(const std::vector<RunRecord>& runs);

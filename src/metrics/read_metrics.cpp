@@ -1,6 +1,7 @@
 #include "read_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 
@@ -194,6 +195,8 @@ void fill_evals(RunRecord& run) {
   RunFigures& figures = run.figures;
   for (const auto& eval : mean_evals(run.evals)) {
     figures.eval_loss = eval.loss;
+    figures.token_accuracy = eval.token_accuracy;
+    figures.perplexity = eval.loss ? std::optional(std::exp(*eval.loss)) : std::nullopt;
     if (eval.step == 0 || !eval.loss || (figures.best_eval_loss && *figures.best_eval_loss <= *eval.loss)) continue;
     figures.best_eval_loss = eval.loss;
     figures.best_step = static_cast<double>(eval.step);

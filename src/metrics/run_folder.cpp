@@ -87,6 +87,7 @@ void apply_summary(RunRecord& run, const Json& summary) {
     if (const auto number = number_of(summary, key)) figure = number;
   };
   for (const auto& [figure, key] : {std::pair{&figures.total_steps, "total_steps"},
+                                    {&figures.train_loss, "train_loss"},
                                     {&figures.eval_loss, "eval_loss"},
                                     {&figures.best_eval_loss, "best_eval_loss"},
                                     {&figures.best_step, "best_step"},
@@ -117,13 +118,14 @@ void apply_summary(RunRecord& run, const Json& summary) {
 
 constexpr int kMaxRunDepth = 4;  // of runs below the folder that is named
 
-/// Runs in folders of runs, in no order. A link is followed to a run, and no further.
+/// Runs in folders of runs, in no order: a sweep may lie in the folder of a run. A link is followed to a run, and no further. A run
+/// that --overwrite put aside is in a hidden folder.
 void add_runs(const fs::path& folder, int depth, std::vector<fs::path>& runs) {
-  if (is_run_folder(folder)) return runs.push_back(folder);
+  if (is_run_folder(folder)) runs.push_back(folder);
   if (depth == 0) return;
   std::error_code ignored;
   for (const auto& child : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied, ignored)) {
-    if (!child.is_directory(ignored)) continue;
+    if (!child.is_directory(ignored) || child.path().filename().string().starts_with('.')) continue;
     add_runs(child.path(), child.is_symlink(ignored) ? 0 : depth - 1, runs);
   }
 }

@@ -116,12 +116,14 @@ std::string in_words(const RunSummary& summary) {
          summary.adapter;
 }
 
-std::vector<std::string> next_commands(const RunSummary& summary, const std::string& output_dir) {
+std::vector<std::string> next_commands(const RunSummary& summary, const std::string& output_dir,
+                                       const std::vector<std::string>& prompt) {
   if (summary.status != "done" || summary.adapter.empty()) return {};
   const bool is_model = std::filesystem::path(summary.adapter).filename() == "model";
-  const std::vector<std::string> base = {"lora-train", "generate", is_model ? "--model" : "--adapter",
-                                         is_model ? summary.adapter : output_dir};
-  std::vector<std::string> commands = {shell_line(base) + " --prompt 'Hello!'"};
+  std::vector<std::string> generate = {"lora-train", "generate", is_model ? "--model" : "--adapter",
+                                       is_model ? summary.adapter : output_dir};
+  generate.insert(generate.end(), prompt.begin(), prompt.end());
+  std::vector<std::string> commands = {shell_line(generate)};
   if (!is_model)
     commands.push_back(
         shell_line({"lora-train", "merge", "--adapter", output_dir, "--output-dir", output_dir + "-merged"}));

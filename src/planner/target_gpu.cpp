@@ -1,5 +1,6 @@
 #include "lora_train/planner/target_gpu.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "lora_train/base/error.h"
@@ -73,6 +74,32 @@ RunSpec decide_smallest(const RunFacts& facts) {
   RunFacts unlimited = with_profile(facts, profile);
   unlimited.memory_bytes = unlimited.host_bytes = std::numeric_limits<std::int64_t>::max() / 2;
   return decide(unlimited);
+}
+
+Profile with_least_memory(Profile profile) {
+  profile.schedule.micro_batch_size = profile.schedule.eval_micro_batch_size = 1;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
+  profile.run.activation_offload = ActivationOffload::kAuto;
+  profile.run.mlp_tile_tokens.reset();
+  profile.model.decoded_layers = 0;
+  return profile;
+}
+
+std::int64_t least_bytes(const RunFacts& facts) {
+  const Profile profile = with_least_memory(facts.profile);
+  const RunFacts least = with_profile(facts, profile);
+  RunSpec spec = decide_smallest(least);
+  spec.loss_chunk_bytes = kLeastLossChunkBytes;
+  std::int64_t bytes = spec.memory.total();
+  for (const bool offloads : {false, true}) {
+    for (const std::int64_t tile : {std::int64_t{0}, auto_mlp_tile_tokens(facts.max_seq_len)}) {
+      spec.offload_inputs = offloads;
+      spec.mlp_tile_tokens = tile;
+      const MemoryPlan plan = plan_memory(memory_case(least, spec));
+      if (plan.host <= facts.host_bytes) bytes = std::min(bytes, plan.total());
+    }
+  }
+  return bytes;
 }
 
 std::vector<std::string> ways_to_fit(const RunFacts& facts) {

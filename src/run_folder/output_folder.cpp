@@ -27,8 +27,6 @@ void log_new_run(const fs::path& folder) {
     log_warning(folder.string() +
                 ": the run there ended before it saved a checkpoint; starting again from step 0. "
                 "A smaller save_steps or save_interval loses less");
-  } else if (fs::exists(folder / "metrics.jsonl")) {
-    log_info(folder.string() + ": the run there finished no step; starting again");
   }
 }
 
@@ -141,15 +139,20 @@ std::string ways_on(const OutputRequest& request, const fs::path& where,
   const fs::path folder = request.profile.run.output_dir;
   const fs::path real = fs::weakly_canonical(where);
   const bool is_there = real == fs::weakly_canonical(folder) || real.parent_path() == fs::weakly_canonical(folder);
+  const bool is_adapter = request.profile.adapter.kind != AdapterKind::kNone;
+  std::string ways = "\nChoose one:";
+  if (is_there) {
+    ways += "\n  --output-dir OTHER  starts a new run elsewhere\n  --overwrite  deletes the run in " + folder.string();
+  } else {
+    ways += std::string("\n  leave the key") + (refused.size() > 1 ? "s as they were" : " as it was");
+    if (is_adapter) ways += "\n  init_adapter=" + where.string() + "  starts from its weights, without --resume";
+  }
+  if (std::ranges::any_of(refused, shapes_tensors, &ProfileDifference::key)) return ways;
   std::string allowing;
   for (const auto& difference : refused) {
-    if (!shapes_tensors(difference.key) && !is_limit(difference.key)) allowing += " --allow-changed " + difference.key;
+    if (!is_limit(difference.key)) allowing += " --allow-changed " + difference.key;
   }
-  if (!allowing.empty()) allowing = "; or let them differ:" + allowing;
-  if (is_there) return "\nUse another --output-dir; or --overwrite to delete the run in " + folder.string() + allowing;
-  const bool is_adapter = request.profile.adapter.kind != AdapterKind::kNone;
-  return "\nLeave " + std::string(refused.size() > 1 ? "these keys as they were" : "the key as it was") +
-         (is_adapter ? "; or start from its weights without --resume: init_adapter=" + where.string() : "") + allowing;
+  return allowing.empty() ? ways : ways + "\n " + allowing + "  goes on with what differs";
 }
 
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {

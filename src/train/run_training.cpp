@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "best_model.h"
+#include "end_log.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
@@ -271,21 +272,16 @@ metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks,
 
 /// Writes summary.json and report.html, unless those of an earlier finished run are still there. Ranks that write nothing have their
 /// result alone.
-TrainResult end_run(const Ranks& ranks, metrics::RunSummary& summary, const RunSection& section,
+TrainResult end_run(const Ranks& ranks, metrics::RunSummary& summary, const Profile& profile,
                     const metrics::RunClock& clock) {
-  const fs::path output_dir = section.output_dir;
+  const fs::path output_dir = profile.run.output_dir;
   finish_summary(summary, clock);
   if (ranks->rank() != 0) return {summary.exit_code, metrics::to_json(summary)};
   if (!run_folder::holds_done_summary(output_dir)) {
     metrics::write_summary(output_dir / "summary.json", summary);
     metrics::write_report(output_dir);
   }
-  if (summary.status != "failed") {
-    log_info(metrics::times_in_words(summary));
-    if (const fs::path report = output_dir / "report.html"; fs::exists(report)) log_info("report: " + report.string());
-    for (const auto& command : metrics::next_commands(summary, section.output_dir)) log_info("next: " + command);
-    log_info(metrics::in_words(summary));
-  }
+  if (summary.status != "failed") log_end(summary, profile);
   return {summary.exit_code, metrics::to_json(summary)};
 }
 
@@ -303,13 +299,13 @@ TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const r
     if (ranks->rank() != 0) throw;
     try {
       set_log_file(log_file);
-      end_run(ranks, summary, request.profile.run, *clock);
+      end_run(ranks, summary, request.profile, *clock);
     } catch (...) {  // must not hide the error that ended the run
       log_warning("summary.json was not written: " + describe_current_exception().text());
     }
     throw;  // run.log stays open, so that the error report reaches it too
   }
-  const TrainResult result = end_run(ranks, summary, request.profile.run, *clock);
+  const TrainResult result = end_run(ranks, summary, request.profile, *clock);
   set_log_file({});
   return result;
 }
@@ -349,7 +345,7 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);
     if (ranks->rank() == 0 && !request.overwrite) count_newest(request.profile.run.output_dir, summary, *clock);
-    return end_run(ranks, summary, request.profile.run, *clock);
+    return end_run(ranks, summary, request.profile, *clock);
   }
   if (decision.is_complete) {
     log_info(request.profile.run.output_dir + ": already complete: nothing to do, and nothing was changed");

@@ -89,6 +89,25 @@ def test_sort(runs):
     assert run.code == 2 and 'Did you mean "eval_loss"' in run.stderr, run
 
 
+def test_columns_are_chosen(runs, tmp_path):
+    run = lora_train("compare", runs, "--columns", "lora_r,eval_loss,seed")
+    assert run.code == 0 and run.stdout.splitlines()[0].split() == ["run", "lora_r", "eval_loss", "seed"], run
+    csv_file = tmp_path / "runs.csv"
+    for _ in range(2):  # a file of compare is replaced
+        assert lora_train("compare", runs, "--columns", "eval_mean_token_accuracy,train_loss", "--csv", csv_file).code == 0
+    rows = list(csv.DictReader(csv_file.open()))
+    assert list(rows[0]) == ["run", "folder", "status", "token_accuracy", "train_loss"], rows
+    for row in rows:
+        summary = json.loads((runs / os.path.basename(row["folder"]) / "summary.json").read_text())
+        evals = [json.loads(line) for line in (runs / os.path.basename(row["folder"]) / "metrics.jsonl").open() if '"eval"' in line]
+        assert float(row["train_loss"]) == summary["train_loss"] and float(row["token_accuracy"]) == pytest.approx(evals[-1]["token_accuracy"])
+    objects = lora_train("compare", runs, "--json", "--columns", "learning_rate,perplexity").json_lines()
+    assert all(set(found) == {"run", "folder", "status", "reason", "profile", "perplexity"} for found in objects), objects
+    assert all(set(found["profile"]) == {"learning_rate"} for found in objects), objects
+    run = lora_train("compare", runs, "--columns", "evalloss,step")
+    assert run.code == 2 and '--columns: no column "evalloss". Did you mean "eval_loss"' in run.stderr, run
+
+
 def test_page_holds_every_run_and_no_text_of_theirs_as_markup(runs, tmp_path):
     page = tmp_path / "page.html"
     run = lora_train("compare", runs, runs / "typo", "--html", page)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 
@@ -52,6 +53,20 @@ def chat_run(setup):
     run = setup.train(model=str(MODEL), datasets=[str(setup.rows_file)], max_steps=1)
     assert run.code == 0, run
     return setup.output_dir
+
+
+@pytest.mark.parametrize("rows, words", [
+    ([{"messages": [{"role": "user", "content": "What's 3 plus 4? " + "Think well. " * 9}, {"role": "assistant", "content": "7"}]},
+      {"messages": [{"role": "user", "content": "What's 3 plus 4?"}, {"role": "assistant", "content": "7"}]}], ["--prompt", "What's 3 plus 4?"]),
+    ([{"prompt": "3 plus 4 is", "completion": " 7"}], ["--raw", "--prompt", "3 plus 4 is"]),
+    ([{"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "3 plus 4?"}, {"role": "assistant", "content": "7"}]}],
+     ["--prompt", "Hello!"])])
+def test_the_command_that_tries_the_result_asks_what_it_was_trained_for(setup, rows, words):
+    setup.write_rows(rows * 4)
+    run = setup.train(model=str(MODEL), datasets=[str(setup.rows_file)], max_steps=1, max_seq_len=256)
+    generate = next(line for line in run.stderr.splitlines() if line.startswith("next: lora-train generate"))
+    assert shlex.split(generate)[5:] == words, generate
+    assert lora_train(*shlex.split(generate)[2:], "--max-new-tokens", "1", "--set", "device=cpu").code == 0
 
 
 def test_a_run_is_an_adapter_that_knows_its_base(chat_run):
@@ -202,7 +217,7 @@ def test_a_folder_in_the_way_does_not_hide_a_wrong_path(setup):
 
 def test_a_sweep_of_nothing_shows_how(setup):
     run = lora_train("sweep", setup.write_profile())
-    assert run.code == 2 and f"nothing to vary; expected KEY=V1,V2, such as: lora-train sweep {setup.profile_file} 'output_dir=runs/" in run.stderr, run
+    assert run.code == 2 and f"nothing to vary; expected KEY=V1,V2, such as: lora-train sweep {setup.profile_file} learning_rate=1e-4,2e-4" in run.stderr, run
 
 
 def test_check_shows_what_is_set_and_what_comes_next(setup):
@@ -324,10 +339,10 @@ def test_a_refused_resume_says_which_line_goes_on(setup):
     assert setup.train(max_steps=3).code == 0
     run = setup.train(max_steps=2)
     assert run.code == 2 and "max_steps: 3 -> 2  (may be raised, not lowered): --max-steps 3 goes on" in run.stderr, run
-    assert "--allow-changed" not in run.stderr and f"--overwrite to delete the run in {setup.output_dir}" in run.stderr, run
+    assert "--allow-changed" not in run.stderr and f"\n  --overwrite  deletes the run in {setup.output_dir}\n" in run.stderr, run
     checkpoint = setup.output_dir / "checkpoint-3"
     run = setup.train("--resume", checkpoint, "--output-dir", setup.folder / "brandnew", max_steps=4, learning_rate=3e-4)
-    assert run.code == 2 and f"start from its weights without --resume: init_adapter={checkpoint}; or let them differ: --allow-changed learning_rate" in run.stderr, run
+    assert run.code == 2 and f"\n  init_adapter={checkpoint}  starts from its weights, without --resume\n  --allow-changed learning_rate  goes on with" in run.stderr, run
     assert "--overwrite" not in run.stderr and not (setup.folder / "brandnew/adapter").exists(), run
 
 

@@ -31,6 +31,30 @@ def test_named_profiles_plan_from_any_folder(tmp_path, name, gpu, count):
     assert row["fits"] and row["num_gpus"] == count, row
 
 
+@pytest.mark.parametrize("name, gpus", [("A100", ["A100 40 GB", "A100 80 GB"]), ("rtx4090", ["RTX 4090"]), ("H100-80GB", ["H100"])])
+def test_gpus_have_the_names_that_people_write(name, gpus):
+    rows = rows_of(lora_train("plan", "--json", "--profile", "h100", *STATED, "--gpu", name, "--count", "1"))
+    assert [row["gpu"] for row in rows] == gpus
+
+
+def test_the_least_memory_stands_beside_the_planned_one():
+    plan = ["plan", "--profile", "a10g-4bit", *STATED, "--count", "1"]
+    large, = rows_of(lora_train(*plan, "--json", "--gpu", "H200"))
+    small, = rows_of(lora_train(*plan, "--json", "--gpu", "4090"))
+    assert large["memory_gib"]["total"] > 20, "decoded layers and larger micro-batches take what there is"
+    for row in (large, small):
+        assert 4 < row["least_memory_gib"] < 8 < row["memory_gib"]["total"], row
+    assert f" {large['least_memory_gib']:.1f} " in lora_train(*plan, "--gpu", "H200").stdout
+
+
+def test_what_is_wrong_with_the_model_is_said_before_the_data_are_read(setup):
+    setup.rows_file.unlink()
+    setup.rows_file.mkdir()
+    (setup.rows_file / "rows.jsonl").write_text("{not json\n")
+    run = lora_train("plan", "--profile", setup.write_profile(lora_target_modules=["q_projj"]), "--gpu", "H100")
+    assert run.code != 0 and "q_projj" in run.stderr and "rows.jsonl" not in run.stderr, run
+
+
 def test_what_does_not_fit_has_all_figures_and_exits_with_0():
     row, = rows_of(lora_train("plan", "--json", "--profile", "h100", *STATED, "--gpu", "A10G", "--count", "1",
                                "--set", "precision=fp32", "base_precision=fp32"))
@@ -179,8 +203,11 @@ def test_check_without_libtorch_says_what_is_not_known(setup, monkeypatch):
 
 def test_an_unknown_target_gpu_lists_the_known_ones(setup):
     run = lora_train("check", "--profile", setup.write_profile(target_gpu="H101"))
-    assert run.code == 2 and 'got "H101", expected a GPU of configs/gpus.json: A10G' in run.stderr, run
+    assert run.code == 2 and '"H101" is no GPU of configs/gpus.json; expected one of A10G' in run.stderr, run
     assert 'Did you mean "H100"?' in run.stderr, run
+    run = lora_train("check", "--profile", setup.write_profile(target_gpu="A100"))
+    assert run.code == 2 and '"A100" may be A100 40 GB or A100 80 GB; expected one of them' in run.stderr, run
+    assert lora_train("check", "--profile", setup.write_profile(target_gpu="4090")).code == 0
 
 
 def test_bench_has_no_documents_to_count():

@@ -60,14 +60,37 @@ def test_one_folder_for_each_combination_and_a_comparison(sweep):
 
 
 def test_dry_run_prints_the_commands(sweep):
-    done = sweep("--dry-run", *GRID, "lora_target_modules=[q_proj,v_proj],all-linear", "--", "--quiet",
-                 output_dir=str(sweep.runs / "{learning_rate}-{lora_r}"))
-    assert done.returncode == 2 and "lora_target_modules has 2 values" in done.stderr, done.stderr
     done = sweep("--dry-run", *GRID, "lora_target_modules=[q_proj,v_proj]", "--", "--quiet")
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 5 and not sweep.runs.exists(), done.stdout + done.stderr
     assert all(" train --profile " in line and "--quiet" in line and "q_proj" in line for line in lines[:4]), lines
     assert " compare " in lines[4] and all(f"/{name}" in lines[4] for name in NAMES)
+
+
+def names_below(folder):
+    return {path.parent.relative_to(folder).as_posix() for path in folder.rglob("summary.json")}
+
+
+def test_keys_that_output_dir_leaves_out_name_a_folder_in_it(sweep):
+    one = sweep.runs / "one"
+    done = sweep(*GRID, output_dir=str(one), max_steps=2)
+    names = {f"learning_rate-{rate}-lora_r-{rank}" for rate in ("0.01", "0.001") for rank in (4, 8)}
+    assert done.returncode == 0 and names_below(one) == names, done.stderr
+    assert f"each run has a folder of its own in {one}, named after learning_rate lora_r" in done.stderr, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:5]] == [f"learning_rate-{rate}-lora_r-{rank}"
+                                                                          for rate in ("0.01", "0.001") for rank in (4, 8)], done.stdout
+    before = sweep.file_times()
+    again = sweep("learning_rate=0.01,0.001", GRID[1], output_dir=str(one), max_steps=2)
+    assert again.returncode == 0 and again.stderr.count("already complete") == 4 and sweep.file_times() == before, again.stderr
+
+
+def test_what_has_no_single_value_names_a_folder_as_it_was_given(sweep):
+    done = sweep("--dry-run", "lora_r=4,8", "lora_target_modules=[q_proj,v_proj],all-linear", f"datasets[0].path={sweep.setup.rows_file},/x/more.jsonl",
+                 output_dir=str(sweep.runs / "r{lora_r}"))
+    compare = done.stdout.splitlines()[-1]
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 9, done.stderr
+    assert f"{sweep.runs}/r4/lora_target_modules-q_proj_v_proj-datasets_0.path-rows.jsonl " in compare, compare
+    assert f"{sweep.runs}/r8/lora_target_modules-all-linear-datasets_0.path-more.jsonl" in compare, compare
 
 
 def test_keys_are_flags_as_in_train(sweep):
@@ -84,17 +107,15 @@ def test_a_profile_is_a_word_and_the_comparison_may_be_json(sweep):
 
 
 @pytest.mark.parametrize("arguments, changes, what", [
-    (GRID, dict(output_dir="runs/lr{learning_rate}"), "Put {lora_r} into it, as in 'output_dir=runs/{learning_rate}-{lora_r}'"),
-    (GRID, dict(output_dir="runs/one"), "Put {learning_rate} into it"),
-    (("learning_rate=1e-2,0.01", "lora_r=4"), {}, "learning_rate has 2 values"),
+    (("learning_rate=1e-2,0.01", "lora_r=4"), {}, "two runs would go to"),
     (("learnin_rate=1,2",), {}, 'Did you mean "learning_rate"'),
     (("learning_rate=1e-2,fast",), {}, "the profile is refused with: learning_rate=fast"),
     (("learning_rate=1e-2,",), {}, "empty value"),
     (("learning_rate=1e-2", "learning_rate=1e-3"), {}, "given twice"),
-    (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", "1", *GRID), {}, "whatever: unknown key"), ((), {}, "nothing to vary"),
+    (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", "1", *GRID), {}, "whatever=1: unknown key"), ((), {}, "nothing to vary"),
     (("--nproc", "2", *GRID), {}, "--nproc is no flag here"), (("--packing", "--json", *GRID), {}, "--packing needs a value"),
-    ((*GRID, "--", "--output-dir", "runs/x"), {}, "output_dir=runs/{key}"),
-    ((*GRID, "--", "--output_dir", "runs/x"), {}, "output_dir=runs/{key}"),
+    ((*GRID, "--", "--output-dir", "runs/x"), {}, "output_dir=DIR before --"),
+    ((*GRID, "--", "--output_dir", "runs/x"), {}, "output_dir=DIR before --"),
     ((*GRID, "--", "--seed", "x"), {}, "the profile is refused"), ((*GRID, "--", "no-such.yaml"), {}, "the profile is refused"),
 ])
 def test_mistakes_are_found_before_the_first_run(sweep, arguments, changes, what):

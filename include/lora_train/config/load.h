@@ -39,8 +39,8 @@ struct ProfileSources {
   std::vector<Override> fallbacks;             ///< lose against everything else
   bool needs_model = true;                     ///< `model` is required
   bool needs_datasets = true;                  ///< `datasets` is required (false for generate and the like)
-  /// Names that `target_gpu` may have, asked for where the key is given; empty = any.
-  std::function<std::vector<std::string>()> gpu_names;
+  /// Why `target_gpu` may not have this value, asked where the key is given; an empty answer: it may.
+  std::function<std::string(const std::string&)> why_not_gpu;
   /// Looks up ${NAME}; empty = the environment of the process.
   std::function<std::optional<std::string>(const std::string&)> environment;
   /// The files are profile.yaml of runs, which are resolved: ${NAME}, ~ and {key} are text there, and `extends` is a mistake.

@@ -17,16 +17,20 @@ struct Place {
 /// "file:line", or any other text as a place without a line.
 Place parse_place(const std::string& text);
 
+/// Whether the place is the key itself on the command line, so that a message need not name both: "--lora-r", "lora_r=x".
+bool names_key(const Place& place, const std::string& key);
+
 class Mistakes {
  public:
   /// `key` is a key, a place inside one ("datasets[0].path") or empty. Only the first mistake about one key at one place is
-  /// kept; later ones follow from it. The key is not said where the place is its flag (--lora-r). `code` is kUsage, or what the run would end with: kData, kFormat or kIo.
+  /// kept; later ones follow from it. The key is not said where the place names it (names_key). `code` is kUsage, or what the run would end with: kData, kFormat or kIo.
   void add(const Place& place, const std::string& key, const std::string& what, ExitCode code = ExitCode::kUsage);
 
   /// A line after all mistakes; printed once.
   void add_hint(const std::string& line);
 
   bool has_any() const { return !mistakes_.empty(); }
+  std::size_t size() const { return mistakes_.size() + num_more_; }
   /// Whether there is a mistake about this key or a place inside it: what else is said of it may follow from that.
   bool concern(const std::string& key) const;
 

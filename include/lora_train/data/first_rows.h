@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,5 +35,15 @@ struct FirstRows {
 /// Reads up to 20 rows of the first file as training would, through template and tokenizer. Throws what training would: DataError for
 /// a row, unless bad rows are dropped and another one can be read; what check_loss_on(), dataset_files() and the file throw.
 FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& options);
+
+/// What a run's result may be asked on a command line.
+struct ShortPrompt {
+  std::string text;
+  bool is_raw = false;  ///< of prompt/completion rows, which know no chat template
+};
+
+/// The first prompt among the first 20 rows that is one line of at most 80 characters: of a chat, a question that nothing but its
+/// answer follows or precedes. Nothing where there is none, or the rows cannot be read.
+std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUse use);
 
 }  // namespace lora_train::data

@@ -24,11 +24,12 @@ struct GpuFacts {
 /// member, a figure that is not positive (a price may be 0), and two GPUs of one name.
 std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file);
 
-/// The GPU of that name, or of that device_name, in any case; null if there is none.
-const GpuFacts* find_gpu(const std::vector<GpuFacts>& table, const std::string& name);
+/// The GPUs that a name means: that of the table, or of the driver, in any case; else as people write it, without the maker or with
+/// the memory ("4090", "rtx4090", "h100-80gb", "A100-SXM4-40GB"). Several if the name leaves the memory open ("A100").
+std::vector<GpuFacts> find_gpus(const std::vector<GpuFacts>& table, const std::string& name);
 
-/// Names of the table, in its order.
-std::vector<std::string> gpu_names(const std::vector<GpuFacts>& table);
+/// Why a name means no GPU of the table, or several, and what to write; empty if it means one.
+std::string why_not_one_gpu(const std::vector<GpuFacts>& table, const std::string& name);
 
 /// `table` with those of `more` added; one of the same name replaces the old one, in its place.
 std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more);

@@ -68,6 +68,7 @@ struct Forecast {
       {};  ///< where it does not: keys and values that would change that (planner/target_gpu.h)
   MemoryParts memory = {};
   std::int64_t memory_limit = 0;  ///< bytes that a run may plan on each GPU
+  std::int64_t least_memory = 0;  ///< bytes that the same training needs at least (planner::with_least_memory)
   std::int64_t micro_batch_size = 0, global_batch_size = 0, num_steps = 0;
   std::string recompute = {};  ///< "off", "full", "full, then off"
   double tokens_per_s = 0, step_s = 0;

@@ -17,6 +17,8 @@ struct Comparison {
   std::vector<std::string> differing;
   std::string baseline =
       {};  ///< folder of the run that the evaluation losses of the others are compared with: the first one given
+  /// What table, CSV and JSON show besides run (and in files folder and status); empty: the differing keys, then the figures.
+  std::vector<std::string> columns = {};
 };
 
 /// The difference of a run's last evaluation to that of the baseline; empty for the baseline itself and where the documents differ.
@@ -27,6 +29,10 @@ Comparison compare_runs(const std::vector<std::filesystem::path>& folders);
 
 /// The names that sort_runs accepts: run, folder, status, the figures, and the differing keys.
 std::vector<std::string> column_names(const Comparison& comparison);
+
+/// Sets the columns: any of column_names(), "reason", every key of a profile, and what other trainers call a metric
+/// (metric_from). Throws ConfigError("--columns") for an unknown name, with the nearest ones.
+void choose_columns(Comparison& comparison, const std::vector<std::string>& names);
 
 /// Sorts by a column, numerically where values are numbers; "-" before the name sorts in descending order. Runs without a value
 /// come last. The sort is stable. Throws ConfigError("--sort") for an unknown name, with the nearest one.

@@ -57,7 +57,9 @@ struct RunFigures {
   /// Mean over the last 5% of the logged steps (at least one), and the lowest mean over as many steps in a row, so that one
   /// lucky batch does not count as the best result.
   std::optional<double> last_train_loss = {}, best_train_loss = {};
+  std::optional<double> train_loss = {};  ///< mean over all steps; only a summary has it
   std::optional<double> eval_loss = {}, best_eval_loss = {}, best_step = {};
+  std::optional<double> perplexity = {}, token_accuracy = {};  ///< of the last evaluation
   std::optional<double> tokens = {}, tokens_per_s = {}, peak_memory_gib = {}, peak_host_memory_gib = {};
   std::optional<double> wall_s = {}, train_s = {};  ///< of all processes of the run; train_s: in steps
   std::optional<double> cost_usd = {};              ///< of wall_s
@@ -93,7 +95,8 @@ struct RunRecord {
 /// Whether the folder holds a run: metrics.jsonl, summary.json or run.log.
 bool is_run_folder(const std::filesystem::path& folder);
 
-/// `folder` itself if it holds a run, else those below it that do, at most four levels deep, by path. Empty if there is none.
+/// `folder` itself if it holds a run, and those below it that do, at most four levels deep, without hidden ones, by path. Empty if
+/// there is none.
 std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder);
 
 /// The GPU of the summary, as the driver calls it; empty for a run on a CPU, and without a summary.

@@ -94,8 +94,10 @@ std::string to_json(const RunSummary& summary);
 /// The last line of a run that was not failed: "stopped (SIGTERM) at step 12 of 60; ...", or what was trained and where it is.
 std::string in_words(const RunSummary& summary);
 
-/// The commands that come after a run that is done and wrote a result: try it, merge it; none otherwise. `output_dir` is the run's.
-std::vector<std::string> next_commands(const RunSummary& summary, const std::string& output_dir);
+/// The commands that come after a run that is done and wrote a result: try it, merge it; none otherwise. `output_dir` is the run's,
+/// `prompt` the flags that ask its result something: {"--prompt", "Hello!"}.
+std::vector<std::string> next_commands(const RunSummary& summary, const std::string& output_dir,
+                                       const std::vector<std::string>& prompt);
 
 /// The line before it: "time: 44m 10s: data 3.0s, load 12s, train 40m 00s (91%), ...; 1,234 tokens a second in steps; $2.58 at $3.50
 /// an hour (profile); 430 Wh; GPU busy 97% of the time". Phases below 0.05 s are left out.

@@ -16,6 +16,13 @@ RunFacts facts_on(const RunFacts& facts, const device::GpuFacts& gpu);
 /// asks for: rows one at a time, fully recomputed, quantised layers decoded when they are used.
 RunSpec decide_smallest(const RunFacts& facts);
 
+/// The profile with the keys that trade time for memory at the end where a run needs least: rows one at a time, fully recomputed, no
+/// quantised layer kept decoded. What is trained, and in which precision, stays.
+Profile with_least_memory(Profile profile);
+
+/// The least memory of a GPU in which decide() could place the run of with_least_memory(), tiled and offloaded where that helps.
+std::int64_t least_bytes(const RunFacts& facts);
+
 /// Keys with values that would make the run fit, each way on its own, the least change first: "micro_batch_size: auto",
 /// "gradient_checkpointing: auto with base_precision: nf4". Empty if none does.
 std::vector<std::string> ways_to_fit(const RunFacts& facts);

@@ -34,6 +34,12 @@ std::vector<std::string> words_from(const std::vector<std::string>& arguments, s
   return words;
 }
 
+/// Whether a word behind a flag that may have no value is one: it is neither a flag, nor a setting or a profile.
+bool may_be_value(const std::string& word) {
+  return !word.starts_with("--") && word.find('=') == std::string::npos && !word.ends_with(".yaml") &&
+         !word.ends_with(".yml");
+}
+
 bool is_switch_value(const std::string& text) { return parse_bool(text) || text == "null" || text == "auto"; }
 
 }  // namespace
@@ -82,7 +88,7 @@ CLI::Option* CommandParser::add_list(const std::string& flag, std::vector<std::s
 CLI::Option* CommandParser::add_parsed(const std::string& flag, std::function<bool(const std::string&)> read,
                                        const std::string& expected, const std::string& help) {
   const auto take = [this, flag, read = std::move(read), expected](const std::string& text) {
-    if (!read(text)) refuse(flag, "got \"" + text + "\", expected " + expected + ".");
+    if (!read(text)) add_mistake(flag, "got \"" + text + "\", expected " + expected + ".");
   };
   return app_.add_option_function<std::string>(flag, take, help);
 }
@@ -113,18 +119,48 @@ std::vector<std::string> CommandParser::with_hyphens(std::vector<std::string> ar
   return arguments;
 }
 
-void CommandParser::refuse_missing_values(const std::vector<std::string>& arguments) const {
-  for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+std::vector<std::string> CommandParser::without_missing_values(const std::vector<std::string>& arguments) {
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--") {
+      rest.insert(rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
     const CLI::Option* const option = arguments[i].starts_with("--") ? app_.get_option_no_throw(arguments[i]) : nullptr;
-    if (option == nullptr || option->get_items_expected_min() == 0) continue;
+    const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
     const std::string next = i + 1 < arguments.size() ? name_of_flag(arguments[i + 1]) : "";
-    const bool is_flag = next.starts_with("--") && (app_.get_option_no_throw(next) != nullptr || find_other(next));
-    if (is_flag) refuse(arguments[i], "has no value; expected " + arguments[i] + " " + option->get_type_name() + ".");
-    ++i;
+    if (needs_value && next.starts_with("--") && (app_.get_option_no_throw(next) != nullptr || find_other(next))) {
+      add_mistake(arguments[i], "has no value; expected " + arguments[i] + " " + option->get_type_name() + ".");
+      continue;
+    }
+    rest.push_back(arguments[i]);
+    if (needs_value && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
   }
+  return rest;
 }
 
-std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) const {
+std::vector<std::string> CommandParser::without_unknown_flags(const std::vector<std::string>& arguments) {
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--") {
+      rest.insert(rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
+    const std::string flag = name_of_flag(arguments[i]);
+    const CLI::Option* const option = flag.starts_with("--") ? app_.get_option_no_throw(flag) : nullptr;
+    if (!flag.starts_with("--") || option != nullptr) {
+      rest.push_back(arguments[i]);
+      const bool takes_next = option != nullptr && option->get_items_expected_min() > 0 && flag == arguments[i];
+      if (takes_next && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
+      continue;
+    }
+    add_unknown_flag(flag);
+    if (flag == arguments[i] && i + 1 < arguments.size() && may_be_value(arguments[i + 1])) ++i;
+  }
+  return rest;
+}
+
+std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--") {
@@ -140,13 +176,14 @@ std::vector<std::string> CommandParser::take_others(const std::vector<std::strin
     const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
     if (flag.size() < arguments[i].size()) {
       take_other_(flag, other->name, arguments[i].substr(flag.size() + 1), words_from(arguments, i + 1));
-    } else if (other->is_switch && !(has_next && is_switch_value(arguments[i + 1]))) {
+    } else if (other->is_foreign ? !(has_next && may_be_value(arguments[i + 1]))
+                                 : other->is_switch && !(has_next && is_switch_value(arguments[i + 1]))) {
       take_other_(flag, other->name, "true", {});
     } else if (has_next) {
       ++i;
       take_other_(flag, other->name, arguments[i], words_from(arguments, i + 1));
     } else {
-      refuse(flag, "has no value; expected " + flag + " VALUE.");
+      add_mistake(flag, "has no value; expected " + flag + " VALUE.");
     }
   }
   return rest;
@@ -157,9 +194,8 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
     for (const auto& flag : flag_names()) print_line(flag);
     return false;
   }
-  const std::vector<std::string> spelled = with_hyphens(arguments);
-  refuse_missing_values(spelled);
-  std::vector<std::string> reversed = take_others(spelled);
+  const std::vector<std::string> own = take_others(without_missing_values(with_hyphens(arguments)));
+  std::vector<std::string> reversed = without_unknown_flags(own);
   std::reverse(reversed.begin(), reversed.end());  // what CLI11 wants
   try {
     app_.parse(reversed);
@@ -167,9 +203,10 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
     print_text(app_.help());
     return false;
   } catch (const CLI::ParseError& error) {
-    throw ConfigError(app_.get_name(), std::string(error.what()) + ". See " + app_.get_name() + " --help.");
+    wrong_.emplace(wrong_.begin(), app_.get_name(), std::string(error.what()) + ".");
   }
-  refuse_extras();
+  find_wrong_words();
+  throw_if_wrong();
   if (common_.quiet) set_log_level(LogLevel::kWarning);
   if (!common_.log_level.empty()) set_log_level(parse_log_level(common_.log_level));
   return true;
@@ -199,29 +236,43 @@ std::vector<std::string> CommandParser::flag_names() const {
     for (const auto& flag : option->get_lnames()) flags.push_back("--" + flag);
   }
   for (const OtherFlag& other : other_flags_) {
-    if (other.is_hidden) continue;
+    if (other.is_foreign) continue;
     flags.push_back("--" + other.name);
     std::replace(flags.back().begin(), flags.back().end(), '_', '-');
   }
   return flags;
 }
 
-void CommandParser::refuse_extras() const {
+void CommandParser::find_wrong_words() {
   auto extras = app_.remaining();
   std::erase(extras, "--");  // which CLI11 counts as one
-  if (extras.empty()) return;
-  const std::string& first = extras.front();
-  if (!first.starts_with("-")) {
-    const bool takes_it = path_kind(first) == PathKind::kFolder && app_.get_option_no_throw("--adapter") != nullptr;
-    refuse(first, "unexpected argument." + (takes_it ? " A run, or a PEFT folder: --adapter " + first + "." : ""));
+  for (const std::string& extra : extras) {
+    if (extra.starts_with("-")) {
+      add_unknown_flag(name_of_flag(extra));
+      continue;
+    }
+    const bool takes_it = path_kind(extra) == PathKind::kFolder && app_.get_option_no_throw("--adapter") != nullptr;
+    add_mistake(extra, "unexpected argument." + (takes_it ? " A run, or a PEFT folder: --adapter " + extra + "." : ""));
   }
-  const std::string name = name_of_flag(first);
+}
+
+void CommandParser::throw_if_wrong() const {
+  if (wrong_.empty()) return;
+  Mistakes mistakes;
+  for (const auto& [flag, message] : wrong_) mistakes.add({flag}, "", message);
+  if (find_more_) find_more_(mistakes);
+  if (mistakes.size() == 1) refuse(wrong_.front().first, wrong_.front().second);
+  mistakes.add_hint("See " + app_.get_name() + " --help.");
+  mistakes.throw_if_any();
+}
+
+void CommandParser::add_unknown_flag(const std::string& name) {
   const bool is_negated = name.starts_with("--no-") || name.starts_with("--no_");
   const OtherFlag* const negated = is_negated ? find_other("--" + name.substr(5)) : nullptr;
   if (negated != nullptr && negated->is_switch)
-    refuse(name, "unknown flag. Switch it off with --" + name.substr(5) + " false.");
+    return add_mistake(name, "unknown flag. Switch it off with --" + name.substr(5) + " false.");
   const std::string nearest = nearest_name(name, flag_names());
-  refuse(name, nearest.empty() ? "unknown flag." : "unknown flag. Did you mean \"" + nearest + "\"?");
+  add_mistake(name, nearest.empty() ? "unknown flag." : "unknown flag. Did you mean \"" + nearest + "\"?");
 }
 
 }  // namespace lora_train::app

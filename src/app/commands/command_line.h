@@ -8,8 +8,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lora_train/config/mistakes.h"
 #include "lora_train/config/scalar.h"
 #include "lora_train/storage/safetensors.h"
 
@@ -89,13 +91,16 @@ class CommandParser {
   struct OtherFlag {
     std::string name;
     bool is_switch = false;
-    bool is_hidden = false;  ///< not suggested, nor listed
+    bool is_foreign = false;  ///< of another tool: not suggested, nor listed; where no value follows it is a switch
   };
   using TakeOther = std::function<void(const std::string& flag, const std::string& name, const std::string& value,
                                        const std::vector<std::string>& words)>;
   void accept_others(std::vector<OtherFlag> flags, TakeOther take);
 
-  /// Parses, sets the log level. Returns false when help or the names of the flags (--list-flags, for completion in shells) were asked
+  /// What else is wrong with a line on which flags are wrong: is asked once, so that all is told at once.
+  void find_more_mistakes(std::function<void(Mistakes&)> find) { find_more_ = std::move(find); }
+
+  /// Parses, sets the log level. Throws one ConfigError with all flags that are wrong. Returns false when help or the names of the flags (--list-flags, for completion in shells) were asked
   /// for and printed: the command ends with code 0.
   bool parse(const std::vector<std::string>& arguments);
 
@@ -110,21 +115,29 @@ class CommandParser {
   [[noreturn]] void refuse(const std::string& flag, const std::string& message) const;
 
  private:
-  void refuse_extras() const;
-  /// Refuses an option that a flag follows where its value should be.
-  void refuse_missing_values(const std::vector<std::string>& arguments) const;
+  /// Adds what is wrong with a flag.
+  void add_mistake(const std::string& flag, const std::string& message) { wrong_.emplace_back(flag, message); }
+  void throw_if_wrong() const;
+  void find_wrong_words();
+  void add_unknown_flag(const std::string& name);
+  /// Without the flags that are unknown, and the value that may follow each.
+  std::vector<std::string> without_unknown_flags(const std::vector<std::string>& arguments);
+  /// Without the options that a flag follows where their value should be.
+  std::vector<std::string> without_missing_values(const std::vector<std::string>& arguments);
   /// `arguments` with --max_new_tokens as --max-new-tokens, where the command has that option.
   std::vector<std::string> with_hyphens(std::vector<std::string> arguments) const;
   /// "--name" of every option and other flag.
   std::vector<std::string> flag_names() const;
   /// Hands the other flags to take_other_, and returns the rest.
-  std::vector<std::string> take_others(const std::vector<std::string>& arguments) const;
+  std::vector<std::string> take_others(const std::vector<std::string>& arguments);
   const OtherFlag* find_other(const std::string& flag) const;
 
   CLI::App app_;
   CommonFlags common_;
   std::vector<OtherFlag> other_flags_;
   TakeOther take_other_;
+  std::function<void(Mistakes&)> find_more_;
+  std::vector<std::pair<std::string, std::string>> wrong_;  ///< flags, and what is wrong with them
 };
 
 }  // namespace lora_train::app

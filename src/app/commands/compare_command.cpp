@@ -32,7 +32,7 @@ int run_compare(const std::vector<std::string>& arguments) {
                        "Shows the results of runs and the profile keys that differ, side by side. A DIR is the "
                        "output_dir of a run, or a "
                        "folder of such folders.");
-  std::vector<std::string> folders;
+  std::vector<std::string> folders, columns;
   std::string sort_key, csv_file, html_file;
   bool is_reversed = false, writes_reports = false;
   parser.app().add_option("DIR", folders, "output folders of runs, or folders that contain some");
@@ -41,6 +41,12 @@ int run_compare(const std::vector<std::string>& arguments) {
                   "sort by a column, such as eval_loss, tokens_per_s or learning_rate; -KEY: largest first")
       ->type_name("KEY");
   parser.app().add_flag("--reverse", is_reversed, "with --sort: largest first");
+  parser.app()
+      .add_option("--columns", columns,
+                  "the columns to show, such as learning_rate,eval_loss: results and keys of the profile")
+      ->type_name("A,B,C")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   const CLI::Option* const csv =
       parser.app().add_option("--csv", csv_file, "write CSV to FILE, or to stdout")->expected(0, 1)->type_name("FILE");
   parser.app().add_option("--html", html_file, "write a page with all curves, for a browser")->type_name("FILE");
@@ -62,6 +68,7 @@ int run_compare(const std::vector<std::string>& arguments) {
   for (const auto& run : comparison.runs) {
     if (writes_reports) metrics::write_report(run.folder);
   }
+  if (!columns.empty()) metrics::choose_columns(comparison, columns);
   if (is_reversed) sort_key = sort_key.starts_with("-") ? sort_key.substr(1) : "-" + sort_key;
   if (!sort_key.empty()) metrics::sort_runs(comparison, sort_key);
   if (!csv_file.empty()) write_result(csv_file, metrics::comparison_csv(comparison));

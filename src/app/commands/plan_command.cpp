@@ -25,7 +25,7 @@ constexpr std::int64_t kMostDocuments = 1'000'000'000, kLongestDocument = 10'000
 constexpr std::int64_t kUsualDocument = 500;
 constexpr int kMostGpus = 1024;
 
-/// Those of the table that are asked for; all if none is.
+/// Those of the table that are asked for, all that a name may mean; the whole table if none is.
 std::vector<device::GpuFacts> choose_gpus(const CommandParser& parser, const std::vector<device::GpuFacts>& table,
                                           const std::vector<std::string>& names) {
   if (names.empty()) return table;
@@ -35,15 +35,11 @@ std::vector<device::GpuFacts> choose_gpus(const CommandParser& parser, const std
       chosen.push_back({.name = "CPU", .device_name = "cpu", .is_cpu = true});
       continue;
     }
-    const device::GpuFacts* const found = device::find_gpu(table, name);
-    if (found == nullptr) {
-      const std::vector<std::string> known = device::gpu_names(table);
-      const std::string nearest = nearest_name(name, known);
-      parser.refuse("--gpu", "\"" + name + "\" is not in the table; expected one of " + join(known) +
-                                 ". --gpus FILE adds others." +
-                                 (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
-    }
-    chosen.push_back(*found);
+    const std::vector<device::GpuFacts> found = device::find_gpus(table, name);
+    if (found.empty())
+      parser.refuse("--gpu",
+                    device::why_not_one_gpu(table, name) + " --gpus FILE adds others, and cpu is this machine's.");
+    chosen.insert(chosen.end(), found.begin(), found.end());
   }
   return chosen;
 }
@@ -124,7 +120,10 @@ int run_plan(const std::vector<std::string>& arguments) {
   forecast::ForecastRequest request;
   std::vector<std::string> gpu_names, counts, past_runs;
   std::string gpu_file, deadline, budget, disk;
-  parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all), or cpu: this machine's; repeatable")
+  parser
+      .add_list("--gpu", gpu_names,
+                "a GPU of the table, as in \"A100\" (both sizes), \"4090\" or \"H100-80GB\" (default: all), or cpu: "
+                "this machine's; repeatable")
       ->type_name("NAME");
   parser.add_list("--count", counts, "how many of them (default: 1, 2, 4 and 8); repeatable")->type_name("N");
   parser.app().add_option("--gpus", gpu_file, "GPUs and prices of yours, as in configs/gpus.json")->type_name("FILE");

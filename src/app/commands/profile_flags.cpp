@@ -16,6 +16,12 @@ namespace {
 /// Of what stands alone on the command line: everything but key=value.
 bool is_file_name(const std::string& word) { return word.find('=') == std::string::npos; }
 
+/// The name of a setting in messages.
+std::string in_short(const std::string& setting) {
+  constexpr std::size_t kLongest = 40;
+  return setting.size() <= kLongest ? setting : setting.substr(0, setting.find('=')) + "=...";
+}
+
 /// A table that cannot be read takes a warning away, and nothing else.
 std::vector<device::GpuFacts> known_gpus() {
   try {
@@ -51,6 +57,12 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
                                                 const std::string& value, const std::vector<std::string>& words) {
     overrides_.push_back({name, value, flag, /*literal=*/false});
     if (comma_lists_.contains(name)) lists_.push_back({flag, value, words});
+  });
+  parser.find_more_mistakes([this](Mistakes& mistakes) {
+    try {
+      load_profile(sources(), mistakes);
+    } catch (const Error&) {  // is said once the flags are right
+    }
   });
   parser.app().footer("Any key of a profile is a flag too: --lora-r 8. Keys: lora-train check --keys");
 }
@@ -91,10 +103,13 @@ ProfileSources ProfileFlags::sources() const {
   sources.profiles = profiles();
   sources.shipped = {program_folder() / "configs"};
   refuse_split_lists(sources);
-  sources.gpu_names = [] { return device::gpu_names(known_gpus()); };
+  sources.why_not_gpu = [](const std::string& name) {
+    const std::vector<device::GpuFacts> table = known_gpus();
+    return table.empty() ? std::string() : device::why_not_one_gpu(table, name);
+  };
   for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
   for (const auto& setting : trailing_) {
-    if (!is_file_name(setting)) sources.overrides.push_back(parse_override(setting, setting));
+    if (!is_file_name(setting)) sources.overrides.push_back(parse_override(setting, in_short(setting)));
   }
   sources.overrides.insert(sources.overrides.end(), overrides_.begin(), overrides_.end());
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
@@ -134,9 +149,8 @@ std::vector<device::GpuFacts> shipped_gpus() { return device::read_gpu_table(pro
 
 std::optional<device::GpuFacts> target_gpu(const Profile& profile) {
   if (profile.run.target_gpu.empty()) return std::nullopt;
-  const std::vector<device::GpuFacts> table = known_gpus();
-  const device::GpuFacts* const found = device::find_gpu(table, profile.run.target_gpu);
-  return found == nullptr ? std::nullopt : std::optional(*found);
+  const std::vector<device::GpuFacts> found = device::find_gpus(known_gpus(), profile.run.target_gpu);
+  return found.empty() ? std::nullopt : std::optional(found.front());
 }
 
 LoadedProfile load_and_log(const ProfileSources& sources) {

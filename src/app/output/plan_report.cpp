@@ -56,6 +56,7 @@ Json row_json(const Forecast& row) {
                    {"workspace", gib(memory.workspace)},
                    {"total", gib(memory.total())}}},
                  {"memory_limit_gib", gib(row.memory_limit)},
+                 {"least_memory_gib", gib(row.least_memory)},
                  {"micro_batch_size", row.micro_batch_size},
                  {"global_batch_size", row.global_batch_size},
                  {"gradient_checkpointing", row.recompute},
@@ -74,8 +75,8 @@ Json row_json(const Forecast& row) {
 }
 
 std::string table_head() {
-  return string_printf("%-14s %4s  %-16s %6s  %-20s %9s  %-27s %9s  %s\n", "GPU", "GPUs", "memory (GiB)", "rows",
-                       "recomputation", "tok/s", "time", "cost", "from");
+  return string_printf("%-14s %4s  %-16s %6s %6s  %-20s %9s  %-27s %9s  %s\n", "GPU", "GPUs", "memory (GiB)", "least",
+                       "rows", "recomputation", "tok/s", "time", "cost", "from");
 }
 
 /// What the time of a row is based on.
@@ -89,10 +90,10 @@ std::string table_line(const Forecast& row) {
       string_printf("%.1f of %.1f", gib(row.memory.total()), gib(row.memory_limit)) + (row.fits ? "" : " NO");
   const std::string time = format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) + "-" +
                            format_duration(row.hours_high * 3600) + ")";
-  return string_printf("%-14s %4d  %-16s %6lld  %-20s %9s  %-27s %9s  %s\n", row.gpu.c_str(), row.num_gpus,
-                       memory.c_str(), static_cast<long long>(row.micro_batch_size), row.recompute.c_str(),
-                       format_count(static_cast<long long>(row.tokens_per_s)).c_str(), time.c_str(),
-                       dollars(row.cost_usd).c_str(), basis_of(row).c_str());
+  return string_printf("%-14s %4d  %-16s %6.1f %6lld  %-20s %9s  %-27s %9s  %s\n", row.gpu.c_str(), row.num_gpus,
+                       memory.c_str(), gib(row.least_memory), static_cast<long long>(row.micro_batch_size),
+                       row.recompute.c_str(), format_count(static_cast<long long>(row.tokens_per_s)).c_str(),
+                       time.c_str(), dollars(row.cost_usd).c_str(), basis_of(row).c_str());
 }
 
 std::string data_line(const forecast::DataFacts& data) {
@@ -110,10 +111,10 @@ std::string variants_table(const ForecastResult& result) {
   for (const auto& variant : result.variants) {
     if (!variant.forecast) continue;
     const Forecast& row = *variant.forecast;
-    text +=
-        string_printf("  %-32s %6.1f GiB%-4s %9s tok/s  %-12s %9s\n", variant.setting.c_str(), gib(row.memory.total()),
-                      row.fits ? "" : " NO", format_count(static_cast<long long>(row.tokens_per_s)).c_str(),
-                      format_duration(row.hours * 3600).c_str(), dollars(row.cost_usd).c_str());
+    text += string_printf("  %-32s %6.1f GiB%-4s least %6.1f %9s tok/s  %-12s %9s\n", variant.setting.c_str(),
+                          gib(row.memory.total()), row.fits ? "" : " NO", gib(row.least_memory),
+                          format_count(static_cast<long long>(row.tokens_per_s)).c_str(),
+                          format_duration(row.hours * 3600).c_str(), dollars(row.cost_usd).c_str());
   }
   return text;
 }
@@ -134,7 +135,7 @@ std::string saves_line(const ForecastResult& result, double disk_gb_s) {
   const forecast::SaveCost cost = forecast::save_cost(row, disk_gb_s);
   return string_printf(
       "\nA checkpoint has %s: on %s a pause of about %.2f s, then %.1f s of writing beside the steps at %.1f GB/s "
-      "(--disk). "
+      "(--disk).\n"
       "save_steps: 100 costs %.2f%% of the steps' time, 500 %.2f%%.\n",
       format_bytes(static_cast<double>(row.checkpoint_bytes)).c_str(), name_of(row).c_str(), cost.pause_s, cost.write_s,
       disk_gb_s, 100 * cost.share_of(row, 100), 100 * cost.share_of(row, 500));
@@ -185,12 +186,13 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits, d
   for (const Forecast& row : result.rows) text += table_line(row);
   text += variants_table(result) + saves_line(result, disk_gb_s);
   text +=
-      "\nMemory is what the run would plan itself. Times are derived: counted work at the rates of the GPU, assumed "
-      "(configs/gpus.json) or measured (bench --measure-rates), at 85% of the limit; in brackets, at 97% and 65% (78% "
-      "with "
-      "measured rates). With past runs (--calibrate) they are scaled by those, and the brackets show how far those lie "
-      "apart. "
-      "Loading is not in them. Prices are examples: --gpus FILE has yours.\n";
+      "\nMemory is what the run would plan itself; the least is what it would need with one row at a time, full "
+      "recomputation and no layer kept decoded.\n"
+      "Times are derived: counted work at the rates of the GPU, assumed (configs/gpus.json) or measured (bench "
+      "--measure-rates), at 85% of the limit;\nin brackets, at 97% and 65% (78% with measured rates). With past runs "
+      "(--calibrate) they are scaled by those, and the brackets show how far those\nlie apart. Loading is not in "
+      "them.\n"
+      "Prices are examples: --gpus FILE has yours.\n";
   const bool fits = std::ranges::any_of(result.rows, &Forecast::fits);
   if (!fits && !has_limits(limits))
     text += "\nVerdict: fits none: the run fits on none of these GPUs; " + what_would_fit(result) + ".\n";

@@ -1,21 +1,12 @@
 #include "run_keys.h"
 
 #include "lora_train/base/text.h"
+#include "lora_train/config/metric_names.h"
 #include "lora_train/config/scalar.h"
 #include "training_keys.h"
-#include "word_table.h"
 
 namespace lora_train {
 namespace {
-
-const WordTable kMetrics = {{"loss", "eval_loss"},
-                            {"eval_loss", "eval_loss"},
-                            {"perplexity", "perplexity"},
-                            {"eval_perplexity", "perplexity"},
-                            {"accuracy", "token_accuracy"},
-                            {"eval_accuracy", "token_accuracy"},
-                            {"mean_token_accuracy", "token_accuracy"},
-                            {"eval_mean_token_accuracy", "token_accuracy"}};
 
 // "steps" with a number, "epoch" or "no" become our cadence; false = something else.
 bool convert_cadence(Converter& converter, const std::string& strategy_key, const std::string& steps_key,
@@ -74,7 +65,7 @@ void convert_evaluation(Converter& converter, int logging_steps, bool has_data) 
 
 void convert_best_model(Converter& converter, const std::string& patience_key, bool has_data) {
   if (const Value* metric = converter.find("metric_for_best_model")) {
-    const std::string ours = translated(kMetrics, metric->text);
+    const std::string ours = metric_from(metric->text);
     if (ours.empty()) {
       converter.refuse("metric_for_best_model", "expected eval_loss, perplexity, token_accuracy or ece.");
     } else {

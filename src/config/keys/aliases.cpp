@@ -1,6 +1,7 @@
 #include "aliases.h"
 
 #include "lora_train/base/text.h"
+#include "lora_train/config/metric_names.h"
 #include "lora_train/config/profile.h"
 #include "lora_train/config/scalar.h"
 
@@ -228,15 +229,28 @@ std::vector<Alias> mapped_aliases() {
   };
 }
 
+// Another word for a value of the same key.
+Rewrite spelled(const std::string& key, const Value& value, const std::string& text) {
+  Rewrite rewrite;
+  rewrite.entries = {{key, text_at(value, text)}};
+  rewrite.note = display(value) + " is read as " + text;
+  return rewrite;
+}
+
 // A value rule that knows some words and leaves all others to the field.
 Alias spellings(const std::string& key, const Words& table) {
   return {key, key, "", [=](const Value& value) {
             const std::string given = value.is_scalar() ? lower_case(value.text) : "";
             for (const auto& [word, text] : table) {
-              if (given == word) return becomes(key, value, text);
+              if (given == word) return spelled(key, value, text);
             }
             return Rewrite{};
           }};
+}
+
+Rewrite other_metric(const Value& value) {
+  const std::string ours = value.is_scalar() ? metric_from(value.text) : "";
+  return ours.empty() || ours == value.text ? Rewrite{} : spelled("metric_for_best_model", value, ours);
 }
 
 Rewrite warmup_share(const Value& value) {
@@ -290,6 +304,7 @@ const std::vector<Alias>& value_rules() {
       spellings("gradient_checkpointing", {{"unsloth", "full"}}),
       spellings("resume_from_checkpoint",
                 {{"false", "none"}, {"off", "none"}, {"no", "none"}, {"true", "auto"}, {"on", "auto"}}),
+      {"metric_for_best_model", "metric_for_best_model", "", other_metric},
   };
   return table;
 }

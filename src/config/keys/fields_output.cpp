@@ -89,7 +89,7 @@ FieldGroup output_group() {
            "Price in USD of one GPU, or of the machine for a CPU run, for the cost of the run. Default: the price in "
            "configs/gpus.json, if the GPU is in it; none on a CPU.")
            .free_on_resume(),
-       text_field("target_gpu", &RunSection::target_gpu, "null or name of a GPU in configs/gpus.json",
+       text_field("target_gpu", &RunSection::target_gpu, "null or a GPU of configs/gpus.json: A10G, 4090, H100-80GB",
                   "GPU that the profile is meant for. check and train warn if the run cannot fit it; nothing else "
                   "depends on it.")
            .free_on_resume()}};

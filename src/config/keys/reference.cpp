@@ -58,7 +58,8 @@ std::string alias_section() {
       "flash_attention_2, flash_attention_3 (auto) and eager (reference); `gradient_checkpointing` true and unsloth "
       "(full); `cuda_graphs` true (auto); `resume_from_checkpoint` false (none) and true (auto); `warmup_steps` below "
       "1 "
-      "is warmup_ratio; `max_steps: -1` is no limit.\n";
+      "is warmup_ratio; `max_steps: -1` is no limit; `metric_for_best_model` takes eval_mean_token_accuracy and "
+      "eval_accuracy (token_accuracy) and eval_perplexity (perplexity).\n";
   return out;
 }
 

@@ -287,11 +287,10 @@ class DatasetLoader {
     const bool are_all_bad = ledger_.total == 1 && others + 1 == block.rows.size();
     if (are_all_bad && others > 0 && have_same_reason)
       list = "\n  and so are all " + count_of(others + 1, "row") + " read so far, for the same reason";
-    throw DataError(first.bad_where,
-                    first.bad_message + list + "\nRepair " + (others > 0 ? "them" : "it") +
-                        (are_all_bad ? "."
-                                     : ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where "
-                                       "they are more than 1%)."));
+    const std::string advice = "\nRepair " + std::string(others > 0 ? "them" : "it") +
+                               ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where they are "
+                               "more than 1%).";
+    throw DataError(first.bad_where, first.bad_message + list + (are_all_bad ? "" : advice));
   }
 
   // Counts and stores the rows of a block; false when max_rows is reached.

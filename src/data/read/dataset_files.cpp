@@ -170,8 +170,7 @@ std::vector<fs::path> dataset_files(const DatasetSpec& spec, DatasetUse use) {
   } else if (const fs::path folder = hub_folder(path); !folder.empty()) {
     files = files_of_split(folder, files_of_folder(folder), spec, use);
   } else {
-    throw DataError(path, "no such file, folder or glob; a dataset is local: " + std::string(kReadable) +
-                              ", relative to the working directory, or org/name in the Hugging Face cache");
+    throw DataError(path, "no such file, folder or glob, and no dataset org/name in the Hugging Face cache");
   }
   std::sort(files.begin(), files.end());
   std::for_each(files.begin(), files.end(), check_file);

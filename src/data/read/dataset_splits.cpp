@@ -107,18 +107,23 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
   return subset.splits.empty() ? splits_by_name(inner, below) : splits_by_card(inner, below, subset);
 }
 
+/// For an expression of the datasets library: train[:1000], train[:90%], train+validation.
+std::string instead_of_part(const std::string& split) {
+  if (split.find('+') != std::string::npos) return ". For several splits, write an entry for each";
+  if (split.find('%') != std::string::npos)
+    return ". For a share of the rows, name the whole split, and hold out the rest: val_set_size: 0.1";
+  if (split.find('[') != std::string::npos)
+    return ". For its first rows, name the whole split, and say how many: max_samples: 1000";
+  return "";
+}
+
 std::string choose_split(const Splits& splits, const DatasetSpec& spec, DatasetUse use) {
   std::vector<std::string> names;
   for (const auto& [name, files] : splits) names.push_back(name);
   const std::string there_are = ". There are: " + join(names);
   if (!spec.split.empty()) {
     if (splits.contains(spec.split)) return spec.split;
-    const bool is_slice = spec.split.find_first_of("[+") != std::string::npos;
-    throw DataError(spec.path,
-                    "no split \"" + spec.split + "\"" + there_are +
-                        (is_slice ? ". Parts and sums of splits are not built: eval_max_samples takes the first "
-                                    "rows of evaluation data, val_set_size holds out a share"
-                                  : ""));
+    throw DataError(spec.path, "no split \"" + spec.split + "\"" + there_are + instead_of_part(spec.split));
   }
   if (splits.size() == 1) return names[0];
   if (use == DatasetUse::kTraining && splits.contains("train")) return "train";

@@ -77,6 +77,25 @@ TEST(CommandParser, UnknownFlagNamesTheNearest) {
   }
 }
 
+TEST(CommandParser, AllWrongFlagsAreToldAtOnce) {
+  CommandParser parser("train", "");
+  const ProfileFlags flags(parser, {{"--output-dir", "output_dir", ""}});
+  int count = 0;
+  parser.add_integer("--nproc", count, 1, 8, "");
+  try {
+    parser.parse({"--lora-rr", "8", "--no-packing", "--nproc", "0", "--learning-rate", "fast", "--output-dri=x"});
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    for (const char* part :
+         {"--lora-rr: unknown flag. Did you mean \"--lora-r\"?", "--no-packing: unknown flag. Switch it off",
+          "--nproc: got \"0\"", "--output-dri: unknown flag", "--learning-rate: got \"fast\""})
+      EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+    EXPECT_EQ(text.find(" 8:"), std::string::npos) << text;  // the value of an unknown flag is no argument of its own
+    EXPECT_TRUE(text.ends_with("\nSee lora-train train --help.")) << text;
+  }
+}
+
 TEST(CommandParser, MissingValueIsAUsageError) {
   CommandParser parser("train", "");
   const ProfileFlags flags(parser, {});
@@ -115,6 +134,10 @@ TEST(ProfileFlags, ASwitchOfAnotherToolLeavesTheProfileBehindItAlone) {
   ASSERT_TRUE(parser.parse({"--do_train", "--trust-remote-code", "my.yaml", "--deepspeed", "ds.json"}));
   EXPECT_EQ(flags.sources().profiles, Words{"my.yaml"});
   EXPECT_EQ(flags.sources().overrides.size(), 3U);
+  EXPECT_EQ(settings_of({"--group-by-length"}), Words{"group_by_length=true"});
+  EXPECT_EQ(settings_of({"--group_by_length", "--bf16", "--packing"}),
+            (Words{"group_by_length=true", "bf16=true", "packing=true"}));
+  EXPECT_EQ(settings_of({"--group-by-length", "False", "lora_r=8"}), (Words{"lora_r=8", "group_by_length=False"}));
 }
 
 TEST(ProfileFlags, BehindTwoDashesThereAreNoFlags) {

@@ -97,6 +97,17 @@ TEST(PlanTable, NamesWhatDoesNotFitAndWhatIsAssumed) {
   EXPECT_NE(text.find("Verdict: the fastest within the budget is 1 x H100"), std::string::npos) << text;
 }
 
+TEST(PlanTable, HasTheLeastMemoryBesideThePlannedOne) {
+  forecast::ForecastResult result = some();
+  result.rows[0].least_memory = std::int64_t{5} << 29;
+  result.variants = {{"base_precision: nf4", result.rows[0]}};
+  const std::string text = plan_table(result, {}, 1);
+  EXPECT_NE(text.find("memory (GiB)      least   rows"), std::string::npos) << text;
+  EXPECT_NE(text.find("4.0 of 0.0          2.5      0"), std::string::npos) << text;
+  EXPECT_NE(text.find("4.0 GiB     least    2.5"), std::string::npos) << text;
+  EXPECT_NE(plan_json(result, {}).find("\"least_memory_gib\":2.5"), std::string::npos);
+}
+
 TEST(PlanTable, SaysWhatATimeIsBasedOn) {
   forecast::ForecastResult result = some();
   result.rows[0].is_measured = result.rows[1].is_measured = true;

@@ -151,7 +151,7 @@ TEST_F(Program, MistakesOfTheProfileAreFoundBeforeTheEngineIsLoaded) {
   EXPECT_TRUE(contains(unknown.err, "weight_decay")) << unknown.err;
   const CommandResult teacher = train({"teacher=a"});
   EXPECT_EQ(teacher.exit_code, 2);
-  EXPECT_TRUE(contains(teacher.err, "teacher: is for lora-train distill")) << teacher.err;
+  EXPECT_TRUE(contains(teacher.err, "teacher=a: is for lora-train distill")) << teacher.err;
   const CommandResult good = train({});
   EXPECT_EQ(good.exit_code, 2);
   EXPECT_TRUE(contains(good.err, "the engine is missing")) << good.err;
@@ -261,7 +261,7 @@ TEST_F(Program, CheckReportsMissingFilesAndUnbuiltFeatures) {
   const CommandResult unbuilt =
       run({"check", "--profile", "small", "--no-files", "base_precision=fp32", "precision=bf16"});
   EXPECT_EQ(unbuilt.exit_code, 2);
-  EXPECT_TRUE(contains(unbuilt.err, "base_precision: one other than precision is not built yet")) << unbuilt.err;
+  EXPECT_TRUE(contains(unbuilt.err, "base_precision=fp32: one other than precision is not built yet")) << unbuilt.err;
 }
 
 TEST_F(Program, CheckListsProfilesAndKeys) {

@@ -142,6 +142,7 @@ TEST(Aliases, MappedNamesAndValues) {
       {"gradient_checkpointing: on", "gradient_checkpointing: full"},
       {"gradient_checkpointing: false", "gradient_checkpointing: off"},
       {"gradient_checkpointing: unsloth", "gradient_checkpointing: full"},
+      {"metric_for_best_model: eval_mean_token_accuracy", "metric_for_best_model: token_accuracy"},
       {"cuda_graphs: true", "cuda_graphs: auto"},
       {"cuda_graphs: false", "cuda_graphs: off"},
       {"torch_compile: true", "cuda_graphs: auto"},

@@ -80,7 +80,9 @@ TEST_F(DatasetSplits, SubsetsOfTheCardHaveTheirOwnFiles) {
   EXPECT_TRUE(has(refusal("", "nine"), "no subset \"nine\". There are: main, socratic"));
   EXPECT_TRUE(has(refusal("", "main", DatasetUse::kEvaluation),
                   "several splits; name one with `split`. There are: test, train"));
-  EXPECT_TRUE(has(refusal("train[:10]", "main"), "val_set_size"));
+  EXPECT_TRUE(has(refusal("train[:10]", "main"), "max_samples: 1000"));
+  EXPECT_TRUE(has(refusal("train[:90%]", "main"), "val_set_size: 0.1"));
+  EXPECT_TRUE(has(refusal("train+test", "main"), "an entry for each"));
 }
 
 TEST_F(DatasetSplits, ADefaultSubsetNeedsNoName) {

@@ -46,11 +46,35 @@ TEST(GpuTable, TheShippedOneHasTheGpusThatPeopleRent) {
 
 TEST(GpuTable, FindsAGpuInAnyCaseAndByTheDriversName) {
   const auto table = read_gpu_table("configs/gpus.json");
-  ASSERT_NE(find_gpu(table, "h200"), nullptr);
-  EXPECT_EQ(find_gpu(table, "h200")->name, "H200");
-  EXPECT_EQ(find_gpu(table, "nvidia a10g")->name, "A10G");
-  EXPECT_EQ(find_gpu(table, "H20"), nullptr);
-  EXPECT_EQ(gpu_names(table).front(), "A10G");
+  const auto found = [&](const std::string& name) {
+    std::string names;
+    for (const GpuFacts& gpu : find_gpus(table, name)) names += (names.empty() ? "" : ", ") + gpu.name;
+    return names;
+  };
+  EXPECT_EQ(found("h200"), "H200");
+  EXPECT_EQ(found("nvidia a10g"), "A10G");
+  EXPECT_EQ(found("H20"), "");
+  EXPECT_EQ(found(""), "");
+  for (const char* name : {"4090", "rtx 4090", "RTX4090", "rtx-4090", "GeForce RTX 4090", "4090 24GB", "rtx4090-24g"})
+    EXPECT_EQ(found(name), "RTX 4090") << name;
+  for (const char* name : {"H100-80GB", "h100 80", "NVIDIA H100", "H100 SXM5", "h100-sxm5-80gb"})
+    EXPECT_EQ(found(name), "H100") << name;
+  for (const char* name : {"A100-40GB", "a100 40", "a100_40g", "NVIDIA A100 SXM4 40 GB"})
+    EXPECT_EQ(found(name), "A100 40 GB") << name;
+  EXPECT_EQ(found("A100"), "A100 40 GB, A100 80 GB");
+  EXPECT_EQ(found("L40"), "");  // another GPU
+  EXPECT_EQ(found("H100 NVL"), "");
+  EXPECT_EQ(found("H100 94GB"), "");
+  EXPECT_EQ(found("B200 192GB"), "B200");
+}
+
+TEST(GpuTable, SaysWhyANameIsNotOne) {
+  const auto table = read_gpu_table("configs/gpus.json");
+  EXPECT_EQ(why_not_one_gpu(table, "A100 80GB"), "");
+  EXPECT_EQ(why_not_one_gpu(table, "A100"), "\"A100\" may be A100 40 GB or A100 80 GB; expected one of them.");
+  EXPECT_NE(why_not_one_gpu(table, "H101").find("is no GPU of configs/gpus.json; expected one of A10G, L4"),
+            std::string::npos);
+  EXPECT_NE(why_not_one_gpu(table, "H101").find("Did you mean \"H100\"?"), std::string::npos);
 }
 
 TEST(GpuTable, ReadsEveryFigure) {

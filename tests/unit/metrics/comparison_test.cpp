@@ -70,6 +70,32 @@ TEST_F(ComparisonTest, RefusesAnUnknownColumnWithTheNearest) {
   }
 }
 
+TEST_F(ComparisonTest, ColumnsCanBeChosen) {
+  Comparison comparison = three_runs();
+  choose_columns(comparison, {"eval_loss", " lora_alpha", "run", "eval_perplexity", "eval_loss"});
+  const auto lines = lines_of(comparison_table(comparison, 0, false));
+  EXPECT_EQ(lines[0], "run  eval_loss  lora_alpha  perplexity");
+  EXPECT_EQ(lines[1], "a       2.0000          32      7.3891");
+  EXPECT_TRUE(comparison_csv(comparison).starts_with("run,folder,status,eval_loss,lora_alpha,perplexity\na,"));
+  const Json object = Json::parse(lines_of(comparison_json(comparison)).front());
+  EXPECT_EQ(object["profile"], Json({{"lora_alpha", 32}}));
+  EXPECT_EQ(object["eval_loss"], 2);
+  EXPECT_FALSE(object.contains("step"));
+  sort_runs(comparison, "eval_mean_token_accuracy");  // no run has it
+  EXPECT_EQ(order(comparison), "abc");
+}
+
+TEST_F(ComparisonTest, AnUnknownChosenColumnNamesTheNearest) {
+  Comparison comparison = three_runs();
+  try {
+    choose_columns(comparison, {"step", "learningrate"});
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.where(), "--columns");
+    EXPECT_NE(error.message().find("Did you mean \"learning_rate\""), std::string::npos) << error.message();
+  }
+}
+
 TEST_F(ComparisonTest, TableHasOneRunARowAndNumbersOnTheRight) {
   const auto lines = lines_of(comparison_table(three_runs(), 0, false));
   ASSERT_EQ(lines.size(), 4u);

@@ -24,6 +24,9 @@ TEST(RunFolder, IsFoundByItselfAndBelowItsParent) {
   write_run(folder / "saves/math/lora/sft", "", 1);
   write_run(folder / "saves/a/b/c/d/too_deep", "", 1);
   EXPECT_EQ(find_runs(folder / "saves"), std::vector<fs::path>{folder / "saves/math/lora/sft"});
+  write_run(folder / "r8/lora_alpha-4", "", 1);  // a sweep in the folder of a run
+  write_run(folder / "r8/.lora-train-replaced", "", 1);
+  EXPECT_EQ(find_runs(folder / "r8"), (std::vector<fs::path>{folder / "r8", folder / "r8/lora_alpha-4"}));
   EXPECT_TRUE(find_runs(folder / "notes").empty());
   EXPECT_TRUE(find_runs(folder / "nothing").empty());
 }

@@ -138,13 +138,13 @@ TEST(Summary, CommandsThatComeNextReadTheResult) {
   RunSummary summary;
   summary.adapter = "runs/my run/adapter";
   summary.status = "stopped";
-  EXPECT_TRUE(next_commands(summary, "runs/my run").empty()) << "it is not done";
+  EXPECT_TRUE(next_commands(summary, "runs/my run", {}).empty()) << "it is not done";
   summary.status = "done";
-  EXPECT_EQ(next_commands(summary, "runs/my run"),
-            (std::vector<std::string>{"lora-train generate --adapter 'runs/my run' --prompt 'Hello!'",
+  EXPECT_EQ(next_commands(summary, "runs/my run", {"--prompt", "What's 3?"}),
+            (std::vector<std::string>{"lora-train generate --adapter 'runs/my run' --prompt 'What'\\''s 3?'",
                                       "lora-train merge --adapter 'runs/my run' --output-dir 'runs/my run-merged'"}));
   summary.adapter = "runs/full/model";
-  EXPECT_EQ(next_commands(summary, "runs/full"),
+  EXPECT_EQ(next_commands(summary, "runs/full", {"--prompt", "Hello!"}),
             (std::vector<std::string>{"lora-train generate --model runs/full/model --prompt 'Hello!'"}));
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lora_train/base/error.h"
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/known_shapes.h"
 
@@ -55,6 +56,33 @@ TEST_F(TargetGpu, WhereWeightsLeaveNoRoomAQuantisedBaseIsNamed) {
   EXPECT_NE(misfit_on(15).find("the run needs "), std::string::npos) << misfit_on(15);
   EXPECT_NE(misfit_on(15).find("use base_precision: nf4"), std::string::npos) << misfit_on(15);
   EXPECT_NE(misfit_on(2).find("no key changes that"), std::string::npos) << misfit_on(2);
+}
+
+TEST_F(TargetGpu, ARunFitsWhatItNeedsAtLeastAndNothingSmaller) {
+  profile.schedule.micro_batch_size = 8;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
+  profile.run.activation_offload = ActivationOffload::kOff;
+  const RunFacts pinned = facts_on({profile, config, adapters, 2048}, {.name = "X100", .memory_gib = 79});
+  const std::int64_t least = least_bytes(pinned);
+  EXPECT_LT(least, decide_smallest(pinned).memory.total());
+  const Profile smallest = with_least_memory(profile);
+  RunFacts facts = with_profile(pinned, smallest);
+  facts.memory_bytes = least;
+  EXPECT_EQ(decide(facts).memory.total(), least);
+  facts.memory_bytes = least - 1;
+  EXPECT_THROW(decide(facts), DeviceError);
+}
+
+TEST_F(TargetGpu, AQuantisedBaseNeedsLeastWithNoLayerDecoded) {
+  const auto least_on = [&](BasePrecision precision) {
+    profile.model.base_precision = precision;
+    RunFacts facts{profile, config, adapters, 2048};
+    facts.base = runtime::base_storage(profile.model, config);
+    return static_cast<double>(least_bytes(facts_on(facts, {.name = "X100", .memory_gib = 79}))) / (1 << 30);
+  };
+  const double bf16 = least_on(BasePrecision::kBf16), nf4 = least_on(BasePrecision::kNf4);
+  EXPECT_GT(bf16, 14);
+  EXPECT_LT(nf4, 8);  // though a GPU of this size would hold all layers decoded
 }
 
 }  // namespace
