@@ -9,6 +9,7 @@
 #include "inference.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
 #include "lora_train/distributed/connect.h"
 #include "lora_train/generate/generator.h"
 
@@ -58,6 +59,10 @@ class Generation {
   GenerateTotals run() {
     const InferenceModel model =
         load_for_inference(request_.profile, request_.adapter, longest_sequence(request_), place_);
+    if (ranks_.world_size() == 1 && model.device.num_gpus > 1 && num_prompts_ > 1) {
+      const std::string num_gpus = std::to_string(model.device.num_gpus);
+      log_info("one of " + num_gpus + " GPUs is used; --nproc " + num_gpus + " answers on all");
+    }
     const auto generator = make_generator(model, request_.profile.run);
     sink_.on_start();
     AnswerRelay relay(ranks_, sink_, num_prompts_);
