@@ -301,7 +301,7 @@ def check_switched(chosen, report):
     originals = apply_switched(chosen)
     try:
         tests = sorted({mutation.notices for mutation in chosen})
-        build(["lora-train", "lora_train_engine", "slow_sync", *{test.split()[0] for test in tests if not test.split()[0].endswith(".py")}])
+        build(["lora-train", "lora_train_engine", "slow_sync", "full_disk", *{test.split()[0] for test in tests if not test.split()[0].endswith(".py")}])
         passed = True
         for test in tests:
             is_green, line = run_noticing(test, "")

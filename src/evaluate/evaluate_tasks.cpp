@@ -154,11 +154,11 @@ std::vector<GreedyAnswer> ask(std::span<const Question> questions, const AnswerF
   return answers;
 }
 
-MatchFigures match_figures(std::span<const GreedyAnswer> answers) {
+MatchFigures match_figures(std::span<const Match> matches) {
   MatchFigures figures;
-  figures.num_answers = std::ssize(answers);
-  figures.num_matched = std::ranges::count_if(answers, &GreedyAnswer::is_right);
-  figures.num_cut = std::ranges::count_if(answers, &GreedyAnswer::is_cut);
+  figures.num_answers = std::ssize(matches);
+  figures.num_matched = std::ranges::count_if(matches, &Match::is_right);
+  figures.num_cut = std::ranges::count_if(matches, &Match::is_cut);
   figures.rate = static_cast<double>(figures.num_matched) / static_cast<double>(figures.num_answers);
   return figures;
 }

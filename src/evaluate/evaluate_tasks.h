@@ -46,16 +46,18 @@ Question make_question(const data::AnswerRow& row, std::size_t index, const Answ
 /// truncated rows; StopError.
 std::vector<Question> make_questions(const data::NamedStore& data, const AnswerFormat& format);
 
-struct GreedyAnswer {
-  std::string text;
+struct Match {
   bool is_right = false;
   bool is_cut = false;  ///< by max_new_tokens or the context length
+};
+struct GreedyAnswer : Match {
+  std::string text;
 };
 
 /// Generates greedy answers and compares them. Throws like Generator::run.
 std::vector<GreedyAnswer> ask(std::span<const Question> questions, const AnswerFormat& format,
                               generate::Generator& generator, bool quiet);
 
-MatchFigures match_figures(std::span<const GreedyAnswer> answers);
+MatchFigures match_figures(std::span<const Match> matches);
 
 }  // namespace lora_train::evaluate

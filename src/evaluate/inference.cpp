@@ -20,9 +20,9 @@ runtime::ModelFiles files_for_inference(const ModelSection& section) {
 }
 
 InferenceModel load_files(const Profile& profile, const runtime::ModelFiles& files,
-                          const runtime::AdapterSetup& adapters, std::int64_t max_seq_len) {
+                          const runtime::AdapterSetup& adapters, std::int64_t max_seq_len, const RankPlace& place) {
   InferenceModel loaded;
-  loaded.device = runtime::start_device(profile, files.config);
+  loaded.device = runtime::start_device(profile, files.config, place.world, place.ranks);
   load_without_plan(profile, loaded.device, files, adapters, max_seq_len, loaded.model);
   return loaded;
 }
@@ -40,7 +40,7 @@ void load_without_plan(const Profile& profile, const runtime::RunDevice& device,
 }
 
 InferenceModel load_for_inference(const Profile& requested, const std::filesystem::path& adapter,
-                                  std::int64_t max_seq_len) {
+                                  std::int64_t max_seq_len, const RankPlace& place) {
   Profile profile = requested;
   runtime::ModelFiles files = files_for_inference(profile.model);
   runtime::AdapterSetup adapters;
@@ -49,13 +49,13 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
     adapters = runtime::adapters_of_folder(adapter, files);
     profile.adapter.init_adapter = adapter.string();
   }
-  return load_files(profile, files, adapters, max_seq_len);
+  return load_files(profile, files, adapters, max_seq_len, place);
 }
 
 InferenceModel load_several(const Profile& profile, const std::vector<runtime::NamedAdapter>& several,
                             std::int64_t max_seq_len) {
   const runtime::ModelFiles files = files_for_inference(profile.model);
-  return load_files(profile, files, runtime::adapters_of_folders(several, files), max_seq_len);
+  return load_files(profile, files, runtime::adapters_of_folders(several, files), max_seq_len, {});
 }
 
 std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest) {

@@ -6,9 +6,16 @@
 
 #include "lora_train/evaluate/generate_request.h"
 #include "lora_train/generate/generator.h"
+#include "lora_train/runtime/ranks.h"
 #include "lora_train/runtime/setup.h"
 
 namespace lora_train::evaluate {
+
+/// Which rank this is, connected.
+struct RankPlace {
+  launch::World world = {};
+  std::shared_ptr<distributed::Communicator> ranks = std::make_shared<distributed::OneRank>();
+};
 
 struct InferenceModel {
   runtime::RunDevice device;
@@ -23,7 +30,7 @@ void load_without_plan(const Profile& profile, const runtime::RunDevice& device,
 /// Loads the model without tokenizer and template. Checks device and adapter (empty: the base) before reading weights.
 /// Sequences have at most max_seq_len tokens.
 InferenceModel load_for_inference(const Profile& profile, const std::filesystem::path& adapter,
-                                  std::int64_t max_seq_len);
+                                  std::int64_t max_seq_len, const RankPlace& place = {});
 
 /// The same with several adapters side by side (runtime::adapters_of_folders).
 InferenceModel load_several(const Profile& profile, const std::vector<runtime::NamedAdapter>& adapters,

@@ -2,18 +2,22 @@
 #include "lora_train/evaluate/run_evaluation.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 
+#include "dealt_rows.h"
 #include "evaluate_tasks.h"
 #include "inference.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/line_pace.h"
 #include "lora_train/base/log.h"
 #include "lora_train/data/run_plan.h"
+#include "lora_train/distributed/connect.h"
 #include "lora_train/evaluate/evaluate.h"
 #include "lora_train/evaluate/task_evaluation.h"
 #include "lora_train/runtime/batch_feed.h"
+#include "lora_train/runtime/ranks.h"
 #include "lora_train/runtime/setup.h"
 
 namespace lora_train::evaluate {
@@ -59,7 +63,8 @@ EvalData load_rows(const Profile& profile, const runtime::ModelFiles& files) {
 
 class Evaluator {
  public:
-  explicit Evaluator(const EvalRequest& request) : request_(request), profile_(request.profile) {
+  Evaluator(const EvalRequest& request, const std::shared_ptr<distributed::Communicator>& ranks)
+      : request_(request), profile_(request.profile), ranks_(ranks), quiet_(request.quiet || ranks->rank() > 0) {
     profile_.adapter.lora_dropout = 0;
   }
 
@@ -70,17 +75,17 @@ class Evaluator {
       adapters = runtime::adapters_of_folder(request_.adapter, files_);
       profile_.adapter.init_adapter = request_.adapter.string();
     }
-    model_.device = runtime::start_device(profile_, files_.config);
+    model_.device = runtime::start_device(profile_, files_.config, request_.world, ranks_);
     const TaskEvaluation tasks(profile_, files_);
     load_data_and_questions();
+    require_equal_rows(tasks);
     data_.longest = std::max({data_.longest, tasks.longest(), std::int64_t{1}});
     load_without_plan(profile_, model_.device, files_, adapters, data_.longest, model_.model);
     Evaluation evaluation{evaluate_losses(), {}};
     if (request_.flags.choices || request_.flags.exact_match) add_answers(evaluation.sets);
     std::vector<std::size_t> all;
     while (all.size() < profile_.tasks.eval_tasks.size()) all.push_back(all.size());
-    tasks.evaluate({model_.device, model_.model, profile_.run}, all,
-                   {request_.with_answers ? SIZE_MAX : 0, request_.quiet},
+    tasks.evaluate({model_.device, model_.model, profile_.run}, all, {request_.with_answers ? SIZE_MAX : 0, quiet_},
                    [&](TaskResult&& result) { evaluation.tasks.push_back(std::move(result)); });
     return evaluation;
   }
@@ -129,18 +134,36 @@ class Evaluator {
     return results;
   }
 
+  /// On all ranks, or what is added up makes no sense.
+  void require_equal_rows(const TaskEvaluation& tasks) const {
+    if (ranks_->world_size() == 1) return;
+    std::map<std::string, std::string> own = {{"rows of eval_tasks", tasks.fingerprint()}};
+    for (const auto& store : data_.stores) own["data set " + store.name] = data::documents_hash(store.store);
+    runtime::require_equal(*ranks_, own);
+  }
+
   void add_answers(std::vector<EvalResult>& results) {
     const auto generator = make_generator(model_, profile_.run);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (request_.flags.choices)
-        results[i].choices = choice_figures(choose(data_.choices[i].rows, *generator, request_.quiet));
-      if (request_.flags.exact_match)
-        results[i].exact_match = match_figures(ask(data_.questions[i], *format_, *generator, request_.quiet));
+      if (request_.flags.choices) results[i].choices = choice_figures(choose_all(data_.choices[i].rows, *generator));
+      if (request_.flags.exact_match) results[i].exact_match = match_figures(ask_all(data_.questions[i], *generator));
     }
+  }
+
+  std::vector<ChoiceOutcome> choose_all(const std::vector<data::ChoiceRow>& rows, generate::Generator& generator) {
+    const auto own = rows_of_rank(*ranks_, std::span(rows));
+    return gather_results(*ranks_, choose(own, generator, quiet_), rows.size());
+  }
+
+  std::vector<Match> ask_all(const std::vector<Question>& questions, generate::Generator& generator) {
+    const auto answers = ask(rows_of_rank(*ranks_, std::span(questions)), *format_, generator, quiet_);
+    return gather_results(*ranks_, std::vector<Match>(answers.begin(), answers.end()), questions.size());
   }
 
   const EvalRequest& request_;
   Profile profile_;
+  std::shared_ptr<distributed::Communicator> ranks_;
+  bool quiet_;
   std::optional<AnswerFormat> format_;  ///< of --exact-match
   runtime::ModelFiles files_;
   InferenceModel model_;
@@ -149,6 +172,15 @@ class Evaluator {
 
 }  // namespace
 
-Evaluation run_evaluation(const EvalRequest& request) { return Evaluator(request).run(); }
+Evaluation run_evaluation(const EvalRequest& request) {
+  const std::shared_ptr<distributed::Communicator> ranks = distributed::connect(request.world, {});
+  Evaluation evaluation;
+  runtime::work_as_rank(*ranks, [&] {
+    if (request.failure) std::rethrow_exception(request.failure);
+    evaluation = Evaluator(request, ranks).run();
+    return 0;
+  });
+  return evaluation;
+}
 
 }  // namespace lora_train::evaluate

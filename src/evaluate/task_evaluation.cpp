@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "confidence.h"
@@ -61,6 +62,27 @@ class RowResults {
  private:
   at::Tensor values_;  ///< [rows, 4] fp64
 };
+
+/// An answer on its way to the other ranks: a line.
+std::string to_line(const TaskAnswer& answer) {
+  std::string line = metrics::to_json(answer.answer);
+  if (const auto& reading = answer.reading) {
+    line += '\t' + nlohmann::json{reading->expected, reading->most_likely, reading->logits}.dump();
+  }
+  return line;
+}
+
+std::optional<TaskAnswer> answer_of(const std::string& line) {
+  const std::size_t end = line.find('\t');
+  auto parsed = metrics::parse_answer(line.substr(0, end));
+  if (!parsed) return std::nullopt;
+  TaskAnswer answer{std::move(*parsed), {}};
+  if (end == std::string::npos) return answer;
+  const auto reading = nlohmann::json::parse(line.substr(end + 1));
+  answer.reading =
+      ConfidenceReading{reading[0].get<double>(), reading[1].get<double>(), reading[2].get<std::vector<double>>()};
+  return answer;
+}
 
 /// One task on one rank.
 class TaskRun {
@@ -171,10 +193,10 @@ class TaskRun {
         expected = task_.questions[i]->expected;
       } else if (row.choices) {
         const ChoiceOutcome& outcome = *next_outcome++;
-        answer = {choice_text(*row.choices, outcome.taken), outcome.is_right, false};
+        answer = {{outcome.is_right, false}, choice_text(*row.choices, outcome.taken)};
         expected = choice_text(*row.choices, row.choices->answer);
       } else {
-        answer = {own_text(row), row.correct.value_or(false), false};
+        answer = {{row.correct.value_or(false), false}, own_text(row)};
       }
       judged.emplace_back(std::move(answer), std::move(expected));
     }
@@ -222,13 +244,13 @@ class TaskRun {
   std::vector<TaskAnswer> gather_answers() {
     if (ranks_.world_size() == 1 || options_.num_answers == 0) return std::move(kept_);
     std::string own;
-    for (const TaskAnswer& answer : kept_) own += metrics::to_json(answer.answer) + "\n";
+    for (const TaskAnswer& answer : kept_) own += to_line(answer) + "\n";
     std::vector<TaskAnswer> all;
     std::vector<std::string> texts = ranks_.all_gather(own);
     for (std::size_t i = 0; i < std::min(options_.num_answers, task_.size()); ++i) {
       std::string& rest = texts[i % texts.size()];
       const std::size_t end = rest.find('\n');
-      if (auto answer = metrics::parse_answer(rest.substr(0, end))) all.push_back({std::move(*answer)});
+      if (auto answer = answer_of(rest.substr(0, end))) all.push_back(std::move(*answer));
       rest.erase(0, end == std::string::npos ? end : end + 1);
     }
     return all;

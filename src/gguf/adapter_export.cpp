@@ -1,7 +1,5 @@
 // R rank of a linear; A [R, in], B [out, R].
-#include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "architecture.h"
 #include "lora_train/base/error.h"
@@ -41,18 +39,6 @@ float factor_of(const model::AdapterSpec& spec, double alpha) {
   return std::abs(factor - 1) < 1e-12 ? 1 : static_cast<float>(factor);
 }
 
-std::vector<model::Parameter> adapter_parameters(const std::vector<model::AdapterSpec>& specs,
-                                                 const model::ModelConfig& config) {
-  std::vector<model::Parameter> parameters;
-  for (const auto& tensor : model::linear_tensors(config)) {
-    for (const auto& spec : specs) {
-      if (model::linear_path(spec) != tensor.module()) continue;
-      std::ranges::move(model::adapter_tensors(spec, tensor.shape[1], tensor.shape[0]), std::back_inserter(parameters));
-    }
-  }
-  return parameters;
-}
-
 /// A and B of every linear.
 std::vector<Tensor> adapter_tensors_of(const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config,
                                        const storage::SafetensorsFile& file, double alpha,
@@ -89,7 +75,8 @@ ExportResult export_adapter(const ExportRequest& request) {
   check_architecture(config);
   lora::check_patterns(adapter.options, config);
   const std::vector<model::AdapterSpec> specs = lora::plan_adapters(adapter.options, config);
-  const storage::SafetensorsFile file = lora::open_adapter_tensors(request.adapter, adapter_parameters(specs, config));
+  const storage::SafetensorsFile file =
+      lora::open_adapter_tensors(request.adapter, lora::adapter_parameters(specs, config));
   const double alpha = common_alpha(specs);
   ExportResult result;
   result.type = request.type.value_or(TensorType::kF32);

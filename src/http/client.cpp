@@ -1,7 +1,6 @@
 #include "lora_train/http/client.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <ctime>
 #include <mutex>
 #include <random>
@@ -65,24 +64,6 @@ Answer follow_redirects(Connection& connection, Request request, const std::stri
 }
 
 }  // namespace
-
-std::string Answer::header(std::string_view name) const {
-  const std::string wanted = lower_case(std::string(name));
-  for (const Header& header : headers) {
-    if (lower_case(header.name) == wanted) return header.value;
-  }
-  return {};
-}
-
-int ClientOptions::retries_of_environment() {
-  const char* text = std::getenv("LORA_TRAIN_HTTP_RETRIES");
-  if (text == nullptr || *text == '\0') return 5;
-  char* end = nullptr;
-  const long number = std::strtol(text, &end, 10);
-  if (*end != '\0' || number < 0 || number > 100)
-    throw ConfigError("LORA_TRAIN_HTTP_RETRIES", std::string("got ") + text + ", expected a number from 0 to 100.");
-  return static_cast<int>(number);
-}
 
 struct Client::Impl {
   explicit Impl(ClientOptions given) : options(given) {}

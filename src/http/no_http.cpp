@@ -6,7 +6,9 @@ namespace lora_train::http {
 struct Client::Impl {};
 
 Client::Client(ClientOptions) {
-  throw IoError("lora-train", "this build has no HTTP: it was built without libcurl4-openssl-dev.");
+  throw IoError(
+      "lora-train",
+      "this build has no HTTP, because libcurl's headers were missing: install libcurl4-openssl-dev and build again.");
 }
 
 Client::~Client() = default;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 
 #include "lora_train/base/text.h"
+#include "lora_train/http/client.h"
 
 namespace lora_train::http {
 namespace {
@@ -20,6 +22,16 @@ std::optional<std::uint64_t> whole_number(std::string_view text) {
 }
 
 }  // namespace
+
+int ClientOptions::retries_of_environment() {
+  const char* text = std::getenv("LORA_TRAIN_HTTP_RETRIES");
+  if (text == nullptr || *text == '\0') return 5;
+  char* end = nullptr;
+  const long number = std::strtol(text, &end, 10);
+  if (*end != '\0' || number < 0 || number > 100)
+    throw ConfigError("LORA_TRAIN_HTTP_RETRIES", std::string("got ") + text + ", expected a number from 0 to 100.");
+  return static_cast<int>(number);
+}
 
 bool is_transient(int status) {
   return status == 408 || status == 429 || (status >= 500 && status < 600 && status != 501 && status != 505);

@@ -6,22 +6,38 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <numeric>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train::hub {
 namespace {
 
 constexpr std::uint64_t kCountBytes = sizeof(std::uint64_t);
 
+bool is_full(int code) { return code == ENOSPC || code == EDQUOT; }
+
+[[noreturn]] void fail_to_write(const std::filesystem::path& path, int code) {
+  throw IoError(path.string(), std::string("cannot write: ") + std::strerror(code) + ". What has arrived is kept; " +
+                                   (is_full(code) ? "free some space and " : "") +
+                                   "run the command again, and it resumes.");
+}
+
+[[noreturn]] void fail_to_reserve(const std::filesystem::path& path, std::uint64_t num_bytes, int code) {
+  throw IoError(path.string(),
+                "cannot reserve " + format_bytes(static_cast<double>(num_bytes)) + ": " + std::strerror(code) +
+                    (is_full(code) ? ". Free some space, or set HF_HOME to a folder on a larger disk." : "."));
+}
+
 void write_at(int fd, const std::filesystem::path& path, std::string_view bytes, std::uint64_t offset) {
   while (!bytes.empty()) {
     const auto written = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail_with(path, "cannot write");
+    if (written <= 0) fail_to_write(path, errno);
     bytes.remove_prefix(static_cast<std::size_t>(written));
     offset += static_cast<std::uint64_t>(written);
   }
@@ -69,7 +85,7 @@ void PartialFile::read_counts() {
   if (!is_reserved && (!is_unknown || ::ftruncate(fd_, static_cast<off_t>(whole)) != 0)) {
     const int refused = errno;
     ::unlink(path_.c_str());
-    fail_with(path_, "cannot reserve the space of the file", refused);
+    fail_to_reserve(path_, whole, refused);
   }
   std::ranges::fill(done_, 0);
 }
@@ -95,7 +111,7 @@ void PartialFile::restart() {
 }
 
 void PartialFile::publish(const std::filesystem::path& target) {
-  if (::ftruncate(fd_, static_cast<off_t>(num_bytes_)) != 0 || ::fsync(fd_) != 0) fail_with(path_, "cannot write");
+  if (::ftruncate(fd_, static_cast<off_t>(num_bytes_)) != 0 || ::fsync(fd_) != 0) fail_to_write(path_, errno);
   ::close(fd_);
   fd_ = -1;
   rename_path(path_, target);

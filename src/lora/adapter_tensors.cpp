@@ -1,5 +1,7 @@
 #include "lora_train/lora/adapter_tensors.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "adapter_names.h"
@@ -7,7 +9,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/lora/adapter_config.h"
-#include "lora_train/model/adapter_spec.h"
 
 namespace lora_train::lora {
 namespace {
@@ -61,6 +62,18 @@ void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& 
 }
 
 }  // namespace
+
+std::vector<model::Parameter> adapter_parameters(const std::vector<model::AdapterSpec>& specs,
+                                                 const model::ModelConfig& config) {
+  std::vector<model::Parameter> parameters;
+  for (const auto& tensor : model::linear_tensors(config)) {
+    for (const auto& spec : specs) {
+      if (model::linear_path(spec) != tensor.module()) continue;
+      std::ranges::move(model::adapter_tensors(spec, tensor.shape[1], tensor.shape[0]), std::back_inserter(parameters));
+    }
+  }
+  return parameters;
+}
 
 storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder) {
   const auto path = folder / kTensorFile;

@@ -54,8 +54,9 @@ std::string peft_lines(const AdapterUse& use) {
 std::string what_is_refused(const AdapterUse& use) {
   if (use.has_token_rows) return "This adapter has trained rows of tokens, which PEFT alone supports.\n";
   if (use.is_plain) return "Plain LoRA: all three support it.\n";
-  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT and `lora-train export` support them; vLLM "
-         "ignores patterns, and llama.cpp's own converter rsLoRA. For them, convert it first:\n\n```sh\nlora-train "
+  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT and `lora-train export` support them; an "
+         "older vLLM ignores patterns, and llama.cpp's own converter rsLoRA. For them, convert it "
+         "first:\n\n```sh\nlora-train "
          "merge "
          "--portable --adapter " +
          shell_word(use.adapter) + " --output-dir " + shell_word(use.adapter + "-portable") + "\n```\n";

@@ -18,6 +18,7 @@
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/planner/slower_keys.h"
+#include "lora_train/runtime/ranks.h"
 #include "lora_train/saving/checkpoint_tensors.h"
 #include "lora_train/storage/read_ahead.h"
 #include "lora_train/train/rehearsal.h"
@@ -179,17 +180,12 @@ std::int64_t host_bytes(const Run& run) {
 /// Chooses device and price of the run.
 void start_device(Run& run) {
   const RunSection& section = run.profile().run;
-  const auto ranks = run.device.ranks;
-  const launch::World& world = run.request.world;
-  divide_cores(*ranks);
-  run.device = runtime::start_device(run.profile(), run.files.config, {world.local_rank, world.local_size});
-  run.device.ranks = ranks;
-  refuse_unfit_devices(run);
+  run.device = runtime::start_device(run.profile(), run.files.config, run.request.world, run.device.ranks);
   if (run.device.is_cuda()) run.resources->watch_gpu(run.device.uuid);
   run.clock->set_usage([resources = run.resources] { return resources->of_all_ranks(); });
   run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
   run.clock->set_price(run.device.is_cuda() ? find_price(section.gpu_price_per_hour, run.device.name,
-                                                         ranks->world_size(), run.request.gpu_table)
+                                                         run.ranks().world_size(), run.request.gpu_table)
                                             : find_price(section.gpu_price_per_hour, "", 1, {}));
 }
 

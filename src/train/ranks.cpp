@@ -1,16 +1,12 @@
 #include "ranks.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "best_model.h"
 #include "lora_train/base/ceil_div.h"
@@ -18,6 +14,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
+#include "lora_train/runtime/ranks.h"
 
 namespace lora_train::train {
 namespace {
@@ -50,23 +47,6 @@ std::int64_t num_parameters(const Run& run) {
   const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs, {}, run.adapters.token_rows);
   const model::TrainedWeights trained = runtime::trained_weights(run.profile());
   return model::make_trainables(run.files.config, shape, trained, at::kMeta).size();
-}
-
-/// By name. Throws ConfigError, the same on all ranks, that names the first rank that has something else than rank 0.
-void require_equal(Communicator& ranks, const std::map<std::string, std::string>& own) {
-  const std::vector<std::string> all = ranks.all_gather(json(own).dump());
-  const json first = json::parse(all[0]);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const json other = json::parse(all[rank]);
-    for (const auto& [what, value] : first.items()) {
-      if (other[what] == value) continue;
-      throw ConfigError(
-          "rank " + std::to_string(rank) + " of " + std::to_string(all.size()),
-          "has another " + what + " than rank 0 (" + other[what].get<std::string>() + " instead of " +
-              value.get<std::string>() +
-              "). Give all ranks the same command, files and program; paths must name the same on every node");
-    }
-  }
 }
 
 }  // namespace
@@ -130,38 +110,6 @@ void share_parameters(Run& run) {
   run.ranks().broadcast(tensors);
 }
 
-void divide_cores(Communicator& ranks) {
-  if (ranks.world_size() == 1) return;
-  cpu_set_t cores{};
-  const bool is_known = ::sched_getaffinity(0, sizeof cores, &cores) == 0;
-  const std::string own = launch::host_id() + std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
-  const std::vector<std::string> all = ranks.all_gather(own);  // also where only the others need it
-  if (!is_known || std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  const auto num_sharing = static_cast<int>(std::count(all.begin(), all.end(), own));
-  at::set_num_threads(std::max(1, CPU_COUNT(&cores) / num_sharing));
-}
-
-void refuse_unfit_devices(const Run& run) {
-  const std::vector<std::string> all = run.ranks().all_gather(run.device.uuid);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank].empty() == all[0].empty()) continue;
-    throw ConfigError("device", "rank 0 of " + std::to_string(all.size()) + " computes on " +
-                                    (all[0].empty() ? "its CPU, rank " : "a GPU, rank ") + std::to_string(rank) +
-                                    (all[0].empty() ? " on a GPU" : " on its CPU") +
-                                    ". Let all ranks see GPUs, or set device: cpu");
-  }
-  const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // of NCCL 2.30 and newer
-  if (may_share != nullptr && std::string_view(may_share) == "1") return;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const auto first = static_cast<std::size_t>(std::find(all.begin(), all.end(), all[rank]) - all.begin());
-    if (all[rank].empty() || first == rank) continue;
-    throw DeviceError("device", "ranks " + std::to_string(first) + " and " + std::to_string(rank) + " of " +
-                                    std::to_string(all.size()) + " see the same GPU (" + all[rank] +
-                                    "). Start at most one rank for each GPU: " +
-                                    std::to_string(run.request.world.local_size) + " were started on this host.");
-  }
-}
-
 void connect_gpus(const Run& run) {
   if (!run.device.is_cuda() || run.ranks().world_size() == 1) return;
   {
@@ -196,19 +144,19 @@ void share_tuning(Run& run) {
 
 void check_equal_starts(const Run& run) {
   if (run.ranks().world_size() == 1) return;
-  require_equal(run.ranks(), {{"program", version() + " " + commit()},
-                              {"profile", run.request.profile_hash},
-                              {"number of trained parameters", std::to_string(num_parameters(run))}});
+  runtime::require_equal(run.ranks(), {{"program", version() + " " + commit()},
+                                       {"profile", run.request.profile_hash},
+                                       {"number of trained parameters", std::to_string(num_parameters(run))}});
 }
 
 void check_equal_runs(const Run& run) {
   const checkpoint::Fingerprints& prints = run.checkpoint.fingerprints;
-  require_equal(run.ranks(), {{"model", prints.model},
-                              {"tokenizer", prints.tokenizer},
-                              {"chat template", prints.chat_template},
-                              {"data", prints.data},
-                              {"rows of eval_tasks", run.tasks ? run.tasks->fingerprint() : ""},
-                              {"number of steps", std::to_string(run.plan->total_steps())}});
+  runtime::require_equal(run.ranks(), {{"model", prints.model},
+                                       {"tokenizer", prints.tokenizer},
+                                       {"chat template", prints.chat_template},
+                                       {"data", prints.data},
+                                       {"rows of eval_tasks", run.tasks ? run.tasks->fingerprint() : ""},
+                                       {"number of steps", std::to_string(run.plan->total_steps())}});
 }
 
 void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::int64_t step) {

@@ -34,13 +34,6 @@ bool share_best(const Run& run);
 /// Overwrites parameters and optimizer state with those of rank 0.
 void share_parameters(Run& run);
 
-/// Gives the threads of this process its part of the cores that other ranks may use as well, unless OMP_NUM_THREADS is set.
-void divide_cores(distributed::Communicator& ranks);
-
-/// Throws ConfigError if some ranks compute on GPUs and others do not. Throws DeviceError, naming ranks and GPU, if two compute on
-/// one GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 says that NCCL can.
-void refuse_unfit_devices(const Run& run);
-
 /// Program, profile and number of trained parameters must be those of rank 0; throws as check_equal_runs(), which compares what is
 /// known later.
 void check_equal_starts(const Run& run);

@@ -12,6 +12,7 @@
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/distributed/connect.h"
@@ -21,6 +22,7 @@
 #include "lora_train/run_folder/folder_lock.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/run_folder/replaced_run.h"
+#include "lora_train/runtime/ranks.h"
 #include "lora_train/saving/checkpoint_tensors.h"
 #include "lora_train/saving/result_folder.h"
 #include "lora_train/train/build_run.h"
@@ -382,15 +384,12 @@ TrainResult run_training(const TrainRequest& requested) {
   } catch (const StopError& error) {
     return stopped_at_once(request, error);
   }
-  try {
-    TrainResult result = run_connected(request, ranks, clock);
-    result.exit_code = ranks->leave(result.exit_code);
-    return result;
-  } catch (...) {
-    const ErrorReport error = describe_current_exception();
-    if (ranks->report(error)) throw;
-    throw PeerError(error.where, error.message, error.kind, error.code);
-  }
+  TrainResult result;
+  result.exit_code = runtime::work_as_rank(*ranks, [&] {
+    result = run_connected(request, ranks, clock);
+    return result.exit_code;
+  });
+  return result;
 }
 
 }  // namespace lora_train::train

@@ -1,5 +1,7 @@
 #include "start_log.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

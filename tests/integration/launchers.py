@@ -110,8 +110,9 @@ class Job:
     `grace_s`: so long mpirun waits before it ends the survivors of a failure, and again before it ends itself.
     `of_last_rank`: more variables of "variables"."""
 
-    def __init__(self, launcher, num_ranks, arguments, output, environment=ENVIRONMENT, grace_s=20, of_last_rank={}):
-        command = [str(BINARY), "train", *map(str, arguments)]
+    def __init__(self, launcher, num_ranks, arguments, output, environment=ENVIRONMENT, grace_s=20, of_last_rank={}, command="train",
+                 binary=BINARY):
+        command = [str(binary), command, *map(str, arguments)]
         Path(output).unlink(missing_ok=True)
         self.output = open(output, "a+")  # the ranks append, wherever this process reads
         environments = [environment]

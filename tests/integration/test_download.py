@@ -4,6 +4,7 @@ happens when something fails. tests/integration/hub_battery.py has the faults.""
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import socketserver
@@ -15,10 +16,11 @@ import time
 import pytest
 
 from conftest import BINARY, ROOT, Run
-from hub_battery import DOWNLOAD_CASES, assert_cache_is_whole, run_download_case
+from hub_battery import DOWNLOAD_CASES, assert_cache_is_whole, assert_one_sentence, run_download_case
 from hub_faults import cut, no_ranges, stall, status
 from hub_server import HubServer
 from hub_store import Fault, Hub, sha256
+from test_saving import small_disk  # noqa: F401
 
 IO = 5
 
@@ -167,6 +169,47 @@ def test_large_files_come_in_parts_and_resume(setup):
     ranges = {headers["Range"] for step, _, headers in setup.hub.requests if step == "cdn"}
     assert {f"bytes=0-{(64 << 20) - 1}", f"bytes={64 << 20}-{(66 << 20) - 1}"} <= ranges, ranges
     assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
+
+
+FULL_DISK = {"LD_PRELOAD": str(BINARY.parent / "lib/libfull_disk.so")}
+
+
+@pytest.mark.parametrize("room", [1, 100_000, (1 << 20) + 77, (3 << 20) - 1])
+def test_a_disk_that_fills_up_keeps_what_has_arrived(setup, room):
+    data = big(setup, 3 << 20)
+    run = setup.run("download", "org/big", **FULL_DISK, FULL_DISK_BYTES=str(room))
+    assert run.code == IO and "free some space and run the command again" in assert_one_sentence(run.stderr, "No space left on device"), run
+    assert_cache_is_whole(setup.folder)
+    [partial] = setup.cache("models--org--big").glob(f"blobs/{sha256(data)}*.incomplete")
+    kept = int.from_bytes(partial.read_bytes()[len(data):len(data) + 8], "little")
+    assert max(0, room - (64 << 10)) <= kept <= room or kept == 0, f"{kept} of {room} bytes"
+    run = setup.run("download", "org/big", "--json")
+    assert run.code == 0 and len(data) - kept <= json.loads(run.stdout)["num_downloaded_bytes"] <= len(data) - kept + 2, run
+    assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
+
+
+def test_a_disk_that_another_program_has_filled_is_named_before_the_first_byte(setup):
+    big(setup, 3 << 20)
+    run = setup.run("download", "org/big", **FULL_DISK)
+    assert run.code == IO and "Free some space, or set HF_HOME" in assert_one_sentence(run.stderr, "cannot reserve"), run
+    assert "No space left on device" in run.stderr and not list(setup.cache("models--org--big").rglob("*.incomplete")), run
+    assert_cache_is_whole(setup.folder)
+
+
+def test_on_disks_of_any_size_the_cache_stays_whole(setup, small_disk):
+    """tmpfs: file system, folders and links take room as well."""
+    big(setup, 1 << 20)
+    ends = []
+    for size in range(0, 400 << 10, 16 << 10):
+        disk = small_disk((900 << 10) + size)
+        run = setup.run("download", "org/big", HF_HOME=str(disk / "hf"))
+        ends.append(run.code)
+        assert run.code in (0, IO), run
+        if run.code == IO:
+            assert any(words in assert_one_sentence(run.stderr, "ree some") for words in ("HF_HOME", "run the command again")), run
+        assert_cache_is_whole(disk)
+        shutil.rmtree(disk / "hf", ignore_errors=True)
+    assert ends == sorted(ends, reverse=True) and ends[0] == IO and ends[-1] == 0, ends
 
 
 def test_a_connection_that_breaks_goes_on_where_it_was(setup):

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from conftest import BINARY, lora_train
+from conftest import BINARY, ROOT, lora_train
 from launchers import Job
 from test_cuda_host import DEVICE, STAND_IN, environment, pytestmark  # noqa: F401
 
@@ -124,3 +124,17 @@ def test_two_ranks_never_share_a_gpu(setup):
     assert run.code == DEVICE and "3 ranks were started on this host, which has 2 GPUs" in run.stderr, run
     run, _ = train(setup, 2, settings=dict(STAND_IN_DEVICES="1", NCCL_MULTI_RANK_GPU_ENABLE="1"), max_steps=2)
     assert run.code == 0, run
+
+
+def test_generate_and_eval_take_a_gpu_for_each_rank(tmp_path):
+    """The stand-in computes nothing: what counts is who answers, in which order, and where."""
+    file, variables = tmp_path / "prompts.jsonl", dict(environment(STAND_IN_DEVICES="2"), LD_PRELOAD=PRELOADED)
+    file.write_text("".join(json.dumps({"prompt": f"What is {a} plus 3?", "completion": " 4"}) + "\n" for a in range(41)))
+    flags = ("--model", ROOT / "examples/tiny-math/model", "--set", "device=cuda", "precision=bf16", "--json")
+    generate = ("generate", *flags, "--prompts", file, "--max-new-tokens", 8)
+    one, two, three = (lora_train(*generate, *(("--nproc", ranks) if ranks > 1 else ()), environment=variables) for ranks in (1, 2, 3))
+    assert one.code == 0 and "one of 2 GPUs is used; --nproc 2 answers on all" in one.stderr, one
+    assert two.code == 0 and "GPUs is used" not in two.stderr and [line["index"] for line in two.json_lines()] == list(range(41)), two
+    assert three.code == DEVICE and "3 ranks were started on this host, which has 2 GPUs" in three.stderr, three
+    run = lora_train("eval", *flags, "--eval-data", file, "--exact-match", "--max-new-tokens", 8, "--nproc", 2, environment=variables)
+    assert run.code == 0 and run.json_lines()[0]["num_answers"] == 41, run

@@ -178,7 +178,6 @@ def test_refusals_of_the_command_line(case_of, tmp_path):
     assert "expected f32, f16, bf16 or q8_0" in refused(2, *model, "--type", "q4_k")
     assert "needs --adapter" in refused(2, *model, "--merge")
     assert "an adapter is exported as f32 or f16" in refused(2, *model, "--adapter", case.adapter_dir, "--type", "q8_0")
-    assert "lora-train merge --adapter" in refused(2, "--mlx", tmp_path / "mlx", "--adapter", case.adapter_dir)
     out.write_text("mine")
     assert "is there already" in refused(2, *model)
     assert "is not a GGUF file" in refused(2, *model, "--overwrite")

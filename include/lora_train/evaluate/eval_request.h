@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/launch/world.h"
 #include "lora_train/metrics/calibration.h"
 #include "lora_train/metrics/eval_answers.h"
 #include "lora_train/metrics/task_figures.h"
@@ -28,6 +30,8 @@ struct EvalRequest {
   EvalFlags flags = {};
   bool with_answers = false;  ///< all answers to eval_tasks
   bool quiet = false;         ///< no progress bar
+  launch::World world = {};
+  std::exception_ptr failure = {};  ///< why a rank of several has no request: all ranks end with it
 };
 
 /// Results for multiple choice among given completions, by summed log-probabilities.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "lora_train/config/profile.h"
 #include "lora_train/config/sampling.h"
+#include "lora_train/launch/world.h"
 
 namespace lora_train::evaluate {
 
@@ -26,9 +28,12 @@ struct GenerateRequest {
   std::vector<GeneratePrompt> prompts;
   std::vector<std::int32_t> stop_ids;
   SamplingOptions sampling = {};
+  launch::World world = {};         ///< of several ranks, rank 0 decides which of the prompts are answered
+  std::exception_ptr failure = {};  ///< why a rank of several has no request: all ranks end with it
 };
 
-/// Receives tokens as they are generated, in the thread that called run_generation(); an exception ends that call.
+/// Receives tokens as they are generated, in the thread that called run_generation(); an exception ends that call. On rank 0 of
+/// several, also those of the others, some answers later; on the others, those of their own prompts.
 class GenerateSink {
  public:
   virtual ~GenerateSink() = default;

@@ -5,7 +5,8 @@
 
 namespace lora_train::evaluate {
 
-/// Generates completions of the adapter and, with compare, of the base from the same weights. Throws Error.
+/// Generates completions of the adapter and, with compare, of the base from the same weights. Several ranks divide the prompts
+/// that rank 0 has; totals are of all, seconds of the slowest. Throws Error; StopError once rank 0 has all answers so far.
 GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink);
 
 }  // namespace lora_train::evaluate

@@ -19,6 +19,7 @@
 #include "output/result_file.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
+#include "ranks_flag.h"
 #include "registry.h"
 #include "sampling_flags.h"
 
@@ -202,52 +203,22 @@ evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
   try {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
+    if (request.world.rank > 0) throw PeerError(stop.where(), stop.message(), stop.kind(), stop.exit_code());
     throw StopError(stop.where(), "asked to stop. There are no figures: they need the whole evaluation");
   }
 }
 
-}  // namespace
-
-int run_eval(const std::vector<std::string>& arguments) {
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;  // to the end of the process, as in train
-  CommandParser parser("eval",
-                       "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
-                       "adapter, on eval_datasets and eval_tasks.");
-  ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
-                              {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
-                              {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
-  std::string adapter;
+/// What the flags of the command say.
+struct EvalCommandFlags {
+  std::string adapter, answers_file;
   evaluate::EvalFlags tasks;
-  parser.app()
-      .add_option("--adapter", adapter, "PEFT folder, or output_dir of a run; without it the base model is evaluated")
-      ->type_name("DIR");
   bool allow_other_base = false;
-  add_allow_other_base(parser, allow_other_base);
-  parser.app().add_flag(
-      "--choices", tasks.choices,
-      "multiple choice on rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
-      "calibration and Brier score");
-  const CLI::Option* const exact_match =
-      parser.app()
-          .add_option(
-              "--exact-match", tasks.answer_regex,
-              "compare greedy answers with the rows' own; a regex extracts the answer from both: '#### (-?[0-9.,]+)'")
-          ->expected(0, 1)
-          ->type_name("[REGEX]");
-  const CLI::Option* const max_new_tokens =
-      parser.add_integer("--max-new-tokens", tasks.max_new_tokens, 1, kMaxNewTokens,
-                         "maximum number of tokens per --exact-match answer (default 256)");
-  std::string answers_file;
-  parser.app()
-      .add_option("--answers", answers_file, "write every answer to eval_tasks to this .jsonl file")
-      ->type_name("FILE");
-  if (!parser.parse(arguments)) return 0;
-  tasks.exact_match = exact_match->count() > 0;
-  check_flags(parser, tasks, max_new_tokens->count() > 0);
+};
 
-  add_own_profile(flags, adapter);
-  LoadedProfile loaded = load_with_adapter(flags, adapter);
-  use_template_of(adapter, loaded.profile.model);
+evaluate::EvalRequest make_request(const CommandParser& parser, ProfileFlags& profile_flags, EvalCommandFlags& flags) {
+  add_own_profile(profile_flags, flags.adapter);
+  LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
+  use_template_of(flags.adapter, loaded.profile.model);
   const DataSection& data = loaded.profile.data;
   const bool has_split = data.val_set_size > 0 && !data.datasets.empty();
   const bool has_tasks = !loaded.profile.tasks.eval_tasks.empty();
@@ -256,25 +227,83 @@ int run_eval(const std::vector<std::string>& arguments) {
                       "nothing to evaluate on; expected eval_datasets, --eval-data FILE, eval_tasks, or datasets with "
                       "val_set_size.");
   }
-  if (!answers_file.empty() && !has_tasks) parser.refuse("--answers", "needs eval_tasks in the profile.");
-  refuse_foreign("eval", answers_file, is_of_answers);
-  if (!adapter.empty()) {
-    check_adapter_base(adapter, storage::resolve_model(loaded.profile.model.path), allow_other_base);
+  if (!flags.answers_file.empty() && !has_tasks) parser.refuse("--answers", "needs eval_tasks in the profile.");
+  refuse_foreign("eval", flags.answers_file, is_of_answers);
+  if (!flags.adapter.empty()) {
+    check_adapter_base(flags.adapter, storage::resolve_model(loaded.profile.model.path), flags.allow_other_base);
   }
-  const evaluate::Evaluation results = evaluate({.profile = loaded.profile,
-                                                 .adapter = adapter,
-                                                 .flags = tasks,
-                                                 .with_answers = !answers_file.empty(),
-                                                 .quiet = parser.common().quiet});
-  if (!answers_file.empty()) write_answers(answers_file, results.tasks);
-  if (parser.common().json) {
+  return {.profile = loaded.profile,
+          .adapter = flags.adapter,
+          .flags = flags.tasks,
+          .with_answers = !flags.answers_file.empty(),
+          .quiet = parser.common().quiet};
+}
+
+void print_results(const evaluate::Evaluation& results, bool json) {
+  if (json) {
     for (const auto& result : results.sets) print_line(to_line(as_json(result)));
     for (const auto& task : results.tasks) print_line(to_line(as_json(task)));
-    return 0;
+    return;
   }
   if (!results.sets.empty()) print_table(columns_of(results.sets));
-  if (!results.sets.empty() && has_tasks) print_line("");
-  if (has_tasks) print_table(columns_of(results.tasks));
+  if (!results.sets.empty() && !results.tasks.empty()) print_line("");
+  if (!results.tasks.empty()) print_table(columns_of(results.tasks));
+}
+
+}  // namespace
+
+int run_eval(const std::vector<std::string>& arguments) {
+  const launch::World world = launch::world_from(process_environment);
+  // To the end of the process, as in train.
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
+  CommandParser parser("eval",
+                       "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
+                       "adapter, on eval_datasets and eval_tasks.");
+  ProfileFlags profile_flags(parser,
+                             {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+                              {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                              {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
+  EvalCommandFlags flags;
+  parser.app()
+      .add_option("--adapter", flags.adapter,
+                  "PEFT folder, or output_dir of a run; without it the base model is evaluated")
+      ->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
+  parser.app().add_flag(
+      "--choices", flags.tasks.choices,
+      "multiple choice on rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
+      "calibration and Brier score");
+  const CLI::Option* const exact_match =
+      parser.app()
+          .add_option(
+              "--exact-match", flags.tasks.answer_regex,
+              "compare greedy answers with the rows' own; a regex extracts the answer from both: '#### (-?[0-9.,]+)'")
+          ->expected(0, 1)
+          ->type_name("[REGEX]");
+  const CLI::Option* const max_new_tokens =
+      parser.add_integer("--max-new-tokens", flags.tasks.max_new_tokens, 1, kMaxNewTokens,
+                         "maximum number of tokens per --exact-match answer (default 256)");
+  parser.app()
+      .add_option("--answers", flags.answers_file, "write every answer to eval_tasks to this .jsonl file")
+      ->type_name("FILE");
+  const RanksFlag ranks(parser, world, "divide the rows among so many processes on this host, one for each GPU");
+  if (!parser.parse(arguments)) return 0;
+  flags.tasks.exact_match = exact_match->count() > 0;
+  check_flags(parser, flags.tasks, max_new_tokens->count() > 0);
+
+  if (ranks.starts_ranks()) return ranks.start("eval", arguments);
+  evaluate::EvalRequest request;
+  try {
+    request = make_request(parser, profile_flags, flags);
+  } catch (...) {
+    if (world.size == 1) throw;
+    request.failure = std::current_exception();
+  }
+  request.world = world;
+  const evaluate::Evaluation results = evaluate(request);
+  if (world.rank > 0) return 0;
+  if (!flags.answers_file.empty()) write_answers(flags.answers_file, results.tasks);
+  print_results(results, parser.common().json);
   return 0;
 }
 

@@ -23,6 +23,7 @@
 #include "output/generation_speed.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
+#include "ranks_flag.h"
 #include "registry.h"
 #include "sampling_flags.h"
 
@@ -147,8 +148,14 @@ class GenerateProgress {
 /// The prompts that are still to be answered, and where their answers go.
 class Run {
  public:
-  Run(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile, const ModelFolders& folders)
-      : flags_(flags), folders_(folders), json_(parser.common().json), quiet_(parser.common().quiet) {
+  Run(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile, const ModelFolders& folders,
+      const launch::World& world)
+      : flags_(flags),
+        folders_(folders),
+        json_(parser.common().json),
+        quiet_(parser.common().quiet || world.rank > 0),
+        is_leader_(world.rank == 0) {
+    request_.world = world;
     request_.profile = profile;
     request_.adapter = flags.adapter;
     request_.compare = flags.compare;
@@ -157,15 +164,19 @@ class Run {
     lengths_ = answer_lengths(prompts_, flags.max_new_tokens, folders.config.context_length());
   }
 
-  int operator()(const SamplingOptions& sampling) {
+  void prepare(const SamplingOptions& sampling) {
     request_.sampling = sampling;
-    if (!flags_.output.empty()) open_file();
+    if (is_leader_ && !flags_.output.empty()) open_file();
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       if (file_ && file_->is_done(i)) continue;
       indices_.push_back(i);
       request_.prompts.push_back({prompts_[i].ids, static_cast<std::int64_t>(i), lengths_[i], prompts_[i].source});
     }
+  }
+
+  int operator()() {
     if (indices_.empty()) {
+      if (request_.world.size > 1) tell_others();
       file_->finish();
       log_info(flags_.output + ": already complete, " + format_count(static_cast<long long>(prompts_.size())) +
                " answers");
@@ -175,6 +186,12 @@ class Run {
   }
 
  private:
+  /// The other ranks wait to hear that there is nothing to do.
+  void tell_others() {
+    AnswerCollector none(*folders_.tokenizer, {}, {});
+    load_engine().generate(request_, none);
+  }
+
   void open_file() {
     std::vector<std::string> given;
     for (const auto& prompt : prompts_) given.push_back(prompt.given);
@@ -195,6 +212,7 @@ class Run {
     callbacks.on_token = [&] { progress.count_token(); };
     if (streams()) callbacks.on_text = [](std::string_view text) { print_text(text); };
     callbacks.on_answers = [&](std::size_t prompt, const Answers& answers) {
+      if (!is_leader_) return;
       const std::size_t index = indices_[prompt];
       if (file_) {
         file_->append(index, answer_to_json(prompts_[index], index, answers));
@@ -232,7 +250,7 @@ class Run {
 
   const GenerateFlags& flags_;
   const ModelFolders& folders_;
-  bool json_, quiet_;
+  bool json_, quiet_, is_leader_;
   evaluate::GenerateRequest request_;
   std::vector<data::Prompt> prompts_;
   std::vector<std::int64_t> lengths_;
@@ -242,23 +260,53 @@ class Run {
   std::string report_;
 };
 
+/// Ends all ranks with the exception that is being handled.
+[[noreturn]] void fail_with_ranks(const launch::World& world) {
+  struct NoAnswers : evaluate::GenerateSink {
+    void on_start() override {}
+    bool on_token(std::size_t, bool, std::int32_t) override { return false; }
+    void on_done(std::size_t, bool, bool) override {}
+  } none;
+  evaluate::GenerateRequest request;
+  request.world = world;
+  request.failure = std::current_exception();
+  load_engine().generate(request, none);
+  throw;
+}
+
 }  // namespace
 
 int run_generate(const std::vector<std::string>& arguments) {
+  const launch::World world = launch::world_from(process_environment);
   // To the end of the process, as in train.
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
   CommandParser parser("generate", "Answers prompts with a model, with or without an adapter.");
   const ProfileFlags profile_flags(parser,
                                    {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"}});
   const SamplingFlags sampling(parser);
   GenerateFlags flags;
   add_flags(parser, flags);
+  const RanksFlag ranks(parser, world, "divide the prompts among so many processes on this host, one for each GPU");
   if (!parser.parse(arguments)) return 0;
   check_flags(parser, flags);
-  const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
-  const ModelFolders folders = open_model_folders(loaded.profile.model, flags.adapter, flags.allow_other_base);
-  const auto sampling_options = sampling.options(parser, folders.model);
-  return Run(parser, flags, loaded.profile, folders)(sampling_options);
+  const bool starts_ranks = ranks.starts_ranks();
+  if (flags.prompts_file == "-" && (starts_ranks || world.size > 1)) {
+    parser.refuse("--prompts", "- is stdin, which one process alone can read: give several ranks a file.");
+  }
+  if (starts_ranks) return ranks.start("generate", arguments);
+  std::optional<LoadedProfile> loaded;
+  std::optional<ModelFolders> folders;
+  std::optional<Run> run;
+  try {
+    loaded = load_with_adapter(profile_flags, flags.adapter);
+    folders = open_model_folders(loaded->profile.model, flags.adapter, flags.allow_other_base);
+    run.emplace(parser, flags, loaded->profile, *folders, world);
+    run->prepare(sampling.options(parser, folders->model));
+  } catch (...) {
+    if (world.size == 1) throw;
+    fail_with_ranks(world);
+  }
+  return (*run)();
 }
 
 }  // namespace lora_train::app

@@ -13,12 +13,12 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
-#include "lora_train/launch/local_ranks.h"
 #include "lora_train/launch/world.h"
 #include "output/standard_output.h"
 #include "profile_check.h"
 #include "profile_flags.h"
 #include "provenance.h"
+#include "ranks_flag.h"
 #include "registry.h"
 
 namespace lora_train::app {
@@ -32,21 +32,6 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
   const std::string nearest = nearest_name(key, keys);
   parser.refuse("--allow-changed",
                 "\"" + key + "\" is not a key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
-}
-
-/// The ranks run this program with the same arguments.
-int start_ranks(const std::vector<std::string>& arguments, int num_ranks) {
-  launch::LocalRanks ranks{{std::filesystem::read_symlink("/proc/self/exe").string(), "train"}, num_ranks};
-  ranks.command.insert(ranks.command.end(), arguments.begin(), arguments.end());
-  return launch::run_local_ranks(ranks);
-}
-
-/// Rank 0 alone writes to stdout and says what all do; the others say what went wrong there.
-void speak_as(const launch::World& world, const CommonFlags& common) {
-  if (world.rank == 0) return;
-  silence_standard_output();
-  set_log_rank(world.rank);
-  if (common.log_level.empty()) set_log_level(LogLevel::kError);
 }
 
 /// Fills the request. Throws for a profile that cannot be trained with, whatever the files say; what only they make impossible
@@ -92,26 +77,20 @@ int run_train(const std::vector<std::string>& arguments) {
                             {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
                             {"--max-time", "max_time", "save a checkpoint and stop after this time, such as 2h30m"}});
   train::TrainRequest request;
-  int num_ranks = 1;
   parser.add_list("--allow-changed", request.allow_changed, "let this key differ from the resumed run; repeatable")
       ->type_name("KEY");
   parser.app().add_flag("--overwrite", request.overwrite, "delete the run in output_dir and start over");
   parser.app().add_flag("--dry-run", request.dry_run,
                         "do everything up to step 1, including a pass over the largest batch");
-  parser.add_integer("--nproc", num_ranks, 1, 1024, "start so many ranks on this host, one for each GPU");
+  const RanksFlag ranks(parser, world, "start so many ranks on this host, one for each GPU");
   if (!parser.parse(arguments)) return 0;
   never_wait_for_stderr();  // nobody who stops reading stops the training
   for (const auto& key : request.allow_changed) refuse_unknown_key(parser, key);
-  if (num_ranks > 1 && world.launcher == launch::Launcher::kNone) {
+  if (ranks.starts_ranks()) {
     train::TrainRequest checked;  // once, before all ranks do
     resolve_profile(flags, checked);
-    return start_ranks(arguments, num_ranks);
+    return ranks.start("train", arguments);
   }
-  if (num_ranks > 1 && world.launcher != launch::Launcher::kNproc) {
-    parser.refuse("--nproc", std::string(to_string(world.launcher)) +
-                                 " has started this process already; let either start the ranks, not both.");
-  }
-  speak_as(world, parser.common());
   request.world = world;
   request.quiet = parser.common().quiet;
   request.gpu_table = program_folder() / "configs/gpus.json";
