@@ -61,6 +61,12 @@ std::string replace_in_text(const std::string& text, const Environment& environm
   return out + text.substr(at);
 }
 
+void set_places(Value& value, const Place& place) {
+  value.place = place;
+  for (auto& item : value.items) set_places(item, place);
+  for (auto& [name, member] : value.members) set_places(member, place);
+}
+
 /// $${ stands for ${; nothing else is special.
 void unescape(Value& value) {
   for (std::size_t at = value.text.find("$${"); at != std::string::npos; at = value.text.find("$${", at + 2)) {
@@ -211,6 +217,30 @@ void replace_variables(Value& value, const std::string& key, const Environment& 
   }
   for (auto& item : value.items) replace_variables(item, key, environment, findings);
   for (auto& [name, member] : value.members) replace_variables(member, key, environment, findings);
+}
+
+Value override_value(const Override& setting, const Environment& environment, Findings& findings) {
+  const Place place{setting.where, 0};
+  Value value = text_value(setting.value);
+  if (setting.literal) {
+    value.place = place;
+    return value;
+  }
+  const std::size_t first = setting.value.find_first_not_of(' ');
+  const bool is_yaml =
+      first != std::string::npos && std::string("[{\"'").find(setting.value[first]) != std::string::npos;
+  if (setting.value == "null" || setting.value == "~") {
+    value = null_value();
+  } else if (is_yaml) {
+    try {
+      value = parse_yaml(setting.value, place);
+    } catch (const ConfigError& error) {
+      findings.mistake(place, setting.path, error.message());
+    }
+  }
+  set_places(value, place);
+  replace_variables(value, setting.path, environment, findings);
+  return value;
 }
 
 std::vector<Value> read_layers(const ProfileSources& sources, const Environment& environment, Findings& findings) {

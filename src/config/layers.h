@@ -21,4 +21,8 @@ std::vector<Value> read_layers(const ProfileSources& sources, const Environment&
 /// named with `key`.
 void replace_variables(Value& value, const std::string& key, const Environment& environment, Findings& findings);
 
+/// The value of a setting of the command line, at its place. Only what looks like a list, a map or a quoted text is YAML:
+/// `--set run_name=a: b` is text.
+Value override_value(const Override& setting, const Environment& environment, Findings& findings);
+
 }  // namespace lora_train

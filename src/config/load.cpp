@@ -14,37 +14,6 @@
 namespace lora_train {
 namespace {
 
-void set_places(Value& value, const Place& place) {
-  value.place = place;
-  for (auto& item : value.items) set_places(item, place);
-  for (auto& [name, member] : value.members) set_places(member, place);
-}
-
-// Only what looks like a list, a map or a quoted text is YAML: `--set run_name=a: b` is text.
-Value override_value(const Override& setting, const Environment& environment, Findings& findings) {
-  const Place place{setting.where, 0};
-  Value value = text_value(setting.value);
-  if (setting.literal) {
-    value.place = place;
-    return value;
-  }
-  const std::size_t first = setting.value.find_first_not_of(' ');
-  const bool is_yaml =
-      first != std::string::npos && std::string("[{\"'").find(setting.value[first]) != std::string::npos;
-  if (setting.value == "null" || setting.value == "~") {
-    value = null_value();
-  } else if (is_yaml) {
-    try {
-      value = parse_yaml(setting.value, place);
-    } catch (const ConfigError& error) {
-      findings.mistake(place, setting.path, error.message());
-    }
-  }
-  set_places(value, place);
-  replace_variables(value, setting.path, environment, findings);
-  return value;
-}
-
 // The one place where a leading ~ becomes the home folder: whoever uses a path sees a plain one.
 void expand_home(Profile& profile, const Environment& environment) {
   const std::string home = environment("HOME").value_or("");
@@ -162,6 +131,7 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
     }
   }
   add(sources.overrides);
+  merger.warn_of_alpha();
   LoadedProfile loaded;
   std::map<std::string, Place> places;
   read_fields(merger.values(), loaded, places, findings);

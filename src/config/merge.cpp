@@ -35,10 +35,39 @@ bool is_unset(const std::string& key, const Value& value) {
 void Merger::add_layer(const Value& map) {
   Entries entries, implied;
   layer_ = &map;
-  for (const auto& [name, value] : map.members) add_entry(name, value, entries, implied);
+  for (const auto& [name, value] : map.members) {
+    if (!is_overruled(name, value)) add_entry(name, value, entries, implied);
+  }
+  if (const Value* rank = map.find("lora_rank")) lora_rank_ = *rank;
   refuse_alternatives(entries);
   entries.merge(implied);
   merge(entries);
+}
+
+bool Merger::is_overruled(const std::string& name, const Value& value) {
+  const std::string action = name == "eval_steps" ? "eval" : name == "save_steps" ? "save" : "";
+  if (action.empty()) return false;
+  for (const std::string& strategy : {action + "_strategy", action + "uation_strategy"}) {
+    const Value* found = layer_->find(strategy);
+    const std::string word = found && found->is_scalar() ? lower_case(found->text) : "";
+    if (word.empty() || word == "steps") continue;
+    findings_.note(value.place, name, "says nothing with " + strategy + ": " + found->text);
+    return true;
+  }
+  return false;
+}
+
+void Merger::warn_of_alpha() {
+  const auto rank = lora_rank_.is_scalar() ? parse_number(lora_rank_.text) : std::nullopt;
+  const double alpha = AdapterSection{}.lora_alpha;
+  const auto ours = values_.find("lora_r");
+  const bool decides = ours != values_.end() && ours->second.text == lora_rank_.text;
+  if (!rank || !decides || 2 * *rank == alpha || values_.contains("lora_alpha") || values_.contains("init_adapter"))
+    return;
+  findings_.warn(lora_rank_.place, "lora_rank",
+                 "lora_alpha is " + number_value(alpha).text +
+                     " here; LLaMA-Factory's default is twice the rank. Say lora_alpha: " +
+                     number_value(2 * *rank).text + " for that, or any other to choose.");
 }
 
 void Merger::add_entry(const std::string& name, const Value& value, Entries& entries, Entries& implied) {
@@ -104,8 +133,11 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
     findings_.note(value.place, name, "has no effect: " + idle.reason);
     return true;
   }
+  const std::string epochs = said({"num_epochs", "num_train_epochs", "epochs"});
   const auto verdict = judge_foreign_key(
-      name, value, {said({"model", "base_model", "model_name_or_path", "model_name"}), said({"seed", "train_seed"})});
+      name, value,
+      {said({"model", "base_model", "model_name_or_path", "model_name"}), said({"seed", "train_seed"}),
+       epochs.empty() ? number_value(*ScheduleSection{}.num_epochs).text : epochs});
   if (!verdict) return false;
   if (value.place.line > 0) findings_.mistakes().add_hint(convert_hint_of(value.place.file));
   if (verdict->is_idle) {

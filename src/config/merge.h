@@ -21,6 +21,9 @@ class Merger {
   /// A setting of one key, or of a place inside one ("datasets[0].path", "datasets[+].path"), at `place`.
   void add_setting(const std::string& path, const Value& value, const Place& place);
 
+  /// After the last layer: who names the rank as LLaMA-Factory does, and no alpha, may count on its default.
+  void warn_of_alpha();
+
   const std::map<std::string, Value>& values() const { return values_; }
 
  private:
@@ -31,6 +34,8 @@ class Merger {
   using Entries = std::map<std::string, Entry>;
 
   void add_entry(const std::string& name, const Value& value, Entries& entries, Entries& implied);
+  /// Whether a number of steps has no effect beside the strategy of the same layer.
+  bool is_overruled(const std::string& name, const Value& value);
   std::string said(const std::vector<const char*>& names) const;
   void apply_value_rule(const std::string& spelled, const std::string& key, const Value& value, Entries& entries,
                         Entries& implied);
@@ -45,6 +50,7 @@ class Merger {
   Findings& findings_;
   const Value* layer_ = nullptr;  ///< the one that is added
   std::map<std::string, Value> values_;
+  Value lora_rank_;  ///< as the last layer that has it says
 };
 
 /// Whether a value says nothing about its key: null, no evaluation datasets, a val_set_size of 0.

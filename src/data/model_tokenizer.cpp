@@ -29,10 +29,10 @@ void warn_if_not_found(const std::vector<std::string>& tokens, const tokenizer::
   for (const std::string& token : tokens) {
     const auto ids = tokenizer.encode("a" + token).ids;
     if (std::ranges::count(ids, tokenizer.token_to_id(token).value()) > 0) continue;
-    log_warning(
-        "add_tokens: this tokenizer finds \"" + token +
-        "\" only after a space or at the beginning of a text, because of its normalizer, as in transformers: in the "
-        "data, write a space in front of it");
+    log_warning("add_tokens: this tokenizer finds \"" + token +
+                "\" only after a space or at the beginning of a text, because of its normalizer, as in transformers. "
+                "Add it as {token: \"" +
+                token + "\", normalized: false}, or write a space in front of it in the data");
     return;
   }
 }
@@ -46,7 +46,9 @@ std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const ModelSection& section
   tokenizer::TokenizerOptions options;
   for (const NewToken& token : section.add_tokens) {
     const auto id = tokenizer ? tokenizer->token_to_id(token.token) : std::nullopt;
-    if (!id || std::ranges::count(trained_ids, *id) == 0) options.new_tokens.push_back(token.token);
+    if (id && std::ranges::count(trained_ids, *id) > 0) continue;
+    options.new_tokens.push_back(token.token);
+    if (!token.normalized) options.verbatim_tokens.push_back(token.token);
   }
   if (!options.new_tokens.empty()) tokenizer = tokenizer::load_tokenizer_if_present(folder, options);
   if (tokenizer) warn_if_not_found(options.new_tokens, *tokenizer);

@@ -50,16 +50,18 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& folder, 
     auto tokenizer = kind.make(bytes, file.string(), special_tokens, options);
     tokenizer->fingerprint_ = hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
                                           (options.special_tokens_in_text ? "+" : "-") + kind.mark);
-    if (!options.new_tokens.empty()) tokenizer->add_tokens(options.new_tokens, file, bytes);
+    if (!options.new_tokens.empty()) tokenizer->add_tokens(options, file, bytes);
     return tokenizer;
   }
   throw FormatError(folder.string(), "no " + wanted + " in this folder; copy the tokenizer files of the model there");
 }
 
-void Tokenizer::add_tokens(const std::vector<std::string>& tokens, const std::filesystem::path& file,
-                           std::string_view bytes) {
+void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesystem::path& file, std::string_view bytes) {
   std::vector<AddedToken> added;
-  for (const std::string& content : tokens) {
+  const auto is_verbatim = [&](const std::string& content) {
+    return std::ranges::count(options.verbatim_tokens, content) > 0;
+  };
+  for (const std::string& content : options.new_tokens) {
     if (const auto id = token_to_id(content)) {
       throw ConfigError("add_tokens", "the tokenizer in " + file.parent_path().string() + " has \"" + content +
                                           "\" already, with id " + std::to_string(*id) +
@@ -71,11 +73,12 @@ void Tokenizer::add_tokens(const std::vector<std::string>& tokens, const std::fi
                                           " has no place for added tokens; use a folder of the model that "
                                           "has tokenizer.json");
     }
-    added.push_back({.id = *id, .content = content});
+    added.push_back({.id = *id, .content = content, .normalized = !is_verbatim(content)});
     add_token(added.back());
   }
   changed_files_ = files_with_new_tokens(file.parent_path(), file.filename().string(), bytes, added);
-  for (const std::string& content : tokens) fingerprint_ += hash128_hex(content);
+  for (const std::string& content : options.new_tokens)
+    fingerprint_ += hash128_hex(content) + (is_verbatim(content) ? "=" : "");
   fingerprint_ = hash128_hex(fingerprint_);
 }
 

@@ -192,7 +192,8 @@ void log_start(const Run& run) {
   if (run.spec.mlp_tile_tokens > 0) log_info(describe_tiles(run));
   if (run.activations->offload() != nullptr) log_info(describe_offload(run));
   const std::string packed = describe_packed_steps(run);
-  if (!packed.empty()) log_warning(packed);
+  // Who asks for packing knows what it does.
+  if (!packed.empty()) run.profile().is_given("packing") ? log_info(packed) : log_warning(packed);
   if (const auto& price = run.clock->price()) log_info("price: " + price->in_words());
   if (plan.total_steps() < kFewSteps) {
     const auto& limit = run.profile().schedule.max_steps;

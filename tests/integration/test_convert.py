@@ -287,8 +287,8 @@ def test_a_prompt_of_axolotl_s_own_is_converted_exactly_or_left_out(tmp_path):
     assert yaml.safe_load((tmp_path / "my.yaml").read_text())["datasets"] == [
         {"path": "rows.jsonl", "type": "prompt_completion", "field_map": {"prompt": "q", "completion": "a"}}]
     is_readable(tmp_path, "my.yaml")
-    for changed, said in (({"format": "[INST] {instruction} [/INST]"}, 'format is "[INST] {instruction} [/INST]"'),
-                          ({"no_input_format": None}, 'no_input_format is "{instruction} "'), ({"system_prompt": "Be brief."}, "has a system prompt")):
+    for changed, said in (({"format": "[INST] {instruction} [/INST]"}, 'ends its prompt with "[INST] {instruction} [/INST]"'),
+                          ({"no_input_format": None}, 'ends its prompt with "{instruction}"'), ({"system_prompt": "Be brief."}, "ends its prompt with")):
         run = axolotl(tmp_path, [{"path": "rows.jsonl", "type": {**plain, **changed}}, {"path": "chat.jsonl", "type": "chat_template"}], "--json")
         assert run.code == USAGE and said in json.loads(run.stdout)["refused"]["datasets[0].type"], run
         assert [entry["path"] for entry in json.loads(run.stdout)["profile"]["datasets"]] == ["chat.jsonl"], run

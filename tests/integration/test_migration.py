@@ -1,8 +1,10 @@
 """What users of Axolotl, TRL and LLaMA-Factory try in their first hour: their files, or single keys of them in a profile."""
 
 import json
+import re
 
 import pytest
+import yaml
 
 from conftest import ROOT, lora_train
 
@@ -114,6 +116,7 @@ def test_a_foreign_value_that_changes_nothing_is_a_note(line, tmp_path):
 @pytest.mark.parametrize("line, said", [
     ("group_by_length: true", "not grouped"), ("stage: dpo", "Preference training"), ("data_seed: 5", "Set seed"), ("bias: lora_only", "biases are not trained"),
     ("packing_strategy: wrapped", "documents stay whole"), ("packing_strategy: bfd_split", "documents stay whole"), ("template: qwen", "chat_template: qwen2.5"),
+    ("mix_strategy: interleave_under", "Use `weight` in `datasets`"), ("default_system: x", "Put the system prompt into the rows"),
     ("template: nope", "chat_template: tokenizer"), ("dataset_dir: data", "dataset_info.json"), ("early_stopping_steps: 3", "early_stopping_patience: 3"), ("plugins: [mine.Plugin]", "mine.Plugin changes the training")])
 def test_a_foreign_value_that_changes_something_has_its_reason(line, said, tmp_path):
     run = check(tmp_path, PROFILE + line + "\n")
@@ -211,3 +214,122 @@ def test_a_folder_of_splits_names_train(tmp_path):
         (tmp_path / f"chats/{split}.jsonl").write_text('{"text": "abc"}\n')
     run = lora_train("tokenize", f"model={ROOT / 'examples/tiny-math/model'}", "datasets=[chats]", "max_seq_len=64", cwd=tmp_path)
     assert run.code and "split: train}]" in run.stderr, run
+
+
+REFUSED = AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}, shards: 2}}]\nneftune_noise_alpha: 5\nrl: dpo\n"
+
+
+def test_single_keys_are_allowed_to_be_left_out(tmp_path):
+    for keys in (["rl", "--allow-refused", "neftune_noise_alpha,datasets[0].shards"], ["rl,neftune_noise_alpha, datasets[0].shards"], []):
+        run = convert(tmp_path, REFUSED, "--allow-refused", *keys)
+        assert run.code == 0 and "refused, and left out as --allow-refused says\n" in run.stderr and "model: m" in run.stdout, run
+    run = convert(tmp_path, REFUSED, "--allow_refused=rl", "--json")
+    result = json.loads(run.stdout)
+    assert run.code == USAGE and result["allowed"] == ["rl"] and len(result["refused"]) == 3 and "2 keys are refused" in run.stderr, run
+    for key, said in (("lora_r", "lora_r is kept, not refused"), ("neftune", "neftune is no key of the file"), ("nef", "Refused: datasets")):
+        run = convert(tmp_path, REFUSED, "--allow-refused", key)
+        assert run.code == USAGE and said in run.stderr and run.stdout == "", run
+    run = lora_train("convert", "--allow-refused", "theirs.yaml", cwd=tmp_path)
+    assert run.code == 0, run
+
+
+def test_keys_of_a_profile_are_flags_of_convert(tmp_path):
+    text = AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\ngradient_accumulation_steps: 4\n"
+    run = convert(tmp_path, text, "--lora-r", "4", "--global_batch_size=8", "--sequence-len", "64", "--lora-target-modules", "[q_proj, v_proj]", "-o", "my.yaml")
+    assert run.code == 0, run
+    written = (tmp_path / "my.yaml").read_text()
+    profile = yaml.safe_load(written)
+    assert (profile["lora_r"], profile["global_batch_size"], profile["max_seq_len"], profile["lora_target_modules"]) == (4, 8, 64, ["q_proj", "v_proj"])
+    assert "gradient_accumulation_steps" not in written and "(--lora-r)" in run.stderr, run
+    run = convert(tmp_path, text, "--lora-r", "x")
+    assert run.code == USAGE and '--lora-r: got "x"' in run.stderr, run
+    run = convert(tmp_path, text, "--lora-rr", "4")
+    assert run.code == USAGE and "--lora-rr: unknown flag" in run.stderr, run
+
+
+def test_a_folder_and_a_missing_file_are_named(tmp_path):
+    for name, said in ((".", "is a folder; expected a configuration"), ("nope.yml", "nope.yml: no such file; expected a configuration")):
+        run = lora_train("convert", name, cwd=tmp_path)
+        assert run.code == USAGE and said in run.stderr and run.stderr.count("\n") == 1, run
+
+
+EVALUATED = "model: m\ndatasets: [d.jsonl]\nval_set_size: 0.1\n"
+
+
+def test_a_strategy_overrules_steps_and_best_is_the_best_step(tmp_path):
+    run = check(tmp_path, EVALUATED + "eval_strategy: epoch\neval_steps: 10\nsave_strategy: 'no'\nsave_steps: 5\n")
+    assert run.code == 0 and "eval_steps: epoch" in run.stdout and re.search('save_steps: "?off', run.stdout), run
+    assert "mine.yaml:5: eval_steps: says nothing with eval_strategy: epoch" in run.stderr, run
+    run = check(tmp_path, EVALUATED + "eval_strategy: steps\neval_steps: 10\nsave_strategy: best\n")
+    assert run.code == 0 and "eval_steps: 10" in run.stdout and "load_best_model_at_end: true" in run.stdout, run
+    assert "load_best_model_at_end: true" in run.stderr and re.search('save_steps: "?off', run.stdout), run
+    for text in ("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nval_size: 0.1\neval_strategy: epoch\nsave_strategy: best\nsave_steps: 5\n",
+                 AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: 0.1\neval_steps: 10\nsave_strategy: best\n"):
+        run = convert(tmp_path, text)
+        assert run.code == 0 and "load_best_model_at_end: true" in run.stdout and re.search('save_steps: "?off', run.stdout), run
+        assert "adapter/ is the best step too" in run.stderr, run
+        run = convert(tmp_path, text.replace("val_size: 0.1", "").replace("val_set_size: 0.1", ""))
+        assert run.code == USAGE and "best needs evaluation data" in run.stderr, run
+
+
+@pytest.mark.parametrize("line, said", [
+    ("num_processes: 4", "num_processes: has no effect: several GPUs: --nproc N"), ("distributed_type: MULTI_GPU", "distributed_type: has no effect"),
+    ("wandb_project: x", "wandb_project: has no effect"), ("use_wandb: true", "use_wandb: has no effect"),
+    ("lora_rank: 8", "Say lora_alpha: 16 for that"), ("lora_rank: 8\nlora_alpha: 32", "lora_rank: is read as lora_r"),
+    ("gradient_accumulation_steps: 4\nlora_rank: 16", "lora_rank: is read as lora_r")])
+def test_what_a_profile_says_of_other_tools_habits(line, said, tmp_path):
+    run = check(tmp_path, PROFILE + line + "\n")
+    assert run.code == 0 and said in run.stderr and ("for that" in run.stderr) == ("for that" in said), run
+
+
+def test_a_logger_s_key_is_a_note_as_a_flag_too(tmp_path):
+    run = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nreport_to: wandb\nwandb_project: x\n", "--json")
+    result = json.loads(run.stdout)
+    assert run.code == 0 and result["profile"]["report_to"] == ["tensorboard"] and "wandb_project" in result["dropped"], run
+    run = lora_train("check", "--no-files", "--model", "m", "--train-data", "d.jsonl", "--wandb-project", "x", cwd=tmp_path)
+    assert run.code == 0 and "--wandb-project: wandb_project: has no effect" in run.stderr, run
+
+
+def test_a_number_an_epoch_has_its_line_in_a_profile(tmp_path):
+    for line, said in (("evals_per_epoch: 4\nnum_epochs: 2", "eval_steps: 0.125"), ("saves_per_epoch: 1", "save_steps: epoch"), ("saves_per_epoch: 2", "save_steps: 0.16")):
+        run = check(tmp_path, EVALUATED + line + "\n")
+        assert run.code == USAGE and "mine.yaml:4: " in run.stderr and said in run.stderr, run
+
+
+def test_interleaved_datasets_have_weights(tmp_path):
+    rows = [{"instruction": "a", "output": "b"}]
+    def result(text, **given):
+        return json.loads(factory(tmp_path, text, **given).stdout)
+    datasets = {"a": ({}, rows * 10), "b": ({}, rows * 30)}
+    for text, weights in (("mix_strategy: interleave_under\ninterleave_probs: 0.5,0.5\n", [None, 0.3333]), ("mix_strategy: interleave_over\n", [3, None]),
+                          ("mix_strategy: interleave_under\ninterleave_probs: 0.2,0.8\n", [0.75, None]), ("interleave_probs: 0.5,0.5\n", [None, None])):
+        found = result(text, **datasets)
+        assert [entry.get("weight") for entry in found["profile"]["datasets"]] == weights, found
+    assert "says nothing with mix_strategy: concat" in found["dropped"]["interleave_probs"], found
+    assert "a share above 0 for each dataset" in result("mix_strategy: interleave_under\ninterleave_probs: '1'\n", **datasets)["refused"]["interleave_probs"]
+
+
+def test_a_default_system_prompt_is_in_the_template(tmp_path):
+    jinja2 = pytest.importorskip("jinja2")
+    rows = [{"instruction": "a", "output": "b"}]
+    for name, text in (("qwen", "<|im_start|>system\nIt's me.<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"),
+                       ("default", "System: It's me.</s>\nHuman: a</s>\nAssistant:b</s>\n"),
+                       ("alpaca", "It's me.### Instruction:\na\n\n### Response:\nb</s>\n\n")):
+        factory(tmp_path, "", d=({}, rows))
+        (tmp_path / "t.yaml").write_text(f"model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: {name}\ndefault_system: It's me.\n")
+        run = lora_train("convert", "t.yaml", "--output", "my.yaml", "--overwrite", cwd=tmp_path)
+        assert run.code == 0, run
+        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string((tmp_path / "my.jinja").read_text())
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        assert template.render(messages=chat, eos_token="</s>") == text
+        assert "It's me." not in template.render(messages=[{"role": "system", "content": "s"}, *chat], eos_token="</s>")
+    (tmp_path / "t.yaml").write_text("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: llama3\ndefault_system: x\n")
+    run = lora_train("convert", "t.yaml", cwd=tmp_path)
+    assert run.code == USAGE and "Put the system prompt into the rows" in run.stderr, run
+
+
+def test_special_tokens_are_added_as_they_are_written(tmp_path):
+    rows = ({}, [{"instruction": "a", "output": "b"}])
+    for key, expected in (("add_special_tokens", [{"token": "<a>", "normalized": False}, {"token": "<b>", "normalized": False}]), ("add_tokens", ["<a>", "<b>"])):
+        result = json.loads(factory(tmp_path, f"{key}: <a>,<b>\n", d=rows).stdout)
+        assert result["profile"]["add_tokens"] == expected, result

@@ -38,3 +38,10 @@ def test_micro_batches_make_no_difference(setup, packing, dropout):
     whole, _ = losses(setup, micro_batch_size=8, **settings)
     for micro_batch_size in (4, 2, 1):
         assert_equal(losses(setup, micro_batch_size=micro_batch_size, **settings)[0], whole)
+
+
+def test_what_packing_does_to_the_steps_is_a_warning_only_where_nobody_asked_for_it(setup):
+    settings = dict(max_seq_len=256, global_batch_size=1, max_steps=1)
+    for packing, has_warning in ((True, False), ("unset", True)):
+        run = setup.train(packing=packing, output_dir=str(setup.folder / f"run-{packing}"), **settings)
+        assert run.code == 0 and ("warning: packing puts about" in run.stderr) == has_warning and "packing puts about" in run.stderr, run

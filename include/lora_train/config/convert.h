@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,6 +49,22 @@ struct Conversion {
   std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
 };
 
+/// How a tokenizer treats a prompt with the answer behind it.
+struct PromptTokens {
+  bool adds_bos = false;  ///< puts BOS before a plain text
+  /// Whether an answer has the same tokens behind this prompt as alone. Empty: it has, behind a line feed.
+  std::function<bool(const std::string& prompt)> keeps_apart = {};
+};
+
+struct ConvertOptions {
+  std::vector<Override> overrides = {};  ///< set in what the file says before it is converted: the tool's own keys
+  std::vector<Override> settings = {};   ///< keys of the profile, set in what it becomes: `where` is the flag
+  /// The name that the profile has for Conversion::chat_template, which the caller writes; without it, such a template is refused.
+  std::string template_file = {};
+  /// The tokenizer of a model that is on this machine; nullopt if it is not.
+  std::function<std::optional<PromptTokens>(const std::string& model)> find_tokenizer = {};
+};
+
 /// What became of a profile since it was converted.
 enum class ConvertedFile { kUnedited, kEdited, kForeign };
 /// `text` is the whole file. The header of a profile has the hash of what follows it; kForeign: there is no such header.
@@ -57,10 +74,8 @@ ConvertedFile kind_of_converted(std::string_view text);
 /// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.
 /// Throws ConfigError if the file is no map of keys, is a profile already, trains nothing, or fits several tools or none; IoError if
 /// it cannot be read.
-/// `overrides` are set in what the file says before it is converted: the tool's own keys. `template_file` is the name that the profile
-/// has for Conversion::chat_template, which the caller writes; without it, such a template is refused.
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
-                           const std::vector<Override>& overrides = {}, const std::string& template_file = {});
+                           const ConvertOptions& options = {});
 
 /// `lora-train merge --model M --adapter A --output-dir O` with what a configuration of any tool, or a profile, names; words in capitals
 /// stand for the rest, and for a file that is not there.

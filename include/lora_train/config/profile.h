@@ -104,6 +104,8 @@ struct DatasetSpec {
 struct NewToken {
   std::string token;
   std::string init_text;  ///< for token_init: description; empty = none
+  bool normalized =
+      true;  ///< looked for in the normalised text, as Hugging Face does by default; false: in the text as it is
   bool operator==(const NewToken&) const = default;
 };
 

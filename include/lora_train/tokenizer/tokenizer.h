@@ -44,6 +44,8 @@ struct TokenizerOptions {
   /// Added as Hugging Face's add_tokens adds them: with the next free ids, found in the (normalised) text before anything else,
   /// and not special, so that decoding without special tokens keeps them.
   std::vector<std::string> new_tokens = {};
+  /// Those of new_tokens that are looked for in the text before it is normalised, as AddedToken(normalized=False) is.
+  std::vector<std::string> verbatim_tokens = {};
 };
 
 struct AddedToken;     // a token of added_tokens; private to the module
@@ -110,7 +112,7 @@ class Tokenizer {
   std::string fingerprint_;
 
  private:
-  void add_tokens(const std::vector<std::string>& tokens, const std::filesystem::path& file, std::string_view bytes);
+  void add_tokens(const TokenizerOptions& options, const std::filesystem::path& file, std::string_view bytes);
   std::map<std::string, std::string> changed_files_;
 };
 

@@ -1,6 +1,7 @@
 // lora-train convert: a profile from a configuration file of another tool.
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "command_line.h"
 #include "lora_train/base/error.h"
@@ -9,11 +10,13 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/visible_text.h"
+#include "lora_train/config/check.h"
 #include "lora_train/config/convert.h"
 #include "lora_train/config/profile.h"
 #include "output/json_text.h"
 #include "output/result_file.h"
 #include "output/standard_output.h"
+#include "prompt_tokenizer.h"
 #include "registry.h"
 
 namespace lora_train::app {
@@ -82,7 +85,7 @@ nlohmann::ordered_json part(const std::vector<ConvertedKey>& keys) {
   return object;
 }
 
-std::string json_line(const Conversion& conversion) {
+std::string json_line(const Conversion& conversion, const std::vector<std::string>& allowed) {
   nlohmann::ordered_json defaults = nlohmann::ordered_json::object();
   for (const auto& [key, value, reason] : conversion.defaults) defaults[key] = value;
   return to_line({{"tool", names_of(conversion.tool).at(static_cast<std::size_t>(conversion.tool))},
@@ -91,6 +94,7 @@ std::string json_line(const Conversion& conversion) {
                   {"renamed", part(conversion.renamed)},
                   {"dropped", part(conversion.dropped)},
                   {"refused", part(conversion.refused)},
+                  {"allowed", allowed},
                   {"defaults", defaults},
                   {"notes", conversion.notes}});
 }
@@ -102,6 +106,138 @@ std::optional<ForeignTool> tool_of(const CommandParser& parser, const std::strin
   return tool;
 }
 
+/// Which refused keys are left out.
+struct AllowedKeys {
+  bool all = false;
+  std::vector<std::string> names;
+
+  bool has(const std::string& key) const { return all || std::ranges::count(names, key) > 0; }
+};
+
+bool names_a_file(const std::string& word) {
+  const std::string extension = lower_case(std::filesystem::path(word).extension().string());
+  return extension == ".yaml" || extension == ".yml" || extension == ".json" || path_kind(word) != PathKind::kNone;
+}
+
+/// Takes --allow-refused out of `arguments`, with the keys behind it: alone it stands for all of them.
+AllowedKeys take_allowed(std::vector<std::string>& arguments) {
+  AllowedKeys allowed;
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const std::size_t equals = argument.find('=');
+    std::string flag = argument.substr(0, equals), keys;
+    std::ranges::replace(flag, '_', '-');
+    if (flag != "--allow-refused") {
+      rest.push_back(argument);
+      continue;
+    }
+    const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("-") &&
+                          arguments[i + 1].find('=') == std::string::npos && !names_a_file(arguments[i + 1]);
+    if (equals != std::string::npos) keys = argument.substr(equals + 1);
+    if (equals == std::string::npos && has_next) keys = arguments[++i];
+    allowed.all |= keys.empty();
+    std::istringstream words(keys);
+    for (std::string word; std::getline(words, word, ',');) {
+      if (!trimmed(word).empty()) allowed.names.push_back(trimmed(word));
+    }
+  }
+  arguments = rest;
+  return allowed;
+}
+
+std::vector<std::string> names_in(const std::vector<ConvertedKey>& keys) {
+  std::vector<std::string> names;
+  for (const auto& converted : keys) names.push_back(converted.key);
+  return names;
+}
+
+void refuse_idle_allowances(const CommandParser& parser, const AllowedKeys& allowed, const Conversion& conversion) {
+  const auto refused = names_in(conversion.refused);
+  for (const std::string& name : allowed.names) {
+    if (std::ranges::count(refused, name) > 0) continue;
+    for (const auto& [part, keys] :
+         {std::pair{"kept", &conversion.kept}, {"renamed", &conversion.renamed}, {"dropped", &conversion.dropped}}) {
+      if (std::ranges::count(names_in(*keys), name) > 0)
+        parser.refuse("--allow-refused", name + " is " + part + ", not refused. Take it out of --allow-refused.");
+    }
+    parser.refuse("--allow-refused", name + " is no key of the file." + did_you_mean(nearest_names(name, refused)) +
+                                         (refused.empty() ? " None is refused." : " Refused: " + join(refused) + "."));
+  }
+}
+
+/// What the command line says.
+struct ConvertRequest {
+  std::string file, from, output;
+  AllowedKeys allowed;
+  bool overwrite = false;
+  ConvertOptions options;
+};
+
+void check_files(const CommandParser& parser, const ConvertRequest& request) {
+  const std::string expected = "expected a configuration of Axolotl, LLaMA-Factory or TRL.";
+  if (request.file.empty()) parser.refuse("FILE", "missing; " + expected);
+  std::error_code code;
+  const std::filesystem::file_status status = std::filesystem::status(request.file, code);
+  if (!std::filesystem::exists(status)) parser.refuse(request.file, "no such file; " + expected);
+  if (std::filesystem::is_directory(status)) parser.refuse(request.file, "is a folder; " + expected);
+  if (request.output.empty()) return;
+  parser.refuse_special_file("--output", request.output);
+  if (std::filesystem::equivalent(request.output, request.file, code))
+    parser.refuse("--output", "is the file that is converted.");
+  if (!request.overwrite) refuse_to_replace(request.output);
+}
+
+bool read_request(CommandParser& parser, std::vector<std::string> arguments, ConvertRequest& request) {
+  std::vector<std::string> words;
+  bool is_listed_for_help = false;  // take_allowed() reads it
+  parser.app()
+      .add_option("file", words,
+                  "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
+      ->type_name("FILE [KEY=VALUE]");
+  parser.app()
+      .add_option("--from", request.from, "axolotl, llamafactory or trl; without it, the keys tell")
+      ->type_name("TOOL");
+  parser.app().add_option("-o,--output", request.output, "the profile to write")->type_name("FILE");
+  parser.app()
+      .add_flag("--allow-refused", is_listed_for_help,
+                "with KEY, or several (a,b): leave out that refused key; alone: leave out all that is refused")
+      ->type_name("[KEY]");
+  parser.app().add_flag("--overwrite", request.overwrite,
+                        "replace a file that was edited, or that convert did not write");
+  std::vector<CommandParser::OtherFlag> names;
+  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch, known.is_foreign});
+  parser.accept_others(std::move(names), [&](const std::string& flag, const std::string& name, const std::string& value,
+                                             const std::vector<std::string>&) {
+    request.options.settings.push_back({name, value, flag, /*literal=*/false});
+  });
+  parser.app().footer("Any key of a profile is a flag too, and is written into it: --lora-r 8.");
+  request.allowed = take_allowed(arguments);
+  if (!parser.parse(arguments)) return false;
+  for (const std::string& word : words) {
+    if (word.find('=') != std::string::npos) {
+      request.options.overrides.push_back(parse_override(word, word));
+    } else if (request.file.empty()) {
+      request.file = word;
+    } else {
+      parser.refuse(word, "one file at a time, and " + request.file + " is given. A key is changed with key=value.");
+    }
+  }
+  check_files(parser, request);
+  return true;
+}
+
+void log_refused(const Conversion& conversion, const AllowedKeys& allowed) {
+  for (const bool is_allowed : {true, false}) {
+    std::vector<ConvertedKey> keys = conversion.refused;
+    std::erase_if(keys, [&](const ConvertedKey& converted) { return allowed.has(converted.key) != is_allowed; });
+    const std::string title =
+        is_allowed ? "refused, and left out as --allow-refused says" : "refused, because the result would be another";
+    const std::string text = section(title, keys, width_of(conversion));
+    if (!text.empty()) log_warning(visible_text(text.substr(0, text.size() - 1)));  // the log ends the line
+  }
+}
+
 }  // namespace
 
 int run_convert(const std::vector<std::string>& arguments) {
@@ -110,56 +246,29 @@ int run_convert(const std::vector<std::string>& arguments) {
       "Makes a profile of a configuration file of Axolotl, LLaMA-Factory or TRL. What became of each key "
       "goes to stderr, the profile to stdout or to --output. Exit code 2 where a key that is refused would "
       "change the result.");
-  std::string file, from, output;
-  std::vector<std::string> words;
-  bool allow_refused = false, overwrite = false;
-  parser.app()
-      .add_option("file", words,
-                  "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
-      ->type_name("FILE [KEY=VALUE]");
-  parser.app().add_option("--from", from, "axolotl, llamafactory or trl; without it, the keys tell")->type_name("TOOL");
-  parser.app().add_option("--output", output, "the profile to write")->type_name("FILE");
-  parser.app().add_flag(
-      "--allow-refused", allow_refused,
-      "leave out all that is refused, and write the profile (to leave out one key, take it out of the file)");
-  parser.app().add_flag("--overwrite", overwrite, "replace a file that was edited, or that convert did not write");
-  if (!parser.parse(arguments)) return 0;
-  std::vector<Override> overrides;
-  for (const std::string& word : words) {
-    if (word.find('=') != std::string::npos) {
-      overrides.push_back(parse_override(word, word));
-    } else if (file.empty()) {
-      file = word;
-    } else {
-      parser.refuse(word, "one file at a time, and " + file + " is given. A key is changed with key=value.");
-    }
-  }
-  if (file.empty()) parser.refuse("FILE", "missing; expected a configuration of Axolotl, LLaMA-Factory or TRL.");
-  if (!output.empty()) {
-    parser.refuse_special_file("--output", output);
-    std::error_code code;
-    if (std::filesystem::equivalent(output, file, code)) parser.refuse("--output", "is the file that is converted.");
-    if (!overwrite) refuse_to_replace(output);
-  }
-  const std::string template_file =
-      output.empty() ? "" : std::filesystem::path(output).replace_extension(".jinja").string();
-  const Conversion conversion = convert_profile(file, tool_of(parser, from), overrides, template_file);
-  if (!overwrite && !conversion.chat_template.empty()) refuse_other_template(template_file, conversion.chat_template);
+  ConvertRequest request;
+  if (!read_request(parser, arguments, request)) return 0;
+  const auto& [file, from, output, allowed, overwrite, options] = request;
+  if (!output.empty())
+    request.options.template_file = std::filesystem::path(output).replace_extension(".jinja").string();
+  request.options.find_tokenizer = find_prompt_tokens;
+  const Conversion conversion = convert_profile(file, tool_of(parser, from), options);
+  refuse_idle_allowances(parser, allowed, conversion);
+  if (!overwrite && !conversion.chat_template.empty())
+    refuse_other_template(options.template_file, conversion.chat_template);
   log_info(table(conversion, file));
-  if (const std::string refused =
-          section("refused, because the result would be another", conversion.refused, width_of(conversion));
-      !refused.empty())
-    log_warning(visible_text(refused.substr(0, refused.size() - 1)));  // the log ends the line
-  const bool is_refused = !conversion.refused.empty() && !allow_refused;
-  if (parser.common().json) print_line(json_line(conversion));
-  if (is_refused) {
-    const std::size_t count = conversion.refused.size();
+  log_refused(conversion, allowed);
+  if (parser.common().json)
+    print_line(json_line(conversion, allowed.all ? names_in(conversion.refused) : allowed.names));
+  const auto count = std::ranges::count_if(
+      conversion.refused, [&](const ConvertedKey& converted) { return !request.allowed.has(converted.key); });
+  if (count > 0) {
     log_error(std::to_string(count) + (count == 1 ? " key is" : " keys are") +
-              " refused. Change the file, or leave them out with --allow-refused.");
+              " refused. Change the file, or leave out what it can do without: --allow-refused KEY (alone: all).");
     return static_cast<int>(ExitCode::kUsage);
   }
   if (!output.empty()) {
-    if (!conversion.chat_template.empty()) write_result(template_file, conversion.chat_template);
+    if (!conversion.chat_template.empty()) write_result(options.template_file, conversion.chat_template);
     write_result(output, conversion.yaml);
     log_info("next: lora-train check " + output);
   } else if (!parser.common().json) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "axolotl_data.h"
+#include "keys/aliases.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 #include "model_tokens.h"
@@ -92,6 +93,12 @@ void convert_axolotl_special_tokens(Converter& converter) {
   }
 }
 
+void convert_axolotl_tokens(Converter& converter) {
+  const Value* tokens = converter.find("tokens");
+  if (tokens && !(tokens->is_list() && tokens->items.empty()))
+    converter.set("tokens", "add_tokens", verbatim_tokens(*tokens));
+}
+
 void convert_axolotl_plugins(Converter& converter) {
   const Value* plugins = converter.find("plugins");
   if (!plugins) return;
@@ -125,15 +132,13 @@ void convert_axolotl_strategy(Converter& converter, const std::string& key, cons
   const std::string word = lower_case(converter.text(key));
   if (word == "epoch" || word == "no" || word == "false") {
     converter.set(key, ours, word == "epoch" ? "epoch" : "off");
-  } else if (word == "best") {
-    converter.set(key, "load_best_model_at_end", "true");
   } else if (!word.empty()) {
     converter.drop(key, "the number of steps decides");
   }
   converter.set_default(ours, otherwise);
 }
 
-void convert_axolotl_saves(Converter& converter) {
+void convert_axolotl_saves(Converter& converter, bool has_eval_data) {
   if (converter.number("saves_per_epoch").value_or(0) > 0) {
     convert_axolotl_per_epoch(converter, "saves_per_epoch", "save_steps");
     if (converter.find("save_steps")) converter.drop("save_steps", "says nothing beside saves_per_epoch");
@@ -143,6 +148,8 @@ void convert_axolotl_saves(Converter& converter) {
   if (!converter.is_set("save_steps")) converter.keep("save_steps", "save_steps");
   if (converter.find("save_strategy") && converter.is_set("save_steps")) {
     converter.drop("save_strategy", "the number of steps decides");
+  } else if (lower_case(converter.text("save_strategy")) == "best") {
+    convert_best_saves(converter, "save_strategy", has_eval_data);
   } else {
     convert_axolotl_strategy(converter, "save_strategy", "save_steps", "epoch");
   }
@@ -187,7 +194,11 @@ bool convert_axolotl_data(Converter& converter) {
   if (converter.find("val_set_size") && !converter.is_set("val_set_size")) {
     converter.drop("val_set_size", "nothing is held out");
   }
-  if (converter.find("chat_template")) {
+  if (converter.is_set("chat_template") && converter.find("chat_template")) {
+    for (const char* key : {"chat_template", "chat_template_jinja"}) {
+      if (converter.find(key)) converter.drop(key, "no row goes through it: the prompts have words of their own");
+    }
+  } else if (converter.find("chat_template")) {
     convert_axolotl_template(converter, "chat_template", converter.text("chat_template"),
                              converter.text("chat_template_jinja"));
   } else if (converter.find("chat_template_jinja")) {
@@ -215,7 +226,7 @@ bool convert_axolotl_data(Converter& converter) {
 
 void convert_axolotl_run(Converter& converter, bool has_eval_data) {
   convert_axolotl_evaluations(converter, has_eval_data);
-  convert_axolotl_saves(converter);
+  convert_axolotl_saves(converter, has_eval_data);
   convert_best_model(converter, "early_stopping_patience", has_eval_data);
   convert_resuming(converter);
   if (converter.find("auto_resume_from_checkpoints")) {
@@ -227,6 +238,7 @@ void convert_axolotl_run(Converter& converter, bool has_eval_data) {
       [&](const std::string& key) {
         return converter.find(key) && (converter.is_true(key) || key == "wandb_project");
       });
+  if (converter.find("report_to")) convert_reporting(converter);
   if (converter.find("use_tensorboard")) {
     converter.set("use_tensorboard", "report_to",
                   list_value(converter.is_true("use_tensorboard") ? std::vector<Value>{text_value("tensorboard")}
@@ -267,6 +279,7 @@ void convert_axolotl(Converter& converter) {
   convert_model(converter, "base_model", converter.find("model_revision") ? "model_revision" : "revision_of_model");
   convert_axolotl_adapter(converter);
   convert_axolotl_special_tokens(converter);
+  convert_axolotl_tokens(converter);
   convert_axolotl_plugins(converter);
   convert_axolotl_run(converter, convert_axolotl_data(converter));
   convert_axolotl_compute(converter);

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "axolotl_prompts.h"
 #include "chat_templates.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
@@ -39,18 +40,9 @@ constexpr const char* kConvertedEntryKeys[] = {"path",
                                                "chat_template",
                                                "chat_template_jinja"};
 
-/// The first chat dataset that leaves its template to the tokenizer, where the file has none for all; empty if there is none.
-std::string chat_without_template(const Converter& converter) {
-  if (converter.find("chat_template")) return {};
-  for (const char* key : {"datasets", "test_datasets"}) {
-    const Value* list = converter.find(key);
-    for (std::size_t i = 0; list && i < list->items.size(); ++i) {
-      const Value &entry = list->items[i], *type = entry.find("type"), *name = entry.find("chat_template");
-      const bool is_chat = type && type->is_scalar() && type->text.starts_with("chat_template");
-      if (is_chat && (!name || name->is_null())) return std::string(key) + "[" + std::to_string(i) + "]";
-    }
-  }
-  return {};
+std::string model_of(const Converter& converter) {
+  const std::string revision = converter.text_or("revision_of_model", converter.text("model_revision"));
+  return converter.text("base_model") + (revision.empty() || revision == "main" ? "" : "@" + revision);
 }
 
 /// One entry, which becomes one entry of ours for each file that it names.
@@ -135,10 +127,8 @@ class EntryConverter {
     } else if (base == "sharegpt") {
       entry.type = "sharegpt";
       entry.map("conversations", text("field_messages"));
-    } else if (name == "alpaca" || name == "alpaca:chat" || name == "alpaca:instruct" || name == "alpaca_w_system") {
-      entry.type = "alpaca";
-      converter_.note(prefix_ + "type",
-                      "the model's chat template writes the prompt here, not the text \"### Instruction:\"");
+    } else if (const auto words = prompt_words(name)) {
+      convert_words(entry, *words);
     } else if (base == "completion" || base == "pretrain") {
       entry.type = "text";
       entry.map("text", text("field"));
@@ -155,31 +145,66 @@ class EntryConverter {
     is_left_out_ = true;
   }
 
-  /// A prompt without words of its own is a row with prompt and completion; Axolotl's defaults end it with a space.
+  /// A prompt without words of its own is a row with prompt and completion.
   void convert_own_prompt(DataEntry& entry, const Value& type) {
-    const auto said = [&](const char* name, const char* otherwise) {
-      const Value* value = type.find(name);
-      return value && !value->is_null() ? value->text : std::string(otherwise);
-    };
-    const std::string advice = " Write the finished prompts into the rows, as `prompt` and `completion`.";
-    for (const auto& [name, otherwise] :
-         {std::pair{"format", "{instruction} {input} "}, {"no_input_format", "{instruction} "}}) {
-      if (const std::string format = said(name, otherwise); format != "{instruction}") {
-        return leave_out("type", std::string(name) + " is \"" + format +
-                                     "\", and only \"{instruction}\" has a counterpart (field_map: {prompt: " +
-                                     said("field_instruction", "instruction") +
-                                     ", completion: " + said("field_output", "output") + "})." + advice);
-      }
-    }
-    const auto keys = first_row_keys(text("path"));
-    if (!said("system_prompt", "").empty() || std::ranges::count(keys, said("field_system", "system")) > 0) {
-      return leave_out("type", "has a system prompt, for which plain prompts have no place." + advice);
-    }
-    if (!said("field", "").empty()) return leave_out("type", "reads whole texts from field: use type: completion.");
+    const PromptWords words = prompt_words(type);
+    const Value* field = type.find("field");
+    if (field && !field->text.empty()) return leave_out("type", "reads whole texts from field: use type: completion.");
+    const bool has_system = !words.default_without_input.empty() || has_column(column_of(words, "system"));
+    const bool is_plain = words.with_input == "{instruction}" && words.without_input == "{instruction}";
+    if (!is_plain || has_system) return convert_words(entry, words);
     entry.type = "prompt_completion";
     converter_.note(prefix_ + "type", "prompt and answer are tokenised together here");
-    entry.map("prompt", said("field_instruction", "instruction"));
-    entry.map("completion", said("field_output", "output"));
+    entry.map("prompt", column_of(words, "instruction"));
+    entry.map("completion", column_of(words, "output"));
+  }
+
+  static std::string column_of(const PromptWords& words, const std::string& ours) {
+    const auto found = std::ranges::find_if(words.columns, [&](const auto& column) { return column.first == ours; });
+    return found == words.columns.end() ? ours : found->second;
+  }
+  bool has_column(const std::string& name) const {
+    const auto keys = first_row_keys(text("path"));
+    return std::ranges::count(keys, name) > 0;
+  }
+
+  /// The words become the chat template of the run, if its tokens are Axolotl's then.
+  void convert_words(DataEntry& entry, const PromptWords& words) {
+    const std::string instead = " Use type: chat_template for it.", model = model_of(converter_);
+    if (const std::string problem = problem_of(words); !problem.empty()) return leave_out("type", problem + instead);
+    if (const std::string chat = first_chat_dataset(converter_); !chat.empty()) {
+      return leave_out("type", "has words of its own for its prompts, and " + chat +
+                                   " a chat template: a run has one template for all data." + instead);
+    }
+    for (const char* ours : {"system", "history"}) {
+      const bool is_read = words.reads_system && std::string(ours) == "system";
+      const std::string theirs = column_of(words, ours);
+      if (is_read || !has_column(theirs)) continue;
+      const bool is_prompt = !words.columns.empty() && std::string(ours) == "system";  // its empty cells win, too
+      return leave_out("type", "has rows with a column " + theirs + ", which Axolotl " +
+                                   (is_prompt ? "reads in place of system_prompt, empty or not"
+                                              : "does not read, and which would be read here") +
+                                   ". Take it out of the rows.");
+    }
+    const auto tokens = converter_.prompt_tokens(model);
+    if (!tokens) {
+      return leave_out("type", "needs the tokenizer of " + model +
+                                   ", to see that it cuts between prompt and answer, where Axolotl does. "
+                                   "Download the model, or name its folder.");
+    }
+    if (tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words))) {
+      return leave_out("type", "is tokenised in two parts by Axolotl, prompt and answer; the tokenizer of " + model +
+                                   " begins the answer with another token when they are one text, as here." + instead);
+    }
+    converter_.set_template(prefix_ + "type", template_of(words, tokens->adds_bos));
+    is_left_out_ = converter_.is_refused(prefix_ + "type");
+    entry.type = "alpaca";
+    for (const auto& [ours, theirs] : words.columns) entry.map(ours, theirs);
+    converter_.note(
+        prefix_ + "type",
+        "Axolotl's prompts are the chat template of the run, of its evaluation and of the result. An answer "
+        "that begins with white space may be cut into other tokens than there" +
+            std::string(tokens->keeps_apart ? "" : "; the tokenizer is taken for what the model's name says"));
   }
 
   void convert_chat(DataEntry& entry) {
@@ -210,10 +235,20 @@ class EntryConverter {
       entry.map("messages", messages);
       entry.map("role", properties["role"]);
       entry.map("content", properties["content"]);
+      map_default_roles(entry);
     }
     entry.map("system", text("field_system"));
     entry.map("tools", text("field_tools"));
     entry.map("train", text("message_field_training"));
+  }
+
+  /// Axolotl knows human and gpt in messages, too. They are left out where a file that is here has none.
+  void map_default_roles(DataEntry& entry) {
+    const fs::path file = text("path");
+    const bool is_known = !first_row_keys(file).empty();
+    for (const auto& [ours, theirs] : {std::pair{"user", "human"}, {"assistant", "gpt"}}) {
+      if (!is_known || has_string(file, theirs)) entry.map(ours, theirs);
+    }
   }
 
   /// Names that are not known anyway; field_map takes one for each role.
@@ -324,34 +359,6 @@ class EntryConverter {
 };
 
 }  // namespace
-
-void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
-                              const std::string& jinja, const std::string& prefix) {
-  if (name == "tokenizer_default") {
-    converter.set(key, "chat_template", "tokenizer");
-  } else if (name.starts_with("tokenizer_default_fallback_")) {
-    converter.set(key, "chat_template", "tokenizer");
-    converter.note("chat_template", "without a template of the model's own the run fails: then set " +
-                                        builtin_template(name.substr(27)));
-  } else if (name == "jinja") {
-    if (jinja.find('\n') == std::string::npos && jinja.ends_with(".jinja")) {
-      converter.set("chat_template_jinja", "chat_template", jinja);
-      if (converter.find("chat_template")) converter.share("chat_template", "chat_template");
-    } else {
-      converter.set_template(prefix + "chat_template_jinja", jinja);
-      if (!converter.find("chat_template")) return;
-      if (converter.is_refused("chat_template_jinja"))
-        converter.drop("chat_template", "jinja: chat_template_jinja decides");
-      else
-        converter.share("chat_template", "chat_template");
-    }
-  } else if (const std::string ours = builtin_template(name); !ours.empty()) {
-    converter.set(key, "chat_template", ours);
-  } else {
-    converter.refuse(prefix + "chat_template",
-                     name + " is not built. Use the model's own (tokenizer), or save it to a .jinja file.");
-  }
-}
 
 std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std::string& key) {
   std::vector<DataEntry> entries;

@@ -12,6 +12,11 @@ namespace lora_train {
 /// The entries of `datasets` or `test_datasets`; what an entry says that has no counterpart is refused at its place.
 std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std::string& key);
 
+/// "datasets[0]": the first dataset of chats; empty if there is none.
+std::string first_chat_dataset(const Converter& converter);
+/// The first of them that leaves its template to the tokenizer, where the file has none for all; empty if there is none.
+std::string chat_without_template(const Converter& converter);
+
 /// A template's `name` under `key`; `jinja` is what chat_template_jinja says beside it, and `prefix` the place of both: "datasets[0].".
 void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
                               const std::string& jinja, const std::string& prefix = {});

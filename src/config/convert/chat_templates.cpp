@@ -34,24 +34,55 @@ std::string builtin_template(const std::string& theirs) {
   return found == kBuiltin.end() ? "" : std::string(found->second);
 }
 
-std::string written_template(const std::string& theirs) {
+std::string jinja_text(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) {
+    if (c == '\n') {
+      quoted += "\\n";
+    } else if (c == '\t') {
+      quoted += "\\t";
+    } else if (c == '\r') {
+      quoted += "\\r";
+    } else {
+      quoted += (c == '\'' || c == '\\' ? "\\" : "") + std::string(1, c);
+    }
+  }
+  return quoted + "'";
+}
+
+std::string written_template(const std::string& theirs, const std::string& default_system) {
+  const auto without_system = [](const std::string& text) {
+    return "{%- if messages[0].role != 'system' -%}{{ " + text + " }}{%- endif -%}\n";
+  };
+  const std::string system = jinja_text(default_system);
   if (theirs == "default") {
-    return "{%- for message in messages -%}\n"
+    return (default_system.empty() ? "" : without_system("'System: ' + " + system + " + eos_token + '\\n'")) +
+           "{%- for message in messages -%}\n"
            "{%- if message.role == 'system' -%}{{ 'System: ' + message.content + eos_token + '\\n' }}\n"
            "{%- elif message.role == 'assistant' -%}{{ message.content + eos_token + '\\n' }}\n"
            "{%- else -%}{{ 'Human: ' + message.content + eos_token + '\\nAssistant:' }}\n"
            "{%- endif -%}\n"
            "{%- endfor -%}\n";
   }
-  if (theirs != "alpaca") return {};
-  return "{%- if messages[0].role != 'system' -%}{{ 'Below is an instruction that describes a task. Write a response "
-         "that appropriately completes the request.\\n\\n' }}{%- endif -%}\n"
+  if (theirs == "alpaca") {
+    const std::string task =
+        "'Below is an instruction that describes a task. Write a response that appropriately completes the "
+        "request.\\n\\n'";
+    return without_system(default_system.empty() ? task : system) +
+           "{%- for message in messages -%}\n"
+           "{%- if message.role == 'system' -%}{{ message.content }}\n"
+           "{%- elif message.role == 'assistant' -%}{{ message.content + eos_token + '\\n\\n' }}\n"
+           "{%- else -%}{{ '### Instruction:\\n' + message.content + '\\n\\n### Response:\\n' }}\n"
+           "{%- endif -%}\n"
+           "{%- endfor -%}\n";
+  }
+  const bool is_chatml = theirs == "chatml" || theirs == "qwen" || theirs == "qwen3_nothink";
+  if (!is_chatml || default_system.empty()) return {};
+  return without_system("'<|im_start|>system\\n' + " + system + " + '<|im_end|>\\n'") +
          "{%- for message in messages -%}\n"
-         "{%- if message.role == 'system' -%}{{ message.content }}\n"
-         "{%- elif message.role == 'assistant' -%}{{ message.content + eos_token + '\\n\\n' }}\n"
-         "{%- else -%}{{ '### Instruction:\\n' + message.content + '\\n\\n### Response:\\n' }}\n"
-         "{%- endif -%}\n"
-         "{%- endfor -%}\n";
+         "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n"
+         "{%- endfor -%}\n"
+         "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}\n";
 }
 
 bool is_models_own_template(const std::string& theirs) { return std::ranges::count(kOwn, theirs) > 0; }

@@ -99,7 +99,7 @@ ConvertedFile kind_of_converted(std::string_view text) {
 }
 
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
-                           const std::vector<Override>& overrides, const std::string& template_file) {
+                           const ConvertOptions& options) {
   const std::string text = read_file(file);
   Value source = parse_yaml(text, {file.string(), 0});
   if (!source.is_map()) throw ConfigError(file.string(), "is no map of keys to values. Expected a configuration file.");
@@ -112,11 +112,11 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
                                          "), of which each names its keys as it likes. Write a profile by the table "
                                          "\"From a Python script\" of docs/convert.md.");
   }
-  for (const Override& setting : overrides) set_in_source(source, setting);
+  for (const Override& setting : options.overrides) set_in_source(source, setting);
   std::string recognised_by;
   if (!tool) std::tie(tool, recognised_by) = recognise(file, source);
   if (const auto instead = instead_of_training(source)) throw ConfigError(file.string(), *instead);
-  Converter converter(*tool, source, file, template_file);
+  Converter converter(*tool, source, file, options);
   convert_with(*tool, converter);
   Conversion conversion = converter.finish();
   conversion.recognised_by = recognised_by;

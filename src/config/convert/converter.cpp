@@ -3,9 +3,13 @@
 #include <algorithm>
 
 #include "foreign_file.h"
+#include "keys/aliases.h"
 #include "keys/field.h"
+#include "layers.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
+#include "merge.h"
+#include "model_tokens.h"
 #include "yaml_entry.h"
 
 namespace lora_train {
@@ -55,12 +59,8 @@ std::string error_of(const Mistakes& mistakes) {
 
 }  // namespace
 
-Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, std::string template_file)
-    : tool_(tool),
-      source_(source),
-      file_(std::move(file)),
-      template_file_(std::move(template_file)),
-      keys_(keys_of(tool)) {}
+Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options)
+    : tool_(tool), source_(source), file_(std::move(file)), options_(std::move(options)), keys_(keys_of(tool)) {}
 
 const Value* Converter::find(const std::string& name) const {
   const Value* value = source_.find(name);
@@ -133,14 +133,21 @@ void Converter::note(const std::string& name, const std::string& difference) {
 }
 
 void Converter::set_template(const std::string& name, const std::string& text) {
-  if (template_file_.empty()) {
+  if (options_.template_file.empty()) {
     refuse(name, "The template needs a file: convert with --output FILE, which writes it beside the profile.");
   } else if (is_set("chat_template") && template_ != text) {
     refuse(name, "A run has one template for all data, and this is the second.");
   } else {
     template_ = text;
-    set(name, "chat_template", template_file_);
+    set(name, "chat_template", options_.template_file);
   }
+}
+
+std::optional<PromptTokens> Converter::prompt_tokens(const std::string& model) const {
+  if (options_.find_tokenizer) {
+    if (auto found = options_.find_tokenizer(model)) return found;
+  }
+  return tokens_by_name(model);
 }
 
 void Converter::set_default(const std::string& ours, Value value, const std::string& reason) {
@@ -187,6 +194,31 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
     refuse(name, "is no key of " + title_of(tool_) + (near.empty() ? "" : " (did you mean " + near + "?)") +
                      ". Remove it, or find its name here: lora-train check --keys.");
   }
+}
+
+void Converter::apply_settings() {
+  Mistakes mistakes;
+  Findings findings(mistakes);
+  Merger merger(findings);
+  for (const Override& setting : options_.settings) {
+    merger.add_setting(setting.path, override_value(setting, process_environment, findings), {setting.where, 0});
+  }
+  for (const auto& [ours, value] : merger.values()) {
+    Profile profile;
+    find_field(ours)->read(value, profile, findings);
+    for (const auto& group : alternative_groups()) {
+      if (std::ranges::count(group, ours) == 0) continue;
+      for (const auto& other : group) profile_.erase(other);
+    }
+    profile_[ours] = value;
+    origin_[ours] = value.place.text();
+    default_reasons_.erase(ours);
+    for (auto& [name, fate] : fates_) {
+      if (std::ranges::count(fate.ours, ours) > 0) fate.remark = value.place.text();
+    }
+  }
+  mistakes.throw_if_any();
+  notes_.insert(notes_.end(), findings.notes().begin(), findings.notes().end());
 }
 
 // Through the field of each key: a value that it refuses is refused, and all are written as a profile writes them.
@@ -284,6 +316,7 @@ Conversion Converter::finish() {
       if (!fates_.contains(name) && (keys_.find_option(name) != nullptr) == is_detail) decide_by_table(name, value);
     }
   }
+  apply_settings();
   read_values();
   Conversion conversion;
   conversion.tool = tool_;

@@ -15,7 +15,7 @@ namespace lora_train {
 class Converter {
  public:
   /// `source` is the map of the file and must outlive it.
-  Converter(ForeignTool tool, const Value& source, std::filesystem::path file, std::string template_file);
+  Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options);
 
   const std::filesystem::path& file() const { return file_; }
   const Value& source() const { return source_; }
@@ -50,6 +50,8 @@ class Converter {
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
   bool is_set(const std::string& ours) const { return profile_.contains(ours); }
+  /// How a model's tokenizer treats prompts: of its files, or by its name (keeps_apart is empty then); nullopt = not known.
+  std::optional<PromptTokens> prompt_tokens(const std::string& model) const;
   /// Whether `ours` is set to this text.
   bool is_set_to(const std::string& ours, const std::string& text) const;
   bool is_refused(const std::string& name) const;
@@ -67,6 +69,8 @@ class Converter {
   };
 
   void decide_by_table(const std::string& name, const Value& value);
+  /// What the caller sets in the profile takes the place of what the file says.
+  void apply_settings();
   void read_values();
   void write_defaults(Conversion& conversion);
   void write_profile(Conversion& conversion);
@@ -78,8 +82,8 @@ class Converter {
   ForeignTool tool_;
   const Value& source_;
   std::filesystem::path file_;
-  std::string template_file_;  ///< where a chat template goes; empty = nowhere
-  std::string template_;       ///< its text
+  ConvertOptions options_;
+  std::string template_;  ///< text of the chat template that is written
   const ToolKeys& keys_;
   std::map<std::string, Fate> fates_;
   std::vector<std::string> inner_;             ///< places inside keys, in the order in which they came

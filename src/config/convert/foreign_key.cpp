@@ -26,6 +26,8 @@ Value smallest_file(ForeignTool tool, const ForeignContext& context) {
   Value file = parse_yaml(lines, {});
   const std::string model = tool == ForeignTool::kAxolotl ? "base_model" : "model_name_or_path";
   if (!context.model.empty()) file.members.push_back({model, text_value(context.model)});
+  const std::string epochs = tool == ForeignTool::kAxolotl ? "num_epochs" : "num_train_epochs";
+  if (!context.epochs.empty()) file.members.push_back({epochs, text_value(context.epochs)});
   if (!context.seed.empty()) file.members.push_back({"seed", text_value(context.seed)});
   return file;
 }
@@ -34,7 +36,7 @@ Conversion convert_alone(ForeignTool tool, const std::string& name, const Value&
   Value file = smallest_file(tool, context);
   std::erase_if(file.members, [&](const auto& member) { return member.name == name; });
   file.members.push_back({name, value});
-  Converter converter(tool, file, value.place.file, "");
+  Converter converter(tool, file, value.place.file, {});
   convert_with(tool, converter);
   return converter.finish();
 }

@@ -13,9 +13,9 @@ struct ForeignVerdict {
   std::string reason;    ///< why, or what to do instead
 };
 
-/// What decides about some keys: model and seed of the profile; empty = not said.
+/// What decides about some keys: model, seed and epochs of the profile; empty = not said.
 struct ForeignContext {
-  std::string model, seed;
+  std::string model, seed, epochs;
 };
 
 /// nullopt if no tool has the key, or lora-train has it itself. Where several tools have it, one that refuses the value decides.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "chat_templates.h"
+#include "keys/aliases.h"
 #include "llamafactory_data.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
@@ -113,7 +114,13 @@ void convert_factory_base_precision(Converter& converter) {
 void convert_factory_template(Converter& converter, bool has_tools) {
   const std::string name = converter.text("template");
   if (name.empty()) return;
-  if (const std::string ours = builtin_template(name); !ours.empty()) {
+  const std::string system = converter.text("default_system");
+  const std::string with_system = system.empty() || has_tools ? "" : written_template(name, system);
+  if (!with_system.empty()) {
+    converter.set_template("template", with_system);
+    converter.is_refused("template") ? converter.drop("default_system", "belongs to template, which is refused")
+                                     : converter.share("default_system", "chat_template");
+  } else if (const std::string ours = builtin_template(name); !ours.empty()) {
     converter.set("template", "chat_template", has_tools ? "tokenizer" : ours);
     if (has_tools)
       converter.note(
@@ -218,7 +225,8 @@ void convert_factory_tokens(Converter& converter) {
         tokens.push_back(text_value(std::exchange(token, "")));
       }
     }
-    converter.set(key, "add_tokens", value->is_list() ? *value : list_value(tokens));
+    const Value names = value->is_list() ? *value : list_value(tokens);
+    converter.set(key, "add_tokens", std::string(key) == "add_tokens" ? names : verbatim_tokens(names));
   }
   const std::string start = converter.text("init_special_tokens");
   if (start.empty()) return;
@@ -237,7 +245,8 @@ void convert_llamafactory(Converter& converter) {
   convert_factory_stage(converter);
   convert_factory_adapter(converter);
   convert_factory_base_precision(converter);
-  const auto train = convert_llamafactory_datasets(converter, "dataset");
+  auto train = convert_llamafactory_datasets(converter, "dataset");
+  weigh_interleaved_datasets(converter, train);
   convert_factory_template(converter, std::ranges::any_of(train, &DataEntry::has_tools));
   convert_factory_loss(converter);
   const bool has_eval_data = convert_factory_data(converter, train);

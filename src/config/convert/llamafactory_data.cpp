@@ -1,6 +1,7 @@
 #include "llamafactory_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "lora_train/base/error.h"
@@ -278,6 +279,53 @@ std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const
   if (problems.empty()) return entries;
   converter.refuse(key, join(problems, " "));
   return {};
+}
+
+void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& entries) {
+  if (!converter.find("dataset")) return;
+  const std::string strategy = converter.text("mix_strategy");
+  if (strategy != "interleave_under" && strategy != "interleave_over") {
+    if (converter.find("interleave_probs") && (strategy.empty() || strategy == "concat"))
+      converter.drop("interleave_probs", "says nothing with mix_strategy: concat");
+    return;
+  }
+  if (entries.size() < 2) {
+    const bool is_refused = converter.is_refused("dataset");
+    for (const char* key : {"mix_strategy", "interleave_probs"}) {
+      if (converter.find(key))
+        converter.drop(key, is_refused ? "belongs to dataset, which is refused" : "says nothing of one dataset");
+    }
+    return;
+  }
+  std::vector<double> probabilities(entries.size(), 1.0 / static_cast<double>(entries.size()));
+  if (const Value* given = converter.find("interleave_probs")) {
+    probabilities.clear();
+    for (const std::string& word : names_in(*given)) probabilities.push_back(parse_number(word).value_or(0));
+    const bool are_wrong = std::ranges::any_of(probabilities, [](double each) { return each <= 0; });
+    if (are_wrong || probabilities.size() != entries.size())
+      return converter.refuse("interleave_probs", "expected a share above 0 for each dataset.");
+  }
+  std::vector<double> rows;
+  for (const DataEntry& entry : entries) {
+    const auto count = count_rows(entry.path);
+    if (!count) {
+      return converter.refuse("mix_strategy", "gives each dataset a share that depends on its rows, and " + entry.path +
+                                                  " cannot be counted here. Say `weight` in `datasets`.");
+    }
+    rows.push_back(std::min(static_cast<double>(*count), entry.max_samples.value_or(static_cast<double>(*count))));
+  }
+  std::vector<double> lengths;  // of an epoch that ends when this dataset is used up
+  for (std::size_t i = 0; i < entries.size(); ++i) lengths.push_back(rows[i] / probabilities[i]);
+  const bool is_under = strategy == "interleave_under";
+  const double length = is_under ? *std::ranges::min_element(lengths) : *std::ranges::max_element(lengths);
+  constexpr double kDigits = 1e4;
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    entries[i].weight = std::round(length / lengths[i] * kDigits) / kDigits;
+  converter.share("mix_strategy", "datasets");
+  if (converter.find("interleave_probs")) converter.share("interleave_probs", "datasets");
+  converter.note("mix_strategy",
+                 "the shares are LLaMA-Factory's as `weight` of the datasets; which rows are drawn, and in "
+                 "which order, differs");
 }
 
 }  // namespace lora_train

@@ -13,4 +13,8 @@ namespace lora_train {
 /// what has no counterpart. dataset_dir is looked for in the working directory, then in the folders above the configuration.
 std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const std::string& key);
 
+/// mix_strategy: interleave_under and interleave_over, with interleave_probs: how often rows of each dataset occur until the first, or
+/// the last, is used up.
+void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& entries);
+
 }  // namespace lora_train

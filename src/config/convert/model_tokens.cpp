@@ -2,6 +2,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
 #include "value/parse_yaml.h"
 
 namespace lora_train {
@@ -16,6 +17,14 @@ std::string token_of_model(const std::filesystem::path& model, const std::string
   } catch (const Error&) {  // no folder, or not ours to judge
     return "";
   }
+}
+
+std::optional<PromptTokens> tokens_by_name(const std::string& model) {
+  const std::string name = lower_case(model);
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  if (has("qwen")) return PromptTokens{.adds_bos = false};
+  if (has("llama-3") || has("llama3")) return PromptTokens{.adds_bos = true};
+  return std::nullopt;
 }
 
 }  // namespace lora_train

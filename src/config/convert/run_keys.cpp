@@ -33,9 +33,19 @@ bool convert_cadence(Converter& converter, const std::string& strategy_key, cons
 
 }  // namespace
 
-void convert_saving(Converter& converter) {
-  if (!convert_cadence(converter, "save_strategy", "save_steps", "save_steps", "steps", "500")) {
-    converter.refuse("save_strategy", "expected steps, epoch or no. For the best step use load_best_model_at_end.");
+void convert_best_saves(Converter& converter, const std::string& key, bool has_data) {
+  if (!has_data) return converter.refuse(key, "best needs evaluation data. Name it: eval_datasets, or val_set_size.");
+  converter.set(key, "save_steps", "off");
+  converter.set(key, "load_best_model_at_end", "true");
+  converter.note(key, "adapter/ is the best step too; there, it is the last one without load_best_model_at_end");
+}
+
+void convert_saving(Converter& converter, bool has_evaluation_data) {
+  if (lower_case(converter.text("save_strategy")) == "best") {
+    convert_best_saves(converter, "save_strategy", has_evaluation_data);
+    if (converter.find("save_steps")) converter.drop("save_steps", "says nothing with save_strategy: best");
+  } else if (!convert_cadence(converter, "save_strategy", "save_steps", "save_steps", "steps", "500")) {
+    converter.refuse("save_strategy", "expected steps, epoch, best or no.");
   }
   if (!converter.find("save_total_limit")) converter.set_default("save_total_limit", "null");
 }
@@ -137,7 +147,7 @@ void convert_trainer(Converter& converter, double learning_rate, int logging_ste
   if (!converter.find("gradient_accumulation_steps")) converter.set_default("gradient_accumulation_steps", "1");
   convert_recomputation(converter, "gradient_checkpointing");
   convert_deepspeed(converter);
-  convert_saving(converter);
+  convert_saving(converter, has_evaluation_data);
   convert_evaluation(converter, logging_steps, has_evaluation_data);
   convert_best_model(converter, "", has_evaluation_data);
   convert_reporting(converter);

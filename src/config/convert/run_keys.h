@@ -8,11 +8,14 @@
 namespace lora_train {
 
 /// The checkpoints that transformers' Trainer saves: save_strategy and save_steps, 500 by default.
-void convert_saving(Converter& converter);
+void convert_saving(Converter& converter, bool has_evaluation_data);
 /// The same for evaluation, which is off by default; every `logging_steps` if only "steps" is said. Without evaluation data it has no effect.
 void convert_evaluation(Converter& converter, int logging_steps, bool has_data);
 /// metric_for_best_model, load_best_model_at_end, early stopping under `patience_key`, which need evaluation data.
 void convert_best_model(Converter& converter, const std::string& patience_key, bool has_data);
+
+/// save_strategy: best, under `key`: the best step is what is kept, so `has_data` decides.
+void convert_best_saves(Converter& converter, const std::string& key, bool has_data);
 
 void convert_reporting(Converter& converter);
 void convert_resuming(Converter& converter);

@@ -84,6 +84,7 @@ Value DataEntry::value() const {
   if (!split.empty()) value.members.push_back({"split", text_value(split)});
   if (!subset.empty()) value.members.push_back({"subset", text_value(subset)});
   if (!type.empty()) value.members.push_back({"type", text_value(type)});
+  if (weight && *weight != 1) value.members.push_back({"weight", number_value(*weight)});
   if (max_samples) value.members.push_back({"max_samples", number_value(*max_samples)});
   if (!field_map.empty()) {
     Value map;

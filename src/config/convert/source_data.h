@@ -20,6 +20,7 @@ struct DataEntry {
   std::string split = {}, subset = {};                         ///< of a dataset of the Hub
   bool has_tools = false;                                      ///< its rows have tools, or calls of them
   std::optional<double> max_samples = {};                      ///< its first rows
+  std::optional<double> weight = {};                           ///< how often a row occurs in an epoch
 
   void map(const std::string& ours, const std::string& theirs);
   Value value() const;

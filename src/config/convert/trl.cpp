@@ -295,15 +295,6 @@ void convert_trl_model_arguments(Converter& converter) {
 
 }  // namespace
 
-/// `trl sft` hands these to `accelerate launch`.
-void convert_trl_launch(Converter& converter) {
-  for (const char* key : {"num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port",
-                          "gpu_ids", "rdzv_backend", "rdzv_conf"}) {
-    if (converter.find(key)) converter.drop(key, "several GPUs: --nproc N, mpirun, torchrun or Slurm");
-  }
-  if (converter.find("accelerate_config")) converter.drop("accelerate_config", kNeverSharded);
-}
-
 /// Keys of `trl dpo`, `trl kto`, `trl grpo` and `trl reward`.
 void refuse_trl_preference(Converter& converter) {
   const std::string advice =
@@ -322,7 +313,6 @@ void refuse_trl_preference(Converter& converter) {
 }
 
 void convert_trl(Converter& converter) {
-  convert_trl_launch(converter);
   refuse_trl_preference(converter);
   convert_model(converter, "model_name_or_path", "model_revision");
   convert_trl_adapter(converter);

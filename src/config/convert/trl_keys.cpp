@@ -49,6 +49,12 @@ ToolKeys own_trl_keys() {
       {"code from a model folder is never run", {"trust_remote_code"}},
       {"mixture-of-experts models are not supported", {"router_aux_loss_coef"}},
       {"it is the storage of bitsandbytes", {"bnb_4bit_quant_storage"}},
+      // `trl sft` hands these, and those of an accelerate configuration, to `accelerate launch`.
+      {"several GPUs: --nproc N, mpirun, torchrun or Slurm",
+       {"num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids",
+        "rdzv_backend", "rdzv_conf", "distributed_type", "compute_environment", "main_training_function",
+        "same_network", "enable_cpu_affinity", "downcast_bf16"}},
+      {kNeverSharded, {"accelerate_config"}},
       {"it is for Python libraries", {"env", "ignore_bias_buffers"}},
   };
   keys.refused = {

@@ -102,6 +102,32 @@ Alias assistant_only_loss() {
   return alias;
 }
 
+Alias tokens_as_they_are(const std::string& name) {
+  Alias alias = same(name, "add_tokens");
+  alias.meaning = "with normalized: false";
+  alias.rewrite = [](const Value& value) {
+    Rewrite rewrite;
+    rewrite.entries = {{"add_tokens", verbatim_tokens(value)}};
+    rewrite.note = "is read as add_tokens with normalized: false, as there";
+    return rewrite;
+  };
+  return alias;
+}
+
+/// best: only better evaluations are saved.
+Alias save_strategy(const Words& strategies) {
+  Alias alias = words("save_strategy", "save_steps", strategies);
+  alias.meaning += ", best = off with load_best_model_at_end: true";
+  alias.rewrite = [known = alias.rewrite](const Value& value) {
+    if (!value.is_scalar() || lower_case(value.text) != "best") return known(value);
+    Rewrite rewrite = becomes("save_steps", value, "off");
+    rewrite.entries.emplace_back("load_best_model_at_end", text_at(value, "true"));
+    rewrite.note = "best is read as save_steps: off, load_best_model_at_end: true; adapter/ is the best step, too";
+    return rewrite;
+  };
+  return alias;
+}
+
 Alias bare_batch_size() {
   Alias alias = same("batch_size", "micro_batch_size");
   alias.meaning = "with a warning";
@@ -141,7 +167,7 @@ const std::vector<OtherNames>& same_value_names() {
   static const std::vector<OtherNames> table = {
       {"model", {"model_name_or_path", "base_model", "model_name", "model_path"}},
       {"chat_template", {"chat_template_path"}},
-      {"add_tokens", {"tokens", "add_special_tokens", "add_new_tokens"}},
+      {"add_tokens", {"add_new_tokens"}},
       {"token_init", {"init_special_tokens"}},
       {"lora_r", {"r", "lora_rank", "rank"}},
       {"lora_target_modules", {"target_modules", "lora_target"}},
@@ -212,6 +238,8 @@ std::vector<Alias> mapped_aliases() {
       words("excess_length_strategy", "overlength", {{"drop", "drop"}, {"truncate", "truncate"}, {"raise", "error"}}),
       words("truncation_strategy", "overlength",
             {{"delete", "drop"}, {"right", "truncate"}, {"truncate", "truncate"}, {"raise", "error"}}),
+      tokens_as_they_are("tokens"),
+      tokens_as_they_are("add_special_tokens"),
       bare_batch_size(),
       flag("disable_gradient_checkpointing", "gradient_checkpointing", "off", ""),
       flag("torch_compile", "cuda_graphs", "auto", "off"),
@@ -223,7 +251,7 @@ std::vector<Alias> mapped_aliases() {
             {{"auto", "auto"}, {"fa2", "fa2"}, {"sdpa", "auto"}, {"disabled", "reference"}}),
       words("eval_strategy", "eval_steps", strategies),
       words("evaluation_strategy", "eval_steps", strategies),
-      words("save_strategy", "save_steps", strategies),
+      save_strategy(strategies),
       flag("auto_resume_from_checkpoints", "resume_from_checkpoint", "auto", "none"),
       flag("use_tensorboard", "report_to", "tensorboard", "none"),
   };
@@ -307,6 +335,22 @@ const std::vector<Alias>& value_rules() {
       {"metric_for_best_model", "metric_for_best_model", "", other_metric},
   };
   return table;
+}
+
+Value verbatim_tokens(const Value& names) {
+  Value tokens = list_value({});
+  tokens.place = names.place;
+  for (const Value& name : names.is_list() ? names.items : std::vector<Value>{names}) {
+    Value token = name;
+    if (name.is_scalar()) {
+      token.kind = Value::Kind::kMap;
+      token.text.clear();
+      token.members = {{"token", name}};
+    }
+    token.members.push_back({"normalized", bool_value(false)});
+    tokens.items.push_back(std::move(token));
+  }
+  return tokens;
 }
 
 std::vector<std::pair<std::string, std::string>> adapter_flags(bool is_built) {

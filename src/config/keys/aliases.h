@@ -37,6 +37,10 @@ const std::vector<Alias>& value_rules();
 const Alias* find_alias(const std::string& name);
 const Alias* find_value_rule(const std::string& key);
 
+/// Entries of add_tokens for tokens that other tools add with normalized=False: Axolotl's `tokens`, LLaMA-Factory's
+/// `add_special_tokens`.
+Value verbatim_tokens(const Value& names);
+
 /// Flags that ask for a kind of adapter (PEFT's use_dora, Axolotl's peft_use_dora), each with the kind's name: of kinds that
 /// AdapterKind has (aliases of `adapter`), or of those that it lacks (refused).
 std::vector<std::pair<std::string, std::string>> adapter_flags(bool is_built);

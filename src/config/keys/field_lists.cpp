@@ -107,8 +107,12 @@ NewToken read_new_token(const Value& value, const std::string& key, Findings& fi
       token.token = read_text(entry, key + ".token", findings).value_or("?");
     } else if (member == "init_text") {
       if (!entry.is_null()) token.init_text = read_text(entry, key + ".init_text", findings).value_or("?");
+    } else if (member == "normalized") {
+      const auto is_normalized = entry.is_scalar() ? parse_bool(entry.text) : std::nullopt;
+      token.normalized = is_normalized.value_or(true);
+      if (!is_normalized) findings.mistake(entry.place, key + ".normalized", unexpected(entry, "true or false"));
     } else {
-      findings.mistake(entry.place, key + "." + member, "unknown key. Known here: token, init_text.");
+      findings.mistake(entry.place, key + "." + member, "unknown key. Known here: token, init_text, normalized.");
     }
   }
   if (token.token.empty() && !value.is_scalar())
@@ -117,10 +121,12 @@ NewToken read_new_token(const Value& value, const std::string& key, Findings& fi
 }
 
 Value write_new_token(const NewToken& token) {
-  if (token.init_text.empty()) return text_value(token.token);
+  if (token.init_text.empty() && token.normalized) return text_value(token.token);
   Value value;
   value.kind = Value::Kind::kMap;
-  value.members = {{"token", text_value(token.token)}, {"init_text", text_value(token.init_text)}};
+  value.members = {{"token", text_value(token.token)}};
+  if (!token.init_text.empty()) value.members.push_back({"init_text", text_value(token.init_text)});
+  if (!token.normalized) value.members.push_back({"normalized", bool_value(false)});
   return value;
 }
 
@@ -339,7 +345,7 @@ Field new_tokens_field(std::string name, Member<std::vector<NewToken>> member, s
       target.push_back(std::move(token));
     }
   };
-  return list_field(name, "list of names or {token, init_text}", std::move(help), std::move(member), read,
+  return list_field(name, "list of names or {token, init_text, normalized}", std::move(help), std::move(member), read,
                     [](const std::vector<NewToken>& tokens) { return list_of(tokens, write_new_token); });
 }
 

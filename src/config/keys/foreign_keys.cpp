@@ -17,7 +17,6 @@ const char* const kSharding =
     "gradient_checkpointing: full.";
 const char* const kRanks = "the number of ranks comes from torchrun, mpirun, srun or --nproc, never from a profile.";
 const char* const kMerge = "merging is a command of its own: lora-train merge --model M --adapter A --output-dir O.";
-const char* const kCadence = "use save_steps and eval_steps: a number of steps, a share of the run below 1, or epoch.";
 const char* const kQuant = "the format is named by base_precision: nf4, int8 or fp8.";
 
 std::vector<ForeignKey> with_adapter_flags(std::vector<ForeignKey> table) {
@@ -68,8 +67,6 @@ const std::vector<ForeignKey>& refused_keys() {
       {"train_on_eos", "the end-of-turn token of a trained turn is always trained. Remove it.", "", true},
       {"loss_scale", "use loss_on: assistant | last | completion | all.", ""},
       {"lr_scheduler_kwargs", "use min_lr_ratio with lr_scheduler_type: cosine_with_min_lr.", ""},
-      {"saves_per_epoch", kCadence, ""},
-      {"evals_per_epoch", kCadence, ""},
       {"max_samples",
        "it cuts the training data in some programs and the evaluation data in others. Use max_samples in an "
        "entry of datasets, or eval_max_samples.",

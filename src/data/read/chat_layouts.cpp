@@ -349,14 +349,23 @@ Sample parse_alpaca(const Json& row, const FieldMap& map) {
       add_turn(sample, {"assistant", string_of(pair[1], at("history", i, "") + "[1]")});
     }
   }
-  std::string question = string_of(required(row, map, "instruction"), "instruction");
+  Message question = {"user", string_of(required(row, map, "instruction"), "instruction")};
   if (const Json* input = optional_field(row, map, "input")) {
     const std::string& text = string_of(*input, "input");
-    question += text.empty() ? "" : "\n" + text;
+    if (!text.empty()) {
+      question.content += "\n" + text;
+      question.json = Json({{"role", "user"}, {"content", question.content}, {"input", text}}).dump();
+    }
   }
-  add_turn(sample, {"user", std::move(question)});
+  add_turn(sample, std::move(question));
   add_turn(sample, {"assistant", string_of(required(row, map, "output"), "output")});
   return with_template_fields(std::move(sample), row, map);
+}
+
+bool has_alpaca_input(const Json& message) {
+  if (message.size() != 3 || !message.contains("input") || !message["input"].is_string()) return false;
+  const std::string content = message.value("content", "");
+  return message.value("role", "") == "user" && content.ends_with("\n" + message["input"].get<std::string>());
 }
 
 }  // namespace lora_train::data

@@ -18,7 +18,10 @@ Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map);
 /// as above; a `system` column comes first.
 Sample parse_sharegpt(const Json& row, const FieldMap& map);
 
-/// instruction, input, output, system, history [[user, assistant], ...] as chat turns: user = instruction LF input.
+/// instruction, input, output, system, history [[user, assistant], ...] as chat turns: user = instruction LF input, which a template
+/// gets as `input` too, so that it can put its own text between them.
 Sample parse_alpaca(const Json& row, const FieldMap& map);
+/// Whether `message`, as a template gets it, has that `input`, which is no part of the message itself.
+bool has_alpaca_input(const Json& message);
 
 }  // namespace lora_train::data

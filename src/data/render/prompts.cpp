@@ -4,6 +4,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "read/chat_layouts.h"
 #include "read/row_fields.h"
 #include "read/row_reader.h"
 
@@ -15,6 +16,7 @@ Json as_given(const ChatSample& chat) {
   for (const auto& message : chat.messages) {
     list.push_back(message.json.empty() ? Json{{"role", message.role}, {"content", message.content}}
                                         : Json::parse(message.json));
+    if (has_alpaca_input(list.back())) list.back().erase("input");
   }
   return list;
 }

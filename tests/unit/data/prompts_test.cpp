@@ -59,7 +59,9 @@ TEST_F(Prompts, OfAFileAreTextsListsAndTrainingRowsWithoutTheirAnswer) {
   EXPECT_EQ(text(prompts[1]), "user:b.");
   EXPECT_EQ(text(prompts[2]), "user:c.assistant:d.user:e.");
   EXPECT_EQ(text(prompts[3]), "user:g.");
-  EXPECT_EQ(text(prompts[4]), "user:i\nj.");
+  EXPECT_EQ(text(prompts[4]), R"(user:i
+j{"role":"user","content":"i\nj","input":"j"}.)");
+  EXPECT_EQ(prompts[4].given, R"([{"role":"user","content":"i\nj"}])") << "input is for templates, not for servers";
   EXPECT_EQ(prompts[2].source, file_.string() + ":4");
   EXPECT_EQ(prompts[1].given, R"([{"role":"user","content":"b"}])");
 }

@@ -345,14 +345,14 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
 }
 
 TEST(Alpaca, BecomesChatTurns) {
-  const auto sample = parse<ChatSample>(
-      R"({"system": "s", "history": [["h1", "h2"]], "instruction": "i", "input": "x", "output": "o"})",
-      DatasetType::kAlpaca);
-  EXPECT_EQ(chat_of(sample), "system=s;user=h1;assistant=h2;user=i\nx;assistant=o;");
-  EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "i", "input": "", "output": "o"})", DatasetType::kAlpaca)),
-            "user=i;assistant=o;");
-  EXPECT_NE(refusal(R"({"instruction": "i", "output": "o", "history": [["a"]]})", DatasetType::kAlpaca).find("a pair"),
-            std::string::npos);
+  const auto type = DatasetType::kAlpaca;
+  const char* row = R"({"system": "s", "history": [["h1", "h2"]], "instruction": "i", "input": "x", "output": "o"})";
+  const char* user = R"({"role":"user","content":"i\nx","input":"x"})";  // what templates get
+  EXPECT_EQ(chat_of(parse<ChatSample>(row, type)),
+            "system=s;user=h1;assistant=h2;user=i\nx" + std::string(user) + ";assistant=o;");
+  EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "i", "output": "o"})", type)), "user=i;assistant=o;");
+  const std::string said = refusal(R"({"instruction": "i", "output": "o", "history": [["a"]]})", type);
+  EXPECT_NE(said.find("a pair"), std::string::npos);
 }
 
 TEST(Pretokenized, RemovesPaddingByPosition) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/temporary_folder.h"
@@ -54,6 +56,25 @@ TEST(NewTokens, GetTheNextIdsAndAreFoundInTextBeforeAnythingElse) {
   EXPECT_NE(tokenizer->fingerprint(), base->fingerprint());
   EXPECT_NE(tokenizer->fingerprint(), load(folder.path(), {"<b>", "bd"})->fingerprint());
   EXPECT_TRUE(base->changed_files().empty());
+}
+
+// Axolotl's `tokens`: AddedToken(token, normalized=False).
+TEST(NewTokens, AreFoundInTheTextAsItIsWhereTheyAreVerbatim) {
+  const TemporaryFolder folder;
+  write_text(folder / "tokenizer.json",
+             R"({"normalizer": {"type": "Prepend", "prepend": "c"}, "added_tokens": [)" + kAdded + "], " + kModel);
+  TokenizerOptions options;
+  options.new_tokens = {"<b>"};
+  const auto normalized = Tokenizer::load(folder.path(), options);
+  options.verbatim_tokens = {"<b>"};
+  const auto verbatim = Tokenizer::load(folder.path(), options);
+  const auto has_token = [](const Tokenizer& tokenizer) {
+    return std::ranges::count(tokenizer.encode("a<b>").ids, tokenizer.token_to_id("<b>").value()) > 0;
+  };
+  EXPECT_FALSE(has_token(*normalized));
+  EXPECT_TRUE(has_token(*verbatim));
+  EXPECT_NE(normalized->fingerprint(), verbatim->fingerprint());
+  EXPECT_TRUE(has_token(*reload(*verbatim, folder.path())));
 }
 
 TEST(NewTokens, TheFilesLoadAsTheSameTokenizer) {

@@ -1,0 +1,45 @@
+#include "prompt_tokenizer.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "lora_train/base/error.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/model_folder.h"
+
+namespace lora_train::app {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+/// Answers begin with a letter, a digit, a bracket, a quote, a mark, a letter of several bytes.
+constexpr const char* kAnswers[] = {"Yes.",  "no",  "42",  "(a)",           "<b>",
+                                    "\"c\"", "- d", "`e`", "\u00c9t\u00e9", "\u4e2d\u6587"};
+
+Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+bool keeps_apart(const tokenizer::Tokenizer& tokenizer, const std::string& prompt) {
+  const Ids ids = tokenizer.encode(prompt).ids;
+  return std::ranges::all_of(kAnswers, [&](const std::string& answer) {
+    return tokenizer.encode(prompt + answer).ids == joined(ids, tokenizer.encode(answer).ids);
+  });
+}
+
+}  // namespace
+
+std::optional<PromptTokens> find_prompt_tokens(const std::string& model) {
+  try {
+    const std::shared_ptr<const tokenizer::Tokenizer> tokenizer =
+        tokenizer::load_tokenizer_if_present(storage::resolve_model(model).folder);
+    if (!tokenizer) return std::nullopt;
+    return PromptTokens{tokenizer->adds_bos(),
+                        [tokenizer](const std::string& prompt) { return keeps_apart(*tokenizer, prompt); }};
+  } catch (const Error&) {  // not on this machine, or not ours to judge
+    return std::nullopt;
+  }
+}
+
+}  // namespace lora_train::app
