@@ -128,7 +128,7 @@ int bench(const Arguments& arguments) {
           static_cast<std::int32_t>((t * 7919 + static_cast<std::int64_t>(i) * 104729) % config.vocab_size));
     }
   }
-  generate::Generator generator(config, shape, weights);
+  generate::Generator generator(config, shape, weights, {.drafts = false});
   Times steps, reads;
   std::uint64_t sum = 0;
   std::size_t num_calls = 0;

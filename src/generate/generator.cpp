@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "draft.h"
 #include "generator_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -13,11 +14,23 @@
 namespace lora_train::generate {
 namespace {
 
+// Rows of a decoding pass that cost little more than one (kernels/skinny_gemm.h): guesses fill them up.
+constexpr std::size_t kCheapRows = 4;
+
 /// A prompt with a range of the cache.
 struct Sequence {
   std::size_t prompt = 0;
   std::int64_t cache_begin = 0;
   std::int64_t num_cached = 0;  ///< tokens whose keys and values are in the cache
+  DraftLength draft_length = {};
+  std::vector<std::int32_t> draft = {};  ///< guesses that the pass checks
+};
+
+/// What a row of logits says comes next.
+struct Choice {
+  std::int32_t id = 0;
+  double log_probability = 0;
+  bool is_finite = true;  ///< the logits are
 };
 
 /// A run with tokens chosen on the host: prompts wait, are prefilled, and are decoded until they end.
@@ -50,8 +63,11 @@ class Run {
   void prefill();
   void decode();
   std::vector<Piece> pieces_to_read() const;
-  std::vector<std::int32_t> choose(const at::Tensor& logits, const std::vector<Sequence>& sequences);
-  void take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, const std::vector<Sequence>& sequences);
+  std::size_t drafts_of_a_sequence() const;
+  void guess(Sequence& sequence, std::size_t most);
+  std::vector<Choice> choose(const at::Tensor& logits, std::span<const Sequence> sequences) const;
+  void take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, std::vector<Sequence> sequences);
+  bool take_token(const Sequence& sequence, const Choice& choice, std::span<const float> logits);
 
   GeneratorParts& parts_;
   std::span<const Prompt> prompts_;
@@ -70,7 +86,7 @@ void Run::admit() {
   while (next_ < prompts_.size() && reading_.size() + writing_.size() < most) {
     const auto room = allocator_.allocate(length_of(prompts_[next_]));
     if (!room) return;
-    reading_.push_back({next_, *room, next_ == 0 ? num_cached_ : 0});
+    reading_.push_back({.prompt = next_, .cache_begin = *room, .num_cached = next_ == 0 ? num_cached_ : 0});
     ++next_;
   }
 }
@@ -107,59 +123,103 @@ void Run::prefill() {
   }
   // Only the last piece can be incomplete, so the finished sequences come first.
   reading_.erase(reading_.begin(), reading_.begin() + static_cast<std::ptrdiff_t>(read.size()));
-  if (!read.empty()) take(hidden, last_rows, read);
+  if (!read.empty()) take(hidden, last_rows, std::move(read));
 }
 
+/// On a CPU a pass of few sequences has rows to spare.
+std::size_t Run::drafts_of_a_sequence() const {
+  const auto rows = std::min(kCheapRows, static_cast<std::size_t>(parts_.limits.max_pass_tokens));
+  if (!parts_.limits.drafts || !parts_.decoder.device().is_cpu() || writing_.size() > rows) return 0;
+  return (rows - writing_.size()) / writing_.size();
+}
+
+void Run::guess(Sequence& sequence, std::size_t most) {
+  const Prompt& prompt = prompts_[sequence.prompt];
+  const std::vector<std::int32_t>& answer = completions_[sequence.prompt].ids;
+  const auto left = static_cast<std::size_t>(prompt.max_new_tokens) - answer.size();  // at least 1
+  sequence.draft = draft_of(prompt.ids, answer, sequence.draft_length.next(std::min(most, left - 1)));
+}
+
+/// Each guess is a piece of its own, which sees the keys of those before it: its row has the bits that it would have alone.
 void Run::decode() {
   const Stopwatch watch(parts_.stats.decode_s);
+  const std::size_t most = drafts_of_a_sequence();
   std::vector<Piece> pieces;
   std::vector<std::int64_t> rows;
   for (Sequence& sequence : writing_) {
-    rows.push_back(static_cast<std::int64_t>(pieces.size()));
-    pieces.push_back(
-        {sequence.cache_begin, sequence.num_cached++, std::span(completions_[sequence.prompt].ids).last(1)});
+    guess(sequence, most);
+    const std::int64_t position = sequence.num_cached++;
+    pieces.push_back({sequence.cache_begin, position, std::span(completions_[sequence.prompt].ids).last(1)});
+    for (std::size_t i = 0; i < sequence.draft.size(); ++i) {
+      pieces.push_back(
+          {sequence.cache_begin, position + 1 + static_cast<std::int64_t>(i), std::span(sequence.draft).subspan(i, 1)});
+    }
   }
+  for (std::size_t i = 0; i < pieces.size(); ++i) rows.push_back(static_cast<std::int64_t>(i));
   const at::Tensor hidden = parts_.decoder.forward(pieces, options_.use_adapter);
-  std::vector<Sequence> sequences;
-  sequences.swap(writing_);
-  parts_.stats.decoded_tokens += static_cast<std::int64_t>(sequences.size());
-  take(hidden, rows, sequences);
+  ++parts_.stats.decode_passes;
+  const std::int64_t num_before = parts_.stats.new_tokens;
+  take(hidden, rows, std::exchange(writing_, {}));
+  parts_.stats.decoded_tokens += parts_.stats.new_tokens - num_before;
 }
 
-/// Chooses the next token of sequences[i] from row i of `logits`.
-std::vector<std::int32_t> Run::choose(const at::Tensor& logits, const std::vector<Sequence>& sequences) {
-  std::vector<std::int32_t> ids(sequences.size());
-  const at::Tensor host = logits.to(at::kCPU);
-  kernels::parallel_ranges(static_cast<std::int64_t>(ids.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const Sequence& sequence = sequences[static_cast<std::size_t>(i)];
-      const Prompt& prompt = prompts_[sequence.prompt];
-      Completion& completion = completions_[sequence.prompt];
-      const std::span<const float> row = logits_row(host, i);
-      check_logits(row, name_of(prompt), sequence.num_cached);
-      const std::int32_t id =
-          choose_token(row, options_.sampling, prompt.index, static_cast<std::int64_t>(completion.ids.size()));
-      if (options_.log_probabilities) completion.log_probability += log_probability(row, id);
-      ids[static_cast<std::size_t>(i)] = id;
+/// Chooses the next token of every sequence, and the one after each of its guesses, from the rows of `logits` [rows, V].
+std::vector<Choice> Run::choose(const at::Tensor& logits, std::span<const Sequence> sequences) const {
+  struct Place {
+    std::size_t prompt, position;
+  };
+  std::vector<Place> places;
+  for (const Sequence& sequence : sequences) {
+    const std::size_t position = completions_[sequence.prompt].ids.size();
+    for (std::size_t i = 0; i <= sequence.draft.size(); ++i) places.push_back({sequence.prompt, position + i});
+  }
+  std::vector<Choice> choices(places.size());
+  kernels::parallel_ranges(std::ssize(places), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const auto [prompt, position] = places[static_cast<std::size_t>(row)];
+      const std::span<const float> values = logits_row(logits, row);
+      Choice& choice = choices[static_cast<std::size_t>(row)];
+      choice.is_finite = are_finite(values);
+      if (!choice.is_finite) continue;
+      choice.id = choose_token(values, options_.sampling, prompts_[prompt].index, static_cast<std::int64_t>(position));
+      if (options_.log_probabilities) choice.log_probability = log_probability(values, choice.id);
     }
   });
-  for (std::size_t i = 0; i < ids.size() && callbacks_.on_logits; ++i) {
-    const std::size_t prompt = sequences[i].prompt;
-    callbacks_.on_logits(prompt, static_cast<std::int64_t>(completions_[prompt].ids.size()),
-                         logits_row(host, static_cast<std::int64_t>(i)));
-  }
-  return ids;
+  return choices;
 }
 
-/// Appends the next token of every sequence, computed from its row of `hidden`. Unfinished sequences stay in decoding.
-void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows,
-               const std::vector<Sequence>& sequences) {
-  const std::vector<std::int32_t> ids = choose(parts_.decoder.logits(hidden, rows, options_.use_adapter), sequences);
-  parts_.stats.new_tokens += static_cast<std::int64_t>(ids.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const Sequence& sequence = sequences[i];
-    if (completions_.append(sequence.prompt, ids[i])) {
-      writing_.push_back(sequence);
+/// False: the completion has ended.
+bool Run::take_token(const Sequence& sequence, const Choice& choice, std::span<const float> logits) {
+  if (!choice.is_finite) refuse_logits(name_of(prompts_[sequence.prompt]), sequence.num_cached);
+  Completion& completion = completions_[sequence.prompt];
+  if (callbacks_.on_logits) callbacks_.on_logits(sequence.prompt, std::ssize(completion.ids), logits);
+  completion.log_probability += choice.log_probability;
+  ++parts_.stats.new_tokens;
+  return completions_.append(sequence.prompt, choice.id);
+}
+
+/// Appends the next tokens of every sequence, computed from its rows of `hidden`: one, and one more for each guess that is right.
+/// Unfinished sequences stay in decoding.
+void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, std::vector<Sequence> sequences) {
+  const at::Tensor logits = parts_.decoder.logits(hidden, rows, options_.use_adapter).to(at::kCPU);
+  const std::vector<Choice> choices = choose(logits, sequences);
+  std::size_t first = 0;
+  for (Sequence& sequence : sequences) {
+    const std::size_t num_drafted = sequence.draft.size();
+    std::size_t num_right = 0;
+    bool goes_on = true;
+    while (true) {
+      const std::size_t row = first + num_right;
+      goes_on = take_token(sequence, choices[row], logits_row(logits, static_cast<std::int64_t>(row)));
+      if (!goes_on || num_right == num_drafted || sequence.draft[num_right] != choices[row].id) break;
+      ++num_right;
+      ++sequence.num_cached;
+    }
+    first += num_drafted + 1;
+    sequence.draft_length.record(num_drafted, num_right);
+    sequence.draft.clear();
+    if (goes_on) {
+      writing_.push_back(std::move(sequence));
       continue;
     }
     allocator_.free(sequence.cache_begin);

@@ -113,11 +113,15 @@ void refuse_logits(const std::string& name, std::int64_t position) {
                                "them may be damaged, or values overflow in this precision (try precision: fp32)");
 }
 
-void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position) {
+bool are_finite(std::span<const float> logits) {
   constexpr std::uint32_t kExponent = 0x7F800000u;
   std::uint32_t num_wrong = 0;
   for (const float logit : logits) num_wrong += (std::bit_cast<std::uint32_t>(logit) & kExponent) == kExponent ? 1 : 0;
-  if (num_wrong > 0) refuse_logits(name, position);
+  return num_wrong == 0;
+}
+
+void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position) {
+  if (!are_finite(logits)) refuse_logits(name, position);
 }
 
 }  // namespace lora_train::generate

@@ -44,6 +44,7 @@ class Completions {
   bool append(std::size_t prompt, std::int32_t id);
   void end(std::size_t prompt);  ///< calls on_done
   Completion& operator[](std::size_t prompt) { return all_[prompt]; }
+  const Completion& operator[](std::size_t prompt) const { return all_[prompt]; }
   std::vector<Completion> take() { return std::move(all_); }
 
  private:
@@ -82,6 +83,8 @@ std::int64_t reserve_for_requests(GeneratorParts& parts);
 
 /// How many tokens of a prompt need not be computed again. The last one always is: the first new token comes from it.
 std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool use_adapter);
+
+bool are_finite(std::span<const float> logits);
 
 /// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one that they predict.
 void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position);

@@ -24,6 +24,8 @@ struct GeneratorLimits {
   std::int64_t max_pass_tokens = 512;  ///< prompt tokens per forward pass; longer prompts take several
   std::int64_t cache_bytes = std::int64_t{1} << 30;
   bool use_graphs = true;  ///< capture decoding as CUDA graphs, where that is possible
+  bool drafts =
+      true;  ///< on a CPU, guess tokens of few sequences and check them in the same pass; the answers are the same
 };
 
 struct Prompt {
@@ -78,14 +80,16 @@ struct ScoreRequest {
 struct GenerateStats {
   std::int64_t prompt_tokens = 0, new_tokens = 0, decoded_tokens = 0;
   double prompt_s = 0, decode_s = 0;
-  std::int64_t cache_bytes = 0;  ///< current size of the cache
-  std::int64_t replays = 0;      ///< decoding passes that were replays of a graph
+  std::int64_t cache_bytes = 0;    ///< current size of the cache
+  std::int64_t decode_passes = 0;  ///< with tokens chosen on the host; fewer than tokens where guesses were right
+  std::int64_t replays = 0;        ///< decoding passes that were replays of a graph
 };
 
 /// Greedy decoding and sampling. Runs on the device of the weights, in their dtype (fp32 or bf16). Not thread-safe.
 ///
 /// On a CPU a prompt's result does not depend on the other prompts: prompts are prefilled one by one, and batched decoding
-/// uses products whose sums do not depend on the number of rows (kernels/skinny_gemm.h). On a GPU, products may differ in their
+/// uses products whose sums do not depend on the number of rows (kernels/skinny_gemm.h). While up to four sequences are decoded there,
+/// spare rows of a pass check guesses of what comes next (prompt lookup), which changes no token and no bit. On a GPU, products may differ in their
 /// last bits with the batch size, and so may a greedy choice between two nearly equal tokens. The random draw for a token is the
 /// same everywhere. There, tokens are chosen on the device (kernels/sampling.h), unless log-probabilities or logits are wanted, and
 /// decoding passes are captured per number of rows (1, 2, 4, ...) and replayed; where that is impossible, one warning says why.

@@ -71,6 +71,7 @@ generate::GeneratorLimits read_limits(const json& request) {
   limits.max_sequences = given.value("max_sequences", limits.max_sequences);
   limits.max_pass_tokens = given.value("max_pass_tokens", limits.max_pass_tokens);
   limits.cache_bytes = given.value("cache_bytes", limits.cache_bytes);
+  limits.drafts = given.value("drafts", limits.drafts);
   return limits;
 }
 
@@ -179,6 +180,7 @@ int probe(const std::string& path) {
   result["new_tokens"] = stats.new_tokens;
   result["prompt_tokens"] = stats.prompt_tokens;
   result["replays"] = stats.replays;
+  result["decode_passes"] = stats.decode_passes;
   std::printf("%s\n", result.dump().c_str());
   return 0;
 }
