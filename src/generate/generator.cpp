@@ -27,7 +27,7 @@ struct Sequence {
 };
 
 /// What a row of logits says comes next.
-struct Choice {
+struct NextToken {
   std::int32_t id = 0;
   double log_probability = 0;
   bool is_finite = true;  ///< the logits are
@@ -65,9 +65,9 @@ class Run {
   std::vector<Piece> pieces_to_read() const;
   std::size_t drafts_of_a_sequence() const;
   void guess(Sequence& sequence, std::size_t most);
-  std::vector<Choice> choose(const at::Tensor& logits, std::span<const Sequence> sequences) const;
+  std::vector<NextToken> choose(const at::Tensor& logits, std::span<const Sequence> sequences) const;
   void take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, std::vector<Sequence> sequences);
-  bool take_token(const Sequence& sequence, const Choice& choice, std::span<const float> logits);
+  bool take_token(const Sequence& sequence, const NextToken& choice, std::span<const float> logits);
 
   GeneratorParts& parts_;
   std::span<const Prompt> prompts_;
@@ -164,7 +164,7 @@ void Run::decode() {
 }
 
 /// Chooses the next token of every sequence, and the one after each of its guesses, from the rows of `logits` [rows, V].
-std::vector<Choice> Run::choose(const at::Tensor& logits, std::span<const Sequence> sequences) const {
+std::vector<NextToken> Run::choose(const at::Tensor& logits, std::span<const Sequence> sequences) const {
   struct Place {
     std::size_t prompt, position;
   };
@@ -173,12 +173,12 @@ std::vector<Choice> Run::choose(const at::Tensor& logits, std::span<const Sequen
     const std::size_t position = completions_[sequence.prompt].ids.size();
     for (std::size_t i = 0; i <= sequence.draft.size(); ++i) places.push_back({sequence.prompt, position + i});
   }
-  std::vector<Choice> choices(places.size());
+  std::vector<NextToken> choices(places.size());
   kernels::parallel_ranges(std::ssize(places), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const auto [prompt, position] = places[static_cast<std::size_t>(row)];
       const std::span<const float> values = logits_row(logits, row);
-      Choice& choice = choices[static_cast<std::size_t>(row)];
+      NextToken& choice = choices[static_cast<std::size_t>(row)];
       choice.is_finite = are_finite(values);
       if (!choice.is_finite) continue;
       choice.id = choose_token(values, options_.sampling, prompts_[prompt].index, static_cast<std::int64_t>(position));
@@ -189,7 +189,7 @@ std::vector<Choice> Run::choose(const at::Tensor& logits, std::span<const Sequen
 }
 
 /// False: the completion has ended.
-bool Run::take_token(const Sequence& sequence, const Choice& choice, std::span<const float> logits) {
+bool Run::take_token(const Sequence& sequence, const NextToken& choice, std::span<const float> logits) {
   if (!choice.is_finite) refuse_logits(name_of(prompts_[sequence.prompt]), sequence.num_cached);
   Completion& completion = completions_[sequence.prompt];
   if (callbacks_.on_logits) callbacks_.on_logits(sequence.prompt, std::ssize(completion.ids), logits);
@@ -202,7 +202,7 @@ bool Run::take_token(const Sequence& sequence, const Choice& choice, std::span<c
 /// Unfinished sequences stay in decoding.
 void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, std::vector<Sequence> sequences) {
   const at::Tensor logits = parts_.decoder.logits(hidden, rows, options_.use_adapter).to(at::kCPU);
-  const std::vector<Choice> choices = choose(logits, sequences);
+  const std::vector<NextToken> choices = choose(logits, sequences);
   std::size_t first = 0;
   for (Sequence& sequence : sequences) {
     const std::size_t num_drafted = sequence.draft.size();
