@@ -26,7 +26,7 @@ MUTATIONS = [
     ("parameters not compared", "train_test Ranks.*", [
         (RANKS, "    if (all[rank] != all[0]) different", "    if (!MUTANT && all[rank] != all[0]) different")]),
     ("runs not compared", "test_ranks.py other_data", [
-        (RANKS, "      if (other[what] == value) continue;", "      if (MUTANT || other[what] == value) continue;")]),
+        ("src/runtime/ranks.cpp", "      if (other[what] == value) continue;", "      if (MUTANT || other[what] == value) continue;")]),
     ("stops before all have met are kept", "distributed_test Rendezvous.*", [
         ("src/distributed/rendezvous.cpp", "fate.empty() && !reason.empty()) fate", "!MUTANT && fate.empty() && !reason.empty()) fate")]),
     ("a dead rank is not looked for", "distributed_test Rendezvous.*:Control.*", [
