@@ -105,13 +105,15 @@ std::string in_words(const RunSummary& summary) {
   std::string text = "done: " + steps + " steps" + (ends_early ? " (" + summary.reason + ")" : "") + ", " +
                      format_count(summary.tokens) + " tokens, " + format_duration(summary.train_s) + " of training";
   if (summary.train_loss) text += string_printf(", train_loss %.4g", *summary.train_loss);
-  if (summary.eval_loss) text += string_printf(", eval_loss %.4g", *summary.eval_loss);
+  const bool is_earlier = !summary.adapter.empty() && summary.adapter_step && *summary.adapter_step != summary.step;
+  if (summary.eval_loss) {
+    text += string_printf(", eval_loss %.4g", *summary.eval_loss) + (is_earlier ? " after the last step" : "");
+  }
   for (const auto& [name, kind, figures] : summary.eval_tasks) {
     text += ", " + name + string_printf(" accuracy %.2f%%", 100 * figures.accuracy.value_or(0));
     if (kind == TaskKind::kConfidence) text += string_printf(" ece %.4f", figures.ece.value_or(0));
   }
   if (summary.adapter.empty()) return text;
-  const bool is_earlier = summary.adapter_step && *summary.adapter_step != summary.step;
   return text + (is_earlier ? "; step " + std::to_string(*summary.adapter_step) + " is" : ";") + " written to " +
          summary.adapter;
 }

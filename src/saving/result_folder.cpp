@@ -71,7 +71,7 @@ std::string model_card(const RunSection& section, const runtime::ModelFiles& mod
                      lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base) +
                      "\n\nTrained with lora-train " + version() + ": " + count_of(state.step, "step") + ", r " +
                      std::to_string(adapters.config.options.lora_r) + ".\n";
-  if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
+  if (state.eval_loss) card += "Loss on held-out data: " + std::to_string(*state.eval_loss) + ".\n";
   if (!model.base.empty()) card += "The base was quantised during training: " + model::describe(model.base) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,

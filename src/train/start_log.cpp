@@ -167,6 +167,10 @@ void log_start(const Run& run) {
                 plan.tokens_per_step(), static_cast<long long>(run.spec.micro_batch_size),
                 static_cast<long long>(run.data.max_seq_len), 100.0 * plan.packing_efficiency());
   log_info(line);
+  if (const auto& most = run.profile().schedule.max_steps; most && *most > plan.total_steps()) {
+    log_info("num_epochs ends the run before max_steps: " + std::to_string(*most) +
+             "; num_epochs: null lets max_steps decide");
+  }
   if (run.ranks().world_size() > 1) {
     log_info(ranks_in_words(run));
   } else if (run.device.num_gpus > 1) {

@@ -3,10 +3,12 @@
 #include <filesystem>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/model_folder.h"
 
 namespace lora_train::app {
 namespace {
@@ -35,6 +37,14 @@ std::string find_base(const std::string& adapter) {
                                               seen_from + ". Say where the base model is: --model DIR.");
   }
   return base;
+}
+
+bool has_own_template(const std::filesystem::path& adapter, const std::filesystem::path& model) {
+  const std::filesystem::path own = adapter / "chat_template.jinja";
+  std::error_code code;
+  if (!std::filesystem::exists(own, code)) return false;
+  const auto of_model = tokenizer::load_chat_template("tokenizer", model);
+  return !of_model || of_model->source() != read_file(own);
 }
 
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter) {

@@ -1,6 +1,7 @@
 // --adapter and --allow-other-base, of the commands that use an adapter.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "adapter_folder.h"
@@ -24,6 +25,9 @@ inline void check_adapter_base(const std::string& adapter, const storage::Resolv
 /// The base model that the adapter names; empty if there is no adapter, or it names none. Throws like read_adapter_config, and
 /// FormatError where that model is not on this machine.
 std::string find_base(const std::string& adapter);
+
+/// Whether the adapter folder has a chat template that is not that of the model.
+bool has_own_template(const std::filesystem::path& adapter, const std::filesystem::path& model);
 
 /// The profile of a command that uses the model without training it: it needs no datasets, and --adapter, which becomes the PEFT
 /// folder that it means, names the model unless a file or a flag does; without it, init_adapter is the adapter. Throws what loading throws, and for features that are not built.

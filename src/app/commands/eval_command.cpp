@@ -14,7 +14,6 @@
 #include "lora_train/config/check.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/storage/run_marker.h"
-#include "lora_train/tokenizer/model_folder.h"
 #include "output/json_text.h"
 #include "output/result_file.h"
 #include "output/standard_output.h"
@@ -164,12 +163,10 @@ void write_answers(const std::string& file, const std::vector<evaluate::TaskResu
 
 /// The template that the adapter was trained with, as in `generate`, where the profile does not choose one.
 void use_template_of(const std::string& adapter, ModelSection& section) {
-  const std::filesystem::path own = std::filesystem::path(adapter) / "chat_template.jinja";
-  std::error_code code;
-  if (adapter.empty() || section.chat_template != "tokenizer" || !std::filesystem::exists(own, code)) return;
-  const auto of_base = tokenizer::load_chat_template("tokenizer", storage::resolve_model(section.path).folder);
-  if (of_base && of_base->source() == read_file(own)) return;
-  section.chat_template = own.string();
+  if (adapter.empty() || section.chat_template != "tokenizer") return;
+  if (has_own_template(adapter, storage::resolve_model(section.path).folder)) {
+    section.chat_template = (std::filesystem::path(adapter) / "chat_template.jinja").string();
+  }
 }
 
 /// A run's own data, where no profile says other ones.

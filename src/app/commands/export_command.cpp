@@ -136,7 +136,13 @@ int export_for_mlx(const CommandParser& parser, const ExportFlags& flags, const 
   if (result.num_rescaled > 0) {
     print_line(format_count(result.num_rescaled) + " linears have their own scale multiplied into lora_b");
   }
-  log_info("try it: " + shell_line({"mlx_lm.generate", "--model", name, "--adapter-path", result.folder.string()}));
+  if (has_own_template(flags.adapter, model.folder)) {
+    log_warning(
+        "the adapter was trained with a chat template of its own, and mlx-lm takes the model's: merge the adapter "
+        "(lora-train merge) to bring its template along");
+  }
+  log_info("try it: " + shell_line({"mlx_lm.generate", "--model", name, "--adapter-path", result.folder.string(),
+                                    "--prompt", "Hello"}));
   return 0;
 }
 

@@ -97,6 +97,11 @@ void ProfileFlags::refuse_split_lists(const ProfileSources& sources) const {
   }
 }
 
+bool ProfileFlags::is_empty() const {
+  return profiles_.empty() && settings_.empty() && trailing_.empty() && overrides_.empty() &&
+         std::ranges::all_of(key_options_, [](const CLI::Option* option) { return option->count() == 0; });
+}
+
 ProfileSources ProfileFlags::sources() const {
   refuse_folders();
   ProfileSources sources;

@@ -35,7 +35,8 @@ class ProfileFlags {
   bool has_profile() const { return !profiles().empty(); }
   /// As a file before all others.
   void add_profile(const std::string& file) { profiles_.insert(profiles_.begin(), file); }
-  bool is_empty() const { return profiles_.empty() && settings_.empty() && trailing_.empty() && overrides_.empty(); }
+  /// Nothing at all was given.
+  bool is_empty() const;
 
  private:
   /// --profile, and what stands alone and is no setting.

@@ -219,7 +219,12 @@ bool convert_axolotl_data(Converter& converter) {
   if (converter.find("train_on_inputs")) {
     if (converter.is_true("train_on_inputs")) {
       converter.set("train_on_inputs", "loss_on", "all");
+      converter.note("train_on_inputs", "the template's words around the messages are trained here, too");
     }
+  }
+  if (converter.find("shuffle_merged_datasets")) {
+    converter.drop("shuffle_merged_datasets",
+                   "steps take the rows in random order in Axolotl, too, unless curriculum_sampling says otherwise");
   }
   return held_out > 0 || !test.empty();
 }

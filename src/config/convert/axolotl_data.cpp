@@ -184,7 +184,8 @@ class EntryConverter {
       return leave_out("type", "has rows with a column " + theirs + ", which Axolotl " +
                                    (is_prompt ? "reads in place of system_prompt, empty or not"
                                               : "does not read, and which would be read here") +
-                                   ". Take it out of the rows.");
+                                   (is_prompt ? ". Take system_prompt out of the file, or the column out of the rows."
+                                              : ". Take it out of the rows."));
     }
     const auto tokens = converter_.prompt_tokens(model);
     if (!tokens) {
@@ -237,9 +238,19 @@ class EntryConverter {
       entry.map("content", properties["content"]);
       map_default_roles(entry);
     }
-    entry.map("system", text("field_system"));
+    map_system(entry);
     entry.map("tools", text("field_tools"));
     entry.map("train", text("message_field_training"));
+  }
+
+  /// A column beside the messages, which Axolotl puts before them. Type sharegpt reads one of this name anyway.
+  void map_system(DataEntry& entry) {
+    const std::string system = text("field_system", "system");
+    if (entry.type == "messages" && has_column(system)) {
+      entry.field_map.emplace_back("system", system);
+    } else {
+      entry.map("system", system);
+    }
   }
 
   /// Axolotl knows human and gpt in messages, too. They are left out where a file that is here has none.
@@ -282,7 +293,8 @@ class EntryConverter {
     for (const auto& [name, value] : source_.members) {
       if (value.is_null()) continue;
       if (std::ranges::count(kIdleEntryKeys, name) > 0) {
-        drop(name, "the rows themselves say it");
+        drop(name, name == "conversation" ? "the chat template writes the chat, not the format of this name"
+                                          : "the rows themselves say it");
       } else if (!decide_training(name, value) && std::ranges::count(kConvertedEntryKeys, name) == 0) {
         refuse(name, advice_for(name));
       }

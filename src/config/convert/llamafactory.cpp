@@ -120,8 +120,15 @@ void convert_factory_template(Converter& converter, bool has_tools) {
     converter.set_template("template", with_system);
     converter.is_refused("template") ? converter.drop("default_system", "belongs to template, which is refused")
                                      : converter.share("default_system", "chat_template");
-  } else if (const std::string ours = builtin_template(name); !ours.empty()) {
+  } else if (std::string ours = builtin_template(name); !ours.empty()) {
+    const Value* given = converter.find("default_system");
+    if (ours == "qwen2.5" && given && system.empty() && !has_tools) {
+      ours = "chatml";  // the same without a system prompt of its own
+      converter.share("default_system", "chat_template");
+    }
     converter.set("template", "chat_template", has_tools ? "tokenizer" : ours);
+    if (!has_tools && (ours == "qwen2.5" || ours == "chatml" || ours == "qwen3"))
+      converter.note("template", "the line feed after the end token is not trained here");
     if (has_tools)
       converter.note(
           "template",

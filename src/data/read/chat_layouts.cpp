@@ -301,6 +301,7 @@ Message parse_sharegpt_message(const Json& value, const FieldMap& map, const std
 
 Sample parse_messages(const Json& row, const FieldMap& map, const char* field) {
   ChatSample sample;
+  if (map.contains("system")) add_system(sample, row, map);
   parse_list(required(row, map, field), map, field, sample);
   return with_template_fields(std::move(sample), row, map);
 }
@@ -353,7 +354,7 @@ Sample parse_alpaca(const Json& row, const FieldMap& map) {
   if (const Json* input = optional_field(row, map, "input")) {
     const std::string& text = string_of(*input, "input");
     if (!text.empty()) {
-      question.content += "\n" + text;
+      question.content += (question.content.empty() ? "" : "\n") + text;
       question.json = Json({{"role", "user"}, {"content", question.content}, {"input", text}}).dump();
     }
   }
@@ -365,7 +366,7 @@ Sample parse_alpaca(const Json& row, const FieldMap& map) {
 bool has_alpaca_input(const Json& message) {
   if (message.size() != 3 || !message.contains("input") || !message["input"].is_string()) return false;
   const std::string content = message.value("content", "");
-  return message.value("role", "") == "user" && content.ends_with("\n" + message["input"].get<std::string>());
+  return message.value("role", "") == "user" && content.ends_with(message["input"].get<std::string>());
 }
 
 }  // namespace lora_train::data
