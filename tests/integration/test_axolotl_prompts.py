@@ -163,3 +163,19 @@ def test_tokens_are_found_as_they_are_written(tmp_path):
     (tmp_path / "mine.yaml").write_text("model: m\ndatasets: [d]\ntokens: [<conf>]\n")
     run = lora_train("check", "--no-files", "mine.yaml", cwd=tmp_path)
     assert run.code == 0 and "normalized: false" in run.stdout, run
+
+
+def test_a_column_system_beside_messages_is_their_first_turn(tmp_path):
+    rows = [{"system": "You are a pirate.", "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy"}]}]
+    for name, more in (("system", {}), ("sys", {"field_system": "sys"})):
+        columns = [{name: row["system"], "messages": row["messages"]} for row in rows]
+        done = convert(tmp_path, {"type": "chat_template", **more}, columns, "--output", tmp_path / "my.yaml", "--overwrite", chat_template="chatml")
+        assert done.code == 0, done
+        assert "<|im_start|>system\nYou are a pirate.<|im_end|>" in shown(tmp_path, 1)[0]["text"], done
+
+
+def test_what_axolotl_s_keys_mean_otherwise_is_said(tmp_path):
+    rows = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy"}]}]
+    done = convert(tmp_path, {"type": "chat_template"}, rows, chat_template="chatml", train_on_inputs=True, shuffle_merged_datasets=False)
+    assert done.code == 0 and "around the messages are trained here, too" in done.stderr, done
+    assert yaml.safe_load(done.stdout).get("shuffle", True) is True and "curriculum_sampling" in done.stderr, done

@@ -323,6 +323,9 @@ def test_a_default_system_prompt_is_in_the_template(tmp_path):
         chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         assert template.render(messages=chat, eos_token="</s>") == text
         assert "It's me." not in template.render(messages=[{"role": "system", "content": "s"}, *chat], eos_token="</s>")
+    (tmp_path / "t.yaml").write_text("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: qwen\ndefault_system: ''\n")
+    run = lora_train("convert", "t.yaml", cwd=tmp_path)
+    assert run.code == 0 and yaml.safe_load(run.stdout)["chat_template"] == "chatml", run  # qwen2.5 writes a system prompt of its own
     (tmp_path / "t.yaml").write_text("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: llama3\ndefault_system: x\n")
     run = lora_train("convert", "t.yaml", cwd=tmp_path)
     assert run.code == USAGE and "Put the system prompt into the rows" in run.stderr, run

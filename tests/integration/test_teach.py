@@ -195,6 +195,8 @@ def test_a_model_of_this_machine_teaches_as_generate_answers(tmp_path):
     model = ROOT / "examples/orders/model"
     (tmp_path / "p.txt").write_text("Who is Ann?\nWhere is Rome?\n")
     (tmp_path / "p.jsonl").write_text('{"prompt": "Who is Ann?"}\n{"prompt": "Where is Rome?"}\n')
+    alone = lora_train("teach", "--model", model, "--prompts", tmp_path / "p.txt", "--output", tmp_path / "alone.jsonl", "--max-new-tokens", 1)
+    assert alone.code == 0 and len(rows_of(tmp_path / "alone.jsonl")) == 2, alone
     words = ["--max-new-tokens", "12", "device=cpu"]
     run = lora_train("teach", "--model", model, "--prompts", tmp_path / "p.txt", "--output", tmp_path / "o.jsonl", *words)
     assert run.code == 0, run

@@ -351,6 +351,8 @@ TEST(Alpaca, BecomesChatTurns) {
   EXPECT_EQ(chat_of(parse<ChatSample>(row, type)),
             "system=s;user=h1;assistant=h2;user=i\nx" + std::string(user) + ";assistant=o;");
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "i", "output": "o"})", type)), "user=i;assistant=o;");
+  EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "", "input": "x", "output": "o"})", type)),
+            R"(user=x{"role":"user","content":"x","input":"x"};assistant=o;)");
   const std::string said = refusal(R"({"instruction": "i", "output": "o", "history": [["a"]]})", type);
   EXPECT_NE(said.find("a pair"), std::string::npos);
 }
