@@ -179,3 +179,9 @@ def test_what_axolotl_s_keys_mean_otherwise_is_said(tmp_path):
     done = convert(tmp_path, {"type": "chat_template"}, rows, chat_template="chatml", train_on_inputs=True, shuffle_merged_datasets=False)
     assert done.code == 0 and "around the messages are trained here, too" in done.stderr, done
     assert yaml.safe_load(done.stdout).get("shuffle", True) is True and "curriculum_sampling" in done.stderr, done
+
+
+def test_a_column_that_later_rows_have_is_seen(tmp_path):
+    rows = [{"instruction": "a", "output": "b"}] * 30 + [{"instruction": "a", "output": "b", "system": "You are a pirate."}]
+    done = convert(tmp_path, {"type": "alpaca"}, rows, "--output", tmp_path / "my.yaml")
+    assert done.code == USAGE and "a column system" in done.stderr, done

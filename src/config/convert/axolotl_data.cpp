@@ -164,7 +164,7 @@ class EntryConverter {
     return found == words.columns.end() ? ours : found->second;
   }
   bool has_column(const std::string& name) const {
-    const auto keys = first_row_keys(text("path"));
+    const auto keys = row_keys(text("path"));
     return std::ranges::count(keys, name) > 0;
   }
 

@@ -167,7 +167,7 @@ std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& in
   if (is_alpaca) named.insert({{"input", column(info, "query", "input")}, {"history", column(info, "history", "")}});
   if (!is_alpaca) named["tools"] = column(info, "tools", "");
   std::vector<std::string> unnamed;
-  for (const std::string& key : first_row_keys(entry.path)) {
+  for (const std::string& key : row_keys(entry.path)) {
     if (const auto found = named.find(key); found != named.end() && found->second != key) unnamed.push_back(key);
   }
   return unnamed;

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxRowBytes = 1 << 20;
+constexpr std::size_t kMaxRowBytes = 1 << 20, kMostRows = 1000;
 
 std::string extension_of(const fs::path& file) { return lower_case(file.extension().string()); }
 
@@ -128,6 +128,24 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
     if (found.size() > 1) return (place / (split + "-*" + fs::path(*found.begin()).extension().string())).string();
   }
   return std::nullopt;
+}
+
+std::vector<std::string> row_keys(const fs::path& file) {
+  std::error_code code;
+  std::vector<std::string> keys;
+  if (!fs::is_regular_file(file, code) || !is_json(file)) return keys;
+  std::ifstream stream(file);
+  for (std::size_t i = 0; i < kMostRows; ++i) {
+    const std::string row = first_object(stream);
+    if (row.empty()) break;
+    try {
+      for (const auto& key : names_of_members(parse_yaml(row, {file.string(), 0}))) {
+        if (std::ranges::count(keys, key) == 0) keys.push_back(key);
+      }
+    } catch (const Error&) {  // the run will say what is wrong with it
+    }
+  }
+  return keys;
 }
 
 std::vector<std::string> first_row_keys(const fs::path& file) { return names_of_members(first_row(file)); }

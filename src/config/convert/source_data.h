@@ -39,6 +39,8 @@ std::optional<std::string> split_path(const std::filesystem::path& folder, const
 
 /// Names of the keys of the first row of a JSON or JSON Lines file; empty if it cannot be read.
 std::vector<std::string> first_row_keys(const std::filesystem::path& file);
+/// Those of the first 1000 rows.
+std::vector<std::string> row_keys(const std::filesystem::path& file);
 
 /// Names of the keys of the first message in the list `column` of the first row, likewise.
 std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column);
