@@ -347,10 +347,8 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
 TEST(Alpaca, BecomesChatTurns) {
   const auto type = DatasetType::kAlpaca;
   const char* row = R"({"system": "s", "history": [["h1", "h2"]], "instruction": "i", "input": "x", "output": "o"})";
-  const std::string user =
-      "i\nx"
-      R"({"role":"user","content":"i\nx","input":"x"})";  // what templates get, too
-  EXPECT_EQ(chat_of(parse<ChatSample>(row, type)), "system=s;user=h1;assistant=h2;user=" + user + ";assistant=o;");
+  const std::string json = R"({"role":"user","content":"i\nx","input":"x"})";
+  EXPECT_EQ(chat_of(parse<ChatSample>(row, type)), "system=s;user=h1;assistant=h2;user=i\nx" + json + ";assistant=o;");
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "i", "output": "o"})", type)), "user=i;assistant=o;");
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "", "input": "x", "output": "o"})", type)),
             R"(user=x{"role":"user","content":"x","input":"x"};assistant=o;)");
