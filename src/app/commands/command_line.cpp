@@ -109,7 +109,6 @@ const CommandParser::OtherFlag* CommandParser::find_other(const std::string& fla
 
 std::vector<std::string> CommandParser::with_hyphens(std::vector<std::string> arguments) const {
   for (std::string& argument : arguments) {
-    if (argument == "--") break;
     std::string flag = name_of_flag(argument);
     if (!flag.starts_with("--")) continue;
     const std::size_t size = flag.size();
@@ -122,10 +121,6 @@ std::vector<std::string> CommandParser::with_hyphens(std::vector<std::string> ar
 std::vector<std::string> CommandParser::without_missing_values(const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--") {
-      rest.insert(rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
-    }
     const CLI::Option* const option = arguments[i].starts_with("--") ? app_.get_option_no_throw(arguments[i]) : nullptr;
     const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
     const std::string next = i + 1 < arguments.size() ? name_of_flag(arguments[i + 1]) : "";
@@ -142,10 +137,6 @@ std::vector<std::string> CommandParser::without_missing_values(const std::vector
 std::vector<std::string> CommandParser::without_unknown_flags(const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--") {
-      rest.insert(rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
-    }
     const std::string flag = name_of_flag(arguments[i]);
     const CLI::Option* const option = flag.starts_with("--") ? app_.get_option_no_throw(flag) : nullptr;
     if (!flag.starts_with("--") || option != nullptr) {
@@ -163,10 +154,6 @@ std::vector<std::string> CommandParser::without_unknown_flags(const std::vector<
 std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--") {
-      rest.insert(rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
-    }
     const std::string flag = name_of_flag(arguments[i]);
     const OtherFlag* const other = find_other(flag);
     if (other == nullptr) {
@@ -194,8 +181,11 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
     for (const auto& flag : flag_names()) print_line(flag);
     return false;
   }
-  const std::vector<std::string> own = take_others(without_missing_values(with_hyphens(arguments)));
+  const auto end_of_flags = std::find(arguments.begin(), arguments.end(), "--");
+  const std::vector<std::string> own =
+      take_others(without_missing_values(with_hyphens({arguments.begin(), end_of_flags})));
   std::vector<std::string> reversed = without_unknown_flags(own);
+  reversed.insert(reversed.end(), end_of_flags, arguments.end());
   std::reverse(reversed.begin(), reversed.end());  // what CLI11 wants
   try {
     app_.parse(reversed);
