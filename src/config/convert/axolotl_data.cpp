@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "axolotl_prompts.h"
@@ -163,9 +164,9 @@ class EntryConverter {
     const auto found = std::ranges::find_if(words.columns, [&](const auto& column) { return column.first == ours; });
     return found == words.columns.end() ? ours : found->second;
   }
-  bool has_column(const std::string& name) const {
-    const auto keys = row_keys(text("path"));
-    return std::ranges::count(keys, name) > 0;
+  bool has_column(const std::string& name) {
+    if (!columns_) columns_ = row_keys(text("path"));
+    return std::ranges::count(*columns_, name) > 0;
   }
 
   /// The words become the chat template of the run, if its tokens are Axolotl's then.
@@ -368,6 +369,7 @@ class EntryConverter {
   std::string key_, prefix_;
   const Value& source_;
   bool is_left_out_ = false;
+  std::optional<std::vector<std::string>> columns_ = {};  ///< of the rows, once asked for
 };
 
 }  // namespace
