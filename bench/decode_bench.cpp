@@ -1,6 +1,7 @@
 // What a decoded token costs, beside reading the weights once: after every token the same process reads all bytes that the
 // token needed (the linears of every layer with their adapter columns, the head) with the same threads and adds them up.
-//   decode_bench MODEL fp32|bf16 [--adapter DIR] [--tokens 32] [--sequences 1] [--prompt 128]
+//   decode_bench MODEL fp32|bf16 [--adapter DIR] [--tokens 32] [--sequences 1] [--prompt 128] [--keep bf16|fp32]
+// --keep: of a model in bf16, the weights beside fp32 (model::WeightOptions::keeps_bf16). `generate` keeps bf16.
 // Prints {"token_ms", "read_ms", "ratio", "read_gb_s", "weight_mb", "threads", "prompt_ms", ...}; medians, the first token of
 // a run left out. Driven by bench/decode_bench.py.
 #include <ATen/ATen.h>
@@ -76,7 +77,11 @@ std::vector<at::Tensor> weights_of_a_token(const model::ModelConfig& config, mod
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     const model::AcquiredLayer acquired(weights, layer, model::Pass::kForward);
     for (const model::BlockWeights& block : *acquired) {
-      for (const model::Projection& p : block.projections) list.push_back(p.weight);  // A lies below W
+      for (const model::Projection& p : block.projections) {
+        for (const at::Tensor& t : {p.weight, p.base, p.b_columns, p.a_rows}) {  // in one matrix, or each for itself
+          if (t.defined()) list.push_back(t);
+        }
+      }
     }
   }
   list.push_back(weights.acquire_outer(model::Pass::kForward).head);
@@ -98,7 +103,7 @@ std::uint64_t read_all(const std::vector<at::Tensor>& list) {
 struct Arguments {
   std::string model, dtype;
   std::map<std::string, std::string> flags{
-      {"--adapter", ""}, {"--tokens", "32"}, {"--sequences", "1"}, {"--prompt", "128"}};
+      {"--adapter", ""}, {"--tokens", "32"}, {"--sequences", "1"}, {"--prompt", "128"}, {"--keep", "bf16"}};
   std::int64_t number(const char* flag) const { return std::stoll(flags.at(flag)); }
 };
 
@@ -110,8 +115,9 @@ int bench(const Arguments& arguments) {
   const model::ModelShape shape = model::model_shape(config, specs);
   model::Trainables adapters = model::make_trainables(config, shape, model::TrainedWeights::kNone);
   const storage::WeightFiles files = storage::open_model_weights(arguments.model);
-  model::ResidentWeights weights(config, shape, adapters, {arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat},
-                                 &files);
+  const model::WeightOptions options{.dtype = arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat,
+                                     .keeps_bf16 = arguments.flags.at("--keep") == "bf16"};
+  model::ResidentWeights weights(config, shape, adapters, options, &files);
   if (!adapter.empty()) lora::load_adapter(adapter, adapters);
   weights.refresh();
   const std::vector<at::Tensor> list = weights_of_a_token(config, weights);

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """What a decoded token costs: lora-train's generator beside transformers' generate and beside reading the weights once.
 
-Random weights of Qwen2.5-0.5B's sizes, greedy. lora-train (bench/decode_bench) and transformers run as child processes in turn,
+Random weights of Qwen2.5-0.5B's sizes, stored in bf16 as published models are, greedy. lora-train (bench/decode_bench) and transformers run as child processes in turn,
 with as many sequences at a time; after every token of ours the same process reads all bytes that a token needs with the same
 threads. Per child: medians over its tokens, the least of them, and processor time of all threads, which neighbours on a busy
 machine stretch less than the clock. ratio = step / read. The last lines are medians over the rounds, and how many times the
 step of ours that of transformers takes: the median of the rounds and their range.
 
 Usage: bench/decode_bench.py [--binary build/dev/bin/decode_bench] [--precisions fp32,bf16] [--rounds 3] [--tokens 24]
-       [--prompt 128] [--threads 2] [--adapter] [--sequences 1,8]
+       [--prompt 128] [--threads 2] [--adapter] [--sequences 1,8] [--also-fp32-weights]
 Writes bench/results/<date>-decode-<cpu>.txt (--log names another file). The model goes to build/bench.
 """
 
@@ -70,10 +70,10 @@ def child(args, kind, precision, sequences=1):
     return run(args, command)
 
 
-def ours(args, precision, sequences):
+def ours(args, precision, sequences, keep="bf16"):
     adapter = ["--adapter", args.model + "-adapter"] if args.adapter else []
     return run(args, [args.binary, args.model, precision, "--tokens", str(args.tokens), "--prompt", str(args.prompt),
-                      "--sequences", str(sequences), *adapter])
+                      "--sequences", str(sequences), "--keep", keep, *adapter])
 
 
 def run(args, command):
@@ -100,6 +100,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--adapter", action="store_true", help="LoRA of rank 16 on all linears, ours only")
+    parser.add_argument("--also-fp32-weights", action="store_true", help="ours with the model's bf16 weights widened to fp32 too")
     parser.add_argument("--model", default=str(ROOT / "build/bench/decode-0.5b"))
     parser.add_argument("--log")
     parser.add_argument("--child", choices=["make", "hf"])
@@ -123,6 +124,8 @@ def main():
     found = {}
     programs = {"lora-train": lambda precision, sequences: ours(args, precision, sequences),
                 "transformers": lambda precision, sequences: child(args, "hf", precision, sequences)}
+    if args.also_fp32_weights:
+        programs["lora-train with fp32 weights"] = lambda precision, sequences: ours(args, precision, sequences, "fp32")
     for turn in range(args.rounds):
         for precision in args.precisions.split(","):
             for sequences in args.sequences.split(","):
@@ -136,7 +139,7 @@ def main():
                                  "cpu_ratio", "least_ratio", "read_gb_s") if key in middle]
         say(f"{precision} {name}, {sequences} at a time: " + ", ".join(f"{key} {middle[key]:.2f}" for key in shown))
     for precision, sequences in dict.fromkeys((precision, sequences) for precision, sequences, _ in found):
-        pair = [found[precision, sequences, name] for name in programs]
+        pair = [found[precision, sequences, name] for name in ("lora-train", "transformers")]
         times = {key: [theirs[key] / our[key] for our, theirs in zip(*pair)] for key in ("step_ms", "step_cpu_ms")}
         say(f"{precision}, {sequences} at a time, transformers' time / ours: " +
             ", ".join(f"{key} {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" for key, ratios in times.items()))

@@ -23,20 +23,22 @@ InferenceModel load_files(const Profile& profile, const runtime::ModelFiles& fil
                           const runtime::AdapterSetup& adapters, std::int64_t max_seq_len, const RankPlace& place) {
   InferenceModel loaded;
   loaded.device = runtime::start_device(profile, files.config, place.world, place.ranks);
-  load_without_plan(profile, loaded.device, files, adapters, max_seq_len, loaded.model);
+  load_without_plan(profile, loaded.device, files, adapters, {.max_seq_len = max_seq_len, .keeps_bf16 = true},
+                    loaded.model);
   return loaded;
 }
 
 }  // namespace
 
 void load_without_plan(const Profile& profile, const runtime::RunDevice& device, const runtime::ModelFiles& files,
-                       const runtime::AdapterSetup& adapters, std::int64_t max_seq_len, runtime::LoadedModel& loaded) {
+                       const runtime::AdapterSetup& adapters, runtime::LoadOptions options,
+                       runtime::LoadedModel& loaded) {
   const std::int64_t free = device.is_cuda() ? runtime::device_room(device).free : metrics::available_host_memory();
   const model::ModelShape shape = model::model_shape(files.config, adapters.specs, adapters.columns);
   const std::int64_t fitting = model::choose_decoded_layers(
       files.config, shape, runtime::compute_bytes(profile.model.precision), files.base, free / 2);
-  runtime::load_model(profile, device, files, adapters,
-                      {false, max_seq_len, profile.model.decoded_layers.value_or(fitting)}, loaded);
+  options.decoded_layers = profile.model.decoded_layers.value_or(fitting);
+  runtime::load_model(profile, device, files, adapters, options, loaded);
 }
 
 InferenceModel load_for_inference(const Profile& requested, const std::filesystem::path& adapter,

@@ -23,11 +23,12 @@ struct InferenceModel {
 };
 
 /// load_model() for commands that only compute: of a quantised base, as many layers are decoded once as half of the free memory
-/// holds, unless the profile says how many.
+/// holds, unless the profile says how many; options.decoded_layers is ignored.
 void load_without_plan(const Profile& profile, const runtime::RunDevice& device, const runtime::ModelFiles& files,
-                       const runtime::AdapterSetup& adapters, std::int64_t max_seq_len, runtime::LoadedModel& loaded);
+                       const runtime::AdapterSetup& adapters, runtime::LoadOptions options,
+                       runtime::LoadedModel& loaded);
 
-/// Loads the model without tokenizer and template. Checks device and adapter (empty: the base) before reading weights.
+/// Loads the model for a Generator, without tokenizer and template. Checks device and adapter (empty: the base) before reading weights.
 /// Sequences have at most max_seq_len tokens.
 InferenceModel load_for_inference(const Profile& profile, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len, const RankPlace& place = {});

@@ -80,7 +80,7 @@ class Evaluator {
     load_data_and_questions();
     require_equal_rows(tasks);
     data_.longest = std::max({data_.longest, tasks.longest(), std::int64_t{1}});
-    load_without_plan(profile_, model_.device, files_, adapters, data_.longest, model_.model);
+    load_without_plan(profile_, model_.device, files_, adapters, {.max_seq_len = data_.longest}, model_.model);
     Evaluation evaluation{evaluate_losses(), {}};
     if (request_.flags.choices || request_.flags.exact_match) add_answers(evaluation.sets);
     std::vector<std::size_t> all;

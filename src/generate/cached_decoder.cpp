@@ -54,7 +54,7 @@ CachedDecoder::CachedDecoder(const model::ModelConfig& config, const model::Mode
       shape_(shape),
       weights_(weights),
       attention_(attention),
-      options_(weights.acquire_outer(model::Pass::kForward).embedding.options()),
+      options_(weights.acquire_outer(model::Pass::kForward).final_norm.weight.options()),
       embedding_scale_(model::embedding_scale(config, dtype())),
       activations_(shape, {.max_tokens = max_tokens, .needs_backward = false}, {}, dtype(), device()) {
   weights.release_outer(model::Pass::kForward);

@@ -66,8 +66,11 @@ void projection_forward(const Projection& projection, const at::Tensor& input, c
   }
   linear_product(pass.product, input.narrow(1, 0, projection.in_features), projection.base_weight(), extras, y);
   if (!is_adapted) return;
-  kernels::gemm(input.narrow(1, projection.in_features, projection.num_columns), projection.scaled_b().t(), y,
-                {.accumulate = true, .alpha = projection.output_scale, .work_class = kernels::WorkClass::kLora});
+  const at::Tensor columns = input.narrow(1, projection.in_features, projection.num_columns);
+  const double alpha = projection.output_scale;
+  if (pass.product == Product::kSkinny) return kernels::skinny_gemm(columns, projection.scaled_b(), {}, y, y, alpha);
+  kernels::gemm(columns, projection.scaled_b().t(), y,
+                {.accumulate = true, .alpha = alpha, .work_class = kernels::WorkClass::kLora});
 }
 
 void projection_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,

@@ -183,7 +183,8 @@ void assemble_model(const Profile& profile, const RunDevice& device, const Model
   const auto trained = request.train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   loaded.parameters =
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, trained, device.device));
-  const model::WeightOptions options{dtype, device.device, trained, files.base, request.decoded_layers};
+  const model::WeightOptions options{dtype,      device.device,          trained,
+                                     files.base, request.decoded_layers, request.keeps_bf16};
   loaded.weights = std::make_unique<model::ResidentWeights>(config, shape, *loaded.parameters, options, weight_files);
   const bool trains_embedding = request.train_all_weights || !adapters.token_rows.embedding.empty();
   const model::FirstNeeded first = trains_embedding

@@ -16,8 +16,8 @@ struct TrainableRows {
   at::Tensor grads;    ///< [k, D] fp32, accumulated into
 };
 
-/// out [N, D] (dtype of weight) = scale * weight[ids], with trainable rows in place of the frozen ones. ids [N] int32.
-/// Trainable rows are rounded to the dtype first; the product is computed in fp32 (fp64) and rounded once. For Gemma, the caller
+/// out [N, D] (dtype of weight, or fp32 for bf16 on a CPU) = scale * weight[ids], with trainable rows in place of the frozen ones. ids [N] int32.
+/// Trainable rows are rounded to that dtype first; the product is computed in fp32 (fp64) and rounded once. For Gemma, the caller
 /// rounds the scale itself to the dtype; for Granite it does not.
 void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out,
                        double scale = 1);

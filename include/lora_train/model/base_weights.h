@@ -39,6 +39,9 @@ struct WeightOptions {
   BaseStorage storage = {};  ///< linears that are kept quantised; plain ones of the files are quantised so
   int64_t decoded_layers =
       kAllLayers;  ///< layers before this one are decoded once, the others whenever they are acquired
+  /// Matrices that all files hold in bf16 stay so beside a dtype of fp32, for products of Product::kSkinny on a CPU: the same values
+  /// in half the bytes. Projections are not fused then.
+  bool keeps_bf16 = false;
 };
 
 /// Quantised linears of a layer, and what decodes them into the matrices of their projections.
@@ -84,13 +87,15 @@ class ComputeWeights : public BaseWeights {
  protected:
   /// Allocates nothing. `parameters` outlives the object.
   ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
-                 const WeightOptions& options);
+                 const WeightOptions& options, const storage::WeightFiles* files = nullptr);
 
   /// Gives memory to a projection's matrix [O + C, D + C], rows at the pitch of its input; zero where nothing will be written.
   using Allocate = std::function<at::Tensor(const ProjectionShape& shape)>;
   /// Creates a layer and has `loader` fill its tensors; those of quantised linears lie in `quantized`.
   void fill_layer(int64_t layer, WeightLoader& loader, QuantizedLayer& quantized, const Allocate& allocate = {});
   void fill_outer(WeightLoader& loader);
+  /// Gives memory to the matrices of a projection.
+  void allocate_projection(const ProjectionShape& shape, Projection& projection, const at::Tensor& shared) const;
   /// Adds the copies that write the layer's adapter columns.
   void add_columns(int64_t layer, const AddCopy& add) const;
   /// Multiplies biases by output_scale, as the forward expects.
@@ -105,6 +110,7 @@ class ComputeWeights : public BaseWeights {
   const WeightOptions options_;
   std::vector<LayerWeights> layers_;
   OuterWeights outer_;
+  at::ScalarType matrix_dtype_;   ///< of base matrices: the compute dtype, or bf16 that is kept
   kernels::ScaledCopies copies_;  ///< what refresh() writes: adapter columns, and in full fine-tuning every weight
 
   /// Sets the rows that the files lack to the mean of those that they have.

@@ -83,6 +83,7 @@ struct LoadOptions {
   bool train_all_weights = false;
   std::int64_t max_seq_len = 0;
   std::int64_t decoded_layers = model::kAllLayers;  ///< model::WeightOptions::decoded_layers
+  bool keeps_bf16 = false;                          ///< model::WeightOptions::keeps_bf16
 };
 /// Creates the trained tensors, weights and decoder of `loaded`. Without weight files, plain weights are undefined: fill them,
 /// then call refresh(). On at::kMeta nothing is allocated.

@@ -9,11 +9,16 @@
 namespace lora_train::kernels {
 namespace {
 
-template <class T, class Y>
+template <class X, class W, class Y>
 void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                 at::Tensor& y, double alpha) {
-  skinny_gemm_cpu(SkinnyGemm<T, Y>{read_rows<T>(x), read_rows<T>(weight), read<Y>(bias), read_rows<Y>(residual),
-                                   write_rows<Y>(y), static_cast<float>(alpha), x.size(0), weight.size(0), x.size(1)});
+  skinny_gemm_cpu(SkinnyGemm<X, W, Y>{read_rows<X>(x), read_rows<W>(weight), read<Y>(bias), read_rows<Y>(residual),
+                                      write_rows<Y>(y), static_cast<float>(alpha), x.size(0), weight.size(0),
+                                      x.size(1)});
+}
+
+bool is_widened(const at::Tensor& x, const at::Tensor& weight) {
+  return x.scalar_type() == at::kFloat && weight.scalar_type() == at::kBFloat16;
 }
 
 void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
@@ -21,7 +26,8 @@ void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Te
   constexpr auto kName = "skinny_gemm";
   check_rows(kName, "x", x, {-1, -1});
   check_floating(kName, "x", x);
-  check_rows(kName, "weight", weight, {-1, x.size(1)}, x.scalar_type());
+  check_rows(kName, "weight", weight, {-1, x.size(1)});
+  if (!is_widened(x, weight)) check_dtype(kName, "weight", weight, x.scalar_type());
   check_rows(kName, "y", y, {x.size(0), weight.size(0)});
   if (x.scalar_type() != at::kBFloat16 || y.scalar_type() != at::kFloat) check_dtype(kName, "y", y, x.scalar_type());
   if (bias.defined()) check_vector(kName, "bias", bias, weight.size(0), y.scalar_type());
@@ -35,10 +41,16 @@ void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
   check_arguments(x, weight, bias, residual, y);
   const bool is_ours =
       x.is_cpu() && x.scalar_type() != at::kDouble && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
-  if (!is_ours) return gemm(x, weight.t(), y, {.bias = bias, .residual = residual, .alpha = alpha});
-  if (x.scalar_type() == at::kFloat) return run_on_cpu<float, float>(x, weight, bias, residual, y, alpha);
-  if (y.scalar_type() == at::kFloat) return run_on_cpu<Bf16, float>(x, weight, bias, residual, y, alpha);
-  run_on_cpu<Bf16, Bf16>(x, weight, bias, residual, y, alpha);
+  if (!is_ours) {
+    const bool adds = residual.defined() && residual.is_same(y);
+    return gemm(x, weight.to(x.scalar_type()).t(), y,
+                {.bias = bias, .residual = adds ? at::Tensor() : residual, .accumulate = adds, .alpha = alpha});
+  }
+  const auto run = [&]<class X, class W, class Y>() { run_on_cpu<X, W, Y>(x, weight, bias, residual, y, alpha); };
+  if (is_widened(x, weight)) return run.operator()<float, Bf16, float>();
+  if (x.scalar_type() == at::kFloat) return run.operator()<float, float, float>();
+  if (y.scalar_type() == at::kFloat) return run.operator()<Bf16, Bf16, float>();
+  run.operator()<Bf16, Bf16, Bf16>();
 }
 
 bool skinny_gemm_is_faster(at::Device device, at::ScalarType dtype) {

@@ -1,7 +1,8 @@
 // Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for any
 // number of rows. Up to four rows cost little more than reading the weights: they are streamed. For more rows arithmetic is the
 // cost: blocks of outputs and rows go through K in chunks that stay in the first cache.
-// bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to match.
+// Beside a bf16 x, bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out
+// to match. Beside an fp32 x they are widened in order, so that the sums are those of fp32 weights of the same values.
 #include "skinny_gemm_cpu.h"
 
 #include <algorithm>
@@ -41,13 +42,13 @@ template <class T>
 constexpr std::int64_t kLine = sizeof(CacheLine) / sizeof(T);  // elements of a cache line
 
 /// Where element i of a step lies in the packed x.
-template <class T>
+template <class X>
 constexpr std::int64_t packed_place(std::int64_t i, std::int64_t lanes) {
-  return std::is_same_v<T, float> ? i : (i % 2) * lanes + i / 2;
+  return std::is_same_v<X, float> ? i : (i % 2) * lanes + i / 2;
 }
 
-template <class T>
-PackedRows pack(Rows<const T> x, std::int64_t M, std::int64_t K, std::int64_t lanes) {
+template <class X>
+PackedRows pack(Rows<const X> x, std::int64_t M, std::int64_t K, std::int64_t lanes) {
   const std::int64_t step = 2 * lanes;
   PackedRows packed;
   packed.num_steps = K / step;
@@ -57,26 +58,46 @@ PackedRows pack(Rows<const T> x, std::int64_t M, std::int64_t K, std::int64_t la
     float* const row = packed.row(m);
     for (std::int64_t begin = 0; begin < K; begin += step) {
       const std::int64_t count = std::min(step, K - begin);
-      for (std::int64_t i = 0; i < count; ++i) row[begin + packed_place<T>(i, lanes)] = load(x[m] + begin + i);
+      for (std::int64_t i = 0; i < count; ++i) row[begin + packed_place<X>(i, lanes)] = load(x[m] + begin + i);
     }
   }
   return packed;
 }
 
-/// The two vectors of a step of weights.
-template <class Vector>
+// bf16 to fp32. Not a template: g++ 12 takes no vector of a dependent size there.
+#define LORA_TRAIN_WIDEN(Vector, bytes)                                   \
+  LORA_TRAIN_INLINE void widen(const Bf16* from, Vector& to) {            \
+    typedef std::uint16_t Halves __attribute__((vector_size(bytes / 2))); \
+    typedef std::uint32_t Words __attribute__((vector_size(bytes)));      \
+    Halves halves;                                                        \
+    std::memcpy(&halves, from, sizeof halves);                            \
+    const Words words = __builtin_convertvector(halves, Words) << 16;     \
+    std::memcpy(&to, &words, sizeof to);                                  \
+  }
+LORA_TRAIN_WIDEN(Vector4, 16)
+LORA_TRAIN_WIDEN(Vector8, 32)
+LORA_TRAIN_WIDEN(Vector16, 64)
+#undef LORA_TRAIN_WIDEN
+
+/// The two vectors of a step of weights, in the order of a packed x of type X.
+template <class X, class Vector>
 LORA_TRAIN_INLINE void load_step(const float* from, Vector& first, Vector& second) {
   std::memcpy(&first, from, sizeof first);
   std::memcpy(&second, from + kLanes<Vector>, sizeof second);
 }
-template <class Vector>
+template <class X, class Vector>
 LORA_TRAIN_INLINE void load_step(const Bf16* from, Vector& first, Vector& second) {
   typedef std::uint32_t Words __attribute__((vector_size(sizeof(Vector))));
-  Words words;
-  std::memcpy(&words, from, sizeof words);
-  const Words even = words << 16, odd = words & 0xFFFF0000u;
-  std::memcpy(&first, &even, sizeof first);
-  std::memcpy(&second, &odd, sizeof second);
+  if constexpr (std::is_same_v<X, float>) {
+    widen(from, first);
+    widen(from + kLanes<Vector>, second);
+  } else {
+    Words words;
+    std::memcpy(&words, from, sizeof words);
+    const Words even = words << 16, odd = words & 0xFFFF0000u;
+    std::memcpy(&first, &even, sizeof first);
+    std::memcpy(&second, &odd, sizeof second);
+  }
 }
 
 // Halves added to halves.
@@ -99,8 +120,8 @@ struct Sums {
 };
 
 // A step of 2 * lanes features: weights at from + o * stride, the packed x at x + r * x_stride.
-template <class Vector, int kTileOutputs, int kTileRows, class T>
-LORA_TRAIN_INLINE void add_step(const T* from, std::int64_t stride, const float* x, std::int64_t x_stride,
+template <class X, class Vector, int kTileOutputs, int kTileRows, class W>
+LORA_TRAIN_INLINE void add_step(const W* from, std::int64_t stride, const float* x, std::int64_t x_stride,
                                 Sums<Vector, kTileOutputs, kTileRows>& sums) {
   Vector x0[kTileRows], x1[kTileRows];
 #pragma GCC unroll 8
@@ -111,7 +132,7 @@ LORA_TRAIN_INLINE void add_step(const T* from, std::int64_t stride, const float*
 #pragma GCC unroll 8
   for (int o = 0; o < kTileOutputs; ++o) {
     Vector first, second;
-    load_step(from + o * stride, first, second);
+    load_step<X>(from + o * stride, first, second);
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       sums.of[o][r][0] += first * x0[r];
@@ -121,15 +142,15 @@ LORA_TRAIN_INLINE void add_step(const T* from, std::int64_t stride, const float*
 }
 
 /// What all tiles of a call share.
-template <class T, class Y>
+template <class Product>
 struct Call {
-  const SkinnyGemm<T, Y>& p;
+  const Product& p;
   const PackedRows& x;
 };
 
 /// Writes output n of row m from its two sums.
-template <class Vector, class T, class Y>
-LORA_TRAIN_INLINE void finish(const SkinnyGemm<T, Y>& p, std::int64_t n, std::int64_t m, const Vector& first,
+template <class Vector, class Product>
+LORA_TRAIN_INLINE void finish(const Product& p, std::int64_t n, std::int64_t m, const Vector& first,
                               const Vector& second) {
   float sum = p.alpha * sum_of(first + second);
   if (p.bias != nullptr) sum += load(p.bias + n);
@@ -139,12 +160,14 @@ LORA_TRAIN_INLINE void finish(const SkinnyGemm<T, Y>& p, std::int64_t n, std::in
 
 // Outputs [n, n + kTileOutputs) of rows [m, m + kTileRows). With kFetches the weights of the next tile are fetched
 // meanwhile: rows are often too short for the processor to see where they go.
-template <class Vector, int kTileOutputs, int kTileRows, bool kFetches, class T, class Y>
-LORA_TRAIN_INLINE void tile(const Call<T, Y>& call, std::int64_t n, std::int64_t m) {
+template <class Vector, int kTileOutputs, int kTileRows, bool kFetches, class Product>
+LORA_TRAIN_INLINE void tile(const Call<Product>& call, std::int64_t n, std::int64_t m) {
+  using X = typename Product::Input;
+  using W = typename Product::Weight;
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
-  const SkinnyGemm<T, Y>& p = call.p;
+  const Product& p = call.p;
   const std::int64_t stride = p.weight.stride, x_stride = call.x.stride, whole = call.x.num_steps * kStep;
-  const T* const from = p.weight[n];
+  const W* const from = p.weight[n];
   const float* const x = call.x.row(m);
   Sums<Vector, kTileOutputs, kTileRows> sums;
   for (std::int64_t k = 0; k < whole; k += kStep) {
@@ -152,19 +175,19 @@ LORA_TRAIN_INLINE void tile(const Call<T, Y>& call, std::int64_t n, std::int64_t
 #pragma GCC unroll 8
       for (int o = 0; o < kTileOutputs; ++o) {
 #pragma GCC unroll 2
-        for (std::int64_t line = 0; line < kStep; line += kLine<T>) {
+        for (std::int64_t line = 0; line < kStep; line += kLine<W>) {
           __builtin_prefetch(from + (o + kTileOutputs) * stride + k + line);
         }
       }
     }
-    add_step(from + k, stride, x + k, x_stride, sums);
+    add_step<X>(from + k, stride, x + k, x_stride, sums);
   }
   if (whole < p.K) {
-    T tail[kTileOutputs * kStep] = {};
+    W tail[kTileOutputs * kStep] = {};
     for (int o = 0; o < kTileOutputs; ++o) {
-      std::memcpy(tail + o * kStep, from + o * stride + whole, static_cast<std::size_t>(p.K - whole) * sizeof(T));
+      std::memcpy(tail + o * kStep, from + o * stride + whole, static_cast<std::size_t>(p.K - whole) * sizeof(W));
     }
-    add_step(tail, kStep, x + whole, x_stride, sums);
+    add_step<X>(tail, kStep, x + whole, x_stride, sums);
   }
 #pragma GCC unroll 8
   for (int o = 0; o < kTileOutputs; ++o) {
@@ -174,8 +197,8 @@ LORA_TRAIN_INLINE void tile(const Call<T, Y>& call, std::int64_t n, std::int64_t
 }
 
 /// Outputs [n, n + kTileOutputs) of all rows, which are few.
-template <class Vector, int kTileOutputs, class T, class Y>
-LORA_TRAIN_INLINE void outputs(const Call<T, Y>& call, std::int64_t n) {
+template <class Vector, int kTileOutputs, class Product>
+LORA_TRAIN_INLINE void outputs(const Call<Product>& call, std::int64_t n) {
   const std::int64_t M = call.p.M;
   if (M == 1) return tile<Vector, kTileOutputs, 1, true>(call, n, 0);
   tile<Vector, kTileOutputs, 2, true>(call, n, 0);
@@ -240,20 +263,20 @@ LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t nu
 }
 
 /// A chunk of weights as fp32 in the order of the packed x, padded with zeros to whole steps.
-template <class Vector, class T>
-LORA_TRAIN_INLINE void pack_chunk(const T* from, std::int64_t count, float* to) {
+template <class X, class Vector, class W>
+LORA_TRAIN_INLINE void pack_chunk(const W* from, std::int64_t count, float* to) {
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
-  const auto pack_step = [&](const T* step, std::int64_t k) {
+  const auto pack_step = [&](const W* step, std::int64_t k) {
     Vector first, second;
-    load_step(step, first, second);
+    load_step<X>(step, first, second);
     std::memcpy(to + k, &first, sizeof first);
     std::memcpy(to + k + kLanes<Vector>, &second, sizeof second);
   };
   std::int64_t k = 0;
   for (; k + kStep <= count; k += kStep) pack_step(from + k, k);
   if (k == count) return;
-  T tail[kStep] = {};
-  std::memcpy(tail, from + k, static_cast<std::size_t>(count - k) * sizeof(T));
+  W tail[kStep] = {};
+  std::memcpy(tail, from + k, static_cast<std::size_t>(count - k) * sizeof(W));
   pack_step(tail, k);
 }
 
@@ -263,26 +286,29 @@ struct Block {
 };
 
 /// Adds features [k, k + kChunk) to kTileOutputs outputs, from output `output` of the block, of all its rows.
-template <int kTileOutputs, class Vector, class T, class Y>
-LORA_TRAIN_INLINE void panel(const Call<T, Y>& call, const Block& block, std::int64_t output, std::int64_t k,
+template <int kTileOutputs, class Vector, class Product>
+LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std::int64_t output, std::int64_t k,
                              BlockSums<Vector>& sums) {
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
-  const SkinnyGemm<T, Y>& p = call.p;
-  const T* const from = p.weight[block.n + output] + k;
+  using X = typename Product::Input;
+  using W = typename Product::Weight;
+  const Product& p = call.p;
+  const W* const from = p.weight[block.n + output] + k;
   const std::int64_t count = std::min(kChunk, p.K - k), num_steps = (count + kStep - 1) / kStep;
   CacheLine packed[kTileOutputs][kChunk / kLine<float>];
   ChunkRows weights{packed[0][0].values, kChunk};
-  if (std::is_same_v<T, float> && count % kStep == 0) {
+  if (std::is_same_v<W, float> && count % kStep == 0) {
     weights = {reinterpret_cast<const float*>(from), p.weight.stride};
   } else {
-    for (int o = 0; o < kTileOutputs; ++o) pack_chunk<Vector>(from + o * p.weight.stride, count, packed[o][0].values);
+    for (int o = 0; o < kTileOutputs; ++o)
+      pack_chunk<X, Vector>(from + o * p.weight.stride, count, packed[o][0].values);
   }
   // The weights of the next panel are fetched meanwhile, an output with every tile of rows: more at once would block loads.
   int num_fetched = 0;
   const auto fetch = [&](int end) {
     for (; num_fetched < end; ++num_fetched) {
-      const T* const next = from + (num_fetched + kTileOutputs) * p.weight.stride;
-      for (std::int64_t i = 0; i < count; i += kLine<T>) __builtin_prefetch(next + i);
+      const W* const next = from + (num_fetched + kTileOutputs) * p.weight.stride;
+      for (std::int64_t i = 0; i < count; i += kLine<W>) __builtin_prefetch(next + i);
     }
   };
   std::int64_t row = 0;
@@ -295,8 +321,8 @@ LORA_TRAIN_INLINE void panel(const Call<T, Y>& call, const Block& block, std::in
   add_chunk<kTileOutputs, 1>(weights, {call.x.row(block.m + row) + k, call.x.stride}, num_steps, sums, output, row);
 }
 
-template <class Vector, class T, class Y>
-LORA_TRAIN_INLINE void add_block(const Call<T, Y>& call, const Block& block) {
+template <class Vector, class Product>
+LORA_TRAIN_INLINE void add_block(const Call<Product>& call, const Block& block) {
   constexpr int kTile = kPanelOutputs<Vector>;
   BlockSums<Vector> sums = {};
   for (std::int64_t k = 0; k < call.p.K; k += kChunk) {
@@ -311,8 +337,8 @@ LORA_TRAIN_INLINE void add_block(const Call<T, Y>& call, const Block& block) {
   }
 }
 
-template <class Vector, class T, class Y>
-LORA_TRAIN_INLINE void range(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+template <class Vector, class Product>
+LORA_TRAIN_INLINE void range(const Call<Product>& call, std::int64_t begin, std::int64_t end) {
   const std::int64_t M = call.p.M;
   std::int64_t n = begin;
   if (M > kMaxStreamedRows) {
@@ -329,12 +355,14 @@ LORA_TRAIN_INLINE void range(const Call<T, Y>& call, std::int64_t begin, std::in
 
 // Not target_clones: the vectors themselves differ, so that the sums fit the registers there are.
 #if defined(__x86_64__)
-template <class T, class Y>
-__attribute__((target("arch=x86-64-v4"))) void range_v4(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+template <class Product>
+__attribute__((target("arch=x86-64-v4"))) void range_v4(const Call<Product>& call, std::int64_t begin,
+                                                        std::int64_t end) {
   range<Vector16>(call, begin, end);
 }
-template <class T, class Y>
-__attribute__((target("arch=x86-64-v3"))) void range_v3(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+template <class Product>
+__attribute__((target("arch=x86-64-v3"))) void range_v3(const Call<Product>& call, std::int64_t begin,
+                                                        std::int64_t end) {
   range<Vector8>(call, begin, end);
 }
 bool has_v4() { return __builtin_cpu_supports("x86-64-v4"); }
@@ -343,13 +371,13 @@ bool has_v3() { return __builtin_cpu_supports("x86-64-v3"); }
 bool has_v4() { return false; }
 bool has_v3() { return false; }
 #endif
-template <class T, class Y>
-void range_any(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+template <class Product>
+void range_any(const Call<Product>& call, std::int64_t begin, std::int64_t end) {
   range<Vector4>(call, begin, end);
 }
 
-template <class T, class Y>
-void range_here(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+template <class Product>
+void range_here(const Call<Product>& call, std::int64_t begin, std::int64_t end) {
 #if defined(__x86_64__)
   if (has_v4()) return range_v4(call, begin, end);
   if (has_v3()) return range_v3(call, begin, end);
@@ -359,13 +387,13 @@ void range_here(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-template <class T, class Y>
-void skinny_gemm_cpu(const SkinnyGemm<T, Y>& p) {
+template <class X, class W, class Y>
+void skinny_gemm_cpu(const SkinnyGemm<X, W, Y>& p) {
   const PackedRows x = pack(p.x, p.M, p.K, has_v4() ? 16 : (has_v3() ? 8 : 4));
   const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
   parallel_ranges(num_tiles, grain, [&](std::int64_t begin, std::int64_t end) {
-    range_here(Call<T, Y>{p, x}, begin * kOutputs, std::min(end * kOutputs, p.N));
+    range_here(Call<SkinnyGemm<X, W, Y>>{p, x}, begin * kOutputs, std::min(end * kOutputs, p.N));
   });
 }
 
@@ -377,8 +405,9 @@ bool has_bf16_gemm() {
 #endif
 }
 
-template void skinny_gemm_cpu(const SkinnyGemm<float, float>&);
-template void skinny_gemm_cpu(const SkinnyGemm<Bf16, Bf16>&);
-template void skinny_gemm_cpu(const SkinnyGemm<Bf16, float>&);
+template void skinny_gemm_cpu(const SkinnyGemm<float, float, float>&);
+template void skinny_gemm_cpu(const SkinnyGemm<float, Bf16, float>&);
+template void skinny_gemm_cpu(const SkinnyGemm<Bf16, Bf16, Bf16>&);
+template void skinny_gemm_cpu(const SkinnyGemm<Bf16, Bf16, float>&);
 
 }  // namespace lora_train::kernels

@@ -1,13 +1,16 @@
-// Contract in skinny_gemm.h. T and Y are float or Bf16; Y is T or float.
+// Contract in skinny_gemm.h. X, W and Y: elements of x, the weight and y, float or Bf16.
 #pragma once
 
 #include "launch/rows.h"
 
 namespace lora_train::kernels {
 
-template <class T, class Y>
+template <class X, class W, class Y>
 struct SkinnyGemm {
-  Rows<const T> x, weight;
+  using Input = X;
+  using Weight = W;
+  Rows<const X> x;
+  Rows<const W> weight;
   const Y* bias;           ///< null: none
   Rows<const Y> residual;  ///< data null: none
   Rows<Y> y;
@@ -15,8 +18,8 @@ struct SkinnyGemm {
   std::int64_t M, N, K;
 };
 
-template <class T, class Y>
-void skinny_gemm_cpu(const SkinnyGemm<T, Y>& p);
+template <class X, class W, class Y>
+void skinny_gemm_cpu(const SkinnyGemm<X, W, Y>& p);
 
 /// False for an x86 CPU without AVX-512.
 bool has_bf16_gemm();

@@ -98,6 +98,17 @@ at::Tensor make_matrix(const ProjectionShape& projection, const at::TensorOption
   return at::zeros({projection.out_features + projection.num_columns, projection.input_pitch()}, options);
 }
 
+bool keeps_bf16(const ModelConfig& config, const WeightOptions& options, const storage::WeightFiles* files) {
+  const bool is_asked = options.keeps_bf16 && options.dtype == at::kFloat && options.device.is_cpu();
+  if (!is_asked || options.trained == TrainedWeights::kAll || !options.storage.empty() || config.added_rows > 0)
+    return false;
+  return files == nullptr || std::ranges::all_of(expected_tensors(config), [files](const TensorSpec& spec) {
+           const bool is_matrix = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias;
+           const storage::TensorEntry* const entry = files->find(spec.name);
+           return !is_matrix || (entry != nullptr && entry->dtype == storage::DType::kBF16);
+         });
+}
+
 /// `copies` is used by what is returned.
 template <class Copies>
 AddCopy adding_to(Copies& copies) {
@@ -147,8 +158,12 @@ void QuantizedLayer::run() {
 }
 
 ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
-                               const WeightOptions& options)
-    : config_(config), shape_(shape), parameters_(parameters), options_(options) {
+                               const WeightOptions& options, const storage::WeightFiles* files)
+    : config_(config),
+      shape_(shape),
+      parameters_(parameters),
+      options_(options),
+      matrix_dtype_(keeps_bf16(config, options, files) ? at::kBFloat16 : options.dtype) {
   for (int64_t layer = 0; layer < std::ssize(shape_.layers); ++layer) {
     LayerWeights& weights = layers_.emplace_back();
     const LayerShape& layer_shape = shape_.layers[static_cast<std::size_t>(layer)];
@@ -196,8 +211,7 @@ void ComputeWeights::fill_layer(int64_t layer, WeightLoader& loader, QuantizedLa
   LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
   for_each_projection(shape, weights, [&](const ProjectionShape& projection_shape, Projection& p) {
     const bool is_elsewhere = allocate && has_quantized_linears(projection_shape, layer, options_.storage);
-    p.weight = (is_elsewhere ? allocate(projection_shape) : make_matrix(projection_shape, options))
-                   .narrow(1, 0, p.input_width());
+    allocate_projection(projection_shape, p, is_elsewhere ? allocate(projection_shape) : at::Tensor());
     if (projection_shape.has_bias) p.bias = at::empty({p.out_features}, options);
     for (const LinearShape& linear : projection_shape.linears) {
       const std::string name = linear_path(layer, linear.name);
@@ -221,10 +235,23 @@ void ComputeWeights::fill_layer(int64_t layer, WeightLoader& loader, QuantizedLa
   });
 }
 
+void ComputeWeights::allocate_projection(const ProjectionShape& shape, Projection& projection,
+                                         const at::Tensor& shared) const {
+  const auto options = at::TensorOptions(options_.dtype).device(options_.device);
+  if (matrix_dtype_ == options_.dtype) {
+    projection.weight =
+        (shared.defined() ? shared : make_matrix(shape, options)).narrow(1, 0, projection.input_width());
+    return;
+  }
+  projection.base = at::empty({shape.out_features, shape.in_features}, options.dtype(matrix_dtype_));
+  projection.b_columns = at::zeros({shape.out_features, shape.num_columns}, options);
+  projection.a_rows = at::zeros({shape.num_columns, shape.in_features}, options);
+}
+
 void ComputeWeights::fill_outer(WeightLoader& loader) {
   const auto options = at::TensorOptions(options_.dtype).device(options_.device);
   outer_.is_tied = config_.tie_word_embeddings;
-  outer_.embedding = at::empty({config_.vocab_size, config_.hidden_size}, options);
+  outer_.embedding = at::empty({config_.vocab_size, config_.hidden_size}, options.dtype(matrix_dtype_));
   const int64_t stored = config_.stored_rows();
   loader.load("model.embed_tokens.weight", outer_.embedding.narrow(0, 0, stored));
   outer_.head = outer_.is_tied ? outer_.embedding : at::empty_like(outer_.embedding);
@@ -272,13 +299,15 @@ void ComputeWeights::scale_biases(LayerWeights& layer) {
 
 void ComputeWeights::drop_layer(int64_t layer) {
   for (BlockWeights& block : layers_[static_cast<std::size_t>(layer)]) {
-    for (Projection& projection : block.projections) projection.weight = projection.bias = at::Tensor();
+    for (Projection& projection : block.projections) {
+      projection.weight = projection.base = projection.b_columns = projection.a_rows = projection.bias = at::Tensor();
+    }
   }
 }
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                                  const WeightOptions& options, const storage::WeightFiles* files)
-    : ComputeWeights(config, shape, parameters, options), quantized_(shape.layers.size()) {
+    : ComputeWeights(config, shape, parameters, options, files), quantized_(shape.layers.size()) {
   if (files == nullptr) {
     NoFiles loader(config.initializer_range, options.device);
     fill(loader);

@@ -58,8 +58,9 @@ Loaded load(const json& request) {
   loaded.shape = model::model_shape(loaded.config, specs, {}, rows);
   loaded.parameters = std::make_unique<model::Trainables>(
       model::make_trainables(loaded.config, loaded.shape, model::TrainedWeights::kNone));
-  loaded.weights = std::make_unique<model::ResidentWeights>(loaded.config, loaded.shape, *loaded.parameters,
-                                                            model::WeightOptions{dtype}, &files);
+  loaded.weights =
+      std::make_unique<model::ResidentWeights>(loaded.config, loaded.shape, *loaded.parameters,
+                                               model::WeightOptions{.dtype = dtype, .keeps_bf16 = true}, &files);
   if (!adapter.empty()) lora::load_adapter(adapter, *loaded.parameters);
   loaded.weights->refresh();
   return loaded;

@@ -59,6 +59,21 @@ TEST_P(SkinnyGemm, OfBf16IntoFp32RoundsNothing) {
   EXPECT_CLOSE(y, at::mm(f64(x), f64(weight).t()), tolerance(at::kFloat));
 }
 
+TEST(SkinnyGemmOfMixedTypes, ABf16WeightGivesTheBitsOfAnFp32WeightOfItsValues) {
+  for (const auto& [M, N, K] : kSizes) {
+    const auto x = uniform({M, K}, 1).to(at::kFloat), bias = uniform({N}, 3).to(at::kFloat);
+    const auto residual = uniform({M, N}, 4).to(at::kFloat), weight = uniform({N, K}, 2).to(at::kBFloat16);
+    auto want = at::empty({M, N}), y = at::empty({M, N}), sum = residual.clone();
+    skinny_gemm(x, weight.to(at::kFloat), bias, residual, want, /*alpha=*/0.22);
+    skinny_gemm(x, weight, bias, residual, y, /*alpha=*/0.22);
+    EXPECT_TRUE(at::equal(y, want)) << M << "x" << N << "x" << K;
+    skinny_gemm(x, weight, bias, sum, sum, /*alpha=*/0.22);  // onto itself
+    EXPECT_TRUE(at::equal(sum, want)) << M << "x" << N << "x" << K;
+  }
+  auto y = at::empty({1, 2}, at::kBFloat16);
+  EXPECT_THROW(skinny_gemm(at::ones({1, 3}, at::kBFloat16), at::ones({2, 3}), {}, {}, y), ShapeError);
+}
+
 TEST_P(SkinnyGemm, ARowHasTheSameBitsWhateverElseIsThere) {
   const auto place = GetParam();
   if (place.dtype == at::kDouble || place.device != at::kCPU) GTEST_SKIP() << "a matter of our kernel for CPUs";
