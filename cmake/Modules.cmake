@@ -117,13 +117,13 @@ function(lt_discover_tests target kind)
 endfunction()
 
 # lt_add_test(MODULE SOURCES a_test.cpp ... [USES more modules]): one GoogleTest binary, <module>_test. Its label is
-# `unit`; a case is a CTest test of its own. NO_UNITY: sources that share names in anonymous namespaces. Tests that see torch
-# are compiled in batches of four: one batch of all would keep one core busy for minutes.
+# `unit`; a case is a CTest test of its own. Tests that see torch are compiled in batches of four, in the order of SOURCES: one
+# batch of all would keep one core busy for minutes.
 function(lt_add_test module)
   if(NOT LORA_TRAIN_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "NO_UNITY" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
   set(_modules ${module} ${LT_BELOW_${module}})
   foreach(_used IN LISTS ARG_USES)
     list(APPEND _modules ${_used} ${LT_BELOW_${_used}})
@@ -131,11 +131,9 @@ function(lt_add_test module)
   list(REMOVE_DUPLICATES _modules)
   get_property(_more GLOBAL PROPERTY LT_TEST_SOURCES_${module})
   add_executable(${module}_test ${ARG_SOURCES} ${_more})
-  if(NOT ARG_NO_UNITY)
-    lt_use_unity(${module}_test)
-    if(LT_KIND_${module} STREQUAL "torch")
-      set_target_properties(${module}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 4)
-    endif()
+  lt_use_unity(${module}_test)
+  if(LT_KIND_${module} STREQUAL "torch")
+    set_target_properties(${module}_test PROPERTIES UNITY_BUILD_BATCH_SIZE 4)
   endif()
   target_include_directories(${module}_test PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src
                              ${PROJECT_SOURCE_DIR}/src/${module})

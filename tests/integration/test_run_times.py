@@ -69,7 +69,8 @@ def check_everywhere(setup, run):
     assert len(shown["processes_s"]) == len(setup.events("start"))
     ends = [end for _, _, end in shown["spans"]]
     assert ends == sorted(ends) and ends[-1] <= summary["wall_s"] + 0.002
-    assert {"load", "data", "train"} <= {phase for phase, _, _ in shown["spans"]}
+    drawn = {phase for phase, _, _ in shown["spans"]}  # those that a screen can show: a slow run hides how quickly it loaded
+    assert "train" in drawn and drawn >= {phase for phase in ("load", "data") if summary["phases_s"][phase] > 0.01 * summary["wall_s"]}
     return summary
 
 

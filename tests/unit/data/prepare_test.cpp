@@ -80,9 +80,11 @@ TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {
 }
 
 TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
+  const std::string ballast(200, 'x');  // blocks of the reader hold 1 MiB
   std::string bytes;
-  for (int i = 0; i < 60000; ++i) {
-    bytes += i % 1000 == 7 ? "{\"text\": 5}\n" : "{\"text\": \"row " + std::to_string(i % 977) + "\"}\n";
+  for (int i = 0; i < 12000; ++i) {
+    const std::string text = i % 1000 == 7 ? "5" : "\"row " + std::to_string(i % 977) + "\"";
+    bytes += "{\"text\": " + text + ", \"other\": \"" + ballast + "\"}\n";
   }
   DataSection section;
   section.datasets = {dataset("t.jsonl", bytes)};

@@ -16,7 +16,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct ChatCase {
   const char* name;    // golden file
@@ -27,19 +27,19 @@ struct ChatCase {
 
 void PrintTo(const ChatCase& c, std::ostream* out) { *out << c.name; }
 
-std::vector<Message> messages_of(const Json& row) {
+std::vector<Message> messages_of(const OrderedJson& row) {
   std::vector<Message> messages;
-  for (const Json& json : row.at("messages")) {
+  for (const OrderedJson& json : row.at("messages")) {
     messages.push_back({json.at("role"), json.value("content", ""), json.dump()});
   }
   return messages;
 }
 
-RenderOptions options_of(const Json& row) {
+RenderOptions options_of(const OrderedJson& row) {
   RenderOptions options;
   if (row.contains("tools")) options.tools_json = row["tools"].dump();
   if (!row.contains("kwargs")) return options;
-  Json kwargs = row["kwargs"];
+  OrderedJson kwargs = row["kwargs"];
   options.add_generation_prompt = kwargs.value("add_generation_prompt", false);
   kwargs.erase("add_generation_prompt");
   if (!kwargs.empty()) options.kwargs_json = kwargs.dump();
@@ -47,8 +47,8 @@ RenderOptions options_of(const Json& row) {
 }
 
 // Token positions as half-open ranges.
-Json ranges_of(const std::vector<std::uint8_t>& trained) {
-  Json ranges = Json::array();
+OrderedJson ranges_of(const std::vector<std::uint8_t>& trained) {
+  OrderedJson ranges = OrderedJson::array();
   for (std::size_t i = 0; i < trained.size(); ++i) {
     if (trained[i] == 0) continue;
     if (i == 0 || trained[i - 1] == 0) ranges.push_back({i, i});
@@ -59,12 +59,12 @@ Json ranges_of(const std::vector<std::uint8_t>& trained) {
 
 class GoldenChats : public ::testing::TestWithParam<ChatCase> {};
 
-void expect_golden_row(const Json& row, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+void expect_golden_row(const OrderedJson& row, const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
   const RenderedChat got = chat_template.render(messages_of(row), options_of(row));
   ASSERT_EQ(got.text, row["text"].get<std::string>()) << row["id"];
-  EXPECT_EQ(Json(got.spans), row["spans_utf8"]) << row["id"] << "\n" << got.text;
+  EXPECT_EQ(OrderedJson(got.spans), row["spans_utf8"]) << row["id"] << "\n" << got.text;
   const Encoding encoding = tokenizer.encode(got.text, true);
-  EXPECT_EQ(Json(encoding.ids), row["ids"]) << row["id"];
+  EXPECT_EQ(OrderedJson(encoding.ids), row["ids"]) << row["id"];
   EXPECT_EQ(ranges_of(trained_tokens(encoding.offsets, got.spans)), row["supervised"]) << row["id"];
 }
 
@@ -78,7 +78,7 @@ TEST_P(GoldenChats, TextSpansIdsAndTrainedTokensAreEqual) {
   std::ifstream file(goldens);
   int rows = 0, errors = 0;
   for (std::string line; std::getline(file, line); ++rows) {
-    const Json row = Json::parse(line);
+    const OrderedJson row = OrderedJson::parse(line);
     if (!row.contains("error")) {
       expect_golden_row(row, *chat_template, *tokenizer);
       continue;
@@ -95,9 +95,9 @@ TEST_P(GoldenChats, TextSpansIdsAndTrainedTokensAreEqual) {
   EXPECT_EQ(errors, param.errors);
 }
 
-bool is_plain_chat(const Json& row) {
+bool is_plain_chat(const OrderedJson& row) {
   if (row.contains("tools")) return false;
-  return std::all_of(row["messages"].begin(), row["messages"].end(), [](const Json& message) {
+  return std::all_of(row["messages"].begin(), row["messages"].end(), [](const OrderedJson& message) {
     const std::string role = message.at("role");
     return (role == "system" || role == "user" || role == "assistant") && !message.contains("tool_calls") &&
            message.contains("content") && message["content"].is_string();
@@ -121,7 +121,7 @@ TEST(BuiltinTemplates, RenderPlainChatsAsThePublishedOnes) {
     std::ifstream file(goldens);
     int rows = 0;
     for (std::string line; std::getline(file, line);) {
-      const Json row = Json::parse(line);
+      const OrderedJson row = OrderedJson::parse(line);
       if (!is_plain_chat(row)) continue;
       ++rows;
       if (row.contains("error")) {

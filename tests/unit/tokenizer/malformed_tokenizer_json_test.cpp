@@ -9,7 +9,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 using testing_support::BadJsonCase;
 
@@ -21,7 +21,7 @@ class BadTokenizerJson : public ::testing::TestWithParam<BadJsonCase> {};
 
 TEST_P(BadTokenizerJson, IsRefusedByName) {
   const BadJsonCase& bad = GetParam();
-  const Json json = Json::parse(R"({
+  const OrderedJson json = OrderedJson::parse(R"({
     "added_tokens": [{"id": 7, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
                       "normalized": false, "special": false}],
     "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},

@@ -25,19 +25,19 @@ using testing_support::kUnigram;
 using testing_support::model_bytes;
 using testing_support::with_bytes;
 
-std::unique_ptr<Tokenizer> load(const std::string& bytes) {
+std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& bytes) {
   return make_sentencepiece(bytes, "tokenizer.model", {}, {});
 }
 
 TEST(SentencePiece, MergesTheHighestScoreThenTheLeftmost) {
-  const auto tokenizer = load(model_bytes(kPieces));
+  const auto tokenizer = load_sentencepiece(model_bytes(kPieces));
   EXPECT_EQ(tokenizer->encode("aba").ids, (Ids{3, 4, 7})) << "ba beats ab";
   EXPECT_EQ(tokenizer->encode("aaa").ids, (Ids{3, 9, 4})) << "from the left";
   EXPECT_EQ(tokenizer->encode("").ids, Ids{});
 }
 
 TEST(SentencePiece, FindsUserDefinedButNoControlPiecesInText) {
-  const auto tokenizer = load(model_bytes(kPieces));
+  const auto tokenizer = load_sentencepiece(model_bytes(kPieces));
   const Encoding encoding = tokenizer->encode("a<u>b<s>", true);
   EXPECT_EQ(encoding.ids, (Ids{3, 4, 8, 5, 0})) << "one unknown token for the run <s>";
   EXPECT_EQ(encoding.offsets, (std::vector<ByteRange>{{0, 1}, {0, 1}, {1, 4}, {4, 5}, {5, 8}}));
@@ -48,7 +48,7 @@ TEST(SentencePiece, FindsUserDefinedButNoControlPiecesInText) {
 }
 
 TEST(SentencePiece, DecodesSpacesAndDropsTheDummyOne) {
-  const auto tokenizer = load(model_bytes(kPieces));
+  const auto tokenizer = load_sentencepiece(model_bytes(kPieces));
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("ab  ba").ids), "ab  ba");
   EXPECT_EQ(tokenizer->decode(Ids{1, 3, 4, 2}, true), "a");
   EXPECT_EQ(tokenizer->decode(Ids{1, 3, 4, 2}), "<s>a</s>");
@@ -70,7 +70,7 @@ TEST(SentencePiece, PartsOfALongTextGiveTheTokensOfTheWhole) {
   const std::string bytes = model_bytes(with_bytes(256), kFallback);
   sentencepiece::SentencePieceProcessor library;
   ASSERT_TRUE(library.LoadFromSerializedProto(bytes).ok());
-  const auto tokenizer = load(bytes);
+  const auto tokenizer = load_sentencepiece(bytes);
   std::mt19937 random(11);
   const std::string alphabet[] = {"a", "b", "ab", " ", "<u>", "\xC3\xA9", "aa"};
   std::string text;
@@ -100,7 +100,7 @@ TEST(SentencePiece, OnlyTheFirstStretchGetsTheDummySpaceWithoutLegacy) {
 }
 
 TEST(SentencePiece, UnigramTakesTheBestSumOfScores) {
-  const auto tokenizer = load(model_bytes(kPieces, kUnigram));
+  const auto tokenizer = load_sentencepiece(model_bytes(kPieces, kUnigram));
   EXPECT_EQ(tokenizer->encode("aba").ids, (Ids{3, 4, 7})) << "a, ba: -10; ab, a: -11";
   EXPECT_EQ(tokenizer->encode("aabb").ids, (Ids{3, 4, 6, 5}));
   const Encoding encoding = tokenizer->encode("a<u>\xC3\xA9 \xC3\xA9", true);
@@ -109,14 +109,15 @@ TEST(SentencePiece, UnigramTakesTheBestSumOfScores) {
 }
 
 TEST(SentencePiece, BytesOfACharacterShareItsRange) {
-  const auto tokenizer = load(model_bytes(with_bytes(256), kFallback));
+  const auto tokenizer = load_sentencepiece(model_bytes(with_bytes(256), kFallback));
   const Encoding encoding = tokenizer->encode("a\xC3\xA9", true);
   EXPECT_EQ(encoding.ids, (Ids{3, 4, 10 + 0xC3, 10 + 0xA9}));
   EXPECT_EQ(encoding.offsets, (std::vector<ByteRange>{{0, 1}, {0, 1}, {1, 3}, {1, 3}}));
 }
 
 TEST(SentencePiece, NormalisedTextHasTheRangesOfTheInput) {
-  const auto tokenizer = load(model_bytes(kPieces, kUnigram, bytes_field(2, charsmap_bytes())));  // removes spaces
+  const auto tokenizer =
+      load_sentencepiece(model_bytes(kPieces, kUnigram, bytes_field(2, charsmap_bytes())));  // removes spaces
   const Encoding encoding = tokenizer->encode("  ba  b ", true);
   EXPECT_EQ(encoding.ids, (Ids{3, 5, 0, 5, 3, 5})) << "a became an unknown character and b";
   EXPECT_EQ(encoding.offsets, (std::vector<ByteRange>{{2, 3}, {2, 3}, {3, 4}, {3, 4}, {4, 6}, {6, 7}}));
@@ -126,13 +127,13 @@ TEST(SentencePiece, NormalisedTextHasTheRangesOfTheInput) {
 
 TEST(SentencePiece, SelfTestsAreNotRun) {
   const std::string sample = bytes_field(1, "ab") + bytes_field(2, "not what it gives");
-  EXPECT_NO_THROW(load(model_bytes(kPieces) + bytes_field(4, bytes_field(1, sample))));
+  EXPECT_NO_THROW(load_sentencepiece(model_bytes(kPieces) + bytes_field(4, bytes_field(1, sample))));
 }
 
 TEST(SentencePiece, RealModelDecodesWhatItEncodes) {
   LORA_TRAIN_REQUIRE_DATA(model, "mistral/v3/tokenizer.model");
   LORA_TRAIN_REQUIRE_DATA(lines, "text/multilingual.txt");
-  const auto tokenizer = load(read_file(model));
+  const auto tokenizer = load_sentencepiece(read_file(model));
   const std::string text = read_file(lines);
   EXPECT_TRUE(tokenizer->decode(tokenizer->encode(text).ids) == text);
 }
@@ -140,7 +141,7 @@ TEST(SentencePiece, RealModelDecodesWhatItEncodes) {
 TEST(SentencePiece, EveryTruncationIsRefused) {
   const std::string bytes = model_bytes(kPieces);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_THROW(load(bytes.substr(0, length)), FormatError) << length;
+    EXPECT_THROW(load_sentencepiece(bytes.substr(0, length)), FormatError) << length;
   }
 }
 
@@ -152,7 +153,7 @@ TEST(SentencePiece, EveryFlippedByteIsReadOrRefused) {
       std::string broken = bytes;
       broken[at] = static_cast<char>(broken[at] ^ mask);
       try {
-        load(broken)->encode("abba <u>", true);
+        load_sentencepiece(broken)->encode("abba <u>", true);
       } catch (const FormatError&) {
         ++refused;
       }

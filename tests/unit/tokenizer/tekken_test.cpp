@@ -13,7 +13,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Ids = std::vector<std::int32_t>;
 
 std::string base64(std::string_view bytes) {
@@ -33,15 +33,15 @@ std::string base64(std::string_view bytes) {
 
 // The 256 bytes, then: "ab" 256, "abc" 257, "bc" 258, "zz" 259, "zzzzz" 260; four special tokens, one of them unnamed.
 // The last token of the list is beyond what config asks for.
-Json small_tekken() {
-  Json json = {{"config",
-                {{"pattern", R"([^\s]+|\s+)"},
-                 {"num_vocab_tokens", 262},
-                 {"default_vocab_size", 265},
-                 {"default_num_special_tokens", 4},
-                 {"version", "v7"}}},
-               {"vocab", Json::array()},
-               {"special_tokens", Json::array()}};
+OrderedJson small_tekken() {
+  OrderedJson json = {{"config",
+                       {{"pattern", R"([^\s]+|\s+)"},
+                        {"num_vocab_tokens", 262},
+                        {"default_vocab_size", 265},
+                        {"default_num_special_tokens", 4},
+                        {"version", "v7"}}},
+                      {"vocab", OrderedJson::array()},
+                      {"special_tokens", OrderedJson::array()}};
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
   for (const char* token : {"ab", "abc", "bc", "zz", "zzzzz", "abab"}) tokens.emplace_back(token);
@@ -55,12 +55,12 @@ Json small_tekken() {
   return json;
 }
 
-std::unique_ptr<Tokenizer> load(const Json& json, const TokenizerOptions& options = {}) {
+std::unique_ptr<Tokenizer> load_tekken(const OrderedJson& json, const TokenizerOptions& options = {}) {
   return make_tekken(json.dump(), "tekken.json", {}, options);
 }
 
 TEST(Tekken, MergesByRankAndShiftsIdsBySpecialTokens) {
-  const auto tokenizer = load(small_tekken());
+  const auto tokenizer = load_tekken(small_tekken());
   EXPECT_EQ(tokenizer->encode("abc").ids, (Ids{4 + 257}));
   EXPECT_EQ(tokenizer->encode("abbc").ids, (Ids{4 + 256, 4 + 258}));
   EXPECT_EQ(tokenizer->encode("abab").ids, (Ids{4 + 256, 4 + 256})) << "the last token is cut off";
@@ -74,15 +74,15 @@ TEST(Tekken, MergesByRankAndShiftsIdsBySpecialTokens) {
 }
 
 TEST(Tekken, SpecialTokensInTextOnlyWhenAsked) {
-  const Encoding found = load(small_tekken())->encode("ab<s>c<SPECIAL_3>", true);
+  const Encoding found = load_tekken(small_tekken())->encode("ab<s>c<SPECIAL_3>", true);
   EXPECT_EQ(found.ids, (Ids{4 + 256, 1, 4 + 'c', 3}));
   EXPECT_EQ(found.offsets, (std::vector<ByteRange>{{0, 2}, {2, 5}, {5, 6}, {6, 17}}));
-  const auto plain = load(small_tekken(), {.special_tokens_in_text = false});
+  const auto plain = load_tekken(small_tekken(), {.special_tokens_in_text = false});
   EXPECT_EQ(plain->encode("<s>").ids, (Ids{4 + '<', 4 + 's', 4 + '>'}));
 }
 
 TEST(Tekken, DecodesBytesBetweenSpecialTokens) {
-  const auto tokenizer = load(small_tekken());
+  const auto tokenizer = load_tekken(small_tekken());
   EXPECT_EQ(tokenizer->decode(Ids{1, 4 + 0xC3, 4 + 0xA9, 2}), "<s>\xC3\xA9</s>");
   EXPECT_EQ(tokenizer->decode(Ids{1, 4 + 0xC3, 4 + 0xA9, 2}, true), "\xC3\xA9");
   EXPECT_EQ(tokenizer->decode(Ids{4 + 0xC3, 1, 4 + 0xA9}, true), "\xEF\xBF\xBD\xEF\xBF\xBD")
@@ -107,10 +107,10 @@ TEST(Tekken, IsFoundInAFolder) {
 }
 
 TEST(Tekken, NeverDropsWhatThePatternLeavesOut) {
-  Json json = small_tekken();
+  OrderedJson json = small_tekken();
   json["config"]["pattern"] = "[a-z]+";
-  EXPECT_EQ(load(json)->encode("ab").ids, (Ids{4 + 256}));
-  EXPECT_THROW(load(json)->encode("ab cd"), FormatError);
+  EXPECT_EQ(load_tekken(json)->encode("ab").ids, (Ids{4 + 256}));
+  EXPECT_THROW(load_tekken(json)->encode("ab cd"), FormatError);
 }
 
 TEST(Base64, DecodesOnlyWhatIsOne) {
@@ -127,13 +127,13 @@ using testing_support::BadJsonCase;
 
 class BadTekken : public ::testing::TestWithParam<BadJsonCase> {};
 
-void expect_refused(const std::string& bytes, const std::string& where, const std::string& message) {
+void expect_tekken_refused(const std::string& bytes, const std::string& where, const std::string& message) {
   testing_support::expect_refused(make_tekken, bytes, where, message);
 }
 
 TEST_P(BadTekken, IsRefusedByName) {
   const BadJsonCase& bad = GetParam();
-  expect_refused(bad.bytes(small_tekken()), bad.where, bad.message);
+  expect_tekken_refused(bad.bytes(small_tekken()), bad.where, bad.message);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -178,17 +178,17 @@ INSTANTIATE_TEST_SUITE_P(
     testing_support::case_name);
 
 TEST(Tekken, LaterVersionsMustNameTheirSpecialTokens) {
-  Json json = small_tekken();
+  OrderedJson json = small_tekken();
   json.erase("special_tokens");
   json["config"]["default_num_special_tokens"] = 20;
   json["config"]["default_vocab_size"] = 281;
-  EXPECT_EQ(load(json)->id_to_token(19), "[TOOL_CONTENT]");
+  EXPECT_EQ(load_tekken(json)->id_to_token(19), "[TOOL_CONTENT]");
   json["config"]["version"] = "v11";
-  expect_refused(json.dump(), "", "\"special_tokens\" is missing");
+  expect_tekken_refused(json.dump(), "", "\"special_tokens\" is missing");
 }
 
 TEST(Tekken, EveryTruncationIsRefused) {
-  Json json = small_tekken();
+  OrderedJson json = small_tekken();
   const std::string bytes = json.dump();
   for (std::size_t length = 0; length < bytes.size(); length += 97) {
     EXPECT_THROW(make_tekken(bytes.substr(0, length), "tekken.json", {}, {}), FormatError) << length;

@@ -15,13 +15,13 @@
 namespace lora_train::tokenizer {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Ids = std::vector<std::int32_t>;
 using testing_support::TemporaryFolder;
 
 // Characters a b c and "ab", "abc" by merges; no pre-tokenizer.
-Json small_json() {
-  return Json::parse(R"({
+OrderedJson small_json() {
+  return OrderedJson::parse(R"({
     "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
     "decoder": {"type": "Fuse"},
     "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true,
@@ -29,7 +29,8 @@ Json small_json() {
               "merges": ["a b", ["ab", "c"]]}})");
 }
 
-std::unique_ptr<Tokenizer> load(const Json& json, const Json& config = nullptr, const TokenizerOptions& options = {}) {
+std::unique_ptr<Tokenizer> load_json(const OrderedJson& json, const OrderedJson& config = nullptr,
+                                     const TokenizerOptions& options = {}) {
   const TemporaryFolder folder;
   testing_support::write_text(folder / "tokenizer.json", json.dump());
   if (!config.is_null()) testing_support::write_text(folder / "tokenizer_config.json", config.dump());
@@ -38,67 +39,67 @@ std::unique_ptr<Tokenizer> load(const Json& json, const Json& config = nullptr, 
 
 Ids ids(const Tokenizer& tokenizer, const std::string& text) { return tokenizer.encode(text).ids; }
 
-Json added(int id, const std::string& content, Json flags = Json::object()) {
-  Json token = {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
-                {"rstrip", false}, {"normalized", false}, {"special", false}};
+OrderedJson added(int id, const std::string& content, OrderedJson flags = OrderedJson::object()) {
+  OrderedJson token = {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+                       {"rstrip", false}, {"normalized", false}, {"special", false}};
   token.update(flags);
   return token;
 }
 
 TEST(TokenizerJson, ReadsBothSpellingsOfMerges) {
-  const auto tokenizer = load(small_json());
+  const auto tokenizer = load_json(small_json());
   EXPECT_EQ(ids(*tokenizer, "abcab"), (Ids{5, 4}));
   EXPECT_EQ(ids(*tokenizer, "bc"), (Ids{2, 3}));
 }
 
 TEST(TokenizerJson, KeepsTheLastOfEqualMergesAsHuggingFaceDoes) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["model"]["vocab"]["bc"] = 7;
   json["model"]["merges"] = {"a b", "b c"};
-  EXPECT_EQ(ids(*load(json), "abc"), (Ids{4, 3}));
+  EXPECT_EQ(ids(*load_json(json), "abc"), (Ids{4, 3}));
   for (int i = 0; i < 1000; ++i) json["model"]["merges"].push_back("a b");
-  EXPECT_EQ(ids(*load(json), "abc"), (Ids{1, 7}));
+  EXPECT_EQ(ids(*load_json(json), "abc"), (Ids{1, 7}));
 }
 
 TEST(TokenizerJson, FusesUnknownCharactersOnlyWhenAsked) {
-  Json json = small_json();
-  const Encoding fused = load(json)->encode("a\xC3\xA9zb", true);
+  OrderedJson json = small_json();
+  const Encoding fused = load_json(json)->encode("a\xC3\xA9zb", true);
   EXPECT_EQ(fused.ids, (Ids{1, 0, 2}));
   EXPECT_EQ(fused.offsets, (std::vector<ByteRange>{{0, 1}, {1, 4}, {4, 5}}));
   json["model"]["fuse_unk"] = false;
-  EXPECT_EQ(ids(*load(json), "a\xC3\xA9zb"), (Ids{1, 0, 0, 2}));
+  EXPECT_EQ(ids(*load_json(json), "a\xC3\xA9zb"), (Ids{1, 0, 0, 2}));
   json["model"].erase("unk_token");
-  EXPECT_EQ(ids(*load(json), "a\xC3\xA9zb"), (Ids{4})) << "without unk_token unknown characters are dropped";
+  EXPECT_EQ(ids(*load_json(json), "a\xC3\xA9zb"), (Ids{4})) << "without unk_token unknown characters are dropped";
 }
 
 TEST(TokenizerJson, FallsBackToBytesOnlyWhenAllExist) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["model"]["byte_fallback"] = true;
   json["model"]["vocab"]["<0xC3>"] = 7;
-  EXPECT_EQ(ids(*load(json), "\xC3\xA9"), (Ids{0}));
+  EXPECT_EQ(ids(*load_json(json), "\xC3\xA9"), (Ids{0}));
   json["model"]["vocab"]["<0xA9>"] = 8;
-  EXPECT_EQ(ids(*load(json), "\xC3\xA9"), (Ids{7, 8}));
+  EXPECT_EQ(ids(*load_json(json), "\xC3\xA9"), (Ids{7, 8}));
 }
 
 TEST(TokenizerJson, IgnoreMergesTakesWholePieces) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["model"]["vocab"]["bc"] = 7;
-  EXPECT_EQ(ids(*load(json), "bc"), (Ids{2, 3}));
+  EXPECT_EQ(ids(*load_json(json), "bc"), (Ids{2, 3}));
   json["model"]["ignore_merges"] = true;
-  EXPECT_EQ(ids(*load(json), "bc"), (Ids{7}));
+  EXPECT_EQ(ids(*load_json(json), "bc"), (Ids{7}));
 }
 
 TEST(TokenizerJson, AddedTokensMatchLeftmostLongest) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["added_tokens"] = {added(7, "<x>"), added(8, "<x><y>"), added(9, "<y>")};
-  EXPECT_EQ(ids(*load(json), "a<x><y><y>b<x>"), (Ids{1, 8, 9, 2, 7}));
+  EXPECT_EQ(ids(*load_json(json), "a<x><y><y>b<x>"), (Ids{1, 8, 9, 2, 7}));
 }
 
 TEST(TokenizerJson, AddedTokenFlags) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["added_tokens"] = {added(7, "<l>", {{"lstrip", true}}), added(8, "<r>", {{"rstrip", true}}),
                           added(9, "cab", {{"single_word", true}})};
-  const auto tokenizer = load(json);
+  const auto tokenizer = load_json(json);
   EXPECT_EQ(ids(*tokenizer, "a  <l> b"), (Ids{1, 7, 6, 2}));
   EXPECT_EQ(ids(*tokenizer, "a <r> \n b"), (Ids{1, 6, 8, 2}));
   EXPECT_EQ(ids(*tokenizer, "a cab b"), (Ids{1, 6, 9, 6, 2}));
@@ -107,10 +108,10 @@ TEST(TokenizerJson, AddedTokenFlags) {
 }
 
 TEST(TokenizerJson, NormalizedAddedTokensAreLookedForAfterNormalisation) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "z"}}}, {"content", "a"}};
   json["added_tokens"] = {added(7, "z!", {{"normalized", true}}), added(8, "z?", {{"normalized", false}})};
-  const auto tokenizer = load(json);
+  const auto tokenizer = load_json(json);
   EXPECT_EQ(ids(*tokenizer, "bz!"), (Ids{2, 7}));
   EXPECT_EQ(ids(*tokenizer, "ba!"), (Ids{2, 7})) << "its normal form is a!";
   EXPECT_EQ(ids(*tokenizer, "bz?"), (Ids{2, 8}));
@@ -118,15 +119,15 @@ TEST(TokenizerJson, NormalizedAddedTokensAreLookedForAfterNormalisation) {
 }
 
 TEST(TokenizerJson, SpecialTokensCanBeReadAsText) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["added_tokens"] = {added(7, "<s>", {{"special", true}}), added(8, "<n>")};
   const TokenizerOptions options{.special_tokens_in_text = false};
-  EXPECT_EQ(ids(*load(json), "<s>a<n>"), (Ids{7, 1, 8}));
-  EXPECT_EQ(ids(*load(json, nullptr, options), "<s>a<n>"), (Ids{0, 1, 8}));
+  EXPECT_EQ(ids(*load_json(json), "<s>a<n>"), (Ids{7, 1, 8}));
+  EXPECT_EQ(ids(*load_json(json, nullptr, options), "<s>a<n>"), (Ids{0, 1, 8}));
 }
 
 TEST(TokenizerJson, SpecialTokensOfTheSideFiles) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["added_tokens"] = {added(7, "<s>", {{"special", true}}), added(8, "<e>", {{"special", true}})};
   const TemporaryFolder folder;
   testing_support::write_text(folder / "tokenizer.json", json.dump());
@@ -151,16 +152,16 @@ TEST(TokenizerJson, SpecialTokensOfTheSideFiles) {
 }
 
 TEST(TokenizerJson, ATokenInWhiteSpaceThatAnotherTookCountsAllTheSame) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["added_tokens"] = {added(7, "<r>", {{"rstrip", true}}), added(8, "\n")};
-  EXPECT_EQ(ids(*load(json), "<r>\nb"), (Ids{7, 8, 2}));
+  EXPECT_EQ(ids(*load_json(json), "<r>\nb"), (Ids{7, 8, 2}));
 }
 
 TEST(TokenizerJson, NamedSpecialTokensAreFoundInText) {
-  const Json config = {{"eos_token", "abc"}, {"additional_special_tokens", {"bc"}}};
-  Json json = small_json();
+  const OrderedJson config = {{"eos_token", "abc"}, {"additional_special_tokens", {"bc"}}};
+  OrderedJson json = small_json();
   json["model"]["vocab"]["bc"] = 7;
-  const auto tokenizer = load(json, config);
+  const auto tokenizer = load_json(json, config);
   EXPECT_EQ(ids(*tokenizer, "cabcbc"), (Ids{3, 5, 7})) << "no list of added tokens has them";
   EXPECT_TRUE(tokenizer->is_special(5));
   EXPECT_EQ(tokenizer->eos_id(), 5);
@@ -168,7 +169,7 @@ TEST(TokenizerJson, NamedSpecialTokensAreFoundInText) {
 
 TEST(TokenizerJson, RefusesANamedSpecialTokenThatTheVocabularyLacks) {
   try {
-    load(small_json(), {{"pad_token", "<pad>"}});
+    load_json(small_json(), {{"pad_token", "<pad>"}});
     FAIL();
   } catch (const FormatError& error) {
     EXPECT_NE(error.where().find("pad_token"), std::string::npos);
@@ -177,26 +178,26 @@ TEST(TokenizerJson, RefusesANamedSpecialTokenThatTheVocabularyLacks) {
 }
 
 TEST(TokenizerJson, TakesBosFromThePostProcessor) {
-  Json json = small_json();
-  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [
+  OrderedJson json = small_json();
+  json["post_processor"] = OrderedJson::parse(R"({"type": "TemplateProcessing", "single": [
       {"SpecialToken": {"id": "c", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]})");
-  EXPECT_EQ(load(json)->bos_id(), 3);
-  EXPECT_TRUE(load(json)->adds_bos());
-  EXPECT_FALSE(load(json, {{"bos_token", nullptr}})->adds_bos()) << "tokenizer_config.json says there is none";
+  EXPECT_EQ(load_json(json)->bos_id(), 3);
+  EXPECT_TRUE(load_json(json)->adds_bos());
+  EXPECT_FALSE(load_json(json, {{"bos_token", nullptr}})->adds_bos()) << "tokenizer_config.json says there is none";
 }
 
 TEST(TokenizerJson, MetaspaceDecoderDropsTheSpacesOfTheFirstToken) {
-  Json json = small_json();
+  OrderedJson json = small_json();
   json["decoder"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}};
   json["model"]["vocab"]["__a_"] = 7;
-  EXPECT_EQ(load(json)->decode(Ids{7, 7}), "a  a ");
+  EXPECT_EQ(load_json(json)->decode(Ids{7, 7}), "a  a ");
   json["decoder"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"add_prefix_space", false}};
-  EXPECT_EQ(load(json)->decode(Ids{7}), "  a ");
+  EXPECT_EQ(load_json(json)->decode(Ids{7}), "  a ");
 }
 
 // Byte-level, with Llama 3's pattern.
-Json llama3_json() {
-  Json json = small_json();
+OrderedJson llama3_json() {
+  OrderedJson json = small_json();
   const std::string pattern =
       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   json["pre_tokenizer"] = {
@@ -211,7 +212,7 @@ TEST(TokenizerJson, WarnsOfLlama3PatternInMistralModelsAndChangesNothing) {
   const auto warnings_of = [](const char* model_type) {
     const TemporaryFolder folder;
     testing_support::write_text(folder / "tokenizer.json", llama3_json().dump());
-    testing_support::write_text(folder / "config.json", Json{{"model_type", model_type}}.dump());
+    testing_support::write_text(folder / "config.json", OrderedJson{{"model_type", model_type}}.dump());
     set_log_file(folder / "log");
     const auto tokenizer = Tokenizer::load(folder.path());
     set_log_file({});
@@ -223,14 +224,14 @@ TEST(TokenizerJson, WarnsOfLlama3PatternInMistralModelsAndChangesNothing) {
 }
 
 TEST(TokenizerJson, FingerprintFollowsFilesAndOptions) {
-  const auto first = load(small_json()), same = load(small_json());
+  const auto first = load_json(small_json()), same = load_json(small_json());
   EXPECT_EQ(first->fingerprint(), same->fingerprint());
-  EXPECT_NE(first->fingerprint(), load(small_json(), Json{{"bos_token", "a"}})->fingerprint());
-  EXPECT_NE(first->fingerprint(), load(small_json(), nullptr, {.special_tokens_in_text = false})->fingerprint());
+  EXPECT_NE(first->fingerprint(), load_json(small_json(), OrderedJson{{"bos_token", "a"}})->fingerprint());
+  EXPECT_NE(first->fingerprint(), load_json(small_json(), nullptr, {.special_tokens_in_text = false})->fingerprint());
 }
 
 TEST(TokenizerJson, RefusesInvalidUtf8WithItsPlace) {
-  const auto tokenizer = load(small_json());
+  const auto tokenizer = load_json(small_json());
   try {
     tokenizer->encode("ab\xFF");
     FAIL();
@@ -279,17 +280,17 @@ TEST(TokenizerJson, SeesAStopRequestInsideALongText) {
   std::string words, marks = "a";
   for (int i = 0; i < kMany; ++i) words += "ab c ";
   for (int i = 0; i < kMany; ++i) marks += i % 2 == 0 ? "\xCC\x81" : "\xCC\xA3";  // of classes 230 and 220
-  const auto one_word = load(small_json());
-  Json json = small_json();
+  const auto one_word = load_json(small_json());
+  OrderedJson json = small_json();
   json["pre_tokenizer"] = {
       {"type", "Split"}, {"pattern", {{"Regex", "\\s"}}}, {"behavior", "Isolated"}, {"invert", false}};
-  const auto split = load(json);
+  const auto split = load_json(json);
   json["pre_tokenizer"] = nullptr;
-  json["added_tokens"] = Json::array({added(7, "<x>")});
-  const auto with_added = load(json);
-  json["added_tokens"] = Json::array();
+  json["added_tokens"] = OrderedJson::array({added(7, "<x>")});
+  const auto with_added = load_json(json);
+  json["added_tokens"] = OrderedJson::array();
   json["normalizer"] = {{"type", "NFC"}};
-  const auto normalized = load(json);
+  const auto normalized = load_json(json);
   set_max_time(0);
   EXPECT_THROW(one_word->encode(words), StopError);
   EXPECT_THROW(split->encode(words), StopError);
@@ -299,10 +300,10 @@ TEST(TokenizerJson, SeesAStopRequestInsideALongText) {
 
 TEST(TokenizerJson, SeesAStopRequestWhileItIsRead) {
   const StopRequests requests;
-  Json json = small_json();
+  OrderedJson json = small_json();
   for (int i = 0; i < 5000; ++i) json["model"]["vocab"]["t" + std::to_string(i)] = 7 + i;
   set_max_time(0);
-  EXPECT_THROW(load(json), StopError);
+  EXPECT_THROW(load_json(json), StopError);
 }
 
 }  // namespace
