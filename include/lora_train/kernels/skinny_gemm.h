@@ -7,7 +7,7 @@
 namespace lora_train::kernels {
 
 /// y = alpha x weight^T + bias + residual. x [M, K], weight [N, K]: fp32, bf16 or fp64, one dtype, rows may be strided. A bf16
-/// weight may stand beside an fp32 x: half the bytes to read, and the bits that an fp32 weight of the same values gives.
+/// weight may stand beside an fp32 x: half the bytes to read.
 /// y [M, N]: dtype of x, or fp32 for bf16; rows may be strided. bias [N] and residual [M, N], which may be y: dtype of y, or undefined.
 /// On a CPU in fp32 and bf16 each output is one fp32 sum, rounded once, in an order that does not depend on M or on the thread
 /// count: a row has the same bits alone and in a batch (batch-invariant). Elsewhere this is gemm() (gemm.h).

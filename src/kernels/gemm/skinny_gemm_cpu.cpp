@@ -1,8 +1,7 @@
 // Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for any
 // number of rows. Up to four rows cost little more than reading the weights: they are streamed. For more rows arithmetic is the
 // cost: blocks of outputs and rows go through K in chunks that stay in the first cache.
-// Beside a bf16 x, bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out
-// to match. Beside an fp32 x they are widened in order, so that the sums are those of fp32 weights of the same values.
+// bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to match.
 #include "skinny_gemm_cpu.h"
 
 #include <algorithm>
@@ -42,12 +41,12 @@ template <class T>
 constexpr std::int64_t kLine = sizeof(CacheLine) / sizeof(T);  // elements of a cache line
 
 /// Where element i of a step lies in the packed x.
-template <class X>
+template <class W>
 constexpr std::int64_t packed_place(std::int64_t i, std::int64_t lanes) {
-  return std::is_same_v<X, float> ? i : (i % 2) * lanes + i / 2;
+  return std::is_same_v<W, float> ? i : (i % 2) * lanes + i / 2;
 }
 
-template <class X>
+template <class W, class X>
 PackedRows pack(Rows<const X> x, std::int64_t M, std::int64_t K, std::int64_t lanes) {
   const std::int64_t step = 2 * lanes;
   PackedRows packed;
@@ -58,46 +57,26 @@ PackedRows pack(Rows<const X> x, std::int64_t M, std::int64_t K, std::int64_t la
     float* const row = packed.row(m);
     for (std::int64_t begin = 0; begin < K; begin += step) {
       const std::int64_t count = std::min(step, K - begin);
-      for (std::int64_t i = 0; i < count; ++i) row[begin + packed_place<X>(i, lanes)] = load(x[m] + begin + i);
+      for (std::int64_t i = 0; i < count; ++i) row[begin + packed_place<W>(i, lanes)] = load(x[m] + begin + i);
     }
   }
   return packed;
 }
 
-// bf16 to fp32. Not a template: g++ 12 takes no vector of a dependent size there.
-#define LORA_TRAIN_WIDEN(Vector, bytes)                                   \
-  LORA_TRAIN_INLINE void widen(const Bf16* from, Vector& to) {            \
-    typedef std::uint16_t Halves __attribute__((vector_size(bytes / 2))); \
-    typedef std::uint32_t Words __attribute__((vector_size(bytes)));      \
-    Halves halves;                                                        \
-    std::memcpy(&halves, from, sizeof halves);                            \
-    const Words words = __builtin_convertvector(halves, Words) << 16;     \
-    std::memcpy(&to, &words, sizeof to);                                  \
-  }
-LORA_TRAIN_WIDEN(Vector4, 16)
-LORA_TRAIN_WIDEN(Vector8, 32)
-LORA_TRAIN_WIDEN(Vector16, 64)
-#undef LORA_TRAIN_WIDEN
-
-/// The two vectors of a step of weights, in the order of a packed x of type X.
-template <class X, class Vector>
+/// The two vectors of a step of weights.
+template <class Vector>
 LORA_TRAIN_INLINE void load_step(const float* from, Vector& first, Vector& second) {
   std::memcpy(&first, from, sizeof first);
   std::memcpy(&second, from + kLanes<Vector>, sizeof second);
 }
-template <class X, class Vector>
+template <class Vector>
 LORA_TRAIN_INLINE void load_step(const Bf16* from, Vector& first, Vector& second) {
   typedef std::uint32_t Words __attribute__((vector_size(sizeof(Vector))));
-  if constexpr (std::is_same_v<X, float>) {
-    widen(from, first);
-    widen(from + kLanes<Vector>, second);
-  } else {
-    Words words;
-    std::memcpy(&words, from, sizeof words);
-    const Words even = words << 16, odd = words & 0xFFFF0000u;
-    std::memcpy(&first, &even, sizeof first);
-    std::memcpy(&second, &odd, sizeof second);
-  }
+  Words words;
+  std::memcpy(&words, from, sizeof words);
+  const Words even = words << 16, odd = words & 0xFFFF0000u;
+  std::memcpy(&first, &even, sizeof first);
+  std::memcpy(&second, &odd, sizeof second);
 }
 
 // Halves added to halves.
@@ -120,7 +99,7 @@ struct Sums {
 };
 
 // A step of 2 * lanes features: weights at from + o * stride, the packed x at x + r * x_stride.
-template <class X, class Vector, int kTileOutputs, int kTileRows, class W>
+template <class Vector, int kTileOutputs, int kTileRows, class W>
 LORA_TRAIN_INLINE void add_step(const W* from, std::int64_t stride, const float* x, std::int64_t x_stride,
                                 Sums<Vector, kTileOutputs, kTileRows>& sums) {
   Vector x0[kTileRows], x1[kTileRows];
@@ -132,7 +111,7 @@ LORA_TRAIN_INLINE void add_step(const W* from, std::int64_t stride, const float*
 #pragma GCC unroll 8
   for (int o = 0; o < kTileOutputs; ++o) {
     Vector first, second;
-    load_step<X>(from + o * stride, first, second);
+    load_step(from + o * stride, first, second);
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       sums.of[o][r][0] += first * x0[r];
@@ -162,7 +141,6 @@ LORA_TRAIN_INLINE void finish(const Product& p, std::int64_t n, std::int64_t m, 
 // meanwhile: rows are often too short for the processor to see where they go.
 template <class Vector, int kTileOutputs, int kTileRows, bool kFetches, class Product>
 LORA_TRAIN_INLINE void tile(const Call<Product>& call, std::int64_t n, std::int64_t m) {
-  using X = typename Product::Input;
   using W = typename Product::Weight;
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
   const Product& p = call.p;
@@ -180,14 +158,14 @@ LORA_TRAIN_INLINE void tile(const Call<Product>& call, std::int64_t n, std::int6
         }
       }
     }
-    add_step<X>(from + k, stride, x + k, x_stride, sums);
+    add_step(from + k, stride, x + k, x_stride, sums);
   }
   if (whole < p.K) {
     W tail[kTileOutputs * kStep] = {};
     for (int o = 0; o < kTileOutputs; ++o) {
       std::memcpy(tail + o * kStep, from + o * stride + whole, static_cast<std::size_t>(p.K - whole) * sizeof(W));
     }
-    add_step<X>(tail, kStep, x + whole, x_stride, sums);
+    add_step(tail, kStep, x + whole, x_stride, sums);
   }
 #pragma GCC unroll 8
   for (int o = 0; o < kTileOutputs; ++o) {
@@ -263,12 +241,12 @@ LORA_TRAIN_INLINE void add_chunk(ChunkRows weights, ChunkRows x, std::int64_t nu
 }
 
 /// A chunk of weights as fp32 in the order of the packed x, padded with zeros to whole steps.
-template <class X, class Vector, class W>
+template <class Vector, class W>
 LORA_TRAIN_INLINE void pack_chunk(const W* from, std::int64_t count, float* to) {
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
   const auto pack_step = [&](const W* step, std::int64_t k) {
     Vector first, second;
-    load_step<X>(step, first, second);
+    load_step(step, first, second);
     std::memcpy(to + k, &first, sizeof first);
     std::memcpy(to + k + kLanes<Vector>, &second, sizeof second);
   };
@@ -290,7 +268,6 @@ template <int kTileOutputs, class Vector, class Product>
 LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std::int64_t output, std::int64_t k,
                              BlockSums<Vector>& sums) {
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
-  using X = typename Product::Input;
   using W = typename Product::Weight;
   const Product& p = call.p;
   const W* const from = p.weight[block.n + output] + k;
@@ -300,8 +277,7 @@ LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std:
   if (std::is_same_v<W, float> && count % kStep == 0) {
     weights = {reinterpret_cast<const float*>(from), p.weight.stride};
   } else {
-    for (int o = 0; o < kTileOutputs; ++o)
-      pack_chunk<X, Vector>(from + o * p.weight.stride, count, packed[o][0].values);
+    for (int o = 0; o < kTileOutputs; ++o) pack_chunk<Vector>(from + o * p.weight.stride, count, packed[o][0].values);
   }
   // The weights of the next panel are fetched meanwhile, an output with every tile of rows: more at once would block loads.
   int num_fetched = 0;
@@ -389,7 +365,7 @@ void range_here(const Call<Product>& call, std::int64_t begin, std::int64_t end)
 
 template <class X, class W, class Y>
 void skinny_gemm_cpu(const SkinnyGemm<X, W, Y>& p) {
-  const PackedRows x = pack(p.x, p.M, p.K, has_v4() ? 16 : (has_v3() ? 8 : 4));
+  const PackedRows x = pack<W>(p.x, p.M, p.K, has_v4() ? 16 : (has_v3() ? 8 : 4));
   const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
   parallel_ranges(num_tiles, grain, [&](std::int64_t begin, std::int64_t end) {

@@ -7,7 +7,6 @@ namespace lora_train::kernels {
 
 template <class X, class W, class Y>
 struct SkinnyGemm {
-  using Input = X;
   using Weight = W;
   Rows<const X> x;
   Rows<const W> weight;

@@ -59,16 +59,20 @@ TEST_P(SkinnyGemm, OfBf16IntoFp32RoundsNothing) {
   EXPECT_CLOSE(y, at::mm(f64(x), f64(weight).t()), tolerance(at::kFloat));
 }
 
-TEST(SkinnyGemmOfMixedTypes, ABf16WeightGivesTheBitsOfAnFp32WeightOfItsValues) {
+TEST(SkinnyGemmOfMixedTypes, TakesABf16WeightBesideAnFp32X) {
   for (const auto& [M, N, K] : kSizes) {
-    const auto x = uniform({M, K}, 1).to(at::kFloat), bias = uniform({N}, 3).to(at::kFloat);
-    const auto residual = uniform({M, N}, 4).to(at::kFloat), weight = uniform({N, K}, 2).to(at::kBFloat16);
-    auto want = at::empty({M, N}), y = at::empty({M, N}), sum = residual.clone();
-    skinny_gemm(x, weight.to(at::kFloat), bias, residual, want, /*alpha=*/0.22);
-    skinny_gemm(x, weight, bias, residual, y, /*alpha=*/0.22);
-    EXPECT_TRUE(at::equal(y, want)) << M << "x" << N << "x" << K;
-    skinny_gemm(x, weight, bias, sum, sum, /*alpha=*/0.22);  // onto itself
-    EXPECT_TRUE(at::equal(sum, want)) << M << "x" << N << "x" << K;
+    const auto x = uniform({M, K}, 1), weight = uniform({N, K}, 2, at::kBFloat16), residual = uniform({M, N}, 4);
+    auto y = at::empty({M, N}), sum = residual.clone();
+    skinny_gemm(x, weight, {}, residual, y, /*alpha=*/0.22);
+    EXPECT_CLOSE(y, at::mm(f64(x), f64(weight).t()) * 0.22 + f64(residual), tolerance(at::kFloat))
+        << M << "x" << N << "x" << K;
+    skinny_gemm(x, weight, {}, sum, sum, /*alpha=*/0.22);  // onto itself
+    EXPECT_TRUE(at::equal(sum, y)) << M << "x" << N << "x" << K;
+    const auto rounded = x.to(at::kBFloat16);
+    auto of_bf16 = at::empty({M, N});
+    skinny_gemm(rounded, weight, {}, {}, of_bf16);
+    skinny_gemm(rounded.to(at::kFloat), weight, {}, {}, y);
+    EXPECT_TRUE(at::equal(y, of_bf16)) << M << "x" << N << "x" << K;
   }
   auto y = at::empty({1, 2}, at::kBFloat16);
   EXPECT_THROW(skinny_gemm(at::ones({1, 3}, at::kBFloat16), at::ones({2, 3}), {}, {}, y), ShapeError);
