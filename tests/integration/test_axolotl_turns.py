@@ -85,7 +85,8 @@ def test_modules_to_save_beside_tokens_name_what_is_trained(tmp_path):
     ({"special_tokens": {"eos_token": "<|im_end|>"}, "chat_template": "llama3", "base_model": "m"}, "refused"),
     ({"special_tokens": {"eos_token": "<|im_end|>"}, "chat_template": "chatml", "base_model": "m",
       "datasets": [CHAT, {"path": "t.txt", "type": "completion"}]}, "refused"),
-    ({"special_tokens": {"eos_token": "<end>"}, "chat_template_jinja": "{{ messages }}<end>"}, "dropped"),
+    ({"special_tokens": {"eos_token": "<end>"}, "chat_template_jinja": "{{ messages }}<end>"}, "refused"),  # no token of the model
+    ({"special_tokens": {"eos_token": "<end>"}, "chat_template_jinja": "{{ messages }}<end>", "tokens": ["<end>"]}, "dropped"),
     ({"special_tokens": {"eos_token": "<end>"}, "chat_template_jinja": "{{ messages }}{{ eos_token }}<end>"}, "refused")])
 def test_end_tokens_that_are_trained_anyway_are_no_reason_to_refuse(keys, part, tmp_path):
     run = convert(tmp_path, "--json", "--output", "my.yaml", **keys)

@@ -57,6 +57,7 @@ struct PromptTokens {
   std::function<bool(const std::string& prompt)> keeps_apart = {};
   std::string eos = {};          ///< empty: not known
   std::string end_of_turn = {};  ///< what the model's own chat template ends an answer with; empty: not known
+  std::function<bool(const std::string& token)> has_token = {};  ///< empty: not known
 };
 
 struct ConvertOptions {

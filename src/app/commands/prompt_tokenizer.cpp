@@ -48,7 +48,8 @@ std::optional<PromptTokens> find_prompt_tokens(const std::string& model) {
     if (!tokenizer) return std::nullopt;
     return PromptTokens{
         tokenizer->adds_bos(), [tokenizer](const std::string& prompt) { return keeps_apart(*tokenizer, prompt); },
-        tokenizer->eos_id() ? tokenizer->id_to_token(*tokenizer->eos_id()) : "", end_of_turn(folder, *tokenizer)};
+        tokenizer->eos_id() ? tokenizer->id_to_token(*tokenizer->eos_id()) : "", end_of_turn(folder, *tokenizer),
+        [tokenizer](const std::string& token) { return tokenizer->token_to_id(token).has_value(); }};
   } catch (const Error&) {  // not on this machine, or not ours to judge
     return std::nullopt;
   }

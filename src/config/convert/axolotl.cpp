@@ -140,6 +140,7 @@ void convert_axolotl_strategy(Converter& converter, const std::string& key, cons
   const std::string word = lower_case(converter.text(key));
   if (word == "epoch" || word == "no" || word == "false") {
     converter.set(key, ours, word == "epoch" ? "epoch" : "off");
+    if (word != "epoch" && ours == "save_steps") converter.remark(key, kLastIsSaved);
   } else if (!word.empty()) {
     converter.drop(key, "the number of steps decides");
   }
@@ -198,7 +199,7 @@ bool convert_axolotl_data(Converter& converter) {
   const auto test = convert_axolotl_datasets(converter, "test_datasets");
   if (!test.empty()) converter.set("test_datasets", "eval_datasets", to_value(test));
   const double held_out = converter.number("val_set_size").value_or(0);
-  if (held_out > 0 && test.empty()) converter.keep("val_set_size", "val_set_size");
+  if (held_out > 0 && test.empty()) convert_held_out(converter, "val_set_size");
   if (converter.find("val_set_size") && !converter.is_set("val_set_size")) {
     converter.drop("val_set_size", "nothing is held out");
   }

@@ -289,9 +289,9 @@ class EntryConverter {
     const std::string field = text("message_field_training");
     const std::string unread = map_training(entry, field, text("path"));
     if (unread.empty()) return;
-    converter_.note(prefix_ + "message_field_training",
-                    (field.empty() ? "is not set" : "is " + field) + ", so Axolotl does not read " + unread +
-                        " of a message, and null in field_map leaves it unread here, too");
+    converter_.note(prefix_ + "message_field_training", (field.empty() ? "is not set" : "is " + field) +
+                                                            ", so Axolotl does not read " + unread +
+                                                            " of a message; null in field_map does the same here");
   }
 
   /// The keys that say how a chat is trained, and those that no one reads.

@@ -1,5 +1,6 @@
 // What ends an answer: Axolotl trains it where it is the eos_token or one of eot_tokens.
 #include <algorithm>
+#include <functional>
 
 #include "axolotl_data.h"
 #include "chat_templates.h"
@@ -25,6 +26,7 @@ struct AnswerEnd {
   std::string token;         ///< the template's; kEos: the tokenizer's; empty: not known
   std::string eos;           ///< the tokenizer's, as special_tokens has it; empty: not known
   std::string own_template;  ///< text in the file, which may write any token
+  std::function<bool(const std::string& token)> has_token = {};
 
   bool may_be(const std::string& text) const {
     return text == token ||
@@ -36,6 +38,7 @@ AnswerEnd find_answer_end(const Converter& converter) {
   const std::string name = converter.profile_text("chat_template");
   const auto tokens = converter.prompt_tokens(axolotl_model(converter));
   AnswerEnd end{end_of_builtin(name), tokens ? tokens->eos : "", own_template(converter)};
+  if (tokens) end.has_token = tokens->has_token;
   const bool is_models = name.empty() || name == "tokenizer";
   if (is_models && end.own_template.empty() && tokens) end.token = tokens->end_of_turn;
   if (end.own_template.find(kEos) != end.own_template.npos) end.token = kEos;
@@ -49,12 +52,19 @@ void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
   const bool has_llama_names =
       (model.find("llama") != std::string::npos && model.find("llama-3") == std::string::npos) ||
       model.find("mistral") != std::string::npos;
-  const bool has_only_chats = !first_chat_dataset(converter).empty() && first_other_dataset(converter).empty();
+  const auto ends_chats = [&](const std::string& text) {
+    return !first_chat_dataset(converter).empty() && first_other_dataset(converter).empty() && end.may_be(text);
+  };
+  const Value* added = converter.find("tokens");
+  const auto is_missing = [&](const std::string& text) {
+    const auto is_it = [&](const Value& token) { return token.text == text; };
+    return end.has_token && !end.has_token(text) && !(added && std::ranges::any_of(added->items, is_it));
+  };
   const auto is_usual = [&](const Value::Member& member) {
     const std::string& text = member.value.text;
     if (member.name == "pad_token" || member.value.is_null()) return true;
     if (!text.empty() && text == token_of_model(converter.text("base_model"), member.name)) return true;
-    if (member.name == kEos && !text.empty() && (text == end.eos || (has_only_chats && end.may_be(text)))) return true;
+    if (member.name == kEos && !text.empty() && (text == end.eos || ends_chats(text))) return !is_missing(text);
     return has_llama_names &&
            ((member.name == "bos_token" && text == "<s>") || (member.name == kEos && text == "</s>") ||
             (member.name == "unk_token" && text == "<unk>"));
@@ -65,12 +75,13 @@ void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
     const std::string own = token_of_model(converter.text("base_model"), member.name);
     others.push_back(member.name + ": " +
                      (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
-                     (own.empty() ? "" : " (the tokenizer has \"" + own + "\")"));
+                     (own.empty() ? "" : " (the tokenizer has \"" + own + "\")") +
+                     (is_missing(member.value.text) ? " (no token of the model yet: name it in tokens, too)" : ""));
   }
   if (others.empty()) {
     converter.drop("special_tokens",
-                   "padding is never computed, and the others are the tokenizer's own, or end a turn of the template, "
-                   "which is trained and ends the result's answers");
+                   "padding is never computed; the others are the tokenizer's own, or what ends a turn, which is "
+                   "trained anyway");
   } else {
     converter.refuse("special_tokens", "the tokenizer's own are used, and this is another: " + join(others) +
                                            ". Remove it if the tokenizer or the chat template has it; else set it in "
