@@ -136,6 +136,19 @@ def test_what_an_own_template_adds_to_answers_is_noted(tmp_path):
     assert run.code == 0 and "what stands in {% generation %}" in run.stderr, run
 
 
+def test_marks_in_a_template_train_what_axolotl_trains(tmp_path):
+    turns = [turn("user", "a"), turn("assistant", "b"), turn("user", "c"), turn("assistant", "d")]
+    mark, end = "{% generation %}", "{% endgeneration %}"
+    jinja = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}\n[" + mark + "{{ m.content }}" + end + "]" + mark + "{{ eos_token }}" + end
+    jinja += "{% endif %}\n{% endfor %}\n"
+    for text, labels in ((jinja, 4), (jinja.replace(mark, "").replace(end, ""), None)):
+        run = convert(tmp_path, "--output", "my.yaml", "--overwrite", turns=turns, chat_template="jinja", chat_template_jinja=text)
+        assert run.code == 0, run
+        run = lora_train("tokenize", "my.yaml", "--show", 1, "--json", "max_seq_len=128", "dataset_prepared_path=null", cwd=tmp_path)
+        count = sum(label != -100 for label in run.json_lines()[0]["labels"])
+        assert count == labels or (labels is None and count > 4), run.stdout
+
+
 def test_sharegpt_is_said_to_be_read_as_chat_template(tmp_path):
     run = convert(tmp_path, entry={"path": "rows.jsonl", "type": "sharegpt"})
     assert run.code == 0 and "Axolotl 0.19 refuses sharegpt" in run.stderr and "field_messages: conversations" in run.stderr, run

@@ -27,10 +27,12 @@ std::string first_dataset(const Converter& converter, const std::function<bool(c
 /// Axolotl finds the content of an answer in what the template writes, and the end token behind it.
 void note_own_template(Converter& converter, const std::string& key, const std::string& jinja) {
   const bool has_marks = template_text(jinja).find("endgeneration") != std::string::npos;
-  converter.note(key, std::string(has_marks ? "what stands in {% generation %} is trained here"
-                                            : "words that the template writes inside an answer's turn, around the "
-                                              "content, are trained here (unless it has {% generation %} marks)") +
-                          "; Axolotl trains the content and the end token: eos_token, or those of eot_tokens");
+  const std::string theirs =
+      "Axolotl trains the content and the end token (eos_token, or those of eot_tokens) close behind it";
+  converter.note(key, has_marks ? "what stands in {% generation %} is trained here; " + theirs
+                                : "words that the template writes inside an answer's turn, around the content, are "
+                                  "trained here. " +
+                                      theirs + ". {% generation %} around these two does the same here");
 }
 
 }  // namespace
