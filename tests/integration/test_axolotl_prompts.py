@@ -109,7 +109,6 @@ def test_bos_stands_where_the_tokenizer_adds_it(tmp_path):
     ({"format": "{instruction} {inputs}\n", "no_input_format": "{instruction}\n"}, {}, "where only {instruction} and {input} stand for something"),
     ({"format": "{instruction}{\n", "no_input_format": "{instruction}\n"}, {}, 'format is "{instruction}{'),
     ({"format": "{instruction}\n", "no_input_format": "{input}\n"}, {}, "no_input_format is"),
-    ("alpaca", {"system": "s"}, "a column system, which Axolotl does not read"), ("alpaca", {"history": []}, "a column history"),
     ({"format": "{instruction}\n", "no_input_format": "{instruction}\n", "system_prompt": "p"}, {"system": ""}, "in place of system_prompt")])
 def test_what_would_be_other_tokens_is_left_out(type_, row, said, tmp_path):
     run = convert(tmp_path, {"type": type_}, [dict(ROWS[0], **row)], "--output", "my.yaml")
@@ -181,7 +180,36 @@ def test_what_axolotl_s_keys_mean_otherwise_is_said(tmp_path):
     assert yaml.safe_load(done.stdout).get("shuffle", True) is True and "curriculum_sampling" in done.stderr, done
 
 
-def test_a_column_that_later_rows_have_is_seen(tmp_path):
-    rows = [{"instruction": "a", "output": "b"}] * 30 + [{"instruction": "a", "output": "b", "system": "You are a pirate."}]
-    done = convert(tmp_path, {"type": "alpaca"}, rows, "--output", tmp_path / "my.yaml")
-    assert done.code == USAGE and "a column system" in done.stderr, done
+def test_columns_that_axolotl_does_not_read_are_not_read(tmp_path):
+    rows = [ROWS[0]] * 30 + [dict(ROWS[1], system="You are a pirate."), dict(ROWS[2], history=[["a", "b"]])]
+    for type_, more, unread in (("alpaca", {}, ["system", "history"]), ("gpteacher", {"response": "3"}, ["system", "history"]),
+                                ({"format": "{instruction} {input}\n", "no_input_format": "{instruction}\n"}, {}, ["history"])):
+        run = convert(tmp_path, {"type": type_}, [dict(row, **more) for row in rows], "--output", "my.yaml", "--overwrite")
+        assert run.code == 0, run
+        field_map = yaml.safe_load((tmp_path / "my.yaml").read_text())["datasets"][0]["field_map"]
+        assert [name for name in ("system", "history") if name in field_map and field_map[name] is None] == unread, run
+    run = convert(tmp_path, {"type": "alpaca"}, rows, "--output", "my.yaml", "--overwrite")
+    assert_tokens_are_axolotl_s(tmp_path, [alpaca(row) for row in rows], [row["output"] for row in rows])
+
+
+@pytest.mark.parametrize("model, type_, advice", [
+    (None, {"format": "Q: {instruction} A:", "no_input_format": "Q: {instruction} A:"}, "End the format with a line feed; or use type: chat_template"),
+    ("org/unknown", {"format": "{instruction} A:", "no_input_format": "{instruction} A:"}, "where the model's tokenizer cuts (download the model"),
+    (None, "alpaca:chat", "To train it, use type: chat_template")])
+def test_a_format_that_ends_without_a_line_feed_has_advice(model, type_, advice, tmp_path):
+    run = convert(tmp_path, {"type": type_}, ROWS[:1], "--output", "my.yaml", **({"base_model": model} if model else {}))
+    assert run.code == USAGE and advice in run.stderr, run
+    if model is None and isinstance(type_, dict):
+        ended = {name: text + "\n" for name, text in type_.items()}
+        assert convert(tmp_path, {"type": ended}, ROWS[:1], "--output", "my.yaml").code == 0
+
+
+def test_without_output_only_that_is_said(tmp_path):
+    for more in ([], ["--allow-refused"]):
+        run = convert(tmp_path, {"type": "alpaca"}, ROWS, *more)
+        assert run.code == USAGE and run.stdout == "" and "lora-train convert" in run.stderr and "--output my.yaml" in run.stderr, run
+        assert "no dataset is left" not in run.stderr and "is left out" not in run.stderr and "refused" not in run.stderr, run
+    run = convert(tmp_path, {"type": "alpaca"}, ROWS, "--json", chat_template="chatml")
+    assert json.loads(run.stdout)["profile"]["datasets"] and list(json.loads(run.stdout)["refused"]) == ["datasets[0].type"], run
+    run = convert(tmp_path, {"type": "alpaca"}, ROWS, rl="dpo")
+    assert "1 key is refused" in run.stderr and "--output my.yaml" in run.stderr, run

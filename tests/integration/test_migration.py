@@ -336,3 +336,27 @@ def test_special_tokens_are_added_as_they_are_written(tmp_path):
     for key, expected in (("add_special_tokens", [{"token": "<a>", "normalized": False}, {"token": "<b>", "normalized": False}]), ("add_tokens", ["<a>", "<b>"])):
         result = json.loads(factory(tmp_path, f"{key}: <a>,<b>\n", d=rows).stdout)
         assert result["profile"]["add_tokens"] == expected, result
+
+
+@pytest.mark.parametrize("size, is_refused", [("1.5", True), ("0.1", False), ("200", False)])
+def test_a_held_out_part_is_a_share_or_a_number_of_rows(size, is_refused, tmp_path):
+    for text in (AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: {size}\n", f"model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nval_size: {size}\n"):
+        run = convert(tmp_path, text)
+        assert (run.code == USAGE) == is_refused == ("expected a share below 1 or a whole number of rows" in run.stderr), run
+
+
+def test_all_words_of_yaml_for_true_and_false_are_read(tmp_path):
+    for word, ours in (("yes", "bf16"), ("on", "bf16"), ("no", "fp32")):
+        run = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nbf16: {word}\n", "--json")
+        assert run.code == 0 and json.loads(run.stdout)["profile"].get("precision", "bf16") == ours, run
+        assert check(tmp_path, PROFILE + f"bf16: {word}\n").code == 0
+    run = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nbf16: maybe\n")
+    assert run.code == USAGE and "got maybe, expected true, false, auto or full" in run.stderr, run
+
+
+def test_what_a_word_leaves_to_another_key_and_what_is_saved_anyway(tmp_path):
+    run = check(tmp_path, EVALUATED + "eval_strategy: steps\n")
+    assert run.code == 0 and "eval_strategy: steps changes nothing: eval_steps decides" in run.stderr, run
+    for text in ("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nsave_strategy: 'no'\n", AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nsave_strategy: 'no'\n"):
+        run = convert(tmp_path, text)
+        assert run.code == 0 and "(the last step is saved" in run.stderr, run

@@ -41,6 +41,7 @@ struct Conversion {
   std::string yaml;           ///< the profile, with a comment where a value came from; without what was refused
   std::string json;           ///< the same as one line of JSON
   std::string chat_template;  ///< text of a template that stands in the source itself; empty = none
+  std::vector<std::string> needs_output = {};  ///< refused only because ConvertOptions::template_file is empty
   std::vector<ConvertedKey> kept;
   std::vector<ConvertedKey> renamed;
   std::vector<ConvertedKey> dropped;     ///< cannot change a result here
@@ -49,11 +50,14 @@ struct Conversion {
   std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
 };
 
-/// How a tokenizer treats a prompt with the answer behind it.
+/// How a model's tokenizer treats a prompt with the answer behind it, and what ends the answer.
 struct PromptTokens {
   bool adds_bos = false;  ///< puts BOS before a plain text
   /// Whether an answer has the same tokens behind this prompt as alone. Empty: it has, behind a line feed.
   std::function<bool(const std::string& prompt)> keeps_apart = {};
+  std::string eos = {};          ///< empty: not known
+  std::string end_of_turn = {};  ///< what the model's own chat template ends an answer with; empty: not known
+  std::function<bool(const std::string& token)> has_token = {};  ///< empty: not known
 };
 
 struct ConvertOptions {
@@ -69,6 +73,8 @@ struct ConvertOptions {
 enum class ConvertedFile { kUnedited, kEdited, kForeign };
 /// `text` is the whole file. The header of a profile has the hash of what follows it; kForeign: there is no such header.
 ConvertedFile kind_of_converted(std::string_view text);
+/// The name of the file that a converted profile was made from, as its header says; empty if there is no such header.
+std::string source_of_converted(std::string_view text);
 
 /// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
 /// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.

@@ -92,7 +92,7 @@ std::optional<E> from_string(const std::string& text) {
 struct DatasetSpec {
   std::string path;  ///< file, folder or glob, relative to the working directory; or org/name[@revision] of the Hub
   DatasetType type = DatasetType::kAuto;
-  std::map<std::string, std::string> field_map;  ///< our name of a column -> its name in the file
+  std::map<std::string, std::string> field_map;  ///< our name of a column -> its name in the file; "": not read
   double weight = 1.0;                           ///< > 0: how often its rows occur in an epoch
   std::string name;                              ///< in logs and metrics; empty = made from the file name
   std::string split, subset;  ///< of a folder or a dataset of the Hub; empty = see data/dataset_files.h

@@ -8,6 +8,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/visible_text.h"
 #include "lora_train/config/check.h"
@@ -22,16 +23,19 @@
 namespace lora_train::app {
 namespace {
 
-/// Of a file that is there: only one that convert wrote and nobody edited is replaced without being asked.
-void refuse_to_replace(const std::string& output) {
+/// Of a file that is there: only one that convert wrote from `source` and nobody edited is replaced without being asked.
+void refuse_to_replace(const std::string& output, const std::string& source) {
   constexpr std::size_t kMostBytes = 1 << 22;
   if (path_kind(output) == PathKind::kNone) return;
   const std::string text = read_start(output, kMostBytes);
   const ConvertedFile kind = kind_of_converted(text);
-  if (text.empty() || kind == ConvertedFile::kUnedited) return;
-  throw ConfigError(output, std::string(kind == ConvertedFile::kEdited ? "was edited since lora-train convert wrote it"
-                                                                       : "was not written by lora-train convert") +
-                                ", so it is not replaced: name another --output, or say --overwrite.");
+  const std::string made_from = source_of_converted(text);
+  const bool is_of_source = made_from == std::filesystem::path(source).filename().string();
+  if (text.empty() || (kind == ConvertedFile::kUnedited && is_of_source)) return;
+  const std::string what = kind == ConvertedFile::kEdited     ? "was edited since lora-train convert wrote it"
+                           : kind == ConvertedFile::kUnedited ? "was made from " + made_from + ", not from " + source
+                                                              : "was not written by lora-train convert";
+  throw ConfigError(output, what + ", so it is not replaced: name another --output, or say --overwrite.");
 }
 
 void refuse_other_template(const std::string& file, const std::string& text) {
@@ -185,7 +189,7 @@ void check_files(const CommandParser& parser, const ConvertRequest& request) {
   parser.refuse_special_file("--output", request.output);
   if (std::filesystem::equivalent(request.output, request.file, code))
     parser.refuse("--output", "is the file that is converted.");
-  if (!request.overwrite) refuse_to_replace(request.output);
+  if (!request.overwrite) refuse_to_replace(request.output, request.file);
 }
 
 bool read_request(CommandParser& parser, std::vector<std::string> arguments, ConvertRequest& request) {
@@ -227,15 +231,38 @@ bool read_request(CommandParser& parser, std::vector<std::string> arguments, Con
   return true;
 }
 
+enum class Refusal { kNeedsOutput, kAllowed, kLasting };
+
+Refusal refusal_of(const Conversion& conversion, const std::string& key, const AllowedKeys& allowed) {
+  if (std::ranges::count(conversion.needs_output, key) > 0) return Refusal::kNeedsOutput;
+  return allowed.has(key) ? Refusal::kAllowed : Refusal::kLasting;
+}
+
 void log_refused(const Conversion& conversion, const AllowedKeys& allowed) {
-  for (const bool is_allowed : {true, false}) {
+  for (const auto& [refusal, title] : {std::pair{Refusal::kAllowed, "refused, and left out as --allow-refused says"},
+                                       {Refusal::kNeedsOutput, "converted with --output only"},
+                                       {Refusal::kLasting, "refused, because the result would be another"}}) {
     std::vector<ConvertedKey> keys = conversion.refused;
-    std::erase_if(keys, [&](const ConvertedKey& converted) { return allowed.has(converted.key) != is_allowed; });
-    const std::string title =
-        is_allowed ? "refused, and left out as --allow-refused says" : "refused, because the result would be another";
+    std::erase_if(keys, [&](const ConvertedKey& key) { return refusal_of(conversion, key.key, allowed) != refusal; });
     const std::string text = section(title, keys, width_of(conversion));
     if (!text.empty()) log_warning(visible_text(text.substr(0, text.size() - 1)));  // the log ends the line
   }
+}
+
+/// Whether there is a profile to write; says what keeps it from being one.
+bool is_whole(const Conversion& conversion, const ConvertRequest& request) {
+  const auto count = std::ranges::count_if(conversion.refused, [&](const ConvertedKey& key) {
+    return refusal_of(conversion, key.key, request.allowed) == Refusal::kLasting;
+  });
+  if (count > 0) {
+    log_error(std::to_string(count) + (count == 1 ? " key is" : " keys are") +
+              " refused. Change the file, or leave out what it can do without: --allow-refused KEY (alone: all).");
+  }
+  if (!conversion.needs_output.empty()) {
+    log_error("The chat template needs a file beside the profile: " +
+              shell_line({"lora-train", "convert", request.file, "--output", "my.yaml"}) + ".");
+  }
+  return count == 0 && conversion.needs_output.empty();
 }
 
 }  // namespace
@@ -260,13 +287,7 @@ int run_convert(const std::vector<std::string>& arguments) {
   log_refused(conversion, allowed);
   if (parser.common().json)
     print_line(json_line(conversion, allowed.all ? names_in(conversion.refused) : allowed.names));
-  const auto count = std::ranges::count_if(
-      conversion.refused, [&](const ConvertedKey& converted) { return !request.allowed.has(converted.key); });
-  if (count > 0) {
-    log_error(std::to_string(count) + (count == 1 ? " key is" : " keys are") +
-              " refused. Change the file, or leave out what it can do without: --allow-refused KEY (alone: all).");
-    return static_cast<int>(ExitCode::kUsage);
-  }
+  if (!is_whole(conversion, request)) return static_cast<int>(ExitCode::kUsage);
   if (!output.empty()) {
     if (!conversion.chat_template.empty()) write_result(options.template_file, conversion.chat_template);
     write_result(output, conversion.yaml);

@@ -4,7 +4,6 @@
 #include "keys/aliases.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
-#include "model_tokens.h"
 #include "run_keys.h"
 #include "training_keys.h"
 
@@ -60,36 +59,45 @@ void convert_axolotl_adapter(Converter& converter) {
   }
 }
 
-void convert_axolotl_special_tokens(Converter& converter) {
-  const Value* tokens = converter.find("special_tokens");
-  if (!tokens) return;
-  const std::string model = lower_case(converter.text("base_model"));
-  const bool has_llama_names =
-      (model.find("llama") != std::string::npos && model.find("llama-3") == std::string::npos) ||
-      model.find("mistral") != std::string::npos;
-  const auto is_usual = [&](const Value::Member& member) {
-    const std::string& text = member.value.text;
-    if (member.name == "pad_token" || member.value.is_null()) return true;
-    if (!text.empty() && text == token_of_model(converter.text("base_model"), member.name)) return true;
-    return has_llama_names &&
-           ((member.name == "bos_token" && text == "<s>") || (member.name == "eos_token" && text == "</s>") ||
-            (member.name == "unk_token" && text == "<unk>"));
-  };
-  std::vector<std::string> others;
-  for (const auto& member : tokens->members) {
-    if (is_usual(member)) continue;
-    const std::string own = token_of_model(converter.text("base_model"), member.name);
-    others.push_back(member.name + ": " +
-                     (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
-                     (own.empty() ? "" : " (the tokenizer has \"" + own + "\")"));
+// Axolotl wants them beside `tokens`.
+void refuse_axolotl_modules(Converter& converter) {
+  const Value* modules = converter.find("lora_modules_to_save");
+  const Value* tokens = converter.find("tokens");
+  if (!modules || modules->items.empty() || !tokens || tokens->items.empty() || !converter.find("adapter")) return;
+  converter.refuse(
+      "lora_modules_to_save",
+      "Whole modules cannot be trained beside an adapter. Of embedding and head, the rows of the new "
+      "tokens are trained and saved with it (add_tokens), and the others stay as they are. If that is "
+      "enough: --allow-refused lora_modules_to_save. To train all of them, train all weights (no adapter).");
+}
+
+// What BitsAndBytesConfig gets beside Axolotl's own: nf4, double quantisation, computed in the run's precision.
+void convert_axolotl_bnb(Converter& converter) {
+  const Value* settings = converter.find("bnb_config_kwargs");
+  if (!settings || settings->members.empty()) return;
+  if (!converter.is_set_to("base_precision", "nf4")) {
+    return converter.drop("bnb_config_kwargs", "says nothing without adapter: qlora and load_in_4bit");
   }
-  if (others.empty()) {
-    converter.drop("special_tokens", "padding is never computed, and the others are the tokenizer's own");
-  } else {
-    converter.refuse("special_tokens", "the tokenizer's own are used, and this is another: " + join(others) +
-                                           ". Remove it if the tokenizer or the chat template has it (chatml ends "
-                                           "turns with <|im_end|>, which is trained); else set it in the model's "
-                                           "tokenizer_config.json.");
+  const std::string precision = converter.is_set_to("precision", "fp32") ? "float32" : "bfloat16";
+  std::vector<std::string> others;
+  for (const auto& [name, value] : settings->members) {
+    const std::string word = value.text.starts_with("torch.") ? value.text.substr(6) : value.text;
+    const bool is_idle = name == "bnb_4bit_quant_storage" || name.starts_with("llm_int8_") || value.is_null() ||
+                         (name == "load_in_4bit" && parse_bool(word) == true);
+    const bool is_same = (name == "bnb_4bit_quant_type" && word == "nf4") || (name == "blocksize" && word == "64") ||
+                         (name == "bnb_4bit_compute_dtype" && word == precision);
+    if (name == "bnb_4bit_use_double_quant" && parse_bool(word)) {
+      converter.set("bnb_config_kwargs", "double_quant", word);
+    } else if (!is_idle && !is_same) {
+      others.push_back(name + ": " + value.text);
+    }
+  }
+  if (!others.empty()) {
+    converter.refuse("bnb_config_kwargs", "4-bit weights are nf4 in blocks of 64, and products are computed in " +
+                                              precision + ": only bnb_4bit_use_double_quant may differ. Remove " +
+                                              join(others) + ".");
+  } else if (!converter.is_set("double_quant")) {
+    converter.drop("bnb_config_kwargs", "asks for what load_in_4bit gives anyway");
   }
 }
 
@@ -132,6 +140,7 @@ void convert_axolotl_strategy(Converter& converter, const std::string& key, cons
   const std::string word = lower_case(converter.text(key));
   if (word == "epoch" || word == "no" || word == "false") {
     converter.set(key, ours, word == "epoch" ? "epoch" : "off");
+    if (word != "epoch" && ours == "save_steps") converter.remark(key, kLastIsSaved);
   } else if (!word.empty()) {
     converter.drop(key, "the number of steps decides");
   }
@@ -190,11 +199,12 @@ bool convert_axolotl_data(Converter& converter) {
   const auto test = convert_axolotl_datasets(converter, "test_datasets");
   if (!test.empty()) converter.set("test_datasets", "eval_datasets", to_value(test));
   const double held_out = converter.number("val_set_size").value_or(0);
-  if (held_out > 0 && test.empty()) converter.keep("val_set_size", "val_set_size");
+  if (held_out > 0 && test.empty()) convert_held_out(converter, "val_set_size");
   if (converter.find("val_set_size") && !converter.is_set("val_set_size")) {
     converter.drop("val_set_size", "nothing is held out");
   }
-  if (converter.is_set("chat_template") && converter.find("chat_template")) {
+  const bool has_prompt_words = converter.is_set("chat_template") || converter.needs_output();
+  if (has_prompt_words && converter.find("chat_template")) {
     for (const char* key : {"chat_template", "chat_template_jinja"}) {
       if (converter.find(key)) converter.drop(key, "no row goes through it: the prompts have words of their own");
     }
@@ -267,6 +277,7 @@ void convert_axolotl_compute(Converter& converter) {
     converter.keep("tf32", "tf32");
   }
   convert_quantization(converter);
+  convert_axolotl_bnb(converter);
   convert_recomputation(converter, "gradient_checkpointing");
   if (const Value* offload = converter.find("activation_offloading")) {
     if (offload->is_scalar() && parse_bool(offload->text) == false) {
@@ -283,10 +294,11 @@ void convert_axolotl_compute(Converter& converter) {
 void convert_axolotl(Converter& converter) {
   convert_model(converter, "base_model", converter.find("model_revision") ? "model_revision" : "revision_of_model");
   convert_axolotl_adapter(converter);
-  convert_axolotl_special_tokens(converter);
   convert_axolotl_tokens(converter);
+  refuse_axolotl_modules(converter);
   convert_axolotl_plugins(converter);
   convert_axolotl_run(converter, convert_axolotl_data(converter));
+  convert_axolotl_end_tokens(converter);
   convert_axolotl_compute(converter);
   convert_optimizer(converter, "optimizer");
   convert_schedule(converter, "lr_scheduler", "cosine");

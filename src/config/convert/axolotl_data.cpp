@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "axolotl_prompts.h"
+#include "axolotl_turns.h"
 #include "chat_templates.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
@@ -40,11 +40,6 @@ constexpr const char* kConvertedEntryKeys[] = {"path",
                                                "roles",
                                                "chat_template",
                                                "chat_template_jinja"};
-
-std::string model_of(const Converter& converter) {
-  const std::string revision = converter.text_or("revision_of_model", converter.text("model_revision"));
-  return converter.text("base_model") + (revision.empty() || revision == "main" ? "" : "@" + revision);
-}
 
 /// One entry, which becomes one entry of ours for each file that it names.
 class EntryConverter {
@@ -126,8 +121,7 @@ class EntryConverter {
     } else if (base == "chat_template" || base == "chat_template_multimodal") {
       convert_chat(entry);
     } else if (base == "sharegpt") {
-      entry.type = "sharegpt";
-      entry.map("conversations", text("field_messages"));
+      convert_sharegpt(entry);
     } else if (const auto words = prompt_words(name)) {
       convert_words(entry, *words);
     } else if (base == "completion" || base == "pretrain") {
@@ -169,24 +163,39 @@ class EntryConverter {
     return std::ranges::count(*columns_, name) > 0;
   }
 
+  /// A column that Axolotl does not read, of rows that have it or that are not on this machine.
+  void leave_column_unread(DataEntry& entry, const std::string& name) {
+    if (has_column(name) || columns_->empty()) entry.leave_unread(name);
+  }
+
+  /// What to do about a prompt that does not end with a line feed.
+  std::string advice_for_border(PromptWords words) {
+    constexpr const char* kChat = "use type: chat_template for it.";
+    if (!find("type")->is_map()) return std::string(" To train it, ") + kChat;
+    const auto tokens = converter_.prompt_tokens(axolotl_model(converter_));
+    words.without_input += '\n';
+    if (tokens && tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words)))
+      return std::string(" The tokenizer of the model does not cut there either: ") + kChat;
+    return std::string(" End the format with a line feed") +
+           (tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert looks)") + "; or " +
+           kChat;
+  }
+
   /// The words become the chat template of the run, if its tokens are Axolotl's then.
   void convert_words(DataEntry& entry, const PromptWords& words) {
-    const std::string instead = " Use type: chat_template for it.", model = model_of(converter_);
+    const std::string instead = " Use type: chat_template for it.", model = axolotl_model(converter_);
     if (const std::string problem = problem_of(words); !problem.empty()) return leave_out("type", problem + instead);
+    if (const std::string problem = border_problem(words); !problem.empty())
+      return leave_out("type", problem + advice_for_border(words));
     if (const std::string chat = first_chat_dataset(converter_); !chat.empty()) {
       return leave_out("type", "has words of its own for its prompts, and " + chat +
                                    " a chat template: a run has one template for all data." + instead);
     }
-    for (const char* ours : {"system", "history"}) {
-      const bool is_read = words.reads_system && std::string(ours) == "system";
-      const std::string theirs = column_of(words, ours);
-      if (is_read || !has_column(theirs)) continue;
-      const bool is_prompt = !words.columns.empty() && std::string(ours) == "system";  // its empty cells win, too
-      return leave_out("type", "has rows with a column " + theirs + ", which Axolotl " +
-                                   (is_prompt ? "reads in place of system_prompt, empty or not"
-                                              : "does not read, and which would be read here") +
-                                   (is_prompt ? ". Take system_prompt out of the file, or the column out of the rows."
-                                              : ". Take it out of the rows."));
+    const std::string system = column_of(words, "system");
+    if (words.has_system_prompt && has_column(system)) {
+      return leave_out("type", "has rows with a column " + system +
+                                   ", which Axolotl reads in place of system_prompt, empty or not. Take system_prompt "
+                                   "out of the file, or the column out of the rows.");
     }
     const auto tokens = converter_.prompt_tokens(model);
     if (!tokens) {
@@ -199,14 +208,26 @@ class EntryConverter {
                                    " begins the answer with another token when they are one text, as here." + instead);
     }
     converter_.set_template(prefix_ + "type", template_of(words, tokens->adds_bos));
-    is_left_out_ = converter_.is_refused(prefix_ + "type");
+    is_left_out_ = converter_.is_refused(prefix_ + "type") && !converter_.needs_output();
     entry.type = "alpaca";
     for (const auto& [ours, theirs] : words.columns) entry.map(ours, theirs);
+    if (!words.reads_system && !words.has_system_prompt) leave_column_unread(entry, "system");
+    leave_column_unread(entry, "history");
     converter_.note(
         prefix_ + "type",
         "Axolotl's prompts are the chat template of the run, of its evaluation and of the result. An answer "
         "that begins with white space may be cut into other tokens than there" +
             std::string(tokens->keeps_apart ? "" : "; the tokenizer is taken for what the model's name says"));
+  }
+
+  void convert_sharegpt(DataEntry& entry) {
+    entry.type = "sharegpt";
+    entry.map("conversations", text("field_messages"));
+    take_training(entry);
+    converter_.note(
+        prefix_ + "type",
+        "Axolotl 0.19 refuses sharegpt and asks for chat_template. It is read as that, with field_messages: " +
+            text("field_messages", "conversations") + " and message_property_mappings: {role: from, content: value}");
   }
 
   void convert_chat(DataEntry& entry) {
@@ -231,17 +252,17 @@ class EntryConverter {
         entry.map("from", properties["role"]);
         entry.map("value", properties["content"]);
       }
-      map_roles(entry);
+      take_roles(entry);
     } else {
       entry.type = "messages";
       entry.map("messages", messages);
       entry.map("role", properties["role"]);
       entry.map("content", properties["content"]);
-      map_default_roles(entry);
+      map_default_roles(entry, text("path"));
     }
     map_system(entry);
     entry.map("tools", text("field_tools"));
-    entry.map("train", text("message_field_training"));
+    take_training(entry);
   }
 
   /// A column beside the messages, which Axolotl puts before them. Type sharegpt reads one of this name anyway.
@@ -254,39 +275,23 @@ class EntryConverter {
     }
   }
 
-  /// Axolotl knows human and gpt in messages, too. They are left out where a file that is here has none.
-  void map_default_roles(DataEntry& entry) {
-    const fs::path file = text("path");
-    const bool is_known = !first_row_keys(file).empty();
-    for (const auto& [ours, theirs] : {std::pair{"user", "human"}, {"assistant", "gpt"}}) {
-      if (!is_known || has_string(file, theirs)) entry.map(ours, theirs);
-    }
+  void take_roles(DataEntry& entry) {
+    const Value* roles = find("roles");
+    const auto problem = roles ? map_roles(entry, *roles) : std::nullopt;
+    if (!problem) return;
+    refuse("roles",
+           "Beside human, user, gpt, assistant, system, tool and observation, user, assistant and tool have one more "
+           "name each. Rename " +
+               *problem + " in the rows.");
   }
 
-  /// Names that are not known anyway; field_map takes one for each role.
-  void map_roles(DataEntry& entry) {
-    static const std::map<std::string, std::set<std::string>> known = {
-        {"user", {"human", "user"}},
-        {"assistant", {"gpt", "assistant"}},
-        {"system", {"system"}},
-        {"tool", {"tool", "observation", "function_response"}}};
-    const Value* roles = find("roles");
-    if (!roles) return;
-    std::set<std::string> named;
-    for (const auto& [target, sources] : roles->members) {
-      const auto found = known.find(target);
-      for (const auto& source : sources.is_list() ? sources.items : std::vector<Value>{sources}) {
-        if (found != known.end() && found->second.contains(source.text)) continue;
-        if (found == known.end() || target == "system" || !named.insert(target).second) {
-          refuse("roles",
-                 "Beside human, user, gpt, assistant, system, tool and observation, user, assistant and tool "
-                 "have one more name each. Rename " +
-                     source.text + " in the rows.");
-          return;
-        }
-        entry.map(target, source.text);
-      }
-    }
+  void take_training(DataEntry& entry) {
+    const std::string field = text("message_field_training");
+    const std::string unread = map_training(entry, field, text("path"));
+    if (unread.empty()) return;
+    converter_.note(prefix_ + "message_field_training", (field.empty() ? "is not set" : "is " + field) +
+                                                            ", so Axolotl does not read " + unread +
+                                                            " of a message; null in field_map does the same here");
   }
 
   /// The keys that say how a chat is trained, and those that no one reads.

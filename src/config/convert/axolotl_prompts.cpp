@@ -126,6 +126,7 @@ PromptWords prompt_words(const Value& type) {
   }
   words.default_with_input = words.default_without_input;
   words.reads_system = false;
+  words.has_system_prompt = true;
   return words;
 }
 
@@ -135,6 +136,10 @@ std::string problem_of(const PromptWords& words) {
                                      wrong_format("system_format", words.system, {"system"})}) {
     if (!problem.empty()) return problem;
   }
+  return {};
+}
+
+std::string border_problem(const PromptWords& words) {
   for (const std::string& format : {words.with_input, words.without_input}) {
     if (format.ends_with('\n')) continue;
     const std::size_t line = format.rfind('\n') + 1;  // of npos: 0

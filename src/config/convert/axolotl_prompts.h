@@ -17,6 +17,7 @@ struct PromptWords {
   std::string default_with_input, default_without_input;          ///< text before it, where a row has none
   std::vector<std::pair<std::string, std::string>> columns = {};  ///< our name of a column of type alpaca, theirs
   bool reads_system = false;                                      ///< whether rows may have a system prompt
+  bool has_system_prompt = false;                                 ///< for all rows; a column of the rows would win
 };
 
 /// The words of a `type` that is a name; nullopt if it is none of these.
@@ -26,6 +27,8 @@ PromptWords prompt_words(const Value& type);
 
 /// "format is "{instruct}", where only {instruction} and {input} have a value."; empty: nothing is wrong.
 std::string problem_of(const PromptWords& words);
+/// "ends its prompt with ...": a prompt without a line feed at its end; empty: each has one.
+std::string border_problem(const PromptWords& words);
 
 /// A prompt of these words, with columns of one letter.
 std::string sample_prompt(const PromptWords& words);

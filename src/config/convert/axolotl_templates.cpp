@@ -3,6 +3,8 @@
 
 #include "axolotl_data.h"
 #include "chat_templates.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 
 namespace lora_train {
 namespace {
@@ -22,10 +24,40 @@ std::string first_dataset(const Converter& converter, const std::function<bool(c
   return {};
 }
 
+/// Axolotl finds the content of an answer in what the template writes, and the end token behind it.
+void note_own_template(Converter& converter, const std::string& key, const std::string& jinja) {
+  const bool has_marks = template_text(jinja).find("endgeneration") != std::string::npos;
+  const std::string theirs =
+      "Axolotl trains the content and the end token (eos_token, or those of eot_tokens) close behind it";
+  converter.note(key, has_marks ? "what stands in {% generation %} is trained here; " + theirs
+                                : "words that the template writes inside an answer's turn, around the content, are "
+                                  "trained here. " +
+                                      theirs + ". {% generation %} around these two does the same here");
+}
+
 }  // namespace
+
+std::string template_text(const std::string& jinja) {
+  const bool is_file = jinja.find('\n') == jinja.npos && jinja.ends_with(".jinja");
+  if (!is_file) return jinja;
+  try {
+    return read_file(jinja);
+  } catch (const Error&) {  // the run will say that it is not there
+    return "";
+  }
+}
 
 std::string first_chat_dataset(const Converter& converter) {
   return first_dataset(converter, [](const Value& entry) { return is_chat_type(entry.find("type")); });
+}
+
+std::string first_other_dataset(const Converter& converter) {
+  return first_dataset(converter, [](const Value& entry) { return !is_chat_type(entry.find("type")); });
+}
+
+std::string axolotl_model(const Converter& converter) {
+  const std::string revision = converter.text_or("revision_of_model", converter.text("model_revision"));
+  return converter.text("base_model") + (revision.empty() || revision == "main" ? "" : "@" + revision);
 }
 
 std::string chat_without_template(const Converter& converter) {
@@ -45,6 +77,7 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
     converter.note("chat_template", "without a template of the model's own the run fails: then set " +
                                         builtin_template(name.substr(27)));
   } else if (name == "jinja") {
+    note_own_template(converter, prefix + "chat_template_jinja", jinja);
     if (jinja.find('\n') == std::string::npos && jinja.ends_with(".jinja")) {
       converter.set("chat_template_jinja", "chat_template", jinja);
       if (converter.find("chat_template")) converter.share("chat_template", "chat_template");

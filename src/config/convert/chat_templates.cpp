@@ -34,6 +34,13 @@ std::string builtin_template(const std::string& theirs) {
   return found == kBuiltin.end() ? "" : std::string(found->second);
 }
 
+std::string end_of_builtin(const std::string& ours) {
+  if (ours == "chatml" || ours.starts_with("qwen")) return "<|im_end|>";
+  if (ours == "llama3") return "<|eot_id|>";
+  if (ours == "gemma") return "<end_of_turn>";
+  return ours.starts_with("mistral-") ? "eos_token" : "";
+}
+
 std::string jinja_text(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) {

@@ -98,8 +98,21 @@ ConvertedFile kind_of_converted(std::string_view text) {
                                                                                  : ConvertedFile::kEdited;
 }
 
+std::string source_of_converted(std::string_view text) {
+  const std::string_view header = text.substr(0, text.find('\n'));
+  const std::size_t end = header.rfind(" (");
+  if (!header.starts_with(kMadeBy) || end == header.npos) return {};
+  const std::size_t begin = std::string_view(kMadeBy).size();
+  return std::string(header.substr(begin, end - begin));
+}
+
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
                            const ConvertOptions& options) {
+  if (lower_case(file.extension().string()) == ".py") {
+    throw ConfigError(file.string(),
+                      "is a Python script, and only configuration files are converted. Write a profile by the table "
+                      "\"From a Python script\" of docs/convert.md.");
+  }
   const std::string text = read_file(file);
   Value source = parse_yaml(text, {file.string(), 0});
   if (!source.is_map()) throw ConfigError(file.string(), "is no map of keys to values. Expected a configuration file.");

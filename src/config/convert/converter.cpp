@@ -118,9 +118,13 @@ void Converter::refuse(const std::string& name, const std::string& advice) {
 
 void Converter::explain(const std::string& ours, const std::string& comment) { origin_[ours] = comment; }
 
-bool Converter::is_set_to(const std::string& ours, const std::string& text) const {
+std::string Converter::profile_text(const std::string& ours) const {
   const auto found = profile_.find(ours);
-  return found != profile_.end() && found->second.is_scalar() && found->second.text == text;
+  return found != profile_.end() && found->second.is_scalar() ? found->second.text : "";
+}
+
+bool Converter::is_set_to(const std::string& ours, const std::string& text) const {
+  return is_set(ours) && profile_text(ours) == text;
 }
 
 bool Converter::is_refused(const std::string& name) const {
@@ -133,12 +137,15 @@ void Converter::note(const std::string& name, const std::string& difference) {
 }
 
 void Converter::set_template(const std::string& name, const std::string& text) {
-  if (options_.template_file.empty()) {
-    refuse(name, "The template needs a file: convert with --output FILE, which writes it beside the profile.");
-  } else if (is_set("chat_template") && template_ != text) {
+  if ((is_set("chat_template") || needs_output()) && template_ != text) {
     refuse(name, "A run has one template for all data, and this is the second.");
+    return;
+  }
+  template_ = text;
+  if (needs_output()) {
+    needs_output_.push_back(name);
+    refuse(name, "The chat template needs a file: convert with --output FILE, which writes it beside the profile.");
   } else {
-    template_ = text;
     set(name, "chat_template", options_.template_file);
   }
 }
@@ -322,6 +329,7 @@ Conversion Converter::finish() {
   conversion.tool = tool_;
   conversion.notes = notes_;
   conversion.chat_template = template_;
+  conversion.needs_output = needs_output_;
   write_defaults(conversion);
   write_profile(conversion);
   for (const auto& [name, value] : source_.members) {

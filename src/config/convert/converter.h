@@ -46,12 +46,16 @@ class Converter {
   void note(const std::string& name, const std::string& difference);
   /// `name` becomes a chat template of its own, in the file that was given for it; refused where none was, or with another text.
   void set_template(const std::string& name, const std::string& text);
+  /// Whether a template was refused only because no file was given for it.
+  bool needs_output() const { return options_.template_file.empty() && !template_.empty(); }
   /// Unless a key of the source has decided about `ours`: the tool's default.
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
   bool is_set(const std::string& ours) const { return profile_.contains(ours); }
   /// How a model's tokenizer treats prompts: of its files, or by its name (keeps_apart is empty then); nullopt = not known.
   std::optional<PromptTokens> prompt_tokens(const std::string& model) const;
+  /// What `ours` is set to; empty if it is not set, or no scalar.
+  std::string profile_text(const std::string& ours) const;
   /// Whether `ours` is set to this text.
   bool is_set_to(const std::string& ours, const std::string& text) const;
   bool is_refused(const std::string& name) const;
@@ -83,7 +87,8 @@ class Converter {
   const Value& source_;
   std::filesystem::path file_;
   ConvertOptions options_;
-  std::string template_;  ///< text of the chat template that is written
+  std::string template_;                   ///< text of the chat template that is written
+  std::vector<std::string> needs_output_;  ///< keys that would be converted with a file for the template
   const ToolKeys& keys_;
   std::map<std::string, Fate> fates_;
   std::vector<std::string> inner_;             ///< places inside keys, in the order in which they came

@@ -196,7 +196,7 @@ bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& tr
   if (held_out > 0 && converter.find("eval_dataset")) {
     converter.refuse("val_size", "eval_dataset is there too, which LLaMA-Factory refuses. Keep one.");
   } else if (held_out > 0) {
-    converter.keep("val_size", "val_set_size");
+    convert_held_out(converter, "val_size");
   }
   if (converter.find("val_size") && held_out <= 0) converter.drop("val_size", "nothing is held out");
   return held_out > 0 || converter.find("eval_dataset");

@@ -1,5 +1,7 @@
 #include "run_keys.h"
 
+#include <cmath>
+
 #include "lora_train/base/text.h"
 #include "lora_train/config/metric_names.h"
 #include "lora_train/config/scalar.h"
@@ -28,10 +30,20 @@ bool convert_cadence(Converter& converter, const std::string& strategy_key, cons
     converter.set_default(ours, word);
   }
   if (has_steps) converter.drop(steps_key, "says nothing with " + strategy_key + ": " + strategy);
+  if (word == "off" && ours == "save_steps" && has_strategy) converter.remark(strategy_key, kLastIsSaved);
   return true;
 }
 
 }  // namespace
+
+void convert_held_out(Converter& converter, const std::string& key) {
+  const double size = converter.number(key).value_or(0);
+  if (size >= 1 && size != std::floor(size)) {
+    converter.refuse(key, "got " + converter.text(key) + ", expected a share below 1 or a whole number of rows.");
+  } else {
+    converter.keep(key, "val_set_size");
+  }
+}
 
 void convert_best_saves(Converter& converter, const std::string& key, bool has_data) {
   if (!has_data) return converter.refuse(key, "best needs evaluation data. Name it: eval_datasets, or val_set_size.");

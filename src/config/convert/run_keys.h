@@ -14,6 +14,12 @@ void convert_evaluation(Converter& converter, int logging_steps, bool has_data);
 /// metric_for_best_model, load_best_model_at_end, early stopping under `patience_key`, which need evaluation data.
 void convert_best_model(Converter& converter, const std::string& patience_key, bool has_data);
 
+/// Stands behind save_strategy: no.
+inline constexpr const char* kLastIsSaved = "the last step is saved, so that the run can be resumed with more steps";
+
+/// What is held out for evaluation, as a share or as rows, under `key`.
+void convert_held_out(Converter& converter, const std::string& key);
+
 /// save_strategy: best, under `key`: the best step is what is kept, so `has_data` decides.
 void convert_best_saves(Converter& converter, const std::string& key, bool has_data);
 

@@ -89,7 +89,9 @@ Value DataEntry::value() const {
   if (!field_map.empty()) {
     Value map;
     map.kind = Value::Kind::kMap;
-    for (const auto& [ours, theirs] : field_map) map.members.push_back({ours, text_value(theirs)});
+    for (const auto& [ours, theirs] : field_map) {
+      map.members.push_back({ours, theirs.empty() ? null_value() : text_value(theirs)});
+    }
     value.members.push_back({"field_map", std::move(map)});
   }
   return value;

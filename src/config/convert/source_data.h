@@ -16,13 +16,15 @@ namespace lora_train {
 struct DataEntry {
   std::string path;
   std::string type;                                            ///< empty = auto
-  std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs; equal ones are left out
+  std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs ("": null); equal ones are left out
   std::string split = {}, subset = {};                         ///< of a dataset of the Hub
   bool has_tools = false;                                      ///< its rows have tools, or calls of them
   std::optional<double> max_samples = {};                      ///< its first rows
   std::optional<double> weight = {};                           ///< how often a row occurs in an epoch
 
   void map(const std::string& ours, const std::string& theirs);
+  /// The rows' field of that name is not read.
+  void leave_unread(const std::string& ours) { field_map.emplace_back(ours, ""); }
   Value value() const;
 };
 

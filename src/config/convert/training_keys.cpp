@@ -150,11 +150,13 @@ void convert_precision(Converter& converter, const std::string& without) {
   for (const char* key : {"bf16", "bfloat16"}) {
     const std::string word = lower_case(converter.text(key));
     if (word.empty()) continue;
-    if (word == "true" || word == "auto" || word == "full") {
+    if (word == "auto" || word == "full" || parse_bool(word) == true) {
       is_bf16 = true;
       converter.set(key, "precision", "bf16");
-    } else {
+    } else if (parse_bool(word) == false) {
       is_said = true;
+    } else {
+      converter.refuse(key, "got " + word + ", expected true, false, auto or full.");
     }
   }
   for (const char* key : {"fp16", "float16"}) {

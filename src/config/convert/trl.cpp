@@ -331,7 +331,7 @@ void convert_trl(Converter& converter) {
   convert_trl_end_token(converter, keys);
   convert_trl_length(converter);
   if (converter.find("datasets")) {
-    converter.keep("test_split_size", "val_set_size");
+    convert_held_out(converter, "test_split_size");
   } else if (converter.find("test_split_size")) {
     converter.drop("test_split_size", "says nothing without datasets");
   }

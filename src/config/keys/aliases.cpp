@@ -33,7 +33,7 @@ Rewrite becomes(const std::string& key, const Value& value, const std::string& t
   Rewrite rewrite;
   if (text.empty()) {
     for (const auto& other : others) rewrite.resets.emplace_back(key, other);
-    rewrite.note = display(value) + " is the default of " + key;
+    rewrite.note = display(value) + " changes nothing: " + key + " decides";
   } else {
     rewrite.entries = {{key, text_at(value, text)}};
     rewrite.note = display(value) + " is read as " + key + ": " + text;
@@ -63,8 +63,9 @@ Alias words(const std::string& name, const std::string& key, const Words& table)
   }
   return {name, key, join(meanings), [=](const Value& value) {
             const std::string given = value.is_scalar() ? lower_case(value.text) : "";
+            const auto is_on = parse_bool(given);  // YAML has yes and on, too
             for (const auto& [word, text] : table) {
-              if (given == word) return becomes(key, value, text, texts);
+              if (given == word || (is_on && is_on == parse_bool(word))) return becomes(key, value, text, texts);
             }
             Rewrite rewrite;
             rewrite.error =

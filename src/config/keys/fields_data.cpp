@@ -13,7 +13,8 @@ FieldGroup data_group() {
            "local Hugging Face cache, with its split (default train) and subset. type is " +
                choice_text(names_of(DatasetType{})) +
                "; field_map maps our name of a column "
-               "to its name in the file; weight > 0 is how often each row occurs in an epoch, on average; max_samples "
+               "to its name in the file, or to null: not read; weight > 0 is how often each row occurs in an epoch, on "
+               "average; max_samples "
                "takes "
                "the first rows.")
            .default_is("required"),

@@ -28,7 +28,13 @@ std::string name_in(const FieldMap& map, const std::string& field) {
   return mapped == map.end() ? field : mapped->second;
 }
 
+bool is_unread(const FieldMap& map, const std::string& field) {
+  const auto mapped = map.find(field);
+  return mapped != map.end() && mapped->second.empty();
+}
+
 const Json* optional_field(const Json& object, const FieldMap& map, const std::string& field) {
+  if (is_unread(map, field)) return nullptr;
   const auto found = object.find(name_in(map, field));
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
@@ -94,7 +100,7 @@ std::string key_names(const Json& row) {
 std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place) {
   const Json* train = optional_field(message, map, "train");
   const Json* weight = optional_field(message, map, "weight");
-  if (optional_field(message, map, "train_detail") != nullptr) {
+  if (!is_unread(map, "train") && optional_field(message, map, "train_detail") != nullptr) {
     throw DataError("",
                     place + ".train_detail is not supported: a turn is trained whole or not at all (train, weight)");
   }

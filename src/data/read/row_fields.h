@@ -10,7 +10,10 @@ namespace lora_train::data {
 /// What a row calls the field.
 std::string name_in(const FieldMap& map, const std::string& field);
 
-/// The field (by our name), or null when the row does not have it or has null there.
+/// Whether the field map says that nobody reads the field: {train: null}.
+bool is_unread(const FieldMap& map, const std::string& field);
+
+/// The field (by our name), or null when the row does not have it, has null there, or nobody reads it.
 const Json* optional_field(const Json& object, const FieldMap& map, const std::string& field);
 
 /// The field; throws DataError if it is missing.

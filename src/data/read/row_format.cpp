@@ -200,6 +200,8 @@ void check_field_map(const FieldMap& field_map) {
       "from",       "value",     "instruction", "input",         "output",         "system",
       "history",    "choices",   "answer",      "correct",       "tools",          "chat_template_kwargs",
       "user",       "assistant", "tool",        "function_call", "logprobs"};
+  static const std::vector<std::string> optional = {
+      "train", "weight", "system", "input", "history", "tools", "chat_template_kwargs"};
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);
@@ -207,6 +209,9 @@ void check_field_map(const FieldMap& field_map) {
                         "\"" + ours + "\" is not one of our names" +
                             (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?") +
                             " field_map maps our name to the name in the file; our names are: " + join(known));
+    }
+    if (theirs.empty() && std::ranges::count(optional, ours) == 0) {
+      throw ConfigError("field_map", "\"" + ours + "\" is null; only these can stay unread: " + join(optional));
     }
   }
 }

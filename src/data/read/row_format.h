@@ -50,7 +50,7 @@ Detection detect_layout(const Json& row, const FieldMap& field_map);
 /// have decided, had it been the first. Throws DataError (where empty).
 void check_same_layout(const Json& row, DatasetType type, const FieldMap& field_map);
 
-/// Refuses names in a field_map that no layout has: ConfigError (where = "field_map").
+/// Refuses names in a field_map that no layout has, and null for a field that a layout needs: ConfigError (where = "field_map").
 void check_field_map(const FieldMap& field_map);
 
 /// Reads a row of a given layout (not kAuto). Throws DataError (where empty): the field, what is wrong, what is

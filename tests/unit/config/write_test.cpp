@@ -18,7 +18,7 @@ using testing_support::ProfileText;
 const char* const kRich = R"(
 model: "/m/a: b ${HOME}"
 datasets:
-  - {path: "a b.jsonl", type: text, field_map: {text: "my: body"}, weight: 0.5, name: "n#1"}
+  - {path: "a b.jsonl", type: text, field_map: {system: null, text: "my: body"}, weight: 0.5, name: "n#1"}
   - c.jsonl
 eval_datasets: [e.jsonl]
 lora_target_modules: [q_proj, "v, proj"]
@@ -135,6 +135,7 @@ TEST(Write, JsonHasEveryKeyWithItsType) {
   EXPECT_TRUE(json["warmup_ratio"].is_null());
   EXPECT_TRUE(json["report_to"].is_array());
   EXPECT_EQ(json["datasets"][0]["field_map"]["text"], "my: body");
+  EXPECT_TRUE(json["datasets"][0]["field_map"]["system"].is_null());
   EXPECT_EQ(json["eval_steps"], 0.05);
   EXPECT_EQ(json["save_steps"], "epoch");
   EXPECT_EQ(json["add_tokens"][0]["init_text"], "a: b");
