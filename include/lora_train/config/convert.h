@@ -52,8 +52,8 @@ struct Conversion {
 /// How a tokenizer treats a prompt with the answer behind it.
 struct PromptTokens {
   bool adds_bos = false;  ///< puts BOS before a plain text
-  /// Whether an answer has the same tokens behind this prompt as alone. Empty: it has, behind a line feed.
-  std::function<bool(const std::string& prompt)> keeps_apart = {};
+  /// Whether an answer that begins with `opening` has the same tokens behind this prompt as alone. Empty: it has, behind a line feed.
+  std::function<bool(const std::string& prompt, const std::string& opening)> keeps_apart = {};
 };
 
 struct ConvertOptions {

@@ -21,10 +21,10 @@ Ids joined(Ids first, const Ids& second) {
   return first;
 }
 
-bool keeps_apart(const tokenizer::Tokenizer& tokenizer, const std::string& prompt) {
+bool keeps_apart(const tokenizer::Tokenizer& tokenizer, const std::string& prompt, const std::string& opening) {
   const Ids ids = tokenizer.encode(prompt).ids;
   return std::ranges::all_of(kAnswers, [&](const std::string& answer) {
-    return tokenizer.encode(prompt + answer).ids == joined(ids, tokenizer.encode(answer).ids);
+    return tokenizer.encode(prompt + opening + answer).ids == joined(ids, tokenizer.encode(opening + answer).ids);
   });
 }
 
@@ -35,8 +35,9 @@ std::optional<PromptTokens> find_prompt_tokens(const std::string& model) {
     const std::shared_ptr<const tokenizer::Tokenizer> tokenizer =
         tokenizer::load_tokenizer_if_present(storage::resolve_model(model).folder);
     if (!tokenizer) return std::nullopt;
-    return PromptTokens{tokenizer->adds_bos(),
-                        [tokenizer](const std::string& prompt) { return keeps_apart(*tokenizer, prompt); }};
+    return PromptTokens{tokenizer->adds_bos(), [tokenizer](const std::string& prompt, const std::string& opening) {
+                          return keeps_apart(*tokenizer, prompt, opening);
+                        }};
   } catch (const Error&) {  // not on this machine, or not ours to judge
     return std::nullopt;
   }

@@ -194,7 +194,7 @@ class EntryConverter {
                                    ", to see that it cuts between prompt and answer, where Axolotl does. "
                                    "Download the model, or name its folder.");
     }
-    if (tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words))) {
+    if (tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words), "")) {
       return leave_out("type", "is tokenised in two parts by Axolotl, prompt and answer; the tokenizer of " + model +
                                    " begins the answer with another token when they are one text, as here." + instead);
     }

@@ -8,7 +8,7 @@ namespace lora_train {
 /// What chat_template is here for Axolotl's or LLaMA-Factory's name of a format ("llama3", "qwen_25"): one of our built-in names, or empty.
 std::string builtin_template(const std::string& theirs);
 
-/// LLaMA-Factory's `default` and `alpaca` as a Jinja template; empty for other names. Tools are not written. With `default_system`,
+/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written. With `default_system`,
 /// which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
 std::string written_template(const std::string& theirs, const std::string& default_system = {});
 
