@@ -316,7 +316,8 @@ class DatasetLoader {
       }
       writer.append(std::span(block.ids).subspan(begin, row.num_tokens),
                     std::span(block.labels).subspan(begin, row.num_tokens), static_cast<std::uint32_t>(block.file),
-                    row.line, std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0),
+                    row.line | std::uint64_t{row.element} << 32,
+                    std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0),
                     {row.soft_width, std::span(block.soft_ids).subspan(soft_begin, row.num_soft),
                      std::span(block.soft_log_probs).subspan(soft_begin, row.num_soft)});
       begin += row.num_tokens;
