@@ -257,22 +257,33 @@ await() { # pid
 }
 
 # A process in a session of its own, as a run is, that ends by SIGTERM: when it has, the signal went to every process
-# (scancel --full, a cgroup that is stopped), the run included. It does not outlive the run.
+# (scancel --full, a cgroup that is stopped), the run included. It does not outlive the run, and ends it when its worker was killed.
 start_witness() { # pid of the run
   # shellcheck disable=SC2016  # the shell that is started expands it
-  setsid sh -c 'while kill -0 "$1" 2>/dev/null; do sleep 1; done' witness "$1" >/dev/null 2>&1 </dev/null &
+  setsid sh -c 'while kill -0 "$1"; do kill -0 "$PPID" || kill -TERM "$1"; sleep 1; done' witness "$1" >/dev/null 2>&1 </dev/null &
   witness="$!"
+}
+
+# Whether the script was killed (kill -9), and this worker of it goes on alone.
+is_orphan() {
+  local parent
+  read -r _ _ _ parent _ <"/proc/$BASHPID/stat"
+  [ "$parent" -ne "$$" ]
 }
 
 # The same for a run, which is told of each stop request once: a second one ends it without a checkpoint.
 await_run() { # pid
-  local num_told=0 witness
+  local num_told=0 is_told=false witness
   start_witness "$1"
   while kill -0 "$1" 2>/dev/null; do
     if [ -e "$state/request.$((num_told + 1))" ]; then
       num_told=$((num_told + 1))
       sleep 0.5  # a signal to all has then reached all
       if kill -0 "$witness" 2>/dev/null; then kill -TERM "$1" 2>/dev/null; else start_witness "$1"; fi
+    fi
+    if ! $is_told && is_orphan; then
+      is_told=true
+      kill -TERM "$1" 2>/dev/null
     fi
     sleep 0.1
   done
@@ -288,6 +299,7 @@ worker() { # number
   [ ${#devices[@]} -eq 0 ] || [ "$jobs" -eq 1 ] || export CUDA_VISIBLE_DEVICES="${devices[$1]}"
   for ((i = 0; i < ${#grid[@]}; ++i)); do
     [ ! -e "$state/stop" ] || return 0
+    ! is_orphan || return 0
     mkdir "$state/taken.$i" 2>/dev/null || continue
     command_of "$i"
     say "run $((i + 1)) of ${#grid[@]}: $(label_of "$i")"
@@ -298,6 +310,10 @@ worker() { # number
     fi
     code=0
     await_run "$!" || code=$?
+    if is_orphan; then
+      rm -rf "$state"
+      return 0
+    fi
     printf '%s\n' "$code" >"$state/code.$i"
     [ "$code" -ne 75 ] || : >"$state/stop"
     [ "$jobs" -eq 1 ] || [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || tail -n 5 "$state/out.$i" >&2

@@ -95,10 +95,15 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
   std::string message = what + " would lose " + format_count(lost()) + " of " + format_count(total) + " rows (" +
                         percent(lost(), total) +
                         "), more than max_drop_fraction: " + string_printf("%g", max_fraction) + " allows:";
+  bool is_too_long = false;
   for (const LedgerEntry& entry : entries) {
-    if (is_lost(entry.reason)) message += "\n  " + line(entry, total);
+    if (!is_lost(entry.reason)) continue;
+    message += "\n  " + line(entry, total);
+    is_too_long |=
+        entry.reason == LedgerReason::kOverlength || entry.first_message.find("max_seq_len") != std::string::npos;
   }
-  message += "\nRepair the rows, or raise max_drop_fraction (0 to 1).";
+  message += std::string("\nRepair the rows, ") + (is_too_long ? "raise max_seq_len, " : "") +
+             "or raise max_drop_fraction (0 to 1).";
   throw DataError("", message);  // about all rows; each line names the first of its own
 }
 

@@ -4,11 +4,11 @@
 #include <set>
 #include <thread>
 
+#include "data_fingerprint.h"
 #include "load/dataset_loader.h"
 #include "load/duplicates.h"
 #include "load/length_policy.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/dataset_files.h"
@@ -229,7 +229,7 @@ class Preparation {
   }
 
   PreparedData finish(bool need_train) {
-    data_.fingerprint = fingerprint();
+    data_.fingerprint = fingerprint_of(section_, context_, identity_, data_.max_seq_len);
     if (need_train) {
       weigh_datasets();
       check_stop_token();
@@ -277,26 +277,6 @@ class Preparation {
     log_ledger(ledger, what);
     refuse_empty(store, ledger, what);
     ledger.check_drop_fraction(section_.max_drop_fraction, what);
-  }
-
-  std::string fingerprint() const {
-    std::string parts = identity_;
-    for (const DatasetSpec& spec : section_.datasets) {
-      parts += "|" + to_string(spec.type);
-      if (spec.max_samples) parts += ",first " + std::to_string(*spec.max_samples);
-      for (const auto& [ours, theirs] : spec.field_map) {
-        parts += "," + ours + "=" + theirs;
-      }
-    }
-    parts +=
-        "|" + to_string(section_.loss_on) + "|" + to_string(section_.overlength) + "|" +
-        to_string(section_.on_bad_row) + "|" + std::to_string(data_.max_seq_len) + "|" +
-        std::to_string(section_.val_set_size) + (section_.val_set_size > 0 ? "|" + std::to_string(context_.seed) : "") +
-        "|" + (context_.tokenizer == nullptr ? "" : context_.tokenizer->fingerprint()) + "|" +
-        (context_.chat_template == nullptr ? ""
-                                           : context_.chat_template->fingerprint() + date_of(*context_.chat_template));
-    if (section_.drop_duplicates) parts += "|drop_duplicates";
-    return hash128_hex(parts);
   }
 
   void log_length() const {

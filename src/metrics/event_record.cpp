@@ -43,6 +43,12 @@ std::uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(by
 
 std::string version_record(double time) { return frame(event_at(time).add_bytes(3, "brain.Event:2").bytes()); }
 
+std::string session_start_record(long long step, double time) {
+  constexpr int kStart = 1;  // SessionLog.SessionStatus
+  const ProtoMessage session = ProtoMessage().add_varint(1, kStart);
+  return frame(event_at(time).add_varint(2, static_cast<std::uint64_t>(step)).add_message(7, session).bytes());
+}
+
 namespace {
 
 std::string value_record(const ProtoMessage& value, long long step, double time) {

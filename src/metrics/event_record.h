@@ -17,6 +17,9 @@ std::uint32_t masked_crc32c(std::string_view bytes);
 /// The first record of a file: file_version "brain.Event:2".
 std::string version_record(double time);
 
+/// The start of a session: readers drop what earlier files have from this step on.
+std::string session_start_record(long long step, double time);
+
 /// One scalar: summary value {tag, simple_value}.
 std::string scalar_record(std::string_view tag, float value, long long step, double time);
 

@@ -132,6 +132,11 @@ TensorBoardWriter::~TensorBoardWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+void TensorBoardWriter::drop_after(long long step) {
+  buffer_ += session_start_record(step + 1, now_s());
+  flush();
+}
+
 void TensorBoardWriter::add(const TrainRecord& record) {
   buffer_ += scalar_records("train/", to_object(record), record.step, record.time);
   flush_when_due();

@@ -125,11 +125,14 @@ http::Request Teacher::request(const std::string& path) const {
 }
 
 std::string Teacher::send(http::Request request, const std::string& source) {
+  const auto no_answer = [&](const std::string& where, const std::string& message) {
+    return NoAnswer(source, where == source ? message : where + ": " + message);
+  };
   http::Answer answer;
   try {
     answer = client_.send(request);
   } catch (const http::TransferError& error) {
-    throw NoAnswer(source, error.where() + ": " + error.message());
+    throw no_answer(error.where(), error.message());
   }
   if (answer.is_ok()) return std::move(answer.body);
   const std::string where = http::shown_url(request.url);
@@ -143,7 +146,7 @@ std::string Teacher::send(http::Request request, const std::string& source) {
     case 400:
     case 413:
     case 422: throw RefusedQuestion(source, "the server refuses the question (" + said(answer) + ")");
-    default: throw NoAnswer(source, where + ": " + said(answer));
+    default: throw no_answer(where, said(answer));
   }
 }
 

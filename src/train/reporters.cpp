@@ -37,6 +37,12 @@ FileReporters::FileReporters(const RunSection& section, bool quiet, std::size_t 
   }
 }
 
+void FileReporters::drop_after(std::int64_t step) {
+  metrics_.drop_after(step);
+  answers_.keep_first(step);
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->drop_after(step); });
+}
+
 void FileReporters::write(const metrics::TrainRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });

@@ -55,11 +55,8 @@ class FileReporters : public Reporters {
   /// `num_eval_sets`: data sets that the run evaluates.
   FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets);
 
-  /// See MetricsWriter::drop_after and EvalAnswers::keep_first. Throws IoError.
-  void drop_after(std::int64_t step) {
-    metrics_.drop_after(step);
-    answers_.keep_first(step);
-  }
+  /// See MetricsWriter::drop_after, EvalAnswers::keep_first and TensorBoardWriter::drop_after. Throws IoError.
+  void drop_after(std::int64_t step);
 
   void write(const metrics::TrainRecord& record) override;
   void write(const metrics::EvalRecord& record) override;

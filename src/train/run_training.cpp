@@ -6,6 +6,7 @@
 
 #include "best_model.h"
 #include "end_log.h"
+#include "finished_run.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
@@ -341,6 +342,7 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
     if (ranks->rank() == 0) {
       lock.emplace(request.profile.run.output_dir);
       decision = prepare_output_folder(request);
+      if (decision.is_complete) refuse_other_data(request);
     }
     decision = share(*ranks, decision, request.profile);
   } catch (const StopError& error) {  // while checkpoints were read

@@ -326,7 +326,7 @@ FACTORY_TEXTS = {
 def test_llama_factory_s_plain_templates_are_written(name, tmp_path):
     jinja2 = pytest.importorskip("jinja2")
     factory(tmp_path, [ROW])
-    (tmp_path / "factory.yaml").write_text(f"model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: mine\ntemplate: {name}\n")
+    (tmp_path / "factory.yaml").write_text(f"model_name_or_path: {MODEL}\nstage: sft\nfinetuning_type: lora\ndataset: mine\ntemplate: {name}\n")
     run = lora_train("convert", "factory.yaml", "--output", "my.yaml", cwd=tmp_path)
     assert run.code == 0, run
     template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string((tmp_path / "my.jinja").read_text())

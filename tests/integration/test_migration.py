@@ -8,6 +8,7 @@ import yaml
 
 from conftest import ROOT, lora_train
 
+MODEL = ROOT / "examples/tiny-math/model"
 USAGE = 2
 
 
@@ -316,7 +317,7 @@ def test_a_default_system_prompt_is_in_the_template(tmp_path):
                        ("default", "System: It's me.</s>\nHuman: a</s>\nAssistant:b</s>\n"),
                        ("alpaca", "It's me.### Instruction:\na\n\n### Response:\nb</s>\n\n")):
         factory(tmp_path, "", d=({}, rows))
-        (tmp_path / "t.yaml").write_text(f"model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: {name}\ndefault_system: It's me.\n")
+        (tmp_path / "t.yaml").write_text(f"model_name_or_path: {MODEL}\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: {name}\ndefault_system: It's me.\n")
         run = lora_train("convert", "t.yaml", "--output", "my.yaml", "--overwrite", cwd=tmp_path)
         assert run.code == 0, run
         template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string((tmp_path / "my.jinja").read_text())

@@ -203,6 +203,19 @@ def test_several_runs_at_a_time(sweep):
     assert done.returncode == 7 and "run 1 of 2: failed" in done.stderr and "not finite" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+def test_a_sweep_that_is_killed_trains_nothing_on(sweep, kill):
+    process = sweep.start("lora_r=4,8", max_steps=100000, num_epochs=None, save_steps=100000, learning_rate=1e-3,
+                          output_dir=str(sweep.runs / "r{lora_r}"), environment={"TMPDIR": str(sweep.setup.folder)})
+    try:
+        wait_for(lambda: sweep.setup.events("train", sweep.runs / "r4"), "step 1", process)
+    finally:
+        kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)  # ends when the last process has closed its stdout
+    assert list(sweep.statuses().values()) == ["stopped"], sweep.statuses()
+    assert kill == os.killpg or not list(sweep.setup.folder.glob("tmp.*"))
+
+
 def test_runs_at_a_time_have_a_gpu_each(sweep):
     program = sweep.setup.folder / "program"
     program.write_text(f'#!/bin/sh\n[ "$1" = train ] && echo "$CUDA_VISIBLE_DEVICES" >>{sweep.setup.folder}/devices\n'

@@ -33,6 +33,11 @@ def rows_of(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def test_a_server_that_is_not_there_is_named_once(prompts, tmp_path):
+    run = teach("http://127.0.0.1:9/v1", prompts, tmp_path / "out.jsonl", environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
+    assert run.code == IO and run.stderr.count("http://127.0.0.1:9/v1") == 1 and "nobody answers there" in run.stderr, run
+
+
 def test_rows_have_what_the_student_sees(prompts, tmp_path):
     (tmp_path / "long.txt").write_text("You label sentences.\nRules: many.\n")
     (tmp_path / "short.txt").write_text("Label.")

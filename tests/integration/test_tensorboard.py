@@ -56,6 +56,17 @@ def test_scalars_are_those_of_metrics_jsonl(run, events):
     assert {"train/train_runtime", "train/train_steps_per_second"} <= tags
 
 
+def test_steps_that_are_done_again_stand_once(tmp_path):
+    setup = Setup(tmp_path)
+    keys = dict(report_to="tensorboard", save_steps=2, save_total_limit=None)
+    assert setup.train(max_steps=5, **keys).code == 0
+    done = setup.train("--resume", setup.output_dir / "checkpoint-2", "--allow-changed", "resume_from_checkpoint", max_steps=6, **keys)
+    assert done.code == 0 and "resumed from" in done.stderr, done
+    events = EventAccumulator(str(setup.output_dir / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
+    assert len(list((setup.output_dir / "tensorboard").iterdir())) == 2
+
+
 def text_of(event):
     return tensor_util.make_ndarray(event.tensor_proto).item().decode()
 

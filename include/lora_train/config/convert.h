@@ -53,8 +53,8 @@ struct Conversion {
 /// How a model's tokenizer treats a prompt with the answer behind it, and what ends the answer.
 struct PromptTokens {
   bool adds_bos = false;  ///< puts BOS before a plain text
-  /// Whether an answer has the same tokens behind this prompt as alone. Empty: it has, behind a line feed.
-  std::function<bool(const std::string& prompt)> keeps_apart = {};
+  /// Whether an answer that begins with `opening` has the same tokens behind this prompt as alone. Empty: it has, behind a line feed.
+  std::function<bool(const std::string& prompt, const std::string& opening)> keeps_apart = {};
   std::string eos = {};          ///< empty: not known
   std::string end_of_turn = {};  ///< what the model's own chat template ends an answer with; empty: not known
   std::function<bool(const std::string& token)> has_token = {};  ///< empty: not known

@@ -74,6 +74,10 @@ struct PreparedData {
 /// options. IoError: a file that cannot be read.
 PreparedData prepare_data(const DataSection& section, const DataContext& context, bool need_train);
 
+/// The PreparedData::fingerprint that prepare_data would give with this max_seq_len; reads the training files, but no row of them.
+/// Throws DataError or IoError where a file cannot be read.
+std::string data_fingerprint(const DataSection& section, const DataContext& context, std::int64_t max_seq_len);
+
 /// Calls on_text with the "text" of every row of a file, in any of the forms that a dataset may have.
 /// Throws DataError (file:line or file:line:byte) for a row without a string "text", IoError.
 void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text);

@@ -28,7 +28,7 @@ bool is_token_table(const std::filesystem::path& file);
 
 /// One row. Spans point into the table.
 struct TokenRow {
-  std::uint64_t line = 0;          ///< from 1
+  std::uint64_t line = 0;          ///< from 1; the upper half: RawRow::element
   std::uint64_t content_hash = 0;  ///< of ids, labels, weights and soft labels
   std::uint32_t file = 0;          ///< index into the files that the metadata names
   std::uint32_t num_supervised = 0;

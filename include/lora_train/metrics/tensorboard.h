@@ -22,6 +22,9 @@ class TensorBoardWriter {
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
+  /// Has readers drop what earlier files have of the steps after this one, which are done again; flushes.
+  void drop_after(long long step);
+
   /// Adds train/<key> for every number of the record except step and time, and train/<key>/<rank> for those of each rank.
   void add(const TrainRecord& record);
 

@@ -261,7 +261,9 @@ void CommandParser::add_unknown_flag(const std::string& name) {
   const OtherFlag* const negated = is_negated ? find_other("--" + name.substr(5)) : nullptr;
   if (negated != nullptr && negated->is_switch)
     return add_mistake(name, "unknown flag. Switch it off with --" + name.substr(5) + " false.");
-  const std::string nearest = nearest_name(name, flag_names());
+  const bool is_input = name == "--input" || name == "--inputs" || name == "--input-file" || name == "--input_file";
+  const bool has_prompts = app_.get_option_no_throw("--prompts") != nullptr;
+  const std::string nearest = is_input && has_prompts ? "--prompts" : nearest_name(name, flag_names());
   add_mistake(name, nearest.empty() ? "unknown flag." : "unknown flag. Did you mean \"" + nearest + "\"?");
 }
 

@@ -221,10 +221,16 @@ void name_other_base(const std::string& adapter, const std::string& output_dir) 
   std::error_code code;
   if (!std::filesystem::is_regular_file(profile, code)) return;
   try {
-    const BasePrecision base = load_written_profile(profile).model.base_precision;
+    const Profile run = load_written_profile(profile);
+    const BasePrecision base = run.model.base_precision;
+    const bool has_eval_data = !run.data.eval_datasets.empty() || run.data.val_set_size > 0;
+    const std::string command = has_eval_data
+                                    ? "measure it with " + shell_line({"lora-train", "eval", profile.string(),
+                                                                       "--model", output_dir, "base_precision=auto"})
+                                    : "the run has no evaluation data; try it with " +
+                                          shell_line({"lora-train", "chat", "--model", output_dir});
     if (base != BasePrecision::kNf4 && base != BasePrecision::kInt8 && base != BasePrecision::kFp8) return;
-    log_info("trained on " + to_string(base) + " weights, and merged into those of the model: measure it with " +
-             shell_line({"lora-train", "eval", profile.string(), "--model", output_dir, "base_precision=auto"}));
+    log_info("trained on " + to_string(base) + " weights, and merged into those of the model: " + command);
   } catch (const Error&) {  // of another version: the merge is done all the same
   }
 }

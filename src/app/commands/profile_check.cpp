@@ -7,9 +7,11 @@
 #include <set>
 
 #include "adapter_folder.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/load.h"
 #include "lora_train/data/confidence_tokens.h"
 #include "lora_train/data/dataset_files.h"
 #include "lora_train/data/first_rows.h"
@@ -178,12 +180,21 @@ class InputChecker {
 
   void check_resume() {
     const std::string& resume = profile_.run.resume_from_checkpoint;
-    // One of the run itself may be gone when the same command comes again: train knows what to do.
-    const bool is_of_the_run = fs::path(resume).parent_path() == fs::path(profile_.run.output_dir);
     std::error_code code;
-    if (resume == "auto" || resume == "none" || is_of_the_run || fs::exists(resume, code)) return;
+    if (resume == "auto" || resume == "none" || fs::exists(resume, code) || began_with(resume)) return;
     attempt({"resume_from_checkpoint", resume},
             [&] { throw FormatError(resume, "no such folder; expected auto, none or a checkpoint folder"); });
+  }
+
+  /// Whether the run in output_dir began with this checkpoint, which may be gone when the same command comes again.
+  bool began_with(const std::string& checkpoint) const {
+    const fs::path written = fs::path(profile_.run.output_dir) / "profile.yaml";
+    std::error_code code;
+    try {
+      return fs::exists(written, code) && load_written_profile(written).run.resume_from_checkpoint == checkpoint;
+    } catch (const Error&) {  // train says what is wrong with it
+      return false;
+    }
   }
 
   /// Calls `action`, which does with `named` what the run would do. What it throws is a mistake.

@@ -22,10 +22,10 @@ Ids joined(Ids first, const Ids& second) {
   return first;
 }
 
-bool keeps_apart(const tokenizer::Tokenizer& tokenizer, const std::string& prompt) {
+bool keeps_apart(const tokenizer::Tokenizer& tokenizer, const std::string& prompt, const std::string& opening) {
   const Ids ids = tokenizer.encode(prompt).ids;
   return std::ranges::all_of(kAnswers, [&](const std::string& answer) {
-    return tokenizer.encode(prompt + answer).ids == joined(ids, tokenizer.encode(answer).ids);
+    return tokenizer.encode(prompt + opening + answer).ids == joined(ids, tokenizer.encode(opening + answer).ids);
   });
 }
 
@@ -47,7 +47,10 @@ std::optional<PromptTokens> find_prompt_tokens(const std::string& model) {
     const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::load_tokenizer_if_present(folder);
     if (!tokenizer) return std::nullopt;
     return PromptTokens{
-        tokenizer->adds_bos(), [tokenizer](const std::string& prompt) { return keeps_apart(*tokenizer, prompt); },
+        tokenizer->adds_bos(),
+        [tokenizer](const std::string& prompt, const std::string& opening) {
+          return keeps_apart(*tokenizer, prompt, opening);
+        },
         tokenizer->eos_id() ? tokenizer->id_to_token(*tokenizer->eos_id()) : "", end_of_turn(folder, *tokenizer),
         [tokenizer](const std::string& token) { return tokenizer->token_to_id(token).has_value(); }};
   } catch (const Error&) {  // not on this machine, or not ours to judge

@@ -4,9 +4,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "commands/adapter_folder.h"
 #include "commands/start_program.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/http/url.h"
 #include "prompt_sets.h"
@@ -46,6 +49,16 @@ Profile profile_of_teacher(const Profile& student) {
   return profile;
 }
 
+void refuse_adapter_as_teacher(const std::string& teacher) {
+  const std::filesystem::path folder = std::filesystem::path(teacher).lexically_normal();
+  std::error_code code;
+  if (!std::filesystem::exists(std::filesystem::path(adapter_folder(teacher)) / "adapter_config.json", code)) return;
+  const std::string merged = (folder.has_filename() ? folder : folder.parent_path()).string() + "-merged";
+  throw ConfigError("teacher", teacher + " is an adapter, and a teacher is a whole model. Merge it: " +
+                                   shell_line({"lora-train", "merge", "--adapter", teacher, "--output-dir", merged}) +
+                                   ", and name " + merged + ".");
+}
+
 class TeacherRun {
  public:
   explicit TeacherRun(const DistillRequest& request)
@@ -54,6 +67,7 @@ class TeacherRun {
     record_.output_dir = profile_.run.output_dir;
     record_.teacher.teacher = is_server ? http::shown_url(profile_.teacher.teacher) : profile_.teacher.teacher;
     if (!is_server) {
+      refuse_adapter_as_teacher(profile_.teacher.teacher);
       teacher_ = profile_of_teacher(profile_);
       folders_ = open_model_folders(teacher_.model, "", /*allow_other_base=*/false);
     }

@@ -174,7 +174,7 @@ class EntryConverter {
     if (!find("type")->is_map()) return std::string(" To train it, ") + kChat;
     const auto tokens = converter_.prompt_tokens(axolotl_model(converter_));
     words.without_input += '\n';
-    if (tokens && tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words)))
+    if (tokens && tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words), ""))
       return std::string(" The tokenizer of the model does not cut there either: ") + kChat;
     return std::string(" End the format with a line feed") +
            (tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert looks)") + "; or " +
@@ -203,7 +203,7 @@ class EntryConverter {
                                    ", to see that it cuts between prompt and answer, where Axolotl does. "
                                    "Download the model, or name its folder.");
     }
-    if (tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words))) {
+    if (tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words), "")) {
       return leave_out("type", "is tokenised in two parts by Axolotl, prompt and answer; the tokenizer of " + model +
                                    " begins the answer with another token when they are one text, as here." + instead);
     }

@@ -9,7 +9,7 @@ namespace lora_train {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kBuiltin = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kBuiltin = {
     {{"chatml", "chatml"},
      {"llama3", "llama3"},
      {"gemma", "gemma"},
@@ -20,7 +20,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kBuiltin
      {"qwen3", "qwen3"},
      {"qwen3_nothink", "chatml"},
      {"mistral_v1", "mistral-v1"},
-     {"mistral", "mistral-v3"},
      {"mistral_v2v3", "mistral-v3"},
      {"mistral_v3_tekken", "mistral-v3"},
      {"llama-3", "llama3"}}};
@@ -80,6 +79,21 @@ std::string written_template(const std::string& theirs, const std::string& defau
            "{%- if message.role == 'system' -%}{{ message.content }}\n"
            "{%- elif message.role == 'assistant' -%}{{ message.content + eos_token + '\\n\\n' }}\n"
            "{%- else -%}{{ '### Instruction:\\n' + message.content + '\\n\\n### Response:\\n' }}\n"
+           "{%- endif -%}\n"
+           "{%- endfor -%}\n";
+  }
+  if (theirs == "mistral") {
+    return "{{- bos_token -}}\n"
+           "{%- set turns = messages[1:] if messages[0].role == 'system' else messages -%}\n"
+           "{%- set system = messages[0].content if messages[0].role == 'system' else " +
+           system +
+           " -%}\n"
+           "{%- for message in turns -%}\n"
+           "{%- if message.role != ('user' if loop.index0 % 2 == 0 else 'assistant') -%}\n"
+           "{{ raise_exception('after a system message, user and assistant must take turns') }}\n"
+           "{%- elif message.role == 'assistant' -%}{{ ' ' + message.content + eos_token }}\n"
+           "{%- else -%}{{ '[INST] ' + (system + '\\n\\n' if loop.first and system else '') + message.content + "
+           "'[/INST]' }}\n"
            "{%- endif -%}\n"
            "{%- endfor -%}\n";
   }

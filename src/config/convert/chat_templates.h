@@ -11,7 +11,7 @@ std::string builtin_template(const std::string& theirs);
 /// What ends a turn in one of our built-in templates: a token, or "eos_token" for that of the tokenizer; empty for other names.
 std::string end_of_builtin(const std::string& ours);
 
-/// LLaMA-Factory's `default` and `alpaca` as a Jinja template; empty for other names. Tools are not written. With `default_system`,
+/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written. With `default_system`,
 /// which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
 std::string written_template(const std::string& theirs, const std::string& default_system = {});
 

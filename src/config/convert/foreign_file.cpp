@@ -10,6 +10,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 #include "merge.h"
+#include "source_data.h"
 #include "value/parse_yaml.h"
 
 namespace lora_train {
@@ -86,12 +87,24 @@ std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
   });
 }
 
+/// LLaMA-Factory merges several adapters one after the other.
+std::vector<std::string> adapters_in(const Value& source) {
+  const Value* value = source.is_map() ? source.find("adapter_name_or_path") : nullptr;
+  return value && !value->is_null() ? names_in(*value) : std::vector<std::string>{};
+}
+
+std::string export_folder(const Value& source) {
+  const std::string run = text_of(source, {"output_dir"}, "");
+  return text_of(source, {"export_dir"}, run.empty() ? "MERGED" : run + "-merged");
+}
+
 /// The line of `command` with model and adapter as a file of LLaMA-Factory names them, and `more`.
 std::string line_of(const std::string& command, const Value& source, const std::vector<std::string>& more) {
-  std::vector<std::string> words = {"lora-train", command, "--model", model_in(source)};
-  if (const std::string adapter = text_of(source, {"adapter_name_or_path"}, ""); !adapter.empty()) {
-    words.insert(words.end(), {"--adapter", adapter});
-  }
+  const std::vector<std::string> adapters = adapters_in(source);
+  const bool is_merged = adapters.size() > 1;
+  std::vector<std::string> words = {"lora-train", command, "--model",
+                                    is_merged ? export_folder(source) : model_in(source)};
+  if (adapters.size() == 1) words.insert(words.end(), {"--adapter", adapters.front()});
   words.insert(words.end(), more.begin(), more.end());
   return shell_line(words);
 }
@@ -123,38 +136,74 @@ std::vector<std::pair<ForeignTool, std::vector<std::string>>> possible_tools(con
 }
 
 std::string merge_line(const Value& source) {
-  const std::string run = text_of(source, {"output_dir"}, "");
-  const std::string output = text_of(source, {"export_dir"}, run.empty() ? "MERGED" : run + "-merged");
-  return shell_line(
-      {"lora-train", "merge", "--model", model_in(source), "--adapter", adapter_in(source), "--output-dir", output});
+  std::vector<std::string> adapters = adapters_in(source);
+  if (adapters.size() < 2) adapters = {adapter_in(source)};
+  const std::string output = export_folder(source);
+  std::string lines, model = model_in(source);
+  for (std::size_t i = 0; i < adapters.size(); ++i) {
+    const std::string folder = output + (i + 1 == adapters.size() ? "" : "-" + std::to_string(i + 1));
+    lines += (i > 0 ? " && " : "") +
+             shell_line({"lora-train", "merge", "--model", model, "--adapter", adapters[i], "--output-dir", folder});
+    model = folder;
+  }
+  return lines;
 }
+
+namespace {
+
+/// What else a file that exports asks for.
+std::string beside_merging(const Value& source) {
+  const std::string output = export_folder(source), hub = text_of(source, {"export_hub_model_id"}, "");
+  std::string text;
+  if (has_value(source, "export_quantization_bit")) {
+    text = "; export_quantization_bit makes GPTQ weights, which are not built, but " +
+           shell_line({"lora-train", "export", "--model", output, "--gguf", "model.gguf", "--type", "q8_0"}) +
+           " writes 8 bits for llama.cpp";
+  }
+  if (!hub.empty()) text += "; to upload it: " + shell_line({"lora-train", "push", output, hub});
+  return text;
+}
+
+}  // namespace
 
 std::string merge_line(const std::filesystem::path& file) {
   try {
-    return merge_line(parse_yaml(read_file(file), {file.string(), 0}));
+    const Value source = parse_yaml(read_file(file), {file.string(), 0});
+    return merge_line(source) + beside_merging(source);
   } catch (const Error&) {  // it is not there, or no YAML
     return merge_line(null_value());
   }
 }
+
+namespace {
+
+/// Of a file that answers with several adapters.
+std::string merge_first(const Value& source) {
+  return adapters_in(source).size() > 1 ? " after its adapters are merged: " + merge_line(source) + "; then" : "";
+}
+
+}  // namespace
 
 std::optional<std::string> instead_of_training(const Value& source) {
   const bool trains = has_any(source, {"dataset"}) || is_true(source, "do_train");
   if (!source.is_map() || trains) return std::nullopt;
   const std::string output = text_of(source, {"output_dir"}, "predictions");
   if (is_true(source, "do_predict")) {
-    return "writes answers and trains nothing. Run " +
+    return "writes answers and trains nothing. Run" + merge_first(source) + " " +
            line_of("generate", source, {"--prompts", "ROWS.jsonl", "--output", output + "/answers.jsonl"}) +
            "; to measure instead: " + line_of("eval", source, {"--eval-data", "ROWS.jsonl"}) + ".";
   }
   if (has_any(source, {"stage", "eval_dataset"})) return std::nullopt;
   if (has_value(source, "export_dir")) {
-    return "trains nothing. To merge: " + merge_line(source) + "; to talk to it: " + line_of("chat", source, {}) + ".";
+    return "trains nothing. To merge: " + merge_line(source) + beside_merging(source) +
+           "; to talk to it: " + line_of("chat", source, {}) + ".";
   }
   const bool is_run = has_any(source, {"output_dir", "learning_rate", "num_train_epochs", "max_steps", "cutoff_len",
                                        "per_device_train_batch_size", "lora_rank", "lora_target"});
   const bool answers = has_value(source, "template") && has_any(source, {"infer_backend", "adapter_name_or_path"});
   if (is_run || !answers) return std::nullopt;
-  return "answers and trains nothing. To talk to it: " + line_of("chat", source, {}) + "; to answer a file: " +
+  return "answers and trains nothing. To talk to it" + (merge_first(source).empty() ? ":" : merge_first(source)) + " " +
+         line_of("chat", source, {}) + "; to answer a file: " +
          line_of("generate", source, {"--prompts", "ROWS.jsonl", "--output", "answers.jsonl"}) + ".";
 }
 

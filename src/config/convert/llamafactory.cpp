@@ -1,10 +1,9 @@
 #include <algorithm>
 
-#include "chat_templates.h"
 #include "keys/aliases.h"
 #include "llamafactory_data.h"
+#include "llamafactory_template.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/scalar.h"
 #include "run_keys.h"
 #include "training_keys.h"
 
@@ -111,50 +110,6 @@ void convert_factory_base_precision(Converter& converter) {
   }
 }
 
-void convert_factory_template(Converter& converter, bool has_tools) {
-  const std::string name = converter.text("template");
-  if (name.empty()) return;
-  const std::string system = converter.text("default_system");
-  const std::string with_system = system.empty() || has_tools ? "" : written_template(name, system);
-  if (!with_system.empty()) {
-    converter.set_template("template", with_system);
-    converter.is_refused("template") ? converter.drop("default_system", "belongs to template, which is refused")
-                                     : converter.share("default_system", "chat_template");
-  } else if (std::string ours = builtin_template(name); !ours.empty()) {
-    const Value* given = converter.find("default_system");
-    if (ours == "qwen2.5" && given && system.empty() && !has_tools) {
-      ours = "chatml";  // the same without a system prompt of its own
-      converter.share("default_system", "chat_template");
-    }
-    converter.set("template", "chat_template", has_tools ? "tokenizer" : ours);
-    if (!has_tools && (ours == "qwen2.5" || ours == "chatml" || ours == "qwen3"))
-      converter.note("template", "the line feed after the end token is not trained here");
-    if (has_tools)
-      converter.note(
-          "template",
-          "rows have tools or calls of them, which built-in templates do not write: the model's own is used");
-    if (ours == "qwen3" && parse_bool(converter.text("enable_thinking")) == false) {
-      converter.refuse(
-          "enable_thinking",
-          "LLaMA-Factory puts the empty <think> block into the prompt; qwen3's template trains it as part of the "
-          "answer. Use template: qwen3_nothink, or a .jinja file.");
-    }
-  } else if (is_models_own_template(name)) {
-    converter.set("template", "chat_template", "tokenizer");
-    converter.note("template", "the model's own template is used, which may write another system prompt");
-  } else if (const std::string written = written_template(name); !written.empty() && !has_tools) {
-    converter.set_template("template", written);
-    converter.note("template", "the line feed after the end token is not trained here");
-  } else if (name == "empty") {
-    converter.refuse("template",
-                     "empty writes neither roles nor an end token, after which a model does not stop. Rows with "
-                     "`prompt` and `completion` are plain text, too, and end with the end token.");
-  } else {
-    converter.refuse("template",
-                     name + " is not built. Use the model's own (chat_template: tokenizer), or a .jinja file.");
-  }
-}
-
 void convert_factory_loss(Converter& converter) {
   const auto when_true = [&](const std::string& key, const std::string& ours, const std::string& value) {
     if (converter.is_true(key)) {
@@ -162,10 +117,24 @@ void convert_factory_loss(Converter& converter) {
     }
   };
   when_true("train_on_prompt", "loss_on", "all");
-  when_true("mask_history", "loss_on", "last");
+  if (converter.is_true("train_on_prompt") && converter.is_true("mask_history")) {
+    converter.refuse("mask_history", "train_on_prompt is true, too, which LLaMA-Factory refuses. Keep one.");
+  } else {
+    when_true("mask_history", "loss_on", "last");
+  }
   when_true("use_dft_loss", "loss_type", "dft");
   when_true("disable_shuffling", "shuffle", "false");
   when_true("disable_gradient_checkpointing", "gradient_checkpointing", "off");
+}
+
+void note_skipped_rows(Converter& converter, const std::vector<DataEntry>& train) {
+  const auto is_chat = [](const DataEntry& entry) { return entry.type == "messages" || entry.type == "sharegpt"; };
+  if (!std::ranges::any_of(train, is_chat)) return;
+  converter.note(
+      "dataset",
+      "LLaMA-Factory skips chats that begin with the assistant, end with the user, or in which the two do not "
+      "take turns; here their answers are trained, unless the chat template refuses such a row, which is then "
+      "a bad row (on_bad_row: drop leaves it out)");
 }
 
 // Returns whether there is evaluation data.
@@ -215,7 +184,10 @@ void convert_factory_packing(Converter& converter) {
   } else if (!is_neat) {
     converter.set_default("packing", converter.text("stage") == "pt" ? "true" : "false");
   }
-  converter.set_default("overlength", "truncate", "LLaMA-Factory cuts prompt and answer; here the end is cut");
+  converter.set_default(
+      "overlength", "truncate",
+      "LLaMA-Factory cuts each prompt and answer in proportion; here the end of a row is cut, and one "
+      "whose prompt leaves no room is dropped: raise max_seq_len if there are any");
   if (!converter.find("cutoff_len")) converter.set_default("max_seq_len", "2048");
 }
 
@@ -254,8 +226,9 @@ void convert_llamafactory(Converter& converter) {
   convert_factory_base_precision(converter);
   auto train = convert_llamafactory_datasets(converter, "dataset");
   weigh_interleaved_datasets(converter, train);
-  convert_factory_template(converter, std::ranges::any_of(train, &DataEntry::has_tools));
+  convert_llamafactory_template(converter, train);
   convert_factory_loss(converter);
+  note_skipped_rows(converter, train);
   const bool has_eval_data = convert_factory_data(converter, train);
   convert_factory_packing(converter);
   convert_factory_tokens(converter);

@@ -21,23 +21,6 @@ struct DatasetInfo {
   Value entries;
 };
 
-std::vector<std::string> names_in(const Value& value) {
-  if (value.is_list()) {
-    std::vector<std::string> names;
-    for (const auto& item : value.items) names.push_back(item.text);
-    return names;
-  }
-  std::vector<std::string> names = {""};
-  for (const char c : value.text) {
-    if (c == ',') {
-      names.emplace_back();
-    } else if (c != ' ') {
-      names.back() += c;
-    }
-  }
-  return names;
-}
-
 // The working directory, then the folders above the configuration: LLaMA-Factory is run from its own folder, above its examples.
 std::optional<fs::path> find_folder(const Converter& converter) {
   const std::string name = converter.text_or("dataset_dir", "data");
@@ -100,6 +83,31 @@ std::string refusal(const Value& entry) {
     return "calls a speaker " + called + " (function_tag). Write tool_calls of the assistant instead.";
   }
   return {};
+}
+
+/// Keys that are nearly LLaMA-Factory's, which passes over them.
+std::vector<std::string> misspelt_keys(const Value& entry) {
+  static const std::vector<std::pair<std::string, std::vector<std::string>>> kKnown = {
+      {"",
+       {"hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name", "file_name", "formatting", "ranking",
+        "subset", "split", "folder", "num_samples", "columns", "tags"}},
+      {"columns",
+       {"prompt", "query", "response", "history", "messages", "system", "tools", "images", "videos", "audios", "chosen",
+        "rejected", "kto_tag"}},
+      {"tags",
+       {"role_tag", "content_tag", "user_tag", "assistant_tag", "observation_tag", "function_tag", "system_tag"}}};
+  std::vector<std::string> problems;
+  for (const auto& [group, known] : kKnown) {
+    const Value* map = group.empty() ? &entry : entry.find(group);
+    if (!map || !map->is_map()) continue;
+    for (const auto& member : map->members) {
+      const std::string near = std::ranges::count(known, member.name) > 0 ? "" : nearest_name(member.name, known);
+      if (!near.empty())
+        problems.push_back("has the key " + (group.empty() ? "" : group + ".") + member.name +
+                           ", which LLaMA-Factory does not know. Did you mean " + near + "?");
+    }
+  }
+  return problems;
 }
 
 /// Speakers whose names are not known anyway.
@@ -229,6 +237,10 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
     entry.split = split.empty() && key != "dataset" ? "train" : split;  // evaluation data say which
     entry.subset = text_of(info, "subset");
   }
+  for (const std::string& problem : misspelt_keys(info)) dataset.problems.push_back(name + " " + problem);
+  std::error_code code;
+  if (hub.empty() && !file.empty() && !fs::exists(entry.path, code))
+    converter.note(key, name + " is " + entry.path + ", which is not here, so nobody looked at its rows");
   const bool is_pretraining = converter.text("stage") == "pt",
              is_alpaca = text_of(info, "formatting").empty() || text_of(info, "formatting") == "alpaca";
   fill_layout(entry, info, is_pretraining);

@@ -66,7 +66,8 @@ const std::vector<RefusedGroup> kFactoryRefused = {
     {"Products are not computed in FP8. Remove it; base_precision: fp8 stores the weights so.", {{"fp8"}}},
     {"Datasets are concatenated. Use `weight` in `datasets` for other shares.",
      {{"mix_strategy", {"concat"}}, {"interleave_probs"}}},
-    {"Only chatml, qwen, qwen3_nothink, default and alpaca are written with it. Put the system prompt into the rows.",
+    {"Only chatml, qwen, qwen3_nothink, default, alpaca and mistral are written with it. Put the system prompt into "
+     "the rows.",
      {{"default_system"}}},
     {"The chat template decides this. Use a .jinja file as chat_template.",
      {{"enable_thinking", {"true"}}, {"preserve_thinking"}, {"tool_format"}}},

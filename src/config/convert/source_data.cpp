@@ -187,6 +187,23 @@ std::optional<std::size_t> count_rows(const fs::path& file) {
   return count;
 }
 
+std::vector<std::string> names_in(const Value& value) {
+  if (value.is_list()) {
+    std::vector<std::string> names;
+    for (const auto& item : value.items) names.push_back(item.text);
+    return names;
+  }
+  std::vector<std::string> names = {""};
+  for (const char c : value.text) {
+    if (c == ',') {
+      names.emplace_back();
+    } else if (c != ' ') {
+      names.back() += c;
+    }
+  }
+  return names;
+}
+
 bool has_only(const Value& map, const std::vector<std::string>& known) {
   return std::ranges::all_of(map.members,
                              [&](const auto& member) { return std::ranges::count(known, member.name) > 0; });

@@ -53,6 +53,9 @@ bool has_string(const std::filesystem::path& file, const std::string& text);
 /// Rows of a JSON Lines file or of a JSON array; nullopt if the file is not there or of another kind.
 std::optional<std::size_t> count_rows(const std::filesystem::path& file);
 
+/// The names in a list, or in a text with commas; one empty name for an empty text.
+std::vector<std::string> names_in(const Value& value);
+
 /// Whether all `keys` of a map are among `known`.
 bool has_only(const Value& map, const std::vector<std::string>& known);
 

@@ -90,18 +90,26 @@ std::string state_of(const std::vector<std::string>& files) {
   return state;
 }
 
+std::string hash_of(const std::vector<std::string>& files) {
+  std::string hashes;
+  for (const std::string& file : files) hashes += hash_file(file, throw_if_stop_requested).hash;
+  return hash128_hex(hashes);
+}
+
+std::vector<std::string> file_names(const DatasetSpec& spec, DatasetUse use) {
+  std::vector<std::string> names;
+  for (const auto& file : dataset_files(spec, use)) names.push_back(file.string());
+  return names;
+}
+
 class DatasetLoader {
  public:
   DatasetLoader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
-      : spec_(spec), key_(key), options_(options), cache_(cache) {
-    for (const auto& file : dataset_files(spec, options.use)) {
-      files_.push_back(file.string());
-    }
-  }
+      : spec_(spec), key_(key), options_(options), cache_(cache), files_(file_names(spec, options.use)) {}
 
   LoadedDataset load() {
     const std::string state = state_of(files_);
-    hash_files();
+    fingerprint_ = hash_of(files_);
     const std::string cache_key = table_key();
     auto table = cache_.find(cache_key);
     std::unique_ptr<BuildLock> building;
@@ -132,14 +140,6 @@ class DatasetLoader {
 
  private:
   std::string name() const { return key_ + " " + spec_.path + ": "; }
-
-  void hash_files() {
-    std::string hashes;
-    for (const std::string& file : files_) {
-      hashes += hash_file(file, throw_if_stop_requested).hash;
-    }
-    fingerprint_ = hash128_hex(hashes);
-  }
 
   // Everything that decides ids, labels and places.
   std::string table_key() const {
@@ -316,7 +316,8 @@ class DatasetLoader {
       }
       writer.append(std::span(block.ids).subspan(begin, row.num_tokens),
                     std::span(block.labels).subspan(begin, row.num_tokens), static_cast<std::uint32_t>(block.file),
-                    row.line, std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0),
+                    row.line | std::uint64_t{row.element} << 32,
+                    std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0),
                     {row.soft_width, std::span(block.soft_ids).subspan(soft_begin, row.num_soft),
                      std::span(block.soft_log_probs).subspan(soft_begin, row.num_soft)});
       begin += row.num_tokens;
@@ -382,6 +383,8 @@ std::string date_of(const tokenizer::ChatTemplate& chat_template) {
   std::strftime(text, sizeof text, "%Y-%m-%d", &local);
   return text;
 }
+
+std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use) { return hash_of(file_names(spec, use)); }
 
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,
                            const TokenCache& cache) {

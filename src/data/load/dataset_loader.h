@@ -34,6 +34,9 @@ struct LoadedDataset {
 /// The date, for a template that uses it (strftime_now) and so renders other rows tomorrow. Otherwise empty.
 std::string date_of(const tokenizer::ChatTemplate& chat_template);
 
+/// Hash over the bytes of the files of `spec`, in order.
+std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use);
+
 /// Loads the files of `spec`. `key` names the dataset in messages ("datasets[0]"). Logs what was found.
 /// Throws as prepare_data says; with on_bad_row: error always the first bad row, however many threads there are.
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,

@@ -39,7 +39,9 @@ std::int64_t DocumentStore::soft_width() const {
 
 std::string DocumentStore::source(std::size_t i) const {
   const TokenRow found = row(i);
-  return (*sources_)[documents_[i].table].files[found.file] + ":" + std::to_string(found.line);
+  const std::uint64_t element = found.line >> 32;
+  return (*sources_)[documents_[i].table].files[found.file] + ":" + std::to_string(found.line & 0xffffffffU) +
+         (element > 0 ? ", element " + std::to_string(element) : "");
 }
 
 std::int64_t DocumentStore::total_tokens() const {

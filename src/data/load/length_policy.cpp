@@ -160,7 +160,7 @@ DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_le
     ids = ids.first(std::min(limit, ids.size()));
     labels = labels.first(ids.size());
     if (count_supervised(labels) == 0) {
-      ledger.add(LedgerReason::kFullyMasked, store.source(i), is_cut ? "after its tail was cut" : "");
+      ledger.add(LedgerReason::kFullyMasked, store.source(i), is_cut ? "after its tail was cut at max_seq_len" : "");
       continue;
     }
     if (is_cut) {

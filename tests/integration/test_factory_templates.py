@@ -1,0 +1,162 @@
+"""LLaMA-Factory's templates and rows: the same text and tokens here, or a line that says what differs.
+
+LLaMA-Factory 0.9.5 encodes each turn apart (template.py, _encode), writes a <think> block into every answer (ReasoningTemplate), and skips
+chats whose turns do not alternate (converter.py).
+"""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from conftest import ROOT, lora_train
+
+MODEL = ROOT / "examples/tiny-math/model"
+USAGE = 2
+ALPACA = ({}, [{"instruction": "a", "output": "b"}])
+CHAT = ({"formatting": "sharegpt"}, [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}])
+
+
+def convert(folder, template, *arguments, model=MODEL, data=ALPACA, **keys):
+    entry, rows = data
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data/d.json").write_text(json.dumps(rows))
+    (folder / "data/dataset_info.json").write_text(json.dumps({"d": dict(entry, file_name="d.json")}))
+    (folder / "theirs.yaml").write_text(yaml.safe_dump({"model_name_or_path": str(model), "stage": "sft", "finetuning_type": "lora", "dataset": "d",
+                                                        "template": template, **keys}))
+    run = lora_train("convert", "theirs.yaml", "--output", "my.yaml", "--overwrite", "--json", *arguments, cwd=folder)
+    return run, json.loads(run.stdout)
+
+
+def ids_of(text):
+    return lora_train("tokenize", "--model", MODEL, "--text", text, "--json").json_lines()[0]["input_ids"]
+
+
+def test_mistral_is_llama_factory_s_text_and_tokens(tmp_path):
+    turns = [("system", "s"), ("human", " q"), ("gpt", "a "), ("human", "r"), ("gpt", "b")]
+    data = ({"formatting": "sharegpt"}, [{"conversations": [{"from": who, "value": said} for who, said in turns]}])
+    run, result = convert(tmp_path, "mistral", data=data)
+    assert run.code == 0 and result["profile"]["chat_template"] == "my.jinja", run
+    [line] = lora_train("tokenize", "my.yaml", "--show", "1", "--json", "max_seq_len=128", "dataset_prepared_path=null", cwd=tmp_path).json_lines()
+    [end] = ids_of("<|im_end|>")
+    pieces = [("[INST] s\n\n q[/INST]", False), (" a ", True), ("[INST] r[/INST]", False), (" b", True)]
+    ids, labels = [], []
+    for text, is_trained in pieces:
+        piece = ids_of(text) + ([end] if is_trained else [])
+        ids += piece
+        labels += piece if is_trained else [-100] * len(piece)
+    assert (line["input_ids"], line["labels"]) == (ids, labels), line
+
+
+def test_a_default_system_prompt_of_mistral_stands_in_the_first_question(tmp_path):
+    jinja2 = pytest.importorskip("jinja2")
+    run, result = convert(tmp_path, "mistral", default_system="It's me.")
+    assert run.code == 0 and "default_system" in result["renamed"], run
+    template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string((tmp_path / "my.jinja").read_text())
+    chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"}]
+    assert template.render(messages=chat, bos_token="<s>", eos_token="</s>") == "<s>[INST] It's me.\n\nq[/INST] a</s>[INST] r[/INST]"
+    chat = [{"role": "system", "content": "s"}, *chat]
+    assert template.render(messages=chat, bos_token="<s>", eos_token="</s>") == "<s>[INST] s\n\nq[/INST] a</s>[INST] r[/INST]"
+
+
+@pytest.mark.parametrize("template", ["default", "alpaca", "mistral", "chatml"])
+def test_a_tokenizer_that_cuts_elsewhere_is_refused(template, tmp_path):
+    run, result = convert(tmp_path, template)
+    assert run.code == 0, run
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "Prepend", "prepend": "\u2581"}  # as SentencePiece begins a text
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    run, result = convert(tmp_path, template, model=model)
+    assert run.code == USAGE and "is tokenised turn by turn by LLaMA-Factory" in result["refused"]["template"], run
+
+
+def test_a_tokenizer_that_is_not_here_is_known_by_the_model_s_name_or_needed(tmp_path):
+    for model, template, is_known in (("org/Qwen2.5-7B", "alpaca", True), ("org/Qwen2.5-7B", "default", False), ("org/Llama-2-7b", "alpaca", False),
+                                      ("org/Mistral-7B-v0.3", "mistral", False), ("org/Mistral-7B-v0.3", "chatml", True)):
+        run, result = convert(tmp_path, template, model=model)
+        assert (run.code == 0) == is_known, run
+        assert is_known or f"needs the tokenizer of {model}" in result["refused"]["template"], run
+
+
+def test_where_the_think_blocks_of_qwen3_are_is_said(tmp_path):
+    for data, keys, is_said in ((CHAT, {}, True), (ALPACA, {}, False), (CHAT, {"mask_history": True}, False)):
+        run, result = convert(tmp_path, "qwen3", data=data, **keys)
+        assert run.code == 0 and any("only the last answer has a <think> block" in note for note in result["notes"]) == is_said, run
+    for value in (False, None):
+        run, result = convert(tmp_path, "qwen3", enable_thinking=value)
+        assert run.code == USAGE and "enable_thinking" in result["refused"], run
+
+
+def test_white_space_that_a_template_trims_is_said(tmp_path):
+    for template, is_said in (("llama3", True), ("gemma", True), ("chatml", False)):
+        run, result = convert(tmp_path, template)
+        assert any("white space at both ends" in note for note in result["notes"]) == is_said, run
+
+
+def test_what_becomes_of_rows_that_llama_factory_skips_is_said(tmp_path):
+    for data, is_said in ((CHAT, True), (ALPACA, False)):
+        run, result = convert(tmp_path, "qwen", data=data)
+        assert any(note.startswith("dataset: LLaMA-Factory skips chats") and "on_bad_row: drop" in note for note in result["notes"]) == is_said, run
+
+
+def test_a_misspelt_template_is_named_and_a_known_one_is_not_built(tmp_path):
+    run, result = convert(tmp_path, "qwn")
+    assert run.code == USAGE and "qwn is no template of LLaMA-Factory. Did you mean qwen?" in result["refused"]["template"], run
+    run, result = convert(tmp_path, "llama4")
+    assert "llama4 is not built." in result["refused"]["template"] and "Did you mean" not in result["refused"]["template"], run
+
+
+def test_how_long_rows_are_cut_is_said_truly(tmp_path):
+    run, result = convert(tmp_path, "qwen", cutoff_len=32)
+    assert "cuts each prompt and answer in proportion" in run.stderr + json.dumps(result["defaults"]), run
+    rows = [{"prompt": "1 + 1 = " * 40, "completion": "2"}] + [{"prompt": "1 + 1 = ", "completion": "2"}] * 3
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for overlength in ("truncate", "drop"):
+        run = lora_train("tokenize", f"model={MODEL}", "datasets=[rows.jsonl]", "max_seq_len=32", f"overlength={overlength}", "max_drop_fraction=0.1",
+                         "dataset_prepared_path=null", cwd=tmp_path)
+        assert run.code and "Repair the rows, raise max_seq_len, or raise max_drop_fraction" in run.stderr, run
+
+
+def test_what_llama_factory_would_pass_over_or_refuse_is_named(tmp_path):
+    for entry, said in (({"colums": {"prompt": "instruction"}}, "d has the key colums, which LLaMA-Factory does not know. Did you mean columns?"),
+                        ({"columns": {"promt": "instruction"}}, "the key columns.promt, which LLaMA-Factory does not know. Did you mean prompt?")):
+        run, result = convert(tmp_path, "qwen", data=(entry, ALPACA[1]))
+        assert run.code == USAGE and said in result["refused"]["dataset"], run
+    run, result = convert(tmp_path, "qwen", train_on_prompt=True, mask_history=True)
+    assert run.code == USAGE and "which LLaMA-Factory refuses" in result["refused"]["mask_history"], run
+
+
+def test_a_dataset_that_is_not_here_is_said(tmp_path):
+    convert(tmp_path, "qwen")
+    (tmp_path / "data/d.json").unlink()
+    run = lora_train("convert", "theirs.yaml", "--json", cwd=tmp_path)
+    assert run.code == 0 and "dataset: d is data/d.json, which is not here" in run.stderr + run.stdout, run
+
+
+EXPORT = "model_name_or_path: m\ntemplate: qwen\nfinetuning_type: lora\nexport_dir: out\n"
+
+
+@pytest.mark.parametrize("given", ["a, b", "[a, b]"])
+def test_several_adapters_are_merged_one_after_the_other(given, tmp_path):
+    text = EXPORT + f"adapter_name_or_path: {given}\n"
+    (tmp_path / "merge.yaml").write_text(text)
+    lines = ("lora-train merge --model m --adapter a --output-dir out-1 && lora-train merge --model out-1 --adapter b --output-dir out")
+    run = lora_train("convert", "merge.yaml", "--from", "llamafactory", cwd=tmp_path)
+    assert run.code == USAGE and f"{lines}; to talk to it: lora-train chat --model out." in run.stderr, run
+    run = lora_train("export", "merge.yaml", cwd=tmp_path)
+    assert run.code == USAGE and lines in run.stderr, run
+    (tmp_path / "merge.yaml").write_text(text.replace("export_dir: out\n", "infer_backend: vllm\n"))
+    run = lora_train("convert", "merge.yaml", "--from", "llamafactory", cwd=tmp_path)
+    assert "after its adapters are merged: lora-train merge --model m --adapter a --output-dir MERGED-1 &&" in run.stderr, run
+    assert "then lora-train chat --model MERGED;" in run.stderr, run
+
+
+def test_what_an_export_asks_for_besides_has_its_line(tmp_path):
+    (tmp_path / "merge.yaml").write_text(EXPORT + "adapter_name_or_path: a\nexport_quantization_bit: 4\nexport_hub_model_id: org/mine\n")
+    for run in (lora_train("convert", "merge.yaml", "--from", "llamafactory", cwd=tmp_path), lora_train("export", "merge.yaml", cwd=tmp_path)):
+        assert run.code == USAGE and "lora-train merge --model m --adapter a --output-dir out;" in run.stderr, run
+        assert "GPTQ weights, which are not built, but lora-train export --model out --gguf model.gguf --type q8_0" in run.stderr, run
+        assert "to upload it: lora-train push out org/mine" in run.stderr, run
