@@ -68,6 +68,9 @@ std::string describe(const BaseStorage& base);
 /// As the folder stores them. Throws as stored_linear.
 BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& weights);
 
+/// Whether the files hold every matrix (linears, embedding, head) in bf16.
+bool has_bf16_matrices(const ModelConfig& config, const storage::WeightFiles& weights);
+
 /// The values [O, D] of a quantised linear in fp32. Needs torch.
 std::vector<float> decode_linear(const StoredLinear& linear, const storage::WeightFiles& weights);
 

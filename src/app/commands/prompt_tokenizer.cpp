@@ -46,13 +46,13 @@ std::optional<PromptTokens> find_prompt_tokens(const std::string& model) {
     const std::filesystem::path folder = storage::resolve_model(model).folder;
     const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::load_tokenizer_if_present(folder);
     if (!tokenizer) return std::nullopt;
-    return PromptTokens{
-        tokenizer->adds_bos(),
-        [tokenizer](const std::string& prompt, const std::string& opening) {
-          return keeps_apart(*tokenizer, prompt, opening);
-        },
-        tokenizer->eos_id() ? tokenizer->id_to_token(*tokenizer->eos_id()) : "", end_of_turn(folder, *tokenizer),
-        [tokenizer](const std::string& token) { return tokenizer->token_to_id(token).has_value(); }};
+    return PromptTokens{tokenizer->adds_bos(),
+                        [tokenizer](const std::string& prompt, const std::string& opening) {
+                          return keeps_apart(*tokenizer, prompt, opening);
+                        },
+                        tokenizer->eos_id() ? tokenizer->id_to_token(*tokenizer->eos_id()) : "",
+                        end_of_turn(folder, *tokenizer),
+                        [tokenizer](const std::string& token) { return tokenizer->token_to_id(token).has_value(); }};
   } catch (const Error&) {  // not on this machine, or not ours to judge
     return std::nullopt;
   }

@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "lora_train/base/error.h"
 #include "lora_train/model/stored_linear.h"
+#include "lora_train/storage/model_weights.h"
 
 namespace lora_train::model {
 namespace {
@@ -30,6 +33,14 @@ BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& w
     if (stored.format != LinearFormat::kPlain) base[spec.module()] = stored;
   }
   return base;
+}
+
+bool has_bf16_matrices(const ModelConfig& config, const storage::WeightFiles& weights) {
+  return std::ranges::all_of(expected_tensors(config), [&](const TensorSpec& spec) {
+    const bool is_matrix = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias;
+    const storage::TensorEntry* const entry = weights.find(spec.name);
+    return !is_matrix || (entry != nullptr && entry->dtype == storage::DType::kBF16);
+  });
 }
 
 LinearStorage quantised_storage(LinearFormat format, std::int64_t out_features, std::int64_t in_features, bool nested) {

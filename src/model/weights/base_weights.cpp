@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "lora_train/kernels/graph.h"
 #include "weight_loader.h"
 
 namespace lora_train::model {
@@ -100,13 +99,8 @@ at::Tensor make_matrix(const ProjectionShape& projection, const at::TensorOption
 
 bool keeps_bf16(const ModelConfig& config, const WeightOptions& options, const storage::WeightFiles* files) {
   const bool is_asked = options.keeps_bf16 && options.dtype == at::kFloat && options.device.is_cpu();
-  if (!is_asked || options.trained == TrainedWeights::kAll || !options.storage.empty() || config.added_rows > 0)
-    return false;
-  return files == nullptr || std::ranges::all_of(expected_tensors(config), [files](const TensorSpec& spec) {
-           const bool is_matrix = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias;
-           const storage::TensorEntry* const entry = files->find(spec.name);
-           return !is_matrix || (entry != nullptr && entry->dtype == storage::DType::kBF16);
-         });
+  const bool changes = options.trained == TrainedWeights::kAll || !options.storage.empty() || config.added_rows > 0;
+  return is_asked && !changes && (files == nullptr || has_bf16_matrices(config, *files));
 }
 
 /// `copies` is used by what is returned.
@@ -151,10 +145,6 @@ std::int64_t choose_decoded_layers(const ModelConfig& config, const ModelShape& 
   std::int64_t layers = std::ssize(shape.layers);
   while (layers > 0 && weight_bytes(config, shape, element_bytes, storage, layers) > budget_bytes) --layers;
   return layers;
-}
-
-void QuantizedLayer::run() {
-  kernels::run_or_capture([this] { decode.run(); });
 }
 
 ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,

@@ -4,6 +4,8 @@
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/graph.h"
+#include "lora_train/model/base_weights.h"
 #include "lora_train/model/tensor_io.h"
 
 namespace lora_train::model {
@@ -127,6 +129,10 @@ void QuantizeSink::finish() {
                       "it again");
   }
   if (nested_) kernels::finish_nested(weight_);
+}
+
+void QuantizedLayer::run() {
+  kernels::run_or_capture([this] { decode.run(); });
 }
 
 }  // namespace lora_train::model

@@ -1,11 +1,11 @@
 // lora-train-generate-probe REQUEST.json | --serve: test-only. Runs the generator on token ids and prints one JSON object.
-//   model, adapter (may be absent), dtype ("fp32" or "bf16"), limits {max_sequences, max_pass_tokens, cache_bytes},
+//   model, adapter (may be absent), dtype ("fp32" or "bf16"), keeps_bf16 (true), limits {max_sequences, max_pass_tokens, cache_bytes},
 //   prompts [{ids, index, max_new_tokens, name}], stop_ids, sampling {temperature, top_k, top_p, min_p, seed},
 //   use_adapter, log_probabilities, logits (a file: those of prompt p and position t are tensor "p.t"),
 //   scores [{prompt, completions}], quit_after (tokens, by on_token), kernels ("cuda-on-cpu"), graphs (captured on the CPU),
 //   candidates [{logits, sampling}]: what may be drawn, without a model
 // Prints {"completions": [{ids, reason, log_probability}], "done": [prompt, ...], "streamed": [[id, ...], ...], "scores",
-// "cache_bytes", "new_tokens", "prompt_tokens", "replays"}.
+// "cache_bytes", "new_tokens", "prompt_tokens", "replays", "decode_passes", "element_bytes" (of the head)}.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -58,9 +58,9 @@ Loaded load(const json& request) {
   loaded.shape = model::model_shape(loaded.config, specs, {}, rows);
   loaded.parameters = std::make_unique<model::Trainables>(
       model::make_trainables(loaded.config, loaded.shape, model::TrainedWeights::kNone));
-  loaded.weights =
-      std::make_unique<model::ResidentWeights>(loaded.config, loaded.shape, *loaded.parameters,
-                                               model::WeightOptions{.dtype = dtype, .keeps_bf16 = true}, &files);
+  loaded.weights = std::make_unique<model::ResidentWeights>(
+      loaded.config, loaded.shape, *loaded.parameters,
+      model::WeightOptions{.dtype = dtype, .keeps_bf16 = request.value("keeps_bf16", true)}, &files);
   if (!adapter.empty()) lora::load_adapter(adapter, *loaded.parameters);
   loaded.weights->refresh();
   return loaded;
@@ -182,6 +182,7 @@ int probe(const std::string& path) {
   result["prompt_tokens"] = stats.prompt_tokens;
   result["replays"] = stats.replays;
   result["decode_passes"] = stats.decode_passes;
+  result["element_bytes"] = loaded.weights->acquire_outer(model::Pass::kForward).head.element_size();
   std::printf("%s\n", result.dump().c_str());
   return 0;
 }
