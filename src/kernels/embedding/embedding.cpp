@@ -70,8 +70,9 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
     work.reads("ids", ids).reads_bytes("rows of weight", bytes_of(out)).writes("out", out);
   });
   if (weight.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kEmbedding, weight);
-  if (how == Implementation::kCpu && !has_rows && !is_widened) return gather_on_cpu(ids, weight, out, scale);
+  const Implementation how =
+      is_widened ? Implementation::kReference : implementation_for(KernelName::kEmbedding, weight);
+  if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out, scale);
   if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out, scale);
   dispatch_dtype(weight, [&]<class T>(ElementType<T>) {
     native_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight),

@@ -53,6 +53,16 @@ TEST_P(Embedding, ForwardTakesTrainableRowsInPlaceOfFrozenOnes) {
   EXPECT_TRUE(at::equal(out[4], weight[7]));
 }
 
+TEST(EmbeddingOfMixedTypes, Bf16RowsAreWidenedAndTrainedOnesNotRounded) {
+  const auto weight = uniform({7, 5}, 1, at::kBFloat16), ids = at::tensor({3, 0, 6, 3}, at::kInt);
+  TrainableRows rows{at::tensor({6}, at::kLong), uniform({1, 5}, 2), {}};
+  auto want = weight.to(at::kFloat).index_select(0, ids);
+  want[2].copy_(rows.values[0]);
+  auto out = at::empty({4, 5});
+  embedding_forward(ids, weight, rows, out, 3);
+  EXPECT_TRUE(at::equal(out, want * 3));
+}
+
 TEST_P(Embedding, BackwardAddsEveryTokenInFp32) {
   const auto place = GetParam();
   const auto dout = place.put(uniform({9, 40}, 2));
