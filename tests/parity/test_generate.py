@@ -184,7 +184,7 @@ def test_the_base_is_there_without_its_adapter(oracles, tmp_path):
         assert ids_of(probe(request_for(case, prompts_of(case)), tmp_path)) != want
 
 
-ON_DEVICE = {"kernels": "cuda-on-cpu"}  # tokens are chosen by our kernel, and passes follow one another without the host
+ON_DEVICE = {"kernels": "cuda-on-cpu", "keeps_bf16": False}  # as on a GPU: tokens are chosen by our kernel, and passes follow one another without the host
 FEW_ROWS = {"max_sequences": 3, "max_pass_tokens": 16, "cache_bytes": 1}
 
 
