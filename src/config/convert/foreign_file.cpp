@@ -90,7 +90,9 @@ std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
 /// LLaMA-Factory merges several adapters one after the other.
 std::vector<std::string> adapters_in(const Value& source) {
   const Value* value = source.is_map() ? source.find("adapter_name_or_path") : nullptr;
-  return value && !value->is_null() ? names_in(*value) : std::vector<std::string>{};
+  std::vector<std::string> names = value && !value->is_null() ? names_in(*value) : std::vector<std::string>{};
+  std::erase(names, "");
+  return names;
 }
 
 std::string export_folder(const Value& source) {
