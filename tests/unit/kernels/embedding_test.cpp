@@ -61,6 +61,8 @@ TEST(EmbeddingOfMixedTypes, Bf16RowsAreWidenedAndTrainedOnesNotRounded) {
   auto out = at::empty({4, 5});
   embedding_forward(ids, weight, rows, out, 3);
   EXPECT_TRUE(at::equal(out, want * 3));
+  embedding_forward(ids, weight, {}, out);
+  EXPECT_TRUE(at::equal(out, weight.to(at::kFloat).index_select(0, ids)));
 }
 
 TEST_P(Embedding, BackwardAddsEveryTokenInFp32) {
