@@ -172,7 +172,7 @@ class EntryConverter {
   std::string advice_for_border(PromptWords words) {
     constexpr const char* kChat = "use type: chat_template for it.";
     if (!find("type")->is_map()) return std::string(" To train it, ") + kChat;
-    const auto tokens = converter_.prompt_tokens(axolotl_model(converter_));
+    const auto& tokens = converter_.prompt_tokens();
     words.without_input += '\n';
     if (tokens && tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words), ""))
       return std::string(" The tokenizer of the model does not cut there either: ") + kChat;
@@ -183,7 +183,7 @@ class EntryConverter {
 
   /// The words become the chat template of the run, if its tokens are Axolotl's then.
   void convert_words(DataEntry& entry, const PromptWords& words) {
-    const std::string instead = " Use type: chat_template for it.", model = axolotl_model(converter_);
+    const std::string instead = " Use type: chat_template for it.", model = converter_.profile_text("model");
     if (const std::string problem = problem_of(words); !problem.empty()) return leave_out("type", problem + instead);
     if (const std::string problem = border_problem(words); !problem.empty())
       return leave_out("type", problem + advice_for_border(words));
@@ -197,7 +197,7 @@ class EntryConverter {
                                    ", which Axolotl reads in place of system_prompt, empty or not. Take system_prompt "
                                    "out of the file, or the column out of the rows.");
     }
-    const auto tokens = converter_.prompt_tokens(model);
+    const auto& tokens = converter_.prompt_tokens();
     if (!tokens) {
       return leave_out("type", "needs the tokenizer of " + model +
                                    ", to see that it cuts between prompt and answer, where Axolotl does. "

@@ -30,7 +30,4 @@ std::string template_text(const std::string& jinja);
 void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
                               const std::string& jinja, const std::string& prefix = {});
 
-/// The model with its revision, as a profile names it.
-std::string axolotl_model(const Converter& converter);
-
 }  // namespace lora_train

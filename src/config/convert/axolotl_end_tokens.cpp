@@ -36,7 +36,7 @@ struct AnswerEnd {
 
 AnswerEnd find_answer_end(const Converter& converter) {
   const std::string name = converter.profile_text("chat_template");
-  const auto tokens = converter.prompt_tokens(axolotl_model(converter));
+  const auto& tokens = converter.prompt_tokens();
   AnswerEnd end{end_of_builtin(name), tokens ? tokens->eos : "", own_template(converter)};
   if (tokens) end.has_token = tokens->has_token;
   const bool is_models = name.empty() || name == "tokenizer";

@@ -24,6 +24,8 @@ std::string first_dataset(const Converter& converter, const std::function<bool(c
   return {};
 }
 
+bool is_template_file(const std::string& jinja) { return jinja.find('\n') == jinja.npos && jinja.ends_with(".jinja"); }
+
 /// Axolotl finds the content of an answer in what the template writes, and the end token behind it.
 void note_own_template(Converter& converter, const std::string& key, const std::string& jinja) {
   const bool has_marks = template_text(jinja).find("endgeneration") != std::string::npos;
@@ -38,8 +40,7 @@ void note_own_template(Converter& converter, const std::string& key, const std::
 }  // namespace
 
 std::string template_text(const std::string& jinja) {
-  const bool is_file = jinja.find('\n') == jinja.npos && jinja.ends_with(".jinja");
-  if (!is_file) return jinja;
+  if (!is_template_file(jinja)) return jinja;
   try {
     return read_file(jinja);
   } catch (const Error&) {  // the run will say that it is not there
@@ -53,11 +54,6 @@ std::string first_chat_dataset(const Converter& converter) {
 
 std::string first_other_dataset(const Converter& converter) {
   return first_dataset(converter, [](const Value& entry) { return !is_chat_type(entry.find("type")); });
-}
-
-std::string axolotl_model(const Converter& converter) {
-  const std::string revision = converter.text_or("revision_of_model", converter.text("model_revision"));
-  return converter.text("base_model") + (revision.empty() || revision == "main" ? "" : "@" + revision);
 }
 
 std::string chat_without_template(const Converter& converter) {
@@ -78,7 +74,7 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
                                         builtin_template(name.substr(27)));
   } else if (name == "jinja") {
     note_own_template(converter, prefix + "chat_template_jinja", jinja);
-    if (jinja.find('\n') == std::string::npos && jinja.ends_with(".jinja")) {
+    if (is_template_file(jinja)) {
       converter.set("chat_template_jinja", "chat_template", jinja);
       if (converter.find("chat_template")) converter.share("chat_template", "chat_template");
     } else {

@@ -150,11 +150,12 @@ void Converter::set_template(const std::string& name, const std::string& text) {
   }
 }
 
-std::optional<PromptTokens> Converter::prompt_tokens(const std::string& model) const {
-  if (options_.find_tokenizer) {
-    if (auto found = options_.find_tokenizer(model)) return found;
-  }
-  return tokens_by_name(model);
+const std::optional<PromptTokens>& Converter::prompt_tokens() const {
+  const std::string model = profile_text("model");
+  const auto [entry, is_new] = prompt_tokens_.try_emplace(model);
+  if (is_new && options_.find_tokenizer) entry->second = options_.find_tokenizer(model);
+  if (is_new && !entry->second) entry->second = tokens_by_name(model);
+  return entry->second;
 }
 
 void Converter::set_default(const std::string& ours, Value value, const std::string& reason) {

@@ -52,8 +52,9 @@ class Converter {
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
   bool is_set(const std::string& ours) const { return profile_.contains(ours); }
-  /// How a model's tokenizer treats prompts: of its files, or by its name (keeps_apart is empty then); nullopt = not known.
-  std::optional<PromptTokens> prompt_tokens(const std::string& model) const;
+  /// How the tokenizer of `model`, once that is set, treats prompts: of its files, which are read once, or by its name
+  /// (keeps_apart is empty then); nullopt = not known.
+  const std::optional<PromptTokens>& prompt_tokens() const;
   /// What `ours` is set to; empty if it is not set, or no scalar.
   std::string profile_text(const std::string& ours) const;
   /// Whether `ours` is set to this text.
@@ -96,6 +97,7 @@ class Converter {
   std::map<std::string, std::string> origin_;  ///< by our key: what stands in its comment
   std::map<std::string, std::string> default_reasons_;
   std::vector<std::string> notes_;
+  mutable std::map<std::string, std::optional<PromptTokens>> prompt_tokens_;  ///< by model
 };
 
 /// `body` below the lines that say where it came from, and by which an edited file is known.

@@ -53,10 +53,8 @@ const std::map<std::string, std::vector<TurnCut>>& turn_cuts() {
 std::string token_problem(const Converter& converter, const std::string& name) {
   const auto found = turn_cuts().find(name);
   if (found == turn_cuts().end()) return {};
-  const std::string revision = converter.text("model_revision");
-  const std::string model =
-      converter.text("model_name_or_path") + (revision.empty() || revision == "main" ? "" : "@" + revision);
-  const auto tokens = converter.prompt_tokens(model);
+  const std::string model = converter.profile_text("model");
+  const auto& tokens = converter.prompt_tokens();
   const bool is_seen = tokens && tokens->keeps_apart;
   const auto is_line = [](const TurnCut& cut) { return cut.before.ends_with('\n') && cut.opening.empty(); };
   if (!is_seen && !(tokens && std::ranges::all_of(found->second, is_line))) {
