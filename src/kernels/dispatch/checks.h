@@ -24,6 +24,11 @@ void check_floating(const char* kernel, const char* name, const at::Tensor& t);
 
 void check_contiguous(const char* kernel, const char* name, const at::Tensor& t);
 
+/// Whether bf16 values stand beside fp32 ones, where a kernel takes both: they are widened.
+inline bool is_widened(const at::Tensor& values, const at::Tensor& beside) {
+  return values.scalar_type() == at::kBFloat16 && beside.scalar_type() == at::kFloat;
+}
+
 /// The dtype a kernel computes in: fp32 for bf16, else that of t.
 inline at::ScalarType math_dtype(const at::Tensor& t) {
   return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

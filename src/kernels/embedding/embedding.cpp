@@ -62,16 +62,15 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
   check_rows(kName, "weight", weight, {-1, -1});
   check_floating(kName, "weight", weight);
   check_rows(kName, "out", out, {ids.size(0), weight.size(1)});
-  const bool is_widened = weight.is_cpu() && weight.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kFloat;
-  if (!is_widened) check_dtype(kName, "out", out, weight.scalar_type());
+  const bool widens = weight.is_cpu() && is_widened(weight, out);
+  if (!widens) check_dtype(kName, "out", out, weight.scalar_type());
   const bool has_rows = rows.indices.defined();
   if (has_rows) check_trainable(kName, rows, weight.size(1));
   const WorkScope recorded(kName, WorkClass::kEmbedding, [&](Work& work) {
     work.reads("ids", ids).reads_bytes("rows of weight", bytes_of(out)).writes("out", out);
   });
   if (weight.is_meta()) return;
-  const Implementation how =
-      is_widened ? Implementation::kReference : implementation_for(KernelName::kEmbedding, weight);
+  const Implementation how = widens ? Implementation::kReference : implementation_for(KernelName::kEmbedding, weight);
   if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out, scale);
   if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out, scale);
   dispatch_dtype(weight, [&]<class T>(ElementType<T>) {

@@ -17,17 +17,13 @@ void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
                                       x.size(1)});
 }
 
-bool is_widened(const at::Tensor& x, const at::Tensor& weight) {
-  return x.scalar_type() == at::kFloat && weight.scalar_type() == at::kBFloat16;
-}
-
 void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                      const at::Tensor& y) {
   constexpr auto kName = "skinny_gemm";
   check_rows(kName, "x", x, {-1, -1});
   check_floating(kName, "x", x);
   check_rows(kName, "weight", weight, {-1, x.size(1)});
-  if (!is_widened(x, weight)) check_dtype(kName, "weight", weight, x.scalar_type());
+  if (!is_widened(weight, x)) check_dtype(kName, "weight", weight, x.scalar_type());
   check_rows(kName, "y", y, {x.size(0), weight.size(0)});
   if (x.scalar_type() != at::kBFloat16 || y.scalar_type() != at::kFloat) check_dtype(kName, "y", y, x.scalar_type());
   if (bias.defined()) check_vector(kName, "bias", bias, weight.size(0), y.scalar_type());
@@ -46,11 +42,10 @@ void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
     return gemm(x, weight.to(x.scalar_type()).t(), y,
                 {.bias = bias, .residual = adds ? at::Tensor() : residual, .accumulate = adds, .alpha = alpha});
   }
-  const auto run = [&]<class X, class W, class Y>() { run_on_cpu<X, W, Y>(x, weight, bias, residual, y, alpha); };
-  if (is_widened(x, weight)) return run.operator()<float, Bf16, float>();
-  if (x.scalar_type() == at::kFloat) return run.operator()<float, float, float>();
-  if (y.scalar_type() == at::kFloat) return run.operator()<Bf16, Bf16, float>();
-  run.operator()<Bf16, Bf16, Bf16>();
+  if (is_widened(weight, x)) return run_on_cpu<float, Bf16, float>(x, weight, bias, residual, y, alpha);
+  if (x.scalar_type() == at::kFloat) return run_on_cpu<float, float, float>(x, weight, bias, residual, y, alpha);
+  if (y.scalar_type() == at::kFloat) return run_on_cpu<Bf16, Bf16, float>(x, weight, bias, residual, y, alpha);
+  run_on_cpu<Bf16, Bf16, Bf16>(x, weight, bias, residual, y, alpha);
 }
 
 bool skinny_gemm_is_faster(at::Device device, at::ScalarType dtype) {
