@@ -101,7 +101,7 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   EXPECT_EQ(seen[2], seen[0]);
   section.on_bad_row = OnBadRow::kError;
   EXPECT_SAYS(refusal(section), "t.jsonl:8: text is number");
-  EXPECT_SAYS(refusal(section), "  t.jsonl:108: the same\n");
+  EXPECT_SAYS(refusal(section), "\n  t.jsonl:108: the same\n");
   EXPECT_SAYS(refusal(section), "more bad rows\nRepair them, or leave bad rows out with on_bad_row: drop (");
 }
 
