@@ -2,23 +2,24 @@
 # Proves lora-train on the GPU of this machine and measures it: no network, 10 minutes a call at most. Runs inside an unpacked
 # bundle (scripts/make_bundle.sh), or in a checkout of the repository. Needs a Python with torch 2.11, transformers and peft.
 #
-#   scripts/gpu_check.sh [--call NAME] [--only PART,...] [--out DIR] [--bundle FILE] [--python FILE] [--budget SECONDS]
+#   scripts/gpu_check.sh [--call NAME] [--only PART,...] [--out DIR] [--archive FILE] [--bundle FILE] [--python FILE] [--budget S]
 #   scripts/gpu_check.sh --dry-run-cpu [...]
 #   scripts/gpu_check.sh --list [--call NAME]
 #
-#   --call NAME      first (default), wrong, slow, figures, compare_8, compare_2x4 or compare_mix. A call says at its end
-#                    which comes next
+#   --call NAME      correct (default), speed, rest: one visit of thirty minutes; then rivals, wrong, slow, figures, gate_up, ranks.
+#                    A call says at its end which comes next
 #   --only PARTS     some parts of any call; a part that is alone has all the time there is
-#   --list           the parts of the call with their time limits
-#   --out DIR        where everything goes (default $OUT, else gpu_check_out): table.txt is for a person, log.txt has
-#                    everything, measured.json the figures of all calls with the same DIR
+#   --list           the parts of the call, with their time limits and what they need by count
+#   --out DIR        where everything goes (default $OUT, else gpu_check_out). Calls may share it: table-CALL.txt is for a person,
+#                    log.txt has everything (8 MB at most), measured.json the figures of all calls
+#   --archive FILE   pack DIR into this .tar.gz at the end, also when the call is stopped
 #   --bundle FILE    unpack this archive and run what is in it, instead of building in the checkout
 #   --python FILE    the Python with torch (default: python3)
 #   --budget SECONDS all parts together (default 570)
 #   --dry-run-cpu    every part that can run without a GPU, on the CPU
 #
-# A part that fails does not keep the others from running. Exit status: 0 all passed, 1 a part failed, 2 wrong arguments,
-# 3 no part failed, but one was not looked at, 6 no GPU here.
+# A part that fails does not keep the others from running, unless nothing runs on the GPU at all. Exit status: 0 all passed, 1 a
+# part failed, 2 wrong arguments, 3 no part failed, but one was not looked at, 6 no GPU here.
 set -uo pipefail
 self="$(realpath "${BASH_SOURCE[0]}")"
 root="$(dirname "$(dirname "$self")")"
@@ -33,10 +34,10 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --dry-run-cpu) device=cpu ;;
     --list) is_listing=true; forwarded+=("$1") ;;
-    --call | --only | --out | --budget) need_value "$1" $#; forwarded+=("$1" "$2"); shift ;;
+    --call | --only | --out | --archive | --budget) need_value "$1" $#; forwarded+=("$1" "$2"); shift ;;
     --bundle) need_value "$1" $#; bundle="$2"; shift ;;
     --python) need_value "$1" $#; python="$2"; shift ;;
-    -h | --help) sed -n '2,24s/^# \{0,1\}//p' "$self"; exit 0 ;;
+    -h | --help) sed -n '2,25s/^# \{0,1\}//p' "$self"; exit 0 ;;
     *) die "unknown argument \"$1\". See --help" ;;
   esac
   shift
@@ -74,10 +75,10 @@ fi
 if [ -e "$root/BUNDLE" ]; then
   bin="$root/bin"
 else
-  bin="${LORA_TRAIN_BIN:-$root/build/dev/bin}"
+  bin="${LORA_TRAIN_BIN:-$root/build/gpu/bin}"
   if [ ! -x "$bin/lora-train" ]; then
     echo "gpu_check: building (in a bundle everything is built)" >&2
-    (cd "$root" && scripts/install_deps.sh && cmake --preset dev && cmake --build --preset dev) >&2 ||
+    (cd "$root" && scripts/install_deps.sh && cmake --preset gpu && cmake --build --preset gpu) >&2 ||
       die "the build failed"
   fi
 fi

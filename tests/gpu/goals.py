@@ -16,15 +16,22 @@ def load():
     return json.loads(FILE.read_text())
 
 
-def target_of(goal, gemm_tflops, assumed_tflops):
-    """The goal at the GEMM rate measured here, where it scales."""
-    value = goal.get("at_least", goal.get("at_most"))
-    return value * gemm_tflops / assumed_tflops if goal.get("scales") else value
+def target_of(goal, measured):
+    """What the figure has to reach. Where it depends on the card, a part computes it from the rates of this machine (steps.py):
+    None where those were not measured."""
+    return measured.value("target/" + goal["measured"]) if goal.get("scales") else goal.get("at_least", goal.get("at_most"))
+
+
+def over_bound(figure):
+    """What a speed may take beyond the bound of its step; None where it has no goal."""
+    return next((goal["over_bound"] for goal in load()["goals"] if goal["measured"] == figure and "over_bound" in goal), None)
 
 
 def verdict(goal, target, value):
     if value is None:
         return "not measured"
+    if target is None:
+        return "not judged: the rates of this machine are not known (classes)"
     miss = target / value - 1 if "at_least" in goal else value / target - 1
     return "holds" if miss <= 0 else f"MISSED by {miss:.1%}"
 
@@ -34,22 +41,29 @@ def number(value, unit):
 
 
 class Measured:
-    """measured.json: {"device", "commit", "figures": {name: {"value", "part", "date"}}}. Calls that write to the same folder
-    add to it; figures of another program or device are dropped."""
+    """measured.json: {"device", "gpu", "figures": {name: {"value", "part", "commit", "date"}}, "parts": {name: {"result",
+    "seconds", "counted_s", "figure", "commit", "date"}}}. Calls that write to the same folder add to it, those of other commits
+    too; figures of another GPU or device are dropped."""
 
-    def __init__(self, file, device, commit):
-        self.file, self.device = file, device
-        self.data = {"device": device, "commit": commit, "figures": {}}
+    def __init__(self, file, device, gpu, commit):
+        self.file, self.device, self.commit = file, device, commit
+        self.data = {"device": device, "gpu": gpu, "figures": {}, "parts": {}}
         if file.exists():
             found = json.loads(file.read_text())
-            if (found["device"], found["commit"]) == (device, commit):
+            if (found["device"], found["gpu"]) == (device, gpu):
                 self.data = found
 
-    def add(self, part, pairs):
+    def keep(self, kind, name, **values):
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        for name, value in pairs:
-            self.data["figures"][name] = {"value": float(value), "part": part, "date": date}
+        self.data[kind][name] = dict(values, commit=self.commit, date=date)
         self.file.write_text(json.dumps(self.data, indent=1) + "\n")
+
+    def add(self, part, pairs):
+        for name, value in pairs:
+            self.keep("figures", name, value=float(value), part=part)
+
+    def add_part(self, name, result, seconds, counted_s, figure):
+        self.keep("parts", name, result=result, seconds=round(seconds, 1), counted_s=round(counted_s, 1), figure=figure)
 
     def value(self, name):
         """None where nothing was measured; a CPU measures no figure of a GPU."""
@@ -59,28 +73,27 @@ class Measured:
     def of_kind(self, prefix):
         return {name[len(prefix):]: entry["value"] for name, entry in self.data["figures"].items() if name.startswith(prefix)}
 
-    def gemm_tflops(self):
-        """Of the part pitch, which takes seconds for it, else of bench; None where neither was measured."""
-        return self.value("gemm_tflops") or self.value("bench_gemm_tflops")
-
     def judged(self):
         """[(goal, target, value or None, verdict)]"""
-        known = load()
-        rate = self.gemm_tflops() or known["gemm_tflops"]
         return [(goal, target, self.value(goal["measured"]), verdict(goal, target, self.value(goal["measured"])))
-                for goal in known["goals"] for target in [target_of(goal, rate, known["gemm_tflops"])]]
+                for goal in load()["goals"] for target in [target_of(goal, self)]]
+
+    def others(self, goal):
+        """" (of another program)" where the figure is of another commit."""
+        found = self.data["figures"].get(goal["measured"])
+        return f" ({found['commit']})" if found and found["commit"] != self.commit else ""
 
     def table(self):
         rows = self.judged()
         width = max(len(goal["figure"]) for goal, *_ in rows)
         lines = [f"{'goal':{width}s} {'target':>16s} {'measured':>15s}  verdict"]
         for goal, target, value, words in rows:
-            shown = "-" if value is None else number(value, goal["unit"])
+            wanted, shown = ("-" if n is None else number(n, goal["unit"]) for n in (target, value))
             star = "*" if goal.get("scales") else " "
-            lines.append(f"{goal['figure']:{width}s} {number(target, goal['unit']) + star:>16s} {shown:>15s}  {words}")
-        rate, assumed = self.gemm_tflops(), load()["gemm_tflops"]
-        lines.append(f"* for GEMMs at {rate:.0f} TFLOP/s, measured here; the goals are set for {assumed}" if rate else
-                     f"* for GEMMs at {assumed} TFLOP/s, assumed: the rate was not measured")
+            lines.append(f"{goal['figure']:{width}s} {wanted + star:>16s} {shown:>15s}  {words}{self.others(goal)}")
+        rates = self.of_kind("rate/")
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in rates.items()) if self.device == "cuda" and rates else "not measured"
+        lines.append(f"* from the bound of the step at the rates of this machine. Rates: {shown}")
         return "\n".join(lines + ["", *self.blame()])
 
     def blame(self):
@@ -99,22 +112,24 @@ class Measured:
         return lines + [f"{'between them':18s} {rest:9.2f}", f"{'step':18s} {step:9.2f} {total:9.2f} {step - total:+9.2f}"]
 
 
-WRONG = ("machine", "doctor", "attention", "recorded", "parity", "compare_equality", "resume", "sanitizer", "tests")
+WRONG = ("machine", "load", "cuda_kernels", "doctor", "attention", "tests", "parity", "recorded", "compare_equality", "resume",
+         "sanitizer", "steady")
+VISIT = {"correct": "speed", "speed": "rest"}  # a GPU is rented for these three calls
 
 
 def next_call(call, results, has_findings, measured):
     """What to run next, and why."""
     bad = [name for name in WRONG if results.get(name, "passed") != "passed"]
     missed = [goal["figure"] for goal, _, _, words in measured.judged() if words.startswith("MISSED") and goal.get("scales")]
-    slow = [name for name, result in results.items() if result != "passed" and name not in WRONG]
-    if bad and call != "wrong":
-        return f"next: gpu_check.sh --call wrong, for {', '.join(bad)} did not pass"
+    slow = missed[:1] or ["there are findings"] * has_findings
+    why = f"; later --call wrong, for {', '.join(bad)} did not pass" if bad else ""
+    if call in VISIT:
+        return f"next: gpu_check.sh --call {VISIT[call]}{why}"
     if bad:
-        return f"next: repair {', '.join(bad)}, then gpu_check.sh again"
-    if (missed or has_findings or slow) and call == "first":
-        why = missed[:1] or ["there are findings"] * has_findings or slow
-        return f"next: gpu_check.sh --call slow ({why[0]})"
-    return "next: gpu_check.sh --call figures, then --call quantised, compare_8, compare_2x4 and compare_mix"
+        return f"next: {'repair first:' if call == 'wrong' else 'gpu_check.sh --call wrong, for'} {', '.join(bad)} did not pass"
+    if slow and call == "rest":
+        return f"next: gpu_check.sh --call slow ({slow[0]}), then --call rivals and figures"
+    return "next: gpu_check.sh --call rivals, then --call figures and slow"
 
 
 def markdown():
@@ -127,4 +142,4 @@ if __name__ == "__main__":
         print(markdown())
     else:
         found = json.loads(Path(sys.argv[1]).read_text())
-        print(Measured(Path(sys.argv[1]), found["device"], found["commit"]).table())
+        print(Measured(Path(sys.argv[1]), found["device"], found["gpu"], "").table())

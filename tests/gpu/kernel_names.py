@@ -6,16 +6,18 @@ and newer, a product in a kernel for sm_80 or older, or without tensor cores, is
 products or more; so is cuDNN's attention in a kernel for sm_80. A finding does not fail the part: it is slow, not wrong.
 
 Usage: tests/gpu/kernel_names.py kernel_names --device cuda --work DIR [--out DIR] [--limit-s S]. The kernels go to kernels.json in
---out. The last line is `figure: ...`; exit code 1 = failed: nothing, or too little, was recorded.
+--out; what a step that was stopped has recorded is shown, too. The last line is `figure: ...`; exit code 1 = failed: nothing, or too
+little, was recorded, or the step was stopped.
 """
 
 import json
 import re
+import subprocess
 import time
 
-from program import BIN, bench, checked, expect, library_path, run_check
+from program import BIN, Failure, bench, checked, expect, library_path, run_check
 
-SHAPE, STEPS = "qwen2.5-7b", ("--steps", "3", "--warm-up", "2")
+SHAPE, STEPS = "qwen2.5-7b", ("--only-steps", "--steps", "2", "--warm-up", "1")
 OURS = re.compile(r"lora_train")
 ATTENTION = re.compile(r"flash|fmha|sdpa|attention", re.I)
 PRODUCT = re.compile(r"gemm|gemv|nvjet|cutlass|xmma|splitk", re.I)
@@ -69,17 +71,26 @@ def describe(recorded, device_is_new):
             f"{share['native']:.0%} of the time; {older}")
 
 
+def is_of_sm_90():
+    import torch
+    return torch.cuda.get_device_capability() >= (9, 0)
+
+
 def kernel_names(args):
     file = args.out / "kernels.json"
     file.unlink(missing_ok=True)
     library = BIN / "lib/librecord_cuda_kernels.so"
     expect(library.exists(), f"no {library}")
-    bench(SHAPE, args.device, *STEPS, timeout_s=args.deadline - time.monotonic(),
-          environment={"CUDA_INJECTION64_PATH": str(library), "RECORD_CUDA_KERNELS": str(file),
-                       "LD_LIBRARY_PATH": library_path()})
+    try:
+        bench(SHAPE, args.device, *STEPS, timeout_s=args.deadline - time.monotonic(),
+              environment={"CUDA_INJECTION64_PATH": str(library), "RECORD_CUDA_KERNELS": str(file),
+                           "LD_LIBRARY_PATH": library_path()})
+    except (Failure, subprocess.TimeoutExpired):
+        if file.exists():
+            print(f"until it stopped: {describe(json.loads(file.read_text()), is_of_sm_90())}")
+        raise
     expect(file.exists(), "no kernels were recorded: the driver did not load librecord_cuda_kernels.so")
-    import torch
-    return describe(json.loads(file.read_text()), torch.cuda.get_device_capability() >= (9, 0))
+    return describe(json.loads(file.read_text()), is_of_sm_90())
 
 
 if __name__ == "__main__":

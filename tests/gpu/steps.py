@@ -2,9 +2,10 @@
 """Steps that lora-train bench measures: are they captured, where does their time go, and how fast are they?
 
   recorded  steps of two bf16 workloads are captured as CUDA graphs; where they are not, bench says why
-  classes   a step of Qwen2.5-7B by class of kernel: measured time beside the bound of the class
-  shapes    tokens/s of every shape, the SFT mix of 7B, and its peak memory with full recomputation
-  quantised  an nf4 base against bf16, decoded in every pass and once, by tokens a step; peak memory of QLoRA
+  classes   a step of Qwen2.5-7B by class of kernel: measured time beside the bound of the class, at rates measured here
+  shapes    tokens/s of Qwen3-8B and Qwen2.5-0.5B
+  all_shapes  tokens/s of every shape, the SFT mix of 7B, and its peak memory with full recomputation
+  quantised  an nf4 base against bf16, decoded in every pass and once, by tokens a step, where that fits the card; peak memory of QLoRA
   variants  the step of Qwen2.5-7B with one setting changed at a time
 
 Usage: tests/gpu/steps.py CHECK --device cuda|cpu --work DIR [--out DIR] [--limit-s S]. What bench reports goes to steps.jsonl in
@@ -14,12 +15,15 @@ Usage: tests/gpu/steps.py CHECK --device cuda|cpu --work DIR [--out DIR] [--limi
 import json
 import time
 
-from program import bench, checked, expect, measured, run_check
+import goals
+from program import DoesNotFit, Failure, bench, checked, expect, measured, run_check
 
-GRAPH_STEPS = ("--steps", "4", "--warm-up", "2")
+FEW_STEPS = ("--only-steps", "--steps", "4", "--warm-up", "2")
+STEPS = ("--steps", "8", "--warm-up", "3")
 LARGE = "qwen2.5-7b"
 TINY = "tiny-qwen2"
 EXPLAINED = (0.8, 1.15)  # sum of the classes / time of a step
+DECODE_SHARE = 0.85  # of the copy rate, which the decoding of an nf4 base reaches at least
 
 
 def bench_step(args, shape, *arguments):
@@ -29,10 +33,24 @@ def bench_step(args, shape, *arguments):
     speed = found["speed"]
     graphs = found.get("cuda_graphs")
     words = "" if graphs is None else "captured" if graphs["recorded"] else f"not captured: {graphs['reason']}"
+    rate = speed["gemm_flops_per_s"]
+    share = f", {speed['gemm_share']:.1%} of {rate / 1e12:.1f} TFLOP/s" if rate else ""
     print(f"{shape:14s} {' '.join(arguments):44s} {found['tokens']:6d} tokens {speed['step_ms']:9.2f} ms "
-          f"{speed['tokens_per_s']:10.0f} tokens/s, {speed['gemm_share']:.1%} of {speed['gemm_flops_per_s'] / 1e12:.1f} TFLOP/s, "
-          f"{speed['peak_memory_gib']:.1f} GiB, idle {speed['idle_share']}; {words}", flush=True)
+          f"{speed['tokens_per_s']:10.0f} tokens/s{share}, {speed['peak_memory_gib']:.1f} GiB, idle {speed['idle_share']}; {words}",
+          flush=True)
     return found
+
+
+def keep_speed(found, name):
+    """The speed, and what it has to reach: the bound of the step at this machine's rates, the GEMM rate being that of its own
+    products, and what its goal allows beyond that."""
+    figure, rates, bound = f"tokens_per_s/{name}", found["rates"], found["bound"]
+    measured(figure, found["speed"]["tokens_per_s"])
+    allowed, own = goals.over_bound(figure), found["speed"]["gemm_flops_per_s"]
+    if rates["source"] == "assumed" or allowed is None or not own:
+        return
+    seconds = bound["gemm_s"] * rates["gemm_flops_per_s"] / own + bound["attention_s"] + bound["memory_s"]
+    measured(f"target/{figure}", found["tokens"] / seconds / allowed)
 
 
 def expect_recorded(args, name, found):
@@ -45,13 +63,10 @@ def expect_recorded(args, name, found):
 
 def recorded(args):
     workloads = [("qwen2.5-0.5b", "--mix"), ("qwen3-0.6b",)] if args.device == "cuda" else [(TINY,)]
-    num_recorded = 0
     for workload in workloads:
-        found = bench_step(args, *workload, *(GRAPH_STEPS if args.device == "cuda" else ()))
-        expect_recorded(args, " ".join(workload), found)
-        num_recorded += 1
-    checked(num_recorded, len(workloads), "workloads")
-    return f"{num_recorded} workloads" + (", all captured" if args.device == "cuda" else ": a CPU captures nothing")
+        expect_recorded(args, " ".join(workload), bench_step(args, *workload, *(FEW_STEPS if args.device == "cuda" else ())))
+    checked(len(workloads), len(workloads), "workloads")
+    return f"{len(workloads)} workloads" + (", all captured" if args.device == "cuda" else ": a CPU captures nothing")
 
 
 def bounds_of(found):
@@ -60,10 +75,16 @@ def bounds_of(found):
 
 
 def classes(args):
+    """The first process tunes and leaves its choices to the second, which measures."""
     shape = LARGE if args.device == "cuda" else TINY
-    steps = ("--steps", "8", "--warm-up", "3") if args.device == "cuda" else ()
-    found = bench_step(args, shape, *steps, "--profile-trace", str(args.out / "trace.json"))
+    if args.device == "cuda":
+        bench_step(args, shape, "--only-steps", "--steps", "2", "--warm-up", "1")
+    found = bench_step(args, shape, *(STEPS if args.device == "cuda" else ()), "--measure-rates", "--profile-trace",
+                       str(args.out / "trace.json"))
     expect_recorded(args, shape, found)
+    for name in ("gemm", "attention_forward", "attention_backward"):
+        measured(f"rate/{name}_tflop_s", found["rates"][f"{name}_flops_per_s"] / 1e12)
+    measured("rate/copy_tb_s", found["rates"]["copy_bytes_per_s"] / 1e12)
     step_ms, bounds = found["speed"]["step_ms"], bounds_of(found)
     ms = {work["name"]: work["ms"] for work in found["classes"]}
     timed = {name: value for name, value in ms.items() if value is not None and value > 0}
@@ -73,9 +94,8 @@ def classes(args):
         measured(f"class_ms/{name}", value)
         measured(f"class_bound_ms/{name}", bounds[name])
     explained = sum(timed.values()) / step_ms
-    for name, value in (("step_ms", step_ms), ("bench_gemm_tflops", found["speed"]["gemm_flops_per_s"] / 1e12),
-                        (f"tokens_per_s/{shape}", found["speed"]["tokens_per_s"])):
-        measured(name, value)
+    measured("step_ms", step_ms)
+    keep_speed(found, shape)
     if args.device == "cuda":
         measured("idle_share", found["speed"]["idle_share"])
         expect(EXPLAINED[0] <= explained <= EXPLAINED[1], f"the classes add up to {explained:.0%} of the step")
@@ -85,55 +105,102 @@ def classes(args):
             f"{timed[worst]:.1f} against {bounds[worst]:.1f} ms")
 
 
-def shapes(args):
-    if args.device == "cuda":
-        workloads = [(LARGE,), (LARGE, "--mix"), ("qwen3-8b",), ("qwen3-4b",), ("qwen3-0.6b",), ("qwen2.5-0.5b",),
-                     ("mistral-7b",), (LARGE, "micro_batch_size=1", "gradient_checkpointing=full", *GRAPH_STEPS)]
-    else:
-        workloads = [(TINY,), ("tiny-qwen3", "--mix")]
-    done = []
+def measure_shapes(args, workloads):
+    """Measures every workload; one that fails stops none."""
+    done, failed = [], []
     for workload in workloads:
-        found = bench_step(args, *workload)
-        expect_recorded(args, " ".join(workload), found)
-        done.append(found)
-        name = workload[0] + ("/mix" if "--mix" in workload else "")
-        if "gradient_checkpointing=full" in workload:
-            measured(f"peak_gib/{name}/full", found["speed"]["peak_memory_gib"])
-        else:
-            measured(f"tokens_per_s/{name}", found["speed"]["tokens_per_s"])
-    measured("bench_gemm_tflops", done[0]["speed"]["gemm_flops_per_s"] / 1e12)
+        try:
+            found = bench_step(args, *workload, *(STEPS if args.device == "cuda" else ()))
+            expect_recorded(args, " ".join(workload), found)
+            done.append(found)
+            if "gradient_checkpointing=full" in workload:
+                measured(f"peak_gib/{workload[0]}/full", found["speed"]["peak_memory_gib"])
+            else:
+                keep_speed(found, workload[0] + ("/mix" if "--mix" in workload else ""))
+        except Failure as failure:
+            failed.append(f"{' '.join(workload)}: {str(failure).splitlines()[-1][:100]}")
+            print(f"FAILED: {failed[-1]}", flush=True)
+    expect(not failed, "; ".join(failed))
     checked(len(done), len(workloads), "workloads")
     return "tokens/s: " + ", ".join(f"{found['shape']} {found['speed']['tokens_per_s']:.0f}" for found in done)
 
 
+def shapes(args):
+    return measure_shapes(args, [("qwen3-8b",), ("qwen2.5-0.5b",)] if args.device == "cuda" else [(TINY,), ("tiny-qwen3", "--mix")])
+
+
+def all_shapes(args):
+    return measure_shapes(args, [
+        (LARGE,), (LARGE, "--mix"), ("qwen3-8b",), ("qwen3-4b",), ("qwen3-0.6b",), ("qwen2.5-0.5b",), ("mistral-7b",),
+        (LARGE, "micro_batch_size=1", "gradient_checkpointing=full")] if args.device == "cuda" else [(TINY,), ("tiny-qwen3", "--mix")])
+
+
+class Quantised:
+    """Workloads of which none stops the others."""
+
+    def __init__(self, args):
+        self.args, self.done, self.failed, self.left_out = args, 0, [], []
+
+    def step(self, shape, *words):
+        """None where the step failed. Throws DoesNotFit."""
+        steps = FEW_STEPS if self.args.device == "cuda" else ()
+        try:
+            found = bench_step(self.args, shape, *words, *steps)
+            expect_recorded(self.args, " ".join(words), found)
+            self.done += 1
+            return found
+        except DoesNotFit:
+            raise
+        except Failure as failure:
+            self.failed.append(f"{shape} {' '.join(words)}: {str(failure).splitlines()[-1][:100]}")
+            print(f"FAILED: {self.failed[-1]}", flush=True)
+
+    def shares(self, shape, rows, bases):
+        """nf4 against bf16 at so many rows a step, where both fit."""
+        found = {name: self.step(shape, f"micro_batch_size={rows}", "gradient_checkpointing=off", *words.split())
+                 for name, words in bases.items()}
+        if not found["bf16"]:
+            return
+        usual, tokens = found["bf16"]["speed"]["step_ms"], f"{found['bf16']['tokens'] // 1024}k"
+        for name in filter(found.get, ("nf4_share", "nf4_decoded_share")):
+            measured(f"{name}/{tokens}", usual / found[name]["speed"]["step_ms"])
+        decode = [work for work in (found["nf4_share"] or {}).get("classes", []) if work["name"] == "decode"]
+        if decode and found["nf4_share"]["rates"]["source"] != "assumed":
+            measured(f"target/nf4_share/{tokens}", usual / (usual + decode[0]["bound_ms"] / DECODE_SHARE))
+
+
 def quantised(args):
     """The nf4 base decodes the same weights in every pass, however many tokens a step has."""
-    shape, layers, steps = (LARGE, 28, GRAPH_STEPS) if args.device == "cuda" else (TINY, 2, ())
-    bases = {"": "base_precision=bf16", "nf4_share": "base_precision=nf4 decoded_layers=0",
+    shape, layers = (LARGE, 28) if args.device == "cuda" else (TINY, 2)
+    bases = {"bf16": "base_precision=bf16", "nf4_share": "base_precision=nf4 decoded_layers=0",
              "nf4_decoded_share": f"base_precision=nf4 decoded_layers={layers}"}
-    done, all_rows = 0, (8, 4, 2) if args.device == "cuda" else (2,)
-    for rows in all_rows:
-        speed = {}
-        for name, words in bases.items():
-            found = bench_step(args, shape, f"micro_batch_size={rows}", "gradient_checkpointing=off", *words.split(), *steps)
-            expect_recorded(args, words, found)
-            speed[name], done = found["speed"]["tokens_per_s"], done + 1
-            if name:
-                measured(f"{name}/{found['tokens'] // 1024}k", speed[name] / speed[""])
+    steps, all_rows = Quantised(args), (8, 4, 2) if args.device == "cuda" else (2,)
     memory = [(LARGE, 1, "full"), (LARGE, 2, "cheap"), (LARGE, 4, "gate_up"), ("qwen3-8b", 1, "full")] if args.device == "cuda" else [
         (TINY, 1, "full")]
+    for rows in all_rows:
+        try:
+            steps.shares(shape, rows, bases)
+        except DoesNotFit:
+            steps.left_out.append(f"{rows} rows")
+            print(f"left out: {shape} in bf16 with {rows} rows does not fit this GPU", flush=True)
     for name, rows, recompute in memory:
-        found = bench_step(args, name, f"micro_batch_size={rows}", f"gradient_checkpointing={recompute}", "base_precision=nf4",
-                           "decoded_layers=0", "optim=adamw_8bit", *steps)
-        measured(f"peak_gib/{name}/nf4/{rows}x{recompute}", found["speed"]["peak_memory_gib"])
-        done += 1
-    checked(done, len(all_rows) * len(bases) + len(memory), "workloads")
-    return f"nf4 at {100 * speed['nf4_share'] / speed['']:.1f}% of bf16 ({found['speed']['peak_memory_gib']:.1f} GiB for the last)"
+        try:
+            found = steps.step(name, f"micro_batch_size={rows}", f"gradient_checkpointing={recompute}", "base_precision=nf4",
+                               "decoded_layers=0", "optim=adamw_8bit")
+        except DoesNotFit as failure:
+            steps.failed.append(str(failure).splitlines()[0])
+            continue
+        if found:
+            measured(f"peak_gib/{name}/nf4/{rows}x{recompute}", found["speed"]["peak_memory_gib"])
+    expect(not steps.failed, "; ".join(steps.failed))
+    expected = (len(all_rows) - len(steps.left_out)) * len(bases) + len(memory)
+    checked(steps.done, expected, "workloads")
+    return f"{steps.done} workloads" + (f"; bf16 does not fit with {', '.join(steps.left_out)}" if steps.left_out else "")
 
 
 def variants(args):
     """Where the time of a slow step goes: what it gains or loses by each setting."""
-    shape, steps = (LARGE, GRAPH_STEPS) if args.device == "cuda" else (TINY, ())
+    shape, steps = (LARGE, FEW_STEPS[1:]) if args.device == "cuda" else (TINY, ())
     changes = ["", "attn_implementation=fa2", "attn_implementation=cudnn", "cuda_graphs=off", "tuning=off",
                "gradient_checkpointing=cheap", "kernels=reference"] if args.device == "cuda" else ["", "kernels=reference"]
     usual, words = None, []
@@ -149,4 +216,4 @@ def variants(args):
 
 
 if __name__ == "__main__":
-    run_check([recorded, classes, shapes, quantised, variants], __doc__)
+    run_check([recorded, classes, shapes, all_shapes, quantised, variants], __doc__)

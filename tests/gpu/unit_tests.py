@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the unit tests of the bundle on this machine, those on CUDA first, and counts them.
+"""Runs the unit tests of the bundle on this machine and counts them: with a GPU those on CUDA, without one the others.
 
 On a machine with a GPU (--device cuda) a test on CUDA that is skipped has FAILED. A program that dies takes down the tests
 after the one it died in; those, and all that failed after it, run again, since an error of the device stays with a process.
 
-Usage: tests/gpu/unit_tests.py --device cuda|cpu [--limit-s S] [--only kernels_test,...]. The last line is `figure: ...`;
+Usage: tests/gpu/unit_tests.py --device cuda|cpu [--limit-s S] [--only kernels_test,...] [--skip REGEX]. The last line is `figure: ...`;
 exit code 1 = something failed, there was no time for it, a program has no tests, or none passed.
 """
 
@@ -17,8 +17,7 @@ import time
 
 from program import BIN, ROOT, library_path
 
-PROGRAMS = ["cuda_kernels_test", "kernels_test", "optim_test", "model_test", "train_test", "cuda_test", "lora_test",
-            "native_kernels_test"]
+PROGRAMS = ["kernels_test", "optim_test", "model_test", "train_test", "cuda_test", "lora_test", "native_kernels_test"]
 ONLY_ON_CUDA = "cuda_kernels_test"  # does nothing without a GPU
 ON_CUDA = re.compile(r"(?<![a-z])cuda_(?!on_cpu)")  # the place of a test with many
 MAY_SKIP = re.compile(r"a matter of|only$|loaded by a test before")
@@ -114,28 +113,33 @@ def check(program, names, env, device, deadline, count):
         print(f"{program}: {number} skipped: {reason}", flush=True)
 
 
+def is_wanted(program, name, args):
+    if args.skip and re.search(args.skip, name):
+        return False
+    if args.device == "cuda":
+        return program == ONLY_ON_CUDA or ABOUT_CUDA.search(name) is not None
+    return not any(name.startswith(left_out.rstrip("*")) for left_out in NEEDS_THE_BUILD_MACHINE)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--limit-s", type=float, default=600)
     parser.add_argument("--only", default=",".join(PROGRAMS))
+    parser.add_argument("--skip", help="tests whose names match this expression, which another part runs")
     args = parser.parse_args()
     deadline, env = time.monotonic() + args.limit_s, environment()
     count = {"OK": 0, "FAILED": 0, "SKIPPED": 0, "NOT RUN": 0, "on CUDA passed": 0}
     tests = {program: list_tests(program, env) for program in args.only.split(",")
              if args.device == "cuda" or program != ONLY_ON_CUDA}
-    for only_cuda in (True, False):
-        for program, names in tests.items():
-            if names is None:
-                count["FAILED"] += only_cuda
-                continue
-            some = [name for name in names if (ABOUT_CUDA.search(name) is not None) == only_cuda]
-            if args.device == "cpu":
-                some = [name for name in some if not any(name.startswith(left_out.rstrip("*"))
-                                                         for left_out in NEEDS_THE_BUILD_MACHINE)]
-            if some:
-                print(f"== {program}: {len(some)} tests {'of CUDA' if only_cuda else 'of the rest'}", flush=True)
-                check(program, some, env, args.device, deadline, count)
+    for program, names in tests.items():
+        if names is None:
+            count["FAILED"] += 1
+            continue
+        some = [name for name in names if is_wanted(program, name, args)]
+        if some:
+            print(f"== {program}: {len(some)} tests", flush=True)
+            check(program, some, env, args.device, deadline, count)
     no_cuda = args.device == "cuda" and count["on CUDA passed"] == 0
     num_run = count["OK"] + count["SKIPPED"] + count["FAILED"]
     print(f"checked: {num_run} of {num_run + count['NOT RUN']} unit tests")
