@@ -100,8 +100,8 @@ def compare_speed(args, part, variants):
     found, figure = run_comparison(args, part, "--variants", variants, *FEW_STEPS)
     measured(f"start_s/{part}", found["lora-train"]["start_s"])
     for name in variants.split(","):
-        if found["ratios"].get(name) is not None:
-            measured(f"ratio_{name}/{part}", found["ratios"][name])
+        if found[f"ratio_{name}"] is not None:
+            measured(f"ratio_{name}/{part}", found[f"ratio_{name}"])
     measured(f"ratio_fastest/{part}", found["ratio"])
     return found["num_tried"], found["num_variants"], figure
 
