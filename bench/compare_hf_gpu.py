@@ -7,16 +7,22 @@
   2x4       rows of 2048 tokens, micro-batches of 2, 4 of them a step
   8         the same, one micro-batch of 8 rows a step
   mix       documents of log-normal lengths, 500 tokens on average, the second half of each trained: lora-train packs them
-            into 8 rows of 2048; transformers takes 4 times 8 documents a step, padded to the longest of the 8
+            into 8 rows of 2048; transformers takes 4 times 8 documents a step, padded to the longest of the 8; with Liger
+            they stand in one row of 8 x 2048 tokens without padding
 
-transformers runs sdpa attention under bf16 autocast, base in bf16, adapters in fp32, fused AdamW: with activations kept and
-recomputed, each as it is and with torch.compile. Each variant is tried for a few steps; the best is the fastest that
-fits, the common one recomputes and does not compile. Then best and lora-train in turn (A/B/A/B), each process with the GPU to
-itself, 10 steps to warm up and 30 measured; the common one once. Figures: median, p10 and p90 over the steps of all
-rounds of tokens/s without padding; peak memory; seconds from the start of the process to the end of step 1.
+Variants of transformers, all under bf16 autocast, base in bf16, adapters in fp32, fused AdamW:
+  usual, kept                    sdpa attention, activations recomputed or kept
+  compiled, kept_compiled        the same with torch.compile, and without the mask that would keep sdpa from FlashAttention
+  liger, liger_kept              Liger's Triton kernels (RMSNorm, RoPE, SwiGLU, linear + cross-entropy in one)
+Each is tried for a few steps; the best is the fastest that fits. Then best and lora-train in turn (A/B/A/B), each process
+with the GPU to itself, 10 steps to warm up and 30 measured. Figures: median, p10 and p90 over the steps of all rounds of
+tokens/s without padding; peak memory; seconds from the start of the process to the end of step 1, in the first round
+(start_cold_s) and in the last (start_s), before which lora-train has tuned.
+QLoRA is not compared: bitsandbytes is too large to travel with the bundle.
 
-Usage: bench/compare_hf_gpu.py [--device cuda|cpu] [--tiny] [--parts equality,2x4,8,mix] [--shape 7B] [--work DIR]
-       [--rounds 2] [--warm-up 10] [--steps 30] [--limit-s S] [--json FILE]
+Usage: bench/compare_hf_gpu.py [--device cuda|cpu] [--tiny] [--parts equality,2x4,8,mix] [--variants usual,compiled,...]
+       [--shape 7B] [--work DIR] [--rounds 2] [--warm-up 10] [--steps 30] [--limit-s S] [--json FILE]
+--variants: these, in this order (default all). A part's result has ratio (to the fastest) and ratio_NAME, null where not tried.
 --tiny: a small shape and few, short steps, to try this script where no GPU is. Model and rows go to --work (15 GB for 7B).
 The last line is `figure: ...`; exit code 1 = something failed, 77 = transformers or peft is missing.
 """
@@ -24,6 +30,7 @@ The last line is `figure: ...`; exit code 1 = something failed, 77 = transformer
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import random
 import shutil
@@ -31,10 +38,12 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
-os.environ.update(TQDM_DISABLE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+os.environ.update(TQDM_DISABLE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
+                  PYTORCH_NVML_BASED_CUDA_CHECK="1")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests/gpu"), str(ROOT / "tests/parity")]
 try:
@@ -46,6 +55,7 @@ except ImportError as error:
     print(f"figure: not compared: {error}")
     sys.exit(77)
 from gpu_measure import SHAPES, TARGETS
+from hf_steps import VARIANTS, WORKLOADS
 from program import Failure, events, expect, train
 
 os.environ.setdefault("LORA_TRAIN_TORCH", str(Path(torch.__file__).parent))
@@ -55,9 +65,7 @@ TINY_SHAPE = dict(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, n
                   intermediate_size=192, vocab_size=512, tie_word_embeddings=True)
 RANK, ALPHA, LEAST_SHARE_OF_ERROR = 16, 32, 0.05
 MOST_SHARE_OF_ERROR, CURVE_TOLERANCE, LEAST_FALL, CURVE_STEPS, CURVE_BATCH = 1.5, 1e-2, 0.3, 50, 4
-VARIANTS = [(is_recomputed, is_compiled) for is_compiled in (False, True) for is_recomputed in (False, True)]
-COMMON, DOES_NOT_FIT = (True, False), "does not fit"
-WORKLOADS = {"2x4": dict(rows=2, accumulation=4), "8": dict(rows=8, accumulation=1), "mix": dict(rows=8, accumulation=4)}
+DOES_NOT_FIT, NEEDS_A_GPU = "does not fit", "needs a GPU"
 
 
 def sizes_of(args):
@@ -69,16 +77,16 @@ def sizes_of(args):
                            equality_length=512, learning_rate=1e-3, trial=(4, 4), warm_up=args.warm_up, steps=args.steps)
 
 
-def variant_name(variant):
-    return ("recomputed" if variant[0] else "kept") + (", compiled" if variant[1] else "")
+def in_child(function, *arguments):
+    """In a process of its own, so that this one holds no CUDA context beside what is measured."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 # ---- the same files for both sides -----------------------------------------------------------------------------------
 
 def make_model(shape, folder, device):
     """A base whose attention matters, in bf16, and an adapter whose B is not zero (tests/parity/random_case.py)."""
-    if (folder / "adapter/adapter_model.safetensors").exists():
-        return folder
     config_class, model_class = random_case.FAMILIES["qwen2"]
     config = config_class(max_position_embeddings=32768, rms_norm_eps=1e-6, **shape)
     generator = torch.Generator(device).manual_seed(7)
@@ -93,10 +101,10 @@ def make_model(shape, folder, device):
     with torch.device(device):
         random_case.save_adapter(model, dict(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, task_type="CAUSAL_LM"),
                                  generator, folder / "adapter")
-    del model
-    if device == "cuda":
-        torch.cuda.empty_cache()
-    return folder
+
+
+def is_made(folder):
+    return (folder / "adapter/adapter_model.safetensors").exists()
 
 
 def learnable_ids(rng, length, vocab_size):
@@ -162,7 +170,10 @@ def curves(case, args, sizes):
 
 
 def equality(args, sizes):
-    folder = make_model(sizes.equality_shape, args.work / "equality", args.device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # the reference is exact
+    folder = args.work / "equality"
+    if not is_made(folder):
+        make_model(sizes.equality_shape, folder, args.device)
     shutil.rmtree(folder / "run", ignore_errors=True)
     rng = random.Random(5)
     lengths = [sizes.equality_length * (8 - k % 8) // 8 for k in range(CURVE_STEPS * CURVE_BATCH)]
@@ -186,75 +197,13 @@ def equality(args, sizes):
 
 # ---- speed -----------------------------------------------------------------------------------------------------------
 
-def hf_batches(rows, workload, device):
-    """Endless micro-batches: (tensors padded on the right, tokens without padding)."""
-    size, at = WORKLOADS[workload]["rows"], 0
-    while True:
-        chosen = [rows[(at + k) % len(rows)] for k in range(size)]
-        at += size
-        width = max(len(row["input_ids"]) for row in chosen)
-
-        def padded(key, fill):
-            return torch.tensor([row[key] + [fill] * (width - len(row[key])) for row in chosen], device=device)
-
-        ids = [row["input_ids"] for row in chosen]
-        yield dict(input_ids=padded("input_ids", 0), labels=padded("labels", -100),
-                   attention_mask=torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in ids], device=device)), \
-            sum(map(len, ids))
-
-
-def load_hf(args, variant):
-    is_recomputed, is_compiled = variant
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-    base = AutoModelForCausalLM.from_pretrained(args.model / "model", dtype=torch.bfloat16,
-                                                attn_implementation="sdpa").to(args.device)
-    model = PeftModel.from_pretrained(base, args.model / "adapter", is_trainable=True).train()
-    if is_recomputed:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.enable_input_require_grads()
-    # Without a GPU the compiler's own code generation is left out: what is tried there is this script.
-    run = torch.compile(model, backend="inductor" if args.device == "cuda" else "eager") if is_compiled else model
-    return model, run
-
-
-def child_hf(args):
-    """Steps of one variant; prints one JSON line."""
-    model, run = load_hf(args, tuple(json.loads(args.variant)))
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, weight_decay=0.0,
-                                  fused=args.device == "cuda")
-    rows = [json.loads(line) for line in args.rows.read_text().splitlines()]
-    batches, accumulation = hf_batches(rows, args.workload, args.device), WORKLOADS[args.workload]["accumulation"]
-    wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
-    step_ms, tokens, losses, end_of_step_1 = [], [], [], None
-    for _ in range(args.warm_up + args.steps):
-        wait()
-        start, total, count = time.perf_counter(), 0.0, 0
-        taken = [next(batches) for _ in range(accumulation)]
-        supervised = sum(int((batch["labels"][:, 1:] != -100).sum()) for batch, _ in taken)
-        for batch, num_tokens in taken:
-            with torch.autocast(args.device, torch.bfloat16):
-                loss = run(**batch, use_cache=False, num_items_in_batch=supervised).loss
-            loss.backward()
-            total += loss.detach()
-            count += num_tokens
-        torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        wait()
-        step_ms.append(1e3 * (time.perf_counter() - start))
-        end_of_step_1 = end_of_step_1 or time.time()
-        tokens.append(count)
-        losses.append(float(total))
-    peak = torch.cuda.max_memory_allocated() / 2**30 if args.device == "cuda" else 0.0
-    print(json.dumps(dict(step_ms=step_ms, tokens=tokens, losses=losses, peak_gib=peak, end_of_step_1=end_of_step_1)))
-
-
-def run_hf(args, folder, workload, variant, warm_up, steps):
+def run_hf(args, sizes, folder, workload, variant, warm_up, steps):
     """What the child has measured, or why there is nothing."""
-    command = [sys.executable, __file__, "--child", "--device", args.device, "--model", folder, "--rows",
-               folder / f"rows-{workload}.jsonl", "--workload", workload, "--variant", json.dumps(variant), "--warm-up", warm_up,
-               "--steps", steps]
+    if args.device == "cpu" and VARIANTS[variant].is_liger:
+        return dict(failure=NEEDS_A_GPU)
+    command = [sys.executable, ROOT / "bench/hf_steps.py", "--device", args.device, "--model", folder, "--rows",
+               folder / f"rows-{workload}.jsonl", "--workload", workload, "--variant", variant, "--length",
+               sizes.length, "--warm-up", warm_up, "--steps", steps]
     started = time.time()
     try:
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=max(20, args.deadline - time.time()))
@@ -290,23 +239,33 @@ def figures(runs, warm_up):
     rates = [1e3 * tokens / ms for run in runs for tokens, ms in list(zip(run["tokens"], run["step_ms"]))[warm_up:]]
     tenths = statistics.quantiles(rates, n=10, method="inclusive")
     return dict(tokens_per_s=tenths[4], p10=tenths[0], p90=tenths[8],
-                peak_gib=max(run["peak_gib"] for run in runs), start_s=statistics.median(run["start_s"] for run in runs))
+                peak_gib=max(run["peak_gib"] for run in runs), start_s=runs[-1]["start_s"], start_cold_s=runs[0]["start_s"])
+
+
+def same_loss(ours, theirs, workload):
+    """Both have computed the same first step; in the mix, not all cut steps alike."""
+    apart = abs(ours["losses"][0] - theirs["losses"][0]) / abs(theirs["losses"][0])
+    return workload == "mix" or apart < CURVE_TOLERANCE
 
 
 def try_variants(args, sizes, folder, workload):
-    """{variant: tokens/s of a few steps} of those that work, and how many were tried, with those that do not fit."""
-    found, num_tried, (warm_up, steps) = {}, 0, sizes.trial
-    for variant in VARIANTS:
+    """{variant: figures of a few steps} of those that work, and how many were tried, with those that cannot run here."""
+    found, num_tried, (warm_up, steps), first = {}, 0, sizes.trial, None
+    for variant in args.variants.split(","):
         if time.time() > args.deadline - 30:
-            print(f"{workload} hf {variant_name(variant)}: not tried, no time was left")
+            print(f"{workload} hf {variant}: not tried, no time was left")
             continue
-        run = run_hf(args, folder, workload, variant, warm_up, steps)
+        run = run_hf(args, sizes, folder, workload, variant, warm_up, steps)
+        if "failure" not in run:
+            first = first or run
+            if not same_loss(run, first, workload):
+                run["failure"] = f"another loss of step 1: {run['losses'][0]}, of the first variant {first['losses'][0]}"
         if "failure" in run:
-            print(f"{workload} hf {variant_name(variant)}: {run['failure']}", flush=True)
-            num_tried += run["failure"] == DOES_NOT_FIT
+            print(f"{workload} hf {variant}: {run['failure']}", flush=True)
+            num_tried += run["failure"] in (DOES_NOT_FIT, NEEDS_A_GPU)
             continue
         found[variant] = figures([run], warm_up)
-        print(f"{workload} hf {variant_name(variant)}: tried, {found[variant]['tokens_per_s']:.0f} tokens/s, "
+        print(f"{workload} hf {variant}: tried, {found[variant]['tokens_per_s']:.0f} tokens/s, "
               f"{found[variant]['peak_gib']:.1f} GiB", flush=True)
     return found, num_tried + len(found)
 
@@ -316,14 +275,10 @@ def print_figures(name, f):
           f"start to end of step 1 {f['start_s']:.1f} s", flush=True)
 
 
-def same_loss(ours, theirs):
-    """Both sides have computed the same first step."""
-    apart = abs(ours["losses"][0] - theirs["losses"][0]) / abs(theirs["losses"][0])
-    expect(apart < CURVE_TOLERANCE, f"the losses of step 1 are {apart:.1%} apart: {ours['losses'][0]} and {theirs['losses'][0]}")
-
-
 def speed(args, sizes, workload):
-    folder = make_model(sizes.shape, args.work / "speed", args.device)
+    folder = args.work / "speed"
+    if not is_made(folder):
+        in_child(make_model, sizes.shape, folder, args.device)
     random_case.write_rows(folder / f"rows-{workload}.jsonl", rows_of(workload, sizes, sizes.warm_up + sizes.steps))
     tried, num_tried = try_variants(args, sizes, folder, workload)
     expect(tried, "no variant of transformers + PEFT runs here")
@@ -333,20 +288,29 @@ def speed(args, sizes, workload):
         if round_number > 0 and time.time() > args.deadline - 60:
             print(f"{workload}: {round_number} rounds only, no time was left")
             break
-        runs["hf"].append(run_hf(args, folder, workload, best, sizes.warm_up, sizes.steps))
-        expect("failure" not in runs["hf"][-1], f"{variant_name(best)}: {runs['hf'][-1].get('failure')}")
+        runs["hf"].append(run_hf(args, sizes, folder, workload, best, sizes.warm_up, sizes.steps))
+        expect("failure" not in runs["hf"][-1], f"{best}: {runs['hf'][-1].get('failure')}")
         runs["lora-train"].append(run_lora_train(args, sizes, folder, workload))
-    if workload != "mix":  # there the two cut steps differently
-        same_loss(runs["lora-train"][0], runs["hf"][0])
+    ours, theirs = runs["lora-train"][0], runs["hf"][0]
+    expect(same_loss(ours, theirs, workload), f"the losses of step 1 differ: {ours['losses'][0]} and {theirs['losses'][0]}")
     result = {side: figures(of_side, sizes.warm_up) for side, of_side in runs.items()}
-    print_figures(f"{workload} hf best: {variant_name(best)}", result["hf"])
+    print_figures(f"{workload} hf best: {best}", result["hf"])
     print_figures(f"{workload} lora-train", result["lora-train"])
     rate = result["lora-train"]["tokens_per_s"]
-    ratio, usual = rate / result["hf"]["tokens_per_s"], rate / tried[COMMON]["tokens_per_s"] if COMMON in tried else None
-    words = f", {usual:.2f}x as commonly run (tried for {sizes.trial[1]} steps)" if usual else ""
-    return dict(best=variant_name(best), tried={variant_name(key): value for key, value in tried.items()}, ratio=ratio,
-                ratio_usual=usual, num_tried=num_tried, num_variants=len(VARIANTS), **result), \
-        f"{workload}: {rate:.0f} tokens/s, {ratio:.2f}x the fastest variant{words}"
+    rates = {name: found["tokens_per_s"] for name, found in tried.items()} | {best: result["hf"]["tokens_per_s"]}
+    ratios = {f"ratio_{name}": rate / rates[name] if name in rates else None for name in VARIANTS}
+    words = ", ".join(f"{rate / rates[name]:.2f}x {name}" for name in rates if name != best)
+    return dict(best=best, tried=tried, ratio=rate / rates[best], **ratios, num_tried=num_tried,
+                num_variants=len(args.variants.split(",")), **result), \
+        f"{workload}: {rate:.0f} tokens/s, {rate / rates[best]:.2f}x the fastest variant ({best})" + \
+        (f"; tried for {sizes.trial[1]} steps: {words}" if words else "")
+
+
+def device_name(device):
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    if device == "cpu" or shutil.which(asked[0]) is None:
+        return device
+    return subprocess.run(asked, capture_output=True, text=True).stdout.partition("\n")[0] or device
 
 
 def parse_arguments():
@@ -354,6 +318,7 @@ def parse_arguments():
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--parts", default="equality,2x4,8,mix")
+    parser.add_argument("--variants", default=",".join(VARIANTS))
     parser.add_argument("--shape", default="7B", choices=list(SHAPES))
     parser.add_argument("--work", type=Path, default=ROOT / "build/compare_hf_gpu")
     parser.add_argument("--rounds", type=int, default=2)
@@ -362,29 +327,27 @@ def parse_arguments():
     parser.add_argument("--limit-s", type=float, default=86400)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--header", default="")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    for hidden, kind in (("model", Path), ("rows", Path), ("workload", str), ("variant", str)):
-        parser.add_argument(f"--{hidden}", type=kind, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    unknown = set(args.variants.split(",")) - set(VARIANTS)
+    if unknown:
+        parser.error(f"--variants: no {', '.join(sorted(unknown))}; there are {', '.join(VARIANTS)}")
+    return args
 
 
 def main():
     args = parse_arguments()
-    if args.child:
-        return child_hf(args)
     if args.device == "cuda" and not torch.cuda.is_available():
         print("figure: torch sees no GPU")
         sys.exit(6)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # the reference is exact
     args.deadline = time.time() + args.limit_s
     args.work = args.work.resolve()
     args.work.mkdir(parents=True, exist_ok=True)
     sizes, results, words, failed = sizes_of(args), {}, [], []
-    device = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    device = device_name(args.device)
     print(f"{args.header}; {device}, torch {torch.__version__}, {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}")
     for part in args.parts.split(","):
         try:
-            results[part], figure = equality(args, sizes) if part == "equality" else speed(args, sizes, part)
+            results[part], figure = in_child(equality, args, sizes) if part == "equality" else speed(args, sizes, part)
             words.append(figure)
         except (Failure, AssertionError, subprocess.TimeoutExpired) as error:
             failed.append(part)

@@ -5,14 +5,14 @@
 #   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N] [--with-nccl FILE]
 #
 #   --out FILE     the archive (default build/lora-train-bundle.tar.xz)
-#   --build DIR    the build that is packed (default build/dev, of the preset of that name)
+#   --build DIR    the build that is packed (default build/ci, of the preset of that name); build/dev has machine code for more GPUs
 #   --no-build     pack what is built; do not bring it up to date
 #   --level N      of xz, 0 (fast) to 9 (default 6)
 #   --with-nccl FILE  also a second archive, with NCCL 2.30 from PyPI (needs the network; 216 MB): it lets several ranks share
 #                  a GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1 and its folder first in LD_LIBRARY_PATH
 #
-# Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/checks/check_portable.py) or the archive is
-# over 40 MB. On the other machine:
+# Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/checks/check_portable.py), the CUDA library
+# lacks code for an architecture that the program names, or the archive is over 40 MB. On the other machine:
 #
 #   tar xf lora-train-bundle.tar.xz && lora-train-bundle/scripts/gpu_check.sh
 set -euo pipefail
@@ -21,9 +21,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 max_bytes=40000000
 name=lora-train-bundle
 out=build/$name.tar.xz
-build=build/dev
+build=build/ci
 is_built=false
 level=6
+python="${PYTHON:-.deps/venv/bin/python}"
 nccl="" nccl_wheel='nvidia-nccl-cu13>=2.30,<2.31'
 # The programs whose tests run on a GPU too, and those that drive the engine.
 programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test optim_test model_test train_test lora_test cuda_test
@@ -31,7 +32,7 @@ programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test opt
 libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so librecord_cuda_kernels.so libsentencepiece.so.0 liblora_train_arrow.so)
 scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/check_goldens.py scripts/checks/check_portable.py tests/gpu/*.py
   tests/gpu/goals.json tests/goldens/*.json tests/goldens/*.py tests/parity/engine.py tests/parity/oracle.py
-  tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py docs/compare.md docs/images docs/gpu.md
+  tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py bench/hf_steps.py docs/compare.md docs/images docs/gpu.md
   docs/gpu_owed.md LICENSE)
 example=(examples/tiny-math/model examples/tiny-math/profile.yaml examples/tiny-math/train.jsonl
   examples/tiny-math/heldout.jsonl)
@@ -57,6 +58,15 @@ bring_up_to_date() {
     record_cuda_kernels >&2
 }
 
+check_cuda_code() {
+  local named held code
+  named="$("$build/bin/lora-train" --version | sed -n 's/^GPU architectures: //p')"
+  held="$("$python" scripts/checks/check_kernel_code.py --architectures "$build/bin/lib/liblora_train_cuda.so")" || die "$held"
+  for code in $named; do
+    [[ " $held " == *" $code "* ]] || die "the program names $code, but liblora_train_cuda.so has code for $held alone"
+  done
+}
+
 # lib/torch_path and lib/arrow_path stay behind: they name folders of this machine.
 copy_files() { # folder
   local file
@@ -72,6 +82,18 @@ copy_files() { # folder
   done
   cp -r "$build/bin/configs" "$1/bin/"
   cp -r --parents "${scripts[@]}" "${example[@]}" "$1/"
+}
+
+# Liger, which bench/hf_steps.py imports: Python alone, and not on the other machine.
+copy_packages() { # folder
+  "$python" - "$1/packages" <<'PY' || die "no liger-kernel: scripts/install_deps.sh"
+import importlib.metadata, pathlib, shutil, sys
+for file in importlib.metadata.files("liger-kernel"):
+    if file.suffix != ".pyc" and ".." not in file.parts:
+        target = pathlib.Path(sys.argv[1], file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file.locate(), target)
+PY
 }
 
 # The tests carry the path of this machine's torch; gpu_check.sh and LD_LIBRARY_PATH stand in for it there.
@@ -97,8 +119,8 @@ describe() { # folder
 pack_nccl() { # archive
   local work
   work="$(mktemp -d)"
-  "${PYTHON:-.deps/venv/bin/python}" -m pip download --quiet --no-deps --only-binary :all: --dest "$work" "$nccl_wheel" >&2 &&
-    "${PYTHON:-.deps/venv/bin/python}" - "$work" <<'PY' || die "no NCCL: $nccl_wheel"
+  "$python" -m pip download --quiet --no-deps --only-binary :all: --dest "$work" "$nccl_wheel" >&2 &&
+    "$python" - "$work" <<'PY' || die "no NCCL: $nccl_wheel"
 import pathlib, sys, zipfile
 folder = pathlib.Path(sys.argv[1])
 wheel = zipfile.ZipFile(next(folder.glob("*.whl")))
@@ -117,6 +139,8 @@ $is_built || bring_up_to_date
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 copy_files "$folder/$name"
+check_cuda_code
+copy_packages "$folder/$name"
 make_portable "$folder/$name"
 describe "$folder/$name"
 mkdir -p "$(dirname "$out")"

@@ -11,6 +11,7 @@ may differ by 8, and of loads and stores only whether there are any of 128 bits 
                                                           cmake --build build/dev --target lt_native_kernels_cuda, then
                                                           build/dev/cuda_objects/*.o
   --allow-local-memory                                    with --update, also where a kernel uses more local memory now
+  --architectures                                         prints what FILE has machine code (sm_90) or PTX (compute_90) for
 
 Exit status: 0 as in the table, 1 not, 77 no cuobjdump here (it comes with the CUDA toolkit, and with torch's triton).
 """
@@ -52,6 +53,11 @@ def cuobjdump(option, file):
         print("check_kernel_code: no cuobjdump here: nothing was checked")
         sys.exit(77)
     return subprocess.run([path, option, file], capture_output=True, text=True, check=True).stdout
+
+
+def architectures_of(file):
+    code = cuobjdump("--list-elf", file) + cuobjdump("--list-ptx", file).replace(".sm_", ".compute_")
+    return sorted(set(re.findall(r"\.((?:sm|compute)_\d+a?)\.", code)))
 
 
 def short_names(mangled):
@@ -209,7 +215,10 @@ def main():
     parser.add_argument("files", nargs="*", default=[str(ROOT / "build/ci/bin/lib/liblora_train_cuda.so")])
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--allow-local-memory", action="store_true")
+    parser.add_argument("--architectures", action="store_true")
     args = parser.parse_args()
+    if args.architectures:
+        sys.exit(print(*sorted({name for file in args.files for name in architectures_of(file)})))
     kernels, problems = read_code(args.files)
     if not kernels:
         sys.exit(f"check_kernel_code: no kernel in {', '.join(args.files)}")

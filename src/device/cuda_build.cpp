@@ -26,13 +26,13 @@ std::string built_architectures_text() {
   return text;
 }
 
-CodeFor code_for(int major, int minor) {
+CodeFor code_for(int major, int minor, const std::vector<CudaArchitecture>& built) {
   CodeFor found = CodeFor::kNone;
-  for (const auto& built : built_architectures()) {
-    const bool is_later = major > built.major || (major == built.major && minor >= built.minor);
+  for (const auto& code : built) {
+    const bool is_later = major > code.major || (major == code.major && minor >= code.minor);
     // Machine code runs on GPUs with the same major number and the same or a later minor one.
-    if (!built.is_ptx && major == built.major && is_later) return CodeFor::kMachineCode;
-    if (built.is_ptx && is_later) found = CodeFor::kPtx;
+    if (!code.is_ptx && major == code.major && is_later) return CodeFor::kMachineCode;
+    if (code.is_ptx && is_later) found = CodeFor::kPtx;
   }
   return found;
 }

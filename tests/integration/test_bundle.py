@@ -85,10 +85,23 @@ def test_archive_is_small_and_complete(archive, bundle):
                      "bin/lib/librecord_cuda_kernels.so", "bin/lib/liblora_train_arrow.so", "bin/sanitizer_control", "bin/lora-train-generate-probe",
                      "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh", "scripts/check_goldens.py",
                      "tests/gpu/gpu_check.py", "tests/gpu/goals.json", "tests/gpu/parity_gpu.py", "tests/goldens/cases.py",
-                     "tests/parity/oracle.py", "bench/gpu_measure.py", "examples/tiny-math/train.jsonl"}
+                     "tests/parity/oracle.py", "bench/gpu_measure.py", "bench/hf_steps.py", "examples/tiny-math/train.jsonl",
+                     "packages/liger_kernel/transformers/monkey_patch.py"}
     assert [name for name in files if name.startswith("tests/goldens/") and name.endswith(".json")]
     assert not {"bin/lib/torch_path", "bin/lib/arrow_path"} & set(files), "they name folders of the machine that built"
     assert not [path for path in bundle.rglob("*") if path.is_symlink()]
+
+
+def test_cuda_library_without_code_for_a_named_architecture_is_refused(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for file in BINARY.parent.iterdir():
+        (tmp_path / "bin" / file.name).symlink_to(file)
+    (tmp_path / "bin/lora-train").unlink()
+    (tmp_path / "bin/lora-train").write_text("#!/bin/sh\necho 'GPU architectures: sm_80 sm_75'\n")
+    (tmp_path / "bin/lora-train").chmod(0o755)
+    done = run(ROOT / "scripts/make_bundle.sh", "--no-build", "--level", 0, "--build", tmp_path, "--out", tmp_path / "bundle.tar.xz")
+    assert done.returncode == 1 and not (tmp_path / "bundle.tar.xz").exists(), done
+    assert "the program names sm_75, but liblora_train_cuda.so has code for " in done.stderr and "sm_90" in done.stderr, done
 
 
 def test_file_that_needs_more_than_ubuntu_has_is_named(bundle, tmp_path):
@@ -107,6 +120,12 @@ def test_file_that_needs_more_than_ubuntu_has_is_named(bundle, tmp_path):
     foreign = run(sys.executable, check, tmp_path)
     assert foreign.returncode == 1 and "program: needs lib" in foreign.stdout, foreign
     assert run(sys.executable, check, ROOT / "docs").returncode == 1, "a folder without programs proves nothing"
+
+
+def test_comparison_finds_liger_in_the_bundle(bundle, second_python):
+    done = run(second_python, "-W", "ignore", "-c", "import hf_steps, liger_kernel.transformers; print(liger_kernel.__path__)",
+               PYTHONPATH=str(bundle / "bench"))
+    assert done.returncode == 0 and str(bundle / "packages/liger_kernel") in done.stdout, done
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")

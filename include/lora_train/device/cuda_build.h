@@ -13,7 +13,7 @@ struct CudaArchitecture {
   bool is_ptx = false;
 };
 
-/// The architectures in cmake/cuda_architectures.txt.
+/// The architectures of this build (LORA_TRAIN_CUDA_ARCHITECTURES, else those of cmake/cuda_architectures.txt).
 const std::vector<CudaArchitecture>& built_architectures();
 
 /// "sm_80 sm_86 sm_89 sm_90 sm_100 sm_120 compute_120"
@@ -21,7 +21,7 @@ std::string built_architectures_text();
 
 /// How our code runs on a GPU of this compute capability.
 enum class CodeFor { kNone, kMachineCode, kPtx };
-CodeFor code_for(int major, int minor);
+CodeFor code_for(int major, int minor, const std::vector<CudaArchitecture>& built = built_architectures());
 
 /// The oldest driver that runs our CUDA code, and the CUDA version that it supports.
 inline constexpr int kOldestDriver = 580;

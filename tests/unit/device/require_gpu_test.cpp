@@ -1,4 +1,5 @@
 #include "fake_machine.h"
+#include "lora_train/device/cuda_build.h"
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
@@ -21,10 +22,10 @@ TEST_F(RequireGpu, GpusBeforeAmpereAreRefusedByName) {
   set("FAKE_GPUS", "Tesla T4|7.5|15360|15000|0|");
   EXPECT_EQ(
       refusal(),
-      "cuda:0 (Tesla T4): its compute capability is 7.5 (sm_75), but this build has code for sm_80 sm_86 sm_89 sm_90 "
-      "sm_100 sm_120 compute_120: Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on "
-      "the CPU, set "
-      "device: cpu.");
+      "cuda:0 (Tesla T4): its compute capability is 7.5 (sm_75), but this build has code for " +
+          built_architectures_text() +
+          ": Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on the CPU, set device: "
+          "cpu.");
 }
 
 TEST_F(RequireGpu, NoDriver) {
