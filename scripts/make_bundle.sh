@@ -5,7 +5,7 @@
 #   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N] [--with-nccl FILE]
 #
 #   --out FILE     the archive (default build/lora-train-bundle.tar.xz)
-#   --build DIR    the build that is packed (default build/ci, of the preset of that name); build/dev has machine code for more GPUs
+#   --build DIR    the build that is packed (default build/gpu, of the preset of that name: sm_90 alone); build/dev has code for more GPUs
 #   --no-build     pack what is built; do not bring it up to date
 #   --level N      of xz, 0 (fast) to 9 (default 6)
 #   --with-nccl FILE  also a second archive, with NCCL 2.30 from PyPI (needs the network; 216 MB): it lets several ranks share
@@ -21,7 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 max_bytes=40000000
 name=lora-train-bundle
 out=build/$name.tar.xz
-build=build/ci
+build=build/gpu
 is_built=false
 level=6
 python="${PYTHON:-.deps/venv/bin/python}"
@@ -30,10 +30,9 @@ nccl="" nccl_wheel='nvidia-nccl-cu13>=2.30,<2.31'
 programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test optim_test model_test train_test lora_test cuda_test
   native_kernels_test cuda_kernels_test gpu_bench sanitizer_control)
 libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so librecord_cuda_kernels.so libsentencepiece.so.0 liblora_train_arrow.so)
-scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/check_goldens.py scripts/checks/check_portable.py tests/gpu/*.py
-  tests/gpu/goals.json tests/goldens/*.json tests/goldens/*.py tests/parity/engine.py tests/parity/oracle.py
-  tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py bench/hf_steps.py docs/compare.md docs/images docs/gpu.md
-  docs/gpu_owed.md LICENSE)
+scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/checks/check_portable.py tests/gpu/*.py tests/gpu/goals.json
+  tests/parity/engine.py tests/parity/oracle.py tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py
+  bench/hf_steps.py docs/compare.md docs/images docs/gpu.md docs/gpu_owed.md LICENSE)
 example=(examples/tiny-math/model examples/tiny-math/profile.yaml examples/tiny-math/train.jsonl
   examples/tiny-math/heldout.jsonl)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -83,11 +84,10 @@ def test_archive_is_small_and_complete(archive, bundle):
     assert files >= {"BUNDLE", "bin/lora-train", "bin/lora-train-probe", "bin/kernels_test", "bin/cuda_kernels_test", "bin/gpu_bench",
                      "bin/lib/liblora_train_engine.so", "bin/lib/liblora_train_cuda.so", "bin/lib/libcount_cuda_calls.so",
                      "bin/lib/librecord_cuda_kernels.so", "bin/lib/liblora_train_arrow.so", "bin/sanitizer_control", "bin/lora-train-generate-probe",
-                     "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh", "scripts/check_goldens.py",
-                     "tests/gpu/gpu_check.py", "tests/gpu/goals.json", "tests/gpu/parity_gpu.py", "tests/goldens/cases.py",
+                     "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh",
+                     "tests/gpu/gpu_check.py", "tests/gpu/goals.json", "tests/gpu/parity_gpu.py",
                      "tests/parity/oracle.py", "bench/gpu_measure.py", "bench/hf_steps.py", "examples/tiny-math/train.jsonl",
                      "packages/liger_kernel/transformers/monkey_patch.py"}
-    assert [name for name in files if name.startswith("tests/goldens/") and name.endswith(".json")]
     assert not {"bin/lib/torch_path", "bin/lib/arrow_path"} & set(files), "they name folders of the machine that built"
     assert not [path for path in bundle.rglob("*") if path.is_symlink()]
 
@@ -135,23 +135,37 @@ def test_machine_without_a_gpu_is_told_so_in_one_line(bundle, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_parts_that_a_cpu_can_run_pass(archive, bundle, second_python, tmp_path):
-    """GPU_CHECK_PARTS=all runs every part of every call, which takes minutes."""
-    out, parts = tmp_path / "out", ["machine", "doctor", "recorded", "classes", "parity"]
-    if os.environ.get("GPU_CHECK_PARTS") == "all":
-        listed = run(sys.executable, "-c", "import parts; print(*parts.PARTS)", PYTHONPATH=str(bundle / "tests/gpu"))
-        parts = listed.stdout.split()
-    done = gpu_check(bundle, out, "--dry-run-cpu", "--only", ",".join(parts), "--budget", 3600, python=second_python)
+def results_of(table):
+    """{part: result}; below the parts, "gate_up exact ..." is a choice."""
+    rows = (line.split() for line in table.split("figure\n", 1)[1].split("\n\n", 1)[0].splitlines())
+    return {row[0]: row[1] for row in rows}
+
+
+CALL_OF_A_CPU = ["load", "doctor", "recorded", "classes", "parity"]
+ALL_CALLS = ["correct", "speed", "rest", "rivals", "figures", "slow"] if os.environ.get("GPU_CHECK_PARTS") == "all" else []
+NEED_A_GPU = {"cuda_kernels", "kernel_names", "sanitizer", "steady"}
+
+
+@pytest.mark.parametrize("call", ["some", *ALL_CALLS])
+def test_parts_that_a_cpu_can_run_pass(bundle, second_python, tmp_path, call):
+    """GPU_CHECK_PARTS=all runs whole calls, which takes minutes for each."""
+    out, chosen = tmp_path / "out", ["--only", ",".join(CALL_OF_A_CPU)] if call == "some" else ["--call", call]
+    done = gpu_check(bundle, out, "--dry-run-cpu", *chosen, "--archive", tmp_path / "all.tgz", "--budget", 3600, python=second_python)
     assert done.returncode == 0, done
-    results = {"passed", "FAILED", "skipped", "left"}   # below the table, "gate_up exact ..." is a choice
-    rows = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()
-            if len(line.split()) > 1 and line.split()[0] in parts and line.split()[1] in results}
-    assert set(rows) == set(parts), done
-    assert {name for name, result in rows.items() if result != "passed"} <= {"kernel_names", "sanitizer", "steady"}, done
-    assert (out / "table.txt").read_text() == done.stdout and "lora-train 0." in done.stdout
+    results = results_of(done.stdout)
+    assert {name for name, result in results.items() if result != "passed"} <= NEED_A_GPU, done
     assert "not measured" in done.stdout and "holds" not in done.stdout, "a CPU reaches no goal"
-    assert json.loads((out / "doctor.json").read_text())["passed"] and (out / "trace.json").exists()
-    assert "class_ms/gemm" in json.loads((out / "measured.json").read_text())["figures"]
+    if call == "some":
+        assert list(results) == CALL_OF_A_CPU
+        assert (out / "table-only.txt").read_text() == done.stdout and "lora-train 0." in done.stdout
+        assert json.loads((out / "doctor.json").read_text())["passed"] and (out / "trace.json").exists()
+        figures = json.loads((out / "measured.json").read_text())["figures"]
+        assert {"class_ms/gemm", "tokens_per_s/tiny-qwen2", "rate/gemm_tflop_s", "rate/copy_tb_s"} <= set(figures)
+    with tarfile.open(tmp_path / "all.tgz") as archive:
+        assert {"out/log.txt", "out/measured.json"} <= set(archive.getnames())
+
+
+def test_the_archive_runs_as_it_is(archive, tmp_path):
     unpacked = run(ROOT / "scripts/gpu_check.sh", "--bundle", archive[1], "--python", sys.executable, "--out", tmp_path / "unpacked",
                    "--dry-run-cpu", "--only", "machine")
     assert unpacked.returncode == 0 and "machine            passed" in unpacked.stdout, unpacked
@@ -248,11 +262,11 @@ FAKE_TESTS = """#!/usr/bin/env python3
 import os, signal, sys
 filters = [a.split("=", 1)[1].split(":") for a in sys.argv if a.startswith("--gtest_filter=")]
 if "--gtest_list_tests" in sys.argv:
-    sys.exit(print("Suite.\\n  A\\n  B\\n  C\\nPlaces/Suite.\\n  D/cuda_Float  # GetParam() = 8-byte object\\n  E/cuda_Float"))
+    sys.exit(print("CudaSuite.\\n  A\\n  B\\n  C\\nPlaces/Suite.\\n  D/cuda_Float  # GetParam() = 8-byte object\\n  E/cuda_Float"))
 failed = False
 for name in filters[0]:
     print(f"[ RUN      ] {name}", flush=True)
-    if name == "Suite.B":
+    if name == "CudaSuite.B":
         os.kill(os.getpid(), signal.SIGSEGV)
     failed |= ".D/" in name
     print(f"[  FAILED  ] {name}, where GetParam() = 8 (1 ms)" if failed else f"[       OK ] {name} (1 ms)", flush=True)
@@ -266,5 +280,5 @@ def test_program_that_dies_takes_no_other_test_down(bundle, tmp_path):
     done = run(sys.executable, bundle / "tests/gpu/unit_tests.py", "--only", "optim_test", LORA_TRAIN_BIN=str(tmp_path))
     assert done.returncode == 1, done
     assert "figure: 3 passed, 1 of them on CUDA, 2 failed, 0 skipped, 0 not run" in done.stdout, done
-    assert "optim_test Suite.B: FAILED" in done.stdout and "died in Suite.B: exit code -11" in done.stdout, done
+    assert "optim_test CudaSuite.B: FAILED" in done.stdout and "died in CudaSuite.B: exit code -11" in done.stdout, done
     assert "optim_test Places/Suite.D/cuda_Float: FAILED" in done.stdout and "Suite.E/cuda_Float: FAILED" not in done.stdout, done
