@@ -1,10 +1,38 @@
-"""What a run takes of the memory of a GPU, on the stand-in for the CUDA runtime."""
+"""What a run and a bench take of the memory of a GPU, on the stand-in for the CUDA runtime."""
 
 import json
 
 import numpy as np
-from conftest import model_tensors
-from test_cuda_host import on_stand_in, pytestmark  # noqa: F401
+import pytest
+
+from conftest import lora_train, model_tensors
+from test_cuda_host import environment, on_stand_in, pytestmark, run_on_stand_in  # noqa: F401
+
+BENCH = ["bench", "device=cuda", "precision=bf16", "--steps", "2", "--warm-up", "1", "--json"]
+
+
+@pytest.mark.parametrize("total_gib, least_gib, words", [(80, 70, []), (24, 20, []), (24, 10, ["base_precision=nf4"])])
+def test_a_bench_that_fills_a_gpu_ends_with_all_its_figures(total_gib, least_gib, words):
+    """The weights and buffers of the steps leave less than the matrix products of the GEMM rate need."""
+    run = lora_train(*BENCH, "--shape", "qwen2.5-7b", *words, environment=environment(STAND_IN_TOTAL_GIB=str(total_gib)))
+    assert run.code == 0, run
+    [found] = run.json_lines()
+    speed = found["speed"]
+    assert least_gib < speed["peak_memory_gib"] < total_gib and speed["tokens_per_s"] > 0 and found["cuda_graphs"]["recorded"], speed
+    assert speed["idle_share"] is not None and speed["gemm_flops_per_s"] > 0 and speed["linears_share"] > 0, speed
+
+
+def test_a_bench_keeps_its_steps_where_memory_is_short_after_them(tmp_path):
+    bench = [*BENCH, "--shape", "qwen2.5-0.5b", "max_seq_len=512", "micro_batch_size=1"]
+    _, calls = run_on_stand_in(tmp_path, [*bench, "--only-steps"])
+    for words in ([], ["--measure-rates"]):
+        run, _ = run_on_stand_in(tmp_path, [*bench, *words], dict(STAND_IN_OOM_AT=str(calls["cudaMalloc"] + 1)))
+        assert run.code == 0 and run.stderr.count("not enough memory to measure") == 2, run
+        [found] = run.json_lines()
+        assert found["speed"]["step_ms"] > 0 and found["speed"]["peak_memory_gib"] > 0 and found["rates"]["source"] == "assumed"
+        assert [found["speed"][name] for name in ("idle_share", "gemm_flops_per_s", "gemm_share", "linears_share")] == [None] * 4
+        assert all(work["ms"] is None for work in found["classes"])
+
 
 WIDE = dict(precision="bf16", base_precision="bf16", max_seq_len=16384, micro_batch_size=1, global_batch_size=1)
 
