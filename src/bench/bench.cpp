@@ -2,30 +2,25 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <deque>
-
 #include "bench_run.h"
-#include "call_timer.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/base/stop_request.h"
-#include "lora_train/base/text.h"
 #include "lora_train/bench/rates_file.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/metrics/host_memory.h"
 #include "lora_train/runtime/run_device.h"
 #include "lora_train/runtime/setup.h"
 #include "lora_train/train/train_step.h"
 #include "measure_rates.h"
+#include "measure_steps.h"
 #include "work_counter.h"
 
 namespace lora_train::bench {
 namespace {
 
 using kernels::WorkClass;
+
+std::string name_of(WorkClass work_class) {
+  return std::string(kernels::kWorkClassNames[static_cast<std::size_t>(work_class)]);
+}
 
 // ---- counting -------------------------------------------------------------------------------------------------------
 
@@ -66,24 +61,31 @@ std::optional<double> planned_of(WorkClass work_class, const PlannedBytes& plann
   }
 }
 
-BenchBound bound_of(const WorkCounter& counter, double counted_bytes, const BenchRates& rates) {
-  const auto attention = static_cast<double>(counter.of_class(WorkClass::kAttention).flops);
-  constexpr double kForwardShare = 2.0 / 7;  // 2 products forward, 5 backward
-  BenchBound bound;
-  bound.gemm_s = static_cast<double>(counter.of_class(WorkClass::kGemm).flops) / rates.gemm_flops_per_s;
-  bound.attention_s = attention * kForwardShare / rates.attention_forward_flops_per_s +
-                      attention * (1 - kForwardShare) / rates.attention_backward_flops_per_s;
-  bound.memory_s = counted_bytes / rates.copy_bytes_per_s;
-  return bound;
-}
-
-/// The part of the bound that a class takes; all classes add up to it. Residuals that GEMMs read belong to the GEMMs.
-double bound_s_of(const WorkCounter& counter, WorkClass work_class, const BenchRates& rates) {
-  const BenchWork& work = counter.of_class(work_class);
-  const BenchBound bound = bound_of(counter, static_cast<double>(counter.residual_bytes()), rates);
-  if (work_class == WorkClass::kGemm) return bound.gemm_s + bound.memory_s;
-  if (work_class == WorkClass::kAttention) return bound.attention_s;
-  return static_cast<double>(work.bytes_read + work.bytes_written) / rates.copy_bytes_per_s;
+/// Fills the bound of a counted step, and the part of each class; all classes add up to it. Residuals that GEMMs read belong to
+/// the GEMMs.
+void set_bound(const BenchRates& rates, BenchResult& result) {
+  constexpr double kForwardShare = 2.0 / 7;  // of attention: 2 products forward, 5 backward
+  result.rates = rates;
+  result.bound = {};
+  result.bound.memory_s = result.counted_bytes / rates.copy_bytes_per_s;
+  double residual_bytes = result.counted_bytes;
+  BenchWork* gemms = nullptr;
+  for (BenchWork& work : result.classes) {
+    const auto flops = static_cast<double>(work.flops),
+               bytes = static_cast<double>(work.bytes_read + work.bytes_written);
+    if (work.name == name_of(WorkClass::kGemm)) {
+      gemms = &work;
+      work.bound_ms = 1e3 * (result.bound.gemm_s = flops / rates.gemm_flops_per_s);
+    } else if (work.name == name_of(WorkClass::kAttention)) {
+      result.bound.attention_s = flops * kForwardShare / rates.attention_forward_flops_per_s +
+                                 flops * (1 - kForwardShare) / rates.attention_backward_flops_per_s;
+      work.bound_ms = 1e3 * result.bound.attention_s;
+    } else {
+      residual_bytes -= bytes;
+      work.bound_ms = 1e3 * bytes / rates.copy_bytes_per_s;
+    }
+  }
+  if (gemms != nullptr) *gemms->bound_ms += 1e3 * residual_bytes / rates.copy_bytes_per_s;
 }
 
 void add_counts(const WorkCounter& counter, const PlannedBytes& planned, BenchResult& result) {
@@ -94,7 +96,6 @@ void add_counts(const WorkCounter& counter, const PlannedBytes& planned, BenchRe
     if (work.calls == 0) continue;
     result.classes.push_back(work);
     result.classes.back().planned_bytes = planned_of(work_class, planned);
-    result.classes.back().bound_ms = 1e3 * bound_s_of(counter, work_class, result.rates);
     flops += work.flops;
     if (work_class == WorkClass::kGemm || work_class == WorkClass::kAttention) continue;
     result.counted_bytes += static_cast<double>(work.bytes_read + work.bytes_written);
@@ -118,7 +119,6 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   counter.reset();  // layers of a quantised base were decoded to be named
   count_step(*bench, 1);
   BenchResult result;
-  result.rates = rates;
   result.shape = request.shape;
   result.device = "none: counted on the meta device";
   result.precision = to_string(run.profile().model.precision);
@@ -132,91 +132,13 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   result.documents = plan.num_documents;
   result.required = required_flops(run.files.config, run.adapters.specs, sizes);
   add_counts(counter, planned, result);
-  result.bound = bound_of(counter, result.counted_bytes, rates);
+  set_bound(rates, result);
   const std::int64_t row_bytes = run.activations->max_tokens() * run.files.config.hidden_size * element_bytes;
   result.passes = counter.passes(row_bytes / 8);
   return result;
 }
 
 // ---- measuring ------------------------------------------------------------------------------------------------------
-
-double percentile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const double at = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  const std::size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
-}
-
-/// The time and the number of tokens of a step.
-struct MeasuredStep {
-  double ms = 0, tokens = 0;
-};
-
-/// Runs and times steps as in training: on a GPU the host runs ahead, and a step is timed between stream events.
-class StepClock {
- public:
-  explicit StepClock(train::Run& run) : run_(run), moments_(run.device) { moments_.mark(); }
-
-  void run_step(std::int64_t step) {
-    throw_if_stop_requested();
-    plans_.push_back(run_.plan->step(step));
-    train::train_step(*run_.context, plans_.back(), train::build_in_place(run_.data.train, plans_.back()));
-    if (plans_.size() - num_received_ > run_.max_steps_in_flight) receive();
-    moments_.mark();
-  }
-  void drain() {
-    while (num_received_ < plans_.size()) receive();
-    runtime::wait_for(run_.device);
-  }
-  std::vector<MeasuredStep> steps() const {
-    std::vector<MeasuredStep> steps;
-    for (std::size_t i = 0; i < plans_.size(); ++i) {
-      steps.push_back({moments_.us_between(i, i + 1) / 1e3, static_cast<double>(plans_[i].num_tokens)});
-    }
-    return steps;
-  }
-  const std::vector<double>& losses() const { return losses_; }
-
- private:
-  void receive() { losses_.push_back(train::wait_for_step(*run_.context, plans_[num_received_++]).loss); }
-
-  train::Run& run_;
-  std::deque<data::StepPlan> plans_;
-  Moments moments_;
-  std::vector<double> losses_;
-  std::size_t num_received_ = 0;
-};
-
-/// Keeps a GPU busy for about `ms`, so that the host is far ahead when the calls after it begin.
-void occupy(const runtime::RunDevice& device, double ms) {
-  constexpr std::int64_t kSize = 8192;
-  constexpr double kMaxMs = 500, kFlops = 2.0 * kSize * kSize * kSize, kFastest = 1e15;  // FLOPs per second
-  if (!device.is_cuda()) return;
-  const at::Tensor a = at::empty({kSize, kSize}, at::TensorOptions(at::kBFloat16).device(device.device)).normal_();
-  at::Tensor product = at::empty_like(a);
-  const int count = static_cast<int>(std::ceil(std::min(ms, kMaxMs) / (1e3 * kFlops / kFastest)));
-  for (int i = 0; i < count; ++i) kernels::gemm(a, a, product);
-}
-
-/// The milliseconds of a step on the GPU alone, graphs included: all of its work is enqueued before it begins.
-double busy_ms(train::Run& run, std::int64_t step, double usual_ms) {
-  const data::StepPlan plan = run.plan->step(step);
-  Moments moments(run.device);
-  occupy(run.device, 2 * usual_ms);
-  moments.mark();
-  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan));
-  moments.mark();
-  train::wait_for_step(*run.context, plan);
-  runtime::wait_for(run.device);
-  return moments.us_between(0, 1) / 1e3;
-}
-
-double idle_share(train::Run& run, std::int64_t first_step, double usual_ms) {
-  std::vector<double> ms;
-  for (std::int64_t i = 0; i < kProfiledSteps; ++i) ms.push_back(busy_ms(run, first_step + i, usual_ms));
-  return std::max(0.0, 1 - percentile(ms, 0.5) / usual_ms);
-}
 
 /// A full micro-batch, of whose tokens supervised / tokens are trained.
 RateCase rate_case(const train::Run& run, std::int64_t supervised, std::int64_t tokens) {
@@ -229,129 +151,111 @@ RateCase rate_case(const train::Run& run, std::int64_t supervised, std::int64_t 
           runtime::compute_dtype(run.profile().model.precision)};
 }
 
-TimedStep profile_step(train::Run& run, std::int64_t step, double usual_ms) {
-  const data::StepPlan plan = run.plan->step(step);
-  const train::NextMicroBatch next = train::build_in_place(run.data.train, plan);
-  auto graphs = std::move(run.context->graphs);  // calls inside a graph cannot be timed
-  occupy(run.device, 2 * usual_ms);
-  CallTimer timer(run.device);
-  timer.begin_span("step " + std::to_string(step), 0);
-  std::int64_t micro_batch = 0;
-  const auto marked = [&] {
-    timer.begin_span("micro-batch " + std::to_string(++micro_batch), 1);
-    return next();
-  };
-  train::train_step(*run.context, plan, marked);
-  TimedStep timed = timer.finish();
-  train::wait_for_step(*run.context, plan);
-  run.context->graphs = std::move(graphs);
-  return timed;
-}
-
-void add_times(const std::vector<TimedStep>& steps, BenchResult& result) {
-  const auto add = [&](std::vector<BenchWork>& list, const std::string& name, double ms) {
-    const auto found = std::find_if(list.begin(), list.end(), [&](const BenchWork& work) { return work.name == name; });
-    if (found != list.end()) found->ms = found->ms.value_or(0) + ms;
-  };
-  for (const auto& step : steps) {
-    for (const auto& call : step.calls) {
-      const double ms = call.duration_us / 1e3 / static_cast<double>(steps.size());
-      const std::string class_name(kernels::kWorkClassNames[static_cast<std::size_t>(call.work_class)]);
-      add(result.classes, class_name, ms);
-      add(result.kernels, class_name + " " + call.name, ms);
-    }
-  }
-}
-
 double ms_of_class(const BenchResult& result, WorkClass work_class) {
   for (const auto& work : result.classes) {
-    if (work.name == kernels::kWorkClassNames[static_cast<std::size_t>(work_class)]) return work.ms.value_or(0);
+    if (work.name == name_of(work_class)) return work.ms.value_or(0);
   }
   return 0;
 }
 
-BenchSpeed speed_of(const std::vector<MeasuredStep>& steps) {
-  std::vector<double> ms, rates;
-  for (const auto& step : steps) {
-    ms.push_back(step.ms);
-    rates.push_back(1e3 * step.tokens / step.ms);
-  }
-  BenchSpeed speed;
-  speed.step_ms = percentile(ms, 0.5);
-  speed.step_ms_p10 = percentile(ms, 0.1);
-  speed.step_ms_p90 = percentile(ms, 0.9);
-  speed.tokens_per_s = percentile(rates, 0.5);
-  speed.tokens_per_s_p10 = percentile(rates, 0.1);
-  speed.tokens_per_s_p90 = percentile(rates, 0.9);
-  return speed;
+/// Frees all that only steps need: a plan may fill the GPU with it.
+void free_steps(train::Run& run) {
+  runtime::wait_for(run.device);
+  run.context.reset();
+  run.optimizer.reset();
+  run.scalars.reset();
+  run.feed.reset();
+  run.loss_head.reset();
+  run.activations.reset();
+  { const runtime::LoadedModel freed = std::move(run.model); }
+  runtime::release_unused_memory(run.device);
 }
 
-void measure(const BenchRequest& request, BenchRun& bench, BenchResult& result) {
-  constexpr double kGib = 1 << 30;
-  train::Run& run = bench.run;
-  StepClock clock(run);
-  log_info("bench: " + std::to_string(request.num_warm_up) + " steps to warm up, " + std::to_string(request.num_steps) +
-           " measured");
-  for (std::int64_t step = 1; step <= request.num_warm_up + request.num_steps; ++step) clock.run_step(step);
-  clock.drain();
-  std::vector<MeasuredStep> steps = clock.steps();
-  steps.erase(steps.begin(), steps.begin() + request.num_warm_up);
-  BenchSpeed speed = speed_of(steps);
-  speed.first_loss = clock.losses().front();
-  speed.last_loss = clock.losses().back();
-  speed.peak_memory_gib = static_cast<double>(runtime::device_memory(run.device).peak_allocated) / kGib;
-
-  const std::int64_t next_step = request.num_warm_up + request.num_steps + 1;
-  if (run.device.is_cuda()) speed.idle_share = idle_share(run, next_step, speed.step_ms);
-  std::vector<TimedStep> profiled;
-  for (std::int64_t i = 0; i < kProfiledSteps; ++i) {
-    profiled.push_back(profile_step(run, next_step + i, speed.step_ms));
-  }
-  add_times(profiled, result);
-  if (!request.trace.empty()) write_chrome_trace(request.trace, profiled.back(), "lora-train bench " + request.shape);
-
-  speed.gemm_flops_per_s =
-      measure_gemm_rate(rate_case(run, result.supervised_tokens, result.tokens), run.device, run.tuning.get());
+void add_gemm_rate(double flops_per_s, BenchResult& result) {
+  BenchSpeed& speed = *result.speed;
   const double per_token = result.required.total() / static_cast<double>(result.tokens);
-  speed.gemm_share = per_token * speed.tokens_per_s / speed.gemm_flops_per_s;
+  speed.gemm_flops_per_s = flops_per_s;
+  speed.gemm_share = per_token * speed.tokens_per_s / flops_per_s;
   const double linears_ms = ms_of_class(result, WorkClass::kGemm) + ms_of_class(result, WorkClass::kLora);
   const double linears = result.required.linears + result.required.head + result.required.lora;
-  if (linears_ms > 0) speed.linears_share = linears / speed.gemm_flops_per_s / (linears_ms / 1e3);
-  speed.peak_host_memory_gib = metrics::peak_host_memory_gib();
-  result.speed = speed;
+  if (linears_ms > 0) speed.linears_share = linears / flops_per_s / (linears_ms / 1e3);
 }
 
-/// Measures rates for the step that `count` counts. Returns the file.
-std::filesystem::path measure_and_write(const BenchRequest& request) {
+std::filesystem::path file_of_rates(const BenchRequest& request, const std::string& gpu) {
+  const std::filesystem::path file =
+      request.rates.empty() ? rates_cache_file(gpu, to_string(request.profile.model.precision)) : request.rates;
+  if (file.empty()) throw ConfigError("--rates", "missing: neither XDG_CACHE_HOME nor HOME says where to keep rates");
+  return file;
+}
+
+/// Measures the rates of a step, and reads them from the file that keeps them.
+BenchRates measure_and_keep(const BenchRequest& request, const RateCase& sizes, const runtime::RunDevice& device,
+                            tuning::RunTuning* tuning) {
+  const std::filesystem::path file = file_of_rates(request, device.name);
+  BenchRates rates = measure_rates(sizes, device, tuning);
+  rates.shape = request.shape;
+  rates.precision = to_string(request.profile.model.precision);
+  write_rates(file, rates);
+  log_info("bench: wrote the measured rates to " + file.string());
+  return read_rates(file);
+}
+
+BenchRates measure_rates_alone(const BenchRequest& request) {
   const auto step = build_meta_run(request, nullptr);
   const train::Run& run = step->run;
   const runtime::RunDevice device = runtime::start_device(run.profile(), run.files.config);
   const StepSizes sizes = sizes_of(run, run.plan->step(1));
   const auto tuned = tuning::start_tuning(run.profile().run, device, "");
-  BenchRates rates = measure_rates(rate_case(run, sizes.supervised, sizes.tokens), device, tuned.get());
+  const BenchRates rates =
+      measure_and_keep(request, rate_case(run, sizes.supervised, sizes.tokens), device, tuned.get());
   if (tuned) tuned->finish();
-  rates.shape = request.shape;
-  rates.precision = to_string(run.profile().model.precision);
-  const std::filesystem::path file =
-      request.rates.empty() ? rates_cache_file(rates.gpu, rates.precision) : request.rates;
-  if (file.empty()) throw ConfigError("--rates", "missing: neither XDG_CACHE_HOME nor HOME says where to keep rates");
-  write_rates(file, rates);
-  log_info("bench: wrote the measured rates to " + file.string());
-  return file;
+  return rates;
+}
+
+/// Runs what comes after the measured steps. Memory that is short for it leaves its figures unknown, and does not lose those of
+/// the steps.
+template <class Body>
+void try_to_measure(const char* what, const Body& body) {
+  try {
+    body();
+  } catch (const c10::OutOfMemoryError& error) {
+    log_warning(std::string("bench: not enough memory to measure ") + what +
+                ", which stays unknown: " + error.what_without_backtrace());
+  }
+}
+
+void measure(const BenchRequest& request, train::Run& run, BenchResult& result) {
+  result.speed = measure_steps(request, run);
+  if (!request.only_steps)
+    try_to_measure("idle time and classes", [&] { measure_idle_and_classes(request, run, result); });
+  if (request.only_steps && !request.measure_rates) return;
+  free_steps(run);
+  const RateCase sizes = rate_case(run, result.supervised_tokens, result.tokens);
+  try_to_measure("rates", [&] {
+    if (request.measure_rates) set_bound(measure_and_keep(request, sizes, run.device, run.tuning.get()), result);
+    add_gemm_rate(
+        request.measure_rates ? result.rates.gemm_flops_per_s : measure_gemm_rate(sizes, run.device, run.tuning.get()),
+        result);
+  });
+  if (run.tuning) run.tuning->finish();
 }
 
 }  // namespace
 
 BenchResult run_bench(const BenchRequest& request) {
   const std::string precision = to_string(request.profile.model.precision);
-  if (request.measure_rates) return count(request, nullptr, read_rates(measure_and_write(request)));
+  if (request.count_only && request.measure_rates) return count(request, nullptr, measure_rates_alone(request));
   if (request.count_only) return count(request, nullptr, find_rates(request.rates, "", precision));
-  if (!request.rates.empty()) find_rates(request.rates, "", precision);  // refuses a bad file before the measurement
+  const auto known_rates = [&](const std::string& gpu) {
+    return request.measure_rates ? assumed_rates() : find_rates(request.rates, gpu, precision);
+  };
+  if (request.measure_rates) file_of_rates(request, "");  // refuses before the measurement
+  known_rates("");
   const auto bench = build_bench_run(request);
-  BenchResult result = count(request, bench.get(), find_rates(request.rates, bench->run.device.name, precision));
+  BenchResult result = count(request, bench.get(), known_rates(bench->run.device.name));
   result.device = bench->run.device.name;
   result.cuda_graphs = bench->run.capture;
-  measure(request, *bench, result);
+  measure(request, bench->run, result);
   return result;
 }
 

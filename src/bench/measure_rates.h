@@ -1,6 +1,6 @@
 // The rates with which counted work becomes time, measured on this device: GEMMs, attention, memory. Times are those between
-// events in the stream of a GPU, over work enqueued back to back for at least a second, on random numbers: the clock of a GPU
-// falls under load, and falls less over zeros. On a CPU they come from the clock, over a fifth of a second.
+// events in the stream of a GPU, over work enqueued back to back, GEMMs for at least a second, on random numbers: the clock of a
+// GPU falls under load, and falls less over zeros. On a CPU they come from the clock, over a fifth of a second.
 #pragma once
 
 #include <algorithm>
@@ -29,10 +29,11 @@ double measure_gemm_rate(const RateCase& sizes, const runtime::RunDevice& device
 /// All rates of the case, with GPU and date. Attention uses the fastest backend.
 BenchRates measure_rates(const RateCase& sizes, const runtime::RunDevice& device, tuning::RunTuning* tuning);
 
-/// Seconds of a call of body() among calls that follow each other without a pause, after a warm-up of the same length.
+/// Seconds of a call of body() among calls that follow each other without a pause, for min_s on a GPU, after a warm-up.
 template <class Body>
-double seconds_back_to_back(const runtime::RunDevice& device, const Body& body) {
-  const double min_s = device.is_cuda() ? 1 : 0.2;
+double seconds_back_to_back(const runtime::RunDevice& device, double min_s, const Body& body) {
+  constexpr double kWarmUpShare = 0.2;
+  if (!device.is_cuda()) min_s = 0.2;
   const auto time = [&](int count) {
     Moments moments(device);
     moments.mark();
@@ -44,9 +45,9 @@ double seconds_back_to_back(const runtime::RunDevice& device, const Body& body) 
   time(1);  // compiles, allocates, chooses algorithms
   const double once = time(1);
   if (once >= min_s) return once;
-  const int count = static_cast<int>(std::ceil(min_s / std::max(once, 1e-6)));
-  time(count);
-  return time(count);
+  const auto count_for = [&](double s) { return static_cast<int>(std::ceil(s / std::max(once, 1e-6))); };
+  if (once < kWarmUpShare * min_s) time(count_for(kWarmUpShare * min_s));
+  return time(count_for(min_s));
 }
 
 }  // namespace lora_train::bench

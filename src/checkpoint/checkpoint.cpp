@@ -77,6 +77,7 @@ std::string state_json(const Contents& contents) {
                    {"loss_chunk_rows", state.loss_chunk_rows},
                    {"loss_sum", state.loss_sum},
                    {"loss_tokens", state.loss_weight},
+                   {"peak_memory_gib", optional_json(state.peak_memory_gib)},
                    {"phases_s", named_numbers(state.phases_s)},
                    {"started_at", state.started_at},
                    {"supervised_tokens", state.supervised_tokens},
@@ -108,6 +109,7 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     if (own.contains("evals_without_gain")) state.evals_without_gain = whole_number(own, "evals_without_gain", where);
     state.best_step = optional_whole_number(object, "best_global_step", where);
     if (own.contains("global_batch_size")) state.global_batch_size = whole_number(own, "global_batch_size", where);
+    if (own.contains("peak_memory_gib")) state.peak_memory_gib = optional_number(own, "peak_memory_gib");
     if (own.contains("loss_chunk_rows")) state.loss_chunk_rows = whole_number(own, "loss_chunk_rows", where);
     if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // older checkpoints do not have it
     return state;

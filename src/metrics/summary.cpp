@@ -70,6 +70,7 @@ std::string to_json(const RunSummary& summary) {
       {"phases_s", to_object(summary.phases_s)},
       {"startup_s", to_object(summary.startup_s)},
       {"peak_memory_gib", or_null(summary.peak_memory_gib)},
+      {"startup_peak_memory_gib", or_null(summary.startup_peak_memory_gib)},
       {"peak_host_memory_gib", summary.peak_host_memory_gib},
       {"gpu", or_null(summary.gpu)},
       {"num_gpus", summary.num_gpus},

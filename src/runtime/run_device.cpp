@@ -126,6 +126,10 @@ DeviceMemory device_memory(const RunDevice& device) {
   return memory;
 }
 
+void reset_peak_memory(const RunDevice& device) {
+  if (device.is_cuda()) at::getDeviceAllocator(at::kCUDA)->resetPeakStats(device.device.index());
+}
+
 DeviceRoom device_room(const RunDevice& device) {
   if (!device.is_cuda()) return {};
   const auto [free, total] = at::getDeviceAllocator(at::kCUDA)->getMemoryInfo(device.device.index());

@@ -216,7 +216,6 @@ void tune_spec(Run& run) {
     } catch (const c10::OutOfMemoryError& error) {
       log_info(std::string("tuning: not enough memory to measure, using defaults: ") + error.what_without_backtrace());
     }
-    runtime::release_unused_memory(run.device);
   }
   if (chunk_bytes) planner::set_loss_chunk(*run.facts, *chunk_bytes, spec);
   if (spec.memory != planned) log_memory_plan(spec);
@@ -245,6 +244,9 @@ void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
 }
 
 void allocate(Run& run) {
+  runtime::release_unused_memory(run.device);
+  run.startup_memory = runtime::device_memory(run.device);
+  runtime::reset_peak_memory(run.device);
   const Profile& profile = run.profile();
   const planner::RunSpec& spec = run.spec;
   model::Decoder& decoder = *run.model.decoder;

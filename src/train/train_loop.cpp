@@ -241,10 +241,17 @@ class Loop {
     const auto copying = Clock::now();
     reporters_.flush();
     take_times(run_.clock->total(), run_.state);
+    take_peak_memory();
     saver_->start(run_.state);
     last_save_ = Clock::now();
     stall_s_ = seconds_since(start);
     run_.clock->add(metrics::Phase::kSave, seconds_since(copying));
+  }
+
+  void take_peak_memory() {
+    if (!run_.device.is_cuda()) return;
+    std::optional<double>& peak = run_.state.peak_memory_gib;
+    peak = std::max(peak.value_or(0), gib(runtime::device_memory(run_.device).peak_reserved));
   }
 
   /// Waits for the running save. Returns its error, if any.
@@ -335,8 +342,10 @@ class Loop {
     summary_.tokens = state.tokens;
     summary_.supervised_tokens = state.supervised_tokens;
     if (run_.device.is_cuda()) {
+      take_peak_memory();
+      summary_.peak_memory_gib = run_.state.peak_memory_gib;
+      summary_.startup_peak_memory_gib = gib(run_.startup_memory.peak_reserved);
       const runtime::DeviceMemory memory = runtime::device_memory(run_.device);
-      summary_.peak_memory_gib = gib(memory.peak_reserved);
       log_info("GPU memory: " + runtime::memory_in_words(run_.device) + "; " +
                std::to_string(memory.num_segments - segments_after_first_step_) + " segments allocated after step " +
                std::to_string(first_step_ + 1));

@@ -79,7 +79,7 @@ def test_a_table_of_a_cpu_says_nothing_of_gpus():
 
 def test_rates_are_measured_kept_and_named(tmp_path):
     rates = tmp_path / "rates.json"
-    found = bench(*TINY, "--measure-rates", "--rates", rates, "--json").json_lines()[0]
+    found = bench(*TINY[:5], "--measure-rates", "--rates", rates, "--json").json_lines()[0]
     written = json.loads(rates.read_text())
     assert found["rates"]["source"] == str(rates) and found["rates"]["gpu"] == written["gpu"] == "cpu", found["rates"]
     assert written["shape"] == "tiny-qwen3" and written["date"].startswith("20") and found["speed"] is None
@@ -88,6 +88,7 @@ def test_rates_are_measured_kept_and_named(tmp_path):
     assert written["copy_bytes_per_s"] > 1e6
     total_s = sum(found["bound"][part] for part in ("gemm_s", "attention_s", "memory_s"))
     assert abs(sum(work["bound_ms"] for work in found["classes"]) / total_s / 1e3 - 1) < 1e-9
+    assert abs(found["bound"]["total_ms"] / total_s / 1e3 - 1) < 1e-9
     counted = bench(*TINY, "--count", "--rates", rates).stdout
     assert "measured on cpu, tiny-qwen3, 20" in counted and "at measured rates" in counted and "assumed" not in counted, counted
     assert bench(*TINY, "--count", "--json").json_lines()[0]["rates"]["source"] == "assumed"
@@ -95,6 +96,26 @@ def test_rates_are_measured_kept_and_named(tmp_path):
     for command in ([*TINY, "--count"], TINY):
         run = lora_train("bench", *command, "--rates", rates)
         assert run.code == 4 and str(rates) in run.stderr and "measured rates" in run.stderr, run
+
+
+def test_one_process_measures_steps_and_then_the_rates_of_their_bound(tmp_path):
+    rates = tmp_path / "rates.json"
+    found = bench(*TINY, "--measure-rates", "--rates", rates, "--json").json_lines()[0]
+    written = json.loads(rates.read_text())
+    assert found["rates"]["source"] == str(rates) and found["speed"]["step_ms"] > 0
+    assert found["rates"]["gemm_flops_per_s"] == found["speed"]["gemm_flops_per_s"] == written["gemm_flops_per_s"]
+    assert found["speed"]["gemm_share"] > 0 and found["speed"]["linears_share"] > 0
+    assert all(work["bound_ms"] > 0 and work["ms"] > 0 for work in found["classes"] if work["name"] != "copy"), found["classes"]
+    assert abs(sum(work["bound_ms"] for work in found["classes"]) / found["bound"]["total_ms"] - 1) < 1e-9
+    assert abs(found["bound"]["gemm_s"] * written["gemm_flops_per_s"] / found["classes"][0]["flops"] - 1) < 1e-9
+
+
+def test_only_steps_are_measured_if_nothing_else_is_wanted():
+    found = bench(*TINY, "--only-steps", "--json").json_lines()[0]
+    assert found["speed"]["step_ms"] > 0 and found["speed"]["last_loss"] > 0 and found["launches"] > 0
+    assert [found["speed"][name] for name in ("idle_share", "gemm_flops_per_s", "gemm_share", "linears_share")] == [None] * 4
+    assert all(work["ms"] is None and work["bound_ms"] >= 0 for work in found["classes"])
+    assert "GEMM rate    unknown" in bench(*TINY, "--only-steps").stdout
 
 
 def test_both_row_pitches_train_with_the_same_numbers():
@@ -111,6 +132,8 @@ def test_refuses_what_it_has_no_use_for():
     for arguments, words in [(["--shape", "qwen2.5-8b", "--count"], "qwen2.5-7b"), (["--count"], "--shape"),
                              (["--shape", "tiny-qwen2", "--count", "model=/tmp"], "synthetic"),
                              (["--shape", "tiny-qwen2", "--count", "--profile-trace", "t.json"], "nothing to trace"),
+                             (["--shape", "tiny-qwen2", "--only-steps", "--profile-trace", "t.json"], "nothing to trace"),
+                             (["--shape", "tiny-qwen2", "--count", "--only-steps"], "no steps"),
                              (["--shape", "tiny-qwen2", "--steps", "0"], "from 1 to")]:
         run = lora_train("bench", *arguments)
         assert run.code == 2 and words in run.stderr, run

@@ -16,7 +16,7 @@ TRAIN_KEYS = {"event", "step", "epoch", "loss", "supervised_tokens", "loss_mean"
 EVAL_KEYS = {"event", "step", "name", "loss", "perplexity", "token_accuracy", "num_tokens", "eval_s"}
 SUMMARY_KEYS = {"status", "exit_code", "reason", "step", "total_steps", "epoch", "train_loss", "eval_loss",
                 "best_eval_loss", "best_step", "tokens", "supervised_tokens", "tokens_per_s", "steps_per_s", "wall_s",
-                "train_s", "startup_s", "peak_memory_gib", "peak_host_memory_gib", "gpu", "num_gpus", "cuda_graphs", "cost_usd", "ledger", "adapter",
+                "train_s", "startup_s", "peak_memory_gib", "startup_peak_memory_gib", "peak_host_memory_gib", "gpu", "num_gpus", "cuda_graphs", "cost_usd", "ledger", "adapter",
                 "profile_hash", "version", "energy_wh", "mean_gpu_utilization", "cpu_s"}
 STOPPED = 75
 

@@ -10,12 +10,15 @@ struct WrongAttention {
   inline static kernels::AttentionBackend backend = kernels::AttentionBackend::kAuto;  ///< calls for others are right
   inline static std::size_t document = 0;
   inline static bool is_forward_wrong = false, is_backward_wrong = false;
+  inline static bool is_window_ignored = false;  ///< in all documents
 
   static constexpr kernels::CudaAttention calls() { return {&forward, &backward}; }
 
   static void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                       const kernels::AttentionLayout& layout, at::Tensor& out, at::Tensor& lse) {
-    kernels::attention_forward(q, k, v, layout, out, lse);
+    kernels::AttentionLayout seen = layout;
+    if (is_window_ignored && layout.backend == backend) seen.window = 0;
+    kernels::attention_forward(q, k, v, seen, out, lse);
     if (is_forward_wrong) spoil(layout, out);
   }
   static void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -18,8 +18,10 @@ struct BenchRequest {
   std::string shape;  ///< a name from model/known_shapes.h
   std::int64_t num_steps = 20, num_warm_up = 5;
   bool mix = false;  ///< packed documents of log-normal lengths, trained in their second half, instead of full rows
-  bool count_only = false;           ///< compute nothing, only count a step on the meta device
-  bool measure_rates = false;        ///< measure rates on the device, write them to a file, and count a step with them
+  bool count_only = false;  ///< no steps: count one on the meta device
+  bool only_steps = false;  ///< measure steps and memory: no idle time, profile or GEMM rate
+  /// Measure rates on the device after the steps, if there are any, write them to a file, and count a step with them.
+  bool measure_rates = false;
   std::filesystem::path rates = {};  ///< file of measured rates; empty = the one in the user's cache folder
   std::optional<model::RowPitch> row_pitch = {};  ///< empty = as in training
   std::filesystem::path trace = {};               ///< file for a Chrome trace of a step; empty = none
@@ -58,12 +60,14 @@ struct BenchBound {
 struct BenchSpeed {
   double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;                 ///< median, 10th and 90th percentile
   double tokens_per_s = 0, tokens_per_s_p10 = 0, tokens_per_s_p90 = 0;  ///< tokens of documents, without padding
-  double peak_memory_gib = 0;                                           ///< of the GPU; 0 on a CPU
+  double peak_memory_gib = 0;          ///< of tensors on the GPU, from the rehearsal to the last step; 0 on a CPU
+  double startup_peak_memory_gib = 0;  ///< the same before: creating the weights, tuning
   double peak_host_memory_gib = 0;
-  std::optional<double> idle_share = {};  ///< on a GPU: share of the step in which it was idle
-  double gemm_flops_per_s = 0;            ///< rate of the step's GEMMs without adapters, in this process
-  double gemm_share = 0;                  ///< required FLOPs of the step at that rate / step time
-  double linears_share = 0;  ///< required FLOPs of the linears at that rate / time in classes gemm and lora
+  std::optional<double> idle_share = {};        ///< on a GPU: share of the step in which it was idle
+  std::optional<double> gemm_flops_per_s = {};  ///< rate of the step's GEMMs without adapters, in this process
+  std::optional<double> gemm_share = {};        ///< required FLOPs of the step at that rate / step time
+  std::optional<double> linears_share =
+      {};  ///< required FLOPs of the linears at that rate / time in classes gemm and lora
   double first_loss = 0, last_loss = 0;
 };
 

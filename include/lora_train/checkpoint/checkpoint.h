@@ -40,6 +40,7 @@ struct TrainState {
   std::optional<double> cost_usd;            ///< of that time; empty without a price
   std::optional<double> cpu_s, energy_wh;    ///< used in that time; empty: not known
   double gpu_watched_s = 0, gpu_busy_s = 0;  ///< time with known GPU utilization, and the part of it with a kernel
+  std::optional<double> peak_memory_gib;     ///< the most of any process until then; empty: not known
   std::int64_t loss_chunk_rows = 0;    ///< rows of a loss chunk, which affect the last bits of the loss; 0: not known
   std::int64_t global_batch_size = 0;  ///< rows of a step over all ranks, which a resumed run keeps; 0: not known
   std::string tuning;  ///< JSON object with the choices of autotuning, which a resumed run reuses; empty: none

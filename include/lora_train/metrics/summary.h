@@ -62,14 +62,17 @@ struct RunSummary {
   long long supervised_tokens = 0;                  ///< those with a label
   double tokens_per_s = 0;
   double steps_per_s = 0;
-  double wall_s = 0;                           ///< of all processes of the run, each from its start; see set_times()
-  double train_s = 0;                          ///< the part of wall_s in training steps
-  double eval_share = 0;                       ///< of wall_s, in evaluations: 0 to 1
-  NamedSeconds phases_s = {};                  ///< what wall_s went into, in order
-  NamedSeconds startup_s = {};                 ///< of this process: per phase, in order, to the end of its first step
-  std::optional<double> peak_memory_gib = {};  ///< device memory; empty on a CPU
-  double peak_host_memory_gib = 0;             ///< resident set, see host_memory.h
-  std::string gpu = {};                        ///< name of the device; empty = none, written as null
+  double wall_s = 0;            ///< of all processes of the run, each from its start; see set_times()
+  double train_s = 0;           ///< the part of wall_s in training steps
+  double eval_share = 0;        ///< of wall_s, in evaluations: 0 to 1
+  NamedSeconds phases_s = {};   ///< what wall_s went into, in order
+  NamedSeconds startup_s = {};  ///< of this process: per phase, in order, to the end of its first step
+  /// Most device memory that LibTorch held in training, from the rehearsal on, over all processes of the run: what compares with the
+  /// plan (runtime/run_device.h). Empty on a CPU.
+  std::optional<double> peak_memory_gib = {};
+  std::optional<double> startup_peak_memory_gib = {};  ///< the same of this process before: loading and tuning
+  double peak_host_memory_gib = 0;                     ///< resident set, see host_memory.h
+  std::string gpu = {};                                ///< name of the device; empty = none, written as null
   int num_gpus = 0;
   StepCapture cuda_graphs = {};
   std::optional<double> cost_usd = {};  ///< of wall_s; empty without a price

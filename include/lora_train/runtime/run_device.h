@@ -38,13 +38,17 @@ struct RunDevice {
 /// Local rank r takes GPU r, or the only one that it sees. On a CPU, one line names the given keys that do nothing there.
 RunDevice start_device(const Profile& profile, const model::ModelConfig& config, LocalRank rank = {});
 
-/// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). Does not call the driver.
+/// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). A plan (planner/memory_plan.h)
+/// compares with `reserved`, which has the temporary memory of captured graphs too, and beside it what the plan has a reserve for:
+/// fragments. Peaks are those since reset_peak_memory(). Does not call the driver.
 struct DeviceMemory {
   std::int64_t allocated = 0, reserved = 0, peak_allocated = 0, peak_reserved = 0;
   std::int64_t num_segments = 0;     ///< blocks allocated from the driver so far
   std::int64_t num_allocations = 0;  ///< allocations for tensors so far
 };
 DeviceMemory device_memory(const RunDevice& device);
+/// From here on, peaks begin at what is in use now.
+void reset_peak_memory(const RunDevice& device);
 
 /// Total and free bytes of a GPU, from the driver.
 struct DeviceRoom {

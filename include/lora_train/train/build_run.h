@@ -24,7 +24,7 @@ void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch = {});
 void tune_spec(Run& run);
 
 /// Allocates what run.spec describes: buffers, feed and scalars, and the context of a step. Model, plan and training data must
-/// be ready.
+/// be ready. Peaks of device memory begin anew: from here on they are those of training.
 void allocate(Run& run);
 
 /// Does everything that `run.request` needs before step 1, and restores `checkpoint` if given.

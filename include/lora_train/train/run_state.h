@@ -53,6 +53,7 @@ struct Run {
   std::int64_t num_micro_batches = 0,
                num_unpadded = 0;  ///< of the plan; those that fit no class. Both 0 without classes
   runtime::LoadedModel model;
+  runtime::DeviceMemory startup_memory;  ///< set by allocate(): its peaks are those of loading and tuning
   std::unique_ptr<model::Activations> activations;
   std::unique_ptr<model::LossHead> loss_head;
   std::unique_ptr<runtime::BatchFeed> feed;

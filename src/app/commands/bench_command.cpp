@@ -40,7 +40,8 @@ int run_bench(const std::vector<std::string>& arguments) {
   std::string trace, rates, row_pitch;
   bool details = false;
   parser.app().add_option("--shape", request.shape, join(model::known_shapes()))->type_name("NAME");
-  parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
+  const CLI::Option* const steps =
+      parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
   parser.add_integer("--warm-up", request.num_warm_up, 0, kMaxSteps, "warm-up steps before them (default 5)");
   parser.app().add_flag(
       "--mix", request.mix,
@@ -48,9 +49,11 @@ int run_bench(const std::vector<std::string>& arguments) {
   parser.app().add_flag(
       "--count", request.count_only,
       "compute nothing; count launches, FLOPs and bytes of a step, and the bound they set; needs no GPU");
+  parser.app().add_flag("--only-steps", request.only_steps,
+                        "measure the steps and their memory alone: no idle time, classes of kernels or GEMM rate");
   parser.app().add_flag("--measure-rates", request.measure_rates,
                         "measure the rates of GEMMs, attention and memory on this device, write them to a file, and "
-                        "count with them");
+                        "count with them; steps only with --steps, before the rates");
   parser.app()
       .add_option("--rates", rates,
                   "file of measured rates for the bound (default: the one in the user's cache folder, else assumed)")
@@ -70,9 +73,11 @@ int run_bench(const std::vector<std::string>& arguments) {
     parser.refuse("--row-pitch", "is " + row_pitch + "; expected exact or padded.");
   if (!row_pitch.empty())
     request.row_pitch = row_pitch == "padded" ? model::RowPitch::kPadded : model::RowPitch::kExact;
-  request.count_only = request.count_only || request.measure_rates;
-  if (request.count_only && !trace.empty())
-    parser.refuse("--profile-trace", "cannot be combined with --count, which computes nothing to trace.");
+  if (request.count_only && request.only_steps)
+    parser.refuse("--only-steps", "cannot be combined with --count, which computes no steps.");
+  if (request.measure_rates && steps->count() == 0 && !request.only_steps) request.count_only = true;
+  if (!trace.empty() && (request.count_only || request.only_steps))
+    parser.refuse("--profile-trace", "cannot be combined with --count or --only-steps, which leave nothing to trace.");
   parser.refuse_special_file("--profile-trace", trace);
   if (request.measure_rates) parser.refuse_special_file("--rates", rates);
 

@@ -50,11 +50,12 @@ Json speed_json(const bench::BenchSpeed& speed) {
           {"tokens_per_s_p10", speed.tokens_per_s_p10},
           {"tokens_per_s_p90", speed.tokens_per_s_p90},
           {"peak_memory_gib", speed.peak_memory_gib},
+          {"startup_peak_memory_gib", speed.startup_peak_memory_gib},
           {"peak_host_memory_gib", speed.peak_host_memory_gib},
           {"idle_share", or_null(speed.idle_share)},
-          {"gemm_flops_per_s", speed.gemm_flops_per_s},
-          {"gemm_share", speed.gemm_share},
-          {"linears_share", speed.linears_share},
+          {"gemm_flops_per_s", or_null(speed.gemm_flops_per_s)},
+          {"gemm_share", or_null(speed.gemm_share)},
+          {"linears_share", or_null(speed.linears_share)},
           {"first_loss", speed.first_loss},
           {"last_loss", speed.last_loss}};
 }
@@ -86,6 +87,17 @@ void print_sizes(const BenchResult& r, std::string& text) {
       format_count(r.supervised_tokens).c_str());
 }
 
+/// "651.2 TFLOP/s of plain products of these shapes; ..."
+std::string gemm_rate_in_words(const bench::BenchSpeed& speed) {
+  if (!speed.gemm_flops_per_s || !speed.gemm_share) return "unknown";
+  const bool is_fast = *speed.gemm_flops_per_s >= kTera;
+  std::string text = string_printf(
+      "%.1f %s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it",
+      *speed.gemm_flops_per_s / (is_fast ? kTera : kGiga), is_fast ? "TFLOP/s" : "GFLOP/s", 100 * *speed.gemm_share);
+  if (speed.linears_share) text += string_printf(", its products at %.1f%%", 100 * *speed.linears_share);
+  return text;
+}
+
 void print_speed(const bench::BenchSpeed& speed, bool is_cpu, std::string& text) {
   text += string_printf("\ntokens/s     %s (p10 %s, p90 %s); step %.2f ms (p10 %.2f, p90 %.2f)\n",
                         whole(speed.tokens_per_s).c_str(), whole(speed.tokens_per_s_p10).c_str(),
@@ -93,16 +105,11 @@ void print_speed(const bench::BenchSpeed& speed, bool is_cpu, std::string& text)
   if (is_cpu) {
     text += string_printf("memory       %.2f GiB peak\n", speed.peak_host_memory_gib);
   } else {
-    text += string_printf("memory       %.2f GiB peak on the GPU, %.2f GiB on the host\n", speed.peak_memory_gib,
-                          speed.peak_host_memory_gib);
+    text += string_printf("memory       %.2f GiB peak on the GPU (%.2f before the steps), %.2f GiB on the host\n",
+                          speed.peak_memory_gib, speed.startup_peak_memory_gib, speed.peak_host_memory_gib);
   }
   if (speed.idle_share) text += string_printf("GPU idle     %.1f%% of the step\n", 100 * *speed.idle_share);
-  const bool is_fast = speed.gemm_flops_per_s >= kTera;
-  text += string_printf(
-      "GEMM rate    %.1f %s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it, its "
-      "products at %.1f%%\n",
-      speed.gemm_flops_per_s / (is_fast ? kTera : kGiga), is_fast ? "TFLOP/s" : "GFLOP/s", 100 * speed.gemm_share,
-      100 * speed.linears_share);
+  text += "GEMM rate    " + gemm_rate_in_words(speed) + "\n";
   text += string_printf("loss         %.4f to %.4f\n", speed.first_loss, speed.last_loss);
 }
 
@@ -209,6 +216,7 @@ std::string bench_json(const BenchResult& r) {
                       {{"gemm_s", r.bound.gemm_s},
                        {"attention_s", r.bound.attention_s},
                        {"memory_s", r.bound.memory_s},
+                       {"total_ms", 1e3 * r.bound.total_s()},
                        {"tokens_per_s", static_cast<double>(r.tokens) / r.bound.total_s()}}},
                      {"cuda_graphs", Json::parse(metrics::to_json(r.cuda_graphs))},
                      {"speed", r.speed ? speed_json(*r.speed) : Json()},

@@ -1,4 +1,4 @@
-// libcuda.so.1 with GPUs of compute capability 8.0 (STAND_IN_DEVICES, STAND_IN_UUID: runtime.cpp), as far as lora-train and LibTorch ask it.
+// libcuda.so.1 with GPUs of compute capability 8.0 (STAND_IN_DEVICES, STAND_IN_UUID, STAND_IN_TOTAL_GIB: runtime.cpp), as far as lora-train and LibTorch ask it.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -40,7 +40,8 @@ int cuDeviceGetPCIBusId(char* id, int length, int) {
   return 0;
 }
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
-  *bytes = std::size_t{140} << 30;
+  const char* const text = std::getenv("STAND_IN_TOTAL_GIB");
+  *bytes = static_cast<std::size_t>(text != nullptr ? std::atoi(text) : 140) << 30;
   return 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {

@@ -2,7 +2,8 @@
 // process it writes how often each call came to the file that STAND_IN_CALLS names.
 //   STAND_IN_FAIL_AT=n   from the n-th wait for an event on, every call fails as after an illegal address
 //   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it
-//   STAND_IN_FREE_GIB=n  free memory, default 100
+//   STAND_IN_TOTAL_GIB=n memory of the device, default 140
+//   STAND_IN_FREE_GIB=n  free memory at the start, default 100 or all of it: more is refused
 //   STAND_IN_REFUSE_CAPTURE_AT=n  from the n-th on, no capture ends well:
 //   STAND_IN_REFUSE_CAPTURE=begin|work|end|instantiate  what is refused then, default end
 //   STAND_IN_REFUSE_CAPTURE=fail|fail-end  not refused: the device fails, while work is recorded or when that ends
@@ -12,6 +13,7 @@
 // Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
 #include <driver_types.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -23,6 +25,7 @@
 #include <thread>
 
 #include "captures.h"
+#include "device_memory.h"
 #include "write_counts.h"
 
 namespace {
@@ -78,7 +81,8 @@ void* capturing = nullptr;  ///< the stream that records
 std::thread::id recorder;   ///< the thread that asked for it
 long num_captures = 0;
 auto& captures = *new Captures;  // never destroyed: calls come until the process ends
-bool is_broken = false;          ///< something was asked for that cannot be recorded: more is refused, and the graph
+auto& device_memory = *new DeviceMemory;
+bool is_broken = false;  ///< something was asked for that cannot be recorded: more is refused, and the graph
 
 /// Before anything in a stream: work is done when it is enqueued, but a collective of several processes takes its time.
 void wait_for(void* stream) {
@@ -126,12 +130,9 @@ bool refuses(std::string_view what) {
   const char* const named = std::getenv("STAND_IN_REFUSE_CAPTURE");
   return at > 0 && num_captures >= at && what == (named != nullptr ? named : "end");
 }
-void* host_memory(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 4096;
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* const memory = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
-  std::memset(memory, 0, rounded);
-  return memory;
+std::size_t total_bytes() { return static_cast<std::size_t>(setting("STAND_IN_TOTAL_GIB", 140)) << 30; }
+std::size_t bytes_at_start() {
+  return std::min(total_bytes(), static_cast<std::size_t>(setting("STAND_IN_FREE_GIB", 100)) << 30);
 }
 /// Page-locked memory, never given back.
 struct HostRange {
@@ -196,7 +197,7 @@ int cudaGetDeviceProperties(void* properties, int device) {
   p.uuid.bytes[15] = static_cast<char>(setting("STAND_IN_UUID", 0) + device);
   p.major = static_cast<int>(setting("STAND_IN_MAJOR", 8));
   p.multiProcessorCount = 132;
-  p.totalGlobalMem = std::size_t{140} << 30;
+  p.totalGlobalMem = total_bytes();
   p.warpSize = 32;
   p.maxThreadsPerMultiProcessor = 2048;
   p.maxThreadsPerBlock = 1024;
@@ -214,8 +215,8 @@ int cudaDeviceGetPCIBusId(char* id, int length, int) {
 }
 int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, 0; }
 int cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  *free = static_cast<std::size_t>(setting("STAND_IN_FREE_GIB", 100)) << 30;
-  *total = std::size_t{140} << 30;
+  *free = bytes_at_start() - device_memory.used();
+  *total = total_bytes();
   return status();
 }
 
@@ -224,15 +225,15 @@ int cudaMalloc(void** memory, std::size_t bytes) {
   const int error = count(kMalloc);
   *memory = nullptr;
   if (oom_at > 0 && counts[kMalloc] >= oom_at) return cudaErrorMemoryAllocation;
-  *memory = host_memory(bytes);
-  return error;
+  *memory = device_memory.allocate(bytes, bytes_at_start());
+  return *memory == nullptr ? cudaErrorMemoryAllocation : error;
 }
 int cudaFree(void* memory) {
-  std::free(memory);
+  device_memory.release(memory);
   return count(kFree);
 }
 int cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  *memory = host_memory(bytes);
+  *memory = DeviceMemory::map(bytes);
   if (const std::size_t index = num_host_ranges; index < host_ranges.size()) {
     host_ranges[index] = {static_cast<const char*>(*memory), bytes};
     ++num_host_ranges;
@@ -272,7 +273,7 @@ int cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::siz
 }
 int cudaMemsetAsync(void* memory, int value, std::size_t bytes, void* stream) {
   wait_for(stream);
-  if (!has_failed && !records(stream)) std::memset(memory, value, bytes);
+  if (!has_failed && !records(stream)) DeviceMemory::fill(memory, value, bytes);
   return count(kMemset, stream);
 }
 

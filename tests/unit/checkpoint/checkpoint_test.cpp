@@ -48,6 +48,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   contents.state.cpu_s = 12.5;
   contents.state.gpu_watched_s = 40;
   contents.state.gpu_busy_s = 1.0 / 3;
+  contents.state.peak_memory_gib = 12.25;
   contents.world_size = 4;
   contents.state.global_batch_size = 12;
   const fs::path path = save(folder.path(), contents);
@@ -70,6 +71,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_FALSE(found.state.energy_wh);
   EXPECT_EQ(found.state.gpu_watched_s, 40);
   EXPECT_EQ(found.state.gpu_busy_s, 1.0 / 3);
+  EXPECT_EQ(found.state.peak_memory_gib, 12.25);
   EXPECT_EQ(found.world_size, 4);
   EXPECT_EQ(found.state.global_batch_size, 12);
   EXPECT_EQ(found.fingerprints, contents.fingerprints);

@@ -25,7 +25,7 @@ TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
   EXPECT_EQ(names_of(Json::parse(to_json(RunSummary{}))),
             "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step best_metric "
             "eval_tasks tokens supervised_tokens tokens_per_s steps_per_s wall_s train_s eval_share phases_s startup_s "
-            "peak_memory_gib "
+            "peak_memory_gib startup_peak_memory_gib "
             "peak_host_memory_gib "
             "gpu num_gpus cuda_graphs "
             "cost_usd energy_wh mean_gpu_utilization cpu_s ledger adapter adapter_step run_name profile_hash version "
@@ -36,7 +36,7 @@ TEST(Summary, WritesUnknownAsNull) {
   const Json object = Json::parse(to_json(RunSummary{}));
   for (const char* key :
        {"train_loss", "eval_loss", "best_eval_loss", "best_step", "best_metric", "adapter_step", "peak_memory_gib",
-        "gpu", "cost_usd", "adapter", "energy_wh", "mean_gpu_utilization", "cpu_s"}) {
+        "startup_peak_memory_gib", "gpu", "cost_usd", "adapter", "energy_wh", "mean_gpu_utilization", "cpu_s"}) {
     EXPECT_TRUE(object.at(key).is_null()) << key;
   }
 }
