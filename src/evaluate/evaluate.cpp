@@ -40,8 +40,7 @@ struct Enqueued {
 };
 
 Enqueued enqueue(const EvalContext& context, std::size_t index, const data::MicroBatch& micro_batch) {
-  model::Batch batch = context.feed.put(micro_batch);
-  batch.dropout.enabled = false;
+  const model::Batch batch = context.feed.put_evaluation(micro_batch);
   model::decoder_forward(context.decoder, batch, context.activations);
   const at::Tensor hidden = context.activations.final_hidden.narrow(0, 0, batch.num_tokens());
   return {index, micro_batch, runtime::HostCopy(context.loss_head.evaluate(hidden, batch))};

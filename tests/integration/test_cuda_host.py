@@ -266,6 +266,11 @@ def test_an_evaluation_is_enqueued_a_micro_batch_ahead(setup):
     assert more["cudaEventSynchronize"] == 2 * 20 and more["cudaHostAlloc"] == 0 and more["cudaMalloc"] == 0, more
 
 
+def test_an_evaluation_is_padded_to_batch_classes(setup):
+    counts = [evaluate_rows(setup, [length] * 20) for length in (40, 64)]
+    assert counts[0]["bytesFromPageLocked"] == counts[1]["bytesFromPageLocked"], counts
+
+
 def test_tasks_are_asked_between_steps(tmp_path):
     run, calls = run_on_stand_in(tmp_path, ["train", "--profile", ROOT / "examples/confidence/profile.yaml", "--output-dir", tmp_path / "run", "device=cuda",
                                             "precision=bf16", "max_steps=4", "eval_steps=2", "early_stopping_patience=null"])

@@ -81,6 +81,23 @@ TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
   EXPECT_EQ(other.targets.data_ptr(), batch.targets.data_ptr());
 }
 
+TEST(BatchFeed, PadsAnEvaluationButNotItsListOfTokens) {
+  const data::BatchClass small{8, 4, 4}, large{300, 8, 128};
+  BatchFeed feed({}, {300, true, true, true, {large}, 7, true, 0, {small}});
+  const Host host;
+  const model::Batch batch = feed.put_evaluation(host.batch());
+  EXPECT_EQ(values(batch.ids), (Values{7, 5, 9, 5, 2, 0, 0, 0}));
+  EXPECT_EQ(batch.cu_seqlens, (Values{0, 3, 5, 8, 8}));
+  EXPECT_EQ(batch.max_document_tokens, 4);
+  EXPECT_EQ(values(batch.supervised), (Values{0, 3}));
+  EXPECT_EQ(values(batch.targets), (Values{5, 2}));
+  EXPECT_EQ(values(batch.weights), (Values{1, 1}));
+  EXPECT_EQ(batch.num_trained_tokens(), 2);
+  EXPECT_FALSE(batch.dropout.enabled);
+  BatchFeed plain({}, {300, true, true, true, {large}, 7});
+  EXPECT_EQ(values(plain.put_evaluation(host.batch()).ids), (Values{7, 5, 9, 5, 2})) << "no class for evaluations";
+}
+
 std::vector<float> floats(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<float>(), tensor.const_data_ptr<float>() + tensor.numel()};
 }
