@@ -47,10 +47,21 @@ data::BatchClass size_in(const std::vector<data::BatchClass>& classes, int index
   return {own.num_tokens, own.num_docs, own.longest};
 }
 
+std::shared_ptr<const kernels::AttentionCalls> attention_calls(std::int64_t max_tokens, bool has_backward,
+                                                               const std::vector<data::BatchClass>& classes) {
+  const auto calls = std::make_shared<kernels::AttentionCalls>(max_tokens, has_backward);
+  for (const auto& c : classes) calls->sizes.push_back({c.num_docs, c.longest});
+  return calls;
+}
+
 }  // namespace
 
 BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
-    : device_(device), options_(options), slots_(device.is_cuda() ? kNumSlots : 1) {
+    : device_(device),
+      options_(options),
+      slots_(device.is_cuda() ? kNumSlots : 1),
+      calls_(attention_calls(options.max_tokens, true, options.classes)),
+      eval_calls_(attention_calls(options.max_tokens, false, options.eval_classes)) {
   std::int64_t bytes = slot_bytes(options.max_tokens, options.has_weights, options.soft_width);
   for (const auto& batch_class : options.classes) bytes = std::max(bytes, cut(batch_class).bytes);
   const auto on_device = at::TensorOptions(at::kByte).device(device.device);
@@ -183,6 +194,7 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
   model::Batch batch = batch_of(is_in_class ? settled(slot, parts.bytes) : slot.device, slot.host, parts, sizes.longest,
                                 micro_batch.num_supervised);
   if (micro_batch.soft.width == 0) batch.soft = {};
+  batch.attention_calls = calls_;
   return batch;
 }
 
@@ -194,6 +206,7 @@ model::Batch BatchFeed::put_evaluation(const data::MicroBatch& micro_batch) {
   model::Batch batch = batch_of(slot.device, slot.host, parts, sizes.longest, micro_batch.num_supervised);
   batch.soft = {};
   batch.dropout.enabled = false;
+  batch.attention_calls = eval_calls_;
   return batch;
 }
 

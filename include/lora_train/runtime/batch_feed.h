@@ -6,6 +6,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -88,6 +89,7 @@ class BatchFeed {
   std::vector<Slot> slots_;
   at::Tensor settled_;  ///< uint8 on the device: the batch of a class, at a fixed address
   std::optional<c10::Stream> stream_;
+  std::shared_ptr<const kernels::AttentionCalls> calls_, eval_calls_;  ///< of training and of evaluations
   std::size_t next_ = 0;
 };
 

@@ -98,6 +98,21 @@ TEST(BatchFeed, PadsAnEvaluationButNotItsListOfTokens) {
   EXPECT_EQ(values(plain.put_evaluation(host.batch()).ids), (Values{7, 5, 9, 5, 2})) << "no class for evaluations";
 }
 
+TEST(BatchFeed, SaysWhichAttentionCallsWillCome) {
+  BatchFeed feed({}, {300, true, false, false, {{8, 4, 4}, {300, 8, 128}}, 7, false, 0, {{16, 5, 6}}});
+  const Host host;
+  const auto training = feed.put(host.batch(), 1).layout(0, 1, kernels::AttentionBackend::kAuto).calls;
+  const auto evaluation = feed.put_evaluation(host.batch()).layout(0, 1, kernels::AttentionBackend::kAuto).calls;
+  ASSERT_TRUE(training && evaluation);
+  EXPECT_EQ(training->max_tokens, 300);
+  EXPECT_TRUE(training->has_backward && !evaluation->has_backward);
+  ASSERT_EQ(training->sizes.size(), 2U);
+  EXPECT_EQ(training->sizes[1].num_docs, 8);
+  EXPECT_EQ(training->sizes[1].max_len, 128);
+  ASSERT_EQ(evaluation->sizes.size(), 1U);
+  EXPECT_EQ(evaluation->sizes[0].max_len, 6);
+}
+
 std::vector<float> floats(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<float>(), tensor.const_data_ptr<float>() + tensor.numel()};
 }
