@@ -4,16 +4,18 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cudnn_frontend.h>
 
-#include <bit>
 #include <map>
+#include <vector>
 
 #include "attention.h"
 #include "attention/ragged_cuda.h"
 #include "check.h"
+#include "cudnn_plans.h"
 #include "dispatch/growing_workspace.h"
 #include "settings.h"
 
@@ -25,7 +27,6 @@ using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using kernels::AttentionGradients;
 using kernels::AttentionLayout;
-using kernels::CudnnShape;
 using TensorPointer = std::shared_ptr<Tensor_attributes>;
 
 /// Tensor ids that map pointers to a graph's tensors.
@@ -149,15 +150,51 @@ void make_backward(const GraphPointer& graph, const CudnnShape& shape) {
   for (const auto& gradient : {dq, dk, dv}) gradient->set_output(true);
 }
 
-struct Compiled {
+/// Prepares a graph for the device of a handle; null: for the one that was described to it. Returns cuDNN's refusal, or nothing.
+std::string refusal_of(Graph& graph, cudnnHandle_t handle) {
+  const auto step = [](const char* name, fe::error_t error) {
+    return error.is_good() ? std::string() : std::string(name) + ": " + error.get_message();
+  };
+  std::string refusal = step("validate", graph.validate());
+  if (refusal.empty()) refusal = step("build_operation_graph", graph.build_operation_graph(handle));
+  if (refusal.empty()) refusal = step("create_execution_plans", graph.create_execution_plans({fe::HeurMode_t::A}));
+  if (refusal.empty()) refusal = step("check_support", graph.check_support());
+  return refusal;
+}
+
+struct Plan {
   GraphPointer graph;
   std::int64_t workspace_bytes = 0;
 };
 
+Plan compile(const GraphPointer& graph) {
+  check(graph->build_plans(), "cuDNN attention: build_plans");
+  return {graph, graph->get_workspace_size()};
+}
+
+cudnnHandle_t handle();
+
+/// What compiles a plan, which takes a second: without the handle, so that threads may.
+template <void (*make)(const GraphPointer&, const CudnnShape&)>
+std::function<Plan()> start_plan(const CudnnShape& key) {
+  const GraphPointer graph = new_graph();
+  make(graph, key);
+  const std::string refusal = refusal_of(*graph, handle());
+  if (!refusal.empty()) throw DeviceError("src/cuda/attention_cudnn.cpp", "cuDNN attention: " + refusal);
+  return [graph, device = c10::cuda::current_device()] {
+    c10::cuda::set_device(device);
+    return compile(graph);
+  };
+}
+
+void wait_for_stream() { c10::cuda::getCurrentCUDAStream().synchronize(); }
+
 /// Never destroyed: CUDA may shut down before static objects do.
 struct State {
+  static constexpr std::size_t kMostPlans = 64;  // more than the batch classes of a run need
   cudnnHandle_t handle = nullptr;
-  std::map<CudnnShape, Compiled> forwards, backwards;
+  PlanCache<Plan> forwards{kMostPlans, &start_plan<&make_forward>, &wait_for_stream};
+  PlanCache<Plan> backwards{kMostPlans, &start_plan<&make_backward>, &wait_for_stream};
   kernels::GrowingWorkspace workspace;
 };
 State& state() {
@@ -172,42 +209,25 @@ cudnnHandle_t handle() {
   return s.handle;
 }
 
-Compiled compile(const GraphPointer& graph) {
-  check(graph->validate(), "cuDNN attention: validate");
-  check(graph->build_operation_graph(handle()), "cuDNN attention: build_operation_graph");
-  check(graph->create_execution_plans({fe::HeurMode_t::A}), "cuDNN attention: create_execution_plans");
-  check(graph->check_support(), "cuDNN attention: check_support");
-  check(graph->build_plans(), "cuDNN attention: build_plans");
-  return {graph, graph->get_workspace_size()};
-}
+bool is_capturing() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
 
-const Compiled& compiled(std::map<CudnnShape, Compiled>& cache, const CudnnShape& shape,
-                         void (*make)(const GraphPointer&, const CudnnShape&)) {
-  auto found = cache.find(shape);
-  if (found != cache.end()) return found->second;
-  const GraphPointer graph = new_graph();
-  make(graph, shape);
-  return cache.emplace(shape, compile(graph)).first->second;
-}
-
-void* workspace(std::int64_t bytes, at::Device device) {
-  const bool is_capturing = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-  return state().workspace.at_least(bytes, device, is_capturing);
-}
-
-std::int64_t rounded_up(std::int64_t count, std::int64_t least) {
-  return std::max(least, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count))));
-}
-
-/// The shape class of a batch, so that few graphs serve all batches of a run.
-CudnnShape shape_class(CudnnShape shape) {
-  constexpr std::int64_t kTokens = 2048;
-  shape.num_docs = rounded_up(shape.num_docs, 1);
-  shape.max_len_q = rounded_up(shape.max_len_q, 128);
-  shape.max_len_k = rounded_up(shape.max_len_k, 128);
-  shape.total_q = (shape.total_q + kTokens - 1) / kTokens * kTokens;
-  shape.total_k = (shape.total_k + kTokens - 1) / kTokens * kTokens;
-  return shape;
+/// Builds the plans of this shape and of the sizes that other calls of the run will have, all at once.
+void build_plans(const CudnnShape& shape, const kernels::AttentionCalls& calls) {
+  std::vector<kernels::AttentionCalls::Size> sizes = calls.sizes;
+  sizes.push_back({shape.num_docs, shape.max_len_q});
+  for (const auto& size : sizes) {
+    CudnnShape of_size = shape;
+    of_size.num_docs = size.num_docs;
+    of_size.max_len_q = of_size.max_len_k = size.max_len;
+    state().forwards.begin(forward_key(of_size));
+    if (!calls.has_backward) continue;
+    of_size.dout_stride =
+        shape.num_heads * shape.head_size;  // as the model lays it out; else it is built when it comes
+    of_size.deterministic = settings().deterministic;
+    state().backwards.begin(backward_key(of_size, calls.max_tokens));
+  }
+  state().forwards.wait_for_builds();
+  state().backwards.wait_for_builds();
 }
 
 CudnnShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
@@ -227,7 +247,7 @@ CudnnShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   shape.v_stride = v.stride(0);
   shape.out_stride = out.stride(0);
   shape.scale = layout.scale;
-  return shape_class(shape);
+  return shape;
 }
 
 /// The ragged-offset tables of a batch, computed on the device from its cu_seqlens: begins [kNumBegins, >= b + 1] int64 in
@@ -273,7 +293,7 @@ const Tables& tables(const CudnnShape& shape, const AttentionLayout& layout, at:
 
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
-void run(const Compiled& graph, const CudnnShape& shape, const AttentionLayout& layout, const at::Tensor& q,
+void run(const Plan& plan, const CudnnShape& shape, const AttentionLayout& layout, const at::Tensor& q,
          std::initializer_list<Id> tables_used, Pointers pointers) {
   const Tables& table = tables(shape, layout, q.device());
   auto* const first = static_cast<std::int64_t*>(table.begins.mutable_data_ptr());
@@ -281,8 +301,8 @@ void run(const Compiled& graph, const CudnnShape& shape, const AttentionLayout& 
   auto* const lengths = static_cast<int*>(table.lengths.mutable_data_ptr());
   pointers[kLengthQ] = lengths;
   pointers[kLengthK] = lengths + row_of_lengths(shape);
-  check(graph.graph->execute(handle(), pointers, workspace(graph.workspace_bytes, q.device())),
-        "cuDNN attention: execute");
+  void* const workspace = state().workspace.at_least(plan.workspace_bytes, q.device(), is_capturing());
+  check(plan.graph->execute(handle(), pointers, workspace), "cuDNN attention: execute");
 }
 
 void copy_documents(const at::Tensor& target, const at::Tensor& source, std::int64_t num_tokens) {
@@ -294,9 +314,9 @@ void forward(const at::Tensor& q0, const at::Tensor& k0, const at::Tensor& v0, c
   const at::Tensor q = aligned(q0), k = aligned(k0), v = aligned(v0);
   const at::Tensor o = is_aligned(out) ? out : at::empty_like(q0, at::MemoryFormat::Contiguous);
   const at::Tensor l = lse.is_contiguous() ? lse : at::empty(lse.sizes(), lse.options());
-  const CudnnShape shape = shape_of(q, k, v, o, layout);
-  run(compiled(state().forwards, shape, &make_forward), shape, layout, q,
-      {kQBegin, kKBegin, kVBegin, kOutBegin, kLseBegin},
+  const CudnnShape shape = shape_of(q, k, v, o, layout), key = forward_key(shape);
+  if (layout.calls && !state().forwards.has(key)) build_plans(shape, *layout.calls);
+  run(state().forwards.get(key, is_capturing()), key, layout, q, {kQBegin, kKBegin, kVBegin, kOutBegin, kLseBegin},
       {{kQ, q.data_ptr()}, {kK, k.data_ptr()}, {kV, v.data_ptr()}, {kOut, o.data_ptr()}, {kLse, l.data_ptr()}});
   copy_documents(out, o, total(layout.cu_seqlens_q));
   copy_documents(lse, l, total(layout.cu_seqlens_q));
@@ -317,7 +337,8 @@ void backward(const at::Tensor& dout0, const at::Tensor& q0, const at::Tensor& k
   CudnnShape shape = shape_of(q, k, v, out, layout);
   shape.dout_stride = dout.stride(0);
   shape.deterministic = settings().deterministic;
-  run(compiled(state().backwards, shape, &make_backward), shape, layout, q,
+  const CudnnShape key = backward_key(shape, layout.calls ? layout.calls->max_tokens : 0);
+  run(state().backwards.get(key, is_capturing()), key, layout, q,
       {kQBegin, kKBegin, kVBegin, kOutBegin, kDoutBegin, kLseBegin, kDqBegin, kDkBegin},
       {{kQ, q.data_ptr()},
        {kK, k.data_ptr()},
@@ -331,42 +352,29 @@ void backward(const at::Tensor& dout0, const at::Tensor& q0, const at::Tensor& k
   gradients = to;
 }
 
-/// Checks a graph against a described device. Returns cuDNN's refusal, or nothing when it supports the graph.
-std::string refusal_of(Graph& graph, bool with_compilation) {
-  const auto step = [](const char* name, fe::error_t error) {
-    return error.is_good() ? std::string() : std::string(name) + ": " + error.get_message();
-  };
-  std::string refusal = step("validate", graph.validate());
-  if (refusal.empty()) refusal = step("build_operation_graph", graph.build_operation_graph());
-  if (refusal.empty()) refusal = step("create_execution_plans", graph.create_execution_plans({fe::HeurMode_t::A}));
-  if (refusal.empty()) refusal = step("check_support", graph.check_support());
-  if (refusal.empty() && with_compilation) refusal = step("build_plans", graph.build_plans());
-  return refusal;
-}
-
 }  // namespace
 
 kernels::CudnnPlan check_cudnn_plan(const CudnnShape& wanted, const std::string& gpu_json, int sm_version,
                                     bool with_compilation) {
   auto gpu = std::make_shared<fe::DeviceProperties>();
   check(gpu->deserialize({gpu_json.begin(), gpu_json.end()}), "cuDNN: description of the GPU");
-  const CudnnShape shape = shape_class(wanted);
   kernels::CudnnPlan plan;
   for (const auto make : {&make_forward, &make_backward}) {
+    const bool is_forward = make == &make_forward;
+    const std::string pass = is_forward ? "forward" : "backward";
     const GraphPointer graph = new_graph();
     graph->set_device_properties(gpu).set_sm_version(sm_version);  // before its nodes, which copy this
-    make(graph, shape);
-    const char* const pass = make == &make_forward ? "forward" : "backward";
-    plan.refusal = refusal_of(*graph, with_compilation);
+    make(graph, is_forward ? forward_key(wanted) : backward_key(wanted, wanted.total_q));
+    plan.refusal = refusal_of(*graph, nullptr);
     if (!plan.refusal.empty()) {
-      plan.refusal = std::string(pass) + ": " + plan.refusal;
+      plan.refusal = pass + ": " + plan.refusal;
       return plan;
     }
     if (!with_compilation) continue;
+    (is_forward ? plan.forward_bytes : plan.backward_bytes) = compile(graph).workspace_bytes;
     std::string name;
     check(graph->get_plan_name(name), "cuDNN attention: get_plan_name");
-    plan.engines += std::string(pass) + " " + name + " ";
-    (make == &make_forward ? plan.forward_bytes : plan.backward_bytes) = graph->get_workspace_size();
+    plan.engines += pass + " " + name + " ";
   }
   return plan;
 }

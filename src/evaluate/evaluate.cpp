@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -28,6 +30,20 @@ std::vector<metrics::CalibrationBin> bins_of(const model::LossSums& sums) {
   std::vector<metrics::CalibrationBin> bins;
   for (const auto& bin : sums.bins) bins.push_back({bin.count, bin.confidence, bin.correct});
   return bins;
+}
+
+/// A micro-batch whose values are on their way to the host.
+struct Enqueued {
+  std::size_t index = 0;  ///< in the plan
+  data::MicroBatch micro_batch;
+  runtime::HostCopy values;
+};
+
+Enqueued enqueue(const EvalContext& context, std::size_t index, const data::MicroBatch& micro_batch) {
+  const model::Batch batch = context.feed.put_evaluation(micro_batch);
+  model::decoder_forward(context.decoder, batch, context.activations);
+  const at::Tensor hidden = context.activations.final_hidden.narrow(0, 0, batch.num_tokens());
+  return {index, micro_batch, runtime::HostCopy(context.loss_head.evaluate(hidden, batch))};
 }
 
 /// Adds the losses of a micro-batch's tokens to those of its documents.
@@ -85,25 +101,28 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
   model::LossSums sums;
   double weight_sum = 0;
   EvalResult result;
-  data::HostBuffer buffer;
   result.name = data.name;
   result.document_losses.resize(data.store.size());
   const auto stride = static_cast<std::size_t>(context.ranks.world_size());
-  for (auto i = static_cast<std::size_t>(context.ranks.rank()); i < plan.size(); i += stride) {
-    const data::MicroBatchPlan& micro_plan = plan[i];
-    throw_if_stop_requested();
-    const data::MicroBatch micro_batch = data::build_micro_batch(data.store, micro_plan, buffer);
-    model::Batch batch = context.feed.put(micro_batch);
-    batch.dropout.enabled = false;
-    model::decoder_forward(context.decoder, batch, context.activations);
-    const model::LossSums part =
-        context.loss_head.evaluate(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch);
+  const auto read = [&](Enqueued& done) {
+    const data::MicroBatchPlan& micro_plan = plan[done.index];
+    const model::LossSums part = model::loss_sums(done.values.wait(), done.micro_batch.num_supervised);
     check_finite(part.loss, data, micro_plan);
     add(part, sums);
-    add_by_document(part.losses, micro_batch, micro_plan.documents, result.document_losses);
-    weight_sum += micro_batch.weight_sum;
-    if (context.on_micro_batch) context.on_micro_batch(std::min(i + stride, plan.size()), plan.size());
+    add_by_document(part.losses, done.micro_batch, micro_plan.documents, result.document_losses);
+    weight_sum += done.micro_batch.weight_sum;
+    if (context.on_micro_batch) context.on_micro_batch(std::min(done.index + stride, plan.size()), plan.size());
+  };
+  // A micro-batch is read once the next one is enqueued, so that a GPU never waits for the host.
+  std::array<data::HostBuffer, 2> buffers;
+  std::optional<Enqueued> last;
+  for (auto i = static_cast<std::size_t>(context.ranks.rank()); i < plan.size(); i += stride) {
+    throw_if_stop_requested();
+    Enqueued next = enqueue(context, i, data::build_micro_batch(data.store, plan[i], buffers[i / stride % 2]));
+    if (last) read(*last);
+    last = std::move(next);
   }
+  if (last) read(*last);
   add_ranks(context.ranks, sums, weight_sum, result.document_losses);
   const auto num_tokens = static_cast<double>(sums.num_tokens);
   result.num_tokens = sums.num_tokens;

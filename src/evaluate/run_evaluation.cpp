@@ -117,17 +117,23 @@ class Evaluator {
                                    decoder.dtype, model_.device.device);
     const auto loss_head = runtime::plan_loss_head(decoder, max_tokens, false);
     runtime::BatchFeedOptions options{max_tokens, profile_.data.dataloader_pin_memory};
-    for (const auto& store : data_.stores) options.has_weights = options.has_weights || store.store.has_weights();
+    std::vector<std::vector<data::MicroBatchPlan>> plans;
+    for (const auto& store : data_.stores) {
+      options.has_weights = options.has_weights || store.store.has_weights();
+      plans.push_back(data::plan_evaluation(store.store, data_.max_seq_len, profile_.data.packing, rows));
+    }
+    if (model_.device.is_cuda())
+      options.eval_classes = data::choose_batch_classes(data::batch_shapes(data_.stores, plans), max_tokens);
     runtime::BatchFeed feed(model_.device, options);
     std::vector<EvalResult> results;
-    for (const auto& store : data_.stores) {
-      const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.data.packing, rows);
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      const data::NamedStore& store = data_.stores[i];
       const OnMicroBatch log_progress = [&, pace = std::make_shared<LinePace>()](std::size_t num_done,
                                                                                  std::size_t num) {
         if (pace->is_due()) log_info(store.name + ": " + std::to_string(100 * num_done / num) + "% evaluated");
       };
       results.push_back(
-          evaluate({decoder, activations, *loss_head, feed, *model_.device.ranks, log_progress}, store, plan));
+          evaluate({decoder, activations, *loss_head, feed, *model_.device.ranks, log_progress}, store, plans[i]));
       results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
       results.back().num_rows_lost = store.ledger.lost();
     }

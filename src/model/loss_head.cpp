@@ -11,23 +11,6 @@
 namespace lora_train::model {
 namespace {
 
-void count_statistics(const kernels::CrossEntropyOutput& output, LossSums& sums) {
-  const at::Tensor correct = output.correct.cpu(), confidence = output.confidence.to(at::kFloat).cpu();
-  const bool* is_correct = correct.const_data_ptr<bool>();
-  const float* share = confidence.const_data_ptr<float>();
-  for (int64_t row = 0; row < correct.numel(); ++row) {
-    // NaN and 1.0 go to the last bin.
-    const bool is_inside = share[row] >= 0 && share[row] < 1;
-    const auto bin =
-        is_inside ? static_cast<std::size_t>(share[row] * static_cast<float>(kCalibrationBins)) : kCalibrationBins - 1;
-    LossSums::Bin& target = sums.bins[std::min<std::size_t>(bin, kCalibrationBins - 1)];
-    ++target.count;
-    target.confidence += static_cast<double>(share[row]);
-    target.correct += is_correct[row] ? 1 : 0;
-    sums.num_correct += is_correct[row] ? 1 : 0;
-  }
-}
-
 int64_t rows_per_chunk(const OuterWeights& weights, const LossHeadOptions& options) {
   const int64_t row_bytes = weights.head.size(0) * static_cast<int64_t>(weights.head.element_size());
   const int64_t M = std::max<int64_t>(options.max_rows, 1);
@@ -162,23 +145,45 @@ void LossHead::log_probs(const at::Tensor& hidden, const Batch& batch, at::Tenso
   });
 }
 
-LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch, bool use_adapter) {
-  LossSums sums;
-  sums.num_tokens = batch.supervised.size(0);
-  sums.bins.resize(kCalibrationBins);
-  for_each_chunk(hidden, lists_of(batch), sums.num_tokens, use_adapter, [&](Chunk& chunk, int64_t) {
+at::Tensor LossHead::evaluate(const at::Tensor& hidden, const Batch& batch, bool use_adapter) {
+  const int64_t M = batch.num_trained_tokens();
+  // [M] losses, [M] confidences, [M] 1 where correct, and the sum of losses of each chunk.
+  at::Tensor values = at::empty({3 * M + num_chunks(batch)}, losses_.options().dtype(at::kDouble));
+  for_each_chunk(hidden, narrow_lists(lists_of(batch), 0, M), M, use_adapter, [&](Chunk& chunk, int64_t first) {
     const int64_t m = chunk.lists.rows.size(0);
+    const auto part = [&](int64_t begin) { return values.narrow(0, begin + first, m); };
     chunk.output.correct = correct_.narrow(0, 0, m);
     chunk.output.confidence = confidence_.narrow(0, 0, m);
     kernels::cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, {}, /*denominator=*/{}, chunk.output);
-    const at::Tensor& losses = chunk.output.losses;
-    const at::Tensor& weights = chunk.lists.weights;
-    const at::Tensor weighted = (weights.defined() ? losses.to(at::kDouble).mul(weights) : losses.to(at::kDouble));
-    sums.loss += weighted.sum().item<double>();
-    const at::Tensor on_host = weighted.cpu();
-    sums.losses.insert(sums.losses.end(), on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + m);
-    count_statistics(chunk.output, sums);
+    at::Tensor losses = part(0).copy_(chunk.output.losses);
+    if (chunk.lists.weights.defined()) losses.mul_(chunk.lists.weights);
+    part(M).copy_(chunk.output.confidence);
+    part(2 * M).copy_(chunk.output.correct);
+    values[3 * M + first / chunk_rows_].copy_(losses.sum());
   });
+  return values;
+}
+
+LossSums loss_sums(const at::Tensor& values, int64_t num_tokens) {
+  const double* const losses = values.const_data_ptr<double>();
+  const double *const confidences = losses + num_tokens, *const correct = confidences + num_tokens;
+  LossSums sums{.num_tokens = num_tokens,
+                .bins = std::vector<LossSums::Bin>(kCalibrationBins),
+                .losses = {losses, losses + num_tokens}};
+  for (int64_t i = 3 * num_tokens; i < values.numel(); ++i) sums.loss += losses[i];
+  for (int64_t row = 0; row < num_tokens; ++row) {
+    const auto confidence = static_cast<float>(confidences[row]);
+    // NaN and 1.0 go to the last bin.
+    const bool is_inside = confidence >= 0 && confidence < 1;
+    const auto bin =
+        is_inside ? static_cast<std::size_t>(confidence * static_cast<float>(kCalibrationBins)) : kCalibrationBins - 1;
+    LossSums::Bin& target = sums.bins[std::min<std::size_t>(bin, kCalibrationBins - 1)];
+    const auto is_correct = static_cast<int64_t>(correct[row]);
+    ++target.count;
+    target.confidence += confidences[row];
+    target.correct += is_correct;
+    sums.num_correct += is_correct;
+  }
   return sums;
 }
 

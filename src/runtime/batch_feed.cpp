@@ -36,10 +36,32 @@ at::Tensor part_of(const at::Tensor& buffer, std::int64_t begin, std::int64_t co
   return buffer.narrow(0, begin, bytes).view(type);
 }
 
+data::BatchShape shape_of(const data::MicroBatch& micro_batch) {
+  return {std::ssize(micro_batch.ids), std::ssize(micro_batch.cu_seqlens) - 1, micro_batch.max_document_tokens};
+}
+
+/// The sizes of a class; -1: those of the micro-batch.
+data::BatchClass size_in(const std::vector<data::BatchClass>& classes, int index, const data::MicroBatch& micro_batch) {
+  if (index >= 0) return classes.at(static_cast<std::size_t>(index));
+  const data::BatchShape own = shape_of(micro_batch);
+  return {own.num_tokens, own.num_docs, own.longest};
+}
+
+std::shared_ptr<const kernels::AttentionCalls> attention_calls(std::int64_t max_tokens, bool has_backward,
+                                                               const std::vector<data::BatchClass>& classes) {
+  const auto calls = std::make_shared<kernels::AttentionCalls>(max_tokens, has_backward);
+  for (const auto& c : classes) calls->sizes.push_back({c.num_docs, c.longest});
+  return calls;
+}
+
 }  // namespace
 
 BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
-    : device_(device), options_(options), slots_(device.is_cuda() ? kNumSlots : 1) {
+    : device_(device),
+      options_(options),
+      slots_(device.is_cuda() ? kNumSlots : 1),
+      calls_(attention_calls(options.max_tokens, true, options.classes)),
+      eval_calls_(attention_calls(options.max_tokens, false, options.eval_classes)) {
   std::int64_t bytes = slot_bytes(options.max_tokens, options.has_weights, options.soft_width);
   for (const auto& batch_class : options.classes) bytes = std::max(bytes, cut(batch_class).bytes);
   const auto on_device = at::TensorOptions(at::kByte).device(device.device);
@@ -161,21 +183,39 @@ const at::Tensor& BatchFeed::settled(const Slot& slot, std::int64_t bytes) {
 }
 
 int BatchFeed::class_of(const data::MicroBatch& micro_batch) const {
-  return data::find_batch_class(options_.classes, {std::ssize(micro_batch.ids), std::ssize(micro_batch.cu_seqlens) - 1,
-                                                   micro_batch.max_document_tokens});
+  return data::find_batch_class(options_.classes, shape_of(micro_batch));
 }
 
 model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index) {
   const bool is_in_class = class_index >= 0;
-  const data::BatchClass sizes =
-      is_in_class ? options_.classes.at(static_cast<std::size_t>(class_index))
-                  : data::BatchClass{std::ssize(micro_batch.ids), std::ssize(micro_batch.cu_seqlens) - 1,
-                                     micro_batch.max_document_tokens};
+  const data::BatchClass sizes = size_in(options_.classes, class_index, micro_batch);
   const Parts parts = is_in_class ? cut(sizes) : cut(sizes, micro_batch.num_supervised);
+  const Slot& slot = put(micro_batch, sizes, parts);
+  model::Batch batch = batch_of(is_in_class ? settled(slot, parts.bytes) : slot.device, slot.host, parts, sizes.longest,
+                                micro_batch.num_supervised);
+  if (micro_batch.soft.width == 0) batch.soft = {};
+  batch.attention_calls = calls_;
+  return batch;
+}
+
+model::Batch BatchFeed::put_evaluation(const data::MicroBatch& micro_batch) {
+  const int index = data::find_batch_class(options_.eval_classes, shape_of(micro_batch));
+  const data::BatchClass sizes = size_in(options_.eval_classes, index, micro_batch);
+  const Parts parts = cut(sizes, micro_batch.num_supervised);
+  const Slot& slot = put(micro_batch, sizes, parts);
+  model::Batch batch = batch_of(slot.device, slot.host, parts, sizes.longest, micro_batch.num_supervised);
+  batch.soft = {};
+  batch.dropout.enabled = false;
+  batch.attention_calls = eval_calls_;
+  return batch;
+}
+
+const BatchFeed::Slot& BatchFeed::put(const data::MicroBatch& micro_batch, const data::BatchClass& sizes,
+                                      const Parts& parts) {
   if (!micro_batch.weights.empty() && !options_.has_weights)
     throw ShapeError("BatchFeed", "weights that were not planned for");
-  const bool has_soft = options_.soft_width > 0 && micro_batch.soft.width > 0;
-  if (has_soft && (is_in_class || micro_batch.soft.width != options_.soft_width))
+  if (options_.soft_width > 0 && micro_batch.soft.ids.size() > 0 &&
+      std::ssize(micro_batch.soft.ids) != parts.soft_ids.count)
     throw ShapeError("BatchFeed", "soft labels that were not planned for");
   if (sizes.num_tokens > options_.max_tokens || parts.bytes > slots_.front().host.numel()) {
     throw ShapeError("BatchFeed",
@@ -189,13 +229,10 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
   next_ = (next_ + 1) % slots_.size();
   if (slot.copied && slot.copied->was_marked_for_recording()) slot.copied->synchronize();
   fill(micro_batch, parts, slot.host);
-  if (is_in_class) fill_up(micro_batch, parts, slot.host);
+  fill_up(micro_batch, parts, slot.host);
   sort_ids(parts, slot.host);
   send(slot, parts.bytes);
-  model::Batch batch = batch_of(is_in_class ? settled(slot, parts.bytes) : slot.device, slot.host, parts, sizes.longest,
-                                micro_batch.num_supervised);
-  if (!has_soft) batch.soft = {};
-  return batch;
+  return slot;
 }
 
 void BatchFeed::sort_ids(const Parts& parts, const at::Tensor& host) const {

@@ -166,4 +166,20 @@ bool is_done(const RunDevice& device) noexcept {
 
 void keep_forever(at::Tensor& tensor) noexcept { static_cast<void>(tensor.unsafeReleaseTensorImpl()); }
 
+HostCopy::HostCopy(const at::Tensor& values) : values_(values.to(at::kCPU, /*non_blocking=*/true)) {
+  if (!values.is_cuda()) return;
+  arrived_.emplace(at::kCUDA);
+  arrived_->record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(values.device()));
+}
+
+HostCopy::~HostCopy() {
+  if (arrived_ && values_.defined() && !is_done({.device = arrived_->device()})) keep_forever(values_);
+}
+
+const at::Tensor& HostCopy::wait() {
+  if (arrived_) arrived_->synchronize();
+  arrived_.reset();
+  return values_;
+}
+
 }  // namespace lora_train::runtime

@@ -267,11 +267,14 @@ void allocate(Run& run) {
       if (data::find_batch_class(run.batch_classes, shape) < 0) run.num_unpadded += shape.count;
     }
   }
+  std::vector<data::BatchClass> eval_classes;
+  if (run.device.is_cuda())
+    eval_classes = data::choose_batch_classes(data::batch_shapes(run.data.evals, run.eval_plans), max_tokens);
   run.feed = std::make_unique<runtime::BatchFeed>(
       run.device,
       runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory, profile.adapter.lora_dropout > 0,
                                 decoder.first_needed.embedding, run.batch_classes, run.loss_head->chunk_rows(),
-                                has_weights, run.data.train.soft_width()});
+                                has_weights, run.data.train.soft_width(), eval_classes});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths), run.ranks().world_size());
   run.ranks().set_abort_flag(run.scalars->device()[optim::kNonFinite]);

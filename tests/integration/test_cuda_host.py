@@ -249,6 +249,28 @@ def test_an_evaluation(setup):
     assert run.code == 0 and run.json_lines()[0]["num_tokens"] > 0, run
 
 
+def evaluate_rows(setup, lengths):
+    """Calls of an evaluation of rows of these lengths, one to a micro-batch, with one supervised token each."""
+    file = setup.folder / "held-out.jsonl"
+    file.write_text("".join(json.dumps(dict(input_ids=[2 + i % 60 for i in range(n)], labels=[-100] * (n - 1) + [5])) + "\n" for n in lengths))
+    run, calls = on_stand_in(setup, command=("eval", "--json"), micro_batch_size=1, eval_datasets=[{"path": str(file), "type": "pretokenized"}])
+    assert run.code == 0 and run.json_lines()[0]["num_tokens"] == len(lengths), run
+    return calls
+
+
+def test_an_evaluation_is_enqueued_a_micro_batch_ahead(setup):
+    """20 micro-batches more wait once each for the values of the one before, and once for the copy of three before."""
+    counts = [evaluate_rows(setup, [40] * rows) for rows in (10, 30)]
+    more = {name: counts[1][name] - counts[0][name] for name in counts[0]}
+    assert more["cudaStreamSynchronize"] == more["cudaDeviceSynchronize"] == more["cudaMemcpy"] == 0, more
+    assert more["cudaEventSynchronize"] == 2 * 20 and more["cudaHostAlloc"] == 0 and more["cudaMalloc"] == 0, more
+
+
+def test_an_evaluation_is_padded_to_batch_classes(setup):
+    counts = [evaluate_rows(setup, [length] * 20) for length in (40, 64)]
+    assert counts[0]["bytesFromPageLocked"] == counts[1]["bytesFromPageLocked"], counts
+
+
 def test_tasks_are_asked_between_steps(tmp_path):
     run, calls = run_on_stand_in(tmp_path, ["train", "--profile", ROOT / "examples/confidence/profile.yaml", "--output-dir", tmp_path / "run", "device=cuda",
                                             "precision=bf16", "max_steps=4", "eval_steps=2", "early_stopping_patience=null"])

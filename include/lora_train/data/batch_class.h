@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lora_train/data/micro_batch.h"
+#include "lora_train/data/prepare.h"
 
 namespace lora_train::data {
 
@@ -37,5 +38,8 @@ std::int64_t num_surveyed_steps(const RunPlan& plan);
 
 /// The shapes of all micro-batches of the surveyed steps, equal ones counted together.
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan);
+/// The same of evaluations: plans[i] is that of stores[i].
+std::vector<BatchShape> batch_shapes(const std::vector<NamedStore>& stores,
+                                     const std::vector<std::vector<MicroBatchPlan>>& plans);
 
 }  // namespace lora_train::data

@@ -20,6 +20,16 @@ enum class AttentionBackend {
 };
 const char* name_of(AttentionBackend backend);  ///< "fa2"
 
+/// What is known of the attention calls of a run, so that a backend can build for all of them at the first one.
+struct AttentionCalls {
+  struct Size {
+    int64_t num_docs = 0, max_len = 0;
+  };
+  int64_t max_tokens = 0;     ///< no call has more
+  bool has_backward = true;   ///< a backward follows each forward
+  std::vector<Size> sizes{};  ///< those of most calls
+};
+
 /// Document boundaries and the attention mask.
 struct AttentionLayout {
   std::vector<int64_t> cu_seqlens_q;  ///< num_docs + 1, host copy; document d has queries [cu[d], cu[d+1])
@@ -37,6 +47,7 @@ struct AttentionLayout {
   mutable std::shared_ptr<void> prepared{};
   /// Set by attention_cache.h for FlashAttention 2: int32 [num_docs], keys in use from cu_seqlens_k_device on.
   at::Tensor seqused_k_device{};
+  std::shared_ptr<const AttentionCalls> calls{};  ///< of the run; null: nothing is known of other calls
 };
 
 /// The facts that decide which backend supports a case.

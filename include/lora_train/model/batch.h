@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "lora_train/kernels/attention.h"
@@ -26,6 +27,7 @@ struct Batch {
   int64_t max_document_tokens = 0;  ///< tokens of the longest document; 0: computed from cu_seqlens
   at::Tensor order;  ///< [N] int32: tokens sorted by id (kernels::order_by_id); set when the embedding is trained
   DropoutContext dropout;
+  std::shared_ptr<const kernels::AttentionCalls> attention_calls;  ///< for layout()
 
   int64_t num_tokens() const { return ids.size(0); }
   int64_t num_trained_tokens() const { return num_supervised < 0 ? supervised.size(0) : num_supervised; }
@@ -37,6 +39,7 @@ struct Batch {
       entry->second = {
           cu_seqlens,          cu_seqlens,          window, scale, backend, cu_seqlens_device, cu_seqlens_device,
           max_document_tokens, max_document_tokens, {}};
+      entry->second.calls = attention_calls;
     }
     return entry->second;
   }

@@ -26,6 +26,9 @@ struct LossSums {
   std::vector<double> losses;  ///< [M] -weight * log p of each supervised token
 };
 
+/// The sums of what LossHead::evaluate() has computed for M supervised tokens. values: in host memory.
+LossSums loss_sums(const at::Tensor& values, int64_t num_tokens);
+
 struct LossHeadOptions {
   int64_t max_rows = 0;                      ///< supervised rows of the largest batch
   bool needs_backward = true;                ///< false: only evaluate() is used
@@ -68,8 +71,9 @@ class LossHead {
   void backward(const at::Tensor& hidden, const Batch& batch, const at::Tensor& token_weights,
                 const at::Tensor& denominator, at::Tensor& d_hidden);
 
-  /// Loss and statistics of a batch, without gradients. Waits for the device.
-  LossSums evaluate(const at::Tensor& hidden, const Batch& batch, bool use_adapter = true);
+  /// Losses and statistics of the supervised tokens of a batch, without gradients: fp64 on the device, for loss_sums(). Does not
+  /// synchronize.
+  at::Tensor evaluate(const at::Tensor& hidden, const Batch& batch, bool use_adapter = true);
 
   /// Bytes of its buffers.
   int64_t bytes() const { return bytes_; }

@@ -6,6 +6,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct BatchFeedOptions {
   bool has_weights = false;     ///< batches have the loss weight of each supervised token, 1 if a micro-batch has none
   std::int64_t soft_width =
       0;  ///< that of the training data's soft labels; 0: batches have none. Evaluation data have none
+  std::vector<data::BatchClass> eval_classes{};  ///< sizes to which micro-batches of evaluations may be padded
 };
 
 /// Not thread-safe.
@@ -43,6 +45,10 @@ class BatchFeed {
 
   /// The same, padded to options.classes[class_index] and always at the same addresses. -1: no padding.
   model::Batch put(const data::MicroBatch& micro_batch, int class_index);
+
+  /// A micro-batch of an evaluation, padded to the class of options.eval_classes that it fits, if any; without dropout. The list
+  /// of supervised tokens is not padded.
+  model::Batch put_evaluation(const data::MicroBatch& micro_batch);
 
   /// The class to which a micro-batch is padded; -1: none.
   int class_of(const data::MicroBatch& micro_batch) const;
@@ -70,6 +76,8 @@ class BatchFeed {
   void fill(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
   void fill_up(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
   void sort_ids(const Parts& parts, const at::Tensor& host) const;
+  /// The next slot, with a micro-batch padded to these sizes on its way to the device.
+  const Slot& put(const data::MicroBatch& micro_batch, const data::BatchClass& sizes, const Parts& parts);
   void send(Slot& slot, std::int64_t bytes);
   /// The memory that a batch of a class is computed from: on a GPU a copy at a fixed address, on a CPU the slot itself.
   const at::Tensor& settled(const Slot& slot, std::int64_t bytes);
@@ -81,6 +89,7 @@ class BatchFeed {
   std::vector<Slot> slots_;
   at::Tensor settled_;  ///< uint8 on the device: the batch of a class, at a fixed address
   std::optional<c10::Stream> stream_;
+  std::shared_ptr<const kernels::AttentionCalls> calls_, eval_calls_;  ///< of training and of evaluations
   std::size_t next_ = 0;
 };
 

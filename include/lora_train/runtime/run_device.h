@@ -3,10 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lora_train/config/profile.h"
@@ -73,5 +75,19 @@ void wait_for(const RunDevice& device);
 bool is_done(const RunDevice& device) noexcept;
 /// Keeps the memory of a tensor until the process exits.
 void keep_forever(at::Tensor& tensor) noexcept;
+
+/// A tensor on its way to host memory, behind what the compute stream has been given. On a CPU, the tensor itself.
+class HostCopy {
+ public:
+  explicit HostCopy(const at::Tensor& values);  ///< enqueues the copy
+  ~HostCopy();
+  HostCopy(HostCopy&&) = default;
+  HostCopy& operator=(HostCopy&&) = default;
+  const at::Tensor& wait();  ///< the values, once they have arrived
+
+ private:
+  at::Tensor values_;
+  std::optional<c10::Event> arrived_;  ///< on a GPU
+};
 
 }  // namespace lora_train::runtime

@@ -71,6 +71,27 @@ bool grows_too_much(const BatchClass& larger, const BatchShape& shape) {
   return filled > kMaxFilledShare * static_cast<double>(shape.num_tokens) + static_cast<double>(kFillerTokens);
 }
 
+/// How often a shape comes.
+class ShapeCounts {
+ public:
+  void add(const DocumentStore& store, const std::vector<MicroBatchPlan>& plan) {
+    for (const auto& micro : plan) {
+      if (micro.documents.empty()) continue;
+      const BatchShape shape = shape_of(store, micro);
+      ++counts_[{shape.num_tokens, shape.num_docs, shape.longest}];
+    }
+  }
+  std::vector<BatchShape> shapes() const {
+    std::vector<BatchShape> shapes;
+    for (const auto& [key, count] : counts_)
+      shapes.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), count});
+    return shapes;
+  }
+
+ private:
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> counts_;
+};
+
 }  // namespace
 
 std::vector<BatchClass> choose_batch_classes(const std::vector<BatchShape>& shapes, std::int64_t max_tokens) {
@@ -103,19 +124,17 @@ int find_batch_class(const std::vector<BatchClass>& classes, const BatchShape& s
 std::int64_t num_surveyed_steps(const RunPlan& plan) { return std::min(plan.total_steps(), kMaxSurveyedSteps); }
 
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan) {
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> counts;
-  for (std::int64_t step = 1; step <= num_surveyed_steps(plan); ++step) {
-    for (const auto& micro : plan.step(step).micro_batches) {
-      if (micro.documents.empty()) continue;
-      const BatchShape shape = shape_of(store, micro);
-      ++counts[{shape.num_tokens, shape.num_docs, shape.longest}];
-    }
-  }
-  std::vector<BatchShape> shapes;
-  for (const auto& [key, count] : counts) {
-    shapes.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), count});
-  }
-  return shapes;
+  ShapeCounts counts;
+  for (std::int64_t step = 1; step <= num_surveyed_steps(plan); ++step)
+    counts.add(store, plan.step(step).micro_batches);
+  return counts.shapes();
+}
+
+std::vector<BatchShape> batch_shapes(const std::vector<NamedStore>& stores,
+                                     const std::vector<std::vector<MicroBatchPlan>>& plans) {
+  ShapeCounts counts;
+  for (std::size_t i = 0; i < stores.size(); ++i) counts.add(stores[i].store, plans.at(i));
+  return counts.shapes();
 }
 
 }  // namespace lora_train::data

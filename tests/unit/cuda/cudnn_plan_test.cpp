@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <future>
+#include <vector>
 
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
@@ -139,14 +141,28 @@ TEST_F(CudnnPlans, RefusesADescriptionThatItCannotRead) {
 }
 
 TEST_F(CudnnPlans, CompilesAndNamesItsWorkspaces) {
-  const CudnnPlan plan = check(shape_of({28, 4, 128}), 90, /*with_compilation=*/true);
-  ASSERT_EQ(plan.refusal, "");
-  EXPECT_NE(plan.engines.find("forward eng"), std::string::npos) << plan.engines;
-  EXPECT_NE(plan.engines.find("backward eng"), std::string::npos) << plan.engines;
-  EXPECT_LT(plan.forward_bytes, 1 << 20);
-  AttentionSizes sizes{16384, 8, 4096, 28, 4, 128};
-  EXPECT_LE(plan.backward_bytes, cudnn_workspace_bytes(sizes));
-  EXPECT_GT(plan.backward_bytes, cudnn_workspace_bytes(sizes) / 100 * 99);
+  for (const std::int64_t num_tokens : {16384, 5000}) {
+    CudnnShape shape = shape_of({28, 4, 128});
+    shape.total_q = shape.total_k = num_tokens;
+    const CudnnPlan plan = check(shape, 90, /*with_compilation=*/true);
+    ASSERT_EQ(plan.refusal, "");
+    EXPECT_NE(plan.engines.find("forward eng"), std::string::npos) << plan.engines;
+    EXPECT_NE(plan.engines.find("backward eng"), std::string::npos) << plan.engines;
+    EXPECT_LT(plan.forward_bytes, 1 << 20);
+    const AttentionSizes sizes{num_tokens, 8, 4096, 28, 4, 128};
+    EXPECT_LE(plan.backward_bytes, cudnn_workspace_bytes(sizes));
+    EXPECT_GT(plan.backward_bytes, cudnn_workspace_bytes(sizes) / 100 * 98);
+  }
+}
+
+TEST_F(CudnnPlans, ThreadsCompileAtTheSameTime) {
+  std::vector<std::future<CudnnPlan>> plans;
+  for (const std::int64_t longest : {512, 1024, 2048}) {
+    CudnnShape shape = shape_of({14, 2, 64});
+    shape.max_len_q = shape.max_len_k = longest;
+    plans.push_back(std::async(std::launch::async, [shape] { return check(shape, 90, /*with_compilation=*/true); }));
+  }
+  for (auto& plan : plans) EXPECT_GT(plan.get().backward_bytes, 0);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "plan_support.h"
+
 namespace lora_train::data {
 namespace {
 
@@ -98,6 +100,19 @@ TEST(BatchClass, OrderOfTheShapesDoesNotMatter) {
   const Classes classes = choose_batch_classes(shapes, 4096);
   std::ranges::reverse(shapes);
   EXPECT_EQ(choose_batch_classes(shapes, 4096), classes);
+}
+
+TEST(BatchClass, ShapesOfEvaluationsAreCountedTogether) {
+  const std::vector<NamedStore> stores = {{"a", store_of({5, 7, 5}), {}}, {"b", store_of({7, 3}), {}}};
+  const auto plan_of = [](const std::vector<Documents>& micro_batches) {
+    std::vector<MicroBatchPlan> plan;
+    for (const auto& documents : micro_batches) plan.push_back({documents, {}});
+    return plan;
+  };
+  const auto shapes = batch_shapes(stores, {plan_of({{0}, {1, 2}, {}}), plan_of({{0}, {1}, {0}})});
+  std::vector<std::vector<std::int64_t>> got;
+  for (const auto& shape : shapes) got.push_back({shape.num_tokens, shape.num_docs, shape.longest, shape.count});
+  EXPECT_EQ(got, (std::vector<std::vector<std::int64_t>>{{3, 1, 3, 1}, {5, 1, 5, 1}, {7, 1, 7, 2}, {12, 2, 7, 1}}));
 }
 
 TEST(BatchClass, NothingToTrainHasNone) { EXPECT_TRUE(choose_batch_classes({}, 4096).empty()); }

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <limits>
 
 #include "lora_train/kernels/cross_entropy.h"
 #include "support/tensors.h"
@@ -37,6 +38,10 @@ OuterWeights make_weights(bool is_trained) {
     weights.final_norm.grad = at::zeros({D});
   }
   return weights;
+}
+
+LossSums evaluate(LossHead& head, const at::Tensor& hidden, const Batch& batch, bool use_adapter = true) {
+  return loss_sums(head.evaluate(hidden, batch, use_adapter), batch.num_trained_tokens());
 }
 
 struct Oracle {
@@ -72,7 +77,7 @@ TEST_P(LossHeadOf, LossAndGradientsEqualAutogradInEveryChunking) {
     OuterWeights weights = make_weights(true);
     Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch, logit_scale);
     LossHead head({weights, kEps, logit_scale}, {rows == 5 ? 5 : N, true, rows * V * 4});
-    EXPECT_NEAR(head.evaluate(hidden, batch).loss, want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
+    EXPECT_NEAR(evaluate(head, hidden, batch).loss, want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
     at::Tensor d_hidden = at::full({N, D}, NAN), loss_sum = at::full({}, 100.0, at::kDouble);
     head.train(hidden, batch, at::scalar_tensor(4, at::kDouble), loss_sum, d_hidden);
     EXPECT_NEAR(loss_sum.item<double>() - 100, want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
@@ -178,7 +183,7 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
     const Oracle& of = use_adapter ? want : frozen;
     evaluation.log_probs(hidden, batch, log_probs, use_adapter);
     EXPECT_CLOSE(log_probs, of.log_probs, tolerance(at::kFloat)) << use_adapter;
-    EXPECT_NEAR(evaluation.evaluate(hidden, batch, use_adapter).loss, of.loss_sum.item<double>(), 1e-5);
+    EXPECT_NEAR(evaluate(evaluation, hidden, batch, use_adapter).loss, of.loss_sum.item<double>(), 1e-5);
   }
   for (const auto product : {Product::kGemm, Product::kSkinny}) {
     const LmHead lm_head{weights, kEps, 0.3};
@@ -201,7 +206,8 @@ TEST(LossHead, CountsAccuracyAndConfidence) {
       at::mm(x * at::rsqrt(x.square().mean(-1, true) + kEps) * want.norm.detach(), want.head.detach().t());
   batch.targets = logits.argmax(-1).to(at::kInt);
   batch.targets[0] = (batch.targets[0].item<int>() + 1) % V;
-  const LossSums sums = LossHead({weights, kEps}, {N, false}).evaluate(hidden, batch);
+  LossHead head({weights, kEps}, {N, false});
+  const LossSums sums = evaluate(head, hidden, batch);
   EXPECT_EQ(sums.num_correct, 4);
   double confidence = 0;
   int64_t count = 0;
@@ -217,11 +223,36 @@ TEST(LossHead, CountsAccuracyAndConfidence) {
   EXPECT_NEAR(confidence, at::softmax(logits, -1).amax(-1).sum().item<double>(), 1e-5);
 }
 
+TEST(LossHead, PaddedListsAndSeveralChunksEvaluateToTheSameBits) {
+  const at::Tensor hidden = uniform({N, D}, 3);
+  OuterWeights weights = make_weights(false);
+  Batch batch = make_batch();
+  batch.weights = at::tensor({0.5F, 3.0F, 1.0F, 0.25F, 2.0F});
+  LossHead one({weights, kEps}, {N, false, 5 * V * 4}), three({weights, kEps}, {N, false, 2 * V * 4});
+  const LossSums want = evaluate(one, hidden, batch);
+  batch.num_supervised = 5;
+  batch.supervised = at::cat({batch.supervised, at::full({3}, std::numeric_limits<int64_t>::max(), at::kLong)});
+  batch.targets = at::cat({batch.targets, at::full({3}, kernels::kNoTarget, at::kInt)});
+  batch.weights = at::cat({batch.weights, at::zeros({3})});
+  for (LossHead* const head : {&one, &three}) {
+    const LossSums sums = evaluate(*head, hidden, batch);
+    EXPECT_EQ(sums.num_tokens, 5);
+    EXPECT_EQ(sums.num_correct, want.num_correct);
+    EXPECT_EQ(sums.losses, want.losses);
+    EXPECT_DOUBLE_EQ(sums.loss, want.loss);
+    for (std::size_t k = 0; k < want.bins.size(); ++k) {
+      EXPECT_EQ(sums.bins[k].count, want.bins[k].count) << k;
+      EXPECT_EQ(sums.bins[k].correct, want.bins[k].correct) << k;
+    }
+  }
+}
+
 TEST(LossHead, LogitsThatAreNotFiniteGiveALossThatIsNot) {
   at::Tensor hidden = uniform({N, D}, 3);
   hidden[3].fill_(NAN);  // supervised
   OuterWeights weights = make_weights(false);
-  const LossSums sums = LossHead({weights, kEps}, {N, false}).evaluate(hidden, make_batch());
+  LossHead head({weights, kEps}, {N, false});
+  const LossSums sums = evaluate(head, hidden, make_batch());
   EXPECT_TRUE(std::isnan(sums.loss));
   int64_t count = 0;
   for (const auto& bin : sums.bins) count += bin.count;

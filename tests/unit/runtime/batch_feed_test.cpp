@@ -81,6 +81,38 @@ TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
   EXPECT_EQ(other.targets.data_ptr(), batch.targets.data_ptr());
 }
 
+TEST(BatchFeed, PadsAnEvaluationButNotItsListOfTokens) {
+  const data::BatchClass small{8, 4, 4}, large{300, 8, 128};
+  BatchFeed feed({}, {300, true, true, true, {large}, 7, true, 0, {small}});
+  const Host host;
+  const model::Batch batch = feed.put_evaluation(host.batch());
+  EXPECT_EQ(values(batch.ids), (Values{7, 5, 9, 5, 2, 0, 0, 0}));
+  EXPECT_EQ(batch.cu_seqlens, (Values{0, 3, 5, 8, 8}));
+  EXPECT_EQ(batch.max_document_tokens, 4);
+  EXPECT_EQ(values(batch.supervised), (Values{0, 3}));
+  EXPECT_EQ(values(batch.targets), (Values{5, 2}));
+  EXPECT_EQ(values(batch.weights), (Values{1, 1}));
+  EXPECT_EQ(batch.num_trained_tokens(), 2);
+  EXPECT_FALSE(batch.dropout.enabled);
+  BatchFeed plain({}, {300, true, true, true, {large}, 7});
+  EXPECT_EQ(values(plain.put_evaluation(host.batch()).ids), (Values{7, 5, 9, 5, 2})) << "no class for evaluations";
+}
+
+TEST(BatchFeed, SaysWhichAttentionCallsWillCome) {
+  BatchFeed feed({}, {300, true, false, false, {{8, 4, 4}, {300, 8, 128}}, 7, false, 0, {{16, 5, 6}}});
+  const Host host;
+  const auto training = feed.put(host.batch(), 1).layout(0, 1, kernels::AttentionBackend::kAuto).calls;
+  const auto evaluation = feed.put_evaluation(host.batch()).layout(0, 1, kernels::AttentionBackend::kAuto).calls;
+  ASSERT_TRUE(training && evaluation);
+  EXPECT_EQ(training->max_tokens, 300);
+  EXPECT_TRUE(training->has_backward && !evaluation->has_backward);
+  ASSERT_EQ(training->sizes.size(), 2U);
+  EXPECT_EQ(training->sizes[1].num_docs, 8);
+  EXPECT_EQ(training->sizes[1].max_len, 128);
+  ASSERT_EQ(evaluation->sizes.size(), 1U);
+  EXPECT_EQ(evaluation->sizes[0].max_len, 6);
+}
+
 std::vector<float> floats(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<float>(), tensor.const_data_ptr<float>() + tensor.numel()};
 }
