@@ -123,7 +123,8 @@ def json_line(out, command, at=-1):
 
 def bench(shape, device, *arguments, environment=None, timeout_s=600):
     """The JSON of lora-train bench, which has measured steps on that device."""
-    tiny = [] if device == "cuda" else ["max_seq_len=64", "--steps", "3", "--warm-up", "1"]
+    steps = [] if "--steps" in arguments else ["--steps", "3", "--warm-up", "1"]
+    tiny = [] if device == "cuda" else ["max_seq_len=64", *steps]
     found = json_line(run("bench", "--shape", shape, f"device={device}", *tiny, "--json", *arguments, environment=environment,
                           timeout_s=timeout_s), "bench")
     speed = found["speed"]
