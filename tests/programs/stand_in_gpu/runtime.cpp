@@ -1,7 +1,7 @@
 // The CUDA runtime and cuBLAS on host memory: copies are copied, kernels and matrix products do nothing. At the end of the
 // process it writes how often each call came to the file that STAND_IN_CALLS names.
 //   STAND_IN_FAIL_AT=n   from the n-th wait for an event on, every call fails as after an illegal address
-//   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it
+//   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it; n:m those up to the m-th
 //   STAND_IN_TOTAL_GIB=n memory of the device, default 140
 //   STAND_IN_FREE_GIB=n  free memory at the start, default 100 or all of it: more is refused
 //   STAND_IN_REFUSE_CAPTURE_AT=n  from the n-th on, no capture ends well:
@@ -221,10 +221,13 @@ int cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 
 int cudaMalloc(void** memory, std::size_t bytes) {
-  const long oom_at = setting("STAND_IN_OOM_AT", 0);
+  static const char* const oom = std::getenv("STAND_IN_OOM_AT");
+  static const char* const oom_end = oom != nullptr ? std::strchr(oom, ':') : nullptr;
   const int error = count(kMalloc);
   *memory = nullptr;
-  if (oom_at > 0 && counts[kMalloc] >= oom_at) return cudaErrorMemoryAllocation;
+  const long index = counts[kMalloc];
+  if (oom != nullptr && index >= std::atol(oom) && (oom_end == nullptr || index <= std::atol(oom_end + 1)))
+    return cudaErrorMemoryAllocation;
   *memory = device_memory.allocate(bytes, bytes_at_start());
   return *memory == nullptr ? cudaErrorMemoryAllocation : error;
 }
