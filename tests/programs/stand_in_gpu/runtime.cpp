@@ -23,7 +23,10 @@
 #include <thread>
 
 #include "captures.h"
+#include "host_memory.h"
 #include "write_counts.h"
+
+using namespace stand_in;
 
 namespace {
 
@@ -126,29 +129,6 @@ bool refuses(std::string_view what) {
   const char* const named = std::getenv("STAND_IN_REFUSE_CAPTURE");
   return at > 0 && num_captures >= at && what == (named != nullptr ? named : "end");
 }
-void* host_memory(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 4096;
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* const memory = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
-  std::memset(memory, 0, rounded);
-  return memory;
-}
-/// Page-locked memory, never given back.
-struct HostRange {
-  const char* begin = nullptr;
-  std::size_t bytes = 0;
-};
-std::array<HostRange, 4096> host_ranges;
-std::atomic<std::size_t> num_host_ranges = 0;
-
-bool is_page_locked(const void* memory) {
-  const auto* const at = static_cast<const char*>(memory);
-  for (std::size_t i = 0; i < num_host_ranges && i < host_ranges.size(); ++i) {
-    if (at >= host_ranges[i].begin && at < host_ranges[i].begin + host_ranges[i].bytes) return true;
-  }
-  return false;
-}
-
 /// Of copies to the device and from it.
 void count_source(const void* from, std::size_t bytes, int kind) {
   if (kind == cudaMemcpyDeviceToHost) counts[kBytesToHost] += static_cast<long>(bytes);
@@ -228,15 +208,12 @@ int cudaMalloc(void** memory, std::size_t bytes) {
   return error;
 }
 int cudaFree(void* memory) {
-  std::free(memory);
+  free_host_memory(memory);
   return count(kFree);
 }
 int cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   *memory = host_memory(bytes);
-  if (const std::size_t index = num_host_ranges; index < host_ranges.size()) {
-    host_ranges[index] = {static_cast<const char*>(*memory), bytes};
-    ++num_host_ranges;
-  }
+  note_page_locked(*memory, bytes);
   counts[kBytesPageLocked] += static_cast<long>(bytes);
   return count(kHostAlloc);
 }
