@@ -80,6 +80,7 @@ class GpuThreads {
       best_us = std::min(best_us, us_since(start));
     }
     outputs[gpu] = sums.cpu();
+    group.end();
     const std::lock_guard lock(mutex_);
     us = std::max(us, best_us);
     ++num_done_;
