@@ -19,7 +19,10 @@
 namespace lora_train::cuda {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::chrono::microseconds kPollInterval(20);
+constexpr std::chrono::seconds kTimeToEnd(5);
 
 bool has_failed(ncclResult_t status) { return status != ncclSuccess && status != ncclInProgress; }
 
@@ -47,7 +50,7 @@ class Group : public kernels::NcclGroup {
         device_(c10::cuda::current_device()),
         abort_stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true)),
         one_(at::ones({1}, at::TensorOptions(at::kDouble).pinned_memory(true))) {}
-  ~Group() override { end(); }
+  ~Group() override { release(&ncclCommAbort); }
 
   void connect(const ncclUniqueId& id, const std::function<void()>& while_waiting) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -82,7 +85,18 @@ class Group : public kernels::NcclGroup {
     const std::lock_guard lock(mutex_);
     if (communicator_ == nullptr) return;
     set_flag();
-    end();
+    release(&ncclCommAbort);
+  }
+
+  void end() noexcept override {
+    bool is_finalized = true;
+    try {
+      finalize();
+    } catch (const std::exception&) {  // another rank has not come; this one has all its results
+      is_finalized = false;
+    }
+    const std::lock_guard lock(mutex_);
+    release(is_finalized ? &ncclCommDestroy : &ncclCommAbort);
   }
 
   std::string asynchronous_error() override {
@@ -160,8 +174,27 @@ class Group : public kernels::NcclGroup {
   } catch (const std::exception&) {  // a device that fails updates nothing either
   }
 
-  void end() noexcept {
-    if (communicator_ != nullptr) static_cast<void>(ncclCommAbort(communicator_));
+  void finalize() {
+    ncclResult_t status = ncclSuccess;
+    {
+      const std::lock_guard lock(mutex_);
+      throw_if_aborted();
+      status = ncclCommFinalize(communicator_);
+    }
+    wait("finalizing", status, [this, deadline = Clock::now() + kTimeToEnd] {
+      if (Clock::now() > deadline) throw DeviceError(where_, "NCCL: another rank does not end");
+    });
+  }
+
+  /// Waits for NCCL's thread: it must not free the communicator while the process ends.
+  void release(ncclResult_t (*how)(ncclComm_t)) noexcept {
+    if (communicator_ == nullptr) return;
+    const auto deadline = Clock::now() + kTimeToEnd;
+    ncclResult_t status = how(communicator_);
+    while (status == ncclInProgress && Clock::now() < deadline) {
+      std::this_thread::sleep_for(kPollInterval);
+      status = state();
+    }
     communicator_ = nullptr;
   }
 

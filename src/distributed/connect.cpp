@@ -126,7 +126,11 @@ class ConnectedRanks : public Communicator {
   }
   void end_steps() override { connection_->gate.open(); }
   bool report(const ErrorReport& error) override { return connection_->control->report(error); }
-  int leave(int exit_code) override { return connection_->control->leave(exit_code); }
+  int leave(int exit_code) override {
+    const int code = connection_->control->leave(exit_code);
+    connection_->transport->end();
+    return code;
+  }
 
  private:
   template <typename Body>

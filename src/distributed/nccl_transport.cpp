@@ -43,6 +43,10 @@ class NcclTransport : public Transport {
     if (group_ != nullptr) group_->set_abort_flag(flag);
   }
 
+  void end() noexcept override {
+    if (group_ != nullptr) group_->end();
+  }
+
   void abort() noexcept override {
     {
       const std::lock_guard lock(mutex_);

@@ -26,10 +26,10 @@ Outputs copies(const Outputs& tensors) {
   return made;
 }
 
+/// In fp64 on the device, which sends one number.
 double relative_error(const at::Tensor& got, const at::Tensor& reference) {
-  const at::Tensor want = reference.to(at::kCPU, at::kDouble), have = got.to(at::kCPU, at::kDouble);
-  const double norm = want.norm().item<double>();
-  const double error = (have - want).norm().item<double>() / norm;
+  const at::Tensor want = reference.to(at::kDouble);
+  const double error = (got.to(at::kDouble) - want).norm().div(want.norm()).item<double>();
   // NaN is a failure, and so is a reference that is zero everywhere, since it proves nothing.
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
 }
@@ -117,19 +117,24 @@ std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
   const at::Device device = start(request);
   at::manual_seed(42);
   std::vector<KernelCheck> checks;
+  const auto add = [&](const KernelCheck& check) {
+    checks.push_back(check);
+    if (request.on_check) request.on_check(check);
+  };
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Place place{device, dtype};
+    const auto run = [&](const Case& c) { add(run_case(place, c)); };
     try {
-      for (const Case& c : layer_cases(place)) checks.push_back(run_case(place, c));
-      for (const Case& c : step_cases(place)) checks.push_back(run_case(place, c));
+      make_layer_cases(place, run);
+      make_step_cases(place, run);
     } catch (const std::exception& error) {  // the device is broken or out of memory
       KernelCheck check;
       check.name = std::string("inputs of the kernels ") + dtype_name(dtype);
       check.note = first_line(error);
-      checks.push_back(check);
+      add(check);
     }
   }
-  if (request.use_cuda) checks.push_back(check_nccl(kNcclPatience));
+  if (request.use_cuda) add(check_nccl(kNcclPatience));
   return checks;
 }
 

@@ -32,7 +32,8 @@ InputOffload::InputOffload(const ActivationPlan& plan, std::vector<at::Tensor> r
 InputOffload::~InputOffload() {
   if (!stream_) return;
   try {
-    c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeStream(*stream_);
+    // The device: a replay copies in the compute stream.
+    c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeDevice(stream_->device_index());
   } catch (...) {
     new std::vector<at::Tensor>(std::move(inputs_));
   }

@@ -115,8 +115,9 @@ void connect_gpus(const Run& run) {
   {
     const auto options = at::TensorOptions(run.device.device);
     const at::Tensor grads = at::zeros({num_parameters(run)}, options);
-    const at::Tensor figures = at::zeros({run.ranks().world_size(), kNumRankFigures}, options.dtype(at::kDouble));
-    run.ranks().all_reduce(std::array{grads, figures[0][0], figures});
+    const at::Tensor scalar = at::zeros({}, options.dtype(at::kDouble));
+    const at::Tensor figures = at::zeros({run.ranks().world_size(), kNumRankFigures}, scalar.options());
+    run.ranks().all_reduce(std::array{grads, scalar, figures});
     run.ranks().broadcast(std::array{grads});
     runtime::wait_for(run.device);
   }

@@ -27,7 +27,7 @@ from program import BIN, ROOT, Failure, bench, checked, expect, run_check, run_p
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "numpy", "safetensors", "nvidia-cublas", "nvidia-cudnn-cu13",
             "nvidia-nccl-cu13")
-VERDICT = r"^(ok|FAILED) +\S"  # a line of doctor for a kernel that it has finished
+VERDICT = r": error \S+, at most .*  (ok|note: |FAILED: )"  # of a kernel that doctor has finished
 
 
 def backends_of(architecture):
@@ -98,7 +98,7 @@ def doctor(args):
             code, text = run_shown([BIN / "lora-train", "doctor", "--json"], args.deadline - time.monotonic(), stdout=stdout)
         except subprocess.TimeoutExpired as stopped:
             verdicts = re.findall(VERDICT, stopped.output, re.M)
-            raise Failure(f"stopped after {len(verdicts)} kernels, {verdicts.count('FAILED')} of them wrong") from stopped
+            raise Failure(f"stopped after {len(verdicts)} kernels, {verdicts.count('FAILED: ')} of them wrong") from stopped
     expect(file.stat().st_size > 0, f"doctor printed nothing: exit code {code}, {text[-500:]}")
     found = json.loads(file.read_text())
     for check in found["checks"]:

@@ -41,6 +41,8 @@ CUptiResult CUPTIAPI cuptiActivityEnable(CUpti_ActivityKind) {
   return number_of("FAKE_CUPTI_REFUSES") == 0 ? CUPTI_SUCCESS : CUPTI_ERROR_NOT_INITIALIZED;
 }
 
+CUptiResult CUPTIAPI cuptiActivityFlushPeriod(std::uint32_t) { return CUPTI_SUCCESS; }
+
 CUptiResult CUPTIAPI cuptiActivityFlushAll(std::uint32_t) {
   const CUpti_ActivityKernel10 records[] = {kernel("nvjet_a", 0, 2000000, 0), kernel("native_b", 10, 500010, 16),
                                             kernel("nvjet_a", 0, 1000000, 0)};

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -257,6 +258,18 @@ def test_kernels_are_recorded_by_name(bundle, tmp_path, drops, refuses):
     assert found["dropped"] == drops
     assert found["kernels"] == [dict(name="native_b", calls=1, ms=0.5, registers=40, local_bytes=16),
                                 dict(name="nvjet_a", calls=2, ms=3.0, registers=40, local_bytes=0)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_stopped_leaves_its_kernels(bundle, tmp_path, number):
+    """CUPTI hands over a buffer, then a signal comes that no handler sees."""
+    file = tmp_path / "kernels.json"
+    program = ("import ctypes, os, sys; ctypes.CDLL(sys.argv[1]).InitializeInjection(); "
+               "ctypes.CDLL('libcupti.so.13').cuptiActivityFlushAll(0); os.kill(os.getpid(), int(sys.argv[2]))")
+    done = run(sys.executable, "-c", program, bundle / "bin/lib/librecord_cuda_kernels.so", str(int(number)), RECORD_CUDA_KERNELS=str(file),
+               LD_LIBRARY_PATH=str(BINARY.parent / "fake_cupti"))
+    assert done.returncode == -number, done
+    assert [kernel["calls"] for kernel in json.loads(file.read_text())["kernels"]] == [1, 2]
 
 
 FAKE_TESTS = """#!/usr/bin/env python3

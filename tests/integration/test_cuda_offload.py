@@ -79,6 +79,18 @@ def test_peak_memory_is_less_by_what_is_planned(setup):
     assert peaks["kept"] - peaks["tiled"] == pytest.approx(whole - tiled, abs=6), (peaks, whole, tiled)
 
 
+def test_the_end_waits_for_copies_of_replays(setup):
+    """They are nodes of a graph in the compute stream: page-locked memory is given back when the device is done."""
+    setup.use_layers(8)
+    counts = []
+    for offload in ("auto", "on"):
+        run, calls = on_stand_in(setup, max_steps=2, output_dir=str(setup.output_dir.parent / offload), activation_offload=offload, tuning="off", **FULL)
+        assert run.code == 0 and ("activation_offload: the inputs of 5" in run.stderr) == (offload == "on"), run
+        counts.append(calls)
+    more = [counts[1][name] - counts[0][name] for name in ("cudaDeviceSynchronize", "cudaStreamSynchronize")]
+    assert more == [1, 0], counts
+
+
 def test_a_device_that_fails_ends_the_run(setup):
     """Page-locked memory that the device may still read is not given back, which would end in an exception."""
     setup.use_layers(8)

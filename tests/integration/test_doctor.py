@@ -3,10 +3,14 @@ fake driver (tests/programs/fake_driver), found by LD_LIBRARY_PATH."""
 
 import glob
 import json
+import re
+import signal
+import subprocess
 
 import pytest
 
-from conftest import BINARY, lora_train
+from conftest import BINARY, ENVIRONMENT, lora_train
+from test_cuda_host import STAND_IN, run_on_stand_in
 
 FAKES = BINARY.parent / "fake_driver"
 HAS_GPU = bool(glob.glob("/dev/nvidia[0-9]*"))
@@ -59,6 +63,35 @@ def test_every_kernel_is_held_against_its_reference(tmp_path):
     assert {kernel["name"].rsplit(" ", 1)[1] for kernel in found["kernels"]} == {"fp32", "bf16"}
     # Our own vector code is not the reference itself.
     assert any(kernel["max_error"] > 0 for kernel in found["kernels"])
+
+
+KERNEL_LINE = re.compile(r"^(\S.*?) {2,}\S.*: error (\S+), at most (\S+); ([\d.]+) us, reference ([\d.]+) us {2,}(ok|note: |FAILED: )", re.M)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_program_that_is_stopped_leaves_a_verdict_of_each_kernel(number):
+    command = [str(BINARY), "doctor", "--json", "--no-disk"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as program:
+        verdicts = []
+        for line in program.stderr:
+            if found := KERNEL_LINE.match(line):
+                verdicts.append((found[1], found[6]))
+                program.send_signal(number)
+        assert program.wait() != 0 and program.stdout.read() == ""
+    assert verdicts[0] == ("rms_norm forward fp32", "ok"), verdicts
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")
+@pytest.mark.skipif(not (STAND_IN / "libstand_in_runtime.so").exists(), reason="the CUDA library is not built here")
+def test_inputs_are_drawn_and_compared_on_the_gpu(tmp_path):
+    """Kernels of the stand-in compute nothing, so each fails, but is reported."""
+    run, calls = run_on_stand_in(tmp_path, ["doctor", "--json", "--no-disk"])
+    assert calls["bytesToHost"] + calls["bytesFromPageable"] + calls["bytesFromPageLocked"] < 64 << 20, calls
+    found, _ = checks_of(run)
+    assert run.code == 6 and found["kernels_place"].startswith("cuda:0"), run
+    assert [kernel["name"] for kernel in found["kernels"]] == [line[0] for line in KERNEL_LINE.findall(run.stderr)], run
+    assert any("N=4096 F=18944" in kernel["shape"] for kernel in found["kernels"]), run
 
 
 def test_json_has_what_was_measured(tmp_path):

@@ -21,7 +21,7 @@ def test_the_transport():
     """Unit tests that need the stand-ins; without them they are skipped."""
     tests = subprocess.run([str(BINARY.parent / "distributed_test"), "--gtest_filter=Nccl*"], capture_output=True, text=True,
                            timeout=600, env=dict(os.environ, LD_LIBRARY_PATH=str(STAND_IN), LD_PRELOAD=PRELOADED))
-    assert tests.returncode == 0 and "PASSED  ] 18 tests" in tests.stdout, tests.stdout[-3000:] + tests.stderr[-1000:]
+    assert tests.returncode == 0 and "PASSED  ] 20 tests" in tests.stdout, tests.stdout[-3000:] + tests.stderr[-1000:]
 
 
 def train(setup, num_ranks, *flags, settings=(), name="run", **changes):
@@ -53,7 +53,8 @@ def test_a_step_makes_one_all_reduce_and_nothing_else_does(setup, changes):
     assert [len(event["rank_compute_ms"]) for event in events][-1] == 2, events[-1]
     assert len(counts) == 2, counts
     for count in counts:
-        assert count["connect"] == 1 and count["captured"] == 0 and count["abort"] == 1, count
+        assert count["connect"] == 1 and count["captured"] == 0, count
+        assert count["finalize"] == 1 and count["destroy"] == 1 and count["abort"] == 0, count
         assert count["all_reduce"] == 8 + 1, count  # and one before memory is planned
         assert count["broadcast"] == 1, count
     assert "training with 2 processes (1 node x 2, --nproc)" in run.stderr, run
@@ -103,6 +104,13 @@ def test_an_error_of_nccl_ends_all_ranks(setup):
     assert last < 7 and (setup.folder / f"run/checkpoint-{last // 2 * 2}").is_dir(), run
     run, _ = train(setup, 2, max_steps=20, save_steps=2, tuning="off")
     assert run.code == 0 and "resumed from" in run.stderr, run
+
+
+def test_a_rank_that_does_not_end_is_not_waited_for(setup):
+    """The other has its results: it breaks off after 5 s."""
+    run, counts = train(setup, 2, settings=dict(STAND_IN_NCCL_FAULT="hang:-1:1"), max_steps=2, tuning="off")
+    assert run.code == 0, run
+    assert [(count["finalize"], count["destroy"], count["abort"]) for count in counts] == [(1, 0, 1)] * 2, counts
 
 
 def test_a_rank_that_dies_in_a_collective_is_named(setup):

@@ -25,6 +25,8 @@ class Transport {
   virtual void set_abort_flag(const at::Tensor& flag) { static_cast<void>(flag); }
   /// Ends a call that is waiting in another thread, and all later ones. What is enqueued on a GPU by then updates nothing.
   virtual void abort() noexcept = 0;
+  /// The last call where all has gone well; returns once every rank has called it, or after 5 s.
+  virtual void end() noexcept {}
   /// An error of work that was enqueued, as text; empty if there is none, and always on a CPU. Safe from another thread.
   virtual std::string asynchronous_error() { return {}; }
 };

@@ -1,13 +1,10 @@
 // The request of `doctor` to the engine, and the result. Plain data without torch.
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace lora_train::doctor {
-
-struct DoctorRequest {
-  bool use_cuda = false;  ///< true: the first GPU; false: the CPU
-};
 
 /// One of our kernels against its reference. `name` includes the dtype: "rms_norm forward fp32".
 struct KernelCheck {
@@ -18,6 +15,11 @@ struct KernelCheck {
   double own_us = 0, reference_us = 0;  ///< microseconds of one call
   bool passed = false;
   std::string note;  ///< why it could not run, or a remark
+};
+
+struct DoctorRequest {
+  bool use_cuda = false;                                  ///< true: the first GPU; false: the CPU
+  std::function<void(const KernelCheck&)> on_check = {};  ///< called as each check ends
 };
 
 }  // namespace lora_train::doctor

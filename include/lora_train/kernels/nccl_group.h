@@ -12,10 +12,10 @@
 namespace lora_train::kernels {
 
 /// One rank's end of the connection. One thread makes the calls; abort() and asynchronous_error() may come from any thread, also
-/// while a call waits. Calls throw DeviceError with NCCL's text, and always do after abort().
+/// while a call waits. Calls throw DeviceError with NCCL's text, and always do after abort() or end().
 class NcclGroup {
  public:
-  /// Ends what is in flight and asks no other rank. Where a run ends well, every rank has synchronized its device before.
+  /// Unless end() was called: breaks off what is in flight, and asks no other rank.
   virtual ~NcclGroup() = default;
 
   /// Replaces contiguous CUDA tensors (fp32 or fp64) by their sums over all ranks, the same bits on every rank. One NCCL group,
@@ -29,7 +29,9 @@ class NcclGroup {
   /// Sets the abort flag from a stream of its own, waits for that, and only then ends what is in flight: an update that is
   /// enqueued behind it finds the flag set, and writes nothing.
   virtual void abort() noexcept = 0;
-  /// An error of work that was enqueued, as text; empty if there is none, and after abort().
+  /// The last call where all has gone well: waits until every rank has called it, 5 s at most, and frees the connection.
+  virtual void end() noexcept = 0;
+  /// An error of work that was enqueued, as text; empty if there is none, and after abort() or end().
   virtual std::string asynchronous_error() = 0;
 };
 

@@ -53,7 +53,7 @@ const device::Gpu* gpu_for_kernels(const DoctorFindings& findings) {
   }
 }
 
-void look_at_kernels(DoctorFindings& findings) {
+void look_at_kernels(DoctorFindings& findings, bool is_json) {
   const EngineApi* engine = nullptr;
   try {
     engine = &load_engine();
@@ -65,7 +65,11 @@ void look_at_kernels(DoctorFindings& findings) {
   findings.kernels_place = gpu != nullptr ? gpu->label() : "CPU";
   log_info("checking every kernel against its reference on " + findings.kernels_place);
   try {
-    findings.kernels = engine->check_kernels({.use_cuda = gpu != nullptr});
+    // A line each as it ends: a program that is stopped has said what it knows.
+    const auto print = [is_json](const doctor::KernelCheck& check) {
+      is_json ? log_info(kernel_line(check)) : print_line(kernel_line(check));
+    };
+    findings.kernels = engine->check_kernels({.use_cuda = gpu != nullptr, .on_check = print});
   } catch (const Error& error) {
     findings.kernels_problem = error.what();
   }
@@ -79,14 +83,13 @@ int run_doctor(const std::vector<std::string>& arguments) {
                        "its reference. Exits "
                        "with 6 if a check fails; a missing GPU is only a note.");
   std::string output_dir;
-  bool skips_kernels = false, skips_disk = false, is_verbose = false;
+  bool skips_kernels = false, skips_disk = false;
   parser.app()
       .add_option("--output-dir", output_dir, "measure the disk of this folder (default: the working directory)")
       ->type_name("DIR");
   parser.app().add_flag("--no-disk", skips_disk,
                         "do not measure the disk (measuring writes at most 256 MiB and deletes them)");
   parser.app().add_flag("--no-kernels", skips_kernels, "do not check the kernels");
-  parser.app().add_flag("--verbose", is_verbose, "show every kernel, also those that agree with their reference");
   if (!parser.parse(arguments)) return 0;
 
   DoctorFindings findings;
@@ -96,9 +99,9 @@ int run_doctor(const std::vector<std::string>& arguments) {
   findings.has_cuda_library = fs::exists(device::cuda_library_file());
   look_at_torch(findings);
   look_at_disk_of(folder_to_measure(output_dir), !skips_disk, findings);
-  if (findings.torch && !skips_kernels) look_at_kernels(findings);
+  if (findings.torch && !skips_kernels) look_at_kernels(findings, parser.common().json);
   const std::vector<DoctorCheck> checks = judge(findings);
-  print_text(parser.common().json ? doctor_json(findings, checks) : doctor_table(checks, is_verbose));
+  print_text(parser.common().json ? doctor_json(findings, checks) : doctor_table(checks));
   return static_cast<int>(has_failed(checks) ? ExitCode::kDevice : ExitCode::kDone);
 }
 

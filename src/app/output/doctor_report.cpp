@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kLittleDisk = std::uint64_t{10} << 30;
 constexpr double kSlowDisk = 100e6;  // bytes/s: a checkpoint of 1 GB takes 10 s
-constexpr std::size_t kWidestValue = 72;
+constexpr std::size_t kWidestValue = 72, kWidestKernelName = 40;
 
 using Checks = std::vector<DoctorCheck>;
 
@@ -189,21 +189,7 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
   } else if (!found.kernels_place.empty()) {
     checks.push_back({"kernels", sum_of_kernels(found)});
   }
-  for (const doctor::KernelCheck& kernel : found.kernels) {
-    DoctorCheck check{kernel.name,
-                      string_printf("%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),
-                                    kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us)};
-    if (!kernel.passed) {
-      check.status = CheckStatus::kFailed;
-      check.advice = (kernel.note.empty() ? "wrong result" : kernel.note) +
-                     ". Train with kernels: reference, and report it together with this table";
-    } else if (!kernel.note.empty()) {
-      check.status = CheckStatus::kNote;
-      check.advice = kernel.note;
-    }
-    check.is_detail = true;
-    checks.push_back(check);
-  }
+  for (const doctor::KernelCheck& kernel : found.kernels) checks.push_back(judge(kernel));
 }
 
 std::string status_text(const DoctorCheck& check) {
@@ -220,7 +206,36 @@ std::string on_one_line(std::string text) {
   return text;
 }
 
+/// "name  value  ok"
+std::string line_of(const DoctorCheck& check, std::size_t name_width, std::size_t value_width) {
+  const auto gap = [](std::size_t size, std::size_t width) {
+    return std::string(std::max(size, width) - size + 2, ' ');
+  };
+  return check.name + gap(check.name.size(), name_width) + on_one_line(check.value) +
+         gap(check.value.size(), value_width) + on_one_line(status_text(check));
+}
+
 }  // namespace
+
+DoctorCheck judge(const doctor::KernelCheck& kernel) {
+  DoctorCheck check{kernel.name,
+                    string_printf("%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),
+                                  kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us)};
+  if (!kernel.passed) {
+    check.status = CheckStatus::kFailed;
+    check.advice = (kernel.note.empty() ? "wrong result" : kernel.note) +
+                   ". Train with kernels: reference, and report it together with this table";
+  } else if (!kernel.note.empty()) {
+    check.status = CheckStatus::kNote;
+    check.advice = kernel.note;
+  }
+  check.is_detail = true;
+  return check;
+}
+
+std::string kernel_line(const doctor::KernelCheck& kernel) {
+  return line_of(judge(kernel), kWidestKernelName, kWidestValue);
+}
 
 std::vector<DoctorCheck> judge(const DoctorFindings& findings) {
   Checks checks;
@@ -239,12 +254,10 @@ bool has_failed(const std::vector<DoctorCheck>& checks) {
                      [](const DoctorCheck& check) { return check.status == CheckStatus::kFailed; });
 }
 
-std::string doctor_table(const std::vector<DoctorCheck>& checks, bool is_verbose) {
+std::string doctor_table(const std::vector<DoctorCheck>& checks) {
   std::size_t name_width = 0, value_width = 0;
   int counts[3] = {};
-  const auto is_shown = [&](const DoctorCheck& check) {
-    return is_verbose || !check.is_detail || check.status != CheckStatus::kOk;
-  };
+  const auto is_shown = [](const DoctorCheck& check) { return !check.is_detail || check.status != CheckStatus::kOk; };
   for (const auto& check : checks) {
     ++counts[static_cast<int>(check.status)];
     if (!is_shown(check)) continue;
@@ -253,10 +266,7 @@ std::string doctor_table(const std::vector<DoctorCheck>& checks, bool is_verbose
   }
   std::string table;
   for (const auto& check : checks) {
-    if (!is_shown(check)) continue;
-    std::string line = check.name + std::string(name_width - check.name.size() + 2, ' ') + on_one_line(check.value);
-    line.append(check.value.size() < value_width ? value_width - check.value.size() + 2 : 2, ' ');
-    table += line + on_one_line(status_text(check)) + "\n";
+    if (is_shown(check)) table += line_of(check, name_width, value_width) + "\n";
   }
   return table + std::to_string(counts[0]) + " ok, " + std::to_string(counts[1]) +
          (counts[1] == 1 ? " note, " : " notes, ") + std::to_string(counts[2]) + " FAILED\n";

@@ -39,8 +39,13 @@ struct DoctorCheck {
   std::string value;
   CheckStatus status = CheckStatus::kOk;
   std::string advice = {};  ///< what to do; of kNote and kFailed
-  bool is_detail = false;   ///< a kernel: of those that are ok, the short table has their number alone
+  bool is_detail = false;   ///< a kernel: of those that are ok, the table has their number alone
 };
+
+DoctorCheck judge(const doctor::KernelCheck& kernel);
+/// Its line, printed as soon as it is known: "swiglu forward fp32   N=3 F=5: error 1.5e-07, at most 1e-05; 12.5 us, reference
+/// 40.0 us   ok". Two spaces or more end the name and the figures.
+std::string kernel_line(const doctor::KernelCheck& kernel);
 
 /// A machine without a GPU gets a note, and with it nothing fails that only a GPU needs.
 std::vector<DoctorCheck> judge(const DoctorFindings& findings);
@@ -48,7 +53,7 @@ std::vector<DoctorCheck> judge(const DoctorFindings& findings);
 bool has_failed(const std::vector<DoctorCheck>& checks);
 
 /// A line each, "name  value  ok", and last how many there were of each status.
-std::string doctor_table(const std::vector<DoctorCheck>& checks, bool is_verbose = true);
+std::string doctor_table(const std::vector<DoctorCheck>& checks);
 
 /// One line: version, commit, passed, checks, and what the checks were made from: libtorch, host, driver, gpus,
 /// peer_access, libraries, disk, kernels.

@@ -3,6 +3,8 @@
 
 #include <sys/mman.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -59,4 +61,30 @@ class DeviceMemory {
   std::mutex mutex_;
   std::map<void*, std::size_t> blocks_;
   std::size_t used_ = 0;
+};
+
+/// Page-locked memory, never given back.
+class PageLocked {
+ public:
+  void add(const void* memory, std::size_t bytes) {
+    if (const std::size_t index = count_; index < ranges_.size()) {
+      ranges_[index] = {static_cast<const char*>(memory), bytes};
+      ++count_;
+    }
+  }
+  bool has(const void* memory) const {
+    const auto* const at = static_cast<const char*>(memory);
+    for (std::size_t i = 0; i < count_ && i < ranges_.size(); ++i) {
+      if (at >= ranges_[i].begin && at < ranges_[i].begin + ranges_[i].bytes) return true;
+    }
+    return false;
+  }
+
+ private:
+  struct Range {
+    const char* begin = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::array<Range, 4096> ranges_;
+  std::atomic<std::size_t> count_ = 0;
 };

@@ -1,14 +1,15 @@
 // A stand-in for NCCL, preloaded beside stand_in_runtime: the collectives that lora-train uses, between processes of one host, over
 // shared memory. As with blocking = 0, a call returns ncclInProgress, and the first collective stays so until all ranks have come.
 // Later ones are in a stream then: what comes after them there waits, on the host.
-//   STAND_IN_NCCL_FAULT=kind:call:rank  what `rank` does in its call number `call`, from 1; 0 is connecting:
+//   STAND_IN_NCCL_FAULT=kind:call:rank  what `rank` does in its call number `call`, from 1; 0 is connecting, -1 finalizing:
 //     fail  the call is refused
 //     error the call is never joined, and the communicator has an asynchronous error
 //     hang  the call is never joined
 //     kill  the process dies
 //   STAND_IN_NCCL_CALLS=FILE  at the end of the process, FILE.<rank> says how often each call came
-// Ranks that make different calls are an error of all of them, which names both. A communicator that is used after it was aborted
-// ends the process.
+// Ranks that make different calls are an error of all of them, which names both, and so are buffers of a group that overlap. A
+// communicator that is used after it was freed ends the process, and so does one that is destroyed before all ranks have finalized
+// it, or that is still being freed when the process ends.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -29,33 +30,12 @@
 #include <utility>
 #include <vector>
 
+#include "shared_segment.h"
 #include "write_counts.h"
 
+using namespace stand_in;
+
 namespace {
-
-constexpr int kMaxRanks = 16, kMaxOps = 8;
-constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
-
-struct Op {
-  int is_broadcast = 0, type = 0, root = 0;
-  std::size_t count = 0;
-  void* data = nullptr;
-};
-
-/// What a rank calls, as the others see it.
-struct Posting {
-  int num_ops = 0;
-  Op ops[kMaxOps];
-};
-
-/// Zeros are its first state.
-struct Segment {
-  std::atomic<int> num_ranks, num_arrived, num_in_barrier;
-  std::atomic<unsigned> generation;
-  Posting postings[kMaxRanks];
-  char data[kMaxRanks][kChunkBytes];
-};
-static_assert(std::atomic<int>::is_always_lock_free);
 
 struct Communicator {
   std::string name;  ///< of the segment
@@ -66,13 +46,13 @@ struct Communicator {
   long num_calls = 0;
   std::string error;
   std::atomic<int> state = ncclInProgress, num_pending = 0;
-  std::atomic<bool> is_aborted = false, is_gone = false;
+  std::atomic<bool> is_aborted = false, is_finalized = false, is_being_freed = false, is_gone = false;
   std::atomic<bool> is_taken = false;  ///< somebody has seen that the last call is taken
 };
 
-enum Call { kConnect, kAllReduce, kBroadcast, kNumbers, kCaptured, kAbort, kNumCalls };
-constexpr std::array<const char*, kNumCalls> kNames = {"connect", "all_reduce", "broadcast",
-                                                       "numbers", "captured",   "abort"};
+enum Call { kConnect, kAllReduce, kBroadcast, kNumbers, kCaptured, kFinalize, kDestroy, kAbort, kNumCalls };
+constexpr std::array<const char*, kNumCalls> kNames = {"connect",  "all_reduce", "broadcast", "numbers",
+                                                       "captured", "finalize",   "destroy",   "abort"};
 std::array<std::atomic<long>, kNumCalls> counts{};
 // Never destroyed: threads may use them while the process ends.
 auto& communicators = *new std::vector<Communicator*>;
@@ -85,12 +65,14 @@ thread_local cudaStream_t group_stream = nullptr;
 
 void nap() { ::usleep(20); }
 
+[[noreturn]] void die(const char* why) {
+  std::fprintf(stderr, "stand-in NCCL: a communicator %s\n", why);
+  std::abort();
+}
+
 Communicator* of(ncclComm_t handle) {
   auto* const communicator = reinterpret_cast<Communicator*>(handle);
-  if (communicator == nullptr || communicator->is_gone) {
-    std::fprintf(stderr, "stand-in NCCL: a communicator is used that is not there, or not any more\n");
-    std::abort();
-  }
+  if (communicator == nullptr || communicator->is_being_freed) die("is used that is not there, or not any more");
   return communicator;
 }
 
@@ -139,21 +121,6 @@ bool barrier(Communicator& communicator) {
   return true;
 }
 
-std::size_t bytes_of(int type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 1; }
-
-std::string text_of(const Posting& posting) {
-  std::string text;
-  for (int i = 0; i < posting.num_ops && i < kMaxOps; ++i) {
-    const Op& op = posting.ops[i];
-    text += (i > 0 ? " + " : "") + std::string(op.is_broadcast != 0 ? "broadcast" : "all_reduce") + " of " +
-            std::to_string(op.count) +
-            (op.type == ncclFloat64   ? " fp64"
-             : op.type == ncclFloat32 ? " fp32"
-                                      : " bytes");
-  }
-  return text;
-}
-
 /// Of what the ranks have posted.
 bool are_the_same(Communicator& communicator, long call) {
   const Segment& shared = *communicator.shared;
@@ -168,20 +135,6 @@ bool are_the_same(Communicator& communicator, long call) {
     return false;
   }
   return true;
-}
-
-/// In the order of ranks: the same bits on all.
-template <typename Number>
-void add_all(const Segment& shared, int num_ranks, std::size_t bytes, char* data) {
-  for (std::size_t at = 0; at < bytes; at += sizeof(Number)) {
-    Number sum = 0;
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      Number one;
-      std::memcpy(&one, shared.data[rank] + at, sizeof one);
-      sum += one;
-    }
-    std::memcpy(data + at, &sum, sizeof sum);
-  }
 }
 
 bool compute(Communicator& communicator, const Op& op) {
@@ -230,6 +183,10 @@ ncclResult_t launch() {
   if (has_fault(communicator, "fail", call) || ops.size() > kMaxOps) {
     fail(communicator, ncclInternalError, "asked for by STAND_IN_NCCL_FAULT");
     return ncclInternalError;
+  }
+  if (overlap(ops)) {
+    fail(communicator, ncclInvalidUsage, "buffers of a group overlap");
+    return ncclInvalidUsage;
   }
   communicator.stream = group_stream;
   if (!go_from(communicator, ncclSuccess, ncclInProgress)) return ncclInternalError;
@@ -301,10 +258,27 @@ void wait_for_collectives(void* stream) {
   }
 }
 
+/// In a thread of its own, as with blocking = 0.
+ncclResult_t free_later(Communicator& communicator) {
+  communicator.state = ncclInProgress;
+  communicator.is_being_freed = true;
+  std::thread([&communicator] {
+    communicator.worker.join();
+    for (int i = 0; i < 100; ++i) nap();
+    if (communicator.shared != nullptr) ::munmap(communicator.shared, sizeof(Segment));
+    communicator.is_gone = true;
+    communicator.state = ncclSuccess;
+  }).detach();
+  return ncclInProgress;
+}
+
 struct Report {
   ~Report() {
     const char* const file = std::getenv("STAND_IN_NCCL_CALLS");
     const std::lock_guard lock(mutex);
+    for (const Communicator* communicator : communicators) {
+      if (communicator->is_being_freed && !communicator->is_gone) die("is being freed while the process ends");
+    }
     if (file == nullptr || communicators.empty()) return;
     write_counts((file + ("." + std::to_string(communicators[0]->rank))).c_str(), kNames, counts);
   }
@@ -350,8 +324,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int num_ranks, ncclUniqu
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
-  *state = static_cast<ncclResult_t>(of(handle)->state.load());
-  if (*state == ncclSuccess) of(handle)->is_taken = true;
+  Communicator& communicator = *reinterpret_cast<Communicator*>(handle);  // may be asked for while it is freed
+  *state = static_cast<ncclResult_t>(communicator.state.load());
+  if (*state == ncclSuccess) communicator.is_taken = true;
   return ncclSuccess;
 }
 
@@ -360,15 +335,30 @@ const char* ncclGetErrorString(ncclResult_t status) {
   return status == ncclRemoteError ? "remote error" : status == ncclSystemError ? "system error" : "stand-in's error";
 }
 
+ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  Communicator& communicator = *of(handle);
+  ++counts[kFinalize];
+  if (!go_from(communicator, ncclSuccess, ncclInProgress)) return ncclInvalidUsage;
+  communicator.worker = std::thread([&communicator, before = std::move(communicator.worker)]() mutable {
+    before.join();
+    if (stays_away(communicator, -1) || !barrier(communicator)) return;
+    communicator.is_finalized = true;
+    go_from(communicator, ncclInProgress, ncclSuccess);
+  });
+  return ncclInProgress;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  Communicator& communicator = *of(handle);
+  if (!communicator.is_finalized) die("is destroyed before it is finalized");
+  ++counts[kDestroy];
+  return free_later(communicator);
+}
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
-  Communicator* const communicator = of(handle);
+  Communicator& communicator = *of(handle);
   if (stand_in_nccl_at_abort != nullptr) stand_in_nccl_at_abort();
   ++counts[kAbort];
-  communicator->is_aborted = true;
-  communicator->worker.join();
-  communicator->is_gone = true;
-  if (communicator->shared != nullptr) ::munmap(communicator->shared, sizeof(Segment));
-  return ncclSuccess;
+  communicator.is_aborted = true;
+  return free_later(communicator);
 }
 
 ncclResult_t ncclGroupStart() {

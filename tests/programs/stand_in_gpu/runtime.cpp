@@ -13,8 +13,8 @@
 // Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
 #include <driver_types.h>
 
-#include <algorithm>
 #include <array>
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -82,6 +82,7 @@ std::thread::id recorder;   ///< the thread that asked for it
 long num_captures = 0;
 auto& captures = *new Captures;  // never destroyed: calls come until the process ends
 auto& device_memory = *new DeviceMemory;
+auto& page_locked = *new PageLocked;
 bool is_broken = false;  ///< something was asked for that cannot be recorded: more is refused, and the graph
 
 /// Before anything in a stream: work is done when it is enqueued, but a collective of several processes takes its time.
@@ -134,27 +135,11 @@ std::size_t total_bytes() { return static_cast<std::size_t>(setting("STAND_IN_TO
 std::size_t bytes_at_start() {
   return std::min(total_bytes(), static_cast<std::size_t>(setting("STAND_IN_FREE_GIB", 100)) << 30);
 }
-/// Page-locked memory, never given back.
-struct HostRange {
-  const char* begin = nullptr;
-  std::size_t bytes = 0;
-};
-std::array<HostRange, 4096> host_ranges;
-std::atomic<std::size_t> num_host_ranges = 0;
-
-bool is_page_locked(const void* memory) {
-  const auto* const at = static_cast<const char*>(memory);
-  for (std::size_t i = 0; i < num_host_ranges && i < host_ranges.size(); ++i) {
-    if (at >= host_ranges[i].begin && at < host_ranges[i].begin + host_ranges[i].bytes) return true;
-  }
-  return false;
-}
-
 /// Of copies to the device and from it.
 void count_source(const void* from, std::size_t bytes, int kind) {
   if (kind == cudaMemcpyDeviceToHost) counts[kBytesToHost] += static_cast<long>(bytes);
   if (kind != cudaMemcpyHostToDevice) return;
-  counts[is_page_locked(from) ? kBytesFromPageLocked : kBytesFromPageable] += static_cast<long>(bytes);
+  counts[page_locked.has(from) ? kBytesFromPageLocked : kBytesFromPageable] += static_cast<long>(bytes);
 }
 int new_handle(void** handle) {
   *handle = std::malloc(8);
@@ -237,10 +222,7 @@ int cudaFree(void* memory) {
 }
 int cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   *memory = DeviceMemory::map(bytes);
-  if (const std::size_t index = num_host_ranges; index < host_ranges.size()) {
-    host_ranges[index] = {static_cast<const char*>(*memory), bytes};
-    ++num_host_ranges;
-  }
+  page_locked.add(*memory, bytes);
   counts[kBytesPageLocked] += static_cast<long>(bytes);
   return count(kHostAlloc);
 }
@@ -248,7 +230,7 @@ int cudaMallocHost(void** memory, std::size_t bytes) { return cudaHostAlloc(memo
 int cudaFreeHost(void*) { return status(); }
 int cudaPointerGetAttributes(void* attributes, const void* memory) {
   cudaPointerAttributes found{};
-  if (is_page_locked(memory)) found.type = cudaMemoryTypeHost;
+  if (page_locked.has(memory)) found.type = cudaMemoryTypeHost;
   std::memcpy(attributes, &found, sizeof found);
   return 0;
 }

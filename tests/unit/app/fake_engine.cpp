@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <new>
 #include <thread>
@@ -130,8 +131,11 @@ std::string check_fit(const forecast::FitRequest&) { return {}; }
 std::vector<doctor::KernelCheck> check_kernels(const doctor::DoctorRequest& request) {
   if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");
   const bool passes = std::getenv("FAKE_KERNEL_FAILS") == nullptr;
-  return {{"swiglu forward fp32", "N=3 F=5", passes ? 1e-7 : 0.5, 1e-5, 12.5, 40, passes,
-           request.use_cuda ? "cuda" : "cpu"}};
+  const doctor::KernelCheck check{
+      "swiglu forward fp32", "N=3 F=5", passes ? 1e-7 : 0.5, 1e-5, 12.5, 40, passes, request.use_cuda ? "cuda" : "cpu"};
+  request.on_check(check);
+  if (std::getenv("FAKE_DOCTOR_DIES") != nullptr) std::raise(SIGKILL);
+  return {check};
 }
 
 }  // namespace

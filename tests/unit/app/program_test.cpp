@@ -219,6 +219,16 @@ TEST_F(Program, DoctorRunsTheKernelsOfTheEngine) {
   EXPECT_FALSE(contains(skipped.out, "engine")) << skipped.out;
 }
 
+TEST_F(Program, DoctorSaysWhatItKnowsBeforeItEnds) {
+  options_.environment["LD_LIBRARY_PATH"] = "/nonexistent";
+  options_.environment["FAKE_DOCTOR_DIES"] = "1";
+  const CommandResult table = run({"doctor", "--no-disk"}), object = run({"doctor", "--no-disk", "--json"});
+  EXPECT_EQ(table.exit_code, 128 + 9);
+  EXPECT_TRUE(contains(table.out, "swiglu forward fp32  ")) << table.out;
+  EXPECT_TRUE(contains(object.err, "swiglu forward fp32  ")) << object.err;
+  EXPECT_EQ(object.out, "");
+}
+
 TEST_F(Program, DoctorWithoutLibTorchSaysTheRest) {
   options_.environment["LORA_TRAIN_TORCH"] = "/no/such/torch";
   const CommandResult result = run({"doctor", "--no-disk"});

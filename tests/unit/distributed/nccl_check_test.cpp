@@ -10,9 +10,10 @@ using doctor::KernelCheck;
 /// In a process of its own: it starts CUDA.
 class NcclCheck : public NcclTransport {
  protected:
-  static std::string check(const std::string& fault, const std::function<std::string(const KernelCheck&)>& words) {
+  static std::string check(const std::string& fault, const std::function<std::string(const KernelCheck&)>& words,
+                           const char* num_gpus = "2") {
     ScopedEnvironment environment;
-    environment.set("STAND_IN_DEVICES", "2");
+    environment.set("STAND_IN_DEVICES", num_gpus);
     environment.set("STAND_IN_NCCL_FAULT", fault);
     return run_ranks(1,
                      [&](int) {
@@ -42,6 +43,13 @@ TEST_F(NcclCheck, NamesTheGpuThatFails) {
     EXPECT_TRUE(note.starts_with("rank " + fault.substr(7) + " of 2: NCCL: ")) << note;
     EXPECT_NE(note.find("NCCL_DEBUG=INFO"), std::string::npos) << note;
   }
+}
+
+TEST_F(NcclCheck, OneGpuTrainsWithoutIt) {
+  const std::string note = check(
+      "fail:0:0", [](const KernelCheck& check) { return (check.passed ? "passed " : "") + check.note; }, "1");
+  EXPECT_TRUE(note.starts_with("passed NCCL does not run here; one GPU trains without it: rank 0 of 1: NCCL: "))
+      << note;
 }
 
 }  // namespace

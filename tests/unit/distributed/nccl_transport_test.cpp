@@ -196,6 +196,17 @@ TEST_F(NcclTransport, AbortSetsTheFlagBeforeItEndsAnything) {
             "1.000000 0.000000 0.000000");
 }
 
+TEST_F(NcclTransport, EndsOnceAllRanksHaveFinalized) {
+  const auto results = run(2, [](const Rank& rank) {
+    rank.reduce_zeros();
+    rank.transport.end();
+    std::string text = rank.transport.asynchronous_error();
+    for (const char* call : {"finalize", "destroy", "abort"}) text += std::to_string(num_calls(call));
+    return text + error_of([&] { rank.reduce_zeros(); }).substr(0, 35);
+  });
+  EXPECT_EQ(results[1].text, "110device: rank 1 of 2: NCCL: aborted,");
+}
+
 TEST_F(NcclTransport, AnAsynchronousErrorIsSeenFromAnotherThread) {
   EXPECT_EQ(of_rank_0("error:2:0",
                       [](const Rank& rank) {
