@@ -126,7 +126,8 @@ bool take_fastest(const RunFacts& facts, RunSpec& spec) {
     const bool has_slack = fit_size(facts, facts.memory_bytes - slack_bytes(facts.memory_bytes), spec);
     if (has_slack) fits.push_back({token_s(facts, spec), spec});
     if (has_slack && computes_once(facts, spec)) break;
-    if (has_slack && spec.recompute.front() <= model::Recompute::kCheap) continue;  // slack takes a few layers' kOff: below 1%
+    if (has_slack && spec.recompute.front() <= model::Recompute::kCheap)
+      continue;  // slack takes a few layers' kOff: below 1%
     if (fit_size(facts, facts.memory_bytes, spec)) fits.push_back({kWithoutSlack * token_s(facts, spec), spec});
   }
   if (fits.empty()) return false;

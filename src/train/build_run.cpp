@@ -172,11 +172,6 @@ std::int64_t mean_supervised(Run& run) {
   return std::max<std::int64_t>(1, std::llround(share * static_cast<double>(largest_micro_batch(run).num_tokens)));
 }
 
-/// The host memory that a plan may use: half of what this process has of it.
-std::int64_t host_bytes(const Run& run) {
-  return metrics::available_host_memory() / 2 / std::max(1, run.request.world.local_size);
-}
-
 /// Chooses device and price of the run.
 void start_device(Run& run) {
   const RunSection& section = run.profile().run;
@@ -252,13 +247,12 @@ void allocate(Run& run) {
   const planner::RunSpec& spec = run.spec;
   model::Decoder& decoder = *run.model.decoder;
   const std::int64_t max_tokens = spec.max_tokens;
-  const bool has_weights = run.data.has_weights();
   decoder.attention = spec.attention;
   decoder.windowed_attention = spec.windowed_attention;
   run.activations =
       std::make_unique<model::Activations>(decoder.shape, planner::activation_options(spec), spec.recompute,
                                            decoder.dtype, run.model.parameters->values.device());
-  run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
+  run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, run.data.has_weights());
   const Objective& objective = objective_for(profile.objective.loss_type);
   if (objective.enqueue_loss_chunk != nullptr && (run.device.is_cuda() || kernels::can_capture())) {
     const std::vector<data::BatchShape> shapes = data::batch_shapes(run.data.train, *run.plan);
@@ -275,7 +269,7 @@ void allocate(Run& run) {
       run.device,
       runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory, profile.adapter.lora_dropout > 0,
                                 decoder.first_needed.embedding, run.batch_classes, run.loss_head->chunk_rows(),
-                                has_weights, run.data.train.soft_width(), eval_classes});
+                                run.data.has_weights(), run.data.train.soft_width(), eval_classes});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths), run.ranks().world_size());
   run.ranks().set_abort_flag(run.scalars->device()[optim::kNonFinite]);
@@ -312,7 +306,8 @@ void gather_facts(Run& run) {
   facts.task_bytes = run.tasks ? run.tasks->least_bytes(run.profile(), run.files) : 0;
   facts.rows_of_rank = data::count_rows_of_rank(run.profile(), run.data, run.ranks().world_size());
   facts.is_cuda = run.device.is_cuda();
-  facts.host_bytes = host_bytes(run);
+  // Half of what this process has of it.
+  facts.host_bytes = metrics::available_host_memory() / 2 / std::max(1, run.request.world.local_size);
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : facts.host_bytes;
   facts.num_multiprocessors = run.device.num_multiprocessors;
   facts.base = run.files.base;

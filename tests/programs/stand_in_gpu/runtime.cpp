@@ -13,8 +13,8 @@
 // Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
 #include <driver_types.h>
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
