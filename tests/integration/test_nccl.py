@@ -79,7 +79,7 @@ def test_rank_0_measures_for_all(setup):
 
 
 def test_ranks_plan_once_more_together_where_one_runs_out_of_memory(setup):
-    changes = dict(takes_gigabytes(setup), device="cuda", cuda_graphs="off", learning_rate=1e-3, max_steps=1)
+    changes = dict(takes_gigabytes(setup), device="cuda", learning_rate=1e-3, max_steps=1)
     calls, of_rank_1 = setup.folder / "calls.txt", {}
     for name in ("run", "again"):
         profile = setup.write_profile(**dict(changes, output_dir=str(setup.folder / name)))
