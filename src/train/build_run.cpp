@@ -55,9 +55,8 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
   }
   if (old.tokenizer != now.tokenizer && !is_allowed(run, "model"))
     refuse("a different tokenizer: its files have changed.", "model");
-  if (old.chat_template != now.chat_template && !is_allowed(run, "chat_template")) {
+  if (old.chat_template != now.chat_template && !is_allowed(run, "chat_template"))
     refuse("a different chat template: its text has changed.", "chat_template");
-  }
   const bool may_data_differ =
       std::any_of(std::begin(kDataKeys), std::end(kDataKeys), [&](const char* key) { return is_allowed(run, key); });
   if (old.data != now.data && !may_data_differ) {
@@ -152,9 +151,8 @@ std::vector<std::string> paths_with_dropout(const Run& run) {
 /// Tokens of each document in the largest micro-batch.
 std::vector<std::int64_t> lengths_of_largest(Run& run) {
   std::vector<std::int64_t> lengths;
-  for (const auto document : largest_micro_batch(run).plan.micro_batches.front().documents) {
+  for (const auto document : largest_micro_batch(run).plan.micro_batches.front().documents)
     lengths.push_back(run.data.train.num_tokens(document));
-  }
   return lengths;
 }
 
@@ -170,6 +168,11 @@ std::int64_t mean_supervised(Run& run) {
   const auto tokens = static_cast<double>(std::max<std::int64_t>(run.data.train.total_tokens(), 1));
   const double share = static_cast<double>(run.data.train.total_supervised()) / tokens;
   return std::max<std::int64_t>(1, std::llround(share * static_cast<double>(largest_micro_batch(run).num_tokens)));
+}
+
+/// The host memory that a plan may use: half of what this process has of it.
+std::int64_t host_bytes(const Run& run) {
+  return metrics::available_host_memory() / 2 / std::max(1, run.request.world.local_size);
 }
 
 /// Chooses device and price of the run.
@@ -306,8 +309,7 @@ void gather_facts(Run& run) {
   facts.task_bytes = run.tasks ? run.tasks->least_bytes(run.profile(), run.files) : 0;
   facts.rows_of_rank = data::count_rows_of_rank(run.profile(), run.data, run.ranks().world_size());
   facts.is_cuda = run.device.is_cuda();
-  // Half of what this process has of it.
-  facts.host_bytes = metrics::available_host_memory() / 2 / std::max(1, run.request.world.local_size);
+  facts.host_bytes = host_bytes(run);
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : facts.host_bytes;
   facts.num_multiprocessors = run.device.num_multiprocessors;
   facts.base = run.files.base;
@@ -329,10 +331,9 @@ void build_planned(Run& run) {
   const std::int64_t step = run.resumed ? run.resumed->state.step : 0;
   if (run.is_leader()) refuse_checkpoints_in_the_way(profile.run.output_dir, step, run.plan->total_steps());
   run.eval_plans.clear();
-  for (const auto& eval : run.data.evals) {
+  for (const auto& eval : run.data.evals)
     run.eval_plans.push_back(
         data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
-  }
   run.end_phase("plan", metrics::Phase::kData);
   runtime::load_model(profile, run.device, run.files, run.adapters, load_options(run), run.model);
   run.adapters.config.base_weights = run.model.weights_fingerprint;
@@ -358,10 +359,9 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
       found ? found->state.started_at : share_start(run.ranks(), static_cast<std::int64_t>(std::time(nullptr)));
   tokenizer::set_template_time(run.state.started_at);
   run.files = runtime::open_model(profile.model, profile.adapter.init_adapter);
-  if (!found && !profile.adapter.init_adapter.empty()) {
+  if (!found && !profile.adapter.init_adapter.empty())
     lora::check_base(profile.adapter.init_adapter, run.files.resolved,
                      {is_allowed(run, "model"), "--allow-changed model"});
-  }
   run.end_phase("open model", metrics::Phase::kLoad);
   start_device(run);
   run.adapters = runtime::choose_adapters(profile, run.files);
