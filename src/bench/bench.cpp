@@ -54,7 +54,7 @@ void name_buffers(BenchRun& bench, WorkCounter& counter) {
 }
 
 /// The planned bytes of a class; nothing for GEMMs, attention and classes without a limit.
-std::optional<double> planned_of(WorkClass work_class, const PlannedBytes& planned) {
+std::optional<double> planned_of(WorkClass work_class, const planner::PlannedBytes& planned) {
   switch (work_class) {
     case WorkClass::kNorm: return planned.norm;
     case WorkClass::kRope: return planned.rope;
@@ -86,7 +86,7 @@ double bound_s_of(const WorkCounter& counter, WorkClass work_class, const BenchR
   return static_cast<double>(work.bytes_read + work.bytes_written) / rates.copy_bytes_per_s;
 }
 
-void add_counts(const WorkCounter& counter, const PlannedBytes& planned, BenchResult& result) {
+void add_counts(const WorkCounter& counter, const planner::PlannedBytes& planned, BenchResult& result) {
   std::int64_t flops = 0;
   for (std::size_t i = 0; i < kernels::kWorkClassNames.size(); ++i) {
     const auto work_class = static_cast<WorkClass>(i);
@@ -109,10 +109,10 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   const auto bench = build_meta_run(request, like);
   train::Run& run = bench->run;
   const data::StepPlan plan = run.plan->step(1);
-  const StepSizes sizes = sizes_of(run, plan);
+  const planner::StepSizes sizes = sizes_of(run, plan);
   const auto element_bytes = static_cast<int>(runtime::compute_bytes(run.profile().model.precision));
-  const PlannedBytes planned =
-      planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes, run.profile().optimizer.kind);
+  const planner::PlannedBytes planned =
+      planner::planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes, run.profile().optimizer.kind);
   WorkCounter counter;
   name_buffers(*bench, counter);
   counter.reset();  // layers of a quantised base were decoded to be named
@@ -130,7 +130,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   result.tokens = sizes.tokens;
   result.supervised_tokens = sizes.supervised;
   result.documents = plan.num_documents;
-  result.required = required_flops(run.files.config, run.adapters.specs, sizes);
+  result.required = planner::required_flops(run.files.config, run.adapters.specs, sizes);
   add_counts(counter, planned, result);
   result.bound = bound_of(counter, result.counted_bytes, rates);
   const std::int64_t row_bytes = run.activations->max_tokens() * run.files.config.hidden_size * element_bytes;
@@ -326,7 +326,7 @@ std::filesystem::path measure_and_write(const BenchRequest& request) {
   const auto step = build_meta_run(request, nullptr);
   const train::Run& run = step->run;
   const runtime::RunDevice device = runtime::start_device(run.profile(), run.files.config);
-  const StepSizes sizes = sizes_of(run, run.plan->step(1));
+  const planner::StepSizes sizes = sizes_of(run, run.plan->step(1));
   const auto tuned = tuning::start_tuning(run.profile().run, device, "");
   BenchRates rates = measure_rates(rate_case(run, sizes.supervised, sizes.tokens), device, tuned.get());
   if (tuned) tuned->finish();

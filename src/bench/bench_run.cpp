@@ -163,8 +163,8 @@ std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const Benc
   return bench;
 }
 
-StepSizes sizes_of(const train::Run& run, const data::StepPlan& plan) {
-  StepSizes sizes;
+planner::StepSizes sizes_of(const train::Run& run, const data::StepPlan& plan) {
+  planner::StepSizes sizes;
   double keys = 0;
   for (const auto& micro : plan.micro_batches) {
     for (const std::uint32_t document : micro.documents) {

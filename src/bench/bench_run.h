@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "lora_train/bench/bench_request.h"
-#include "lora_train/bench/step_limits.h"
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/train/run_state.h"
 
@@ -29,7 +28,7 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request);
 std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like);
 
 /// The sizes of a step: tokens, and keys per query.
-StepSizes sizes_of(const train::Run& run, const data::StepPlan& plan);
+planner::StepSizes sizes_of(const train::Run& run, const data::StepPlan& plan);
 
 /// Steps after the timed ones, for profiling.
 constexpr std::int64_t kProfiledSteps = 3;

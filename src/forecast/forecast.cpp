@@ -141,19 +141,19 @@ class Case {
     const auto num_ranks = static_cast<double>(result.num_gpus);
     const Steps steps = load_.steps_of(facts.profile, spec.sizes(), result.num_gpus);
     const DataFacts& data = load_.facts();
-    RankLoad load;
+    planner::RankLoad load;
     load.tokens = steps.most_tokens;
     load.supervised = load.tokens * static_cast<double>(data.num_supervised) / static_cast<double>(data.num_tokens);
     load.keys_per_query = data.keys_per_query;
     load.num_micro_batches = std::llround(std::ceil(steps.most_rows / static_cast<double>(spec.micro_batch_size)));
     const bench::BenchRates rates = rates_of(gpu, profile_);
-    RankLoad evaluation = load;
+    planner::RankLoad evaluation = load;
     evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;
     evaluation.supervised = evaluation.tokens;
     const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns, facts.token_rows);
     const std::int64_t num_parameters =
         model::make_trainables(facts.config, shape, runtime::trained_weights(profile_), at::kMeta).size();
-    const double step_s = least_step_s(facts, spec, rates, load);
+    const double step_s = planner::least_step_s(facts, spec, rates, load);
     const double sum_s = all_reduce_s(gpu, result.num_gpus, num_parameters);
     const double least_s =
         static_cast<double>(steps.count) * step_s +

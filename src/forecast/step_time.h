@@ -5,30 +5,19 @@
 
 #include "lora_train/bench/bench_request.h"
 #include "lora_train/forecast/forecast_request.h"
-#include "lora_train/planner/run_spec.h"
+#include "lora_train/planner/step_time.h"
 
 namespace lora_train::forecast {
-
-/// What the busiest rank does in a step.
-struct RankLoad {
-  double tokens = 0, supervised = 0;
-  double keys_per_query = 0;
-  std::int64_t num_micro_batches = 1;
-};
 
 /// The rates of products in the run's precision, of attention and of memory: measured ones where `bench --measure-rates` has kept
 /// some for this GPU, else those of the table. Throws ConfigError for a CPU of which none are kept.
 bench::BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile);
 
-/// Seconds that a step needs at these rates at least, without the other ranks: products, attention, memory traffic, recomputation
-/// and the decoding of a quantised base, one after the other.
-double least_step_s(const planner::RunFacts& facts, const planner::RunSpec& spec, const bench::BenchRates& rates,
-                    const RankLoad& load);
-
 /// Seconds that the sum of so many fp32 gradients takes over a ring of GPUs. 0 for one.
 double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_parameters);
 
 /// Seconds in which the base evaluates so many tokens.
-double least_evaluation_s(const planner::RunFacts& facts, const bench::BenchRates& rates, const RankLoad& load);
+double least_evaluation_s(const planner::RunFacts& facts, const bench::BenchRates& rates,
+                          const planner::RankLoad& load);
 
 }  // namespace lora_train::forecast

@@ -191,12 +191,18 @@ bool choose_recompute(const std::vector<Recompute>& allowed, const std::function
 }
 
 void relax_recompute(Recompute less, const std::function<bool()>& fits, std::vector<Recompute>& modes) {
-  for (std::size_t layer = modes.size(); layer-- > 0;) {
-    const Recompute mode = std::exchange(modes[layer], less);
-    if (fits()) continue;
-    modes[layer] = mode;
-    return;
+  const std::vector<Recompute> before = modes;
+  const auto relax = [&](std::ptrdiff_t count) {
+    modes = before;
+    std::fill(modes.end() - count, modes.end(), less);
+  };
+  std::ptrdiff_t most = 0, too_many = std::ssize(modes) + 1;
+  while (too_many - most > 1) {
+    const std::ptrdiff_t count = (most + too_many) / 2;
+    relax(count);
+    (fits() ? most : too_many) = count;
   }
+  relax(most);
 }
 
 const char* to_string(Recompute mode) {

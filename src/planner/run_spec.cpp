@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/kernels/implementation.h"
+#include "lora_train/planner/step_time.h"
 
 namespace lora_train::planner {
 namespace {
@@ -38,13 +40,6 @@ void set_sizes(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
   spec.global_batch_size = sizes.global;
   spec.eval_micro_batch_size = facts.profile.schedule.eval_micro_batch_size.value_or(sizes.micro);
   spec.max_tokens = std::max(sizes.micro, facts.has_evaluation ? spec.eval_micro_batch_size : 0) * facts.max_seq_len;
-}
-
-/// Whether recomputation costs more than a smaller micro-batch, and a smaller one is possible.
-bool is_last_resort(const RunFacts& facts, const RunSpec& spec, std::int64_t tokens) {
-  return spec.recompute.front() >= model::Recompute::kGateUp && tokens > facts.max_seq_len &&
-         facts.profile.run.gradient_checkpointing == GradientCheckpointing::kAuto &&
-         !facts.profile.schedule.micro_batch_size && spec.micro_batch_size > 1;
 }
 
 /// decoded_layers if memory does not decide it: nothing is quantised, the profile says so, or it asks for plain weights.
@@ -89,24 +84,56 @@ std::vector<model::Recompute> allowed_modes(const RunFacts& facts, const RunSpec
   return runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
 }
 
-/// Plans a micro-batch of about so many tokens. False if that does not fit.
-bool fit_tokens(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
+/// Plans a micro-batch of the spec's size in so many bytes. False if that does not fit.
+bool fit_size(const RunFacts& facts, std::int64_t memory_bytes, RunSpec& spec) {
   const std::vector<model::Recompute> allowed = allowed_modes(facts, spec);
   spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
-  set_sizes(facts, tokens, spec);
   const auto fits = [&] {
     spec.memory = plan_memory(memory_case(facts, spec));
-    return spec.memory.total() <= facts.memory_bytes && spec.memory.host <= facts.host_bytes;
+    return spec.memory.total() <= memory_bytes && spec.memory.host <= facts.host_bytes;
   };
-  if (!model::choose_recompute(allowed, fits, spec.recompute) || is_last_resort(facts, spec, tokens)) return false;
+  if (!model::choose_recompute(allowed, fits, spec.recompute)) return false;
   // A GiB of layers decoded once saves more time than one of what kCheap recomputes, and less than one of GEMMs
   // (docs/quantised.md).
   const bool is_cheap = spec.recompute.front() <= model::Recompute::kCheap && allowed.size() > 1;
   if (is_cheap && !facts.base.empty()) std::ranges::fill(spec.recompute, model::Recompute::kCheap);
   fits();
-  decode_what_fits(facts, facts.memory_bytes - spec.memory.total() + spec.memory.weights, spec);
+  decode_what_fits(facts, memory_bytes - spec.memory.total() + spec.memory.weights, spec);
   if (is_cheap && !facts.base.empty()) relax_recompute(model::Recompute::kOff, fits, spec.recompute);
   fits();
+  return true;
+}
+
+/// Whether a smaller micro-batch would save nothing: no layer is computed or decoded again.
+bool computes_once(const RunFacts& facts, const RunSpec& spec) {
+  return spec.recompute.front() == model::Recompute::kOff &&
+         (facts.base.empty() || spec.decoded_layers >= facts.config.num_layers);
+}
+
+/// Takes the fastest micro-batch by count. One that leaves no slack counts as 1% slower; of those within 1%, the one that leaves
+/// most memory. False, with the smallest one, if none fits.
+bool take_fastest(const RunFacts& facts, RunSpec& spec) {
+  constexpr double kTie = 1.01, kWithoutSlack = 1.01;
+  struct Fit {
+    double seconds;
+    RunSpec spec;
+  };
+  std::vector<Fit> fits;
+  std::int64_t last_size = 0;
+  for (const std::int64_t tokens : token_targets(facts)) {
+    set_sizes(facts, tokens, spec);
+    if (spec.micro_batch_size == std::exchange(last_size, spec.micro_batch_size)) continue;
+    const bool has_slack = fit_size(facts, facts.memory_bytes - slack_bytes(facts.memory_bytes), spec);
+    if (has_slack) fits.push_back({token_s(facts, spec), spec});
+    if (has_slack && computes_once(facts, spec)) break;
+    if (has_slack && spec.recompute.front() <= model::Recompute::kCheap)
+      continue;  // slack takes a few layers' kOff: below 1%
+    if (fit_size(facts, facts.memory_bytes, spec)) fits.push_back({kWithoutSlack * token_s(facts, spec), spec});
+  }
+  if (fits.empty()) return false;
+  const double least_s = std::ranges::min(fits, {}, &Fit::seconds).seconds;
+  std::erase_if(fits, [&](const Fit& fit) { return fit.seconds > kTie * least_s; });
+  spec = std::ranges::min(fits, {}, [](const Fit& fit) { return fit.spec.memory.total(); }).spec;
   return true;
 }
 
@@ -131,9 +158,7 @@ void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
       for (const std::int64_t tile : tile_choices(facts)) {
         spec.offload_inputs = offload;
         spec.mlp_tile_tokens = tile;
-        for (const std::int64_t tokens : token_targets(facts)) {
-          if (fit_tokens(facts, tokens, spec)) return;
-        }
+        if (take_fastest(facts, spec)) return;
       }
     }
   }
@@ -217,7 +242,7 @@ bool pad_rows(const RunFacts& facts, RunSpec& spec) {
   RunSpec padded = spec;
   padded.columns.row_pitch = model::RowPitch::kPadded;
   if (facts.is_cuda) padded.memory = plan_memory(memory_case(facts, padded));
-  if (padded.memory.total() > facts.memory_bytes) return false;
+  if (padded.memory.total() > facts.memory_bytes - slack_bytes(facts.memory_bytes)) return false;
   spec = padded;
   return true;
 }

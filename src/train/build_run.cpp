@@ -195,8 +195,9 @@ void tune_spec(Run& run) {
   planner::RunSpec& spec = run.spec;
   const planner::MemoryPlan planned = spec.memory;
   const at::Tensor& head = run.model.weights->acquire_outer(model::Pass::kForward).head;
-  const std::int64_t spare_bytes = spec.spare_bytes();
-  std::optional<std::int64_t> chunk_bytes = tuning::kept_loss_chunk(head, spec.resume.loss_chunk_rows, spare_bytes);
+  auto chunk_bytes = tuning::kept_loss_chunk(head, spec.resume.loss_chunk_rows, spec.spare_bytes());
+  const std::int64_t spare_bytes =
+      std::max<std::int64_t>(0, spec.spare_bytes() - planner::slack_bytes(spec.memory_bytes));
   const bool is_kept = chunk_bytes.has_value();
   const bool is_least = spec.loss_chunk_bytes < model::LossHeadOptions{}.chunk_bytes;  // nothing larger fits
   if (!is_kept && !is_least && run.device.is_cuda())

@@ -10,6 +10,7 @@
 #include "lora_train/config/profile.h"
 #include "lora_train/metrics/summary.h"
 #include "lora_train/model/layer_shape.h"
+#include "lora_train/planner/step_limits.h"
 
 namespace lora_train::bench {
 
@@ -29,7 +30,7 @@ struct BenchRequest {
 struct BenchWork {
   std::string name;
   std::int64_t calls = 0, launches = 0, bytes_read = 0, bytes_written = 0, flops = 0;
-  std::optional<double> planned_bytes = {};  ///< for a class: bytes that a step must move (bench/step_limits.h)
+  std::optional<double> planned_bytes = {};  ///< for a class: bytes that a step must move (planner/step_limits.h)
   std::optional<double> ms = {};             ///< measured time per step
   std::optional<double> bound_ms = {};       ///< for a class: its part of BenchBound
 };
@@ -40,10 +41,8 @@ struct BenchPass {
   std::int64_t times = 0, bytes_read = 0, bytes_written = 0;
 };
 
-/// The rates of a GPU with which counts become times.
-struct BenchRates {
-  double gemm_flops_per_s = 0, copy_bytes_per_s = 0;
-  double attention_forward_flops_per_s = 0, attention_backward_flops_per_s = 0;
+/// Rates, and where they are from.
+struct BenchRates : planner::Rates {
   std::string source = "assumed";                               ///< or the file with the measurement
   std::string gpu = {}, shape = {}, precision = {}, date = {};  ///< of the measurement; assumed rates have a GPU only
   bool is_assumed() const { return source == "assumed"; }
@@ -67,21 +66,12 @@ struct BenchSpeed {
   double first_loss = 0, last_loss = 0;
 };
 
-/// FLOPs of a step that no program with a frozen base can leave out.
-struct RequiredFlops {
-  double linears = 0;    ///< forward and input gradient: 4 a weight and token
-  double head = 0;       ///< the same of V D on supervised rows
-  double attention = 0;  ///< forward 4 q a visible key, backward twice that
-  double lora = 0;       ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
-  double total() const { return linears + head + attention + lora; }
-};
-
 struct BenchResult {
   std::string shape, device, precision, recompute;
   std::string row_pitch;  ///< "exact" or "padded"
   std::int64_t max_seq_len = 0, micro_batch_size = 0, global_batch_size = 0;
   std::int64_t tokens = 0, supervised_tokens = 0, documents = 0;  ///< of the counted step
-  RequiredFlops required;
+  planner::RequiredFlops required;
   std::vector<BenchWork> classes, kernels;
   std::vector<BenchPass> passes;  ///< over activations
   double planned_bytes = 0;       ///< of all classes except GEMMs and attention

@@ -69,6 +69,9 @@ std::int64_t memory_budget(const runtime::RunDevice& device);
 /// The same of a GPU with so many bytes in all, and free.
 std::int64_t memory_budget(std::int64_t total_bytes, std::int64_t free_bytes);
 
+/// What a plan leaves free of such a budget where that costs little time: counts are not exact.
+constexpr std::int64_t slack_bytes(std::int64_t budget_bytes) { return budget_bytes / 50; }
+
 /// Throws DeviceError after an allocation failed despite the plan. It says what was planned, what is in use, and which keys to
 /// change. `reason` is LibTorch's message.
 [[noreturn]] void throw_out_of_memory(const MemoryCase& planned, const runtime::RunDevice& device,

@@ -86,13 +86,16 @@ model::ActivationOptions activation_options(const RunSpec& spec);
 /// kernel gives dS and dB. (On a CPU, where two kernels read dy, it is beside the input: 27.0 against 28.0 ms.)
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts);
 
-/// A pure function of the facts. On a GPU, micro_batch_size: auto is the largest that fits, up to 16384 tokens,
-/// gradient_checkpointing: auto the least recomputation. Only if not even full recomputation of one row fits,
-/// mlp_tile_tokens: auto tiles, then activation_offload: auto offloads, then both. On a CPU, gradient_checkpointing: auto is the least recomputation whose buffers fit. Throws
-/// DeviceError (see refuse_memory) if the memory of a GPU is too small.
+/// A pure function of the facts. On a GPU, micro_batch_size: auto and gradient_checkpointing: auto are the fastest that fit, by
+/// count (step_time.h): up to 16384 tokens with the least recomputation. Plans within 1% of each other count as equal, and then
+/// the one that takes less memory is taken; one without slack_bytes() only if it saves 2%. Only if not even full recomputation of
+/// one row fits, mlp_tile_tokens: auto tiles, then activation_offload: auto offloads, then both. On a CPU,
+/// gradient_checkpointing: auto is the least recomputation whose buffers fit. Throws DeviceError (see refuse_memory) if the memory
+/// of a GPU is too small.
 RunSpec decide(const RunFacts& facts);
 
-/// Plans rows with adapter columns padded. Returns false, and leaves the spec as it is, if a GPU's memory is too small for that.
+/// Plans rows with adapter columns padded. Returns false, and leaves the spec as it is, if a GPU's memory is too small for that
+/// and slack_bytes().
 bool pad_rows(const RunFacts& facts, RunSpec& spec);
 
 /// Sets loss_chunk_bytes, and the memory that the loss head then takes.

@@ -10,7 +10,7 @@ FieldGroup batch_group() {
   return {
       "Batch size and run length",
       {integer_field("micro_batch_size", &ScheduleSection::micro_batch_size, Range::at_least(1), "auto",
-                     "Rows per rank in one forward pass. auto: the largest that fits into GPU memory (on a CPU, about "
+                     "Rows per rank in one forward pass. auto: the fastest that fits into GPU memory (on a CPU, about "
                      "4096 tokens) and "
                      "divides the rows of a step."),
        integer_field("global_batch_size", &ScheduleSection::global_batch_size, Range::at_least(1), "null",

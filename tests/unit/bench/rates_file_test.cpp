@@ -14,7 +14,7 @@ namespace {
 using namespace testing_support;
 
 BenchRates some_rates() {
-  BenchRates rates{700e12, 4e12, 500e12, 400e12};
+  BenchRates rates{{700e12, 4e12, 500e12, 400e12}};
   rates.gpu = "NVIDIA H200";
   rates.shape = "qwen2.5-7b";
   rates.precision = "bf16";

@@ -172,13 +172,13 @@ TEST_F(ForecastTest, AStepTakesAtLeastWhatItsCountSays) {
   const planner::RunFacts facts{counted.profile, files.config, adapters.specs, 2048};
   planner::RunSpec spec;
   spec.recompute.resize(28);
-  const RankLoad load{.tokens = static_cast<double>(count.tokens),
-                      .supervised = static_cast<double>(count.supervised_tokens),
-                      .keys_per_query = 1024.5};
-  const double least = least_step_s(facts, spec, count.rates, load);
+  const planner::RankLoad load{.tokens = static_cast<double>(count.tokens),
+                               .supervised = static_cast<double>(count.supervised_tokens),
+                               .keys_per_query = 1024.5};
+  const double least = planner::least_step_s(facts, spec, count.rates, load);
   EXPECT_NEAR(least / count.bound.total_s(), 1.0, 0.05);
   std::ranges::fill(spec.recompute, model::Recompute::kFull);
-  EXPECT_NEAR(least_step_s(facts, spec, count.rates, load) / least, 1.45, 0.12);
+  EXPECT_NEAR(planner::least_step_s(facts, spec, count.rates, load) / least, 1.45, 0.12);
 }
 
 TEST_F(ForecastTest, FullFineTuningAddsTheGradientsOfAllWeights) {
@@ -188,21 +188,21 @@ TEST_F(ForecastTest, FullFineTuningAddsTheGradientsOfAllWeights) {
   bench::BenchRates rates;
   rates.gemm_flops_per_s = 1e12;
   rates.copy_bytes_per_s = rates.attention_forward_flops_per_s = rates.attention_backward_flops_per_s = 1e18;
-  const RankLoad load{.tokens = 4096, .supervised = 4096, .keys_per_query = 1};
+  const planner::RankLoad load{.tokens = 4096, .supervised = 4096, .keys_per_query = 1};
   planner::RunSpec spec;
   spec.recompute.resize(24);
   const auto step_s = [&](const std::vector<model::AdapterSpec>& adapters) {
-    return least_step_s(planner::RunFacts{profile, config, adapters, 2048}, spec, rates, load);
+    return planner::least_step_s(planner::RunFacts{profile, config, adapters, 2048}, spec, rates, load);
   };
   const model::AdapterSpec smallest = lora::plan_adapters({}, config).front();
   EXPECT_NEAR(step_s({}) / step_s({smallest}), 1.5, 0.01);  // forward and two products backward, the head's included
   rates.gemm_flops_per_s = 1e18;
   rates.copy_bytes_per_s = 1e9;
   const double before = step_s({});
-  RankLoad twice = load;
+  planner::RankLoad twice = load;
   twice.num_micro_batches = 2;
   const std::vector<model::AdapterSpec> none;
-  EXPECT_GT(least_step_s(planner::RunFacts{profile, config, none, 2048}, spec, rates, twice),
+  EXPECT_GT(planner::least_step_s(planner::RunFacts{profile, config, none, 2048}, spec, rates, twice),
             before + 8e-9 * static_cast<double>(model::num_parameters(config)));
 }
 

@@ -1,16 +1,21 @@
-// The least that a training step must compute and move: the limits with which a counted step (work_counter.h) is compared.
+// The least that a training step must compute and move: the limits with which `bench` compares a counted step.
 // L layers, D hidden, q = H E, kv = K E, F ffn, V vocabulary, r rank.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "lora_train/bench/bench_request.h"
 #include "lora_train/config/profile.h"
 #include "lora_train/model/adapter_spec.h"
 #include "lora_train/model/model_config.h"
 
-namespace lora_train::bench {
+namespace lora_train::planner {
+
+/// The rates of a device with which counts become times.
+struct Rates {
+  double gemm_flops_per_s = 0, copy_bytes_per_s = 0;
+  double attention_forward_flops_per_s = 0, attention_backward_flops_per_s = 0;
+};
 
 /// The sizes of a step.
 struct StepSizes {
@@ -18,6 +23,14 @@ struct StepSizes {
   double keys_per_query = 0;  ///< average number of keys visible to a query: (S + 1) / 2 in documents of S tokens
 };
 
+/// FLOPs of a step that no program with a frozen base can leave out.
+struct RequiredFlops {
+  double linears = 0;    ///< forward and input gradient: 4 a weight and token
+  double head = 0;       ///< the same of V D on supervised rows
+  double attention = 0;  ///< forward 4 q a visible key, backward twice that
+  double lora = 0;       ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
+  double total() const { return linears + head + attention + lora; }
+};
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
                              const StepSizes& sizes);
 
@@ -40,4 +53,4 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
                            const StepSizes& sizes, int element_bytes,
                            OptimizerKind optimizer = OptimizerKind::kAdamwTorch);
 
-}  // namespace lora_train::bench
+}  // namespace lora_train::planner

@@ -1,4 +1,4 @@
-#include "lora_train/bench/step_limits.h"
+#include "lora_train/planner/step_limits.h"
 
 #include <c10/core/ScalarType.h>
 
@@ -6,7 +6,7 @@
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/optim/optimizer.h"
 
-namespace lora_train::bench {
+namespace lora_train::planner {
 namespace {
 
 /// Elements per token that the adapters of a projection are planned to read and write: x twice, dy of adapted linears once, and
@@ -95,4 +95,4 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
   return bytes;
 }
 
-}  // namespace lora_train::bench
+}  // namespace lora_train::planner
