@@ -14,7 +14,6 @@
 #include "lora_train/model/known_shapes.h"
 #include "lora_train/train/build_run.h"
 #include "lora_train/train/rehearsal.h"
-#include "lora_train/tuning/tuning.h"
 
 namespace lora_train::bench {
 namespace {
@@ -132,14 +131,15 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   run.device = runtime::start_device(run.profile(), run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
   train::gather_facts(run);
-  train::decide_spec(run, request.row_pitch);
-  plan_data(*bench, request);
-  load_random_model(*bench, run.device);
-  train::tune_spec(run);
-  train::allocate(run);
-  train::rehearse(run);
-  train::capture_steps(run);
-  if (run.tuning) run.tuning->finish();
+  const auto build = [&] {
+    train::decide_spec(run, request.row_pitch);
+    plan_data(*bench, request);
+    load_random_model(*bench, run.device);
+    train::tune_spec(run);
+    train::allocate(run);
+  };
+  build();
+  train::prepare_steps(run, build);
   return bench;
 }
 

@@ -97,6 +97,7 @@ class CapturedGraph : public kernels::Graph {
   void take(cudaGraph_t graph) {
     const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
     static_cast<void>(cudaGraphDestroy(graph));
+    TORCH_CHECK_WITH(OutOfMemoryError, status != cudaErrorMemoryAllocation, "CUDA out of memory: cudaGraphInstantiate");
     C10_CUDA_CHECK(status);
   }
   void replay() override { C10_CUDA_CHECK(cudaGraphLaunch(executable_, c10::cuda::getCurrentCUDAStream())); }

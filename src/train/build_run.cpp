@@ -227,7 +227,7 @@ void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
   planner::RunSpec& spec = run.spec;
   if (run.is_leader()) {
     spec = planner::decide(*run.facts);
-    run.tuning = tuning::start_tuning(run.profile().run, run.device, spec.algorithms);
+    if (!run.tuning) run.tuning = tuning::start_tuning(run.profile().run, run.device, spec.algorithms);
   }
   if (!row_pitch && run.tuning) {
     try {
@@ -318,9 +318,42 @@ runtime::LoadOptions load_options(const Run& run) {
   return {run.profile().adapter.kind == AdapterKind::kNone, run.data.max_seq_len, run.spec.decoded_layers};
 }
 
+void build_planned(Run& run) {
+  const Profile& profile = run.profile();
+  decide_spec(run);
+  if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
+  if (run.device.is_cuda()) log_memory_plan(run.spec);
+  for (const std::string& line : planner::slower_keys(*run.facts, run.spec)) log_info(line);
+  run.plan = std::make_unique<data::RunPlan>(
+      data::plan_run(profile, run.data, run.spec.sizes(), {run.ranks().rank(), run.ranks().world_size()}));
+  const std::int64_t step = run.resumed ? run.resumed->state.step : 0;
+  if (run.is_leader()) refuse_checkpoints_in_the_way(profile.run.output_dir, step, run.plan->total_steps());
+  run.eval_plans.clear();
+  for (const auto& eval : run.data.evals) {
+    run.eval_plans.push_back(
+        data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
+  }
+  run.end_phase("plan", metrics::Phase::kData);
+  runtime::load_model(profile, run.device, run.files, run.adapters, load_options(run), run.model);
+  run.adapters.config.base_weights = run.model.weights_fingerprint;
+  check_stop_token_row(run);
+  run.end_phase("weights", metrics::Phase::kLoad);
+  if (run.is_leader()) tune_spec(run);
+  share_spec(run.ranks(), run.spec);
+  if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
+  allocate(run);
+  run.checkpoint = checkpoint_contents(run);
+  check_equal_runs(run);
+  if (run.resumed) resume(run, run.facts->resume.checkpoint, *run.resumed);
+  check_equal_parameters(run);
+  run.state.loss_chunk_rows = run.loss_head->chunk_rows();
+  run.state.global_batch_size = run.spec.global_batch_size;
+}
+
 void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
   const Profile& profile = run.profile();
-  const auto found = checkpoint ? std::optional(share_description(run.ranks(), *checkpoint)) : std::nullopt;
+  const auto& found = run.resumed;
+  if (checkpoint) run.resumed = share_description(run.ranks(), *checkpoint);
   run.state.started_at =
       found ? found->state.started_at : share_start(run.ranks(), static_cast<std::int64_t>(std::time(nullptr)));
   tokenizer::set_template_time(run.state.started_at);
@@ -358,34 +391,8 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
       run.facts->rows_of_rank = data::count_rows_of_rank(kept, run.data, run.ranks().world_size());
     }
   }
-  decide_spec(run);
-  if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
-  if (run.device.is_cuda()) log_memory_plan(run.spec);
-  for (const std::string& line : planner::slower_keys(*run.facts, run.spec)) log_info(line);
   if (run.is_leader()) warn_of_target_gpu(run);
-  run.plan = std::make_unique<data::RunPlan>(
-      data::plan_run(profile, run.data, run.spec.sizes(), {run.ranks().rank(), run.ranks().world_size()}));
-  if (run.is_leader())
-    refuse_checkpoints_in_the_way(profile.run.output_dir, found ? found->state.step : 0, run.plan->total_steps());
-  for (const auto& eval : run.data.evals) {
-    run.eval_plans.push_back(
-        data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
-  }
-  run.end_phase("plan", metrics::Phase::kData);
-  runtime::load_model(profile, run.device, run.files, run.adapters, load_options(run), run.model);
-  run.adapters.config.base_weights = run.model.weights_fingerprint;
-  check_stop_token_row(run);
-  run.end_phase("weights", metrics::Phase::kLoad);
-  if (run.is_leader()) tune_spec(run);
-  share_spec(run.ranks(), run.spec);
-  if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
-  allocate(run);
-  run.checkpoint = checkpoint_contents(run);
-  check_equal_runs(run);
-  if (checkpoint) resume(run, *checkpoint, *found);
-  check_equal_parameters(run);
-  run.state.loss_chunk_rows = run.loss_head->chunk_rows();
-  run.state.global_batch_size = run.spec.global_batch_size;
+  build_planned(run);
   log_start(run);
   run.end_phase("buffers", metrics::Phase::kLoad);
 }

@@ -6,13 +6,17 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/kernels/graph.h"
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/tuning/tuning.h"
 #include "objective.h"
+#include "ranks.h"
 
 namespace lora_train::train {
 namespace {
+
+const std::string kNoMemoryToCapture = "not enough memory to capture the steps: ";
 
 /// While it lives, steps are those of this rank alone: ranks rehearse, capture and tune with different batches, in their own time.
 class Alone {
@@ -111,6 +115,7 @@ std::string reason_against_capture(const Run& run) {
 }
 
 /// Captures what the batch classes of the run need. Returns why that was not possible, or an empty string. Leaves the steps frozen.
+/// Throws c10::OutOfMemoryError.
 std::string record(Run& run) {
   const Alone alone(run);
   try {
@@ -124,8 +129,6 @@ std::string record(Run& run) {
     }
     run.context->graphs = std::make_unique<StepGraphs>(*run.context, batches);
     return {};
-  } catch (const c10::OutOfMemoryError& error) {
-    return std::string("not enough memory to capture the steps: ") + error.what_without_backtrace();
   } catch (const DeviceError& error) {
     return error.what();
   }
@@ -139,25 +142,26 @@ void end_capture(Run& run) {
   if (run.context->graphs == nullptr) runtime::release_unused_memory(run.device);
 }
 
-}  // namespace
-
-const LargestMicroBatch& largest_micro_batch(Run& run) {
-  if (!run.largest) run.largest = find_largest(run);
-  return *run.largest;
+void run_without_graphs(Run& run, const std::string& reason) {
+  run.capture = {false, reason};
+  log_warning("cuda_graphs: steps run without graphs. " + reason);
 }
 
-void capture_steps(Run& run) {
+/// capture_steps(), but throws c10::OutOfMemoryError.
+void capture_in_memory(Run& run) {
   metrics::StepCapture& capture = run.capture;
   capture = {false, reason_against_capture(run)};
   if (!capture.reason.empty()) return;
   const auto start = Clock::now();
-  capture.reason = record(run);
-  end_capture(run);
-  capture.recorded = capture.reason.empty();
-  if (!capture.recorded) {
-    log_warning("cuda_graphs: steps run without graphs. " + capture.reason);
-    return;
+  try {
+    capture.reason = record(run);
+  } catch (const c10::OutOfMemoryError&) {
+    end_capture(run);
+    throw;
   }
+  end_capture(run);
+  if (!capture.reason.empty()) return run_without_graphs(run, capture.reason);
+  capture.recorded = true;
   if (run.num_unpadded > 0) {
     capture.reason = std::to_string(run.num_unpadded) + " of " + std::to_string(run.num_micro_batches) +
                      " micro-batches fit no batch class and run without graphs";
@@ -169,23 +173,126 @@ void capture_steps(Run& run) {
            (capture.reason.empty() ? "" : "; " + capture.reason));
 }
 
-std::string rehearse(Run& run) {
+/// Runs the largest micro-batches, and says which. Throws c10::OutOfMemoryError.
+std::string rehearse_in_memory(Run& run) {
   const LargestMicroBatch& largest = largest_micro_batch(run);
   const auto tuned_products = tuning::tune_products(run.tuning.get());
   Alone alone(run);
-  try {
-    run.scalars->set_frozen(true);
-    train_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan));
-    wait_for_step(*run.context, largest.plan);
-    rehearse_evaluation(run, alone.eval_context());
-    run.scalars->set_frozen(false);
-    runtime::wait_for(run.device);
-  } catch (const c10::OutOfMemoryError& error) {
-    planner::throw_out_of_memory(planner::memory_case(*run.facts, run.spec), run.device,
-                                 error.what_without_backtrace());
-  }
+  run.scalars->set_frozen(true);
+  train_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan));
+  wait_for_step(*run.context, largest.plan);
+  rehearse_evaluation(run, alone.eval_context());
+  run.scalars->set_frozen(false);
+  runtime::wait_for(run.device);
   return "the largest micro-batch (step " + std::to_string(largest.plan.step) + ", " +
          std::to_string(largest.num_tokens) + " tokens)";
+}
+
+std::string in_words(const planner::RunSpec& spec) {
+  return count_of(spec.micro_batch_size, "row") + ", recomputation " + model::describe_recompute(spec.recompute) +
+         ", " + format_bytes(static_cast<double>(spec.memory.total()));
+}
+
+/// Frees what depends on the spec.
+void release_buffers(Run& run) {
+  runtime::wait_for(run.device);
+  run.context.reset();
+  run.scalars.reset();
+  run.optimizer.reset();
+  run.feed.reset();
+  run.loss_head.reset();
+  run.activations.reset();
+  run.model.decoder.reset();
+  run.model.weights.reset();
+  run.model.parameters.reset();
+  run.batch_classes.clear();
+  run.num_micro_batches = run.num_unpadded = 0;
+  run.largest.reset();
+  if (!run.is_leader()) run.tuning.reset();
+  runtime::release_unused_memory(run.device);
+}
+
+/// What a rank that has run out of memory may plan for next, at most.
+std::int64_t lower_budget(const Run& run) {
+  constexpr std::int64_t kLess = std::int64_t{3} << 29;  // 1.5 GiB
+  const std::int64_t own = runtime::device_memory(run.device).allocated;
+  return std::min(run.spec.memory.total() - kLess, planner::memory_budget(run.device) + own);
+}
+
+/// If a rank has run out of memory (`failure` says how this one has): has all ranks plan for less, and frees the buffers. False,
+/// with everything as it is, if none has, or if nothing is left to `auto` that would make the run fit. A step keeps its rows.
+bool plan_for_less(Run& run, const std::string& failure) {
+  std::int64_t budget = run.facts->memory_bytes;
+  std::string first;
+  const std::int64_t own_budget = failure.empty() ? budget : lower_budget(run);
+  const auto answers = run.ranks().all_gather(std::to_string(own_budget) + " " + failure);
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    std::size_t end = 0;
+    budget = std::min<std::int64_t>(budget, std::stoll(answers[rank], &end));
+    const std::string text = answers[rank].substr(end + 1, answers[rank].find(". GPU ") - end - 1);
+    if (first.empty() && !text.empty())
+      first = (answers.size() > 1 ? "rank " + std::to_string(rank) + ": " : "") + text;
+  }
+  if (first.empty()) return false;
+  planner::RunFacts facts = *run.facts;
+  facts.memory_bytes = budget;
+  facts.resume.global_batch_size = run.spec.global_batch_size;
+  std::string planned;
+  try {
+    planned = in_words(planner::decide(facts));
+  } catch (const DeviceError&) {
+    return false;
+  }
+  if (run.is_leader()) {
+    log_warning("out of GPU memory before step 1, though the plan fits (" + in_words(run.spec) + "): " + first +
+                ". Planning once more, for " + format_bytes(static_cast<double>(budget)) + ": " + planned);
+  }
+  run.facts.emplace(facts);
+  release_buffers(run);
+  return true;
+}
+
+}  // namespace
+
+const LargestMicroBatch& largest_micro_batch(Run& run) {
+  if (!run.largest) run.largest = find_largest(run);
+  return *run.largest;
+}
+
+void capture_steps(Run& run) {
+  try {
+    capture_in_memory(run);
+  } catch (const c10::OutOfMemoryError& error) {
+    run_without_graphs(run, kNoMemoryToCapture + error.what_without_backtrace());
+  }
+}
+
+std::string prepare_steps(Run& run, const std::function<void()>& rebuild, bool captures) {
+  for (bool is_first = true;; is_first = false) {
+    if (!run.is_leader()) share_tuning(run);
+    std::string rehearsed, failure;
+    try {
+      rehearsed = rehearse_in_memory(run);
+      run.end_phase("rehearsal", metrics::Phase::kTune);
+      if (captures) capture_in_memory(run);
+    } catch (const c10::OutOfMemoryError& error) {
+      failure = error.what_without_backtrace();
+    }
+    if (captures) run.end_phase("capture", metrics::Phase::kTune);
+    if (run.is_leader()) share_tuning(run);
+    if (is_first && plan_for_less(run, failure)) {
+      rebuild();
+      continue;
+    }
+    if (rehearsed.empty())
+      planner::throw_out_of_memory(planner::memory_case(*run.facts, run.spec), run.device, failure);
+    if (!failure.empty()) run_without_graphs(run, kNoMemoryToCapture + failure);
+    if (!run.tuning) return rehearsed;
+    run.tuning->finish();
+    run.spec.algorithms = run.state.tuning = run.tuning->text();
+    run.end_phase("tuning", metrics::Phase::kTune);
+    return rehearsed;
+  }
 }
 
 }  // namespace lora_train::train

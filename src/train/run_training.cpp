@@ -40,13 +40,6 @@ namespace {
 namespace fs = std::filesystem;
 using Ranks = std::shared_ptr<distributed::Communicator>;
 
-/// Call it once all choices are made: puts them into the checkpoints, the cache and the log.
-void finish_tuning(Run& run) {
-  if (!run.tuning) return;
-  run.tuning->finish();
-  run.spec.algorithms = run.state.tuning = run.tuning->text();
-}
-
 metrics::Ledger summary_ledger(const data::PreparedData& data) {
   const data::Ledger& ledger = data.ledger;
   const auto num_trained = static_cast<long long>(data.train.size());
@@ -109,14 +102,16 @@ metrics::LengthHistogram lengths_of(const data::DocumentStore& store) {
   return metrics::length_histogram(lengths);
 }
 
+fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / "profile.yaml"; }
+
 /// What the run leaves in the folder besides checkpoints, on the rank that writes; else nothing.
 std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::OutputDecision& decision) {
   if (!run.is_leader()) return std::make_unique<NoReporters>();
   take_over(run.request, decision, run.state.step);
   log_changes(run, decision.changes);
-  const fs::path profile = fs::path(run.profile().run.output_dir) / "profile.yaml";
-  if (decision.changes.empty() || has_steps_left(run) || !fs::exists(profile))  // else no step used what changed
-    write_file_atomic(profile, run.checkpoint.profile_yaml);
+  if (decision.changes.empty() || has_steps_left(run) ||
+      !fs::exists(profile_of(run)))  // else no step used what changed
+    write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
   auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
   reporters->write(metrics::StartRecord{
@@ -206,14 +201,11 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
     if (!has_steps) log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
     if (!run.device.is_cuda() && has_steps) capture_steps(run);
     if (run.device.is_cuda() && has_steps) {
-      if (!run.is_leader()) share_tuning(run);
-      log_info("before step 1: " + rehearse(run) + " fits; " + runtime::memory_in_words(run.device));
-      run.end_phase("rehearsal", metrics::Phase::kTune);
-      capture_steps(run);
-      run.end_phase("capture", metrics::Phase::kTune);
-      finish_tuning(run);
-      if (run.is_leader()) share_tuning(run);
-      if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
+      const auto rebuild = [&] {
+        build_planned(run);
+        if (run.is_leader()) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
+      };
+      log_info("before step 1: " + prepare_steps(run, rebuild) + " fits; " + runtime::memory_in_words(run.device));
     }
     summary.cuda_graphs = run.capture;
     train_loop(run, *reporters, summary);
@@ -262,10 +254,9 @@ metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks,
   Run run(request);
   run.clock = clock;
   start_run(run, ranks, decision);
-  if (!run.is_leader()) share_tuning(run);
-  summary.reason = "dry run: " + rehearse(run) + " ran; nothing was updated or written";
-  finish_tuning(run);
-  if (run.is_leader()) share_tuning(run);
+  const std::string rehearsed = prepare_steps(
+      run, [&] { build_planned(run); }, /*captures=*/false);
+  summary.reason = "dry run: " + rehearsed + " ran; nothing was updated or written";
   log_info(summary.reason);
   summary.step = run.state.step;
   summary.total_steps = run.plan->total_steps();

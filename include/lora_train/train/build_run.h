@@ -27,6 +27,10 @@ void tune_spec(Run& run);
 /// be ready.
 void allocate(Run& run);
 
+/// From run.facts to buffers: decides, plans the data, loads the weights, and restores the checkpoint of run.resumed. May be called
+/// again.
+void build_planned(Run& run);
+
 /// Does everything that `run.request` needs before step 1, and restores `checkpoint` if given.
 void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint);
 

@@ -46,6 +46,7 @@ struct Run {
   data::PreparedData data;
   std::optional<planner::RunFacts> facts;  ///< set by gather_facts(), for decide()
   planner::RunSpec spec;
+  std::optional<checkpoint::Description> resumed;  ///< of the checkpoint that the run resumes from
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
   std::optional<evaluate::TaskEvaluation> tasks;              ///< set once their rows are read

@@ -1,7 +1,7 @@
 // The CUDA runtime and cuBLAS on host memory: copies are copied, kernels and matrix products do nothing. At the end of the
 // process it writes how often each call came to the file that STAND_IN_CALLS names.
 //   STAND_IN_FAIL_AT=n   from the n-th wait for an event on, every call fails as after an illegal address
-//   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it
+//   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it; n:m those up to the m-th
 //   STAND_IN_FREE_GIB=n  free memory, default 100
 //   STAND_IN_REFUSE_CAPTURE_AT=n  from the n-th on, no capture ends well:
 //   STAND_IN_REFUSE_CAPTURE=begin|work|end|instantiate  what is refused then, default end
@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "captures.h"
+#include "memory.h"
 #include "write_counts.h"
 
 namespace {
@@ -126,13 +127,6 @@ bool refuses(std::string_view what) {
   const char* const named = std::getenv("STAND_IN_REFUSE_CAPTURE");
   return at > 0 && num_captures >= at && what == (named != nullptr ? named : "end");
 }
-void* host_memory(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 4096;
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* const memory = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
-  std::memset(memory, 0, rounded);
-  return memory;
-}
 /// Page-locked memory, never given back.
 struct HostRange {
   const char* begin = nullptr;
@@ -220,10 +214,9 @@ int cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 
 int cudaMalloc(void** memory, std::size_t bytes) {
-  const long oom_at = setting("STAND_IN_OOM_AT", 0);
   const int error = count(kMalloc);
   *memory = nullptr;
-  if (oom_at > 0 && counts[kMalloc] >= oom_at) return cudaErrorMemoryAllocation;
+  if (is_out_of_memory(counts[kMalloc])) return cudaErrorMemoryAllocation;
   *memory = host_memory(bytes);
   return error;
 }
