@@ -11,7 +11,7 @@ import pytest
 
 from conftest import BINARY, ROOT, lora_train
 from launchers import Job
-from test_cuda_host import DEVICE, STAND_IN, environment, pytestmark, takes_gigabytes  # noqa: F401
+from test_cuda_host import DEVICE, STAND_IN, environment, pytestmark  # noqa: F401
 
 USAGE = 2
 PRELOADED = " ".join(str(STAND_IN / f"libstand_in_{name}.so") for name in ("runtime", "nccl"))
@@ -76,22 +76,6 @@ def test_rank_0_measures_for_all(setup):
     assert int(measured) > 30, run  # all but one, which has one candidate
     (chosen, adopted, measured), = lines[1]
     assert int(adopted) > 0 and measured == "0", run
-
-
-def test_ranks_plan_once_more_together_where_one_runs_out_of_memory(setup):
-    changes = dict(takes_gigabytes(setup), device="cuda", learning_rate=1e-3, max_steps=1)
-    calls, of_rank_1 = setup.folder / "calls.txt", {}
-    for name in ("run", "again"):
-        profile = setup.write_profile(**dict(changes, output_dir=str(setup.folder / name)))
-        variables = dict(environment(STAND_IN_DEVICES="2"), LD_PRELOAD=PRELOADED)
-        job = Job("variables", 2, ["--profile", profile], setup.folder / "err", variables,
-                  of_last_rank=dict(of_rank_1, STAND_IN_CALLS=str(calls)))
-        assert job.wait() == 0, job.stderr()
-        assert job.stderr().count("Planning once more") == len(of_rank_1), job.stderr()
-        last = int(re.search(r"cudaMalloc (\d+)", calls.read_text())[1])
-        of_rank_1 = dict(STAND_IN_OOM_AT=f"{last}:{last + 1}")
-    assert "): rank 1: CUDA out of memory. Tried to allocate" in job.stderr(), job.stderr()
-    assert len(setup.events("train", setup.folder / "again")) == 1
 
 
 def test_an_error_of_nccl_ends_all_ranks(setup):
