@@ -55,7 +55,7 @@ def test_memory_that_runs_out_twice_ends_the_run_with_advice(setup):
 
 
 BENCH_OF_GIGABYTES = ["bench", "--shape", "tiny-qwen3", "device=cuda", "max_seq_len=64", "micro_batch_size=40000", "tuning=off", "--steps", "3",
-                      "--warm-up", "1", "--json"]
+                      "--warm-up", "1", "--only-steps", "--json"]
 
 
 def test_bench_plans_once_more_where_memory_runs_out(tmp_path):

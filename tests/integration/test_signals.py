@@ -35,6 +35,11 @@ def phase_of(run, output_dir, process, begun):
     return "training" if of_this_life(run, output_dir, "train", begun) else "before step 1, evaluating"
 
 
+def is_done(output_dir):
+    file = output_dir / "summary.json"
+    return file.exists() and json.loads(file.read_text())["status"] == "done"
+
+
 def stop_once(run, output_dir, delay, number, second):
     """Returns (phase, exit code, seconds from signal to end, last step that was logged)."""
     begun = time.time()
@@ -82,7 +87,7 @@ def test_signals(tmp_path):
         output_dir = tmp_path / f"stopped-{num_runs}"
         for _ in range(rng.randrange(1, 10)):
             second = rng.choice(SIGNALS) if rng.random() < 0.2 else None
-            earlier = checkpoint_steps(output_dir)
+            earlier, was_done = checkpoint_steps(output_dir), is_done(output_dir)
             delay = rng.random() * (0.5 if rng.random() < 0.4 else whole_s)  # the start is short, and has many phases
             phase, code, seconds, last_step = stop_once(run, output_dir, delay, rng.choice(SIGNALS), second)
             if phase == "ended":
@@ -93,7 +98,9 @@ def test_signals(tmp_path):
             stopped[phase] += code == STOPPED
             slowest = max(slowest, seconds)
             assert seconds <= max(30, 5 * whole_s), "a stop takes longer than whole runs took a moment ago"
-            if code == STOPPED:
+            if code == STOPPED and was_done:  # two signals ended the process before after its last line
+                assert is_done(output_dir) and checkpoint_steps(output_dir) == earlier
+            elif code == STOPPED:
                 summary = json.loads((output_dir / "summary.json").read_text())
                 assert summary["status"] == "stopped" and summary["exit_code"] == STOPPED, summary
                 if last_step is not None:  # before step 1 none is owed
