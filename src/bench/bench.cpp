@@ -8,6 +8,7 @@
 #include "lora_train/bench/rates_file.h"
 #include "lora_train/runtime/run_device.h"
 #include "lora_train/runtime/setup.h"
+#include "lora_train/train/rehearsal.h"
 #include "lora_train/train/train_step.h"
 #include "measure_rates.h"
 #include "measure_steps.h"
@@ -158,19 +159,6 @@ double ms_of_class(const BenchResult& result, WorkClass work_class) {
   return 0;
 }
 
-/// Frees all that only steps need: a plan may fill the GPU with it.
-void free_steps(train::Run& run) {
-  runtime::wait_for(run.device);
-  run.context.reset();
-  run.optimizer.reset();
-  run.scalars.reset();
-  run.feed.reset();
-  run.loss_head.reset();
-  run.activations.reset();
-  { const runtime::LoadedModel freed = std::move(run.model); }
-  runtime::release_unused_memory(run.device);
-}
-
 void add_gemm_rate(double flops_per_s, BenchResult& result) {
   BenchSpeed& speed = *result.speed;
   const double per_token = result.required.total() / static_cast<double>(result.tokens);
@@ -229,7 +217,7 @@ void measure(const BenchRequest& request, train::Run& run, BenchResult& result) 
   if (!request.only_steps)
     try_to_measure("idle time and classes", [&] { measure_idle_and_classes(request, run, result); });
   if (request.only_steps && !request.measure_rates) return;
-  free_steps(run);
+  train::release_buffers(run);  // a plan may fill the GPU with them
   const RateCase sizes = rate_case(run, result.supervised_tokens, result.tokens);
   try_to_measure("rates", [&] {
     if (request.measure_rates) set_bound(measure_and_keep(request, sizes, run.device, run.tuning.get()), result);

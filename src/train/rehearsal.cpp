@@ -193,25 +193,6 @@ std::string in_words(const planner::RunSpec& spec) {
          ", " + format_bytes(static_cast<double>(spec.memory.total()));
 }
 
-/// Frees what depends on the spec.
-void release_buffers(Run& run) {
-  runtime::wait_for(run.device);
-  run.context.reset();
-  run.scalars.reset();
-  run.optimizer.reset();
-  run.feed.reset();
-  run.loss_head.reset();
-  run.activations.reset();
-  run.model.decoder.reset();
-  run.model.weights.reset();
-  run.model.parameters.reset();
-  run.batch_classes.clear();
-  run.num_micro_batches = run.num_unpadded = 0;
-  run.largest.reset();
-  if (!run.is_leader()) run.tuning.reset();
-  runtime::release_unused_memory(run.device);
-}
-
 /// What a rank that has run out of memory may plan for next, at most.
 std::int64_t lower_budget(const Run& run) {
   constexpr std::int64_t kLess = std::int64_t{3} << 29;  // 1.5 GiB
@@ -257,6 +238,24 @@ bool plan_for_less(Run& run, const std::string& failure) {
 const LargestMicroBatch& largest_micro_batch(Run& run) {
   if (!run.largest) run.largest = find_largest(run);
   return *run.largest;
+}
+
+void release_buffers(Run& run) {
+  runtime::wait_for(run.device);
+  run.context.reset();
+  run.scalars.reset();
+  run.optimizer.reset();
+  run.feed.reset();
+  run.loss_head.reset();
+  run.activations.reset();
+  run.model.decoder.reset();
+  run.model.weights.reset();
+  run.model.parameters.reset();
+  run.batch_classes.clear();
+  run.num_micro_batches = run.num_unpadded = 0;
+  run.largest.reset();
+  if (!run.is_leader()) run.tuning.reset();
+  runtime::release_unused_memory(run.device);
 }
 
 void capture_steps(Run& run) {
