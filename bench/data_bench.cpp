@@ -10,10 +10,10 @@
 #include <numeric>
 #include <random>
 
-#include "lora_train/data/loader.h"
-#include "lora_train/data/micro_batch.h"
-#include "lora_train/data/packing.h"
-#include "lora_train/data/plan.h"
+#include "lora_train/data/plan/batch_prefetcher.h"
+#include "lora_train/data/plan/micro_batch.h"
+#include "lora_train/data/plan/packing.h"
+#include "lora_train/data/plan/plan.h"
 
 namespace lora_train::data {
 namespace {

@@ -19,12 +19,12 @@
 #include <functional>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/cuda_library.h"
-#include "lora_train/model/known_shapes.h"
-#include "lora_train/runtime/run_device.h"
-#include "lora_train/tuning/linears_run.h"
-#include "lora_train/tuning/tuning.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
+#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/plan/setup/run_device.h"
+#include "lora_train/plan/tuning/tuning.h"
+#include "plan/tuning/linears_run.h"
 #include "support/cuda_device.h"
 
 namespace lora_train::kernels {
@@ -82,7 +82,7 @@ AttentionLayout make_layout(const Documents& documents, const Heads& h, Attentio
   return layout;
 }
 
-runtime::RunDevice device_of(bool is_cuda) {
+plan::RunDevice device_of(bool is_cuda) {
   if (!is_cuda) return {};
   const CudaDevice gpu = cuda_library()->device(0);
   return {at::Device(at::kCUDA, 0), gpu.name, gpu.num_multiprocessors};
@@ -90,23 +90,23 @@ runtime::RunDevice device_of(bool is_cuda) {
 
 /// Milliseconds of a call of body() among `count` that follow each other; on a GPU between events in its stream.
 template <class Body>
-double milliseconds(const runtime::RunDevice& device, const Body& body, int count) {
+double milliseconds(const plan::RunDevice& device, const Body& body, int count) {
   if (!device.is_cuda()) {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < count; ++i) body();
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() / count;
   }
   c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
-  begin.record(runtime::compute_stream(device));
+  begin.record(plan::compute_stream(device));
   for (int i = 0; i < count; ++i) body();
-  end.record(runtime::compute_stream(device));
+  end.record(plan::compute_stream(device));
   end.synchronize();
   return begin.elapsedTime(end) / count;
 }
 
 template <class Body>
 double attention_milliseconds(const Body& body) {
-  const runtime::RunDevice device = device_of(true);
+  const plan::RunDevice device = device_of(true);
   milliseconds(device, body, 3);
   return milliseconds(device, body, kRepeats);
 }
@@ -179,16 +179,16 @@ model::LayerShape layer_of(const MeasuredShape& shape, bool has_adapters, model:
 }
 
 std::vector<model::ProjectionShape> projections(const MeasuredShape& shape, bool has_adapters, model::RowPitch pitch) {
-  return tuning::projections_of(layer_of(shape, has_adapters, pitch));
+  return plan::projections_of(layer_of(shape, has_adapters, pitch));
 }
 
-tuning::LinearsMemory memory_for(const MeasuredShape& shape, int64_t tokens, const runtime::RunDevice& device) {
+plan::LinearsMemory memory_for(const MeasuredShape& shape, int64_t tokens, const plan::RunDevice& device) {
   return {layer_of(shape, true, model::RowPitch::kPadded), tokens, at::kBFloat16, device.device};
 }
 
 /// The median milliseconds of each variant, measured in turns, each turn back to back: a clock that drifts favours none. The
 /// variants run for `warm_up_ms` first.
-std::vector<double> compare(const runtime::RunDevice& device, const std::vector<std::function<void()>>& variants) {
+std::vector<double> compare(const plan::RunDevice& device, const std::vector<std::function<void()>>& variants) {
   constexpr int kRounds = 7;
   const double turn_ms = device.is_cuda() ? 60 : 1, warm_up_ms = device.is_cuda() ? 1000 : 1;
   const auto time = [&](const std::function<void()>& run, int count) { return milliseconds(device, run, count); };
@@ -232,10 +232,10 @@ struct Sides {
 };
 
 /// Forward and backward of each linear, for every layout: [layout][linear].
-std::vector<std::vector<Sides>> measure_layouts(const runtime::RunDevice& device,
+std::vector<std::vector<Sides>> measure_layouts(const plan::RunDevice& device,
                                                 const std::vector<std::vector<model::ProjectionShape>>& layouts,
-                                                const tuning::LinearsMemory& memory) {
-  std::vector<tuning::LinearsRun> runs;
+                                                const plan::LinearsMemory& memory) {
+  std::vector<plan::LinearsRun> runs;
   for (const auto& shapes : layouts) runs.emplace_back(shapes, memory);
   std::vector<std::vector<Sides>> found(layouts.size(), std::vector<Sides>(runs.front().size()));
   for (std::size_t i = 0; i < runs.front().size(); ++i) {
@@ -256,7 +256,7 @@ void print_linear(const MeasuredShape& shape, const char* layout, const model::P
   std::printf(
       "%-4s %-8s M %5lld N %5lld K %5lld+%-2lld row %6lld bytes %s: forward %8.3f ms %6.1f TFLOP/s, backward %8.3f ms "
       "%6.1f TFLOP/s\n",
-      shape.short_name, tuning::short_name(p).c_str(), static_cast<long long>(tokens),
+      shape.short_name, plan::short_name(p).c_str(), static_cast<long long>(tokens),
       static_cast<long long>(p.out_features), static_cast<long long>(p.in_features),
       static_cast<long long>(p.num_columns), static_cast<long long>(2 * p.input_pitch()), layout, ms.forward_ms,
       flops / ms.forward_ms * 1e-9, ms.backward_ms, flops / ms.backward_ms * 1e-9);
@@ -265,9 +265,9 @@ void print_linear(const MeasuredShape& shape, const char* layout, const model::P
 
 /// Exact against padded rows, and against the same GEMMs without adapters. All: at every number of tokens.
 void measure_pitch(bool is_cuda, bool is_all) {
-  const runtime::RunDevice device = device_of(is_cuda);
-  const auto tuned = tuning::start_tuning({}, device, "");
-  const auto tuned_products = tuning::tune_products(tuned.get());
+  const plan::RunDevice device = device_of(is_cuda);
+  const auto tuned = plan::start_tuning({}, device, "");
+  const auto tuned_products = plan::tune_products(tuned.get());
   std::printf("linears of a layer with their adapters, rank %lld, bf16, as the trainer computes them\n",
               static_cast<long long>(kRank));
   const std::vector<int64_t> sizes = !is_cuda ? std::vector<int64_t>{32}
@@ -297,18 +297,18 @@ void measure_pitch(bool is_cuda, bool is_all) {
 /// Where the backward of gate|up puts dS: beside dx, or beside dy.
 void measure_gate_up(bool is_cuda) {
   constexpr std::array<const char*, 2> kForms = {"dS beside dx", "dS beside dy"};
-  const runtime::RunDevice device = device_of(is_cuda);
-  const auto tuned = tuning::start_tuning({}, device, "");
-  const auto tuned_products = tuning::tune_products(tuned.get());
+  const plan::RunDevice device = device_of(is_cuda);
+  const auto tuned = plan::start_tuning({}, device, "");
+  const auto tuned_products = plan::tune_products(tuned.get());
   const int64_t tokens = is_cuda ? kTokens : 32;
   for (const MeasuredShape& shape : measured_shapes(is_cuda)) {
     const auto num_layers = static_cast<double>(model::known_shape(shape.name).num_layers);
-    const tuning::LinearsMemory memory = memory_for(shape, tokens, device);
+    const plan::LinearsMemory memory = memory_for(shape, tokens, device);
     for (const auto pitch : {model::RowPitch::kExact, model::RowPitch::kPadded}) {
       std::vector<std::vector<model::ProjectionShape>> forms;
       for (const auto columns : {model::GradientColumns::kBesideInput, model::GradientColumns::kBesideOutput}) {
         for (const model::ProjectionShape& p : projections(shape, true, pitch)) {
-          if (tuning::short_name(p) != "gate|up") continue;
+          if (plan::short_name(p) != "gate|up") continue;
           forms.push_back({p});
           forms.back().front().gradient_columns = columns;
         }

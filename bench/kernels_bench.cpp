@@ -4,15 +4,15 @@
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/cross_entropy.h"
-#include "lora_train/kernels/dropout.h"
-#include "lora_train/kernels/embedding.h"
-#include "lora_train/kernels/gated_activation.h"
-#include "lora_train/kernels/lora.h"
-#include "lora_train/kernels/quantized_weight.h"
-#include "lora_train/kernels/rms_norm.h"
-#include "lora_train/kernels/rope.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
+#include "lora_train/kernels/dropout/dropout.h"
+#include "lora_train/kernels/embedding/embedding.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
+#include "lora_train/kernels/lora/lora.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
+#include "lora_train/kernels/rope/rope.h"
 #include "lora_train/optim/adamw.h"
 
 namespace lora_train::kernels {

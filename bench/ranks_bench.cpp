@@ -14,7 +14,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
-#include "lora_train/distributed/connect.h"
+#include "lora_train/ranks/connect.h"
 #include "support/rank_processes.h"
 #include "support/temporary_folder.h"
 
@@ -58,7 +58,7 @@ void run(int world_size, std::int64_t num_values, int rounds) {
     world.size = world.local_size = world_size;
     world.job = "bench";
     world.job_folder = folder.path();
-    const auto ranks = distributed::connect(world, {});
+    const auto ranks = ranks::connect(world, {});
     c10d::TCPStoreOptions options;
     options.port = 0;
     options.isServer = rank == 0;

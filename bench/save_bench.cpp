@@ -12,8 +12,8 @@
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
-#include "lora_train/checkpoint/saver.h"
-#include "lora_train/saving/checkpoint_tensors.h"
+#include "lora_train/run/checkpoint_tensors.h"
+#include "lora_train/run_folder/checkpoint_writer.h"
 #include "support/temporary_folder.h"
 
 namespace {
@@ -55,7 +55,7 @@ void print_limits(const std::filesystem::path& folder, std::size_t num_bytes) {
   std::printf("hash: %.2f s\n", seconds_since(start));
 }
 
-void run(const std::filesystem::path& parent, std::int64_t num_parameters, int rounds) {
+void measure_saves(const std::filesystem::path& parent, std::int64_t num_parameters, int rounds) {
   const testing_support::TemporaryFolder folder(parent);
   const model::Trainables live = lora_parameters(num_parameters);
   optim::OptimizerState optimizer(optim::optimizer_for(OptimizerKind::kAdamwTorch), live.blocks(), at::kCPU);
@@ -65,14 +65,14 @@ void run(const std::filesystem::path& parent, std::int64_t num_parameters, int r
   print_limits(folder.path(), live.values.nbytes() + static_cast<std::size_t>(optimizer.bytes()));
   model::Trainables snapshot = live.host_copy();
   optim::OptimizerState optimizer_snapshot = optimizer.host_copy();
-  checkpoint::Saver saver({folder.path(), 2, {}});
+  run_folder::Saver saver({folder.path(), 2, {}});
   for (int round = 1; round <= rounds; ++round) {
     const auto start = Clock::now();
     snapshot.values.copy_(live.values);
     optimizer_snapshot.copy_from(optimizer);
-    checkpoint::Contents contents;
+    run_folder::Contents contents;
     contents.state.step = round;
-    contents.files = saving::checkpoint_files(nullptr, {}, snapshot, optimizer_snapshot);
+    contents.files = run::checkpoint_files(nullptr, {}, snapshot, optimizer_snapshot);
     saver.start(std::move(contents));
     const double stall_s = seconds_since(start);
     const auto result = saver.wait();
@@ -94,6 +94,6 @@ int main(int argc, char** argv) {
     if (flag == "--parameters") num_parameters = std::atoll(argv[i + 1]);
     if (flag == "--rounds") rounds = std::atoi(argv[i + 1]);
   }
-  run(folder, num_parameters, rounds);
+  measure_saves(folder, num_parameters, rounds);
   return 0;
 }

@@ -9,7 +9,7 @@ foreach(_module IN LISTS LT_CORE_MODULES)
 endforeach()
 
 set(_bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
-add_executable(lora-train src/app/main.cpp)
+add_executable(lora-train src/cli/main.cpp)
 target_link_libraries(lora-train PRIVATE lt_flags ${CMAKE_DL_LIBS})
 foreach(_module IN LISTS LT_CORE_MODULES)
   target_link_libraries(lora-train PRIVATE lt_${_module})
@@ -54,8 +54,8 @@ function(lt_add_engine name)
                         LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/engine_symbols.txt")
 endfunction()
 
-if(TARGET lt_train)
-  lt_add_engine(lora_train_engine src/app/engine/engine_entry.cpp)
+if(TARGET lt_run)
+  lt_add_engine(lora_train_engine src/cli/engine/engine_entry.cpp)
   foreach(_module IN LISTS LT_TORCH_MODULES)
     if(TARGET lt_${_module})
       target_link_libraries(lora_train_engine PRIVATE lt_${_module})
@@ -69,10 +69,10 @@ if(TARGET lt_train)
     set_tests_properties(relocation bare_debian PROPERTIES LABELS relocation SKIP_RETURN_CODE 77 TIMEOUT 1500)
   endif()
 else()
-  message(STATUS "the engine is not built: module train is missing")
+  message(STATUS "the engine is not built: module run is missing")
 endif()
 # Where LibTorch was at build time: the first place to look. On another machine the folder is not there and python3 is
-# asked instead (src/app/engine/find_torch.cpp).
+# asked instead (src/cli/engine/find_torch.cpp).
 file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
 
 include(${PROJECT_SOURCE_DIR}/cmake/Arrow.cmake)

@@ -23,11 +23,11 @@ lt_literal(_script_literal "${_script}")
 file(WRITE "${OUT}" "// Made by cmake/embed_text.cmake.
 #include \"page_assets.h\"
 
-namespace lora_train::metrics {
+namespace lora_train::report {
 
 const std::string_view kPageStyle =${_style_literal};
 
 const std::string_view kPageScript =${_script_literal};
 
-}  // namespace lora_train::metrics
+}  // namespace lora_train::report
 ")

@@ -5,41 +5,41 @@ Tests: "BINARY FILTER" of googletest, or "test_FILE.py WORDS" of tests/integrati
 docs/durability.md has a mutation here, or in suite `saving`.
 """
 
-FOLDERS, CHECKPOINT, LOOP = "src/storage/atomic_folder.cpp", "src/checkpoint/checkpoint.cpp", "src/train/train_loop.cpp"
-BUILD, RUN_FOLDER, STOP = "src/train/build_run.cpp", "src/run_folder/output_folder.cpp", "src/base/stop_request.cpp"
+FOLDERS, CHECKPOINT, LOOP = "src/storage/atomic_folder.cpp", "src/run_folder/checkpoint.cpp", "src/run/train_loop.cpp"
+BUILD, RUN_FOLDER, STOP = "src/run/build_run.cpp", "src/run_folder/output_folder.cpp", "src/base/stop_request.cpp"
 OUTPUT = "src/storage/output_folder.cpp"
-SAVER, RUNNING = "src/saving/background_saver.cpp", "src/train/run_training.cpp"
+SAVER, RUNNING = "src/run/background_saver.cpp", "src/run/run_training.cpp"
 
 SAVING = [
-    ("not read back", "checkpoint_test Durability.*", [
+    ("not read back", "run_folder_test Durability.*", [
         (CHECKPOINT, "problem = verify(target); !", "problem = MUTANT ? std::string() : verify(target); !")]),
-    ("not taken back", "checkpoint_test Durability.*", [(CHECKPOINT, "    folder.take_back();", "    if (!MUTANT) folder.take_back();")]),
-    ("fallback removes the target first", "checkpoint_test Durability.*", [
+    ("not taken back", "run_folder_test Durability.*", [(CHECKPOINT, "    folder.take_back();", "    if (!MUTANT) folder.take_back();")]),
+    ("fallback removes the target first", "run_folder_test Durability.*", [
         (FOLDERS, "  rename_path(target, old);\n", "  if (MUTANT) {\n    remove_tree(target);\n    return rename_path(temporary, target);\n  }\n"
          "  rename_path(target, old);\n")]),
-    ("fallback leaves no name", "checkpoint_test Durability.*", [
+    ("fallback leaves no name", "run_folder_test Durability.*", [
         (FOLDERS, "    rename_path(old, target);\n", "    if (!MUTANT) rename_path(old, target);\n")]),
-    ("taken back without a sync", "checkpoint_test Durability.*", [
+    ("taken back without a sync", "run_folder_test Durability.*", [
         (FOLDERS, "  holds_replaced_ = false;\n  sync_folder", "  holds_replaced_ = false;\n  if (!MUTANT) sync_folder")]),
-    ("bytes needed and free not told", "checkpoint_test Durability.*", [
+    ("bytes needed and free not told", "run_folder_test Durability.*", [
         ("src/base/file.cpp", "bytes) == 0) {\n    what +=", "bytes) == 0 && !MUTANT) {\n    what +=")]),
-    ("no snapshot", "train_test BackgroundSaver.*", [
+    ("no snapshot", "run_test BackgroundSaver.*", [
         (SAVER, "    snapshot_->parameters.values.copy_", "    if (!MUTANT) snapshot_->parameters.values.copy_")]),
-    ("moments not in the snapshot", "train_test BackgroundSaver.*", [
+    ("moments not in the snapshot", "run_test BackgroundSaver.*", [
         (SAVER, "    snapshot_->optimizer.copy_from", "    if (!MUTANT) snapshot_->optimizer.copy_from")]),
-    ("save without a snapshot not settled", "train_test BackgroundSaver.*", [
+    ("save without a snapshot not settled", "run_test BackgroundSaver.*", [
         (SAVER, "  if (!snapshot_) saver_.settle();", "  if (!snapshot_ && !MUTANT) saver_.settle();")]),
-    ("metrics.jsonl not synced first", "train_test BackgroundSaver.*", [
+    ("metrics.jsonl not synced first", "run_test BackgroundSaver.*", [
         (SAVER, "  if (path_kind(metrics)", "  if (!MUTANT && path_kind(metrics)")]),
-    ("save_interval ignored", "train_test TrainLoop.*", [(LOOP, "    return interval && ", "    return interval && !MUTANT && ")]),
-    ("max_failed_saves ignored", "train_test TrainLoop.*", [
+    ("save_interval ignored", "run_test TrainLoop.*", [(LOOP, "    return interval && ", "    return interval && !MUTANT && ")]),
+    ("max_failed_saves ignored", "run_test TrainLoop.*", [
         (LOOP, "      if (failed_saves_ >= run_.profile().run.max_failed_saves) throw;",
          "      if (failed_saves_ >= run_.profile().run.max_failed_saves && !MUTANT) throw;")]),
-    ("every failed save ends the run", "train_test TrainLoop.*", [
+    ("every failed save ends the run", "run_test TrainLoop.*", [
         (LOOP, "    } catch (const IoError&) {\n      if (", "    } catch (const IoError&) {\n      if (MUTANT || ")]),
-    ("nothing saved before another error", "train_test TrainLoop.*", [
+    ("nothing saved before another error", "run_test TrainLoop.*", [
         (LOOP, "      if (is_state_worth_saving()) {\n        save_last_finished_step();", "      if (is_state_worth_saving()) {\n        if (!MUTANT) save_last_finished_step();")]),
-    ("saved after a non-finite loss", "train_test TrainLoop.*", [
+    ("saved after a non-finite loss", "run_test TrainLoop.*", [
         (LOOP, "      return error.exit_code() != ExitCode::kNumeric;", "      return MUTANT || error.exit_code() != ExitCode::kNumeric;")]),
     ("full disk ends the run at once", "test_saving.py goes_on_while", [
         (LOOP, "    } catch (const IoError&) {\n", "    } catch (const IoError&) {\n      if (MUTANT) throw;\n")]),
@@ -49,7 +49,7 @@ RESUMING = [
     ("a step skipped on resume", "test_kill.py", [
         (LOOP, "*run_.plan, run_.state.step + 1,", "*run_.plan, run_.state.step + 1 + (MUTANT && run_.state.step > 0),")]),
     ("moments not restored", "test_kill.py", [
-        ("src/saving/checkpoint_tensors.cpp", "  read_views(checkpoint / checkpoint::kOptimizerFile", "  if (!MUTANT) read_views(checkpoint / checkpoint::kOptimizerFile")]),
+        ("src/run/checkpoint_tensors.cpp", "  read_views(checkpoint / run_folder::kOptimizerFile", "  if (!MUTANT) read_views(checkpoint / run_folder::kOptimizerFile")]),
     ("sum of losses not restored", "test_output_folder.py mean_loss", [
         (BUILD, "  run.state = found.state;\n", "  run.state = found.state;\n  if (MUTANT) run.state.loss_sum = 0;\n")]),
     ("saved every 20 steps instead of 4", "test_kill.py", [
@@ -64,7 +64,7 @@ RESUMING = [
         (BUILD, "if (old.model != now.model && ", "if (old.model != now.model && !MUTANT && ")]),
     ("changed profile accepted", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  if (refused.empty()) return;", "  if (MUTANT || refused.empty()) return;")]),
     ("file names of a manifest not checked", "test_malformed_checkpoint.py", [
-        ("src/checkpoint/manifest.cpp", "if (const char* reason = why_not_file_name(name)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(name)) {")]),
+        ("src/run_folder/manifest.cpp", "if (const char* reason = why_not_file_name(name)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(name)) {")]),
     ("sizes of tensors not checked", "test_malformed_safetensors.py", [
         ("src/storage/safetensors.cpp", "if (entry.end - entry.begin != bits / 8) {", "if (!MUTANT && entry.end - entry.begin != bits / 8) {")]),
     ("file names of an index not checked", "test_malformed_shard_index.py", [
@@ -92,7 +92,7 @@ FILES_OF_OTHERS = [
     ("any folder is a run", "run_folder_test OutputFolder.*", [
         (RUN_FOLDER, "  const bool is_run = storage::read_marker(folder).has_value();\n  const auto refuse",
          "  const bool is_run = MUTANT || storage::read_marker(folder).has_value();\n  const auto refuse")]),
-    ("any checkpoint is ours", "checkpoint_test Checkpoint.*", [
+    ("any checkpoint is ours", "run_folder_test Checkpoint.*", [
         (CHECKPOINT, "  if (path_kind(folder) != PathKind::kFolder) return false;\n  return starts",
          "  if (path_kind(folder) != PathKind::kFolder) return false;\n  return MUTANT || starts")]),
     ("links have a run's names", "run_folder_test OutputFolder.*", [
@@ -113,9 +113,9 @@ FILES_OF_OTHERS = [
     ("two commands write to one place", "storage_test OutputFolder.*", [
         (OUTPUT, "    if (left.is_busy()) refuse_busy", "    if (left.is_busy() && !MUTANT) refuse_busy")]),
     ("any file is a token table", "data_test TokenCacheTest.*", [
-        ("src/data/load/token_cache_files.cpp", "if (has_name(name) && is_token_table(file)) files", "if (has_name(name) && (MUTANT || is_token_table(file))) files")]),
+        ("src/data/cache/token_cache_files.cpp", "if (has_name(name) && is_token_table(file)) files", "if (has_name(name) && (MUTANT || is_token_table(file))) files")]),
     ("compare replaces any file", "test_compare.py only_a_file", [
-        ("src/app/output/result_file.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
+        ("src/cli/output/result_file.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
     ("a command overwrites what it began", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  return is_same;\n", "  return is_same && !MUTANT;\n")]),
 ]
 

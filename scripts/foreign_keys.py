@@ -3,11 +3,11 @@
 
     pip download --no-deps -d WHEELS axolotl==0.19.0 llamafactory==0.9.5 trl==1.16.0 transformers==4.57.6
     pip download --no-deps -d WHEELS transformers==5.6.0
-    scripts/foreign_keys.py WHEELS            # writes tests/unit/config/foreign_keys/*.txt
+    scripts/foreign_keys.py WHEELS            # writes tests/unit/convert/foreign_keys/*.txt
     scripts/foreign_keys.py WHEELS --check    # exits with 1 where they differ
 
 A line is `key` or `key: default`; a default that is no constant is left out. Only names and constants are read, from the syntax
-tree; nothing is imported. What lora-train convert knows of each key is in src/config/convert/*_keys.cpp, and config_test compares.
+tree; nothing is imported. What lora-train convert knows of each key is in src/convert/*_keys.cpp, and convert_test compares.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-LISTS = Path(__file__).resolve().parent.parent / "tests/unit/config/foreign_keys"
+LISTS = Path(__file__).resolve().parent.parent / "tests/unit/convert/foreign_keys"
 
 TRAINER = ["transformers/training_args.py", "transformers/training_args_seq2seq.py"]
 TOOLS = {

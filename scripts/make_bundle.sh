@@ -27,7 +27,7 @@ level=6
 python="${PYTHON:-.deps/venv/bin/python}"
 nccl="" nccl_wheel='nvidia-nccl-cu13>=2.30,<2.31'
 # The programs whose tests run on a GPU too, and those that drive the engine.
-programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test optim_test model_test train_test lora_test cuda_test
+programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test optim_test model_test run_test lora_test cuda_test
   native_kernels_test cuda_kernels_test gpu_bench sanitizer_control)
 libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so librecord_cuda_kernels.so libsentencepiece.so.0 liblora_train_arrow.so)
 scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/checks/check_portable.py tests/gpu/*.py tests/gpu/goals.json

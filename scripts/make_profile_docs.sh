@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build="${1:-build/dev}"
-cmake --build "$build" --target config_test train_test
+cmake --build "$build" --target config_test run_test
 export LORA_TRAIN_UPDATE_DOCS=1
 "$build/bin/config_test" --gtest_filter='Reference.CommittedDocumentationIsTheGeneratedOne:Shipped.JsonTwins*'
-"$build/bin/train_test" --gtest_filter='ForecastTest.TheHeads*'
+"$build/bin/run_test" --gtest_filter='ForecastTest.TheHeads*'
 echo "docs/profile.md and configs/ are up to date"

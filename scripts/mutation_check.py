@@ -14,7 +14,7 @@ switches each mutation on. Suite ranks: that runs of several ranks are equal to 
 
 Usage: scripts/mutation_check.py [--suite engine | saving | optimizer | durability | ranks | compare] [--only NAME]... [--list | --texts] [--log FILE]
 Committed results: tests/parity/mutation_results.txt (engine), tests/parity/mutation_results_compare.txt,
-tests/unit/checkpoint/mutation_results.txt (saving), tests/unit/optim/mutation_results.txt (optimizer),
+tests/unit/run_folder/mutation_results.txt (saving), tests/unit/optim/mutation_results.txt (optimizer),
 tests/integration/mutation_results.txt (durability) and tests/integration/mutation_results_ranks.txt (ranks).
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
@@ -41,7 +41,7 @@ PYTHON = ROOT / ".deps/venv/bin/python"
 COPIED = ["CMakeLists.txt", "CMakePresets.json", "bench", "cmake", "configs", "include", "scripts", "src", "tests"]
 OTHER_TESTS = ("test_chat_", "test_malformed_templates", "test_message_objects", "test_template_expressions",
                "test_tokenizer_pipelines")  # parity of what is no engine
-UNIT_TESTS = {"saving": "checkpoint_test", "optimizer": "optim_test"}  # by suite
+UNIT_TESTS = {"saving": "run_folder_test", "optimizer": "optim_test"}  # by suite
 SWITCH = "LORA_TRAIN_MUTANT"
 SWITCH_HEADER = "include/lora_train/mutant.h"
 TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "lora-train-generate-probe", "model-config-dump",
@@ -65,9 +65,9 @@ MUTATIONS = [
          "return false;"),
         ("src/kernels/attention/attention_cpu.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
     Mutation("leaking documents", "test_lora_gradients.py", [
-        ("src/runtime/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
+        ("src/plan/setup/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
          "batch.cu_seqlens = {0, ends[parts.cu_seqlens.count - 1]};"),
-        ("src/runtime/batch_feed.cpp", "batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);",
+        ("src/plan/setup/batch_feed.cpp", "batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);",
          "batch.cu_seqlens_device = at::tensor({0, ends[parts.cu_seqlens.count - 1]}, at::kInt);")]),
     Mutation("q and k adapters frozen", "test_lora_gradients.py", [
         ("src/model/lora_columns.cpp", "    parts.push_back(",
@@ -76,8 +76,8 @@ MUTATIONS = [
     Mutation("dA dropped", "test_lora_gradients.py", [
         ("src/model/lora_columns.cpp", "      unmasked.push_back(part);", "      if (adapter.rank < 0) unmasked.push_back(part);")]),
     Mutation("no bias correction", "test_lora_curves.py", [
-        ("src/optim/step_scalars.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0 + 0.0 * options.beta1"),
-        ("src/optim/step_scalars.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0 + 0.0 * options.beta2")]),
+        ("src/optim/adam_scalars.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0 + 0.0 * options.beta1"),
+        ("src/optim/adam_scalars.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0 + 0.0 * options.beta2")]),
     Mutation("alpha wrong by 2", "test_lora_gradients.py", [
         ("src/lora/lora_plan.cpp", "found.push_back({rank, alpha / (", "found.push_back({rank, 2 * alpha / (")]),
     Mutation("warm-up off by one", "test_lora_curves.py", [
@@ -88,9 +88,9 @@ MUTATIONS = [
         ("src/lora/choose_adapters.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
         in_comparison=False),
     Mutation("dft without probabilities", "test_loss_type.py", [
-        ("src/train/objective.cpp", "at::exp_out(weights, log_probs);", "weights.fill_(1);")], in_comparison=False),
+        ("src/run/objective.cpp", "at::exp_out(weights, log_probs);", "weights.fill_(1);")], in_comparison=False),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
-        ("src/train/train_step.cpp", "    enqueue_micro_batch(context, batch, class_index);\n  }",
+        ("src/run/train_step.cpp", "    enqueue_micro_batch(context, batch, class_index);\n  }",
          "    context.scalars.device()[optim::kLossDenominator].fill_(\n"
          "        static_cast<double>(batch.num_trained_tokens() * std::ssize(plan.micro_batches)));\n"
          "    enqueue_micro_batch(context, batch, class_index);\n  }")]),
@@ -111,7 +111,7 @@ MUTATIONS += [Mutation(name, "test_quantized_weight.py", [(DECODING, *edit)], in
 ]]
 
 
-FILES, FOLDERS, CHECKPOINT = "src/base/file.cpp", "src/storage/atomic_folder.cpp", "src/checkpoint/checkpoint.cpp"
+FILES, FOLDERS, CHECKPOINT = "src/base/file.cpp", "src/storage/atomic_folder.cpp", "src/run_folder/checkpoint.cpp"
 MUTATIONS += [Mutation(name, UNIT_TESTS["saving"], [edit]) for name, *edit in [
     ("files not synced", FILES, 'checked(shown_, "cannot sync", [&] { return file_ops().sync(fd_); });', ""),
     ("folder not synced", FOLDERS, "  sync_folder(temporary_);\n", ""),
@@ -122,7 +122,7 @@ MUTATIONS += [Mutation(name, UNIT_TESTS["saving"], [edit]) for name, *edit in [
     ("deleted in place", FOLDERS, "  rename_path(folder, temporary);\n", "  remove_tree(folder);\n"),
     ("replaced by deleting first", FOLDERS, "  if (exchange_paths(temporary, target)) return;\n", "  remove_tree(target);\n"),
     ("hashes not looked at", CHECKPOINT, "content.hash != expected.hash", "content.hash.empty()"),
-    ("manifest not vouched for", "src/checkpoint/manifest.cpp", "to_json(manifest) != text", "text.empty()"),
+    ("manifest not vouched for", "src/run_folder/manifest.cpp", "to_json(manifest) != text", "text.empty()"),
     ("newest without a look", CHECKPOINT, "if (problem.empty()) {", "{"),
     ("interruptions are errors", "src/base/file_call.h", "kMaxInterruptions = 1000", "kMaxInterruptions = 0"),
     ("short writes", FILES, "bytes.remove_prefix(static_cast<std::size_t>(put));", "bytes.remove_prefix(put > 0 ? bytes.size() : 0);"),

@@ -1,6 +1,6 @@
 """Mutations of suite `ranks` of scripts/mutation_check.py, as in durability_mutations.py: what makes runs of several ranks equal to one."""
 
-STEP, EVALUATE, RANKS = "src/train/train_step.cpp", "src/evaluate/evaluate.cpp", "src/train/ranks.cpp"
+STEP, EVALUATE, RANKS = "src/run/train_step.cpp", "src/evaluate/loss_evaluation.cpp", "src/run/rank_agreement.cpp"
 EQUAL = "test_ranks.py number_of_ranks_changes"
 
 MUTATIONS = [
@@ -21,14 +21,14 @@ MUTATIONS = [
         (EVALUATE, "  if (ranks.world_size() == 1) return;\n", "  if (MUTANT || ranks.world_size() == 1) return;\n")]),
     ("dropout by rank", EQUAL, [
         (STEP, "philox_key(context.seed, ", "philox_key(MUTANT ? context.seed + static_cast<std::uint64_t>(context.ranks->rank()) : context.seed, ")]),
-    ("a step has other rows on other ranks", "train_test Decide.*Rows*", [
-        ("src/planner/run_spec.cpp", "schedule.gradient_accumulation_steps && facts.resume", "!MUTANT && schedule.gradient_accumulation_steps && facts.resume")]),
-    ("parameters not compared", "train_test Ranks.*", [
+    ("a step has other rows on other ranks", "run_test Decide.*Rows*", [
+        ("src/plan/run_spec.cpp", "schedule.gradient_accumulation_steps && facts.resume", "!MUTANT && schedule.gradient_accumulation_steps && facts.resume")]),
+    ("parameters not compared", "run_test Ranks.*", [
         (RANKS, "    if (all[rank] != all[0]) different", "    if (!MUTANT && all[rank] != all[0]) different")]),
     ("runs not compared", "test_ranks.py other_data", [
-        ("src/runtime/ranks.cpp", "      if (other[what] == value) continue;", "      if (MUTANT || other[what] == value) continue;")]),
-    ("stops before all have met are kept", "distributed_test Rendezvous.*", [
-        ("src/distributed/rendezvous.cpp", "fate.empty() && !reason.empty()) fate", "!MUTANT && fate.empty() && !reason.empty()) fate")]),
-    ("a dead rank is not looked for", "distributed_test Rendezvous.*:Control.*", [
-        ("src/distributed/peer_process.cpp", "  return had_ended_ ||", "  if (MUTANT) return false;\n  return had_ended_ ||")]),
+        ("src/plan/setup/rank_values.cpp", "      if (other[what] == value) continue;", "      if (MUTANT || other[what] == value) continue;")]),
+    ("stops before all have met are kept", "ranks_test Rendezvous.*", [
+        ("src/ranks/rendezvous.cpp", "fate.empty() && !reason.empty()) fate", "!MUTANT && fate.empty() && !reason.empty()) fate")]),
+    ("a dead rank is not looked for", "ranks_test Rendezvous.*:Control.*", [
+        ("src/ranks/peer_process.cpp", "  return had_ended_ ||", "  if (MUTANT) return false;\n  return had_ended_ ||")]),
 ]

@@ -37,7 +37,7 @@ export LORA_TRAIN_BIN="$program" LORA_TRAIN_TORTURE="$percent" OMP_WAIT_POLICY=p
 
 python_part() { .deps/venv/bin/python -m pytest -q -s -p no:cacheprovider "tests/integration/$1"; }
 
-part_checkpoint() { "$program/checkpoint_test" --gtest_filter='Durability.*' --gtest_brief=1; }
+part_checkpoint() { "$program/run_folder_test" --gtest_filter='Durability.*' --gtest_brief=1; }
 part_kill() { python_part test_kill.py; }
 part_signals() { python_part test_signals.py; }
 part_stops() { python_part test_stop_phases.py; }

@@ -6,8 +6,10 @@
   - core modules never see LibTorch (ATen, torch, c10), neither directly nor through a lora_train header;
   - public headers hide nlohmann/json, yaml-cpp, torch/torch.h and CUDA;
   - .cu files and *_cuda.h never see LibTorch, so that nvcc does not parse it;
-  - headers that are private to a module (src/<module>/*.h) stay in it.
-And of every tests/unit/.../*_test.cpp whether the CMakeLists.txt beside it names it: a test that is not built proves nothing.
+  - headers that are private to a module (src/<module>/*.h) stay in it;
+  - include/ holds exactly the headers that another module sees, directly or through a header there (tests do not count), and each
+    that has a source lies where its source lies.
+And of every tests/unit/.../*_test.cpp whether the nearest CMakeLists.txt names it: a test that is not built proves nothing.
 
 Prints file:line for each violation and exits 1 when there are any. --self-test plants violations and expects them.
 """
@@ -131,11 +133,52 @@ def check_tree(root):
     return violations, num_files
 
 
+def users_of_headers(root):
+    """{header: paths of the files in src/ and include/ that include it}, by paths below root."""
+    users = {}
+    for path in sorted([*(root / "src").rglob("*"), *(root / "include").rglob("*")]):
+        if path.suffix not in SOURCE_SUFFIXES:
+            continue
+        for _, is_quoted, name in includes_of(path):
+            module = path.relative_to(root).parts[1]
+            for place in [path.parent / name, root / "include" / name, root / "src" / module / name] if is_quoted else []:
+                if place.is_file():
+                    users.setdefault(place.resolve(), set()).add(path)
+                    break
+    return users
+
+
+def module_of(root, path):
+    parts = path.relative_to(root).parts
+    return parts[1] if parts[0] == "src" else parts[2]
+
+
+def wrong_places(root):
+    """Public headers that nobody else needs, and headers that lie elsewhere than their source."""
+    root = root.resolve()
+    users, public = users_of_headers(root), root / "include" / "lora_train"
+    headers = sorted(public.rglob("*.h"))
+    seen = {header for header in headers
+            if any(module_of(root, user) != module_of(root, header) for user in users.get(header, ()))}
+    while more := {header for header in headers if header not in seen and users.get(header, set()) & seen}:
+        seen |= more
+    found = []
+    for header in headers:
+        where, inside = header.relative_to(root), header.relative_to(public)
+        if header not in seen:
+            found.append(f"{where}:1: no other module includes it. Move it to src/{inside.parent}")
+        sources = sorted((root / "src" / inside.parts[0]).rglob(f"{header.stem}.cpp"))
+        if sources and (root / "src" / inside).with_suffix(".cpp") not in sources:
+            found.append(f"{where}:1: its source is {sources[0].relative_to(root)}. Move it beside that")
+    return found
+
+
 def tests_not_built(root):
     found = []
     for test in sorted(root.glob("tests/unit/**/*_test.cpp")):
-        lists = test.parent / "CMakeLists.txt"
-        if not lists.exists() or not re.search(rf"(?<![\w/]){re.escape(test.name)}(?!\w)", lists.read_text(encoding="utf-8")):
+        folder = next(parent for parent in test.parents if (parent / "CMakeLists.txt").exists() or parent == root)
+        lists, name = folder / "CMakeLists.txt", test.relative_to(folder).as_posix()
+        if not lists.exists() or not re.search(rf"(?<![\w/]){re.escape(name)}(?!\w)", lists.read_text(encoding="utf-8")):
             found.append(f"{test.relative_to(root)}:1: is not named in {lists.relative_to(root)}, so it is never built")
     return found
 
@@ -144,7 +187,7 @@ def self_test():
     """Each planted violation must be reported at its line, and the clean lines must not."""
     clean = {
         "cmake/module_deps.txt": "# a comment\nbase core :\nconfig core : base\nhidden torch : base\nengine torch : base config hidden\n"
-                                 "app core : base engine\n",
+                                 "cli core : base engine\n",
         "include/lora_train/base/good.h": "#include <vector>\n",
         "include/lora_train/engine/tensors.h": "#include <ATen/core/Tensor.h>\n",
         "include/lora_train/engine/plain.h": '#include "lora_train/base/good.h"\n',
@@ -155,17 +198,17 @@ def self_test():
         "src/engine/all.cpp": '#include "lora_train/engine/around.h"\n#include "lora_train/engine/configured.h"\n',
         "src/engine/good.cpp": '#include "lora_train/engine/tensors.h"\n#include <torch/torch.h>\n#include "own.h"\n',
         "src/base/inner/deep.cpp": '#include "../own.h"\n',
-        "src/app/main.cpp": '#include "lora_train/engine/plain.h"\n#include <nlohmann/json.hpp>\n',
+        "src/cli/main.cpp": '#include "lora_train/engine/plain.h"\n#include <nlohmann/json.hpp>\n',
     }
     planted = {
         "src/base/up.cpp": '#include <vector>\n#include "lora_train/engine/plain.h"\n',
         "src/base/torch.cpp": "\n# include <c10/util/Half.h>\n",
-        "src/app/through.cpp": '\n#include "lora_train/engine/tensors.h"\n',
-        "src/app/through_a_module.cpp": '\n#include "lora_train/engine/around.h"\n',  # plain itself, of a module that is not
-        "src/app/through_core.cpp": '\n#include "lora_train/engine/configured.h"\n',
-        "src/app/unknown.cpp": '\n#include "lora_train/helpers/x.h"\n',
-        "src/app/private.cpp": '\n#include "base/private.h"\n',
-        "src/app/sideways.cpp": '\n#include "../base/private.h"\n',
+        "src/cli/through.cpp": '\n#include "lora_train/engine/tensors.h"\n',
+        "src/cli/through_a_module.cpp": '\n#include "lora_train/engine/around.h"\n',  # plain itself, of a module that is not
+        "src/cli/through_core.cpp": '\n#include "lora_train/engine/configured.h"\n',
+        "src/cli/unknown.cpp": '\n#include "lora_train/helpers/x.h"\n',
+        "src/cli/private.cpp": '\n#include "base/private.h"\n',
+        "src/cli/sideways.cpp": '\n#include "../base/private.h"\n',
         "src/engine/kernel.cu": "\n#include <ATen/ATen.h>\n",
         "include/lora_train/base/json.h": "\n#include <nlohmann/json.hpp>\n",
         "include/lora_train/engine/all.h": "\n#include <torch/torch.h>\n",
@@ -188,8 +231,26 @@ def self_test():
         for name in ("built_test.cpp", "lost_test.cpp"):
             (tests / name).write_text("", encoding="utf-8")
         (tests / "CMakeLists.txt").write_text("lt_add_test(base SOURCES built_test.cpp)\n", encoding="utf-8")
-        assert [violation.split(":")[0] for violation in tests_not_built(root)] == ["tests/unit/base/lost_test.cpp"]
-    print(f"check_includes: self-test: {len(planted) + 1} planted violations found")
+        deeper = tests / "inner"
+        deeper.mkdir()
+        (deeper / "built_test.cpp").write_text("", encoding="utf-8")
+        lost = ["tests/unit/base/inner/built_test.cpp", "tests/unit/base/lost_test.cpp"]
+        assert [violation.split(":")[0] for violation in tests_not_built(root)] == lost
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in {
+            "include/lora_train/base/shared.h": '#include "lora_train/base/brought.h"\n',
+            "include/lora_train/base/brought.h": "",
+            "include/lora_train/base/own.h": "",  # planted: base alone includes it
+            "include/lora_train/base/astray.h": "",  # planted: its source lies in inner
+            "src/base/inner/astray.cpp": '#include "lora_train/base/astray.h"\n#include "lora_train/base/own.h"\n',
+            "src/engine/user.cpp": '#include "lora_train/base/shared.h"\n#include "lora_train/base/astray.h"\n',
+        }.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        got = [violation.split("/")[-1] for violation in (line.split(":")[0] for line in wrong_places(root))]
+        assert got == ["astray.h", "own.h"], wrong_places(root)
+    print(f"check_includes: self-test: {len(planted) + 4} planted violations found")
 
 
 def main():
@@ -201,7 +262,7 @@ def main():
         self_test()
         return 0
     violations, num_files = check_tree(arguments.root)
-    violations += tests_not_built(arguments.root)
+    violations += wrong_places(arguments.root) + tests_not_built(arguments.root)
     print(*violations, f"check_includes: {num_files} files, {len(violations)} violations", sep="\n")
     return 1 if violations or num_files == 0 else 0
 

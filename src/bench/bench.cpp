@@ -5,13 +5,13 @@
 #include "bench_run.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/bench/rates_file.h"
-#include "lora_train/runtime/run_device.h"
-#include "lora_train/runtime/setup.h"
-#include "lora_train/train/rehearsal.h"
-#include "lora_train/train/train_step.h"
+#include "lora_train/plan/setup/run_device.h"
+#include "lora_train/plan/setup/setup.h"
+#include "lora_train/run/rehearsal.h"
+#include "lora_train/run/train_step.h"
 #include "measure_rates.h"
 #include "measure_steps.h"
+#include "rates_file.h"
 #include "work_counter.h"
 
 namespace lora_train::bench {
@@ -27,14 +27,14 @@ std::string name_of(WorkClass work_class) {
 
 /// Runs a step of the real code on the meta device.
 void count_step(BenchRun& bench, std::int64_t step) {
-  train::Run& run = bench.run;
+  run::Run& run = bench.run;
   const data::StepPlan plan = run.plan->step(step);
-  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan));
-  train::wait_for_step(*run.context, plan);
+  run::train_step(*run.context, plan, run::build_in_place(run.data.train, plan));
+  run::wait_for_step(*run.context, plan);
 }
 
 void name_buffers(BenchRun& bench, WorkCounter& counter) {
-  train::Run& run = bench.run;
+  run::Run& run = bench.run;
   for (std::int64_t i = 0; i < run.files.config.num_layers; ++i) {
     const model::AcquiredLayer layer(*run.model.weights, i, model::Pass::kForward);
     for (const model::BlockWeights& block : *layer) {
@@ -50,7 +50,7 @@ void name_buffers(BenchRun& bench, WorkCounter& counter) {
 }
 
 /// The planned bytes of a class; nothing for GEMMs, attention and classes without a limit.
-std::optional<double> planned_of(WorkClass work_class, const planner::PlannedBytes& planned) {
+std::optional<double> planned_of(WorkClass work_class, const plan::PlannedBytes& planned) {
   switch (work_class) {
     case WorkClass::kNorm: return planned.norm;
     case WorkClass::kRope: return planned.rope;
@@ -89,7 +89,7 @@ void set_bound(const BenchRates& rates, BenchResult& result) {
   if (gemms != nullptr) *gemms->bound_ms += 1e3 * residual_bytes / rates.copy_bytes_per_s;
 }
 
-void add_counts(const WorkCounter& counter, const planner::PlannedBytes& planned, BenchResult& result) {
+void add_counts(const WorkCounter& counter, const plan::PlannedBytes& planned, BenchResult& result) {
   std::int64_t flops = 0;
   for (std::size_t i = 0; i < kernels::kWorkClassNames.size(); ++i) {
     const auto work_class = static_cast<WorkClass>(i);
@@ -109,12 +109,12 @@ void add_counts(const WorkCounter& counter, const planner::PlannedBytes& planned
 
 BenchResult count(const BenchRequest& request, const BenchRun* like, const BenchRates& rates) {
   const auto bench = build_meta_run(request, like);
-  train::Run& run = bench->run;
+  run::Run& run = bench->run;
   const data::StepPlan plan = run.plan->step(1);
-  const planner::StepSizes sizes = sizes_of(run, plan);
-  const auto element_bytes = static_cast<int>(runtime::compute_bytes(run.profile().model.precision));
-  const planner::PlannedBytes planned =
-      planner::planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes, run.profile().optimizer.kind);
+  const plan::StepSizes sizes = sizes_of(run, plan);
+  const auto element_bytes = static_cast<int>(plan::compute_bytes(run.profile().model.precision));
+  const plan::PlannedBytes planned =
+      plan::planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes, run.profile().optimizer.kind);
   WorkCounter counter;
   name_buffers(*bench, counter);
   counter.reset();  // layers of a quantised base were decoded to be named
@@ -131,7 +131,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   result.tokens = sizes.tokens;
   result.supervised_tokens = sizes.supervised;
   result.documents = plan.num_documents;
-  result.required = planner::required_flops(run.files.config, run.adapters.specs, sizes);
+  result.required = plan::required_flops(run.files.config, run.adapters.specs, sizes);
   add_counts(counter, planned, result);
   set_bound(rates, result);
   const std::int64_t row_bytes = run.activations->max_tokens() * run.files.config.hidden_size * element_bytes;
@@ -142,14 +142,14 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
 // ---- measuring ------------------------------------------------------------------------------------------------------
 
 /// A full micro-batch, of whose tokens supervised / tokens are trained.
-RateCase rate_case(const train::Run& run, std::int64_t supervised, std::int64_t tokens) {
+RateCase rate_case(const run::Run& run, std::int64_t supervised, std::int64_t tokens) {
   const std::int64_t num_tokens = run.spec.micro_batch_size * run.data.max_seq_len;
   return {run.files.config,
           num_tokens,
           num_tokens * supervised / tokens,
           run.data.max_seq_len,
           run.spec.loss_chunk_bytes,
-          runtime::compute_dtype(run.profile().model.precision)};
+          plan::compute_dtype(run.profile().model.precision)};
 }
 
 double ms_of_class(const BenchResult& result, WorkClass work_class) {
@@ -177,8 +177,8 @@ std::filesystem::path file_of_rates(const BenchRequest& request, const std::stri
 }
 
 /// Measures the rates of a step, and reads them from the file that keeps them.
-BenchRates measure_and_keep(const BenchRequest& request, const RateCase& sizes, const runtime::RunDevice& device,
-                            tuning::RunTuning* tuning) {
+BenchRates measure_and_keep(const BenchRequest& request, const RateCase& sizes, const plan::RunDevice& device,
+                            plan::RunTuning* tuning) {
   const std::filesystem::path file = file_of_rates(request, device.name);
   BenchRates rates = measure_rates(sizes, device, tuning);
   rates.shape = request.shape;
@@ -190,10 +190,10 @@ BenchRates measure_and_keep(const BenchRequest& request, const RateCase& sizes, 
 
 BenchRates measure_rates_alone(const BenchRequest& request) {
   const auto step = build_meta_run(request, nullptr);
-  const train::Run& run = step->run;
-  const runtime::RunDevice device = runtime::start_device(run.profile(), run.files.config);
-  const planner::StepSizes sizes = sizes_of(run, run.plan->step(1));
-  const auto tuned = tuning::start_tuning(run.profile().run, device, "");
+  const run::Run& run = step->run;
+  const plan::RunDevice device = plan::start_device(run.profile(), run.files.config);
+  const plan::StepSizes sizes = sizes_of(run, run.plan->step(1));
+  const auto tuned = plan::start_tuning(run.profile().run, device, "");
   const BenchRates rates =
       measure_and_keep(request, rate_case(run, sizes.supervised, sizes.tokens), device, tuned.get());
   if (tuned) tuned->finish();
@@ -212,12 +212,12 @@ void try_to_measure(const char* what, const Body& body) {
   }
 }
 
-void measure(const BenchRequest& request, train::Run& run, BenchResult& result) {
+void measure(const BenchRequest& request, run::Run& run, BenchResult& result) {
   result.speed = measure_steps(request, run);
   if (!request.only_steps)
     try_to_measure("idle time and classes", [&] { measure_idle_and_classes(request, run, result); });
   if (request.only_steps && !request.measure_rates) return;
-  train::release_buffers(run);  // a plan may fill the GPU with them
+  run::release_buffers(run);  // a plan may fill the GPU with them
   const RateCase sizes = rate_case(run, result.supervised_tokens, result.tokens);
   try_to_measure("rates", [&] {
     if (request.measure_rates) set_bound(measure_and_keep(request, sizes, run.device, run.tuning.get()), result);

@@ -9,11 +9,11 @@
 #include <random>
 
 #include "lora_train/base/error.h"
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/plan/run_plan.h"
 #include "lora_train/lora/lora_plan.h"
-#include "lora_train/model/known_shapes.h"
-#include "lora_train/train/build_run.h"
-#include "lora_train/train/rehearsal.h"
+#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/run/build_run.h"
+#include "lora_train/run/rehearsal.h"
 
 namespace lora_train::bench {
 namespace {
@@ -72,7 +72,7 @@ Profile bench_profile(const BenchRequest& request) {
   return profile;
 }
 
-void fill_with_random_numbers(runtime::LoadedModel& model, std::int64_t num_layers, double norm_offset) {
+void fill_with_random_numbers(plan::LoadedModel& model, std::int64_t num_layers, double norm_offset) {
   at::manual_seed(kSeed);
   for (std::int64_t i = 0; i < num_layers; ++i) {
     const model::AcquiredLayer layer(*model.weights, i, model::Pass::kForward);
@@ -93,11 +93,11 @@ void fill_with_random_numbers(runtime::LoadedModel& model, std::int64_t num_laye
   model.parameters->values.normal_(0, kWeightStd);  // B too: gradients of A are then not zero
 }
 
-void load_random_model(BenchRun& bench, const runtime::RunDevice& device) {
-  train::Run& run = bench.run;
+void load_random_model(BenchRun& bench, const plan::RunDevice& device) {
+  run::Run& run = bench.run;
   run.adapters.columns = run.spec.columns;
   const Profile& profile = run.profile();
-  runtime::assemble_model(profile, device, run.files, run.adapters, train::load_options(run), nullptr, run.model);
+  plan::assemble_model(profile, device, run.files, run.adapters, run::load_options(run), nullptr, run.model);
   if (!device.device.is_meta()) {
     fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
   }
@@ -105,19 +105,19 @@ void load_random_model(BenchRun& bench, const runtime::RunDevice& device) {
 }
 
 void plan_data(BenchRun& bench, const BenchRequest& request) {
-  train::Run& run = bench.run;
+  run::Run& run = bench.run;
   run.data.train = make_documents(request, run.data.max_seq_len, kStepsOfData * run.spec.global_batch_size,
                                   run.files.config.vocab_size);
   run.plan = std::make_unique<data::RunPlan>(data::plan_run(run.profile(), run.data, run.spec.sizes()));
 }
 
 void start(BenchRun& bench, const BenchRequest& request) {
-  train::Run& run = bench.run;
+  run::Run& run = bench.run;
   run.files.config = model::known_shape(request.shape);
-  run.files.base = runtime::base_storage(run.profile().model, run.files.config);
+  run.files.base = plan::base_storage(run.profile().model, run.files.config);
   run.data.max_seq_len = *run.profile().data.max_seq_len;
   model::check_rope_supported(run.files.config, run.data.max_seq_len);
-  run.adapters = runtime::choose_adapters(run.profile(), run.files);
+  run.adapters = plan::choose_adapters(run.profile(), run.files);
 }
 
 }  // namespace
@@ -126,45 +126,45 @@ BenchRun::BenchRun(const BenchRequest& requested) : request{bench_profile(reques
 
 std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   auto bench = std::make_unique<BenchRun>(request);
-  train::Run& run = bench->run;
+  run::Run& run = bench->run;
   start(*bench, request);
-  run.device = runtime::start_device(run.profile(), run.files.config);
-  run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
-  train::gather_facts(run);
+  run.device = plan::start_device(run.profile(), run.files.config);
+  run.max_steps_in_flight = run.device.is_cuda() ? run::kMaxStepsInFlight : 0;
+  run::gather_facts(run);
   const auto build = [&] {
-    train::decide_spec(run, request.row_pitch);
+    run::decide_spec(run, request.row_pitch);
     plan_data(*bench, request);
     load_random_model(*bench, run.device);
-    train::tune_spec(run);
-    train::allocate(run);
+    run::tune_spec(run);
+    run::allocate(run);
   };
   build();
-  train::prepare_steps(run, build);
+  run::prepare_steps(run, build);
   return bench;
 }
 
 std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like) {
   auto bench = std::make_unique<BenchRun>(request);
-  train::Run& run = bench->run;
+  run::Run& run = bench->run;
   start(*bench, request);
-  train::gather_facts(run);
+  run::gather_facts(run);
   if (like != nullptr) {
     run.spec = like->run.spec;
     run.adapters.columns = run.spec.columns;
   } else {  // as on a GPU where everything fits
     run.facts->auto_tokens = kGpuTokens;
     run.facts->memory_bytes = std::numeric_limits<std::int64_t>::max();
-    run.facts->gate_up = planner::gate_up_on_gpu(*run.facts);
-    train::decide_spec(run, request.row_pitch);
+    run.facts->gate_up = plan::gate_up_on_gpu(*run.facts);
+    run::decide_spec(run, request.row_pitch);
   }
   plan_data(*bench, request);
   load_random_model(*bench, {at::kMeta});
-  train::allocate(run);
+  run::allocate(run);
   return bench;
 }
 
-planner::StepSizes sizes_of(const train::Run& run, const data::StepPlan& plan) {
-  planner::StepSizes sizes;
+plan::StepSizes sizes_of(const run::Run& run, const data::StepPlan& plan) {
+  plan::StepSizes sizes;
   double keys = 0;
   for (const auto& micro : plan.micro_batches) {
     for (const std::uint32_t document : micro.documents) {

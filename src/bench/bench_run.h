@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "lora_train/bench/bench_request.h"
-#include "lora_train/planner/memory_plan.h"
-#include "lora_train/train/run_state.h"
+#include "lora_train/plan/memory_plan.h"
+#include "lora_train/run/run_state.h"
 
 namespace lora_train::bench {
 
@@ -15,8 +15,8 @@ struct BenchRun {
   BenchRun(const BenchRun&) = delete;
   BenchRun& operator=(const BenchRun&) = delete;
 
-  train::TrainRequest request;
-  train::Run run;
+  run::TrainRequest request;
+  run::Run run;
 };
 
 /// Builds a run that is ready for train_step, for steps 1 to num_warm_up + num_steps + kProfiledSteps. Defaults for keys that
@@ -28,7 +28,7 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request);
 std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like);
 
 /// The sizes of a step: tokens, and keys per query.
-planner::StepSizes sizes_of(const train::Run& run, const data::StepPlan& plan);
+plan::StepSizes sizes_of(const run::Run& run, const data::StepPlan& plan);
 
 /// Steps after the timed ones, for profiling.
 constexpr std::int64_t kProfiledSteps = 3;

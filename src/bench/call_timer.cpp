@@ -25,7 +25,7 @@ std::string sizes_of(const kernels::Work& work) {
 
 std::size_t Moments::mark() {
   if (device_.is_cuda()) {
-    events_.emplace_back(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT).record(runtime::compute_stream(device_));
+    events_.emplace_back(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT).record(plan::compute_stream(device_));
     return events_.size() - 1;
   }
   times_.push_back(std::chrono::steady_clock::now());
@@ -37,7 +37,7 @@ double Moments::us_between(std::size_t from, std::size_t to) const {
   return std::chrono::duration<double, std::micro>(times_[to] - times_[from]).count();
 }
 
-CallTimer::CallTimer(const runtime::RunDevice& device) : device_(device), moments_(device) {
+CallTimer::CallTimer(const plan::RunDevice& device) : device_(device), moments_(device) {
   kernels::set_work_recorder(this);
 }
 
@@ -65,7 +65,7 @@ void CallTimer::begin_span(const std::string& name, int depth) {
 
 TimedStep CallTimer::finish() {
   close_spans(0, moments_.mark());
-  runtime::wait_for(device_);
+  plan::wait_for(device_);
   TimedStep step;
   const std::size_t start = spans_.empty() ? 0 : spans_.front().start;
   for (const auto& span : spans_) {

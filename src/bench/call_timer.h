@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/kernels/work_record.h"
-#include "lora_train/runtime/run_device.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/plan/setup/run_device.h"
 
 namespace lora_train::bench {
 
@@ -37,13 +37,13 @@ struct TimedStep {
 /// Moments of a device: on a GPU events in its stream, which the host may pass; on a CPU the clock.
 class Moments {
  public:
-  explicit Moments(const runtime::RunDevice& device) : device_(device) {}
+  explicit Moments(const plan::RunDevice& device) : device_(device) {}
   std::size_t mark();  ///< returns the moment's index
   /// The device must have passed both.
   double us_between(std::size_t from, std::size_t to) const;
 
  private:
-  runtime::RunDevice device_;
+  plan::RunDevice device_;
   std::deque<c10::Event> events_;
   std::vector<std::chrono::steady_clock::time_point> times_;
 };
@@ -51,7 +51,7 @@ class Moments {
 /// The recorder while it lives. Times are read in finish().
 class CallTimer : public kernels::WorkRecorder {
  public:
-  explicit CallTimer(const runtime::RunDevice& device);
+  explicit CallTimer(const plan::RunDevice& device);
   ~CallTimer() override;
   CallTimer(const CallTimer&) = delete;
   CallTimer& operator=(const CallTimer&) = delete;
@@ -71,7 +71,7 @@ class CallTimer : public kernels::WorkRecorder {
   };
   void close_spans(int depth, std::size_t moment);
 
-  runtime::RunDevice device_;
+  plan::RunDevice device_;
   Moments moments_;
   std::vector<TimedCall> calls_;
   std::vector<std::pair<std::size_t, std::size_t>> call_moments_;

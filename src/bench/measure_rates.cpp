@@ -11,9 +11,9 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/cuda_library.h"
-#include "lora_train/kernels/gemm.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
+#include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/model/loss_head.h"
 
@@ -80,7 +80,7 @@ class GemmBuffers {
   std::int64_t next_ = 0;
 };
 
-double copy_bytes_per_s(const runtime::RunDevice& device) {
+double copy_bytes_per_s(const plan::RunDevice& device) {
   const std::int64_t size = std::int64_t{1} << (device.is_cuda() ? 28 : 22);
   const at::Tensor from = at::empty({size}, at::TensorOptions(at::kFloat).device(device.device)).normal_();
   at::Tensor to = at::empty_like(from);
@@ -90,7 +90,7 @@ double copy_bytes_per_s(const runtime::RunDevice& device) {
 /// One layer's attention on full rows.
 class AttentionRows {
  public:
-  AttentionRows(const RateCase& sizes, const runtime::RunDevice& device)
+  AttentionRows(const RateCase& sizes, const plan::RunDevice& device)
       : H_(sizes.config.num_heads), K_(sizes.config.num_kv_heads), E_(sizes.config.head_dim) {
     const std::int64_t rows = std::max<std::int64_t>(1, sizes.num_tokens / sizes.max_seq_len);
     const std::int64_t N = rows * sizes.max_seq_len;
@@ -153,7 +153,7 @@ std::string utc_now() {
   return text.data();
 }
 
-void measure_attention(const RateCase& sizes, const runtime::RunDevice& device, BenchRates& rates) {
+void measure_attention(const RateCase& sizes, const plan::RunDevice& device, BenchRates& rates) {
   AttentionRows attention(sizes, device);
   std::vector<kernels::AttentionBackend> backends = {kernels::AttentionBackend::kAuto};
   if (device.is_cuda()) {
@@ -180,10 +180,10 @@ void measure_attention(const RateCase& sizes, const runtime::RunDevice& device, 
 
 }  // namespace
 
-double measure_gemm_rate(const RateCase& sizes, const runtime::RunDevice& device, tuning::RunTuning* tuning) {
+double measure_gemm_rate(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning) {
   const std::vector<GemmShape> shapes = gemms_of_step(sizes);
   GemmBuffers buffers(shapes, at::TensorOptions(sizes.dtype).device(device.device));
-  const auto tuned_products = tuning::tune_products(tuning);
+  const auto tuned_products = plan::tune_products(tuning);
   double flops = 0;
   for (const GemmShape& shape : shapes) flops += static_cast<double>(shape.count) * shape.flops();
   const double seconds = seconds_back_to_back(device, kGemmS, [&] {
@@ -195,7 +195,7 @@ double measure_gemm_rate(const RateCase& sizes, const runtime::RunDevice& device
   return flops / seconds;
 }
 
-BenchRates measure_rates(const RateCase& sizes, const runtime::RunDevice& device, tuning::RunTuning* tuning) {
+BenchRates measure_rates(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning) {
   BenchRates rates;
   rates.gpu = device.name;
   rates.date = utc_now();

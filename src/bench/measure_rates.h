@@ -8,8 +8,8 @@
 
 #include "call_timer.h"
 #include "lora_train/bench/bench_request.h"
-#include "lora_train/model/model_config.h"
-#include "lora_train/tuning/tuning.h"
+#include "lora_train/model/families/model_config.h"
+#include "lora_train/plan/tuning/tuning.h"
 
 namespace lora_train::bench {
 
@@ -24,14 +24,14 @@ struct RateCase {
 
 /// FLOPs per second over every GEMM of a micro-batch without adapters, each as often as it occurs: forward and input gradient of
 /// all linears and of the head. `tuning` chooses the algorithms; null: heuristics do.
-double measure_gemm_rate(const RateCase& sizes, const runtime::RunDevice& device, tuning::RunTuning* tuning);
+double measure_gemm_rate(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning);
 
 /// All rates of the case, with GPU and date. Attention uses the fastest backend.
-BenchRates measure_rates(const RateCase& sizes, const runtime::RunDevice& device, tuning::RunTuning* tuning);
+BenchRates measure_rates(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning);
 
 /// Seconds of a call of body() among calls that follow each other without a pause, for min_s on a GPU, after a warm-up.
 template <class Body>
-double seconds_back_to_back(const runtime::RunDevice& device, double min_s, const Body& body) {
+double seconds_back_to_back(const plan::RunDevice& device, double min_s, const Body& body) {
   constexpr double kWarmUpShare = 0.2;
   if (!device.is_cuda()) min_s = 0.2;
   const auto time = [&](int count) {
@@ -39,7 +39,7 @@ double seconds_back_to_back(const runtime::RunDevice& device, double min_s, cons
     moments.mark();
     for (int i = 0; i < count; ++i) body();
     moments.mark();
-    runtime::wait_for(device);
+    plan::wait_for(device);
     return moments.us_between(0, 1) / 1e6 / count;
   };
   time(1);  // compiles, allocates, chooses algorithms

@@ -10,10 +10,10 @@
 #include "call_timer.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/metrics/host_memory.h"
-#include "lora_train/runtime/run_device.h"
-#include "lora_train/train/train_step.h"
+#include "lora_train/kernels/gemm/gemm.h"
+#include "lora_train/plan/setup/run_device.h"
+#include "lora_train/report/host_memory.h"
+#include "lora_train/run/train_step.h"
 
 namespace lora_train::bench {
 namespace {
@@ -34,18 +34,18 @@ struct MeasuredStep {
 /// Runs and times steps as in training: on a GPU the host runs ahead, and a step is timed between stream events.
 class StepClock {
  public:
-  explicit StepClock(train::Run& run) : run_(run), moments_(run.device) { moments_.mark(); }
+  explicit StepClock(run::Run& run) : run_(run), moments_(run.device) { moments_.mark(); }
 
   void run_step(std::int64_t step) {
     throw_if_stop_requested();
     plans_.push_back(run_.plan->step(step));
-    train::train_step(*run_.context, plans_.back(), train::build_in_place(run_.data.train, plans_.back()));
+    run::train_step(*run_.context, plans_.back(), run::build_in_place(run_.data.train, plans_.back()));
     if (plans_.size() - num_received_ > run_.max_steps_in_flight) receive();
     moments_.mark();
   }
   void drain() {
     while (num_received_ < plans_.size()) receive();
-    runtime::wait_for(run_.device);
+    plan::wait_for(run_.device);
   }
   std::vector<MeasuredStep> steps() const {
     std::vector<MeasuredStep> steps;
@@ -57,9 +57,9 @@ class StepClock {
   const std::vector<double>& losses() const { return losses_; }
 
  private:
-  void receive() { losses_.push_back(train::wait_for_step(*run_.context, plans_[num_received_++]).loss); }
+  void receive() { losses_.push_back(run::wait_for_step(*run_.context, plans_[num_received_++]).loss); }
 
-  train::Run& run_;
+  run::Run& run_;
   std::deque<data::StepPlan> plans_;
   Moments moments_;
   std::vector<double> losses_;
@@ -67,7 +67,7 @@ class StepClock {
 };
 
 /// Keeps a GPU busy for about `ms`, so that the host is far ahead when the calls after it begin.
-void occupy(const runtime::RunDevice& device, double ms) {
+void occupy(const plan::RunDevice& device, double ms) {
   constexpr std::int64_t kSize = 8192;
   constexpr double kMaxMs = 500, kFlops = 2.0 * kSize * kSize * kSize, kFastest = 1e15;  // FLOPs per second
   if (!device.is_cuda()) return;
@@ -78,27 +78,27 @@ void occupy(const runtime::RunDevice& device, double ms) {
 }
 
 /// The milliseconds of a step on the GPU alone, graphs included: all of its work is enqueued before it begins.
-double busy_ms(train::Run& run, std::int64_t step, double usual_ms) {
+double busy_ms(run::Run& run, std::int64_t step, double usual_ms) {
   const data::StepPlan plan = run.plan->step(step);
   Moments moments(run.device);
   occupy(run.device, 2 * usual_ms);
   moments.mark();
-  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan));
+  run::train_step(*run.context, plan, run::build_in_place(run.data.train, plan));
   moments.mark();
-  train::wait_for_step(*run.context, plan);
-  runtime::wait_for(run.device);
+  run::wait_for_step(*run.context, plan);
+  plan::wait_for(run.device);
   return moments.us_between(0, 1) / 1e3;
 }
 
-double idle_share(train::Run& run, std::int64_t first_step, double usual_ms) {
+double idle_share(run::Run& run, std::int64_t first_step, double usual_ms) {
   std::vector<double> ms;
   for (std::int64_t i = 0; i < kProfiledSteps; ++i) ms.push_back(busy_ms(run, first_step + i, usual_ms));
   return std::max(0.0, 1 - percentile(ms, 0.5) / usual_ms);
 }
 
-TimedStep profile_step(train::Run& run, std::int64_t step, double usual_ms) {
+TimedStep profile_step(run::Run& run, std::int64_t step, double usual_ms) {
   const data::StepPlan plan = run.plan->step(step);
-  const train::NextMicroBatch next = train::build_in_place(run.data.train, plan);
+  const run::NextMicroBatch next = run::build_in_place(run.data.train, plan);
   auto graphs = std::move(run.context->graphs);  // calls inside a graph cannot be timed
   occupy(run.device, 2 * usual_ms);
   CallTimer timer(run.device);
@@ -108,9 +108,9 @@ TimedStep profile_step(train::Run& run, std::int64_t step, double usual_ms) {
     timer.begin_span("micro-batch " + std::to_string(++micro_batch), 1);
     return next();
   };
-  train::train_step(*run.context, plan, marked);
+  run::train_step(*run.context, plan, marked);
   TimedStep timed = timer.finish();
-  train::wait_for_step(*run.context, plan);
+  run::wait_for_step(*run.context, plan);
   run.context->graphs = std::move(graphs);
   return timed;
 }
@@ -148,7 +148,7 @@ BenchSpeed speed_of(const std::vector<MeasuredStep>& steps) {
 
 }  // namespace
 
-BenchSpeed measure_steps(const BenchRequest& request, train::Run& run) {
+BenchSpeed measure_steps(const BenchRequest& request, run::Run& run) {
   constexpr double kGib = 1 << 30;
   StepClock clock(run);
   log_info("bench: " + std::to_string(request.num_warm_up) + " steps to warm up, " + std::to_string(request.num_steps) +
@@ -160,13 +160,13 @@ BenchSpeed measure_steps(const BenchRequest& request, train::Run& run) {
   BenchSpeed speed = speed_of(steps);
   speed.first_loss = clock.losses().front();
   speed.last_loss = clock.losses().back();
-  speed.peak_memory_gib = static_cast<double>(runtime::device_memory(run.device).peak_allocated) / kGib;
+  speed.peak_memory_gib = static_cast<double>(plan::device_memory(run.device).peak_allocated) / kGib;
   speed.startup_peak_memory_gib = static_cast<double>(run.startup_memory.peak_allocated) / kGib;
-  speed.peak_host_memory_gib = metrics::peak_host_memory_gib();
+  speed.peak_host_memory_gib = report::peak_host_memory_gib();
   return speed;
 }
 
-void measure_idle_and_classes(const BenchRequest& request, train::Run& run, BenchResult& result) {
+void measure_idle_and_classes(const BenchRequest& request, run::Run& run, BenchResult& result) {
   const std::int64_t next_step = request.num_warm_up + request.num_steps + 1;
   const double step_ms = result.speed->step_ms;
   if (run.device.is_cuda()) result.speed->idle_share = idle_share(run, next_step, step_ms);

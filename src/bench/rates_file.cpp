@@ -1,11 +1,11 @@
-#include "lora_train/bench/rates_file.h"
+#include "rates_file.h"
 
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
-#include "lora_train/tuning/tuning_store.h"
+#include "lora_train/plan/tuning/tuning_store.h"
 
 namespace lora_train::bench {
 namespace {
@@ -34,8 +34,8 @@ BenchRates assumed_rates() {
 }
 
 fs::path rates_cache_file(const std::string& gpu, const std::string& precision) {
-  const fs::path folder = tuning::cache_folder();
-  return folder.empty() ? fs::path() : folder / ("rates-" + tuning::name_in_file(gpu) + "-" + precision + ".json");
+  const fs::path folder = plan::cache_folder();
+  return folder.empty() ? fs::path() : folder / ("rates-" + plan::name_in_file(gpu) + "-" + precision + ".json");
 }
 
 void write_rates(const fs::path& file, const BenchRates& rates) {

@@ -1,4 +1,4 @@
-// Adds up the work that kernels report (kernels/work_record.h), and counts the other operations of LibTorch.
+// Adds up the work that kernels report (kernels/accounting/work_record.h), and counts the other operations of LibTorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lora_train/bench/bench_request.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::bench {
 

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "findings.h"
+#include "lora_train/config/findings.h"
 #include "lora_train/config/load.h"
 
 namespace lora_train {

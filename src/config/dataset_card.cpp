@@ -4,8 +4,8 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/config/scalar.h"
-#include "value/parse_yaml.h"
+#include "lora_train/config/value/parse_yaml.h"
+#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

@@ -1,4 +1,4 @@
-#include "findings.h"
+#include "lora_train/config/findings.h"
 
 #include <algorithm>
 

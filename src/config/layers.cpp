@@ -1,4 +1,4 @@
-#include "layers.h"
+#include "lora_train/config/layers.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,8 +9,8 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
-#include "lora_train/config/scalar.h"
-#include "value/parse_yaml.h"
+#include "lora_train/config/value/parse_yaml.h"
+#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

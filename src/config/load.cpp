@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "consistency.h"
-#include "convert/foreign_file.h"
-#include "keys/field.h"
-#include "layers.h"
 #include "lora_train/base/error.h"
-#include "merge.h"
+#include "lora_train/config/keys/field.h"
+#include "lora_train/config/layers.h"
+#include "lora_train/config/merge.h"
+#include "lora_train/config/other_tools.h"
+#include "lora_train/config/value/parse_yaml.h"
 #include "output_folder.h"
-#include "value/parse_yaml.h"
 
 namespace lora_train {
 namespace {
@@ -121,12 +121,13 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
   };
   add(sources.fallbacks);
   for (const auto& layer : layers) {
-    if (const auto instead = sources.are_written_by_runs ? std::nullopt : instead_of_file(layer)) {
+    const bool may_be_foreign = !sources.are_written_by_runs && other_tools().instead_of_file;
+    if (const auto instead = may_be_foreign ? other_tools().instead_of_file(layer) : std::nullopt) {
       findings.mistake({layer.place.file, 0}, "", *instead);
       needs.needs_model = needs.needs_datasets = false;
     } else {
       merger.add_layer(layer);
-      const auto hint = sources.are_written_by_runs ? std::nullopt : convert_hint(layer);
+      const auto hint = may_be_foreign ? other_tools().convert_hint(layer) : std::nullopt;
       if (hint) mistakes.add_hint(*hint);
     }
   }

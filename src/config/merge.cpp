@@ -1,14 +1,13 @@
-#include "merge.h"
+#include "lora_train/config/merge.h"
 
 #include <algorithm>
 
-#include "convert/foreign_file.h"
-#include "convert/foreign_key.h"
-#include "keys/aliases.h"
-#include "keys/field.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/scalar.h"
-#include "value/setting_path.h"
+#include "lora_train/config/keys/aliases.h"
+#include "lora_train/config/keys/field.h"
+#include "lora_train/config/other_tools.h"
+#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/setting_path.h"
 
 namespace lora_train {
 namespace {
@@ -134,12 +133,13 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
     return true;
   }
   const std::string epochs = said({"num_epochs", "num_train_epochs", "epochs"});
-  const auto verdict = judge_foreign_key(
+  if (!other_tools().judge_key) return false;
+  const auto verdict = other_tools().judge_key(
       name, value,
       {said({"model", "base_model", "model_name_or_path", "model_name"}), said({"seed", "train_seed"}),
        epochs.empty() ? number_value(*ScheduleSection{}.num_epochs).text : epochs});
   if (!verdict) return false;
-  if (value.place.line > 0) findings_.mistakes().add_hint(convert_hint_of(value.place.file));
+  if (value.place.line > 0) findings_.mistakes().add_hint(other_tools().convert_hint_of(value.place.file));
   if (verdict->is_idle) {
     findings_.note(value.place, name, "has no effect: " + verdict->reason);
   } else {

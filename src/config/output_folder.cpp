@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "keys/field.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/keys/field.h"
 
 namespace lora_train {
 namespace {

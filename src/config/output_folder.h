@@ -1,7 +1,7 @@
 // {key} in output_dir.
 #pragma once
 
-#include "findings.h"
+#include "lora_train/config/findings.h"
 #include "lora_train/config/profile.h"
 
 namespace lora_train {

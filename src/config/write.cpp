@@ -1,9 +1,9 @@
 // A Profile back to text, and what differs between two.
-#include "keys/field.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/config/keys/field.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/scalar.h"
-#include "yaml_entry.h"
+#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/yaml_entry.h"
 
 namespace lora_train {
 namespace {

@@ -1,8 +1,8 @@
 #include "data_fingerprint.h"
 
-#include "load/dataset_loader.h"
+#include "dataset_reader.h"
 #include "lora_train/base/hash.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::data {

@@ -5,21 +5,21 @@
 #include <thread>
 
 #include "data_fingerprint.h"
-#include "load/dataset_loader.h"
-#include "load/duplicates.h"
-#include "load/length_policy.h"
+#include "dataset_reader.h"
+#include "duplicates.h"
+#include "encode/stop_token_audit.h"
+#include "encode/teacher_tokens.h"
+#include "length_policy.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/dataset_files.h"
-#include "lora_train/data/plan.h"
-#include "lora_train/data/token_cache_files.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/data/cache/token_cache_files.h"
+#include "lora_train/data/plan/plan.h"
+#include "lora_train/data/read/dataset_files.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "plan/split.h"
 #include "read/row_fields.h"
-#include "render/stop_token_audit.h"
-#include "render/teacher_tokens.h"
 
 namespace lora_train::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "lora_train/tokenizer/text_pattern.h"
+#include "lora_train/tokenizer/split/text_pattern.h"
 
 namespace lora_train::evaluate {
 

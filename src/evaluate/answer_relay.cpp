@@ -9,7 +9,7 @@ namespace lora_train::evaluate {
 
 using nlohmann::json;
 
-AnswerRelay::AnswerRelay(distributed::Communicator& ranks, GenerateSink& sink, std::size_t num_prompts)
+AnswerRelay::AnswerRelay(ranks::Communicator& ranks, GenerateSink& sink, std::size_t num_prompts)
     : ranks_(ranks), sink_(sink) {
   if (ranks.world_size() == 1) return;
   const std::int64_t of_rank_0 = ceil_div(static_cast<std::int64_t>(num_prompts), ranks.world_size());

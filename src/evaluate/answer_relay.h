@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "lora_train/distributed/communicator.h"
 #include "lora_train/evaluate/generate_request.h"
+#include "lora_train/ranks/communicator.h"
 
 namespace lora_train::evaluate {
 
@@ -19,7 +19,7 @@ class AnswerRelay {
  public:
   static constexpr std::int64_t kAnswersPerRound = 16;
 
-  AnswerRelay(distributed::Communicator& ranks, GenerateSink& sink, std::size_t num_prompts);
+  AnswerRelay(ranks::Communicator& ranks, GenerateSink& sink, std::size_t num_prompts);
 
   /// As GenerateSink, of the prompts of this rank. `prompt` is the index in its own request, `place` in that of rank 0.
   bool on_token(std::size_t prompt, std::size_t place, bool is_base, std::int32_t id);
@@ -34,7 +34,7 @@ class AnswerRelay {
  private:
   void exchange();
 
-  distributed::Communicator& ranks_;
+  ranks::Communicator& ranks_;
   GenerateSink& sink_;
   std::int64_t num_rounds_ = 0, num_exchanged_ = 0, num_done_ = 0;
   std::map<std::pair<std::size_t, bool>, std::vector<std::int32_t>> tokens_;  ///< of answers under way

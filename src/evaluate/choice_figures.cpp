@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lora_train/metrics/calibration.h"
+#include "lora_train/report/calibration.h"
 
 namespace lora_train::evaluate {
 
@@ -35,7 +35,7 @@ ChoiceOutcome choice_outcome(std::span<const double> log_probabilities, std::spa
 
 ChoiceFigures choice_figures(std::span<const ChoiceOutcome> outcomes) {
   const auto count = static_cast<double>(outcomes.size());
-  std::vector<metrics::Judged> answers;
+  std::vector<report::Judged> answers;
   ChoiceFigures figures;
   double num_right_normalized = 0;
   figures.num_rows = std::ssize(outcomes);
@@ -44,9 +44,9 @@ ChoiceFigures choice_figures(std::span<const ChoiceOutcome> outcomes) {
     num_right_normalized += outcome.is_right_normalized ? 1 : 0;
     figures.brier += outcome.brier / count;
   }
-  figures.accuracy = metrics::share_right(answers);
+  figures.accuracy = report::share_right(answers);
   figures.normalized_accuracy = num_right_normalized / count;
-  figures.ece = metrics::calibration_error(metrics::equal_width_bins(answers));
+  figures.ece = report::calibration_error(report::equal_width_bins(answers));
   return figures;
 }
 

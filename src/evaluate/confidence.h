@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "lora_train/data/confidence_tokens.h"
+#include "lora_train/data/encode/confidence_tokens.h"
 #include "lora_train/evaluate/eval_request.h"
 
 namespace lora_train::evaluate {

@@ -7,13 +7,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "lora_train/distributed/communicator.h"
+#include "lora_train/ranks/communicator.h"
 
 namespace lora_train::evaluate {
 
 /// Those of this rank.
 template <typename Row>
-std::vector<Row> rows_of_rank(const distributed::Communicator& ranks, std::span<const Row> rows) {
+std::vector<Row> rows_of_rank(const ranks::Communicator& ranks, std::span<const Row> rows) {
   std::vector<Row> own;
   const auto stride = static_cast<std::size_t>(ranks.world_size());
   for (auto i = static_cast<std::size_t>(ranks.rank()); i < rows.size(); i += stride) own.push_back(rows[i]);
@@ -22,8 +22,7 @@ std::vector<Row> rows_of_rank(const distributed::Communicator& ranks, std::span<
 
 /// What each rank found out about its rows, in the order of all rows, on every rank. A collective.
 template <typename Result>
-std::vector<Result> gather_results(distributed::Communicator& ranks, const std::vector<Result>& own,
-                                   std::size_t num_rows) {
+std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector<Result>& own, std::size_t num_rows) {
   static_assert(std::is_trivially_copyable_v<Result>);
   if (ranks.world_size() == 1) return own;
   const std::vector<std::string> all =

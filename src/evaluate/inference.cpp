@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "lora_train/metrics/host_memory.h"
 #include "lora_train/model/activation_plan.h"
+#include "lora_train/report/host_memory.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::evaluate {
@@ -11,18 +11,18 @@ namespace {
 
 constexpr std::int64_t kSequencesOnGpu = 64;
 
-runtime::ModelFiles files_for_inference(const ModelSection& section) {
-  runtime::ModelFiles files;
+plan::ModelFiles files_for_inference(const ModelSection& section) {
+  plan::ModelFiles files;
   files.resolved = storage::resolve_model(section.path);
   files.config = model::read_model_config(files.resolved.folder);
-  files.base = runtime::base_storage(section, files.config, storage::open_model_weights(files.resolved.folder));
+  files.base = plan::base_storage(section, files.config, storage::open_model_weights(files.resolved.folder));
   return files;
 }
 
-InferenceModel load_files(const Profile& profile, const runtime::ModelFiles& files,
-                          const runtime::AdapterSetup& adapters, std::int64_t max_seq_len, const RankPlace& place) {
+InferenceModel load_files(const Profile& profile, const plan::ModelFiles& files, const plan::AdapterSetup& adapters,
+                          std::int64_t max_seq_len, const RankPlace& place) {
   InferenceModel loaded;
-  loaded.device = runtime::start_device(profile, files.config, place.world, place.ranks);
+  loaded.device = plan::start_device(profile, files.config, place.world, place.ranks);
   load_without_plan(profile, loaded.device, files, adapters, {.max_seq_len = max_seq_len, .keeps_bf16 = true},
                     loaded.model);
   return loaded;
@@ -30,34 +30,33 @@ InferenceModel load_files(const Profile& profile, const runtime::ModelFiles& fil
 
 }  // namespace
 
-void load_without_plan(const Profile& profile, const runtime::RunDevice& device, const runtime::ModelFiles& files,
-                       const runtime::AdapterSetup& adapters, runtime::LoadOptions options,
-                       runtime::LoadedModel& loaded) {
-  const std::int64_t free = device.is_cuda() ? runtime::device_room(device).free : metrics::available_host_memory();
+void load_without_plan(const Profile& profile, const plan::RunDevice& device, const plan::ModelFiles& files,
+                       const plan::AdapterSetup& adapters, plan::LoadOptions options, plan::LoadedModel& loaded) {
+  const std::int64_t free = device.is_cuda() ? plan::device_room(device).free : report::available_host_memory();
   const model::ModelShape shape = model::model_shape(files.config, adapters.specs, adapters.columns);
   const std::int64_t fitting = model::choose_decoded_layers(
-      files.config, shape, runtime::compute_bytes(profile.model.precision), files.base, free / 2);
+      files.config, shape, plan::compute_bytes(profile.model.precision), files.base, free / 2);
   options.decoded_layers = profile.model.decoded_layers.value_or(fitting);
-  runtime::load_model(profile, device, files, adapters, options, loaded);
+  plan::load_model(profile, device, files, adapters, options, loaded);
 }
 
 InferenceModel load_for_inference(const Profile& requested, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len, const RankPlace& place) {
   Profile profile = requested;
-  runtime::ModelFiles files = files_for_inference(profile.model);
-  runtime::AdapterSetup adapters;
+  plan::ModelFiles files = files_for_inference(profile.model);
+  plan::AdapterSetup adapters;
   if (!adapter.empty()) {
     lora::token_rows_of(lora::read_adapter_config(adapter), adapter, files.config);
-    adapters = runtime::adapters_of_folder(adapter, files);
+    adapters = plan::adapters_of_folder(adapter, files);
     profile.adapter.init_adapter = adapter.string();
   }
   return load_files(profile, files, adapters, max_seq_len, place);
 }
 
-InferenceModel load_several(const Profile& profile, const std::vector<runtime::NamedAdapter>& several,
+InferenceModel load_several(const Profile& profile, const std::vector<plan::NamedAdapter>& several,
                             std::int64_t max_seq_len) {
-  const runtime::ModelFiles files = files_for_inference(profile.model);
-  return load_files(profile, files, runtime::adapters_of_folders(several, files), max_seq_len, {});
+  const plan::ModelFiles files = files_for_inference(profile.model);
+  return load_files(profile, files, plan::adapters_of_folders(several, files), max_seq_len, {});
 }
 
 std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest) {
@@ -66,27 +65,27 @@ std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& c
   const model::ActivationPlan activations =
       model::plan_activations(model::model_shape(config, {}), {.max_tokens = most_rows, .needs_backward = false}, {});
   const std::int64_t cache =
-      longest * generate::cache_bytes_per_token(config, runtime::compute_dtype(profile.model.precision));
+      longest * generate::cache_bytes_per_token(config, plan::compute_dtype(profile.model.precision));
   constexpr std::int64_t kCopies = 2;  // of logits: while tokens are chosen, and in what graphs captured
   const std::int64_t logits = kCopies * kSequencesOnGpu * config.vocab_size * static_cast<std::int64_t>(sizeof(float));
-  return cache + logits + activations.bytes(runtime::compute_bytes(profile.model.precision));
+  return cache + logits + activations.bytes(plan::compute_bytes(profile.model.precision));
 }
 
-generate::GeneratorLimits generator_limits(const runtime::RunDevice& device, const RunSection& run) {
+generate::GeneratorLimits generator_limits(const plan::RunDevice& device, const RunSection& run) {
   generate::GeneratorLimits limits;
   limits.use_graphs = run.cuda_graphs != CudaGraphs::kOff;
   if (device.is_cuda()) {
     limits.max_sequences = kSequencesOnGpu;
-    limits.cache_bytes = runtime::device_room(device).free / 2;
+    limits.cache_bytes = plan::device_room(device).free / 2;
   }
   return limits;
 }
 
-std::unique_ptr<generate::Generator> make_generator(const runtime::RunDevice& device, const runtime::LoadedModel& model,
+std::unique_ptr<generate::Generator> make_generator(const plan::RunDevice& device, const plan::LoadedModel& model,
                                                     const RunSection& run) {
   return std::make_unique<generate::Generator>(model.decoder->config, model.decoder->shape, *model.weights,
                                                generator_limits(device, run),
-                                               runtime::attention_backend(run.attn_implementation));
+                                               plan::attention_backend(run.attn_implementation));
 }
 
 }  // namespace lora_train::evaluate

@@ -6,45 +6,44 @@
 
 #include "lora_train/evaluate/generate_request.h"
 #include "lora_train/generate/generator.h"
-#include "lora_train/runtime/ranks.h"
-#include "lora_train/runtime/setup.h"
+#include "lora_train/plan/setup/rank_values.h"
+#include "lora_train/plan/setup/setup.h"
 
 namespace lora_train::evaluate {
 
 /// Which rank this is, connected.
 struct RankPlace {
   launch::World world = {};
-  std::shared_ptr<distributed::Communicator> ranks = std::make_shared<distributed::OneRank>();
+  std::shared_ptr<ranks::Communicator> ranks = std::make_shared<ranks::OneRank>();
 };
 
 struct InferenceModel {
-  runtime::RunDevice device;
-  runtime::LoadedModel model;
+  plan::RunDevice device;
+  plan::LoadedModel model;
 };
 
 /// load_model() for commands that only compute: of a quantised base, as many layers are decoded once as half of the free memory
 /// holds, unless the profile says how many; options.decoded_layers is ignored.
-void load_without_plan(const Profile& profile, const runtime::RunDevice& device, const runtime::ModelFiles& files,
-                       const runtime::AdapterSetup& adapters, runtime::LoadOptions options,
-                       runtime::LoadedModel& loaded);
+void load_without_plan(const Profile& profile, const plan::RunDevice& device, const plan::ModelFiles& files,
+                       const plan::AdapterSetup& adapters, plan::LoadOptions options, plan::LoadedModel& loaded);
 
 /// Loads the model for a Generator, without tokenizer and template. Checks device and adapter (empty: the base) before reading weights.
 /// Sequences have at most max_seq_len tokens.
 InferenceModel load_for_inference(const Profile& profile, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len, const RankPlace& place = {});
 
-/// The same with several adapters side by side (runtime::adapters_of_folders).
-InferenceModel load_several(const Profile& profile, const std::vector<runtime::NamedAdapter>& adapters,
+/// The same with several adapters side by side (plan::adapters_of_folders).
+InferenceModel load_several(const Profile& profile, const std::vector<plan::NamedAdapter>& adapters,
                             std::int64_t max_seq_len);
 
 /// What a generator takes at most, on this device now: half of a GPU's free memory for its cache.
-generate::GeneratorLimits generator_limits(const runtime::RunDevice& device, const RunSection& run);
+generate::GeneratorLimits generator_limits(const plan::RunDevice& device, const RunSection& run);
 
 /// GPU memory of such a generator whose cache holds one sequence of so many tokens.
 std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest);
 
 /// Uses the model's weights, which must outlive it. The device's memory decides how many sequences are decoded at a time.
-std::unique_ptr<generate::Generator> make_generator(const runtime::RunDevice& device, const runtime::LoadedModel& model,
+std::unique_ptr<generate::Generator> make_generator(const plan::RunDevice& device, const plan::LoadedModel& model,
                                                     const RunSection& run);
 inline std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run) {
   return make_generator(model.device, model.model, run);

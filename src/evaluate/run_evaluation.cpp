@@ -7,18 +7,18 @@
 #include <optional>
 
 #include "dealt_rows.h"
-#include "evaluate_tasks.h"
 #include "inference.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/line_pace.h"
 #include "lora_train/base/log.h"
-#include "lora_train/data/run_plan.h"
-#include "lora_train/distributed/connect.h"
-#include "lora_train/evaluate/evaluate.h"
+#include "lora_train/data/plan/run_plan.h"
+#include "lora_train/evaluate/loss_evaluation.h"
 #include "lora_train/evaluate/task_evaluation.h"
-#include "lora_train/runtime/batch_feed.h"
-#include "lora_train/runtime/ranks.h"
-#include "lora_train/runtime/setup.h"
+#include "lora_train/plan/setup/batch_feed.h"
+#include "lora_train/plan/setup/rank_values.h"
+#include "lora_train/plan/setup/setup.h"
+#include "lora_train/ranks/connect.h"
+#include "questions.h"
 
 namespace lora_train::evaluate {
 namespace {
@@ -32,7 +32,7 @@ struct EvalData {
   std::int64_t longest = 0;                      ///< with what is generated
 };
 
-EvalData load_choices(const DataSection& section, const runtime::ModelFiles& files) {
+EvalData load_choices(const DataSection& section, const plan::ModelFiles& files) {
   if (section.eval_datasets.empty()) {
     throw ConfigError("eval_datasets", "is empty; --choices needs rows with choices, not held-out training rows");
   }
@@ -51,11 +51,11 @@ EvalData load_choices(const DataSection& section, const runtime::ModelFiles& fil
   return data;
 }
 
-EvalData load_rows(const Profile& profile, const runtime::ModelFiles& files) {
+EvalData load_rows(const Profile& profile, const plan::ModelFiles& files) {
   EvalData data;
   const bool has_sets = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
   if (!has_sets && !profile.tasks.eval_tasks.empty()) return data;
-  data::PreparedData prepared = data::prepare_data(profile.data, runtime::data_context(profile, files), false);
+  data::PreparedData prepared = data::prepare_data(profile.data, plan::data_context(profile, files), false);
   data.stores = std::move(prepared.evals);
   data.max_seq_len = data.longest = prepared.max_seq_len;
   return data;
@@ -63,19 +63,19 @@ EvalData load_rows(const Profile& profile, const runtime::ModelFiles& files) {
 
 class Evaluator {
  public:
-  Evaluator(const EvalRequest& request, const std::shared_ptr<distributed::Communicator>& ranks)
+  Evaluator(const EvalRequest& request, const std::shared_ptr<ranks::Communicator>& ranks)
       : request_(request), profile_(request.profile), ranks_(ranks), quiet_(request.quiet || ranks->rank() > 0) {
     profile_.adapter.lora_dropout = 0;
   }
 
   Evaluation run() {
-    files_ = runtime::open_model(profile_.model, request_.adapter);
-    runtime::AdapterSetup adapters;
+    files_ = plan::open_model(profile_.model, request_.adapter);
+    plan::AdapterSetup adapters;
     if (!request_.adapter.empty()) {
-      adapters = runtime::adapters_of_folder(request_.adapter, files_);
+      adapters = plan::adapters_of_folder(request_.adapter, files_);
       profile_.adapter.init_adapter = request_.adapter.string();
     }
-    model_.device = runtime::start_device(profile_, files_.config, request_.world, ranks_);
+    model_.device = plan::start_device(profile_, files_.config, request_.world, ranks_);
     const TaskEvaluation tasks(profile_, files_);
     load_data_and_questions();
     require_equal_rows(tasks);
@@ -115,8 +115,8 @@ class Evaluator {
     const std::int64_t max_tokens = rows * data_.max_seq_len;
     model::Activations activations(decoder.shape, {.max_tokens = max_tokens, .needs_backward = false}, {},
                                    decoder.dtype, model_.device.device);
-    const auto loss_head = runtime::plan_loss_head(decoder, max_tokens, false);
-    runtime::BatchFeedOptions options{max_tokens, profile_.data.dataloader_pin_memory};
+    const auto loss_head = plan::plan_loss_head(decoder, max_tokens, false);
+    plan::BatchFeedOptions options{max_tokens, profile_.data.dataloader_pin_memory};
     std::vector<std::vector<data::MicroBatchPlan>> plans;
     for (const auto& store : data_.stores) {
       options.has_weights = options.has_weights || store.store.has_weights();
@@ -124,7 +124,7 @@ class Evaluator {
     }
     if (model_.device.is_cuda())
       options.eval_classes = data::choose_batch_classes(data::batch_shapes(data_.stores, plans), max_tokens);
-    runtime::BatchFeed feed(model_.device, options);
+    plan::BatchFeed feed(model_.device, options);
     std::vector<EvalResult> results;
     for (std::size_t i = 0; i < plans.size(); ++i) {
       const data::NamedStore& store = data_.stores[i];
@@ -145,7 +145,7 @@ class Evaluator {
     if (ranks_->world_size() == 1) return;
     std::map<std::string, std::string> own = {{"rows of eval_tasks", tasks.fingerprint()}};
     for (const auto& store : data_.stores) own["data set " + store.name] = data::documents_hash(store.store);
-    runtime::require_equal(*ranks_, own);
+    plan::require_equal(*ranks_, own);
   }
 
   void add_answers(std::vector<EvalResult>& results) {
@@ -168,10 +168,10 @@ class Evaluator {
 
   const EvalRequest& request_;
   Profile profile_;
-  std::shared_ptr<distributed::Communicator> ranks_;
+  std::shared_ptr<ranks::Communicator> ranks_;
   bool quiet_;
   std::optional<AnswerFormat> format_;  ///< of --exact-match
-  runtime::ModelFiles files_;
+  plan::ModelFiles files_;
   InferenceModel model_;
   EvalData data_;
 };
@@ -179,9 +179,9 @@ class Evaluator {
 }  // namespace
 
 Evaluation run_evaluation(const EvalRequest& request) {
-  const std::shared_ptr<distributed::Communicator> ranks = distributed::connect(request.world, {});
+  const std::shared_ptr<ranks::Communicator> ranks = ranks::connect(request.world, {});
   Evaluation evaluation;
-  runtime::work_as_rank(*ranks, [&] {
+  plan::work_as_rank(*ranks, [&] {
     if (request.failure) std::rethrow_exception(request.failure);
     evaluation = Evaluator(request, ranks).run();
     return 0;

@@ -10,8 +10,8 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
-#include "lora_train/distributed/connect.h"
 #include "lora_train/generate/generator.h"
+#include "lora_train/ranks/connect.h"
 
 namespace lora_train::evaluate {
 namespace {
@@ -93,7 +93,7 @@ class Generation {
       own_.push_back({found->second, place});
     }
     num_prompts_ = wanted.size();
-    if (ranks_.world_size() > 1) runtime::require_equal(ranks_, {{"set of prompts", hash128_hex(hashes)}});
+    if (ranks_.world_size() > 1) plan::require_equal(ranks_, {{"set of prompts", hash128_hex(hashes)}});
   }
 
   void run_parts(generate::Generator& generator, AnswerRelay& relay) const {
@@ -142,7 +142,7 @@ class Generation {
   const GenerateRequest& request_;
   GenerateSink& sink_;
   const RankPlace& place_;
-  distributed::Communicator& ranks_;
+  ranks::Communicator& ranks_;
   std::vector<OwnPrompt> own_;
   std::size_t num_prompts_ = 0;  ///< of all ranks
 };
@@ -150,9 +150,9 @@ class Generation {
 }  // namespace
 
 GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink) {
-  const RankPlace place{request.world, distributed::connect(request.world, {})};
+  const RankPlace place{request.world, ranks::connect(request.world, {})};
   GenerateTotals totals;
-  runtime::work_as_rank(*place.ranks, [&] {
+  plan::work_as_rank(*place.ranks, [&] {
     if (request.failure) std::rethrow_exception(request.failure);
     generate::check_sampling(request.sampling);
     Generation generation(request, sink, place);

@@ -6,7 +6,7 @@ namespace lora_train::evaluate {
 
 GenerateTotals serve(const ServeRequest& request, serve::RequestQueue& queue) {
   constexpr std::int64_t kNoPositions = 1;  // the generator has its own
-  std::vector<runtime::NamedAdapter> adapters;
+  std::vector<plan::NamedAdapter> adapters;
   for (const auto& [name, folder] : request.adapters) adapters.push_back({name, folder});
   const InferenceModel model = adapters.empty()
                                    ? load_for_inference(request.profile, request.only_adapter, kNoPositions)

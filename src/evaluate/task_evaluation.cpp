@@ -8,13 +8,13 @@
 #include <optional>
 
 #include "confidence.h"
-#include "evaluate_tasks.h"
 #include "inference.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
+#include "questions.h"
 #include "task_rows.h"
 
 namespace lora_train::evaluate {
@@ -48,7 +48,7 @@ class RowResults {
     to[2] = row.brier;
     to[3] = row.is_cut ? 1 : 0;
   }
-  void add_ranks(distributed::Communicator& ranks) {
+  void add_ranks(ranks::Communicator& ranks) {
     if (ranks.world_size() > 1) ranks.all_reduce(std::array{values_});  // exact: one rank has each row
   }
   std::vector<Row> rows() const {
@@ -65,7 +65,7 @@ class RowResults {
 
 /// An answer on its way to the other ranks: a line.
 std::string to_line(const TaskAnswer& answer) {
-  std::string line = metrics::to_json(answer.answer);
+  std::string line = report::to_json(answer.answer);
   if (const auto& reading = answer.reading) {
     line += '\t' + nlohmann::json{reading->expected, reading->most_likely, reading->logits}.dump();
   }
@@ -74,7 +74,7 @@ std::string to_line(const TaskAnswer& answer) {
 
 std::optional<TaskAnswer> answer_of(const std::string& line) {
   const std::size_t end = line.find('\t');
-  auto parsed = metrics::parse_answer(line.substr(0, end));
+  auto parsed = report::parse_answer(line.substr(0, end));
   if (!parsed) return std::nullopt;
   TaskAnswer answer{std::move(*parsed), {}};
   if (end == std::string::npos) return answer;
@@ -87,7 +87,7 @@ std::optional<TaskAnswer> answer_of(const std::string& line) {
 /// One task on one rank.
 class TaskRun {
  public:
-  TaskRun(const TaskRows& task, generate::Generator& generator, distributed::Communicator& ranks,
+  TaskRun(const TaskRows& task, generate::Generator& generator, ranks::Communicator& ranks,
           const TaskEvaluation::Options& options)
       : task_(task), generator_(generator), ranks_(ranks), options_(options), results_(task.size()) {
     for (auto i = static_cast<std::size_t>(ranks.rank()); i < task.size();
@@ -228,14 +228,14 @@ class TaskRun {
                       shown.confidence}});
   }
 
-  metrics::TaskFigures figures() const {
-    std::vector<metrics::Judged> judged;
+  report::TaskFigures figures() const {
+    std::vector<report::Judged> judged;
     double brier = 0;
     for (const auto& row : results_.rows()) {
       judged.push_back({row.confidence, row.is_right});
       brier += row.brier;
     }
-    metrics::TaskFigures figures = metrics::task_figures(task_.spec.kind, judged);
+    report::TaskFigures figures = report::task_figures(task_.spec.kind, judged);
     if (task_.spec.kind == TaskKind::kChoices) figures.brier = brier / static_cast<double>(judged.size());
     return figures;
   }
@@ -258,7 +258,7 @@ class TaskRun {
 
   const TaskRows& task_;
   generate::Generator& generator_;
-  distributed::Communicator& ranks_;
+  ranks::Communicator& ranks_;
   const TaskEvaluation::Options& options_;
   RowResults results_;
   std::vector<std::size_t> own_;
@@ -267,7 +267,7 @@ class TaskRun {
 
 }  // namespace
 
-TaskEvaluation::TaskEvaluation(const Profile& profile, const runtime::ModelFiles& files) {
+TaskEvaluation::TaskEvaluation(const Profile& profile, const plan::ModelFiles& files) {
   for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i) tasks_.push_back(read_task_rows(profile, i, files));
 }
 TaskEvaluation::~TaskEvaluation() = default;
@@ -286,7 +286,7 @@ std::string TaskEvaluation::fingerprint() const {
   return hash128_hex(parts);
 }
 
-std::int64_t TaskEvaluation::least_bytes(const Profile& profile, const runtime::ModelFiles& files) const {
+std::int64_t TaskEvaluation::least_bytes(const Profile& profile, const plan::ModelFiles& files) const {
   if (tasks_.empty()) return 0;
   return generator_bytes(profile, files.config, longest());
 }
@@ -298,7 +298,7 @@ void TaskEvaluation::evaluate(const TaskModel& model, std::span<const std::size_
     const auto generator = make_generator(model.device, model.model, model.run);
     for (const std::size_t i : which) on_result(TaskRun(tasks_[i], *generator, *model.device.ranks, options).run());
   }
-  runtime::release_unused_memory(model.device);
+  plan::release_unused_memory(model.device);
 }
 
 }  // namespace lora_train::evaluate

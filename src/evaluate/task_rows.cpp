@@ -28,7 +28,7 @@ std::int64_t length_of(const Question& question) {
 
 class TaskReader {
  public:
-  TaskReader(const Profile& profile, std::size_t index, const runtime::ModelFiles& files)
+  TaskReader(const Profile& profile, std::size_t index, const plan::ModelFiles& files)
       : profile_(profile), files_(files), key_("eval_tasks[" + std::to_string(index) + "]") {
     task_.spec = profile.tasks.eval_tasks[index];
     task_.format = std::make_unique<AnswerFormat>(answer_format(
@@ -63,7 +63,7 @@ class TaskReader {
     const bool is_confidence = task_.spec.kind == TaskKind::kConfidence;
     if (is_confidence) task_.format->confidence = data::confidence_tokens(profile_.tasks, *files_.tokenizer);
     task_.answers =
-        data::read_answer_rows(task_.spec.data, max_rows_, runtime::data_context(profile_, files_), is_confidence);
+        data::read_answer_rows(task_.spec.data, max_rows_, plan::data_context(profile_, files_), is_confidence);
     for (std::size_t i = 0; i < task_.answers.size(); ++i) {
       const data::AnswerRow& row = task_.answers[i];
       if (is_confidence) find_place(row);
@@ -117,7 +117,7 @@ class TaskReader {
   }
 
   const Profile& profile_;
-  const runtime::ModelFiles& files_;
+  const plan::ModelFiles& files_;
   std::string key_;
   std::optional<std::int64_t> max_rows_;
   TaskRows task_;
@@ -125,7 +125,7 @@ class TaskReader {
 
 }  // namespace
 
-TaskRows read_task_rows(const Profile& profile, std::size_t index, const runtime::ModelFiles& files) {
+TaskRows read_task_rows(const Profile& profile, std::size_t index, const plan::ModelFiles& files) {
   return TaskReader(profile, index, files).read();
 }
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "evaluate_tasks.h"
-#include "lora_train/data/answer_rows.h"
+#include "lora_train/data/encode/answer_rows.h"
+#include "questions.h"
 
 namespace lora_train::evaluate {
 
@@ -27,6 +27,6 @@ struct TaskRows {
 };
 
 /// Reads the rows of eval_tasks[index]. Throws as TaskEvaluation says.
-TaskRows read_task_rows(const Profile& profile, std::size_t index, const runtime::ModelFiles& files);
+TaskRows read_task_rows(const Profile& profile, std::size_t index, const plan::ModelFiles& files);
 
 }  // namespace lora_train::evaluate

@@ -2,11 +2,11 @@
 
 #include <ATen/ATen.h>
 
-#include "lora_train/kernels/embedding.h"
-#include "lora_train/kernels/gather.h"
-#include "lora_train/kernels/implementation.h"
-#include "lora_train/kernels/sampling.h"
-#include "lora_train/kernels/skinny_gemm.h"
+#include "lora_train/kernels/dispatch/implementation.h"
+#include "lora_train/kernels/embedding/embedding.h"
+#include "lora_train/kernels/gather/gather.h"
+#include "lora_train/kernels/gemm/skinny_gemm.h"
+#include "lora_train/kernels/sampling/sampling.h"
 #include "lora_train/model/decoder.h"
 
 namespace lora_train::generate {

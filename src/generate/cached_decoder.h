@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "key_value_cache.h"
-#include "lora_train/kernels/attention_cache.h"
+#include "lora_train/kernels/attention/attention_cache.h"
 #include "lora_train/model/layer.h"
 #include "lora_train/model/lm_head.h"
 

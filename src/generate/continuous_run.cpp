@@ -6,7 +6,7 @@
 
 #include "generator_parts.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::generate {
 namespace {

@@ -11,7 +11,8 @@
 namespace lora_train::generate {
 namespace {
 
-constexpr std::int64_t kNoSlot = std::numeric_limits<std::int64_t>::max();  // behind every slot: kernels/gather.h
+constexpr std::int64_t kNoSlot =
+    std::numeric_limits<std::int64_t>::max();  // behind every slot: kernels/gather/gather.h
 enum Int64s { kSlot, kDraw, kKey, kAdvance };
 enum Int32s { kPosition, kNumKeys, kKeyBegin, kAdvance32 };
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cached_decoder.h"
-#include "lora_train/kernels/graph.h"
-#include "lora_train/kernels/sampling.h"
+#include "lora_train/kernels/launch/graph.h"
+#include "lora_train/kernels/sampling/sampling.h"
 
 namespace lora_train::generate {
 

@@ -9,12 +9,12 @@
 #include "generator_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::generate {
 namespace {
 
-// Rows of a decoding pass that cost little more than one (kernels/skinny_gemm.h): guesses fill them up.
+// Rows of a decoding pass that cost little more than one (kernels/gemm/skinny_gemm.h): guesses fill them up.
 constexpr std::size_t kCheapRows = 4;
 
 /// A prompt with a range of the cache.

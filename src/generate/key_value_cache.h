@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::generate {
 

@@ -92,8 +92,8 @@ DownloadResult download(const DownloadRequest& request) {
   require_space(cache, plan.files);
   try {
     result.num_downloaded_bytes = fetch(hub, plan);
-  } catch (const http::TransferError& error) {
-    if (error.failure() != http::Failure::kNoRanges) throw;
+  } catch (const TransferError& error) {
+    if (error.failure() != Failure::kNoRanges) throw;
     log_info("the server does not send parts of files; every file comes in one piece and cannot be resumed");
     plan.files = missing_files(cache, files.needed, result.commit);
     plan.use_ranges = false;

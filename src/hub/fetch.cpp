@@ -120,20 +120,20 @@ class Fetch {
     return nullptr;
   }
 
-  http::Request request_for(const OpenFile& open) const {
-    http::Request request = hub_.request(hub_.file_path(plan_.repository, plan_.commit, open.file.path));
+  Request request_for(const OpenFile& open) const {
+    Request request = hub_.request(hub_.file_path(plan_.repository, plan_.commit, open.file.path));
     request.poll = [this] { poll(); };
     return request;
   }
 
-  void receive(const http::Request& request) {
-    const http::Answer answer = hub_.send(request);
+  void receive(const Request& request) {
+    const Answer answer = hub_.send(request);
     if (!answer.is_ok()) hub_.refuse(answer, plan_.repository);
   }
 
   void fetch_segment(OpenFile& open, std::size_t segment) {
     PartialFile& partial = *open.partial;
-    http::Request request = request_for(open);
+    Request request = request_for(open);
     request.range = {partial.begin(segment) + partial.num_done(segment), partial.end(segment)};
     request.sink = [&](std::string_view bytes) {
       partial.append(segment, bytes);
@@ -146,7 +146,7 @@ class Fetch {
 
   void fetch_whole(OpenFile& open) {
     PartialFile& partial = *open.partial;
-    http::Request request = request_for(open);
+    Request request = request_for(open);
     std::size_t segment = 0;
     request.sink = [&](std::string_view bytes) {
       count(bytes.size());

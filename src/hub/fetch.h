@@ -21,7 +21,7 @@ struct FetchPlan {
 };
 
 /// Every file gets its blob and its name in the snapshot. The first failure ends all connections and is thrown; what has arrived stays.
-/// Returns the bytes that were downloaded. Throws http::TransferError (kNoRanges) where use_ranges asks for what the server cannot do.
+/// Returns the bytes that were downloaded. Throws TransferError (kNoRanges) where use_ranges asks for what the server cannot do.
 std::uint64_t fetch(Hub& hub, const FetchPlan& plan);
 
 }  // namespace lora_train::hub

@@ -7,7 +7,7 @@
 
 #include "lora_train/base/text.h"
 #include "lora_train/base/visible_text.h"
-#include "lora_train/http/url.h"
+#include "lora_train/hub/http/url.h"
 
 namespace lora_train::hub {
 namespace {
@@ -39,20 +39,20 @@ std::string hub_endpoint() {
   std::string endpoint = variable("HF_ENDPOINT");
   while (endpoint.ends_with('/')) endpoint.pop_back();
   if (endpoint.empty()) return "https://huggingface.co";
-  if (http::origin_of(endpoint).empty())
+  if (origin_of(endpoint).empty())
     throw ConfigError("HF_ENDPOINT", "got " + endpoint + ", expected a URL such as https://huggingface.co.");
   return endpoint;
 }
 
 double stall_timeout_in_use() {
   const std::string text = variable("HF_HUB_DOWNLOAD_TIMEOUT");
-  const double seconds = text.empty() ? http::Request().stall_timeout_s : std::atof(text.c_str());
+  const double seconds = text.empty() ? Request().stall_timeout_s : std::atof(text.c_str());
   if (seconds < 1) throw ConfigError("HF_HUB_DOWNLOAD_TIMEOUT", "got " + text + ", expected seconds, at least 1.");
   return seconds;
 }
 
 /// What the hub itself says about an error, shortened; empty if it says nothing.
-std::string words_of(const http::Answer& answer) {
+std::string words_of(const Answer& answer) {
   std::string words = answer.header("X-Error-Message");
   if (words.empty()) {
     const Json body = Json::parse(answer.body, nullptr, false);
@@ -112,8 +112,8 @@ std::string next_link(std::string_view header) {
 
 Hub::Hub() : endpoint_(hub_endpoint()), token_(token_in_use()), stall_timeout_s_(stall_timeout_in_use()) {}
 
-http::Request Hub::request(const std::string& path, const std::string& method) const {
-  http::Request request;
+Request Hub::request(const std::string& path, const std::string& method) const {
+  Request request;
   request.method = method;
   request.url = endpoint_ + "/" + path;
   request.bearer = token_;
@@ -127,7 +127,7 @@ std::string Hub::api_path(const Repository& repository) const {
 
 std::string Hub::file_path(const Repository& repository, const std::string& commit, const std::string& file) const {
   return (repository.kind == storage::HubKind::kModel ? "" : "datasets/") + repository.name() + "/resolve/" + commit +
-         "/" + http::encode_path(file);
+         "/" + encode_path(file);
 }
 
 std::string Hub::page(const Repository& repository) const {
@@ -135,7 +135,7 @@ std::string Hub::page(const Repository& repository) const {
 }
 
 std::string Hub::find_commit(const Repository& repository) {
-  const std::string path = api_path(repository) + "/revision/" + http::encode_part(repository.revision());
+  const std::string path = api_path(repository) + "/revision/" + encode_part(repository.revision());
   const Json info = require_json(client_.send(request(path)), repository);
   if (!info.is_object() || !info.contains("sha") || !info["sha"].is_string() ||
       !is_hex(info["sha"].get<std::string>(), kCommitDigits))
@@ -145,11 +145,11 @@ std::string Hub::find_commit(const Repository& repository) {
 }
 
 std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const std::string& commit) {
-  http::Request page = request(api_path(repository) + "/tree/" + commit + "?recursive=true");
+  Request page = request(api_path(repository) + "/tree/" + commit + "?recursive=true");
   std::vector<RepositoryFile> files;
   std::unordered_set<std::string> paths;
   for (int num_pages = 0; num_pages < kMaxPages; ++num_pages) {
-    const http::Answer answer = client_.send(page);
+    const Answer answer = client_.send(page);
     const Json entries = require_json(answer, repository);
     if (!entries.is_array()) fail_list(repository, "no list");
     for (const Json& entry : entries) {
@@ -161,8 +161,8 @@ std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const 
     }
     const std::string next = next_link(answer.header("Link"));
     if (next.empty()) return files;
-    if (http::origin_of(next) != http::origin_of(endpoint_))
-      throw IoError(endpoint_, "continues its list of files on another host, " + http::shown_url(next) + ".");
+    if (origin_of(next) != origin_of(endpoint_))
+      throw IoError(endpoint_, "continues its list of files on another host, " + shown_url(next) + ".");
     page.url = next;
   }
   throw IoError(endpoint_, "lists the files of " + repository.name() + " without an end.");
@@ -173,17 +173,17 @@ void Hub::fail_list(const Repository& repository, const std::string& found) cons
                                ". Nothing was downloaded. Check HF_ENDPOINT.");
 }
 
-Json Hub::require_json(const http::Answer& answer, const Repository& repository) const {
+Json Hub::require_json(const Answer& answer, const Repository& repository) const {
   if (!answer.is_ok()) refuse(answer, repository);
   Json body = Json::parse(answer.body, nullptr, false);
   if (body.is_discarded() || body.is_primitive())
-    throw IoError(http::shown_url(answer.url),
+    throw IoError(shown_url(answer.url),
                   "answers with something that is not JSON, so that it seems to be no Hugging Face hub. Check "
                   "HF_ENDPOINT, and whether a proxy or a login page answers in its place.");
   return body;
 }
 
-std::string Hub::reason_of(const http::Answer& answer, const Repository& repository) const {
+std::string Hub::reason_of(const Answer& answer, const Repository& repository) const {
   const std::string code = answer.header("X-Error-Code");
   const std::string kind = repository.kind == storage::HubKind::kModel ? "model" : "dataset";
   if (code == "GatedRepo")
@@ -191,8 +191,8 @@ std::string Hub::reason_of(const http::Answer& answer, const Repository& reposit
            (has_token() ? ", with the account of your token." : ", then set HF_TOKEN to a token of that account.");
   if (code == "RevisionNotFound")
     return "the " + kind + " has no revision " + repository.revision() + "; see " + page(repository) + "/tree/main.";
-  const std::string shown = http::shown_url(answer.url) + " answers " + std::to_string(answer.status);
-  if (http::origin_of(answer.url) != http::origin_of(endpoint_) && answer.status < 500 && answer.status != 429)
+  const std::string shown = shown_url(answer.url) + " answers " + std::to_string(answer.status);
+  if (origin_of(answer.url) != origin_of(endpoint_) && answer.status < 500 && answer.status != 429)
     return "the server that holds its files refuses: " + shown + ". Run the command again; it resumes.";
   if (code == "EntryNotFound") return "the hub lists a file that it does not have. Run the command again.";
   if (answer.status == 404 || code == "RepoNotFound")
@@ -219,7 +219,7 @@ std::string Hub::reason_of(const http::Answer& answer, const Repository& reposit
   return "unexpected answer: " + shown + ". Check HF_ENDPOINT.";
 }
 
-void Hub::refuse(const http::Answer& answer, const Repository& repository) const {
+void Hub::refuse(const Answer& answer, const Repository& repository) const {
   const std::string words = words_of(answer);
   throw IoError(repository.name(),
                 reason_of(answer, repository) + (words.empty() ? "" : " (The hub says: " + words + ")"));

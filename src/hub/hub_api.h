@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "digest.h"
-#include "lora_train/http/client.h"
+#include "lora_train/hub/http/client.h"
 #include "lora_train/storage/hub_cache.h"
 
 namespace lora_train::hub {
@@ -36,8 +36,8 @@ class Hub {
   Hub();
 
   /// A request to `path` of the hub, with the token.
-  http::Request request(const std::string& path, const std::string& method = "GET") const;
-  http::Answer send(const http::Request& request) { return client_.send(request); }
+  Request request(const std::string& path, const std::string& method = "GET") const;
+  Answer send(const Request& request) { return client_.send(request); }
 
   /// "api/models/org/name"
   std::string api_path(const Repository& repository) const;
@@ -52,20 +52,20 @@ class Hub {
   std::vector<RepositoryFile> list_files(const Repository& repository, const std::string& commit);
 
   /// The body of a good answer as a JSON object or list; throws refusal() or an IoError that says what came instead.
-  nlohmann::json require_json(const http::Answer& answer, const Repository& repository) const;
+  nlohmann::json require_json(const Answer& answer, const Repository& repository) const;
   /// Why the hub refuses, and what to do: for an answer that is not good.
-  [[noreturn]] void refuse(const http::Answer& answer, const Repository& repository) const;
+  [[noreturn]] void refuse(const Answer& answer, const Repository& repository) const;
 
   const std::string& endpoint() const { return endpoint_; }
   bool has_token() const { return !token_.empty(); }
 
  private:
   [[noreturn]] void fail_list(const Repository& repository, const std::string& found) const;
-  std::string reason_of(const http::Answer& answer, const Repository& repository) const;
+  std::string reason_of(const Answer& answer, const Repository& repository) const;
 
   std::string endpoint_, token_;
   double stall_timeout_s_;  ///< $HF_HUB_DOWNLOAD_TIMEOUT
-  http::Client client_;
+  Client client_;
 };
 
 /// Whether HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) forbids the network.

@@ -10,7 +10,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/visible_text.h"
-#include "lora_train/http/url.h"
+#include "lora_train/hub/http/url.h"
 #include "upload.h"
 
 namespace lora_train::hub {
@@ -82,8 +82,8 @@ class Push {
     }
   }
 
-  http::Request post(const std::string& path, const Json& body) const {
-    http::Request request = hub_.request(path, "POST");
+  Request post(const std::string& path, const Json& body) const {
+    Request request = hub_.request(path, "POST");
     request.headers = {{"Content-Type", "application/json"}};
     request.body = body.dump();
     return request;
@@ -91,7 +91,7 @@ class Push {
 
   /// Finds or creates the repository; it must be as private as it was asked for.
   void open_repository() {
-    http::Answer found = hub_.send(hub_.request(hub_.api_path(repository_)));
+    Answer found = hub_.send(hub_.request(hub_.api_path(repository_)));
     if (found.status == 404 || found.header("X-Error-Code") == "RepoNotFound") {
       create_repository();
       found = hub_.send(hub_.request(hub_.api_path(repository_)));
@@ -116,7 +116,7 @@ class Push {
                        {"organization", request_.id.organisation},
                        {"type", "model"},
                        {"visibility", request_.is_public ? "public" : "private"}};
-    const http::Answer answer = hub_.send(post("api/repos/create", body));
+    const Answer answer = hub_.send(post("api/repos/create", body));
     if (answer.status == 409)  // by an earlier try whose answer was lost, or by another process
       return;
     if (answer.status == 403)
@@ -131,11 +131,11 @@ class Push {
   std::string open_branch() {
     Repository branch = repository_;
     branch.id.revision = request_.branch;
-    const std::string path = hub_.api_path(repository_) + "/revision/" + http::encode_part(request_.branch);
-    const http::Answer found = hub_.send(hub_.request(path));
+    const std::string path = hub_.api_path(repository_) + "/revision/" + encode_part(request_.branch);
+    const Answer found = hub_.send(hub_.request(path));
     if (found.header("X-Error-Code") == "RevisionNotFound" && request_.branch != "main") {
       const auto made =
-          hub_.send(post(hub_.api_path(repository_) + "/branch/" + http::encode_part(request_.branch), Json::object()));
+          hub_.send(post(hub_.api_path(repository_) + "/branch/" + encode_part(request_.branch), Json::object()));
       if (!made.is_ok() && made.status != 409) hub_.refuse(made, repository_);
     }
     return hub_.find_commit(branch);
@@ -161,7 +161,7 @@ class Push {
       const std::string sample = file.text ? file.text->substr(0, kSampleBytes) : read_start(file.file, kSampleBytes);
       files.push_back({{"path", file.path}, {"sample", base64(sample)}, {"size", file.num_bytes}});
     }
-    const std::string path = hub_.api_path(repository_) + "/preupload/" + http::encode_part(request_.branch);
+    const std::string path = hub_.api_path(repository_) + "/preupload/" + encode_part(request_.branch);
     const Json answer = hub_.require_json(hub_.send(post(path, {{"files", files}})), repository_);
     std::map<std::string, std::string> modes;
     try {
@@ -203,20 +203,19 @@ class Push {
   std::string commit(const std::string& parent) {
     Repository branch = repository_;
     branch.id.revision = request_.branch;
-    http::Request request =
-        hub_.request(hub_.api_path(repository_) + "/commit/" + http::encode_part(request_.branch), "POST");
+    Request request = hub_.request(hub_.api_path(repository_) + "/commit/" + encode_part(request_.branch), "POST");
     request.headers = {{"Content-Type", "application/x-ndjson"}};
     request.body = commit_body(parent);
     request.is_repeatable = false;
     try {
-      const http::Answer answer = hub_.send(request);
+      const Answer answer = hub_.send(request);
       if (answer.status == 409 || answer.status == 412)
         throw IoError(repository_.name(),
                       "someone else has changed the repository meanwhile. Nothing was committed; run "
                       "the command again.");
       if (answer.is_ok()) return hub_.find_commit(branch);
       if (answer.status < 500) refuse_commit(answer);
-    } catch (const http::TransferError& error) {
+    } catch (const TransferError& error) {
       log_info("the answer to the commit was lost (" + error.message() + "); asking the hub whether it has worked");
     }
     const std::string newest = newest_of(branch);
@@ -238,7 +237,7 @@ class Push {
     }
   }
 
-  [[noreturn]] void refuse_commit(const http::Answer& answer) const {
+  [[noreturn]] void refuse_commit(const Answer& answer) const {
     const Json body = Json::parse(answer.body, nullptr, false);
     const std::string words = body.is_object() && body.contains("error") && body["error"].is_string()
                                   ? " (The hub says: " + visible_text(body["error"].get<std::string>()) + ")"

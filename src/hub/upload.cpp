@@ -5,7 +5,7 @@
 
 #include "lora_train/base/text.h"
 #include "lora_train/base/visible_text.h"
-#include "lora_train/http/url.h"
+#include "lora_train/hub/http/url.h"
 
 namespace lora_train::hub {
 namespace {
@@ -37,7 +37,7 @@ class Uploader {
   std::map<std::string, UploadAction> ask(const std::string& branch, const std::vector<LargeFile>& files) {
     Json objects = Json::array();
     for (const LargeFile& file : files) objects.push_back({{"oid", file.sha256}, {"size", file.num_bytes}});
-    http::Request request = hub_.request(repository_.name() + ".git/info/lfs/objects/batch", "POST");
+    Request request = hub_.request(repository_.name() + ".git/info/lfs/objects/batch", "POST");
     request.headers = {{"Accept", kLfsType}, {"Content-Type", kLfsType}};
     request.body = Json({{"operation", "upload"},
                          {"transfers", {"basic", "multipart"}},
@@ -63,7 +63,7 @@ class Uploader {
     else
       put(file, upload.url, 0, file.num_bytes);
     if (upload.verify_url.empty()) return;
-    http::Request request = to_hub(upload.verify_url);
+    Request request = to_hub(upload.verify_url);
     request.body = Json({{"oid", file.sha256}, {"size", file.num_bytes}}).dump();
     require_ok(hub_.send(request), file);
   }
@@ -87,25 +87,25 @@ class Uploader {
   }
 
   /// A request to an address that the hub has named. It gets the token only if that is the hub itself.
-  http::Request to_hub(std::string url) const {
+  Request to_hub(std::string url) const {
     if (url.starts_with(kDefaultEndpoint))
       url = hub_.endpoint() + url.substr(std::string_view(kDefaultEndpoint).size());
-    if (http::origin_of(url).empty()) fail_answer();
-    http::Request request = hub_.request("", "POST");
+    if (origin_of(url).empty()) fail_answer();
+    Request request = hub_.request("", "POST");
     request.url = url;
-    if (http::origin_of(url) != http::origin_of(hub_.endpoint())) request.bearer.clear();
+    if (origin_of(url) != origin_of(hub_.endpoint())) request.bearer.clear();
     request.headers = {{"Accept", kLfsType}, {"Content-Type", kLfsType}};
     return request;
   }
 
   /// Returns the ETag of what was stored.
   std::string put(const LargeFile& file, const std::string& url, std::uint64_t begin, std::uint64_t end) {
-    http::Request request = to_hub(url);
+    Request request = to_hub(url);
     request.method = "PUT";
     request.bearer.clear();  // the address is signed
     request.headers.clear();
     request.file = {file.file, begin, end - begin};
-    const http::Answer answer = hub_.send(request);
+    const Answer answer = hub_.send(request);
     require_ok(answer, file);
     count_(end - begin);
     return answer.header("ETag");
@@ -124,15 +124,15 @@ class Uploader {
       if (tag.empty()) fail_answer();
       done.push_back({{"partNumber", i + 1}, {"etag", tag}});
     }
-    http::Request request = to_hub(upload.url);
+    Request request = to_hub(upload.url);
     request.body = Json({{"oid", file.sha256}, {"parts", done}}).dump();
     require_ok(hub_.send(request), file);
   }
 
-  void require_ok(const http::Answer& answer, const LargeFile& file) const {
+  void require_ok(const Answer& answer, const LargeFile& file) const {
     if (answer.is_ok()) return;
     throw IoError(repository_.name(), "the hub's store did not take " + file.file.filename().string() + ": " +
-                                          http::shown_url(answer.url) + " answers " + std::to_string(answer.status) +
+                                          shown_url(answer.url) + " answers " + std::to_string(answer.status) +
                                           ". Nothing was committed; run the command again.");
   }
 

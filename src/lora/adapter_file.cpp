@@ -9,7 +9,7 @@
 #include "lora_train/base/philox.h"
 #include "lora_train/lora/adapter_base.h"
 #include "lora_train/lora/adapter_tensors.h"
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/model/weights/tensor_io.h"
 
 namespace lora_train::lora {
 namespace {

@@ -10,9 +10,9 @@
 #include "lora_train/base/error.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_file.h"
-#include "lora_train/model/base_weights.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/lm_head.h"
+#include "lora_train/model/weights/base_weights.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::lora {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "lora_train/base/half.h"
-#include "lora_train/kernels/cpu_clones.h"
+#include "lora_train/kernels/launch/cpu_clones.h"
 
 namespace lora_train::lora {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/embedding/embedding.h"
 
 // N tokens, D hidden.
 namespace lora_train::model {

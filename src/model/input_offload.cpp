@@ -4,7 +4,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/launch/graph.h"
 
 namespace lora_train::model {
 namespace {

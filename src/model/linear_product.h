@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/skinny_gemm.h"
+#include "lora_train/kernels/gemm/gemm.h"
+#include "lora_train/kernels/gemm/skinny_gemm.h"
 #include "lora_train/model/projection.h"
 
 namespace lora_train::model {

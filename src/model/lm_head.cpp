@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "linear_product.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/graph.h"
-#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/gemm/gemm.h"
+#include "lora_train/kernels/launch/graph.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
 
 namespace lora_train::model {
 LmHead lm_head_of(const ModelConfig& config, OuterWeights& weights) {

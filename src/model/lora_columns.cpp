@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "lora_train/kernels/dropout.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/graph.h"
-#include "lora_train/kernels/skinny_gemm.h"
+#include "lora_train/kernels/dropout/dropout.h"
+#include "lora_train/kernels/gemm/gemm.h"
+#include "lora_train/kernels/gemm/skinny_gemm.h"
+#include "lora_train/kernels/launch/graph.h"
 
 namespace lora_train::model {
 namespace {

@@ -1,7 +1,7 @@
 // The LoRA part of a projection: adapter columns and the gradients of A and B.
 #pragma once
 
-#include "lora_train/kernels/lora.h"
+#include "lora_train/kernels/lora/lora.h"
 #include "lora_train/model/projection.h"
 
 namespace lora_train::model {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "lora_train/kernels/cross_entropy.h"
-#include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
+#include "lora_train/kernels/launch/graph.h"
 
 // M supervised rows, m rows of a chunk, D hidden, V vocabulary.
 namespace lora_train::model {

@@ -4,8 +4,8 @@
 
 #include "linear_product.h"
 #include "lora_columns.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/gemm/gemm.h"
+#include "lora_train/kernels/launch/graph.h"
 
 // N tokens, D input features, O outputs, C adapter columns.
 namespace lora_train::model {

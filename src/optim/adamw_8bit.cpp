@@ -10,9 +10,9 @@
 #include "checks.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/implementation.h"
-#include "lora_train/kernels/parallel.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/dispatch/implementation.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::optim {
 namespace {

@@ -5,8 +5,8 @@
 #include <cfloat>
 #include <cmath>
 
-#include "lora_train/kernels/cpu_clones.h"
-#include "lora_train/kernels/dynamic_map.h"
+#include "lora_train/kernels/launch/cpu_clones.h"
+#include "lora_train/kernels/quantized_weight/dynamic_map.h"
 
 namespace lora_train::optim {
 namespace {

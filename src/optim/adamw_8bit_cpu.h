@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lora_train/kernels/adamw_8bit.h"
+#include "lora_train/kernels/adamw/adamw_8bit.h"
 
 namespace lora_train::optim {
 

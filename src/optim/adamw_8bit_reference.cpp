@@ -3,7 +3,7 @@
 #include <cfloat>
 
 #include "lora_train/base/ceil_div.h"
-#include "lora_train/kernels/dynamic_map.h"
+#include "lora_train/kernels/quantized_weight/dynamic_map.h"
 #include "lora_train/optim/adamw_8bit.h"
 
 namespace lora_train::optim {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "lora_train/kernels/cpu_clones.h"
+#include "lora_train/kernels/launch/cpu_clones.h"
 
 namespace lora_train::optim {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lora_train/kernels/adamw.h"
+#include "lora_train/kernels/adamw/adamw.h"
 
 namespace lora_train::optim {
 

@@ -8,13 +8,13 @@
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
-#include "lora_train/metrics/metrics_writer.h"
+#include "lora_train/report/metrics_writer.h"
+#include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/run_folder/own_entries.h"
 #include "lora_train/run_folder/replaced_run.h"
 #include "lora_train/storage/run_marker.h"
-#include "run_files.h"
+#include "names.h"
 
 namespace lora_train::run_folder {
 namespace {
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 /// Logs that the run there never saved a checkpoint.
 void log_new_run(const fs::path& folder) {
-  if (metrics::has_event(folder / "metrics.jsonl", "train")) {
+  if (report::has_event(folder / "metrics.jsonl", "train")) {
     log_warning(folder.string() +
                 ": the run there ended before it saved a checkpoint; starting again from step 0. "
                 "A smaller save_steps or save_interval loses less");
@@ -83,7 +83,7 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
 }
 
 void name_checkpoints_of_others(const fs::path& folder) {
-  for (const auto& path : checkpoint::list_others(folder)) {
+  for (const auto& path : list_others(folder)) {
     log_warning(path.string() + (fs::is_symlink(path) ? " is a link" : " was not written by lora-train") +
                 ": it is left alone. To start from a checkpoint of lora-train elsewhere, name it with --resume");
   }
@@ -196,7 +196,7 @@ class RunThere {
 
   bool has_saved() {
     if (!has_saved_) {
-      has_saved_ = metrics::has_event(folder_ / "metrics.jsonl", "checkpoint") || !checkpoint::list(folder_).empty();
+      has_saved_ = report::has_event(folder_ / "metrics.jsonl", "checkpoint") || !list(folder_).empty();
     }
     return *has_saved_;
   }
@@ -235,9 +235,9 @@ void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& fo
   const char* const key = "resume_from_checkpoint";
   if (std::count(request.allow_changed.begin(), request.allow_changed.end(), key) > 0) return;
   const std::string& resume = request.profile.run.resume_from_checkpoint;
-  const std::int64_t step = checkpoint::describe(resume).state.step;
-  const auto newest = checkpoint::newest_good(folder);
-  if (!newest || checkpoint::step_of(*newest) <= step) return;
+  const std::int64_t step = describe(resume).state.step;
+  const auto newest = newest_good(folder);
+  if (!newest || step_of(*newest) <= step) return;
   throw ConfigError(folder.string(),
                     "resuming from step " + std::to_string(step) + " would delete the later checkpoints, up to " +
                         newest->string() + ". To keep them, use another --output-dir; without --resume " +
@@ -252,10 +252,9 @@ bool began_with(const fs::path& folder, RunThere& there, const std::string& chec
 }
 
 fs::path newest_good_checkpoint(const fs::path& folder) {
-  if (const auto checkpoint = checkpoint::newest_good(folder)) return *checkpoint;
+  if (const auto checkpoint = newest_good(folder)) return *checkpoint;
   throw FormatError(folder.string(),
-                    "holds a run without a good checkpoint to resume from (" +
-                        std::to_string(checkpoint::list(folder).size()) +
+                    "holds a run without a good checkpoint to resume from (" + std::to_string(list(folder).size()) +
                         " checked); use --overwrite to start again from step 0, or another --output-dir");
 }
 
@@ -316,7 +315,7 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
                         "To start from its weights, if "
                         "it is a PEFT folder: init_adapter");
     }
-    const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
+    const std::string problem = verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && there.profile() != nullptr) refuse_differences(request, *there.profile(), folder);
     if (goes_on_there) refuse_to_lose_checkpoints(request, folder);

@@ -3,11 +3,11 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
-#include "lora_train/checkpoint/checkpoint.h"
+#include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/run_folder/own_entries.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/run_marker.h"
-#include "run_files.h"
+#include "names.h"
 
 namespace lora_train::run_folder {
 namespace {
@@ -48,7 +48,7 @@ void set_run_aside(const fs::path& folder) {
   if (names.size() <= 1) return;  // nothing, or only the marker of this run
   const fs::path replaced = folder / kReplacedFolder;
   const bool keeps_one = storage::read_marker(replaced).has_value();  // it is moved last
-  if (keeps_one && checkpoint::list(folder).empty()) {
+  if (keeps_one && list(folder).empty()) {
     for (const auto& name : names) discard(folder, name, folder);
   } else {
     if (keeps_one) discard_replaced(folder);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "answer_json.h"
-#include "lora_train/serve/api_error.h"
+#include "api_error.h"
 #include "lora_train/tokenizer/text_stream.h"
 
 namespace lora_train::serve {

@@ -1,4 +1,4 @@
-#include "lora_train/serve/api_error.h"
+#include "api_error.h"
 
 #include <nlohmann/json.hpp>
 

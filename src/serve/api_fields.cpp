@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lora_train/serve/api_error.h"
+#include "api_error.h"
 
 namespace lora_train::serve {
 namespace {

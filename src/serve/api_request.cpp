@@ -4,9 +4,9 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "api_error.h"
 #include "api_fields.h"
 #include "lora_train/base/text.h"
-#include "lora_train/serve/api_error.h"
 
 namespace lora_train::serve {
 namespace {

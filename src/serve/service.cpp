@@ -7,9 +7,9 @@
 #include <random>
 
 #include "answer_json.h"
+#include "api_error.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
-#include "lora_train/serve/api_error.h"
 
 namespace lora_train::serve {
 namespace {

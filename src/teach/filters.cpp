@@ -8,7 +8,7 @@
 #include "json_schema.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/tokenizer/text_pattern.h"
+#include "lora_train/tokenizer/split/text_pattern.h"
 
 namespace lora_train::teach {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "lora_train/base/log.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/http/url.h"
+#include "lora_train/hub/http/url.h"
 
 namespace lora_train::teach {
 namespace {
@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxShown = 300;
 
 /// What the server says about an error: OpenAI's {"error": {"message"}}, FastAPI's {"detail"}, or the text.
-std::string said(const http::Answer& answer) {
+std::string said(const hub::Answer& answer) {
   const Json body = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
   std::string text = answer.body;
   if (body.is_object()) {
@@ -101,7 +101,7 @@ Teacher::Teacher(TeacherOptions options) : options_(std::move(options)) {
 }
 
 Answer Teacher::ask(const Question& question) {
-  http::Request wanted = request(options_.is_raw ? "/completions" : "/chat/completions");
+  hub::Request wanted = request(options_.is_raw ? "/completions" : "/chat/completions");
   wanted.method = "POST";
   wanted.headers.push_back({"Content-Type", "application/json"});
   wanted.body = request_body(options_, question);
@@ -116,26 +116,26 @@ Answer Teacher::ask(const Question& question) {
   }
 }
 
-http::Request Teacher::request(const std::string& path) const {
-  http::Request request;
+hub::Request Teacher::request(const std::string& path) const {
+  hub::Request request;
   request.url = options_.url + path;
   request.bearer = options_.key;
   request.stall_timeout_s = options_.timeout_s;
   return request;
 }
 
-std::string Teacher::send(http::Request request, const std::string& source) {
+std::string Teacher::send(hub::Request request, const std::string& source) {
   const auto no_answer = [&](const std::string& where, const std::string& message) {
     return NoAnswer(source, where == source ? message : where + ": " + message);
   };
-  http::Answer answer;
+  hub::Answer answer;
   try {
     answer = client_.send(request);
-  } catch (const http::TransferError& error) {
+  } catch (const hub::TransferError& error) {
     throw no_answer(error.where(), error.message());
   }
   if (answer.is_ok()) return std::move(answer.body);
-  const std::string where = http::shown_url(request.url);
+  const std::string where = hub::shown_url(request.url);
   switch (answer.status) {
     case 401:
     case 403: throw IoError(where, "the server refuses the key of $OPENAI_API_KEY (" + said(answer) + ")");
@@ -151,8 +151,8 @@ std::string Teacher::send(http::Request request, const std::string& source) {
 }
 
 void Teacher::read_models() {
-  const http::Request wanted = request("/models");
-  const std::string where = http::shown_url(wanted.url);
+  const hub::Request wanted = request("/models");
+  const std::string where = hub::shown_url(wanted.url);
   const Json json = Json::parse(send(wanted, where), nullptr, /*allow_exceptions=*/false);
   const Json models = json.is_object() ? json.value("data", Json()) : Json();
   const bool has_model = models.is_array() && !models.empty() && models[0].is_object();

@@ -1,6 +1,6 @@
 // manifest.json and trainer_state.json of a checkpoint. The manifest vouches for itself with a hash, which no mutation
 // gets right: so it is also looked at with the hash set right, as if somebody had forged it.
-#include "checkpoint/manifest.h"
+#include "run_folder/manifest.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@
 namespace {
 
 using namespace lora_train;              // NOLINT: the names under test
-using namespace lora_train::checkpoint;  // NOLINT
+using namespace lora_train::run_folder;  // NOLINT
 using fuzz::require;
 using nlohmann::json;
 
@@ -24,7 +24,7 @@ class Disk {
   Disk() {
     set_file_ops(&ops_);
     ops_.make_folder("/out");
-    checkpoint::save("/out", testing_support::SmallCheckpoint(5, 16).contents());
+    run_folder::save("/out", testing_support::SmallCheckpoint(5, 16).contents());
     manifest = *bytes(kManifestFile);
     state = *bytes(kStateFile);
   }

@@ -4,8 +4,8 @@
 
 #include "fuzz/refusal.h"
 #include "lora_train/base/log.h"
-#include "lora_train/model/model_config.h"
-#include "lora_train/model/stored_linear.h"
+#include "lora_train/model/families/model_config.h"
+#include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace {

@@ -17,7 +17,7 @@ import time
 
 from program import BIN, ROOT, library_path
 
-PROGRAMS = ["kernels_test", "optim_test", "model_test", "train_test", "cuda_test", "lora_test", "native_kernels_test"]
+PROGRAMS = ["kernels_test", "optim_test", "model_test", "run_test", "cuda_test", "lora_test", "native_kernels_test"]
 ONLY_ON_CUDA = "cuda_kernels_test"  # does nothing without a GPU
 ON_CUDA = re.compile(r"(?<![a-z])cuda_(?!on_cpu)")  # the place of a test with many
 MAY_SKIP = re.compile(r"a matter of|only$|loaded by a test before")

@@ -97,7 +97,7 @@ def test_the_loss_head_is_chosen_for_the_run_and_attention_where_there_is_a_choi
 
     run, _ = on_stand_in(setup, dict(STAND_IN_MAJOR="9"), output_dir=str(setup.output_dir.parent / "hopper"), **changes)
     key = "attention bf16 heads4 kv2 size8 window0 longest120 documents8 tokens960"
-    assert f"tuning: {key}: cudnn is out: src/cuda/attention_cudnn.cpp" in run.stderr, run  # it does not start on the stand-in
+    assert f"tuning: {key}: cudnn is out: src/kernels/cuda/attention_cudnn.cpp" in run.stderr, run  # it does not start on the stand-in
 
 
 def test_a_longer_run_goes_on_with_the_chunk_of_its_checkpoint(setup):

@@ -21,7 +21,7 @@ import parts  # noqa: E402
 from parts import BUDGET_S, CALLS, FIRST_LIGHT, PARTS, SPARE, UNITS  # noqa: E402
 from program import Failure, checked  # noqa: E402
 
-PROGRAMS = ["lora-train", "lora-train-probe", "kernels_test", "optim_test", "model_test", "train_test", "lora_test", "cuda_test",
+PROGRAMS = ["lora-train", "lora-train-probe", "kernels_test", "optim_test", "model_test", "run_test", "lora_test", "cuda_test",
             "native_kernels_test", "cuda_kernels_test", "gpu_bench", "sanitizer_control", "compute-sanitizer", "nvidia-smi",
             "lib/libcount_cuda_calls.so", "lib/librecord_cuda_kernels.so"]
 SCRIPTS = ["bench/gpu_measure.py", "bench/compare_hf_gpu.py", "tests/gpu/parity_gpu.py"]

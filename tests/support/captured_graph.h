@@ -9,7 +9,7 @@
 
 #include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/launch/graph.h"
 
 namespace lora_train::testing_support {
 

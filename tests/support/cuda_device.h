@@ -6,7 +6,7 @@
 #include <exception>
 #include <string>
 
-#include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
 
 namespace lora_train::testing_support {
 

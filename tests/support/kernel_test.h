@@ -7,7 +7,7 @@
 #include <string>
 
 #include "kernels/dispatch/native_kernels.h"
-#include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/dispatch/implementation.h"
 #include "support/cuda_device.h"
 #include "support/tensors.h"
 

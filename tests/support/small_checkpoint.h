@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lora_train/checkpoint/checkpoint.h"
+#include "lora_train/run_folder/checkpoint.h"
 
 namespace lora_train::testing_support {
 
@@ -16,8 +16,8 @@ class SmallCheckpoint {
       bytes_[i] = static_cast<char>(i * 7 + static_cast<std::size_t>(step) * 31);
   }
 
-  checkpoint::Contents contents() const {
-    checkpoint::Contents made;
+  run_folder::Contents contents() const {
+    run_folder::Contents made;
     made.state.step = step_;
     made.state.epoch = 0.1 * static_cast<double>(step_);
     made.state.tokens = 1000 * step_;
@@ -26,7 +26,7 @@ class SmallCheckpoint {
     made.profile_yaml = "model: some-model\n";
     made.files = {{"adapter_model.safetensors", "", {tensor("lora_A"), tensor("lora_B")}},
                   {"adapter_config.json", "{\"r\": " + std::to_string(step_) + "}\n"},
-                  {checkpoint::kOptimizerFile, "", {tensor("exp_avg.lora_A"), tensor("exp_avg_sq.lora_A")}}};
+                  {run_folder::kOptimizerFile, "", {tensor("exp_avg.lora_A"), tensor("exp_avg_sq.lora_A")}}};
     return made;
   }
   const std::string& bytes() const { return bytes_; }

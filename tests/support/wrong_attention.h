@@ -1,8 +1,8 @@
 // An attention whose results are wrong in one document, for tests of what compares backends. On a CPU.
 #pragma once
 
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
 
 namespace lora_train::testing_support {
 

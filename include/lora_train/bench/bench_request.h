@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
-#include "lora_train/metrics/summary.h"
 #include "lora_train/model/layer_shape.h"
-#include "lora_train/planner/step_limits.h"
+#include "lora_train/plan/step_limits.h"
+#include "lora_train/report/summary.h"
 
 namespace lora_train::bench {
 
 struct BenchRequest {
   Profile profile;    ///< sizes (max_seq_len, micro_batch_size, ...), adapter, precision, device, kernels
-  std::string shape;  ///< a name from model/known_shapes.h
+  std::string shape;  ///< a name from model/families/known_shapes.h
   std::int64_t num_steps = 20, num_warm_up = 5;
   bool mix = false;  ///< packed documents of log-normal lengths, trained in their second half, instead of full rows
   bool count_only = false;  ///< no steps: count one on the meta device
@@ -32,7 +32,7 @@ struct BenchRequest {
 struct BenchWork {
   std::string name;
   std::int64_t calls = 0, launches = 0, bytes_read = 0, bytes_written = 0, flops = 0;
-  std::optional<double> planned_bytes = {};  ///< for a class: bytes that a step must move (planner/step_limits.h)
+  std::optional<double> planned_bytes = {};  ///< for a class: bytes that a step must move (plan/step_limits.h)
   std::optional<double> ms = {};             ///< measured time per step
   std::optional<double> bound_ms = {};       ///< for a class: its part of BenchBound
 };
@@ -44,7 +44,7 @@ struct BenchPass {
 };
 
 /// Rates, and where they are from.
-struct BenchRates : planner::Rates {
+struct BenchRates : plan::Rates {
   std::string source = "assumed";                               ///< or the file with the measurement
   std::string gpu = {}, shape = {}, precision = {}, date = {};  ///< of the measurement; assumed rates have a GPU only
   bool is_assumed() const { return source == "assumed"; }
@@ -75,7 +75,7 @@ struct BenchResult {
   std::string row_pitch;  ///< "exact" or "padded"
   std::int64_t max_seq_len = 0, micro_batch_size = 0, global_batch_size = 0;
   std::int64_t tokens = 0, supervised_tokens = 0, documents = 0;  ///< of the counted step
-  planner::RequiredFlops required;
+  plan::RequiredFlops required;
   std::vector<BenchWork> classes, kernels;
   std::vector<BenchPass> passes;  ///< over activations
   double planned_bytes = 0;       ///< of all classes except GEMMs and attention
@@ -83,8 +83,8 @@ struct BenchResult {
   double executed_flops = 0;
   BenchRates rates;
   BenchBound bound;
-  std::optional<BenchSpeed> speed = {};   ///< empty with count_only
-  metrics::StepCapture cuda_graphs = {};  ///< of the measured steps
+  std::optional<BenchSpeed> speed = {};  ///< empty with count_only
+  report::StepCapture cuda_graphs = {};  ///< of the measured steps
 };
 
 }  // namespace lora_train::bench

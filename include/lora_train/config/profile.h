@@ -95,7 +95,7 @@ struct DatasetSpec {
   std::map<std::string, std::string> field_map;  ///< our name of a column -> its name in the file; "": not read
   double weight = 1.0;                           ///< > 0: how often its rows occur in an epoch
   std::string name;                              ///< in logs and metrics; empty = made from the file name
-  std::string split, subset;  ///< of a folder or a dataset of the Hub; empty = see data/dataset_files.h
+  std::string split, subset;  ///< of a folder or a dataset of the Hub; empty = see data/read/dataset_files.h
   std::optional<std::int64_t> max_samples = {};  ///< the first good rows; nullopt = all
   bool operator==(const DatasetSpec&) const = default;
 };

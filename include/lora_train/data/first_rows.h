@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/data/dataset_files.h"
+#include "lora_train/data/read/dataset_files.h"
 
 namespace lora_train::tokenizer {
 class Tokenizer;

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
-#include "lora_train/data/document_store.h"
+#include "lora_train/data/cache/document_store.h"
 #include "lora_train/data/ledger.h"
-#include "lora_train/data/plan.h"
+#include "lora_train/data/plan/plan.h"
 
 namespace lora_train::tokenizer {
 class Tokenizer;

@@ -10,9 +10,9 @@
 
 #include "lora_train/config/profile.h"
 #include "lora_train/launch/world.h"
-#include "lora_train/metrics/calibration.h"
-#include "lora_train/metrics/eval_answers.h"
-#include "lora_train/metrics/task_figures.h"
+#include "lora_train/report/calibration.h"
+#include "lora_train/report/eval_answers.h"
+#include "lora_train/report/task_figures.h"
 
 namespace lora_train::evaluate {
 
@@ -54,7 +54,7 @@ struct MatchFigures {
 struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
-  std::vector<metrics::CalibrationBin> bins = {};  ///< of ece
+  std::vector<report::CalibrationBin> bins = {};  ///< of ece
   long long num_tokens = 0;
   double weight_sum = 0;                     ///< sum of the loss weights of these tokens
   std::vector<double> document_losses = {};  ///< of each document: its part of loss * weight_sum
@@ -72,7 +72,7 @@ struct ConfidenceReading {
 };
 
 struct TaskAnswer {
-  metrics::EvalAnswer answer;  ///< without step
+  report::EvalAnswer answer;  ///< without step
   std::optional<ConfidenceReading> reading = {};
 };
 
@@ -80,7 +80,7 @@ struct TaskAnswer {
 struct TaskResult {
   std::string name;
   TaskKind kind = TaskKind::kExactMatch;
-  metrics::TaskFigures figures;
+  report::TaskFigures figures;
   long long num_cut = 0;                 ///< greedy answers cut off by max_new_tokens or the context length
   std::vector<TaskAnswer> answers = {};  ///< as many as were asked for
 };

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lora_train/evaluate/eval_request.h"
-#include "lora_train/runtime/setup.h"
+#include "lora_train/plan/setup/setup.h"
 
 namespace lora_train::evaluate {
 
@@ -18,8 +18,8 @@ struct TaskRows;
 
 /// A model whose weights are in memory, and the ranks that share the work.
 struct TaskModel {
-  const runtime::RunDevice& device;
-  const runtime::LoadedModel& model;
+  const plan::RunDevice& device;
+  const plan::LoadedModel& model;
   const RunSection& run;
 };
 
@@ -29,7 +29,7 @@ class TaskEvaluation {
   /// Reads and checks all rows before anything is computed. `files` must outlive it. Throws ConfigError for what contradicts the
   /// tokenizer or a regular expression, DataError (file:line) for a row that its task cannot use, FormatError without a tokenizer,
   /// IoError, StopError.
-  TaskEvaluation(const Profile& profile, const runtime::ModelFiles& files);
+  TaskEvaluation(const Profile& profile, const plan::ModelFiles& files);
   ~TaskEvaluation();
   TaskEvaluation(TaskEvaluation&&) noexcept;
   TaskEvaluation& operator=(TaskEvaluation&&) noexcept;
@@ -42,7 +42,7 @@ class TaskEvaluation {
 
   /// GPU memory that evaluate() needs beside the weights: its buffers, and a key-value cache for the longest sequence. It takes
   /// half of what is free for a larger cache. On a CPU the cache has at most 1 GiB.
-  std::int64_t least_bytes(const Profile& profile, const runtime::ModelFiles& files) const;
+  std::int64_t least_bytes(const Profile& profile, const plan::ModelFiles& files) const;
 
   struct Options {
     std::size_t num_answers = 0;  ///< TaskResult::answers: the first rows of a task

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lora_train/config/sampling.h"
-#include "lora_train/kernels/sampling.h"
+#include "lora_train/kernels/sampling/sampling.h"
 
 namespace lora_train::generate {
 

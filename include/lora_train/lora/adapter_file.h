@@ -8,7 +8,7 @@
 
 #include "lora_train/config/profile.h"
 #include "lora_train/lora/adapter_config.h"
-#include "lora_train/model/trainables.h"
+#include "lora_train/model/weights/trainables.h"
 #include "lora_train/storage/atomic_folder.h"
 
 namespace lora_train::lora {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lora_train/model/adapter_spec.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::lora {

@@ -8,7 +8,7 @@
 
 #include "lora_train/config/profile.h"
 #include "lora_train/model/adapter_spec.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::lora {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lora_train/lora/adapter_config.h"
-#include "lora_train/model/stored_linear.h"
+#include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::lora {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "lora_train/model/projection.h"
 
 namespace lora_train::model {

@@ -17,7 +17,7 @@
 namespace lora_train::model {
 
 /// Enqueues copies and orders them by events; the host never waits. On a CPU, copies run at once, or are captured
-/// (kernels/graph.h). After a forward, and after a backward that reaches its first layer, the compute stream has waited for
+/// (kernels/launch/graph.h). After a forward, and after a backward that reaches its first layer, the compute stream has waited for
 /// every copy, so that a CUDA graph can capture either. Not thread-safe. Waits for the device when destroyed.
 class InputOffload {
  public:

@@ -3,10 +3,10 @@
 // N tokens, D hidden, H heads, K kv heads, E head size.
 #pragma once
 
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/rope.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/rope/rope.h"
 #include "lora_train/model/activations.h"
-#include "lora_train/model/weights.h"
+#include "lora_train/model/weights/weights.h"
 
 namespace lora_train::model {
 

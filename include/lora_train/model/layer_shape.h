@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lora_train/model/adapter_spec.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::model {
 
@@ -39,7 +39,7 @@ enum class RowPitch {
 };
 constexpr std::int64_t kPitchStep = 64;  ///< elements: 128 bytes in bf16
 
-/// How a run lays adapter columns out (planner/run_spec.h).
+/// How a run lays adapter columns out (plan/run_spec.h).
 struct ColumnLayout {
   GradientColumns gate_up =
       GradientColumns::kBesideInput;      ///< the form of gate|up's backward; other projections have one each

@@ -2,7 +2,7 @@
 // generation and the check of a merge. m rows, D hidden, V vocabulary.
 #pragma once
 
-#include "lora_train/model/weights.h"
+#include "lora_train/model/weights/weights.h"
 
 namespace lora_train::model {
 
@@ -11,7 +11,7 @@ struct LmHead {
   OuterWeights& weights;
   double norm_eps = 1e-6;
   double logit_scale = 1;         ///< logits = logit_scale * head(norm(hidden)); 1 adds no work
-  double norm_weight_offset = 0;  ///< kernels/rms_norm.h
+  double norm_weight_offset = 0;  ///< kernels/rms_norm/rms_norm.h
 };
 LmHead lm_head_of(const ModelConfig& config, OuterWeights& weights);
 

@@ -2,8 +2,8 @@
 // M supervised rows, m rows of a chunk, D hidden, V vocabulary.
 #pragma once
 
-#include "lora_train/kernels/cross_entropy.h"
-#include "lora_train/kernels/gather.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
+#include "lora_train/kernels/gather/gather.h"
 #include "lora_train/model/batch.h"
 #include "lora_train/model/lm_head.h"
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/kernels/cast.h"
+#include "lora_train/kernels/cast/cast.h"
 #include "lora_train/model/layer_shape.h"
 
 namespace lora_train::model {
@@ -58,13 +58,13 @@ struct Projection : ProjectionSizes {
 /// What the dropout masks of a micro-batch are drawn from; if not `enabled` (evaluation), no mask is applied.
 struct DropoutContext {
   bool enabled = false;
-  at::Tensor keys;                            ///< [adapters of the model, 2] int32: kernels/dropout.h
+  at::Tensor keys;                            ///< [adapters of the model, 2] int32: kernels/dropout/dropout.h
   at::Tensor token_document, token_position;  ///< [N] int32: document in the global step, token in its document
 };
 
 enum class Product {
   kGemm,
-  kSkinny  ///< for few rows; a row gets the same bits in any batch (kernels/skinny_gemm.h)
+  kSkinny  ///< for few rows; a row gets the same bits in any batch (kernels/gemm/skinny_gemm.h)
 };
 
 /// How a forward pass computes linears.

@@ -6,8 +6,8 @@
 
 #include <span>
 
-#include "lora_train/kernels/parameter_block.h"
-#include "lora_train/optim/step_scalars.h"
+#include "lora_train/kernels/adamw/parameter_block.h"
+#include "lora_train/optim/adam_scalars.h"
 
 namespace lora_train::optim {
 

@@ -7,9 +7,9 @@
 
 #include <span>
 
-#include "lora_train/kernels/adamw_8bit.h"
-#include "lora_train/kernels/parameter_block.h"
-#include "lora_train/optim/step_scalars.h"
+#include "lora_train/kernels/adamw/adamw_8bit.h"
+#include "lora_train/kernels/adamw/parameter_block.h"
+#include "lora_train/optim/adam_scalars.h"
 
 namespace lora_train::optim {
 

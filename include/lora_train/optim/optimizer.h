@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
-#include "lora_train/kernels/parameter_block.h"
-#include "lora_train/optim/step_scalars.h"
+#include "lora_train/kernels/adamw/parameter_block.h"
+#include "lora_train/optim/adam_scalars.h"
 
 namespace lora_train::optim {
 
@@ -56,7 +56,7 @@ struct OptimizerState {
     optimizer->update(values, grads, tensors, options, blocks, scalars);
   }
   int64_t bytes() const;
-  /// A copy in host memory (kernels/host_copy.h).
+  /// A copy in host memory (kernels/cast/host_copy.h).
   OptimizerState host_copy() const;
   /// Copies from a state of the same optimizer and size, on any device.
   void copy_from(const OptimizerState& other);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/data/prompts.h"
+#include "lora_train/data/encode/prompts.h"
 #include "lora_train/serve/api_request.h"
 #include "lora_train/serve/outbox.h"
 #include "lora_train/serve/request_queue.h"

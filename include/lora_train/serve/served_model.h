@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::serve {

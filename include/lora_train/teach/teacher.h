@@ -7,7 +7,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/config/sampling.h"
-#include "lora_train/http/client.h"
+#include "lora_train/hub/http/client.h"
 
 namespace lora_train::teach {
 
@@ -69,13 +69,13 @@ class Teacher {
   Answer ask(const Question& question);
 
  private:
-  http::Request request(const std::string& path) const;
-  std::string send(http::Request request, const std::string& source);
+  hub::Request request(const std::string& path) const;
+  std::string send(hub::Request request, const std::string& source);
   /// Sets what the server's list of models says: the model, unless one is named, and asks_for_ids.
   void read_models();
 
   TeacherOptions options_;
-  http::Client client_;
+  hub::Client client_;
 };
 
 }  // namespace lora_train::teach

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::tokenizer {

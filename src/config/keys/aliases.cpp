@@ -1,9 +1,9 @@
-#include "aliases.h"
+#include "lora_train/config/keys/aliases.h"
 
 #include "lora_train/base/text.h"
-#include "lora_train/config/metric_names.h"
+#include "lora_train/config/keys/metric_names.h"
 #include "lora_train/config/profile.h"
-#include "lora_train/config/scalar.h"
+#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

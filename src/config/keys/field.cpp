@@ -1,4 +1,4 @@
-#include "field.h"
+#include "lora_train/config/keys/field.h"
 
 #include <iterator>
 

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "field.h"
+#include "lora_train/config/keys/field.h"
 
 namespace lora_train {
 

@@ -4,7 +4,7 @@
 
 #include "field_kinds.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/scalar.h"
+#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

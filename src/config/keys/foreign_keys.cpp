@@ -1,5 +1,5 @@
 // Keys of other trainers that have no counterpart here: refused with the reason, or noted where they change nothing.
-#include "aliases.h"
+#include "lora_train/config/keys/aliases.h"
 
 namespace lora_train {
 

@@ -1,4 +1,4 @@
-#include "lora_train/config/metric_names.h"
+#include "lora_train/config/keys/metric_names.h"
 
 #include "lora_train/base/text.h"
 

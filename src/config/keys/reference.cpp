@@ -3,11 +3,11 @@
 #include <fstream>
 #include <set>
 
-#include "aliases.h"
-#include "field.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
-#include "lora_train/config/convert.h"
+#include "lora_train/config/keys/aliases.h"
+#include "lora_train/config/keys/field.h"
+#include "lora_train/config/other_tools.h"
 
 namespace lora_train {
 namespace {
@@ -124,10 +124,8 @@ std::vector<KnownName> known_names() {
   }
   std::set<std::string> taken;
   for (const KnownName& known : names) taken.insert(known.name);
-  for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {
-    for (const std::string& name : foreign_keys_of(tool)) {
-      if (taken.insert(name).second) names.push_back({name, /*is_switch=*/false, /*is_foreign=*/true});
-    }
+  for (const std::string& name : other_tools().keys) {
+    if (taken.insert(name).second) names.push_back({name, /*is_switch=*/false, /*is_foreign=*/true});
   }
   return names;
 }

@@ -1,8 +1,8 @@
 // The profile as JSON Schema, for editors: names, meanings, and what kind of value each takes. The loader is stricter.
-#include "aliases.h"
-#include "field.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/keys/aliases.h"
+#include "lora_train/config/keys/field.h"
 
 namespace lora_train {
 namespace {

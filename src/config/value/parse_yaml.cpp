@@ -1,4 +1,4 @@
-#include "parse_yaml.h"
+#include "lora_train/config/value/parse_yaml.h"
 
 #include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>

@@ -1,11 +1,11 @@
-#include "lora_train/config/scalar.h"
+#include "lora_train/config/value/scalar.h"
 
 #include <cctype>
 #include <charconv>
 #include <cmath>
 
 #include "lora_train/base/text.h"
-#include "value.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 

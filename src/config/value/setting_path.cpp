@@ -1,6 +1,6 @@
-#include "setting_path.h"
+#include "lora_train/config/value/setting_path.h"
 
-#include "lora_train/config/scalar.h"
+#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

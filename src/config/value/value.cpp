@@ -1,4 +1,4 @@
-#include "value.h"
+#include "lora_train/config/value/value.h"
 
 #include <algorithm>
 #include <cctype>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lora_train/base/text.h"
-#include "lora_train/config/scalar.h"
+#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lora_train/base/ceil_div.h"
-#include "lora_train/data/plan.h"
+#include "lora_train/data/plan/plan.h"
 
 namespace lora_train::data {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "lora_train/data/plan.h"
+#include "lora_train/data/plan/plan.h"
 
 namespace lora_train::data {
 

@@ -1,4 +1,4 @@
-#include "lora_train/data/plan.h"
+#include "lora_train/data/plan/plan.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "lora_train/data/dataset_files.h"
+#include "lora_train/data/read/dataset_files.h"
 
 #include <glob.h>
 
@@ -12,7 +12,7 @@
 #include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/run_marker.h"
 #include "read/dataset_splits.h"
-#include "table/table_library.h"
+#include "table_library.h"
 
 namespace lora_train::data {
 namespace {

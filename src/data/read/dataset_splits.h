@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
-#include "lora_train/data/dataset_files.h"
+#include "lora_train/data/read/dataset_files.h"
 
 namespace lora_train::data {
 

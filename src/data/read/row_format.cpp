@@ -6,7 +6,7 @@
 #include "chat_layouts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/document_store.h"
+#include "lora_train/data/cache/document_store.h"
 #include "row_fields.h"
 
 namespace lora_train::data {

@@ -10,7 +10,7 @@
 
 #include "json_rows.h"
 #include "lora_train/config/profile.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::data {
 

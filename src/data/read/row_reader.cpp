@@ -7,8 +7,8 @@
 #include "csv_reader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
-#include "table/table_library.h"
-#include "table/table_reader.h"
+#include "table_library.h"
+#include "table_reader.h"
 
 namespace lora_train::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 #include <utility>
 

@@ -1,9 +1,9 @@
-#include "lora_train/kernels/adamw.h"
+#include "lora_train/kernels/adamw/adamw.h"
 
 #include <ATen/core/Tensor.h>
 
 #include "dispatch/native_arguments.h"
-#include "lora_train/kernels/adamw_8bit.h"
+#include "lora_train/kernels/adamw/adamw_8bit.h"
 
 namespace lora_train::kernels {
 

@@ -8,7 +8,7 @@
 #include "adamw_8bit_cuda.h"
 #include "launch/launch.h"
 #include "launch/pack.h"
-#include "lora_train/kernels/dynamic_map.h"
+#include "lora_train/kernels/quantized_weight/dynamic_map.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "launch/rows.h"
-#include "lora_train/kernels/adamw_8bit.h"
+#include "lora_train/kernels/adamw/adamw_8bit.h"
 
 namespace lora_train::kernels {
 

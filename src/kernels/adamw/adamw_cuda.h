@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "launch/rows.h"
-#include "lora_train/kernels/adamw.h"
+#include "lora_train/kernels/adamw/adamw.h"
 
 namespace lora_train::kernels {
 

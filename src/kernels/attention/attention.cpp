@@ -1,4 +1,4 @@
-#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/attention/attention.h"
 
 #include <ATen/ATen.h>
 
@@ -8,8 +8,8 @@
 #include "attention_work.h"
 #include "dispatch/checks.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cuda_library.h"
-#include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
+#include "lora_train/kernels/launch/graph.h"
 
 namespace lora_train::kernels {
 namespace {

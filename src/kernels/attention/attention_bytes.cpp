@@ -1,5 +1,5 @@
 // N tokens, B documents, H heads, K kv heads, E head size.
-#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/attention/attention.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/attention_cache.h"
+#include "lora_train/kernels/attention/attention_cache.h"
 
 #include <ATen/ATen.h>
 
@@ -9,8 +9,8 @@
 #include "dispatch/checks.h"
 #include "dispatch/cpu_arguments.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cuda_library.h"
-#include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
+#include "lora_train/kernels/launch/graph.h"
 
 namespace lora_train::kernels {
 namespace {

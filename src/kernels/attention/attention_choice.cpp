@@ -1,7 +1,7 @@
 #include <array>
 #include <utility>
 
-#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/attention/attention.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,7 +1,7 @@
 // Attention on a CPU: ATen's flash attention, one document (or one block of its queries) at a time.
 #pragma once
 
-#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/attention/attention.h"
 
 namespace lora_train::kernels {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "launch/vector_math.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "dispatch/checks.h"
-#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/attention/attention.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,8 +1,8 @@
 // Bytes and FLOPs of an attention call, for work_record.h.
 #pragma once
 
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/attention/attention.h"
 
 namespace lora_train::kernels {
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/cast.h"
+#include "lora_train/kernels/cast/cast.h"
 
 #include <ATen/ATen.h>
 
@@ -8,7 +8,7 @@
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
 #include "dispatch/segment_table_builder.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/host_copy.h"
+#include "lora_train/kernels/cast/host_copy.h"
 
 #include <ATen/ATen.h>
 

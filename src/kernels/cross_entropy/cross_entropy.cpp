@@ -1,9 +1,9 @@
-#include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
 
 #include "cross_entropy_cpu.h"
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
 

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/checks.h"
-#include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
 
 namespace lora_train::kernels {
 

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "dispatch/checks.h"
-#include "lora_train/kernels/cross_entropy.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
 
 namespace lora_train::kernels {
 namespace {

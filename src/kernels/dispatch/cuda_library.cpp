@@ -1,4 +1,4 @@
-#include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
 
 #include <c10/core/Allocator.h>
 #include <dlfcn.h>

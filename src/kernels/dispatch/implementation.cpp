@@ -1,4 +1,4 @@
-#include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/dispatch/implementation.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

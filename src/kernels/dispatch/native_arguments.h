@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu_arguments.h"
-#include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/dispatch/implementation.h"
 #include "native_kernels.h"
 
 namespace lora_train::kernels {

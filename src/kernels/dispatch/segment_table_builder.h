@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lora_train/kernels/segment_table.h"
+#include "lora_train/kernels/dispatch/segment_table.h"
 
 namespace lora_train::kernels {
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/tuning.h"
+#include "lora_train/kernels/dispatch/tuning.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/dropout.h"
+#include "lora_train/kernels/dropout/dropout.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "dispatch/native_arguments.h"
 #include "dropout_cpu.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
 

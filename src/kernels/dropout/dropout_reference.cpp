@@ -4,7 +4,7 @@
 
 #include "dispatch/checks.h"
 #include "lora_train/base/philox.h"
-#include "lora_train/kernels/dropout.h"
+#include "lora_train/kernels/dropout/dropout.h"
 
 namespace lora_train::kernels {
 namespace {

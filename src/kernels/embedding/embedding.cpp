@@ -1,11 +1,11 @@
-#include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/embedding/embedding.h"
 
 #include <algorithm>
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
 #include "embedding_cpu.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
 namespace {

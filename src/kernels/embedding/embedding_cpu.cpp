@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "launch/vector_math.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
 namespace {

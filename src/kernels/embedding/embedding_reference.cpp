@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/checks.h"
-#include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/embedding/embedding.h"
 
 namespace lora_train::kernels {
 namespace {

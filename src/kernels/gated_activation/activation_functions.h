@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launch/bf16.h"
-#include "lora_train/kernels/activation.h"
+#include "lora_train/kernels/gated_activation/activation.h"
 
 namespace lora_train::kernels {
 

@@ -1,9 +1,9 @@
-#include "lora_train/kernels/gated_activation.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
 #include "gated_activation_cpu.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "activation_functions.h"
 #include "launch/vector_math.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "launch/rows.h"
-#include "lora_train/kernels/activation.h"
+#include "lora_train/kernels/gated_activation/activation.h"
 
 namespace lora_train::kernels {
 

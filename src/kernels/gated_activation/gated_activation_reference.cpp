@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/checks.h"
-#include "lora_train/kernels/gated_activation.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
 
 namespace lora_train::kernels {
 

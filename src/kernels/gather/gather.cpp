@@ -1,8 +1,8 @@
-#include "lora_train/kernels/gather.h"
+#include "lora_train/kernels/gather/gather.h"
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "lora_train/kernels/gather.h"
+#include "lora_train/kernels/gather/gather.h"
 
 namespace lora_train::kernels {
 

@@ -1,12 +1,12 @@
-#include "lora_train/kernels/gemm.h"
+#include "lora_train/kernels/gemm/gemm.h"
 
 #include "dispatch/checks.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cuda_library.h"
-#include "lora_train/kernels/gemm_tuning.h"
-#include "lora_train/kernels/graph.h"
-#include "lora_train/kernels/implementation.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
+#include "lora_train/kernels/dispatch/implementation.h"
+#include "lora_train/kernels/gemm/gemm_tuning.h"
+#include "lora_train/kernels/launch/graph.h"
 
 namespace lora_train::kernels {
 namespace {

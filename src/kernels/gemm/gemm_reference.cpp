@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "lora_train/kernels/gemm.h"
+#include "lora_train/kernels/gemm/gemm.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,8 +1,8 @@
-#include "lora_train/kernels/gemm_tuning.h"
+#include "lora_train/kernels/gemm/gemm_tuning.h"
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cuda_library.h"
-#include "lora_train/kernels/tuning.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
+#include "lora_train/kernels/dispatch/tuning.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,9 +1,9 @@
-#include "lora_train/kernels/skinny_gemm.h"
+#include "lora_train/kernels/gemm/skinny_gemm.h"
 
 #include "dispatch/checks.h"
 #include "dispatch/cpu_arguments.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/dispatch/implementation.h"
+#include "lora_train/kernels/gemm/gemm.h"
 #include "skinny_gemm_cpu.h"
 
 namespace lora_train::kernels {

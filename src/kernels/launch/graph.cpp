@@ -1,7 +1,7 @@
-#include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/launch/graph.h"
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
 
 namespace lora_train::kernels {
 namespace {

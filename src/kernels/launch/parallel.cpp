@@ -1,4 +1,4 @@
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/lora.h"
+#include "lora_train/kernels/lora/lora.h"
 
 #include <array>
 
@@ -6,8 +6,8 @@
 #include "dispatch/native_arguments.h"
 #include "lora_cpu.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/gemm/gemm.h"
 
 namespace lora_train::kernels {
 namespace {

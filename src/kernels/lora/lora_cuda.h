@@ -8,7 +8,7 @@
 #include "launch/pack.h"
 #include "launch/rows.h"
 #include "lora_targets.h"
-#include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/dispatch/implementation.h"
 
 namespace lora_train::kernels {
 

@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/checks.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/lora.h"
+#include "lora_train/kernels/gemm/gemm.h"
+#include "lora_train/kernels/lora/lora.h"
 
 namespace lora_train::kernels {
 

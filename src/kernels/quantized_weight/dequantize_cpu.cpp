@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "launch/vector_math.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 #include "quantized_weight_cpu.h"
 
 namespace lora_train::kernels {

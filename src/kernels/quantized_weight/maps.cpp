@@ -5,8 +5,8 @@
 #include <array>
 #include <vector>
 
-#include "lora_train/kernels/dynamic_map.h"
-#include "lora_train/kernels/quantized_weight.h"
+#include "lora_train/kernels/quantized_weight/dynamic_map.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
 
 namespace lora_train::kernels {
 

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lora_train/kernels/weight_code.h"
+#include "lora_train/kernels/quantized_weight/weight_code.h"
 
 namespace lora_train::kernels {
 

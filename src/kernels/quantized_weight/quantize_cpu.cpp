@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launch/vector_math.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 #include "quantized_weight_cpu.h"
 
 namespace lora_train::kernels {

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/quantized_weight.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
 
 #include <ATen/ATen.h>
 
@@ -11,8 +11,8 @@
 #include "dispatch/segment_table_builder.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cast.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/cast/cast.h"
 #include "quantized_weight_cpu.h"
 #include "quantized_weight_cuda.h"
 #include "weight_view_of.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lora_train/kernels/quantized_weight.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "maps.h"
 #include "row_range.h"
 #include "weight_view.h"

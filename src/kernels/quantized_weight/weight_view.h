@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "launch/rows.h"
-#include "lora_train/kernels/weight_code.h"
+#include "lora_train/kernels/quantized_weight/weight_code.h"
 
 namespace lora_train::kernels {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lora_train/kernels/quantized_weight.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "weight_view.h"
 
 namespace lora_train::kernels {

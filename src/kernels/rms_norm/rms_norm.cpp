@@ -1,9 +1,9 @@
-#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 #include "rms_norm_cpu.h"
 
 namespace lora_train::kernels {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "launch/vector_math.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/checks.h"
-#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
 
 namespace lora_train::kernels {
 namespace {

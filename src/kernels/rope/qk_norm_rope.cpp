@@ -1,11 +1,11 @@
-#include "lora_train/kernels/qk_norm_rope.h"
+#include "lora_train/kernels/rope/qk_norm_rope.h"
 
 #include <ATen/core/Tensor.h>
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 #include "qk_norm_rope_parts.h"
 
 namespace lora_train::kernels {

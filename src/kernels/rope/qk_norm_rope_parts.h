@@ -1,8 +1,8 @@
 // qk_norm_rope composed of rms_norm and rope: the reference of references, the CPU path of CPU kernels.
 #pragma once
 
-#include "lora_train/kernels/qk_norm_rope.h"
-#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
+#include "lora_train/kernels/rope/qk_norm_rope.h"
 
 namespace lora_train::kernels {
 

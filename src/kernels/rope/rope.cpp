@@ -1,10 +1,10 @@
-#include "lora_train/kernels/rope.h"
+#include "lora_train/kernels/rope/rope.h"
 
 #include <ATen/ATen.h>
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 #include "rope_cpu.h"
 
 namespace lora_train::kernels {

@@ -1,7 +1,7 @@
 #include "rope_cpu.h"
 
 #include "launch/vector_math.h"
-#include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,8 +1,8 @@
-#include "lora_train/kernels/sampling.h"
+#include "lora_train/kernels/sampling/sampling.h"
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "lora_train/kernels/sampling.h"
+#include "lora_train/kernels/sampling/sampling.h"
 
 namespace lora_train::kernels {
 namespace {

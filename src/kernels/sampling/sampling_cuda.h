@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "launch/rows.h"
-#include "lora_train/kernels/sampling.h"
+#include "lora_train/kernels/sampling/sampling.h"
 
 namespace lora_train::kernels {
 

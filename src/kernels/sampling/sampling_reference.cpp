@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lora_train/kernels/sampling.h"
+#include "lora_train/kernels/sampling/sampling.h"
 
 namespace lora_train::kernels {
 

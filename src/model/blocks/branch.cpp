@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "block.h"
-#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
 
 namespace lora_train::model {
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "block.h"
-#include "lora_train/kernels/gated_activation.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
 #include "mlp_shape.h"
 
 namespace lora_train::model::mlp {

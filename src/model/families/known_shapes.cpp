@@ -1,4 +1,4 @@
-#include "lora_train/model/known_shapes.h"
+#include "lora_train/model/families/known_shapes.h"
 
 #include <array>
 

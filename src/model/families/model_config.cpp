@@ -1,4 +1,4 @@
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 
 #include <cmath>
 

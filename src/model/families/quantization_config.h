@@ -1,7 +1,7 @@
 #pragma once
 
 #include "config_reader.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::model {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::model {
 namespace {

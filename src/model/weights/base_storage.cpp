@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "lora_train/base/error.h"
-#include "lora_train/model/stored_linear.h"
+#include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::model {

@@ -1,4 +1,4 @@
-#include "lora_train/model/init_model.h"
+#include "lora_train/model/weights/init_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "lora_train/base/half.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/base/text.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/output_folder.h"

@@ -7,7 +7,7 @@
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
-#include "lora_train/model/stored_linear.h"
+#include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
 #include "quant_state.h"
 #include "weight_check.h"

@@ -1,5 +1,5 @@
 // O outputs, D inputs.
-#include "lora_train/model/quantize_model.h"
+#include "lora_train/model/weights/quantize_model.h"
 
 #include <ATen/ATen.h>
 
@@ -9,8 +9,8 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/model/init_model.h"
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/model/weights/init_model.h"
+#include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/output_folder.h"
 #include "quantized_linear.h"

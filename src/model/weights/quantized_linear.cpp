@@ -4,9 +4,9 @@
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/graph.h"
-#include "lora_train/model/base_weights.h"
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/kernels/launch/graph.h"
+#include "lora_train/model/weights/base_weights.h"
+#include "lora_train/model/weights/tensor_io.h"
 
 namespace lora_train::model {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "lora_train/kernels/quantized_weight.h"
-#include "lora_train/model/stored_linear.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
+#include "lora_train/model/weights/stored_linear.h"
 #include "weight_reader.h"
 
 namespace lora_train::model {

@@ -1,4 +1,4 @@
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/model/weights/tensor_io.h"
 
 #include <ATen/ATen.h>
 

@@ -1,7 +1,7 @@
 // Rows of embedding and head that are trained, and rows that the files lack.
 #include <ATen/ATen.h>
 
-#include "lora_train/model/base_weights.h"
+#include "lora_train/model/weights/base_weights.h"
 
 namespace lora_train::model {
 

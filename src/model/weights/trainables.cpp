@@ -1,11 +1,11 @@
-#include "lora_train/model/trainables.h"
+#include "lora_train/model/weights/trainables.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/host_copy.h"
+#include "lora_train/kernels/cast/host_copy.h"
 
 namespace lora_train::model {
 

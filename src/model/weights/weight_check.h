@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::model {

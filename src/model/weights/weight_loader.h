@@ -1,7 +1,7 @@
 // Where the values of new weights come from.
 #pragma once
 
-#include "lora_train/model/base_weights.h"
+#include "lora_train/model/weights/base_weights.h"
 #include "quantized_linear.h"
 #include "weight_reader.h"
 

@@ -19,8 +19,8 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/kernels/parallel.h"
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/kernels/launch/parallel.h"
+#include "lora_train/model/weights/tensor_io.h"
 
 namespace lora_train::model {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lora_train/base/line_pace.h"
-#include "lora_train/model/row_sink.h"
 #include "lora_train/storage/model_weights.h"
+#include "row_sink.h"
 
 namespace lora_train::model {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "jinja/evaluator.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::tokenizer {
 

@@ -1,4 +1,4 @@
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 #include <algorithm>
 #include <set>

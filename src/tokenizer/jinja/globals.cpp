@@ -3,7 +3,7 @@
 #include <ctime>
 
 #include "builtins.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::tokenizer {
 namespace {

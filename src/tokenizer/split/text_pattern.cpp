@@ -1,4 +1,4 @@
-#include "lora_train/tokenizer/text_pattern.h"
+#include "lora_train/tokenizer/split/text_pattern.h"
 
 #include <pcre2.h>
 

@@ -8,7 +8,7 @@
 
 #include "data/read/row_format.h"
 #include "lora_train/base/error.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace {
 

@@ -20,19 +20,19 @@
 #include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/load.h"
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/graph.h"
-#include "lora_train/kernels/implementation.h"
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/dispatch/implementation.h"
+#include "lora_train/kernels/launch/graph.h"
+#include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/optim/lr_schedule.h"
+#include "lora_train/run/build_run.h"
+#include "lora_train/run/rehearsal.h"
+#include "lora_train/run/run_state.h"
 #include "lora_train/storage/safetensors.h"
-#include "lora_train/train/build_run.h"
-#include "lora_train/train/rehearsal.h"
-#include "lora_train/train/run_state.h"
+#include "run/reporters.h"
+#include "run/train_loop.h"
 #include "support/captured_graph.h"
 #include "support/fork_server.h"
-#include "train/reporters.h"
-#include "train/train_loop.h"
 
 namespace lora_train {
 namespace {
@@ -164,24 +164,24 @@ void write_gradients(const std::string& path, const model::Trainables& parameter
   storage::write_safetensors(path, tensors);
 }
 
-void probe_gradients(train::Run& run, const std::string& file) {
+void probe_gradients(run::Run& run, const std::string& file) {
   const data::StepPlan plan = run.plan->step(1);
-  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan), train::Update::kSkip);
-  const train::StepResult result = train::wait_for_step(*run.context, plan);
+  run::train_step(*run.context, plan, run::build_in_place(run.data.train, plan), run::Update::kSkip);
+  const run::StepResult result = run::wait_for_step(*run.context, plan);
   if (!file.empty()) write_gradients(file, *run.model.parameters);
   std::printf("{\"loss\": %.17g, \"supervised_tokens\": %lld, \"grad_norm\": %.17g}\n", result.loss,
               static_cast<long long>(plan.num_supervised), result.grad_norm);
 }
 
-void probe_steps(train::Run& run, std::int64_t num_steps) {
+void probe_steps(run::Run& run, std::int64_t num_steps) {
   c10::Allocator& inner = *c10::GetCPUAllocator();
   CountingAllocator counter(inner);
   std::string losses, norms;
   for (std::int64_t step = 1; step <= num_steps; ++step) {
     const data::StepPlan plan = run.plan->step(step);
     if (step == num_steps) c10::SetCPUAllocator(&counter, /*priority=*/1);
-    train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan));
-    const train::StepResult result = train::wait_for_step(*run.context, plan);
+    run::train_step(*run.context, plan, run::build_in_place(run.data.train, plan));
+    const run::StepResult result = run::wait_for_step(*run.context, plan);
     char text[64];
     std::snprintf(text, sizeof text, "%s%.17g", step == 1 ? "" : ", ", result.loss);
     losses += text;
@@ -199,13 +199,13 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
       static_cast<long long>(testing_support::CapturedOnCpu::num_replays));
 }
 
-void probe_loop(train::Run& run, std::size_t max_steps_in_flight) {
+void probe_loop(run::Run& run, std::size_t max_steps_in_flight) {
   run.max_steps_in_flight = max_steps_in_flight;
   std::filesystem::create_directories(run.profile().run.output_dir);
-  train::FileReporters reporters(run.profile().run, /*quiet=*/true, run.data.evals.size());
-  metrics::RunSummary summary;
-  train::train_loop(run, reporters, summary);
-  std::printf("%s\n", metrics::to_json(summary).c_str());
+  run::FileReporters reporters(run.profile().run, /*quiet=*/true, run.data.evals.size());
+  report::RunSummary summary;
+  run::train_loop(run, reporters, summary);
+  std::printf("%s\n", report::to_json(summary).c_str());
 }
 
 int probe(int argc, char** argv) {
@@ -214,15 +214,15 @@ int probe(int argc, char** argv) {
     kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
     kernels::reserve_native_workspace(kernels::kWorkspaceElements, at::kCPU);
   }
-  train::TrainRequest request;
+  run::TrainRequest request;
   request.profile = load_profile(arguments.sources).profile;
   if (!arguments.graphs.empty()) {
     kernels::use_capture(&testing_support::CapturedOnCpu::capture);
     request.profile.run.cuda_graphs = arguments.graphs == "on" ? CudaGraphs::kAuto : CudaGraphs::kOff;
   }
-  train::Run run(request);
-  train::build_run(run, std::nullopt);
-  train::capture_steps(run);
+  run::Run run(request);
+  run::build_run(run, std::nullopt);
+  run::capture_steps(run);
   if (arguments.in_flight >= 0) {
     probe_loop(run, static_cast<std::size_t>(arguments.in_flight));
   } else if (arguments.steps > 0) {

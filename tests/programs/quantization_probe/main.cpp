@@ -9,8 +9,8 @@
 #include <exception>
 #include <map>
 
-#include "lora_train/kernels/quantized_weight.h"
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
+#include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train {

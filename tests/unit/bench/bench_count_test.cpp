@@ -6,11 +6,11 @@
 #include <set>
 #include <string>
 
+#include "bench/rates_file.h"
 #include "lora_train/base/error.h"
 #include "lora_train/bench/bench.h"
-#include "lora_train/bench/rates_file.h"
 #include "lora_train/lora/lora_plan.h"
-#include "lora_train/model/known_shapes.h"
+#include "lora_train/model/families/known_shapes.h"
 
 namespace lora_train::bench {
 namespace {
@@ -21,11 +21,11 @@ std::vector<model::AdapterSpec> all_linears(const model::ModelConfig& config) {
   return lora::plan_adapters({}, config);
 }
 
-planner::StepSizes full_rows(std::int64_t length) { return {16384, 16384, static_cast<double>(length + 1) / 2}; }
+plan::StepSizes full_rows(std::int64_t length) { return {16384, 16384, static_cast<double>(length + 1) / 2}; }
 
 TEST(StepLimits, FlopsOfA7BAreThoseOfItsShapes) {
   const model::ModelConfig config = model::known_shape("qwen2.5-7b");
-  const planner::RequiredFlops flops = required_flops(config, all_linears(config), full_rows(2048));
+  const plan::RequiredFlops flops = required_flops(config, all_linears(config), full_rows(2048));
   const auto per_token = [](double value) { return value / 16384 / kGiga; };
   EXPECT_NEAR(per_token(flops.linears), 26.10, 0.005);
   EXPECT_NEAR(per_token(flops.head), 2.18, 0.005);
@@ -42,14 +42,14 @@ TEST(StepLimits, TokensAtTheRateOfAnH200) {
                                                   {"mistral-7b", 26.1e3}};
   for (const auto& [name, tokens_per_s] : expected) {
     const model::ModelConfig config = model::known_shape(name);
-    const planner::RequiredFlops flops = required_flops(config, all_linears(config), full_rows(2048));
+    const plan::RequiredFlops flops = required_flops(config, all_linears(config), full_rows(2048));
     EXPECT_NEAR(assumed_rates().gemm_flops_per_s * 16384 / flops.total() / tokens_per_s, 1, 0.005) << name;
   }
 }
 
 TEST(StepLimits, BytesOfA7B) {
   const model::ModelConfig config = model::known_shape("qwen2.5-7b");
-  const planner::PlannedBytes bytes = planned_bytes(config, all_linears(config), full_rows(2048), 2);
+  const plan::PlannedBytes bytes = planned_bytes(config, all_linears(config), full_rows(2048), 2);
   const auto per_token = [](double value) { return value / 16384 / kMega; };
   EXPECT_NEAR(per_token(bytes.norm), 3.3, 0.05);
   EXPECT_NEAR(per_token(bytes.rope), 0.9, 0.05);

@@ -1,4 +1,4 @@
-#include "lora_train/bench/rates_file.h"
+#include "bench/rates_file.h"
 
 #include <gtest/gtest.h>
 

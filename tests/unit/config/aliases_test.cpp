@@ -1,11 +1,11 @@
-#include "config/keys/aliases.h"
+#include "lora_train/config/keys/aliases.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "config/keys/field.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/keys/field.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {

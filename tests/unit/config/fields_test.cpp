@@ -3,10 +3,10 @@
 
 #include <set>
 
-#include "config/keys/field.h"
 #include "config/keys/field_kinds.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/keys/field.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {

@@ -1,5 +1,5 @@
 // Files behind files, variables, and where a profile is looked for.
-#include "config/layers.h"
+#include "lora_train/config/layers.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "config/merge.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/merge.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {

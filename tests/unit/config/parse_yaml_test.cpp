@@ -1,4 +1,4 @@
-#include "config/value/parse_yaml.h"
+#include "lora_train/config/value/parse_yaml.h"
 
 #include <gtest/gtest.h>
 

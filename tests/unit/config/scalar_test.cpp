@@ -1,4 +1,4 @@
-#include "lora_train/config/scalar.h"
+#include "lora_train/config/value/scalar.h"
 
 #include <gtest/gtest.h>
 

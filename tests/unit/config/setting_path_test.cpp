@@ -1,4 +1,4 @@
-#include "config/value/setting_path.h"
+#include "lora_train/config/value/setting_path.h"
 
 #include <gtest/gtest.h>
 

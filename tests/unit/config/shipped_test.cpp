@@ -6,11 +6,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "config/value/parse_yaml.h"
 #include "lora_train/base/file.h"
 #include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/scalar.h"
+#include "lora_train/config/value/parse_yaml.h"
+#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

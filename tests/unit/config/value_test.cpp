@@ -1,11 +1,11 @@
-#include "config/value/value.h"
+#include "lora_train/config/value/value.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "config/value/parse_yaml.h"
-#include "lora_train/config/scalar.h"
+#include "lora_train/config/value/parse_yaml.h"
+#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

@@ -1,4 +1,4 @@
-#include "lora_train/data/batch_class.h"
+#include "lora_train/data/plan/batch_class.h"
 
 #include <gtest/gtest.h>
 

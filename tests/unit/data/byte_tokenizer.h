@@ -4,7 +4,7 @@
 #include <string>
 
 #include "lora_train/base/error.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::data {

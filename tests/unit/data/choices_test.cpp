@@ -1,4 +1,4 @@
-#include "lora_train/data/choices.h"
+#include "lora_train/data/encode/choices.h"
 
 #include <gtest/gtest.h>
 

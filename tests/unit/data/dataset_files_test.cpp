@@ -1,4 +1,4 @@
-#include "lora_train/data/dataset_files.h"
+#include "lora_train/data/read/dataset_files.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/data/dataset_files.h"
+#include "lora_train/data/read/dataset_files.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::data {

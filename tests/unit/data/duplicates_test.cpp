@@ -1,4 +1,4 @@
-#include "data/load/duplicates.h"
+#include "duplicates.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "data/render/encode_sample.h"
+#include "encode/encode_sample.h"
 
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
 #include "lora_train/base/error.h"
-#include "lora_train/data/document_store.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/data/cache/document_store.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/test_data.h"
 

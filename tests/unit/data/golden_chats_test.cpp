@@ -5,10 +5,10 @@
 #include <fstream>
 #include <map>
 
-#include "data/render/encode_sample.h"
+#include "encode/encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"

@@ -1,4 +1,4 @@
-#include "data/load/length_policy.h"
+#include "length_policy.h"
 
 #include <gtest/gtest.h>
 

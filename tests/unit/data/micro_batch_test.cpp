@@ -1,4 +1,4 @@
-#include "lora_train/data/micro_batch.h"
+#include "lora_train/data/plan/micro_batch.h"
 
 #include <gtest/gtest.h>
 

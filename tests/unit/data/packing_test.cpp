@@ -1,4 +1,4 @@
-#include "lora_train/data/packing.h"
+#include "lora_train/data/plan/packing.h"
 
 #include <gtest/gtest.h>
 

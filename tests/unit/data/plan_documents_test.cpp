@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "lora_train/base/ceil_div.h"
-#include "lora_train/data/plan.h"
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/plan/plan.h"
+#include "lora_train/data/plan/run_plan.h"
 #include "plan_support.h"
 
 namespace lora_train::data {

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "lora_train/data/document_store.h"
-#include "lora_train/data/plan.h"
+#include "lora_train/data/cache/document_store.h"
+#include "lora_train/data/plan/plan.h"
 #include "store_builder.h"
 
 namespace lora_train::data {

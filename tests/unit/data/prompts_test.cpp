@@ -1,4 +1,4 @@
-#include "lora_train/data/prompts.h"
+#include "lora_train/data/encode/prompts.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/render/stop_token_audit.h"
+#include "encode/stop_token_audit.h"
 
 #include <gtest/gtest.h>
 

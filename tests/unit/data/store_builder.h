@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/data/document_store.h"
+#include "lora_train/data/cache/document_store.h"
 
 namespace lora_train::data {
 

@@ -1,9 +1,9 @@
-#include "data/render/teacher_tokens.h"
+#include "encode/teacher_tokens.h"
 
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
-#include "lora_train/data/document_store.h"
+#include "lora_train/data/cache/document_store.h"
 
 namespace lora_train::data {
 namespace {

@@ -1,5 +1,5 @@
 // Which files of the token cache are deleted, and which never.
-#include "data/load/token_cache.h"
+#include "cache/token_cache.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,12 +11,12 @@
 #include <fstream>
 #include <thread>
 
-#include "data/load/table_lock.h"
+#include "cache/table_lock.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/data/token_cache_files.h"
+#include "lora_train/data/cache/token_cache_files.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"
 

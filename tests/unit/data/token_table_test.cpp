@@ -1,14 +1,14 @@
-#include "lora_train/data/token_table.h"
+#include "lora_train/data/cache/token_table.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/load/stage_folder.h"
-#include "data/load/token_cache.h"
+#include "cache/stage_folder.h"
+#include "cache/token_cache.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/data/document_store.h"
+#include "lora_train/data/cache/document_store.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::data {

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/attention_cache.h"
+#include "lora_train/kernels/attention/attention_cache.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

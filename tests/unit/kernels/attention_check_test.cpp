@@ -1,4 +1,4 @@
-#include "lora_train/kernels/attention_check.h"
+#include "lora_train/kernels/attention/attention_check.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/attention/attention.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,11 +1,11 @@
-#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/attention/attention.h"
 
 #include <ATen/ATen.h>
 
 #include <cmath>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"

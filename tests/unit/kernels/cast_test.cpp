@@ -1,4 +1,4 @@
-#include "lora_train/kernels/cast.h"
+#include "lora_train/kernels/cast/cast.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/dropout.h"
+#include "lora_train/kernels/dropout/dropout.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/dynamic_map.h"
+#include "lora_train/kernels/quantized_weight/dynamic_map.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/embedding/embedding.h"
 
 #include <ATen/ATen.h>
 

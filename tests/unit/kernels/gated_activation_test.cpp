@@ -1,4 +1,4 @@
-#include "lora_train/kernels/gated_activation.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/gather.h"
+#include "lora_train/kernels/gather/gather.h"
 
 #include <ATen/ATen.h>
 

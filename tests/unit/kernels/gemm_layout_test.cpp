@@ -1,4 +1,4 @@
-#include "lora_train/kernels/gemm_layout.h"
+#include "lora_train/kernels/gemm/gemm_layout.h"
 
 #include <ATen/ATen.h>
 

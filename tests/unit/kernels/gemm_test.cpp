@@ -1,4 +1,4 @@
-#include "lora_train/kernels/gemm.h"
+#include "lora_train/kernels/gemm/gemm.h"
 
 #include <ATen/ATen.h>
 

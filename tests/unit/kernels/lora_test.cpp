@@ -1,4 +1,4 @@
-#include "lora_train/kernels/lora.h"
+#include "lora_train/kernels/lora/lora.h"
 
 #include <ATen/ATen.h>
 
@@ -6,7 +6,7 @@
 
 #include "kernels/lora/lora_amx.h"
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"

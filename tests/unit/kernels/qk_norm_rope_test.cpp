@@ -1,4 +1,4 @@
-#include "lora_train/kernels/qk_norm_rope.h"
+#include "lora_train/kernels/rope/qk_norm_rope.h"
 
 #include <ATen/ATen.h>
 
@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"

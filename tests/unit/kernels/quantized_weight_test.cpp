@@ -1,9 +1,9 @@
-#include "lora_train/kernels/quantized_weight.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
 
 #include <ATen/ATen.h>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cast.h"
+#include "lora_train/kernels/cast/cast.h"
 #include "quantized_weights.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"

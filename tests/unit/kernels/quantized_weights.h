@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lora_train/kernels/quantized_weight.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
 
 namespace lora_train::testing_support {
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
 
 #include <ATen/ATen.h>
 

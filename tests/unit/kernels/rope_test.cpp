@@ -1,4 +1,4 @@
-#include "lora_train/kernels/rope.h"
+#include "lora_train/kernels/rope/rope.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "lora_train/kernels/sampling.h"
+#include "lora_train/kernels/sampling/sampling.h"
 
 #include <ATen/ATen.h>
 

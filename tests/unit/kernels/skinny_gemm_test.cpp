@@ -1,4 +1,4 @@
-#include "lora_train/kernels/skinny_gemm.h"
+#include "lora_train/kernels/gemm/skinny_gemm.h"
 
 #include <ATen/ATen.h>
 

@@ -3,7 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 

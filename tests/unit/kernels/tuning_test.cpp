@@ -1,4 +1,4 @@
-#include "lora_train/kernels/tuning.h"
+#include "lora_train/kernels/dispatch/tuning.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/kernels/cuda_library.h"
-#include "lora_train/kernels/gemm_tuning.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
+#include "lora_train/kernels/gemm/gemm_tuning.h"
 
 namespace lora_train::kernels {
 namespace {

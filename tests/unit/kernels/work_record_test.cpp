@@ -1,4 +1,4 @@
-#include "lora_train/kernels/work_record.h"
+#include "lora_train/kernels/accounting/work_record.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,17 +8,17 @@
 
 #include "kernels/dispatch/native_kernels.h"
 #include "kernels/launch/on_cpu.h"
-#include "lora_train/kernels/attention.h"
-#include "lora_train/kernels/cast.h"
-#include "lora_train/kernels/embedding.h"
-#include "lora_train/kernels/gated_activation.h"
-#include "lora_train/kernels/gather.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/implementation.h"
-#include "lora_train/kernels/lora.h"
-#include "lora_train/kernels/qk_norm_rope.h"
-#include "lora_train/kernels/quantized_weight.h"
-#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/cast/cast.h"
+#include "lora_train/kernels/dispatch/implementation.h"
+#include "lora_train/kernels/embedding/embedding.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
+#include "lora_train/kernels/gather/gather.h"
+#include "lora_train/kernels/gemm/gemm.h"
+#include "lora_train/kernels/lora/lora.h"
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
+#include "lora_train/kernels/rms_norm/rms_norm.h"
+#include "lora_train/kernels/rope/qk_norm_rope.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -9,8 +9,8 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/lora/adapter_config.h"
-#include "lora_train/model/init_model.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
+#include "lora_train/model/weights/init_model.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::testing_support {

@@ -8,7 +8,7 @@
 
 #include "lora/merge_token_rows.h"
 #include "lora_train/base/half.h"
-#include "lora_train/model/init_model.h"
+#include "lora_train/model/weights/init_model.h"
 
 namespace lora_train::lora {
 namespace {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/model/base_weights.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/model/weights/base_weights.h"
+#include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/cross_entropy/cross_entropy.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 

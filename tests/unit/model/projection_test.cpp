@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
-#include "lora_train/kernels/dropout.h"
+#include "lora_train/kernels/dropout/dropout.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 

@@ -1,4 +1,4 @@
-#include "lora_train/model/trainables.h"
+#include "lora_train/model/weights/trainables.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/model/tensor_io.h"
+#include "lora_train/model/weights/tensor_io.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
 

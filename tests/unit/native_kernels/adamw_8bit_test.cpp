@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/adamw/adamw_8bit_cuda.h"
-#include "lora_train/kernels/dynamic_map.h"
+#include "lora_train/kernels/quantized_weight/dynamic_map.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/dynamic_map.h"
+#include "lora_train/kernels/quantized_weight/dynamic_map.h"
 #include "lora_train/optim/optimizer.h"
 #include "optim_goldens.h"
 #include "step_scalars_of.h"

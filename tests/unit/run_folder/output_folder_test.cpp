@@ -147,7 +147,7 @@ TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
   request.profile.run.resume_from_checkpoint = folder / "checkpoint-3";
   request.overwrite = true;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
-  EXPECT_EQ(checkpoint::verify(folder / "checkpoint-3"), "");
+  EXPECT_EQ(verify(folder / "checkpoint-3"), "");
   request.overwrite = false;
   EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
 }

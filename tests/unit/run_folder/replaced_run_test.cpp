@@ -25,7 +25,7 @@ TEST(ReplacedRun, OverwriteReplacesOnlyWhatARunWrites) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
     EXPECT_TRUE(std::filesystem::exists(folder / kReplacedFolder / name)) << name;
   }
-  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
+  EXPECT_EQ(verify(folder / kReplacedFolder / "checkpoint-3"), "");
   delete_replaced_run(folder.path());
   EXPECT_FALSE(std::filesystem::exists(folder / kReplacedFolder));
   EXPECT_TRUE(std::filesystem::exists(folder / "model")) << "a run with an adapter writes none";
@@ -46,7 +46,7 @@ TEST(ReplacedRun, ACommandThatDoesNotOverwriteLeavesTheReplacedRunAlone) {
   }
   request.overwrite = true;
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
-  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
+  EXPECT_EQ(verify(folder / kReplacedFolder / "checkpoint-3"), "");
 }
 
 TEST(ReplacedRun, IsTheLastOneThatHadSavedSomething) {
@@ -56,12 +56,12 @@ TEST(ReplacedRun, IsTheLastOneThatHadSavedSomething) {
   set_run_aside(folder.path());
   write_file_atomic(folder / "run.log", "died early");
   set_run_aside(folder.path());  // a second attempt: nothing was saved in between
-  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
+  EXPECT_EQ(verify(folder / kReplacedFolder / "checkpoint-3"), "");
   EXPECT_FALSE(std::filesystem::exists(folder / "run.log"));
   put_run(request, 5);
   set_run_aside(folder.path());
   EXPECT_FALSE(std::filesystem::exists(folder / kReplacedFolder / "checkpoint-3"));
-  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-5"), "");
+  EXPECT_EQ(verify(folder / kReplacedFolder / "checkpoint-5"), "");
 }
 
 TEST(ReplacedRun, WhatOthersPutIntoItsFoldersSurvives) {

@@ -35,9 +35,9 @@ inline void put_run(const Asked& request, std::int64_t step) {
   write_file_atomic(folder / "metrics.jsonl", "");
   if (step == 0) return;
   const testing_support::SmallCheckpoint made(step);
-  checkpoint::Contents contents = made.contents();
+  Contents contents = made.contents();
   contents.profile_yaml = to_yaml(request.profile);
-  checkpoint::save(folder, contents);
+  save(folder, contents);
 }
 
 }  // namespace lora_train::run_folder

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lora_train/serve/api_error.h"
+#include "api_error.h"
 #include "unit/serve/wrong_bodies.h"
 
 namespace lora_train::serve {

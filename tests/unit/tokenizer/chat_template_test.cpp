@@ -1,5 +1,5 @@
 // The template interpreter: Python's results, spans, limits, and messages.
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "lora_train/model/init_model.h"
+#include "lora_train/model/weights/init_model.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include "config_text.h"
 #include "lora_train/base/error.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::model {
 namespace {

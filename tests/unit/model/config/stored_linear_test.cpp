@@ -1,4 +1,4 @@
-#include "lora_train/model/stored_linear.h"
+#include "lora_train/model/weights/stored_linear.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,100 @@
+// A profile from a configuration file of another tool: Axolotl, LLaMA-Factory, or TRL's command line.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora_train/config/load.h"
+#include "lora_train/config/mistakes.h"
+#include "lora_train/config/other_tools.h"
+
+namespace lora_train {
+
+enum class ForeignTool { kAxolotl, kLlamaFactory, kTrl };
+inline std::vector<std::string> names_of(ForeignTool) { return {"axolotl", "llamafactory", "trl"}; }
+
+/// The tool's own spelling of its name, and the version whose keys and defaults are known here: "Axolotl 0.19.0".
+std::string title_of(ForeignTool tool);
+
+/// What became of one key of the source.
+struct ConvertedKey {
+  std::string key;      ///< "lora_r", or a place inside one: "datasets[0].split"
+  std::string outcome;  ///< kept, renamed: the lines of the profile ("base_precision: nf4"); else the reason
+  Place place;
+};
+
+/// A key that the profile spells out because our default is not the tool's.
+struct WrittenDefault {
+  std::string key;
+  std::string value;
+  std::string reason;
+};
+
+/// Every key of the source stands in exactly one of kept, renamed, dropped and refused, in the order of the file. A key inside
+/// `datasets` stands there only where it is refused; the others are in what became of `datasets`, or noted.
+struct Conversion {
+  ForeignTool tool = ForeignTool::kAxolotl;
+  std::string recognised_by;  ///< keys that only this tool has; empty where the caller named the tool
+  std::string yaml;           ///< the profile, with a comment where a value came from; without what was refused
+  std::string json;           ///< the same as one line of JSON
+  std::string chat_template;  ///< text of a template that stands in the source itself; empty = none
+  std::vector<std::string> needs_output = {};  ///< refused only because ConvertOptions::template_file is empty
+  std::vector<ConvertedKey> kept;
+  std::vector<ConvertedKey> renamed;
+  std::vector<ConvertedKey> dropped;     ///< cannot change a result here
+  std::vector<ConvertedKey> refused;     ///< would change the result and has no counterpart; what to do instead
+  std::vector<WrittenDefault> defaults;  ///< spelled out
+  std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
+};
+
+/// How a model's tokenizer treats a prompt with the answer behind it, and what ends the answer.
+struct PromptTokens {
+  bool adds_bos = false;  ///< puts BOS before a plain text
+  /// Whether an answer that begins with `opening` has the same tokens behind this prompt as alone. Empty: it has, behind a line feed.
+  std::function<bool(const std::string& prompt, const std::string& opening)> keeps_apart = {};
+  std::string eos = {};          ///< empty: not known
+  std::string end_of_turn = {};  ///< what the model's own chat template ends an answer with; empty: not known
+  std::function<bool(const std::string& token)> has_token = {};  ///< empty: not known
+};
+
+struct ConvertOptions {
+  std::vector<Override> overrides = {};  ///< set in what the file says before it is converted: the tool's own keys
+  std::vector<Override> settings = {};   ///< keys of the profile, set in what it becomes: `where` is the flag
+  /// The name that the profile has for Conversion::chat_template, which the caller writes; without it, such a template is refused.
+  std::string template_file = {};
+  /// The tokenizer of a model that is on this machine; nullopt if it is not.
+  std::function<std::optional<PromptTokens>(const std::string& model)> find_tokenizer = {};
+};
+
+/// What became of a profile since it was converted.
+enum class ConvertedFile { kUnedited, kEdited, kForeign };
+/// `text` is the whole file. The header of a profile has the hash of what follows it; kForeign: there is no such header.
+ConvertedFile kind_of_converted(std::string_view text);
+/// The name of the file that a converted profile was made from, as its header says; empty if there is no such header.
+std::string source_of_converted(std::string_view text);
+
+/// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
+/// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.
+/// Throws ConfigError if the file is no map of keys, is a profile already, trains nothing, or fits several tools or none; IoError if
+/// it cannot be read.
+Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
+                           const ConvertOptions& options = {});
+
+/// `lora-train merge --model M --adapter A --output-dir O` with what a configuration of any tool, or a profile, names; words in capitals
+/// stand for the rest, and for a file that is not there.
+std::string merge_line(const std::filesystem::path& file);
+
+/// All keys of a tool that are known here, sorted.
+const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
+
+/// What a profile needs of this module: introduce_other_tools(known_tools()).
+OtherTools known_tools();
+
+/// Whether one of the tools has a key of this name, and lora-train has none.
+bool is_foreign_key(const std::string& name);
+
+}  // namespace lora_train

@@ -1,0 +1,45 @@
+// Batch classes: a few sizes to which a GPU pads the micro-batches of a run, with filler documents that have no target,
+// so that the work is captured once per class.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lora_train/data/plan/micro_batch.h"
+#include "lora_train/data/prepare.h"
+
+namespace lora_train::data {
+
+/// The size to which micro-batches of a class are padded. Slots after the last document form filler documents of at most
+/// kFillerTokens; documents after these are empty.
+struct BatchClass {
+  std::int64_t num_tokens = 0, num_docs = 0, longest = 0;
+  bool operator==(const BatchClass&) const = default;
+};
+constexpr std::int64_t kFillerTokens = 128;
+constexpr std::size_t kMaxBatchClasses = 6;
+/// A class may enlarge a micro-batch by this share plus kFillerTokens; otherwise it is computed at its own size.
+constexpr double kMaxFilledShare = 0.25;
+
+/// Documents that fill `num_tokens` slots.
+constexpr std::int64_t num_fillers(std::int64_t num_tokens) { return (num_tokens + kFillerTokens - 1) / kFillerTokens; }
+
+/// At most kMaxBatchClasses, by num_tokens ascending, that pad the run's micro-batches with as few tokens as that many classes
+/// can. None has more than max_tokens. Depends on the shapes alone, not on their order.
+std::vector<BatchClass> choose_batch_classes(const std::vector<BatchShape>& shapes, std::int64_t max_tokens);
+
+/// Index of the smallest class that fits the shape without padding it too much; -1: none.
+int find_batch_class(const std::vector<BatchClass>& classes, const BatchShape& shape);
+
+/// Steps that are looked through before step 1 for the sizes of micro-batches: all of a run that is not longer than this. A
+/// later micro-batch of a longer run may be larger, and then fits no class.
+constexpr std::int64_t kMaxSurveyedSteps = 1'000'000;
+std::int64_t num_surveyed_steps(const RunPlan& plan);
+
+/// The shapes of all micro-batches of the surveyed steps, equal ones counted together.
+std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan);
+/// The same of evaluations: plans[i] is that of stores[i].
+std::vector<BatchShape> batch_shapes(const std::vector<NamedStore>& stores,
+                                     const std::vector<std::vector<MicroBatchPlan>>& plans);
+
+}  // namespace lora_train::data

@@ -1,0 +1,142 @@
+// The config.json of a Hugging Face folder, checked and completed with the defaults of its family, and the weights that such a
+// model has. Plain data without torch, shared by `check`, `init-model` and the engine.
+// Letters: D hidden, H heads, K kv heads, E head dim, F ffn, V vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora_train/kernels/gated_activation/activation.h"
+
+namespace lora_train::storage {
+class WeightFiles;
+}
+
+namespace lora_train::model {
+
+enum class Family { kQwen2, kQwen3, kMistral, kLlama, kGemma3, kGranite };
+/// "qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite": model_type in config.json.
+std::string_view family_name(Family family);
+
+/// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend on its
+/// batch. They are supported up to that length only (check_rope_supported).
+enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
+/// "default", "linear", ...: rope_type in config.json.
+std::string_view rope_type_name(RopeType type);
+
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000.0;
+  std::optional<double> factor;                       ///< linear, dynamic, yarn, llama3, longrope
+  double low_freq_factor = 0, high_freq_factor = 0;   ///< llama3
+  std::int64_t original_max_position_embeddings = 0;  ///< llama3, yarn, longrope; dynamic: max_position_embeddings
+  double beta_fast = 32, beta_slow = 1;               ///< yarn
+  std::optional<double> attention_factor;             ///< yarn, longrope; unset = computed from factor
+  double mscale = 0, mscale_all_dim = 0;              ///< yarn; 0 = not given
+  bool truncate = true;                               ///< yarn: whole correction dims
+  std::vector<double> short_factor;                   ///< longrope, [E/2]; up to the original length
+};
+
+enum class QuantMethod { kNone, kBnb4Bit, kBnb8Bit, kFp8 };
+
+/// quantization_config of config.json: how quantised linears are stored. The tensors tell which linears are
+/// (stored_linear.h).
+struct QuantizationConfig {
+  QuantMethod method = QuantMethod::kNone;
+  std::string description;  ///< "bitsandbytes 4-bit (nf4)", for messages
+  std::string quant_type;   ///< kBnb4Bit: "nf4" or "fp4"; empty: not said
+  std::int64_t block_rows = 0,
+               block_columns = 0;  ///< kFp8: what a scale of a matrix of scales is for; 0: no such scales
+  bool has_only_blocks = false;    ///< kFp8: no scales per row or per matrix
+};
+
+struct ModelConfig {
+  std::filesystem::path path;  ///< of config.json, for messages
+  Family family = Family::kQwen2;
+  std::string architecture;  ///< "Qwen2ForCausalLM"
+  std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  std::int64_t intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
+  std::int64_t added_rows = 0;  ///< the last rows of vocab_size, which the files lack (make_room)
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qk_norm = false;             ///< RMSNorm over head_dim on q and k, after projection, before RoPE
+  bool has_output_norms = false;    ///< a norm on the output of each block too, before the residual addition (Gemma)
+  double attention_scale = 0;       ///< multiplies q k^T; 1 / sqrt(E) unless the family sets another
+  double residual_multiplier = 1;   ///< multiplies what a block adds to the residual stream (Granite)
+  double embedding_multiplier = 1;  ///< multiplies the embedding (Granite, Gemma)
+  bool rounds_embedding_multiplier = false;  ///< rounds that multiplier to the compute dtype first (Gemma)
+  double logits_scaling = 1;                 ///< logits are divided by it (Granite)
+  double norm_weight_offset = 0;  ///< norms multiply by this plus the weight (Gemma: 1), without rounding in between
+  kernels::Activation activation = kernels::Activation::kSilu;  ///< in the gated MLP
+  std::vector<std::int64_t> layer_window;  ///< [num_layers]; keys a query sees, itself included; 0 = all before it
+  RopeConfig rope;
+  std::optional<RopeConfig> local_rope;  ///< for layers with a window, if it differs from `rope` (Gemma)
+  std::string torch_dtype;               ///< "bfloat16", "float32", ...; empty when the file does not say
+  std::optional<std::int64_t> bos_token_id, pad_token_id;
+  std::vector<std::int64_t> eos_token_ids;
+  QuantizationConfig quantization;
+
+  /// The positions that the model is made for: max_position_embeddings, or more if yarn extends it. config.json may name either
+  /// length, as in transformers.
+  std::int64_t context_length() const;
+  /// The positions that check_rope_supported accepts: context_length(), or fewer.
+  std::int64_t supported_length() const;
+  /// Rows of embedding and head in the files.
+  std::int64_t stored_rows() const { return vocab_size - added_rows; }
+};
+
+/// Enlarges vocab_size, if it is too small for ids below num_ids: to the next multiple of `multiple`.
+void make_room(std::int64_t num_ids, ModelConfig& config, std::int64_t multiple = 64);
+
+/// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.
+/// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range, for sizes
+/// that do not fit together, and for everything that this program does not support (another architecture or activation,
+/// another quantisation, other attention or RoPE kinds), naming it and what is supported.
+ModelConfig read_model_config(const std::filesystem::path& folder);
+/// The same for the text of a config.json; `path` is for messages.
+ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path);
+
+enum class WeightKind { kEmbedding, kNorm, kLinear, kBias, kHead };
+
+/// One weight the model has, by its Hugging Face name.
+struct TensorSpec {
+  std::string name;
+  std::vector<std::int64_t> shape;  ///< linear [out, in], embedding and head [V, D], norm [D] or [E], bias [out]
+  WeightKind kind = WeightKind::kLinear;
+  std::int64_t layer = -1;  ///< decoder layer; -1 outside
+
+  /// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
+  std::string module() const;
+};
+
+/// Every weight of the files in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.
+std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
+/// Those of kind kLinear.
+std::vector<TensorSpec> linear_tensors(const ModelConfig& config);
+/// The total number of their elements.
+std::int64_t num_parameters(const ModelConfig& config);
+
+/// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16). Linears may
+/// be quantised as quantization_config says (stored_linear.h); their scales are read and must be finite.
+/// Warns about unexpected tensors, except rotary inv_freq buffers and a tied head that is stored as well.
+/// Throws FormatError (where = "file: tensor") for the first tensor that is missing or has another shape or dtype, and (where =
+/// "file: quantization_config") if that says that linears are quantised and none is.
+void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
+
+/// Throws FormatError (file: quantization_config) if the folder is quantised. `what` begins the message: "training".
+void refuse_quantised(const ModelConfig& config, std::string_view what);
+
+/// Throws FormatError (file: key) if rows of max_seq_len tokens are longer than this RoPE type supports.
+void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len);
+/// Inverse frequencies [E/2], computed in fp32 as transformers does (modeling_rope_utils.py); pair i is (i, i + E/2).
+std::vector<float> rope_inv_freq(const ModelConfig& config);
+/// The factor that multiplies cos and sin (yarn, longrope; 1 otherwise).
+double rope_attention_factor(const ModelConfig& config);
+
+}  // namespace lora_train::model

@@ -1,0 +1,93 @@
+// The device that a run computes on, and its ranks. On a CPU, starting and waiting do nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/model/families/model_config.h"
+#include "lora_train/ranks/communicator.h"
+
+namespace lora_train::plan {
+
+/// Which of the processes of a run on this host.
+struct LocalRank {
+  int index = 0, count = 1;
+};
+
+struct RunDevice {
+  at::Device device = at::kCPU;
+  std::string name = "cpu";     ///< "NVIDIA H200"
+  int num_multiprocessors = 0;  ///< of a GPU
+  std::string uuid = {};        ///< of a GPU, "GPU-..."
+  std::string driver = {};      ///< its version, of a GPU
+  int num_gpus = 0;             ///< that this process sees
+  std::shared_ptr<ranks::Communicator> ranks = std::make_shared<ranks::OneRank>();
+
+  bool is_cuda() const { return device.is_cuda(); }
+};
+
+/// Chooses the device by profile and machine, loads the CUDA library if needed, and applies the keys kernels,
+/// attn_implementation, tf32 and deterministic. Call it before anything is put on the device. Throws DeviceError (exit 6) for a
+/// device that cannot be used, for more ranks than GPUs, and for a large model on a CPU that the profile does not name.
+/// Local rank r takes GPU r, or the only one that it sees. On a CPU, one line names the given keys that do nothing there.
+RunDevice start_device(const Profile& profile, const model::ModelConfig& config, LocalRank rank = {});
+
+/// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). A plan (plan/memory_plan.h)
+/// compares with `reserved`, which has the temporary memory of captured graphs too, and beside it what the plan has a reserve for:
+/// fragments. Peaks are those since reset_peak_memory(). Does not call the driver.
+struct DeviceMemory {
+  std::int64_t allocated = 0, reserved = 0, peak_allocated = 0, peak_reserved = 0;
+  std::int64_t num_segments = 0;     ///< blocks allocated from the driver so far
+  std::int64_t num_allocations = 0;  ///< allocations for tensors so far
+};
+DeviceMemory device_memory(const RunDevice& device);
+/// From here on, peaks begin at what is in use now.
+void reset_peak_memory(const RunDevice& device);
+
+/// Total and free bytes of a GPU, from the driver.
+struct DeviceRoom {
+  std::int64_t total = 0, free = 0;
+};
+DeviceRoom device_room(const RunDevice& device);
+
+/// "12.1 GiB of 139.8 GiB in use, at most 14.0 GiB so far"
+std::string memory_in_words(const RunDevice& device);
+
+/// Returns memory that no tensor uses to the driver.
+void release_unused_memory(const RunDevice& device);
+
+/// The stream on which the GPU computes.
+c10::Stream compute_stream(const RunDevice& device);
+
+/// Waits until the device has finished all enqueued work.
+void wait_for(const RunDevice& device);
+
+/// Waits as wait_for(); for destructors of memory that the device may still copy from or to. False if the device has failed:
+/// then keep page-locked memory, because releasing it makes LibTorch query the device and throw.
+bool is_done(const RunDevice& device) noexcept;
+/// Keeps the memory of a tensor until the process exits.
+void keep_forever(at::Tensor& tensor) noexcept;
+
+/// A tensor on its way to host memory, behind what the compute stream has been given. On a CPU, the tensor itself.
+class HostCopy {
+ public:
+  explicit HostCopy(const at::Tensor& values);  ///< enqueues the copy
+  ~HostCopy();
+  HostCopy(HostCopy&&) = default;
+  HostCopy& operator=(HostCopy&&) = default;
+  const at::Tensor& wait();  ///< the values, once they have arrived
+
+ private:
+  at::Tensor values_;
+  std::optional<c10::Event> arrived_;  ///< on a GPU
+};
+
+}  // namespace lora_train::plan

@@ -1,0 +1,68 @@
+// A chart as a list of shapes, and the two forms in which it is written: PNG and SVG.
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace lora_train::report {
+
+/// What a shape stands for; PNG has the colours of a light page, SVG those of the page around it (--text and so on).
+/// kAccent and kCurve2 to kCurve6 tell curves apart.
+enum class Ink { kText, kMuted, kGrid, kBar, kAccent, kBad, kCurve2, kCurve3, kCurve4, kCurve5, kCurve6 };
+
+/// The i-th curve of a chart; from the seventh on they repeat.
+inline Ink ink_of_curve(std::size_t i) {
+  constexpr Ink kCurves[] = {Ink::kAccent, Ink::kCurve2, Ink::kCurve3, Ink::kCurve4, Ink::kCurve5, Ink::kCurve6};
+  return kCurves[i % std::size(kCurves)];
+}
+
+/// Lengths are in pixels of the SVG, from the top left.
+struct Rectangle {
+  double x = 0, y = 0, width = 0, height = 0;
+  Ink ink = Ink::kBar;
+};
+
+struct Point {
+  double x = 0, y = 0;
+};
+
+/// An open line with round joints and ends, anti-aliased. One point is a dot of `width`.
+struct Polyline {
+  std::vector<Point> points = {};
+  double width = 1.6;
+  Ink ink = Ink::kAccent;
+  double opacity = 1;
+};
+
+enum class Align { kLeft, kRight, kCenter };
+
+/// One line of UTF-8 text.
+struct Label {
+  double x = 0, baseline = 0;  ///< x of its left or right end, or of its middle
+  std::string text = {};
+  double size = 13;
+  Ink ink = Ink::kText;
+  Align align = Align::kLeft;
+};
+
+/// Painted in this order: rectangles, polylines, labels.
+struct Drawing {
+  int width = 0, height = 0;
+  std::string title = {};  ///< for readers that cannot see it (SVG)
+  std::vector<Rectangle> rectangles = {};
+  std::vector<Polyline> polylines = {};
+  std::vector<Label> labels = {};
+};
+
+/// Of a label in the font of to_png() (DejaVu Sans).
+double label_width(const std::string& text, double size);
+
+/// An RGB image with `scale` pixels a length. Throws std::runtime_error if the drawing has no area or more than 2^27 pixels.
+std::string to_png(const Drawing& drawing, int scale = 2);
+
+/// An <svg> element without a header, for a page. All texts are escaped.
+std::string to_svg(const Drawing& drawing);
+
+}  // namespace lora_train::report

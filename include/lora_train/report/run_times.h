@@ -1,0 +1,106 @@
+// What the time of a run went into, and what it cost and used: sums over all its processes.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lora_train/report/usage.h"
+
+namespace lora_train::report {
+
+/// In the order of summary.json and of the table in report.html.
+enum class Phase {
+  kData,   ///< reading, tokenizing and packing rows, planning steps
+  kLoad,   ///< model, device, weights, buffers
+  kTune,   ///< measuring kernels, the rehearsal, recording graphs
+  kTrain,  ///< steps
+  kEvaluate,
+  kSave,    ///< while training was paused for a checkpoint, and the wait for the last one
+  kResult,  ///< writing adapter/ or model/
+  kOther,   ///< the rest of the wall time
+};
+inline constexpr std::size_t kNumPhases = 8;
+const char* name_of(Phase phase);
+
+using NamedSeconds = std::vector<std::pair<std::string, double>>;
+
+/// Time between processes counts for nothing.
+struct RunTimes {
+  std::array<double, kNumPhases> seconds = {};
+  std::optional<double> cost_usd = {};  ///< empty without a price
+  Usage usage = {};
+
+  double& operator[](Phase phase) { return seconds[static_cast<std::size_t>(phase)]; }
+  double operator[](Phase phase) const { return seconds[static_cast<std::size_t>(phase)]; }
+  /// The sum of all phases.
+  double wall_s() const;
+  /// The phases by name, in order.
+  NamedSeconds named() const;
+  /// The inverse. Ignores unknown names.
+  static RunTimes of(const NamedSeconds& phases, std::optional<double> cost_usd, const Usage& usage = {});
+};
+
+/// "$0.0042", "$3.50", "$120"
+std::string format_dollars(double amount);
+
+/// What an hour costs.
+struct Price {
+  double of_gpu = 0;        ///< dollars an hour, of one GPU, or of the machine of a run on a CPU
+  int num_gpus = 1;         ///< that are paid for; 1 for a machine
+  std::string source = {};  ///< "profile" or "GPU table"
+
+  double per_hour() const { return of_gpu * num_gpus; }
+  /// "$3.50 an hour (profile)", "8 x $3.50 an hour (GPU table)"
+  std::string in_words() const;
+};
+
+/// A stretch of a process in one phase, in seconds since the process began.
+struct Span {
+  Phase phase = Phase::kOther;
+  double from_s = 0, to_s = 0;
+};
+
+/// Times the phases of a process, and adds them to what the run took before. Not thread-safe.
+class RunClock {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit RunClock(Clock::time_point start = Clock::now()) : start_(start) {}
+
+  /// For a resumed run: what it took until its checkpoint. Time without a cost gets that of this process.
+  void go_on_from(const RunTimes& earlier) { earlier_ = earlier; }
+  void set_price(const std::optional<Price>& price) { price_ = price; }
+  const std::optional<Price>& price() const { return price_; }
+  /// What is used from the start of this process on. Default: process_usage(). Called by total() until stop().
+  void set_usage(std::function<Usage()> usage) { usage_ = std::move(usage); }
+
+  /// `seconds` of the phase end now. Stretches must not overlap.
+  void add(Phase phase, double seconds);
+  /// Stops the clock: later calls of elapsed_s() and total() give the same.
+  void stop();
+
+  double elapsed_s() const;                                ///< of this process
+  double here(Phase phase) const { return here_[phase]; }  ///< of this process
+  RunTimes total() const;                                  ///< of the run
+  /// The stretches since the last call. Neighbours in one phase are one.
+  std::vector<Span> take_spans() { return std::exchange(spans_, {}); }
+
+ private:
+  Clock::time_point start_;
+  std::optional<double> stopped_s_;
+  std::function<Usage()> usage_ = process_usage;
+  RunTimes earlier_, here_;
+  std::optional<Price> price_;
+  std::vector<Span> spans_;
+};
+
+/// The sums of a run in the last line of metrics.jsonl that has them and is of no later step; nothing if there is none.
+std::optional<RunTimes> logged_times(const std::filesystem::path& metrics_file, long long step);
+
+}  // namespace lora_train::report

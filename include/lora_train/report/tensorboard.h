@@ -1,0 +1,60 @@
+// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/report/event_record.h describes the format.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/report/metrics_writer.h"
+
+namespace lora_train::report {
+
+/// Writes a new file events.out.tfevents.<unix>.<host>[.n] in `folder`, which it creates if necessary. A resumed run adds a
+/// file; TensorBoard reads all files of a folder as one run. Data is buffered and written by flush(), by the destructor, and by
+/// any add 10 s after the last write. Readers ignore a torn last record. All functions but the destructor throw IoError; data
+/// that could not be written is kept, and the next write continues where the failed one stopped. Not thread-safe.
+class TensorBoardWriter {
+ public:
+  /// `has_several_sets`: the run evaluates more than one data set.
+  explicit TensorBoardWriter(const std::filesystem::path& folder, bool has_several_sets = false);
+  ~TensorBoardWriter();
+  TensorBoardWriter(const TensorBoardWriter&) = delete;
+  TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
+
+  /// Has readers drop what earlier files have of the steps after this one, which are done again; flushes.
+  void drop_after(long long step);
+
+  /// Adds train/<key> for every number of the record except step and time, and train/<key>/<rank> for those of each rank.
+  void add(const TrainRecord& record);
+
+  /// Adds eval/<key> for the data set that was evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime and
+  /// eval/samples_per_second, and for each of several sets eval/<name>_loss and so on, as Hugging Face's Trainer names them;
+  /// and the reliability diagram as the picture reliability/<name>, where the record has bins.
+  void add(const EvalRecord& record);
+
+  /// The same of a task.
+  void add(const TaskRecord& record);
+
+  /// Adds the profile as the text "args" and its scalar keys as hyperparameters.
+  void start(const Profile& profile, double time);
+
+  /// Adds train/train_runtime and train/train_steps_per_second, what eval_answers.jsonl in the folder of the run has, as the texts
+  /// answers/<name>, and the end of the session of hyperparameters; flushes.
+  void end(const EndRecord& record, const std::filesystem::path& run_folder);
+
+  void flush();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void flush_when_due();
+
+  std::filesystem::path path_;
+  std::string buffer_;
+  std::string first_eval_name_;
+  bool has_several_sets_ = false, has_eval_ = false;
+  std::chrono::steady_clock::time_point last_flush_;
+  int fd_ = -1;
+};
+
+}  // namespace lora_train::report

@@ -1,0 +1,50 @@
+// Saves a run while it trains: copies the state in one short pause, then writes the copy in a thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/report/host_memory.h"
+#include "lora_train/run/checkpoint_tensors.h"
+#include "lora_train/run_folder/checkpoint.h"
+#include "lora_train/run_folder/checkpoint_writer.h"
+
+namespace lora_train::run {
+
+/// The parts of a checkpoint. What they refer to must outlive the saver.
+struct SavedParts {
+  const RunSection& section;
+  const lora::AdapterConfig* adapter = nullptr;  ///< null: full fine-tuning
+  std::vector<std::string> target_modules;       ///< for adapter_config.json
+  const model::Trainables& parameters;
+  const optim::OptimizerState& optimizer;
+  const run_folder::Contents& contents;  ///< what all checkpoints of the run share; each save adds state and files
+};
+
+class BackgroundSaver {
+ public:
+  /// Allocates the copy of masters and optimizer state. On a CPU where it would take more than half of `free_memory` (bytes),
+  /// start() returns only when the checkpoint is written, so training waits; parameters on a GPU are always copied.
+  explicit BackgroundSaver(SavedParts parts, std::int64_t free_memory = report::available_host_memory());
+
+  /// Starts to save the current parameters with this state. No other save may be running.
+  void start(const run_folder::TrainState& state);
+  bool is_busy() const { return saver_.is_busy(); }
+  /// See run_folder::Saver.
+  std::optional<run_folder::SaveResult> poll() { return saver_.poll(); }
+  std::optional<run_folder::SaveResult> wait() { return saver_.wait(); }
+
+ private:
+  const SavedParts parts_;
+  struct Snapshot {
+    model::Trainables parameters;
+    optim::OptimizerState optimizer;
+  };
+  std::optional<Snapshot> snapshot_;  ///< in host memory; a save reads it while training continues
+  run_folder::Saver saver_;           ///< declared after the snapshot, which it reads until it is destroyed
+};
+
+}  // namespace lora_train::run

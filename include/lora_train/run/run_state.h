@@ -1,0 +1,96 @@
+// A run in memory: build_run creates it, the training loop uses it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "lora_train/data/plan/run_plan.h"
+#include "lora_train/evaluate/loss_evaluation.h"
+#include "lora_train/evaluate/task_evaluation.h"
+#include "lora_train/lora/lora_plan.h"
+#include "lora_train/plan/run_spec.h"
+#include "lora_train/plan/setup/setup.h"
+#include "lora_train/plan/tuning/tuning.h"
+#include "lora_train/report/run_times.h"
+#include "lora_train/report/summary.h"
+#include "lora_train/run/background_saver.h"
+#include "lora_train/run/resource_watch.h"
+#include "lora_train/run/startup_times.h"
+#include "lora_train/run/train_request.h"
+#include "lora_train/run/train_step.h"
+#include "lora_train/run_folder/checkpoint.h"
+
+namespace lora_train::run {
+
+using Clock = std::chrono::steady_clock;
+
+/// The micro-batch with the most tokens in a run.
+struct LargestMicroBatch {
+  data::StepPlan plan;  ///< a step of this micro-batch alone; its loss is divided by the weights of the whole step
+  std::int64_t num_tokens = 0;
+};
+
+struct Run {
+  explicit Run(const TrainRequest& train_request) : request(train_request) {}
+  const TrainRequest& request;
+  StartupTimes startup;
+  /// Of this process, which may be older than the Run, and of those before it.
+  std::shared_ptr<report::RunClock> clock = std::make_shared<report::RunClock>();
+  /// Of this process and, through what they tell it, of the other ranks. The clock asks it too.
+  std::shared_ptr<ResourceWatch> resources = std::make_shared<ResourceWatch>();
+  plan::RunDevice device;
+  std::size_t max_steps_in_flight = 0;  ///< steps the device may lag behind the host; kMaxStepsInFlight on a GPU
+  plan::ModelFiles files;
+  plan::AdapterSetup adapters;
+  data::PreparedData data;
+  std::optional<plan::RunFacts> facts;  ///< set by gather_facts(), for decide()
+  plan::RunSpec spec;
+  std::optional<run_folder::Description> resumed;  ///< of the checkpoint that the run resumes from
+  std::unique_ptr<data::RunPlan> plan;
+  std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
+  std::optional<evaluate::TaskEvaluation> tasks;              ///< set once their rows are read
+  std::vector<data::BatchClass> batch_classes;                ///< sizes to which micro-batches are padded on a GPU
+  std::int64_t num_micro_batches = 0,
+               num_unpadded = 0;  ///< of the plan; those that fit no class. Both 0 without classes
+  plan::LoadedModel model;
+  plan::DeviceMemory startup_memory;  ///< set by allocate(): its peaks are those of loading and tuning
+  std::unique_ptr<model::Activations> activations;
+  std::unique_ptr<model::LossHead> loss_head;
+  std::unique_ptr<plan::BatchFeed> feed;
+  std::unique_ptr<StepScalars> scalars;
+  std::optional<optim::OptimizerState> optimizer;
+  std::unique_ptr<StepContext> context;
+  run_folder::Contents checkpoint;  ///< what all checkpoints of the run share; each save adds state and files
+  run_folder::TrainState state;
+  std::unique_ptr<plan::RunTuning> tuning;   ///< null without autotuning
+  std::optional<LargestMicroBatch> largest;  ///< set by largest_micro_batch()
+  report::StepCapture capture;               ///< set by capture_steps()
+
+  const Profile& profile() const { return request.profile; }
+  ranks::Communicator& ranks() const { return *device.ranks; }
+  /// Whether this rank decides and writes files.
+  bool is_leader() const { return ranks().rank() == 0; }
+  /// The parameters in host memory: on a CPU the run's own, on a GPU a copy.
+  model::Trainables host_parameters() const {
+    const model::Trainables& own = *model.parameters;
+    return device.is_cuda() ? own.host_copy() : own;
+  }
+  SavedParts saved_parts() const {
+    const bool has_adapter = !adapters.specs.empty();
+    return {profile().run,
+            has_adapter ? &adapters.config : nullptr,
+            lora::explicit_targets(adapters.specs, files.config),
+            *model.parameters,
+            *optimizer,
+            checkpoint};
+  }
+  evaluate::EvalContext eval_context(evaluate::OnMicroBatch on_micro_batch = {}) const {
+    return {*model.decoder, *activations, *loss_head, *feed, ranks(), std::move(on_micro_batch)};
+  }
+  evaluate::TaskModel task_model() const { return {device, model, profile().run}; }
+  /// Ends a phase of the startup, which counts as `phase` of the run.
+  void end_phase(const std::string& name, report::Phase phase) { clock->add(phase, startup.end_phase(name)); }
+};
+
+}  // namespace lora_train::run

@@ -1,0 +1,82 @@
+// The scalars of a step (optim/adam_scalars.h) and the keys of its dropout masks: copies them to the device, and the scalars
+// back. The host does not wait for the copies: on a GPU several steps may be in flight.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lora_train/base/philox.h"
+#include "lora_train/optim/adam_scalars.h"
+#include "lora_train/optim/lr_schedule.h"
+#include "lora_train/plan/setup/run_device.h"
+
+namespace lora_train::run {
+
+/// How many steps a GPU may lag behind the host. A CPU never does.
+constexpr std::size_t kMaxStepsInFlight = 2;
+
+/// What each rank tells the others in the reduction of a step.
+struct RankFigures {
+  /// From the start of the step to its reduction: on a CPU without waiting for data; on a GPU by its own clock, and of the last
+  /// step that has finished (0 for the first ones)
+  double compute_ms = 0;
+  double data_wait_ms = 0;                   ///< of this step
+  double memory_gib = 0;                     ///< of a GPU, in use
+  double save_is_due = 0;                    ///< rank 0: 1 if the time since its last save asks for one
+  double cpu_s = 0, energy_wh = 0;           ///< report::Usage of the rank; -1: not known
+  double gpu_watched_s = 0, gpu_busy_s = 0;  ///< the same
+};
+constexpr std::int64_t kNumRankFigures = 8;
+
+/// Not thread-safe.
+class StepScalars {
+ public:
+  explicit StepScalars(const plan::RunDevice& device, std::int64_t num_dropout_keys = 0, std::int64_t num_ranks = 1);
+  ~StepScalars();
+
+  /// Enqueues the copy of a step's scalars and dropout keys to the device. At most kMaxStepsInFlight + 1 begun steps may be
+  /// waiting for their wait().
+  void begin(std::int64_t step, double loss_denominator, const optim::LrSchedule& schedule,
+             const optim::AdamWOptions& options, std::span<const PhiloxKey> dropout_keys = {});
+  /// On the device, fp64 [kNumStepScalars].
+  at::Tensor& device() { return scalars_; }
+  /// On the device, int32 [num_dropout_keys, 2].
+  const at::Tensor& dropout_keys() const { return keys_; }
+  /// Call it before the reduction. Enqueues the copy of this rank's figures into its row of the figures on the device, the other
+  /// rows 0: summed over the ranks, they are those of all. On a GPU, compute_ms is filled in here.
+  void put_figures(int rank, RankFigures figures);
+  /// On the device, fp64 [num_ranks, kNumRankFigures].
+  at::Tensor& figures() { return figures_; }
+  /// Enqueues the copy of scalars and figures to the host.
+  void end();
+  /// Waits for the scalars of the oldest ended step and returns them.
+  std::array<double, optim::kNumStepScalars> wait();
+  /// Forgets the steps that have ended and were not waited for.
+  void drop_ended();
+  /// The figures of the step that wait() returned last.
+  const std::vector<RankFigures>& figures_of_ranks() const { return figures_of_ranks_; }
+
+  /// While set, steps compute but update nothing (the sticky kNonFinite flag).
+  void set_frozen(bool frozen);
+
+ private:
+  struct Slot {
+    at::Tensor there, keys, back, figures_there, figures_back;  ///< in host memory, page-locked for a GPU
+    std::optional<c10::Event> arrived;
+    std::optional<c10::Event> begun, computed;  ///< of a GPU of several ranks: the time between them is compute_ms
+    bool has_figures = false;
+  };
+  plan::RunDevice run_device_;
+  at::Tensor scalars_, keys_, figures_;
+  std::vector<RankFigures> figures_of_ranks_;
+  std::vector<Slot> slots_;
+  double compute_ms_ = 0;
+  std::size_t begun_ = 0, ended_ = 0, received_ = 0;
+};
+
+}  // namespace lora_train::run

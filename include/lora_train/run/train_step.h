@@ -1,0 +1,84 @@
+// One optimizer step, top to bottom: micro-batches forward and backward, clip, update.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/data/plan/micro_batch.h"
+#include "lora_train/data/plan/plan.h"
+#include "lora_train/model/decoder.h"
+#include "lora_train/model/loss_head.h"
+#include "lora_train/model/weights/base_weights.h"
+#include "lora_train/optim/lr_schedule.h"
+#include "lora_train/optim/optimizer.h"
+#include "lora_train/plan/setup/batch_feed.h"
+#include "lora_train/ranks/communicator.h"
+#include "lora_train/run/step_graphs.h"
+#include "lora_train/run/step_scalars.h"
+
+namespace lora_train::run {
+
+/// Returns the next micro-batch of a step.
+using NextMicroBatch = std::function<std::shared_ptr<const data::MicroBatch>()>;
+
+/// Builds the micro-batches of `plan` in the calling thread. Store and plan must outlive it.
+NextMicroBatch build_in_place(const data::DocumentStore& store, const data::StepPlan& plan);
+
+/// The parts of a run that a step uses; all must outlive it.
+struct StepContext {
+  const data::DocumentStore& documents;
+  model::Decoder& decoder;
+  model::Trainables& parameters;
+  model::BaseWeights& weights;
+  model::Activations& activations;
+  model::LossHead& loss_head;
+  plan::BatchFeed& feed;
+  StepScalars& scalars;
+  optim::OptimizerState& optimizer;
+  ranks::Communicator* ranks = nullptr;  ///< those that a step sums over
+  const ObjectiveSection& objective;
+  optim::LrSchedule schedule;
+  optim::AdamWOptions adamw;
+  double max_grad_norm = 0;
+  std::uint64_t seed = 0;
+  std::vector<std::string>
+      dropout_paths{};  ///< paths of all adapters if dropout is on, else empty; they name the random streams
+  std::vector<at::Tensor> token_buffers{};  ///< scratch of the objective, [max_tokens] fp32 each
+  std::unique_ptr<StepGraphs> graphs{};     ///< null: every micro-batch runs without graphs
+  bool is_updating =
+      false;  ///< true while an update is being enqueued; if it is interrupted then, the state is neither old nor new
+};
+
+/// The parts of a step that StepGraphs captures, beside the objective's chunk of the loss. Each enqueues the same work for all
+/// micro-batches of a batch class.
+void enqueue_forward(StepContext& context, const model::Batch& batch);
+void enqueue_backward(StepContext& context, const model::Batch& batch);
+void enqueue_update(StepContext& context);
+
+enum class Update { kApply, kSkip };
+
+/// One optimizer step: forward and backward of its micro-batches, sums over ranks, clipping, update. On a GPU it returns once
+/// the step is enqueued; the device stops updating after the first loss or gradient norm that is not finite. Throws StopError
+/// between micro-batches, before anything is updated. kSkip leaves the gradients of the whole step in the flat gradient
+/// buffer. Returns the milliseconds spent waiting for data.
+/// `figures`: of this rank, without the times.
+double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
+                  Update update = Update::kApply, RankFigures figures = {});
+
+struct StepResult {
+  double loss = 0;       ///< mean over the supervised tokens of the whole step, by their weights
+  double grad_norm = 0;  ///< before clipping
+  double learning_rate = 0;
+  double zeroed_moments =
+      0;  ///< adamw_8bit: the share of 8-bit second moments that were above 0 and have the code of 0
+  std::vector<RankFigures> ranks{};  ///< of all
+};
+
+/// Waits for the oldest enqueued step, whose plan is `plan`. Throws NumericError, naming the step and its first rows, if loss
+/// or gradient norm is not finite; then neither this step nor a later one has updated anything.
+StepResult wait_for_step(StepContext& context, const data::StepPlan& plan);
+
+}  // namespace lora_train::run

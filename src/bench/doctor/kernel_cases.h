@@ -1,0 +1,75 @@
+// The cases of `doctor`: every kernel and its reference, with inputs on one device.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lora_train/bench/doctor/doctor.h"
+#include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
+
+namespace lora_train::bench {
+
+/// Where the kernels run.
+struct Place {
+  at::Device device;
+  at::ScalarType dtype;
+
+  /// Drawn on the device: the sizes of a 7 B model take minutes on a CPU.
+  at::Tensor uniform(at::IntArrayRef sizes) const { return at::rand(sizes, device).mul_(2).sub_(1).to(dtype); }
+  at::Tensor empty(at::IntArrayRef sizes) const { return at::full(sizes, 7.0, at::device(device).dtype(dtype)); }
+  at::Tensor fp32(at::IntArrayRef sizes) const { return at::full(sizes, 0.5, at::device(device).dtype(at::kFloat)); }
+  at::Tensor ids(std::int64_t count, std::int64_t below) const {
+    return at::randint(below, {count}, at::device(device).dtype(at::kInt));
+  }
+  at::Tensor positions(std::int64_t count) const { return at::arange(count, at::kInt).to(device); }
+};
+
+/// A kernel and its reference. Each call fills its own copies of `outputs`.
+using Outputs = std::vector<at::Tensor>;
+using Call = std::function<void(Outputs&)>;
+struct Case {
+  std::string name, shape;
+  Outputs outputs;
+  Call own, reference;
+  std::vector<std::int64_t> cu_seqlens = {};  ///< if set, rows are those of documents, each of which is compared too
+};
+
+/// Takes each case as it is made. Whoever keeps a case keeps its inputs in device memory.
+using CaseSink = std::function<void(const Case&)>;
+
+/// Makes a case: run(kernel, outputs) and run(reference, outputs).
+template <class Run, class Kernel, class Reference>
+void add_case(const CaseSink& sink, const std::string& name, const std::string& shape, const Outputs& outputs,
+              const Run& run, Kernel* kernel, Reference* reference, const std::vector<std::int64_t>& cu_seqlens = {}) {
+  sink({name, shape, outputs, [=](Outputs& o) { run(kernel, o); }, [=](Outputs& o) { run(reference, o); }, cu_seqlens});
+}
+
+/// "N=37 D=896"
+std::string sizes_text(const std::vector<std::pair<const char*, std::int64_t>>& sizes);
+
+struct AttentionCaseSizes {
+  std::int64_t N, H, K, E, window;
+};
+
+/// Forward and backward of a backend, or of what stands in for it, over documents of odd lengths, one of a single token, and empty
+/// ones before, between and behind them. N at least 37.
+void add_attention(const Place& place, const AttentionCaseSizes& sizes, kernels::AttentionBackend backend,
+                   const kernels::CudaAttention& calls, const CaseSink& sink);
+
+/// Runs a kernel and its reference. A document may be 4 times as wrong as the whole: its rounding errors average over less.
+KernelCheck run_case(const Place& place, const Case& c);
+
+/// Kernels of a layer and of the loss head, with odd sizes to reach the edges of kernels, the sizes of a 0.5 B model and, on a
+/// GPU, those of a 7 B model. There attention is run by every backend that supports the case.
+void make_layer_cases(const Place& place, const CaseSink& sink);
+
+/// Kernels around the layers: casts, gathers, loss sums, gradient norm, AdamW. Masters and moments are fp32, so some cases exist
+/// for fp32 only.
+void make_step_cases(const Place& place, const CaseSink& sink);
+
+}  // namespace lora_train::bench

@@ -1,0 +1,312 @@
+#include "lora_train/bench/forecast/forecast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "data_load.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+#include "lora_train/config/load.h"
+#include "lora_train/data/plan/run_plan.h"
+#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/optim/optimizer.h"
+#include "lora_train/plan/host_plan.h"
+#include "lora_train/plan/target_gpu.h"
+#include "lora_train/report/host_memory.h"
+#include "measured_rates.h"
+#include "model_source.h"
+#include "step_time.h"
+
+namespace lora_train::bench {
+namespace {
+
+constexpr double kUsualShare = 0.85;  // of the limit, that a step is expected to reach
+constexpr double kMostShare = 0.97, kLeastShare = 0.65, kLeastMeasuredShare = 0.78;
+constexpr std::int64_t kTokenizerBytes = 310;  // a token of the vocabulary: 46 MiB for Qwen2.5
+
+/// The model, from a folder that needs no weights, or from a known shape.
+plan::ModelFiles open_files(const ForecastRequest& request) {
+  if (request.shape.empty()) return open_model_files(request.profile);
+  plan::ModelFiles files;
+  files.config = model::known_shape(request.shape);
+  files.base = plan::base_storage(request.profile.model, files.config);
+  return files;
+}
+
+/// "full", or "full, then off" where the last layers keep more than the first.
+std::string in_words(const std::vector<model::Recompute>& modes) {
+  std::string text;
+  for (std::size_t i = 0; i < modes.size(); ++i) {
+    if (i > 0 && modes[i] == modes[i - 1]) continue;
+    text += std::string(text.empty() ? "" : ", then ") + model::to_string(modes[i]);
+  }
+  return text;
+}
+
+/// How often a run evaluates.
+double num_evaluations(const Profile& profile, const Steps& planned) {
+  const Cadence& cadence = profile.run.eval_steps;
+  const auto steps = static_cast<double>(planned.count);
+  double count = 1;  // after the last step
+  if (cadence.kind == Cadence::Kind::kSteps) count = std::ceil(steps / cadence.value);
+  if (cadence.kind == Cadence::Kind::kFraction)
+    count = std::ceil(steps / std::max(1.0, std::ceil(cadence.value * steps)));
+  if (cadence.kind == Cadence::Kind::kEpoch) count = std::ceil(steps / planned.of_epoch);
+  return count + (profile.run.eval_on_start ? 1 : 0);
+}
+
+/// A run on some GPUs.
+class GpuForecast {
+ public:
+  GpuForecast(const Profile& profile, const plan::ModelFiles& files, const model::BaseStorage& base,
+              const DataLoad& load, const Calibrations& calibrations)
+      : profile_(profile),
+        files_(files),
+        base_(base),
+        load_(load),
+        calibrations_(calibrations),
+        adapters_(plan::choose_adapters(profile, files)) {}
+
+  Forecast on(const device::GpuFacts& gpu, int num_gpus) const {
+    if (gpu.is_cpu) return on_this_cpu(gpu);
+    const plan::RunFacts facts = plan::facts_on(facts_for(num_gpus), gpu);
+    Forecast result{.gpu = gpu.name, .num_gpus = num_gpus, .memory_limit = facts.memory_bytes};
+    result.least_memory = plan::least_bytes(facts);
+    try {
+      const plan::RunSpec spec = plan::decide(facts);
+      fill(facts, spec, spec.memory, gpu, result);
+    } catch (const DeviceError&) {
+      result.fits = false;
+      result.ways_to_fit = plan::ways_to_fit(facts);
+      const plan::RunSpec spec = plan::decide_smallest(facts);
+      fill(facts, spec, spec.memory, gpu, result);
+    }
+    return result;
+  }
+
+ private:
+  Forecast on_this_cpu(const device::GpuFacts& cpu) const {
+    plan::RunFacts facts = facts_for(1);
+    const std::int64_t available = report::available_host_memory();
+    facts.host_bytes = facts.memory_bytes = available / 2;  // as the run does
+    Forecast result{.gpu = cpu.name, .memory_limit = available};
+    const plan::RunSpec spec = plan::decide(facts);
+    const plan::HostPlan plan = host_plan(facts, spec);
+    fill(facts, spec, plan.run, cpu, result);
+    const std::int64_t vocabulary = files_.tokenizer ? files_.tokenizer->vocab_size() : 0;
+    const std::int64_t tokenizer = vocabulary * kTokenizerBytes;
+    result.memory.program = plan.checkpoint_copy + plan.program + tokenizer;
+    result.fits = result.memory.total() <= available;
+    const Profile smallest = plan::with_least_memory(profile_);
+    const plan::RunFacts least = plan::with_profile(facts, smallest);
+    result.least_memory = std::min(result.memory.total(), host_plan(least, plan::decide(least)).total() + tokenizer);
+    return result;
+  }
+
+  plan::HostPlan host_plan(const plan::RunFacts& facts, const plan::RunSpec& spec) const {
+    return plan::plan_host(plan::memory_case(facts, spec), load_.largest_micro_batch(facts.profile, spec));
+  }
+
+  plan::RunFacts facts_for(int num_gpus) const {
+    plan::RunFacts facts{profile_, files_.config, adapters_.specs, load_.facts().max_seq_len,
+                         load_.facts().num_eval_tokens > 0};
+    facts.rows_of_rank = load_.rows_of_rank(profile_, num_gpus);
+    facts.num_ranks = num_gpus;
+    facts.base = base_;
+    facts.token_rows = adapters_.token_rows;
+    return facts;
+  }
+
+  static MemoryParts parts_of(const plan::RunFacts& facts, const plan::MemoryPlan& plan, const model::ModelShape& shape,
+                              std::int64_t num_parameters) {
+    const std::int64_t element_bytes = plan::compute_bytes(facts.profile.model.precision);
+    const std::int64_t stored = model::weight_bytes(facts.config, shape, element_bytes, facts.base, 0);
+    MemoryParts parts;
+    parts.weights = std::min(stored, plan.weights);
+    parts.quantization = plan.weights - parts.weights;
+    parts.adapter = model::Trainables::bytes(num_parameters);
+    parts.optimizer = plan.parameters - parts.adapter;
+    parts.activations = plan.activations;
+    parts.workspace = plan.loss_head + plan.batches + plan.attention + plan.workspaces + plan.tasks;
+    return parts;
+  }
+
+  void fill(const plan::RunFacts& facts, const plan::RunSpec& spec, const plan::MemoryPlan& memory,
+            const device::GpuFacts& gpu, Forecast& result) const {
+    const auto num_ranks = static_cast<double>(result.num_gpus);
+    const Steps steps = load_.steps_of(facts.profile, spec.sizes(), result.num_gpus);
+    const DataFacts& data = load_.facts();
+    plan::RankLoad load;
+    load.tokens = steps.most_tokens;
+    load.supervised = load.tokens * static_cast<double>(data.num_supervised) / static_cast<double>(data.num_tokens);
+    load.keys_per_query = data.keys_per_query;
+    load.num_micro_batches = std::llround(std::ceil(steps.most_rows / static_cast<double>(spec.micro_batch_size)));
+    const BenchRates rates = rates_of(gpu, profile_);
+    plan::RankLoad evaluation = load;
+    evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;
+    evaluation.supervised = evaluation.tokens;
+    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns, facts.token_rows);
+    const std::int64_t num_parameters =
+        model::make_trainables(facts.config, shape, plan::trained_weights(profile_), at::kMeta).size();
+    const double step_s = plan::least_step_s(facts, spec, rates, load);
+    const double sum_s = all_reduce_s(gpu, result.num_gpus, num_parameters);
+    const double least_s =
+        static_cast<double>(steps.count) * step_s +
+        (data.num_eval_tokens > 0 ? num_evaluations(profile_, steps) * least_evaluation_s(facts, rates, evaluation)
+                                  : 0);
+    const double sums_s = static_cast<double>(steps.count) * sum_s;
+    result.is_measured = !rates.is_assumed();
+    result.checkpoint_bytes = memory.parameters - num_parameters * static_cast<std::int64_t>(sizeof(float));
+    result.memory = parts_of(facts, memory, shape, num_parameters);
+    result.micro_batch_size = spec.micro_batch_size;
+    result.global_batch_size = spec.global_batch_size;
+    result.num_steps = steps.count;
+    result.recompute = in_words(spec.recompute);
+    const double usual_s = least_s / kUsualShare + sums_s;
+    const Calibration* const calibration = calibrations_.find(gpu.name, profile_.model.precision);
+    const double factor = calibration != nullptr ? calibration->factor : 1;
+    result.num_past_runs = calibration != nullptr ? calibration->num_runs : 0;
+    result.step_s = factor * (step_s / kUsualShare + sum_s);
+    result.tokens_per_s = steps.tokens / result.step_s;
+    result.hours = factor * usual_s / 3600;
+    if (calibration != nullptr) {
+      result.hours_low = calibration->low * usual_s / 3600;
+      result.hours_high = calibration->high * usual_s / 3600;
+    } else {
+      const double least_share = result.is_measured ? kLeastMeasuredShare : kLeastShare;
+      result.hours_low = (least_s / kMostShare + sums_s) / 3600;
+      result.hours_high = (least_s / least_share + sums_s) / 3600;
+    }
+    const auto price = gpu.is_cpu ? profile_.run.gpu_price_per_hour : std::optional(gpu.price_per_hour);
+    if (price) result.cost_usd = result.hours * *price * num_ranks;
+  }
+
+  const Profile& profile_;
+  const plan::ModelFiles& files_;
+  const model::BaseStorage& base_;
+  const DataLoad& load_;
+  const Calibrations& calibrations_;
+  plan::AdapterSetup adapters_;
+};
+
+/// Compares past runs on GPUs of the request with what would have been planned for them.
+Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>& notes) {
+  Calibrations calibrations;
+  for (const PastRun& run : request.past_runs) {
+    throw_if_stop_requested();
+    const auto gpu = std::ranges::find_if(request.gpus, [&](const device::GpuFacts& known) {
+      return run.gpu.empty() ? known.is_cpu : known.device_name == run.gpu;
+    });
+    if (gpu == request.gpus.end()) {
+      notes.push_back(run.folder + ": not used, it ran on " + (run.gpu.empty() ? "a CPU" : run.gpu));
+      continue;
+    }
+    try {
+      const plan::ModelFiles files = open_model_files(run.profile);
+      const DataLoad load({.profile = run.profile}, files);
+      const Forecast planned = GpuForecast(run.profile, files, files.base, load, {}).on(*gpu, run.num_gpus);
+      const double ratio = planned.tokens_per_s / run.tokens_per_s;
+      calibrations.add(gpu->name, run.profile.model.precision, ratio);
+      notes.push_back(run.folder + string_printf(": took %.2f times what the plan says of %d x %s without past runs",
+                                                 ratio, run.num_gpus, gpu->name.c_str()));
+    } catch (const Error& error) {
+      notes.push_back(run.folder + ": not used: " + error.what());
+    }
+  }
+  return calibrations;
+}
+
+/// What people ask for, one setting at a time.
+std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile) {
+  std::vector<std::pair<std::string, Profile>> variants = {{"as the profile says", profile}};
+  const auto add = [&](const std::string& setting, auto&& change) {
+    Profile changed = profile;
+    change(changed);
+    const bool is_refused = !unbuilt_features(changed).empty() ||
+                            (changed.adapter.kind == AdapterKind::kNone && changed.model.is_quantised());
+    if (profile_hash(changed) != profile_hash(profile) && !is_refused) variants.emplace_back(setting, changed);
+  };
+  for (const auto precision : {BasePrecision::kBf16, BasePrecision::kInt8, BasePrecision::kNf4}) {
+    add("base_precision: " + to_string(precision), [&](Profile& p) { p.model.base_precision = precision; });
+  }
+  add("nf4 with decoded_layers: 0", [&](Profile& p) {  // where all layers fit decoded, nf4 alone saves no memory
+    p.model.base_precision = BasePrecision::kNf4;
+    p.model.decoded_layers = 0;
+  });
+  for (const auto mode : {GradientCheckpointing::kOff, GradientCheckpointing::kFull}) {
+    add("gradient_checkpointing: " + to_string(mode), [&](Profile& p) { p.run.gradient_checkpointing = mode; });
+  }
+  add("packing: " + std::string(profile.data.packing ? "false" : "true"),
+      [&](Profile& p) { p.data.packing = !p.data.packing; });
+  add("optim: adamw_8bit", [&](Profile& p) { p.optimizer.kind = OptimizerKind::kAdamw8bit; });
+  return variants;
+}
+
+std::string describe(const model::ModelConfig& config) {
+  return format_count(model::num_parameters(config)) + " parameters, " + std::to_string(config.num_layers) + " layers";
+}
+
+/// The GPU on which variants are compared.
+const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::vector<Forecast>& rows) {
+  const Forecast* best = nullptr;
+  for (const Forecast& row : rows) {
+    if (row.num_gpus != 1 || !row.fits) continue;
+    constexpr double kUnknown = std::numeric_limits<double>::infinity();
+    if (best == nullptr || row.cost_usd.value_or(kUnknown) < best->cost_usd.value_or(kUnknown)) best = &row;
+  }
+  const device::GpuFacts* chosen = nullptr;
+  for (const auto& gpu : request.gpus) {
+    if (best != nullptr ? gpu.name == best->gpu : chosen == nullptr || gpu.memory_gib > chosen->memory_gib)
+      chosen = &gpu;
+  }
+  return chosen;
+}
+
+/// What is wrong without the data is said before they are read, which may take long.
+void check_without_data(const ForecastRequest& request, const plan::ModelFiles& files) {
+  const Profile& profile = request.profile;
+  const plan::AdapterSetup adapters = plan::choose_adapters(profile, files);
+  model::model_shape(files.config, adapters.specs, {}, adapters.token_rows);
+  if (profile.data.max_seq_len) model::check_rope_supported(files.config, *profile.data.max_seq_len);
+  for (const device::GpuFacts& gpu : request.gpus) rates_of(gpu, profile);
+}
+
+}  // namespace
+
+ForecastResult make_forecast(const ForecastRequest& request) {
+  const plan::ModelFiles files = open_files(request);
+  check_without_data(request, files);
+  const DataLoad load(request, files);
+  model::check_rope_supported(files.config, load.facts().max_seq_len);
+  ForecastResult result{.model = describe(files.config), .data = load.facts()};
+  const Calibrations calibrations = calibrate(request, result.notes);
+  const GpuForecast given(request.profile, files, files.base, load, calibrations);
+  for (const device::GpuFacts& gpu : request.gpus) {
+    for (const int count : gpu.is_cpu ? std::vector{1} : request.counts) {
+      throw_if_stop_requested();
+      result.rows.push_back(given.on(gpu, count));
+    }
+  }
+  const device::GpuFacts* const gpu = choose_gpu(request, result.rows);
+  for (const auto& [setting, profile] : variants_of(request.profile)) {
+    throw_if_stop_requested();
+    Variant variant{setting, std::nullopt};
+    try {
+      const bool keeps_base = profile.model.base_precision == request.profile.model.base_precision;
+      if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone)
+        continue;  // decided by the folder
+      const model::BaseStorage base = keeps_base ? files.base : plan::base_storage(profile.model, files.config);
+      variant.forecast = GpuForecast(profile, files, base, load, calibrations).on(*gpu, 1);
+    } catch (const ConfigError&) {  // such as a batch_unit without a number
+    }
+    result.variants.push_back(std::move(variant));
+  }
+  return result;
+}
+
+}  // namespace lora_train::bench

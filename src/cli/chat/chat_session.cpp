@@ -1,0 +1,173 @@
+#include "chat_session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/base/visible_text.h"
+#include "output/answer_output.h"
+#include "output/standard_output.h"
+
+namespace lora_train::cli {
+namespace {
+
+/// To a person. Not through the log: what was asked for is shown whatever the log level.
+void tell(const std::string& text) { write_all(STDERR_FILENO, visible_text(text) + "\n"); }
+
+/// A piece of an answer. Tabs are text, and move no cursor back.
+void show(std::string_view text) {
+  if (::isatty(STDOUT_FILENO) != 1) return print_raw(text);
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\t', begin), text.size());
+    print_text(text.substr(begin, end - begin));
+    if (end < text.size()) print_raw("\t");
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+ChatSession::ChatSession(LineReader& reader, Dialogue& dialogue, const tokenizer::Tokenizer& tokenizer,
+                         ChatOptions options)
+    : reader_(reader),
+      dialogue_(dialogue),
+      tokenizer_(tokenizer),
+      options_(std::move(options)),
+      uses_adapter_(options_.has_adapter) {}
+
+std::string ChatSession::place() const { return reader_.is_interactive() ? "" : "stdin:" + std::to_string(line_); }
+
+/// What a person sees, and a script's log.
+void ChatSession::note(const std::string& text) const {
+  if (reader_.is_interactive()) return tell(text);
+  log_warning(place() + ": " + text);
+}
+
+void ChatSession::on_start() {
+  if (reader_.is_interactive()) tell(options_.greeting);
+}
+
+/// A line, with those that follow a backslash at its end. Nothing at the end of the input.
+std::optional<std::string> ChatSession::read_message() {
+  const std::string first = options_.has_adapter && !uses_adapter_ ? "(base) > " : "> ";
+  std::string message;
+  bool is_continued = false;
+  while (requested_stop().empty()) {
+    const auto line = reader_.read(is_continued ? "... " : first);
+    if (!line && is_continued && reader_.is_interactive() && requested_stop() == "SIGINT") {
+      forget_signal();  // it clears the message
+      message.clear();
+      is_continued = false;
+      continue;
+    }
+    if (!line) break;
+    ++line_;
+    message += *line;
+    is_continued = line->ends_with('\\');
+    if (!is_continued) return message;
+    message.back() = '\n';
+  }
+  const bool is_whole = is_continued && requested_stop().empty();
+  return is_whole ? std::optional(message) : std::nullopt;
+}
+
+std::optional<evaluate::ConversationTurn> ChatSession::next_turn() {
+  while (auto message = read_message()) {
+    while (message->ends_with('\n')) message->pop_back();
+    if (is_blank(*message)) continue;
+    reader_.remember(*message);
+    try {
+      if (const auto at = find_invalid_utf8(*message)) {
+        throw DataError(place(), "the message is not UTF-8 at byte " + std::to_string(*at + 1));
+      }
+      const ChatLine line = parse_chat_line(*message);
+      if (line.kind == ChatLine::Kind::kExit) return std::nullopt;
+      if (line.kind == ChatLine::Kind::kMessage) return ask(line.text);
+      run_command(line);
+    } catch (const ConfigError& error) {  // of a command, which it names
+      if (!reader_.is_interactive()) throw ConfigError(place(), error.what());
+      tell(std::string("error: ") + error.what());
+    } catch (const Error& error) {
+      if (!reader_.is_interactive()) throw;
+      tell(std::string("error: ") + error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<evaluate::ConversationTurn> ChatSession::ask(const std::string& text) {
+  prompt_ = dialogue_.ask(text, place());
+  AnswerCollector::Callbacks callbacks;
+  if (!options_.json) callbacks.on_text = show;
+  callbacks.on_answers = [this](std::size_t, const Answers& answers) { take_answer(answers); };
+  collector_.emplace(tokenizer_, options_.answers, std::move(callbacks));
+  const std::int64_t most = std::min(options_.max_new_tokens, dialogue_.room(prompt_));
+  return evaluate::ConversationTurn{{prompt_.ids, num_asked_++, most, prompt_.source}, uses_adapter_};
+}
+
+bool ChatSession::on_token(std::size_t, bool, std::int32_t id) {
+  return collector_->on_token(0, false, id) && requested_stop().empty();
+}
+
+void ChatSession::on_done(std::size_t, bool, bool is_cut) {
+  collector_->on_done(0, false, is_cut);
+  collector_.reset();
+}
+
+void ChatSession::on_stop() { on_done(0, false, false); }
+
+/// The end of an answer, whatever ended it.
+void ChatSession::take_answer(const Answers& answers) {
+  const bool is_stopped = !requested_stop().empty();
+  if (options_.json) {
+    print_raw(answer_to_json(prompt_, static_cast<std::size_t>(num_asked_ - 1), answers) + "\n");
+  } else {
+    print_raw("\n");
+  }
+  dialogue_.answer(answers.answer.text);
+  if (answers.answer.is_cut) {
+    const bool is_full = dialogue_.room(prompt_) <= options_.max_new_tokens;
+    note(is_full ? "(cut: the context of " + format_count(dialogue_.context()) +
+                       " tokens is full. /reset forgets the conversation)"
+                 : "(cut after " + format_count(options_.max_new_tokens) + " tokens: --max-new-tokens)");
+  }
+  if (is_stopped) note("(stopped)");
+  if (answers.answer.text.empty()) note("(no answer: the message is taken back)");
+  if (!reader_.is_interactive()) return;
+  tell("");
+  if (requested_stop() == "SIGINT") forget_signal();
+}
+
+void ChatSession::run_command(const ChatLine& line) {
+  switch (line.kind) {
+    case ChatLine::Kind::kHelp: write_all(STDERR_FILENO, chat_help()); break;
+    case ChatLine::Kind::kReset:
+      dialogue_.reset();
+      tell("The conversation is forgotten.");
+      break;
+    case ChatLine::Kind::kAdapter: run_adapter(line.text); break;
+    case ChatLine::Kind::kSystem: run_system(line.text); break;
+    case ChatLine::Kind::kMessage:
+    case ChatLine::Kind::kExit: break;
+  }
+}
+
+void ChatSession::run_adapter(const std::string& word) {
+  if (!options_.has_adapter) throw ConfigError("/adapter", "there is no adapter: start with --adapter DIR.");
+  if (!word.empty()) uses_adapter_ = word == "on";
+  tell(uses_adapter_ ? "The adapter answers." : "The base model answers, without the adapter.");
+}
+
+void ChatSession::run_system(const std::string& text) {
+  dialogue_.set_system(text, place());
+  tell(text.empty() ? "There is no system message." : "The system message is set.");
+}
+
+}  // namespace lora_train::cli

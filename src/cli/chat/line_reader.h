@@ -1,0 +1,48 @@
+// Lines from stdin: a script's, or a person's without line editing (chat/edited_lines.h has it).
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace lora_train::cli {
+
+/// Not thread-safe.
+class LineReader {
+ public:
+  virtual ~LineReader() = default;
+  /// The next line without its end, after showing `prompt` to a person. Nothing at the end of the input, and where a signal asks to
+  /// stop (base/stop_request.h).
+  virtual std::optional<std::string> read(const std::string& prompt) = 0;
+  /// Puts a message into the history, if there is one.
+  virtual void remember(const std::string&) {}
+  /// Whether a person types.
+  virtual bool is_interactive() const = 0;
+};
+
+/// Bytes of stdin as they come.
+class StandardInput {
+ public:
+  /// Waits for more bytes and appends them to text(). False at the end of the input, and where a stop is requested. Calls
+  /// `on_wake` some times a second meanwhile, if given.
+  bool wait(void (*on_wake)(void*) = nullptr, void* context = nullptr);
+  std::string& text() { return text_; }
+  /// Takes the first `count` bytes.
+  std::string take(std::size_t count);
+
+ private:
+  std::string text_;
+};
+
+/// Lines as the terminal or the pipe delivers them. Prompts go to stderr, and only to a person.
+class PlainLines : public LineReader {
+ public:
+  explicit PlainLines(bool is_interactive) : is_interactive_(is_interactive) {}
+  std::optional<std::string> read(const std::string& prompt) override;
+  bool is_interactive() const override { return is_interactive_; }
+
+ private:
+  StandardInput input_;
+  bool is_interactive_;
+};
+
+}  // namespace lora_train::cli

@@ -1,0 +1,109 @@
+// lora-train chat: a conversation with a model, with or without an adapter.
+#include <unistd.h>
+
+#include "adapter_flag.h"
+#include "chat/chat_session.h"
+#include "chat/edited_lines.h"
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/utf8.h"
+#include "model_folders.h"
+#include "output/generation_speed.h"
+#include "profile_flags.h"
+#include "registry.h"
+#include "sampling_flags.h"
+
+namespace lora_train::cli {
+namespace {
+
+struct ChatFlags {
+  std::string adapter, system;
+  std::vector<std::string> stop_strings;
+  std::int64_t max_new_tokens = 1024;
+  bool allow_other_base = false;
+};
+
+void add_chat_flags(CommandParser& parser, ChatFlags& flags) {
+  CLI::App& app = parser.app();
+  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run; without it the base model answers")
+      ->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
+  app.add_option("--system", flags.system, "system message of the conversation; /system changes it")->type_name("TEXT");
+  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
+                     "maximum number of tokens per answer (default 1024)");
+  parser.add_list("--stop", flags.stop_strings, "end an answer before this text; repeatable")->type_name("TEXT");
+}
+
+void check_chat_flags(const CommandParser& parser, const ChatFlags& flags) {
+  if (find_invalid_utf8(flags.system)) parser.refuse("--system", "is not UTF-8.");
+  for (const auto& text : flags.stop_strings) {
+    if (text.empty() || find_invalid_utf8(text)) parser.refuse("--stop", "expected a text in UTF-8 that is not empty.");
+  }
+}
+
+std::unique_ptr<LineReader> open_lines() {
+  const bool is_interactive = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
+  auto edited = is_interactive ? edit_lines(chat_history_file()) : nullptr;
+  return edited ? std::move(edited) : std::make_unique<PlainLines>(is_interactive);
+}
+
+std::string greeting(const Profile& profile, const ChatFlags& flags) {
+  const std::string who = flags.adapter.empty() ? "." : " with the adapter " + flags.adapter + ".";
+  return "Model " + profile.model.path + who + " /help lists commands; Ctrl-D ends.";
+}
+
+const tokenizer::ChatTemplate& template_of(const ModelFolders& folders) {
+  if (folders.chat_template) return *folders.chat_template;
+  throw FormatError("chat_template",
+                    "the model folder has none, and a chat needs one: --chat-template chatml, or another name or file");
+}
+
+/// The engine asks the session until it ends; nobody waits for the rest where a signal comes while the weights are loaded.
+void converse(const evaluate::GenerateRequest& request, ChatSession& session) {
+  try {
+    log_info(describe(load_engine().converse(request, session)));
+  } catch (const StopError& stop) {
+    log_info("stopped by " + stop.where());
+  }
+}
+
+}  // namespace
+
+int run_chat(const std::vector<std::string>& arguments) {
+  // To the end of the process, as in train.
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  CommandParser parser("chat", "A conversation with a model, with or without an adapter. /help in it lists commands.");
+  const ProfileFlags profile_flags(
+      parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+               {"--chat-template", "chat_template", "name of a built-in template, or a .jinja file"}});
+  const SamplingFlags sampling(parser);
+  ChatFlags flags;
+  add_chat_flags(parser, flags);
+  if (!parser.parse(arguments)) return 0;
+  check_chat_flags(parser, flags);
+  const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
+  const Profile& profile = loaded.profile;
+  const ModelFolders folders = open_model_folders(profile.model, flags.adapter, flags.allow_other_base);
+
+  evaluate::GenerateRequest request;
+  request.profile = profile;
+  request.adapter = flags.adapter;
+  request.stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, &template_of(folders));
+  request.sampling = sampling.options(parser, folders.model);
+  Dialogue dialogue(*folders.tokenizer, template_of(folders), folders.config.supported_length());
+  if (!flags.system.empty()) dialogue.set_system(flags.system, "--system");
+  const std::unique_ptr<LineReader> lines = open_lines();
+  ChatSession session(*lines, dialogue, *folders.tokenizer,
+                      {.answers = {request.stop_ids, flags.stop_strings, false},
+                       .max_new_tokens = flags.max_new_tokens,
+                       .has_adapter = !flags.adapter.empty(),
+                       .json = parser.common().json,
+                       .greeting = greeting(profile, flags)});
+  converse(request, session);
+  return 0;
+}
+
+}  // namespace lora_train::cli

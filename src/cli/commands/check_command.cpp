@@ -1,0 +1,149 @@
+// lora-train check: a profile, the files that it names and their first rows, without a GPU or weights being touched.
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/python_packages.h"
+#include "lora_train/base/shell_line.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+#include "lora_train/storage/resolve_model.h"
+#include "output/standard_output.h"
+#include "profile_check.h"
+#include "profile_flags.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+namespace {
+
+/// Keys of a shipped profile for which `train` refuses it still.
+std::vector<std::string> unbuilt_keys(const ShippedProfile& profile) {
+  ProfileSources sources;
+  sources.profiles = {profile.file.string()};
+  Mistakes mistakes;  // it has no data
+  std::vector<std::string> keys;
+  for (const auto& feature : unbuilt_features(load_profile(sources, mistakes).profile)) keys.push_back(feature.key);
+  return keys;
+}
+
+void print_shipped_profiles(bool json) {
+  for (const auto& profile : shipped_profiles(program_folder() / "configs")) {
+    const std::vector<std::string> unbuilt = unbuilt_keys(profile);
+    if (json) {
+      print_line(nlohmann::ordered_json({{"name", profile.name},
+                                         {"file", profile.file.string()},
+                                         {"summary", profile.summary},
+                                         {"not_built_yet", unbuilt}})
+                     .dump());
+      continue;
+    }
+    std::string line = profile.name + "  ";
+    if (line.size() < 19) line.resize(19, ' ');
+    print_line(line + profile.summary + (unbuilt.empty() ? "" : "  (not built yet: " + join(unbuilt) + ")"));
+  }
+}
+
+/// The profile as far as somebody has set it, or all of it; then what to run next.
+void print_checked(const LoadedProfile& loaded, const std::vector<std::string>& arguments, bool verbose) {
+  int num_left_out = 0;
+  const std::string set_keys = to_short_yaml(loaded, num_left_out);
+  print_text(verbose ? to_yaml(loaded) : set_keys);
+  if (!verbose) log_info(count_of(num_left_out, "other key") + " at their defaults; --verbose shows them");
+  std::vector<std::string> words = {"lora-train", "train"};
+  std::ranges::copy_if(arguments, std::back_inserter(words), [](const std::string& word) {
+    return word != "--verbose" && word != "--no-files" && word != "--profile" && word != "--config";
+  });
+  const bool has_data = !loaded.profile.data.datasets.empty();
+  log_info("ok: next " + shell_line(words) + (has_data ? "" : " --train-data FILE"));
+}
+
+/// Whether the model is the one that a shipped profile names: only `train` needs it on this machine.
+bool is_shipped_model(const ProfileFlags& flags, const LoadedProfile& loaded) {
+  return flags.are_shipped() && parse_place(loaded.origin.at("model")).line > 0;
+}
+
+/// Says whether what the profile pins fits the GPU that it is meant for. Only then is the engine loaded.
+void check_target_gpu(const Profile& profile) {
+  const auto gpu = target_gpu(profile);
+  const bool is_pinned =
+      profile.schedule.micro_batch_size || profile.run.gradient_checkpointing != GradientCheckpointing::kAuto;
+  if (!gpu || !is_pinned) return;
+  try {
+    storage::resolve_model(profile.model.path);
+  } catch (const Error&) {  // meant for another machine
+    return;
+  }
+  const EngineApi* engine = nullptr;
+  try {
+    engine = &load_engine();
+  } catch (const Error& error) {
+    log_info("target_gpu: whether the run fits " + gpu->name + " is not known without LibTorch: " + error.what());
+    return;
+  }
+  const std::string misfit = engine->check_fit({profile, *gpu});
+  if (!misfit.empty()) log_warning("target_gpu: " + gpu->name + ": " + misfit);
+}
+
+}  // namespace
+
+int run_check(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "check",
+      "Validates a profile without touching a GPU, and prints the values that are set (--verbose: all) and where "
+      "they came from.");
+  const ProfileFlags flags(parser, {});
+  bool verbose = false, ignores_files = false, lists_profiles = false, wants_schema = false;
+  std::string key_filter;
+  parser.app().add_flag("--no-files", ignores_files, "do not check that the files named in the profile exist");
+  parser.app().add_flag("--verbose", verbose, "print the keys that have their defaults too");
+  parser.app().add_flag("--list", lists_profiles, "list the shipped profiles");
+  const CLI::Option* const keys = parser.app()
+                                      .add_option("--keys", key_filter, "explain every key, or those that contain TEXT")
+                                      ->expected(0, 1)
+                                      ->type_name("TEXT");
+  parser.app().add_flag("--schema", wants_schema, "print a JSON Schema of profiles, for editors");
+  if (!parser.parse(arguments)) return 0;
+  if (wants_schema) {
+    print_text(profile_schema());
+    return 0;
+  }
+  if (lists_profiles) {
+    print_shipped_profiles(parser.common().json);
+    return 0;
+  }
+  if (keys->count() > 0) {
+    const std::string table = parser.common().json ? keys_json(key_filter) : keys_table(key_filter);
+    const std::string others = key_filter.empty() || parser.common().json ? "" : other_names_table(key_filter);
+    if ((table + others).empty())
+      parser.refuse("--keys", "no key contains " + key_filter + "; lora-train check --keys shows all.");
+    print_text(table + (table.empty() || others.empty() ? "" : "\n") + others);
+    return 0;
+  }
+  if (flags.is_empty()) parser.refuse("--profile", "no profile; expected --profile FILE, or key=value.");
+
+  ProfileSources sources = flags.sources();
+  sources.needs_datasets = !flags.are_shipped();
+  Mistakes mistakes;
+  const LoadedProfile loaded = load_and_log(sources, mistakes);
+  add_unbuilt_features(loaded, mistakes);
+  if (ignores_files) {
+    check_without_files(loaded, mistakes);
+  } else {
+    check_inputs(loaded, {.reads_all = true, .is_shipped = is_shipped_model(flags, loaded), .is_usage = true},
+                 mistakes);
+  }
+  mistakes.throw_if_any();
+  if (!ignores_files) check_target_gpu(loaded.profile);
+  if (parser.common().json) {
+    print_line(to_json(loaded.profile));
+  } else {
+    print_checked(loaded, arguments, verbose);
+  }
+  return 0;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,270 @@
+#include "command_line.h"
+
+#include <algorithm>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "output/standard_output.h"
+
+namespace lora_train::cli {
+namespace {
+
+/// `help` is --help, and `help COMMAND` is `COMMAND --help`.
+Invocation help_invocation(const std::vector<std::string>& of) {
+  Invocation invocation;
+  invocation.wants_help = of.empty();
+  if (of.size() > 1) throw ConfigError("lora-train help", "expected one command: lora-train help " + of.front() + ".");
+  if (!of.empty()) invocation.command = of.front();
+  invocation.arguments = {"--help"};
+  return invocation;
+}
+
+/// "--lora-r" of "--lora-r=8".
+std::string name_of_flag(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
+/// What stands at `at` and behind it, up to the next flag or setting.
+std::vector<std::string> words_from(const std::vector<std::string>& arguments, std::size_t at) {
+  std::vector<std::string> words;
+  for (; at < arguments.size(); ++at) {
+    if (arguments[at].starts_with("-") || arguments[at].find('=') != std::string::npos) break;
+    words.push_back(arguments[at]);
+  }
+  return words;
+}
+
+/// Whether a word behind a flag that may have no value is one: it is neither a flag, nor a setting or a profile.
+bool may_be_value(const std::string& word) {
+  return !word.starts_with("--") && word.find('=') == std::string::npos && !word.ends_with(".yaml") &&
+         !word.ends_with(".yml");
+}
+
+bool is_switch_value(const std::string& text) { return parse_bool(text) || text == "null" || text == "auto"; }
+
+}  // namespace
+
+Invocation split_invocation(const std::vector<std::string>& arguments) {
+  Invocation invocation;
+  std::size_t at = 0;
+  for (; at < arguments.size(); ++at) {
+    const std::string& argument = arguments[at];
+    if (argument == "--help" || argument == "-h") invocation.wants_help = true;
+    if (argument == "--version" || argument == "-V") invocation.wants_version = true;
+    const bool takes_value = argument == "--log-level" && at + 1 < arguments.size();
+    const bool holds_value = argument.starts_with("--log-level=");
+    if (argument != "--json" && argument != "--quiet" && !takes_value && !holds_value) break;
+    invocation.arguments.push_back(argument);
+    if (takes_value) invocation.arguments.push_back(arguments[++at]);
+  }
+  if (invocation.wants_help || invocation.wants_version) return invocation;
+  if (at == arguments.size()) {
+    throw ConfigError("lora-train", "no command. Start with: lora-train train FILE, or see lora-train --help.");
+  }
+  if (arguments[at] == "help")
+    return help_invocation({arguments.begin() + static_cast<std::ptrdiff_t>(at) + 1, arguments.end()});
+  const bool is_short_for_train = arguments[at].starts_with("-") || arguments[at].find('=') != std::string::npos;
+  invocation.command = is_short_for_train ? "train" : arguments[at++];
+  invocation.arguments.insert(invocation.arguments.end(), arguments.begin() + static_cast<std::ptrdiff_t>(at),
+                              arguments.end());
+  return invocation;
+}
+
+CommandParser::CommandParser(const std::string& command, const std::string& description)
+    : app_(description, "lora-train " + command) {
+  app_.allow_extras();
+  app_.add_flag("--json", common_.json, "print results as JSON, one object per line");
+  app_.add_flag("--quiet", common_.quiet, "show no progress, only warnings and errors");
+  app_.add_option("--log-level", common_.log_level, "lowest level to log: debug, info, warning, error or off")
+      ->type_name("LEVEL");
+}
+
+CLI::Option* CommandParser::add_list(const std::string& flag, std::vector<std::string>& values,
+                                     const std::string& help) {
+  // Without this CLI11 would take every following word as a further value.
+  return app_.add_option(flag, values, help)->allow_extra_args(false);
+}
+
+CLI::Option* CommandParser::add_parsed(const std::string& flag, std::function<bool(const std::string&)> read,
+                                       const std::string& expected, const std::string& help) {
+  const auto take = [this, flag, read = std::move(read), expected](const std::string& text) {
+    if (!read(text)) add_mistake(flag, "got \"" + text + "\", expected " + expected + ".");
+  };
+  return app_.add_option_function<std::string>(flag, take, help);
+}
+
+void CommandParser::accept_others(std::vector<OtherFlag> flags, TakeOther take) {
+  other_flags_ = std::move(flags);
+  take_other_ = std::move(take);
+}
+
+const CommandParser::OtherFlag* CommandParser::find_other(const std::string& flag) const {
+  if (!flag.starts_with("--") || app_.get_option_no_throw(flag) != nullptr) return nullptr;
+  std::string name = flag.substr(2);
+  std::replace(name.begin(), name.end(), '-', '_');
+  const auto found = std::find_if(other_flags_.begin(), other_flags_.end(),
+                                  [&](const OtherFlag& other) { return other.name == name; });
+  return found == other_flags_.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> CommandParser::with_hyphens(std::vector<std::string> arguments) const {
+  for (std::string& argument : arguments) {
+    std::string flag = name_of_flag(argument);
+    if (!flag.starts_with("--")) continue;
+    const std::size_t size = flag.size();
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (app_.get_option_no_throw(flag) != nullptr) argument.replace(0, size, flag);
+  }
+  return arguments;
+}
+
+std::vector<std::string> CommandParser::without_missing_values(const std::vector<std::string>& arguments) {
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const CLI::Option* const option = arguments[i].starts_with("--") ? app_.get_option_no_throw(arguments[i]) : nullptr;
+    const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
+    const std::string next = i + 1 < arguments.size() ? name_of_flag(arguments[i + 1]) : "";
+    if (needs_value && next.starts_with("--") && (app_.get_option_no_throw(next) != nullptr || find_other(next))) {
+      add_mistake(arguments[i], "has no value; expected " + arguments[i] + " " + option->get_type_name() + ".");
+      continue;
+    }
+    rest.push_back(arguments[i]);
+    if (needs_value && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
+  }
+  return rest;
+}
+
+std::vector<std::string> CommandParser::without_unknown_flags(const std::vector<std::string>& arguments) {
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string flag = name_of_flag(arguments[i]);
+    const CLI::Option* const option = flag.starts_with("--") ? app_.get_option_no_throw(flag) : nullptr;
+    if (!flag.starts_with("--") || option != nullptr) {
+      rest.push_back(arguments[i]);
+      const bool takes_next = option != nullptr && option->get_items_expected_min() > 0 && flag == arguments[i];
+      if (takes_next && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
+      continue;
+    }
+    add_unknown_flag(flag);
+    if (flag == arguments[i] && i + 1 < arguments.size() && may_be_value(arguments[i + 1])) ++i;
+  }
+  return rest;
+}
+
+std::vector<std::string> CommandParser::take_others(const std::vector<std::string>& arguments) {
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string flag = name_of_flag(arguments[i]);
+    const OtherFlag* const other = find_other(flag);
+    if (other == nullptr) {
+      rest.push_back(arguments[i]);
+      continue;
+    }
+    const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
+    if (flag.size() < arguments[i].size()) {
+      take_other_(flag, other->name, arguments[i].substr(flag.size() + 1), words_from(arguments, i + 1));
+    } else if (other->is_foreign ? !(has_next && may_be_value(arguments[i + 1]))
+                                 : other->is_switch && !(has_next && is_switch_value(arguments[i + 1]))) {
+      take_other_(flag, other->name, "true", {});
+    } else if (has_next) {
+      ++i;
+      take_other_(flag, other->name, arguments[i], words_from(arguments, i + 1));
+    } else {
+      add_mistake(flag, "has no value; expected " + flag + " VALUE.");
+    }
+  }
+  return rest;
+}
+
+bool CommandParser::parse(const std::vector<std::string>& arguments) {
+  if (arguments == std::vector<std::string>{"--list-flags"}) {
+    for (const auto& flag : flag_names()) print_line(flag);
+    return false;
+  }
+  const auto end_of_flags = std::find(arguments.begin(), arguments.end(), "--");
+  const std::vector<std::string> own =
+      take_others(without_missing_values(with_hyphens({arguments.begin(), end_of_flags})));
+  std::vector<std::string> reversed = without_unknown_flags(own);
+  reversed.insert(reversed.end(), end_of_flags, arguments.end());
+  std::reverse(reversed.begin(), reversed.end());  // what CLI11 wants
+  try {
+    app_.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    print_text(app_.help());
+    return false;
+  } catch (const CLI::ParseError& error) {
+    wrong_.emplace(wrong_.begin(), app_.get_name(), std::string(error.what()) + ".");
+  }
+  find_wrong_words();
+  throw_if_wrong();
+  if (common_.quiet) set_log_level(LogLevel::kWarning);
+  if (!common_.log_level.empty()) set_log_level(parse_log_level(common_.log_level));
+  return true;
+}
+
+void CommandParser::refuse(const std::string& flag, const std::string& message) const {
+  throw ConfigError(flag, message + " See " + app_.get_name() + " --help.");
+}
+
+void CommandParser::refuse_special_file(const std::string& flag, const std::string& file) const {
+  const PathKind kind = file.empty() ? PathKind::kNone : path_kind(file);
+  if (kind == PathKind::kNone || kind == PathKind::kFile) return;
+  refuse(flag, file + (kind == PathKind::kFolder ? " is a folder" : " is a link, a pipe or a device") +
+                   "; expected a file to write.");
+}
+
+storage::DType CommandParser::weight_dtype(const std::string& flag, const std::string& name) const {
+  if (name == "bf16") return storage::DType::kBF16;
+  if (name == "fp16") return storage::DType::kF16;
+  if (name == "fp32") return storage::DType::kF32;
+  refuse(flag, "unknown type \"" + name + "\"; expected bf16, fp16 or fp32.");
+}
+
+std::vector<std::string> CommandParser::flag_names() const {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app_.get_options()) {
+    for (const auto& flag : option->get_lnames()) flags.push_back("--" + flag);
+  }
+  for (const OtherFlag& other : other_flags_) {
+    if (other.is_foreign) continue;
+    flags.push_back("--" + other.name);
+    std::replace(flags.back().begin(), flags.back().end(), '_', '-');
+  }
+  return flags;
+}
+
+void CommandParser::find_wrong_words() {
+  auto extras = app_.remaining();
+  std::erase(extras, "--");  // which CLI11 counts as one
+  for (const std::string& extra : extras) {
+    if (extra.starts_with("-")) {
+      add_unknown_flag(name_of_flag(extra));
+      continue;
+    }
+    const bool takes_it = path_kind(extra) == PathKind::kFolder && app_.get_option_no_throw("--adapter") != nullptr;
+    add_mistake(extra, "unexpected argument." + (takes_it ? " A run, or a PEFT folder: --adapter " + extra + "." : ""));
+  }
+}
+
+void CommandParser::throw_if_wrong() const {
+  if (wrong_.empty()) return;
+  Mistakes mistakes;
+  for (const auto& [flag, message] : wrong_) mistakes.add({flag}, "", message);
+  if (find_more_) find_more_(mistakes);
+  if (mistakes.size() == 1) refuse(wrong_.front().first, wrong_.front().second);
+  mistakes.add_hint("See " + app_.get_name() + " --help.");
+  mistakes.throw_if_any();
+}
+
+void CommandParser::add_unknown_flag(const std::string& name) {
+  const bool is_negated = name.starts_with("--no-") || name.starts_with("--no_");
+  const OtherFlag* const negated = is_negated ? find_other("--" + name.substr(5)) : nullptr;
+  if (negated != nullptr && negated->is_switch)
+    return add_mistake(name, "unknown flag. Switch it off with --" + name.substr(5) + " false.");
+  const bool is_input = name == "--input" || name == "--inputs" || name == "--input-file" || name == "--input_file";
+  const bool has_prompts = app_.get_option_no_throw("--prompts") != nullptr;
+  const std::string nearest = is_input && has_prompts ? "--prompts" : nearest_name(name, flag_names());
+  add_mistake(name, nearest.empty() ? "unknown flag." : "unknown flag. Did you mean \"" + nearest + "\"?");
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,301 @@
+// lora-train convert: a profile from a configuration file of another tool.
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "command_line.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/shell_line.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/visible_text.h"
+#include "lora_train/config/check.h"
+#include "lora_train/config/profile.h"
+#include "lora_train/convert/convert.h"
+#include "output/json_text.h"
+#include "output/result_file.h"
+#include "output/standard_output.h"
+#include "prompt_tokenizer.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+namespace {
+
+/// Of a file that is there: only one that convert wrote from `source` and nobody edited is replaced without being asked.
+void refuse_to_replace(const std::string& output, const std::string& source) {
+  constexpr std::size_t kMostBytes = 1 << 22;
+  if (path_kind(output) == PathKind::kNone) return;
+  const std::string text = read_start(output, kMostBytes);
+  const ConvertedFile kind = kind_of_converted(text);
+  const std::string made_from = source_of_converted(text);
+  const bool is_of_source = made_from == std::filesystem::path(source).filename().string();
+  if (text.empty() || (kind == ConvertedFile::kUnedited && is_of_source)) return;
+  const std::string what = kind == ConvertedFile::kEdited     ? "was edited since lora-train convert wrote it"
+                           : kind == ConvertedFile::kUnedited ? "was made from " + made_from + ", not from " + source
+                                                              : "was not written by lora-train convert";
+  throw ConfigError(output, what + ", so it is not replaced: name another --output, or say --overwrite.");
+}
+
+void refuse_other_template(const std::string& file, const std::string& text) {
+  if (path_kind(file) == PathKind::kNone || read_start(file, text.size() + 1) == text) return;
+  throw ConfigError(file,
+                    "is there and is not the chat template of the configuration, so it is not replaced: name "
+                    "another --output, or say --overwrite.");
+}
+
+/// Of the column of keys: that of the longest in any part.
+std::size_t width_of(const Conversion& conversion) {
+  std::size_t width = 28;
+  for (const auto* part : {&conversion.kept, &conversion.renamed, &conversion.dropped, &conversion.refused}) {
+    for (const auto& converted : *part) width = std::max(width, converted.key.size());
+  }
+  for (const auto& written : conversion.defaults) width = std::max(width, written.key.size());
+  return width + 4;
+}
+
+std::string section(const std::string& title, const std::vector<ConvertedKey>& keys, std::size_t width) {
+  if (keys.empty()) return {};
+  std::string text = title + "\n";
+  for (const auto& [key, outcome, place] : keys) {
+    std::string name = "  " + key;
+    name.resize(width, ' ');
+    text += name + outcome + "\n";
+  }
+  return text;
+}
+
+std::string table(const Conversion& conversion, const std::string& file) {
+  std::string text = file + ": " + title_of(conversion.tool);
+  text += conversion.recognised_by.empty() ? "\n" : ", by " + conversion.recognised_by + "\n";
+  const std::size_t width = width_of(conversion);
+  text += section("kept", conversion.kept, width);
+  text += section("renamed", conversion.renamed, width);
+  text += section("dropped, because it does nothing here", conversion.dropped, width);
+  std::vector<ConvertedKey> defaults;
+  for (const auto& [key, value, reason] : conversion.defaults)
+    defaults.push_back({key, value + "   (" + reason + ")", {}});
+  text += section("written out, because the default here is another", defaults, width);
+  if (!conversion.notes.empty()) text += "notes\n";
+  for (const auto& note : conversion.notes) text += "  " + note + "\n";
+  text.pop_back();  // the log ends the line
+  return visible_text(text);
+}
+
+nlohmann::ordered_json part(const std::vector<ConvertedKey>& keys) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (const auto& [key, outcome, place] : keys) object[key] = outcome;
+  return object;
+}
+
+std::string json_line(const Conversion& conversion, const std::vector<std::string>& allowed) {
+  nlohmann::ordered_json defaults = nlohmann::ordered_json::object();
+  for (const auto& [key, value, reason] : conversion.defaults) defaults[key] = value;
+  return to_line({{"tool", names_of(conversion.tool).at(static_cast<std::size_t>(conversion.tool))},
+                  {"profile", nlohmann::ordered_json::parse(conversion.json)},
+                  {"kept", part(conversion.kept)},
+                  {"renamed", part(conversion.renamed)},
+                  {"dropped", part(conversion.dropped)},
+                  {"refused", part(conversion.refused)},
+                  {"allowed", allowed},
+                  {"defaults", defaults},
+                  {"notes", conversion.notes}});
+}
+
+std::optional<ForeignTool> tool_of(const CommandParser& parser, const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const auto tool = from_string<ForeignTool>(lower_case(name));
+  if (!tool) parser.refuse("--from", "got " + name + ", expected " + join(names_of(ForeignTool{}), ", ") + ".");
+  return tool;
+}
+
+/// Which refused keys are left out.
+struct AllowedKeys {
+  bool all = false;
+  std::vector<std::string> names;
+
+  bool has(const std::string& key) const { return all || std::ranges::count(names, key) > 0; }
+};
+
+bool names_a_file(const std::string& word) {
+  const std::string extension = lower_case(std::filesystem::path(word).extension().string());
+  return extension == ".yaml" || extension == ".yml" || extension == ".json" || path_kind(word) != PathKind::kNone;
+}
+
+/// Takes --allow-refused out of `arguments`, with the keys behind it: alone it stands for all of them.
+AllowedKeys take_allowed(std::vector<std::string>& arguments) {
+  AllowedKeys allowed;
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const std::size_t equals = argument.find('=');
+    std::string flag = argument.substr(0, equals), keys;
+    std::ranges::replace(flag, '_', '-');
+    if (flag != "--allow-refused") {
+      rest.push_back(argument);
+      continue;
+    }
+    const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("-") &&
+                          arguments[i + 1].find('=') == std::string::npos && !names_a_file(arguments[i + 1]);
+    if (equals != std::string::npos) keys = argument.substr(equals + 1);
+    if (equals == std::string::npos && has_next) keys = arguments[++i];
+    allowed.all |= keys.empty();
+    std::istringstream words(keys);
+    for (std::string word; std::getline(words, word, ',');) {
+      if (!trimmed(word).empty()) allowed.names.push_back(trimmed(word));
+    }
+  }
+  arguments = rest;
+  return allowed;
+}
+
+std::vector<std::string> names_in(const std::vector<ConvertedKey>& keys) {
+  std::vector<std::string> names;
+  for (const auto& converted : keys) names.push_back(converted.key);
+  return names;
+}
+
+void refuse_idle_allowances(const CommandParser& parser, const AllowedKeys& allowed, const Conversion& conversion) {
+  const auto refused = names_in(conversion.refused);
+  for (const std::string& name : allowed.names) {
+    if (std::ranges::count(refused, name) > 0) continue;
+    for (const auto& [part, keys] :
+         {std::pair{"kept", &conversion.kept}, {"renamed", &conversion.renamed}, {"dropped", &conversion.dropped}}) {
+      if (std::ranges::count(names_in(*keys), name) > 0)
+        parser.refuse("--allow-refused", name + " is " + part + ", not refused. Take it out of --allow-refused.");
+    }
+    parser.refuse("--allow-refused", name + " is no key of the file." + did_you_mean(nearest_names(name, refused)) +
+                                         (refused.empty() ? " None is refused." : " Refused: " + join(refused) + "."));
+  }
+}
+
+/// What the command line says.
+struct ConvertRequest {
+  std::string file, from, output;
+  AllowedKeys allowed;
+  bool overwrite = false;
+  ConvertOptions options;
+};
+
+void check_files(const CommandParser& parser, const ConvertRequest& request) {
+  const std::string expected = "expected a configuration of Axolotl, LLaMA-Factory or TRL.";
+  if (request.file.empty()) parser.refuse("FILE", "missing; " + expected);
+  std::error_code code;
+  const std::filesystem::file_status status = std::filesystem::status(request.file, code);
+  if (!std::filesystem::exists(status)) parser.refuse(request.file, "no such file; " + expected);
+  if (std::filesystem::is_directory(status)) parser.refuse(request.file, "is a folder; " + expected);
+  if (request.output.empty()) return;
+  parser.refuse_special_file("--output", request.output);
+  if (std::filesystem::equivalent(request.output, request.file, code))
+    parser.refuse("--output", "is the file that is converted.");
+  if (!request.overwrite) refuse_to_replace(request.output, request.file);
+}
+
+bool read_request(CommandParser& parser, std::vector<std::string> arguments, ConvertRequest& request) {
+  std::vector<std::string> words;
+  bool is_listed_for_help = false;  // take_allowed() reads it
+  parser.app()
+      .add_option("file", words,
+                  "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
+      ->type_name("FILE [KEY=VALUE]");
+  parser.app()
+      .add_option("--from", request.from, "axolotl, llamafactory or trl; without it, the keys tell")
+      ->type_name("TOOL");
+  parser.app().add_option("-o,--output", request.output, "the profile to write")->type_name("FILE");
+  parser.app()
+      .add_flag("--allow-refused", is_listed_for_help,
+                "with KEY, or several (a,b): leave out that refused key; alone: leave out all that is refused")
+      ->type_name("[KEY]");
+  parser.app().add_flag("--overwrite", request.overwrite,
+                        "replace a file that was edited, or that convert did not write");
+  std::vector<CommandParser::OtherFlag> names;
+  for (const KnownName& known : known_names()) names.push_back({known.name, known.is_switch, known.is_foreign});
+  parser.accept_others(std::move(names), [&](const std::string& flag, const std::string& name, const std::string& value,
+                                             const std::vector<std::string>&) {
+    request.options.settings.push_back({name, value, flag, /*literal=*/false});
+  });
+  parser.app().footer("Any key of a profile is a flag too, and is written into it: --lora-r 8.");
+  request.allowed = take_allowed(arguments);
+  if (!parser.parse(arguments)) return false;
+  for (const std::string& word : words) {
+    if (word.find('=') != std::string::npos) {
+      request.options.overrides.push_back(parse_override(word, word));
+    } else if (request.file.empty()) {
+      request.file = word;
+    } else {
+      parser.refuse(word, "one file at a time, and " + request.file + " is given. A key is changed with key=value.");
+    }
+  }
+  check_files(parser, request);
+  return true;
+}
+
+enum class Refusal { kNeedsOutput, kAllowed, kLasting };
+
+Refusal refusal_of(const Conversion& conversion, const std::string& key, const AllowedKeys& allowed) {
+  if (std::ranges::count(conversion.needs_output, key) > 0) return Refusal::kNeedsOutput;
+  return allowed.has(key) ? Refusal::kAllowed : Refusal::kLasting;
+}
+
+void log_refused(const Conversion& conversion, const AllowedKeys& allowed) {
+  for (const auto& [refusal, title] : {std::pair{Refusal::kAllowed, "refused, and left out as --allow-refused says"},
+                                       {Refusal::kNeedsOutput, "converted with --output only"},
+                                       {Refusal::kLasting, "refused, because the result would be another"}}) {
+    std::vector<ConvertedKey> keys = conversion.refused;
+    std::erase_if(keys, [&](const ConvertedKey& key) { return refusal_of(conversion, key.key, allowed) != refusal; });
+    const std::string text = section(title, keys, width_of(conversion));
+    if (!text.empty()) log_warning(visible_text(text.substr(0, text.size() - 1)));  // the log ends the line
+  }
+}
+
+/// Whether there is a profile to write; says what keeps it from being one.
+bool is_whole(const Conversion& conversion, const ConvertRequest& request) {
+  const auto count = std::ranges::count_if(conversion.refused, [&](const ConvertedKey& key) {
+    return refusal_of(conversion, key.key, request.allowed) == Refusal::kLasting;
+  });
+  if (count > 0) {
+    log_error(std::to_string(count) + (count == 1 ? " key is" : " keys are") +
+              " refused. Change the file, or leave out what it can do without: --allow-refused KEY (alone: all).");
+  }
+  if (!conversion.needs_output.empty()) {
+    log_error("The chat template needs a file beside the profile: " +
+              shell_line({"lora-train", "convert", request.file, "--output", "my.yaml"}) + ".");
+  }
+  return count == 0 && conversion.needs_output.empty();
+}
+
+}  // namespace
+
+int run_convert(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "convert",
+      "Makes a profile of a configuration file of Axolotl, LLaMA-Factory or TRL. What became of each key "
+      "goes to stderr, the profile to stdout or to --output. Exit code 2 where a key that is refused would "
+      "change the result.");
+  ConvertRequest request;
+  if (!read_request(parser, arguments, request)) return 0;
+  const auto& [file, from, output, allowed, overwrite, options] = request;
+  if (!output.empty())
+    request.options.template_file = std::filesystem::path(output).replace_extension(".jinja").string();
+  request.options.find_tokenizer = find_prompt_tokens;
+  const Conversion conversion = convert_profile(file, tool_of(parser, from), options);
+  refuse_idle_allowances(parser, allowed, conversion);
+  if (!overwrite && !conversion.chat_template.empty())
+    refuse_other_template(options.template_file, conversion.chat_template);
+  log_info(table(conversion, file));
+  log_refused(conversion, allowed);
+  if (parser.common().json)
+    print_line(json_line(conversion, allowed.all ? names_in(conversion.refused) : allowed.names));
+  if (!is_whole(conversion, request)) return static_cast<int>(ExitCode::kUsage);
+  if (!output.empty()) {
+    if (!conversion.chat_template.empty()) write_result(options.template_file, conversion.chat_template);
+    write_result(output, conversion.yaml);
+    log_info("next: lora-train check " + output);
+  } else if (!parser.common().json) {
+    print_text(conversion.yaml);
+  }
+  return 0;
+}
+
+}  // namespace lora_train::cli

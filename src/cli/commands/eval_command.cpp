@@ -1,0 +1,307 @@
+// lora-train eval: the base or an adapter on the evaluation data.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "adapter_flag.h"
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/run_marker.h"
+#include "output/json_text.h"
+#include "output/result_file.h"
+#include "output/standard_output.h"
+#include "profile_flags.h"
+#include "ranks_flag.h"
+#include "registry.h"
+#include "sampling_flags.h"
+
+namespace lora_train::cli {
+namespace {
+
+nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
+  nlohmann::ordered_json line = {{"name", result.name},
+                                 {"loss", result.loss},
+                                 {"perplexity", result.perplexity},
+                                 {"token_accuracy", result.token_accuracy},
+                                 {"ece", result.ece},
+                                 {"num_tokens", result.num_tokens}};
+  if (const auto& choices = result.choices) {
+    line["acc"] = choices->accuracy;
+    line["acc_norm"] = choices->normalized_accuracy;
+    line["choices_ece"] = choices->ece;
+    line["brier"] = choices->brier;
+    line["num_rows"] = choices->num_rows;
+  }
+  if (const auto& match = result.exact_match) {
+    line["exact_match"] = match->rate;
+    line["num_matched"] = match->num_matched;
+    line["num_answers"] = match->num_answers;
+    line["num_cut"] = match->num_cut;
+  }
+  if (result.num_rows_cut > 0) line["num_rows_cut"] = result.num_rows_cut;
+  if (result.num_rows_lost > 0) line["num_rows_lost"] = result.num_rows_lost;
+  return line;
+}
+
+nlohmann::ordered_json as_json(const evaluate::TaskResult& task) {
+  nlohmann::ordered_json line = {{"name", task.name}, {"kind", to_string(task.kind)}};
+  for (const auto& metric : report::task_metrics(task.kind)) {
+    const auto& value = task.figures.*metric.value;
+    line[metric.name] = value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  }
+  line["num_rows"] = task.figures.num_rows;
+  if (task.num_cut > 0) line["num_cut"] = task.num_cut;
+  if (!task.figures.bins.empty()) line["bins"] = nlohmann::ordered_json::array();
+  for (const auto& bin : task.figures.bins) line["bins"].push_back({bin.count, bin.confidence, bin.num_right});
+  return line;
+}
+
+/// As eval_answers.jsonl has it, with what the model said of the confidence tokens.
+nlohmann::ordered_json as_json(const evaluate::TaskAnswer& answer) {
+  auto line = nlohmann::ordered_json::parse(report::to_json(answer.answer));
+  line.erase("step");
+  if (const auto& reading = answer.reading) {
+    line["most_likely"] = reading->most_likely;
+    line["logits"] = reading->logits;
+  }
+  return line;
+}
+
+/// A column: its head and the cells below, in the order of the results.
+using Column = std::vector<std::string>;
+
+std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results) {
+  std::vector<Column> columns;
+  const auto add = [&](const char* head, const auto& cell) {
+    columns.push_back({head});
+    for (const auto& result : results) columns.back().push_back(cell(result));
+  };
+  const auto add_unless_zero = [&](const char* head, const auto& number) {
+    if (std::all_of(results.begin(), results.end(), [&](const auto& r) { return number(r) == 0; })) return;
+    add(head, [&](const auto& r) { return format_count(number(r)); });
+  };
+  add("name", [](const auto& r) { return r.name; });
+  add("loss", [](const auto& r) { return string_printf("%.4f", r.loss); });
+  add("perplexity", [](const auto& r) {
+    return r.perplexity < 1000 ? string_printf("%.4f", r.perplexity) : format_count(std::llround(r.perplexity));
+  });
+  add("token accuracy", [](const auto& r) { return string_printf("%.2f%%", 100 * r.token_accuracy); });
+  add("ece", [](const auto& r) { return string_printf("%.4f", r.ece); });
+  add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
+  if (results.front().choices) {
+    add("acc", [](const auto& r) { return string_printf("%.2f%%", 100 * r.choices->accuracy); });
+    add("acc_norm", [](const auto& r) { return string_printf("%.2f%%", 100 * r.choices->normalized_accuracy); });
+    add("choices ece", [](const auto& r) { return string_printf("%.4f", r.choices->ece); });
+    add("brier", [](const auto& r) { return string_printf("%.4f", r.choices->brier); });
+    add("rows", [](const auto& r) { return format_count(r.choices->num_rows); });
+  }
+  if (results.front().exact_match) {
+    add("exact match", [](const auto& r) { return string_printf("%.2f%%", 100 * r.exact_match->rate); });
+    add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
+    add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
+  }
+  add_unless_zero("rows cut", [](const auto& r) { return r.num_rows_cut; });
+  add_unless_zero("rows lost", [](const auto& r) { return r.num_rows_lost; });
+  return columns;
+}
+
+/// The columns of the tasks: each has the figures of its kind.
+std::vector<Column> columns_of(const std::vector<evaluate::TaskResult>& tasks) {
+  std::vector<Column> columns = {{"task"}, {"kind"}};
+  for (const auto& task : tasks) {
+    columns[0].push_back(task.name);
+    columns[1].push_back(to_string(task.kind));
+  }
+  for (const auto& metric : report::task_metrics(TaskKind::kConfidence)) {  // which has those of the other kinds too
+    Column column = {metric.name};
+    bool is_known = false;
+    for (const auto& task : tasks) {
+      const auto known = report::task_metrics(task.kind);
+      const bool has = std::ranges::count(known, std::string_view(metric.name), &report::TaskMetric::name) > 0;
+      is_known = is_known || has;
+      column.push_back(has ? report::format_task_figure(metric, task.figures) : "");
+    }
+    if (is_known) columns.push_back(std::move(column));
+  }
+  columns.push_back({"rows"});
+  for (const auto& task : tasks) columns.back().push_back(format_count(task.figures.num_rows));
+  if (std::ranges::all_of(tasks, [](const auto& task) { return task.num_cut == 0; })) return columns;
+  columns.push_back({"answers cut"});
+  for (const auto& task : tasks) columns.back().push_back(format_count(task.num_cut));
+  return columns;
+}
+
+void print_table(const std::vector<Column>& columns) {
+  for (std::size_t row = 0; row < columns.front().size(); ++row) {
+    std::string line;
+    for (const Column& column : columns) {
+      std::size_t width = 0;
+      for (const auto& cell : column) width = std::max(width, cell.size());
+      const std::string padding(width - column[row].size(), ' ');
+      line += line.empty() ? column[row] + padding : "  " + padding + column[row];
+    }
+    print_line(line);
+  }
+}
+
+bool is_of_answers(std::string_view start) { return start.starts_with(R"({"name":)"); }
+
+void write_answers(const std::string& file, const std::vector<evaluate::TaskResult>& tasks) {
+  std::string text;
+  for (const auto& task : tasks) {
+    for (const auto& answer : task.answers) text += to_line(as_json(answer)) + "\n";
+  }
+  write_result(file, text);
+}
+
+/// The template that the adapter was trained with, as in `generate`, where the profile does not choose one.
+void use_template_of(const std::string& adapter, ModelSection& section) {
+  if (adapter.empty() || section.chat_template != "tokenizer") return;
+  if (has_own_template(adapter, storage::resolve_model(section.path).folder)) {
+    section.chat_template = (std::filesystem::path(adapter) / "chat_template.jinja").string();
+  }
+}
+
+/// A run's own data, where no profile says other ones.
+void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
+  const std::filesystem::path profile = std::filesystem::path(adapter) / "profile.yaml";
+  std::error_code code;
+  if (adapter.empty() || flags.has_profile() || !storage::read_marker(adapter) ||
+      !std::filesystem::exists(profile, code))
+    return;
+  log_info("profile: " + profile.string() + ", the run's own");
+  flags.add_profile(profile.string());
+}
+
+/// Takes what no flag can say otherwise: --exact-match would read a setting behind it as its regex.
+void check_flags(const CommandParser& parser, const evaluate::EvalFlags& tasks, bool has_max_new_tokens) {
+  const std::string& regex = tasks.answer_regex;
+  const std::string key = regex.substr(0, regex.find('='));
+  const std::vector<std::string> keys = profile_keys();
+  if (key.size() < regex.size() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
+    parser.refuse("--exact-match", "\"" + regex + "\" is a setting, not a regex. Give settings with --set.");
+  }
+  std::error_code code;
+  if (std::filesystem::is_regular_file(regex, code)) {
+    parser.refuse("--exact-match", "\"" + regex + "\" is a file, not a regex. Name the profile before --exact-match.");
+  }
+  if (tasks.choices && tasks.exact_match) parser.refuse("--choices", "give --choices or --exact-match, not both.");
+  if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "needs --exact-match.");
+}
+
+evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
+  try {
+    return load_engine().evaluate(request);
+  } catch (const StopError& stop) {
+    if (request.world.rank > 0) throw PeerError(stop.where(), stop.message(), stop.kind(), stop.exit_code());
+    throw StopError(stop.where(), "asked to stop. There are no figures: they need the whole evaluation");
+  }
+}
+
+/// What the flags of the command say.
+struct EvalCommandFlags {
+  std::string adapter, answers_file;
+  evaluate::EvalFlags tasks;
+  bool allow_other_base = false;
+};
+
+evaluate::EvalRequest make_request(const CommandParser& parser, ProfileFlags& profile_flags, EvalCommandFlags& flags) {
+  add_own_profile(profile_flags, flags.adapter);
+  LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
+  use_template_of(flags.adapter, loaded.profile.model);
+  const DataSection& data = loaded.profile.data;
+  const bool has_split = data.val_set_size > 0 && !data.datasets.empty();
+  const bool has_tasks = !loaded.profile.tasks.eval_tasks.empty();
+  if (data.eval_datasets.empty() && !has_split && !has_tasks) {
+    throw ConfigError("eval_datasets",
+                      "nothing to evaluate on; expected eval_datasets, --eval-data FILE, eval_tasks, or datasets with "
+                      "val_set_size.");
+  }
+  if (!flags.answers_file.empty() && !has_tasks) parser.refuse("--answers", "needs eval_tasks in the profile.");
+  refuse_foreign("eval", flags.answers_file, is_of_answers);
+  if (!flags.adapter.empty()) {
+    check_adapter_base(flags.adapter, storage::resolve_model(loaded.profile.model.path), flags.allow_other_base);
+  }
+  return {.profile = loaded.profile,
+          .adapter = flags.adapter,
+          .flags = flags.tasks,
+          .with_answers = !flags.answers_file.empty(),
+          .quiet = parser.common().quiet};
+}
+
+void print_results(const evaluate::Evaluation& results, bool json) {
+  if (json) {
+    for (const auto& result : results.sets) print_line(to_line(as_json(result)));
+    for (const auto& task : results.tasks) print_line(to_line(as_json(task)));
+    return;
+  }
+  if (!results.sets.empty()) print_table(columns_of(results.sets));
+  if (!results.sets.empty() && !results.tasks.empty()) print_line("");
+  if (!results.tasks.empty()) print_table(columns_of(results.tasks));
+}
+
+}  // namespace
+
+int run_eval(const std::vector<std::string>& arguments) {
+  const launch::World world = launch::world_from(process_environment);
+  // To the end of the process, as in train.
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
+  CommandParser parser("eval",
+                       "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
+                       "adapter, on eval_datasets and eval_tasks.");
+  ProfileFlags profile_flags(parser,
+                             {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+                              {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                              {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
+  EvalCommandFlags flags;
+  parser.app()
+      .add_option("--adapter", flags.adapter,
+                  "PEFT folder, or output_dir of a run; without it the base model is evaluated")
+      ->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
+  parser.app().add_flag(
+      "--choices", flags.tasks.choices,
+      "multiple choice on rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
+      "calibration and Brier score");
+  const CLI::Option* const exact_match =
+      parser.app()
+          .add_option(
+              "--exact-match", flags.tasks.answer_regex,
+              "compare greedy answers with the rows' own; a regex extracts the answer from both: '#### (-?[0-9.,]+)'")
+          ->expected(0, 1)
+          ->type_name("[REGEX]");
+  const CLI::Option* const max_new_tokens =
+      parser.add_integer("--max-new-tokens", flags.tasks.max_new_tokens, 1, kMaxNewTokens,
+                         "maximum number of tokens per --exact-match answer (default 256)");
+  parser.app()
+      .add_option("--answers", flags.answers_file, "write every answer to eval_tasks to this .jsonl file")
+      ->type_name("FILE");
+  const RanksFlag ranks(parser, world, "divide the rows among so many processes on this host, one for each GPU");
+  if (!parser.parse(arguments)) return 0;
+  flags.tasks.exact_match = exact_match->count() > 0;
+  check_flags(parser, flags.tasks, max_new_tokens->count() > 0);
+
+  if (ranks.starts_ranks()) return ranks.start("eval", arguments);
+  evaluate::EvalRequest request;
+  try {
+    request = make_request(parser, profile_flags, flags);
+  } catch (...) {
+    if (world.size == 1) throw;
+    request.failure = std::current_exception();
+  }
+  request.world = world;
+  const evaluate::Evaluation results = evaluate(request);
+  if (world.rank > 0) return 0;
+  if (!flags.answers_file.empty()) write_answers(flags.answers_file, results.tasks);
+  print_results(results, parser.common().json);
+  return 0;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,184 @@
+// lora-train export: a model or an adapter as a GGUF file, or an adapter for mlx-lm.
+#include "adapter_flag.h"
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/shell_line.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/export/export.h"
+#include "lora_train/lora/mlx_export.h"
+#include "lora_train/storage/resolve_model.h"
+#include "output/json_text.h"
+#include "output/standard_output.h"
+#include "output/tensor_progress.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+namespace {
+
+struct ExportFlags {
+  std::string gguf, mlx, model, adapter, type;
+  bool merge = false, overwrite = false, allow_other_base = false;
+};
+
+void add_export_flags(CommandParser& parser, ExportFlags& flags) {
+  CLI::App& app = parser.app();
+  app.add_option("--gguf", flags.gguf, "GGUF file to write")->type_name("FILE");
+  app.add_option("--model", flags.model,
+                 "model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)")
+      ->type_name("DIR");
+  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run: written alone, or with --merge")
+      ->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
+  app.add_flag("--merge", flags.merge, "write the model with the adapter merged in");
+  app.add_option("--type", flags.type,
+                 "type of the matrices: f32, f16, bf16 or q8_0 (default: as the model is stored); of an adapter f32 "
+                 "(default) or f16");
+  app.add_option("--mlx", flags.mlx, "folder to write an adapter to, as mlx-lm reads it")->type_name("DIR");
+  app.add_flag("--overwrite", flags.overwrite, "replace a GGUF file, or what an earlier command wrote in the folder");
+}
+
+std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const std::string& word) {
+  if (word.empty()) return std::nullopt;
+  if (word == "f32") return gguf::TensorType::kF32;
+  if (word == "f16") return gguf::TensorType::kF16;
+  if (word == "bf16") return gguf::TensorType::kBF16;
+  if (word == "q8_0") return gguf::TensorType::kQ8_0;
+  parser.refuse("--type", "unknown type \"" + word + "\"; expected f32, f16, bf16 or q8_0.");
+}
+
+/// mlx-lm reads the Hugging Face folder of a model itself, merged or not, so there is nothing to write.
+void refuse_model_for_mlx(const CommandParser& parser, const ExportFlags& flags) {
+  if (flags.adapter.empty()) {
+    const std::string model = flags.model.empty() ? "DIR" : flags.model;
+    parser.refuse("--mlx", "mlx-lm reads the Hugging Face folder itself: " +
+                               shell_line({"mlx_lm.generate", "--model", model}) + ".");
+  }
+  if (!flags.merge) return;
+  parser.refuse("--mlx",
+                "mlx-lm reads the folder of the merged model itself: " +
+                    shell_line({"lora-train", "merge", "--adapter", flags.adapter, "--output-dir", flags.mlx}) + ".");
+}
+
+void check_mlx_flags(const CommandParser& parser, const ExportFlags& flags) {
+  if (!flags.gguf.empty()) parser.refuse("--mlx", "give --gguf or --mlx, not both.");
+  refuse_model_for_mlx(parser, flags);
+  if (!flags.type.empty()) parser.refuse("--type", "is of a GGUF file; an adapter for mlx-lm is always f32.");
+}
+
+void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
+  if (flags.merge && flags.adapter.empty()) parser.refuse("--merge", "needs --adapter, the adapter to merge.");
+  parser.refuse_special_file("--gguf", flags.gguf);
+  if (path_kind(flags.gguf) == PathKind::kNone) return;
+  if (!flags.overwrite)
+    parser.refuse("--gguf", flags.gguf + " is there already: choose another file, or pass --overwrite.");
+  if (read_start(flags.gguf, gguf::kMagic.size()) != gguf::kMagic) {
+    parser.refuse("--gguf", flags.gguf + " is not a GGUF file, so it is not replaced: choose another one.");
+  }
+}
+
+void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {
+  if (flags.gguf.empty() && flags.mlx.empty()) parser.refuse("--gguf", "missing; expected a file to write.");
+  if (flags.model.empty()) {
+    parser.refuse("--model", flags.adapter.empty()
+                                 ? "missing; expected the folder of a model."
+                                 : "missing, and the adapter names no base; expected the folder of the "
+                                   "base model.");
+  }
+  if (flags.mlx.empty()) check_gguf_flags(parser, flags);
+}
+
+void print_result(const CommandParser& parser, const ExportFlags& flags, const gguf::ExportResult& result) {
+  const std::string type(gguf::type_name(result.type));
+  if (parser.common().json) {
+    print_line(to_line({{"file", flags.gguf},
+                        {"holds", flags.adapter.empty() || flags.merge ? "model" : "adapter"},
+                        {"type", lower_case(type)},
+                        {"num_tensors", result.num_tensors},
+                        {"num_merged", result.num_merged},
+                        {"num_f16_instead", result.num_other_type},
+                        {"num_bytes", result.num_bytes}}));
+    return;
+  }
+  print_line(flags.gguf + ": " + format_count(result.num_tensors) + " tensors in " + type +
+             (flags.merge ? ", " + format_count(result.num_merged) + " of them merged" : "") + ", " +
+             format_bytes(static_cast<double>(result.num_bytes)));
+  if (result.num_other_type > 0) {
+    print_line(format_count(result.num_other_type) + " matrices are F16: their rows are no multiple of 32");
+  }
+}
+
+int export_for_mlx(const CommandParser& parser, const ExportFlags& flags, const storage::ResolvedModel& model) {
+  const std::string name = model.hub_name.empty() ? model.folder.string() : model.hub_name;
+  const lora::MlxResult result = lora::export_mlx({.model = model.folder,
+                                                   .adapter = flags.adapter,
+                                                   .output_dir = flags.mlx,
+                                                   .model_name = name,
+                                                   .overwrite = flags.overwrite});
+  if (parser.common().json) {
+    print_line(to_line({{"folder", result.folder.string()},
+                        {"num_linears", result.num_linears},
+                        {"num_layers", result.num_layers},
+                        {"rank", result.rank},
+                        {"scale", result.scale},
+                        {"num_padded", result.num_padded},
+                        {"num_rescaled", result.num_rescaled}}));
+    return 0;
+  }
+  print_line(result.folder.string() + ": " + format_count(result.num_linears) + " linears in the last " +
+             format_count(result.num_layers) + " layers, rank " + format_count(result.rank) + ", scale " +
+             string_printf("%.6g", result.scale));
+  if (result.num_padded > 0)
+    print_line(format_count(result.num_padded) + " linears of lower rank are padded with zeros");
+  if (result.num_rescaled > 0) {
+    print_line(format_count(result.num_rescaled) + " linears have their own scale multiplied into lora_b");
+  }
+  if (has_own_template(flags.adapter, model.folder)) {
+    log_warning(
+        "the adapter was trained with a chat template of its own, and mlx-lm takes the model's: merge the adapter "
+        "(lora-train merge) to bring its template along");
+  }
+  log_info("try it: " + shell_line({"mlx_lm.generate", "--model", name, "--adapter-path", result.folder.string(),
+                                    "--prompt", "Hello"}));
+  return 0;
+}
+
+int export_as_gguf(const CommandParser& parser, const ExportFlags& flags, const storage::ResolvedModel& model) {
+  gguf::ExportRequest request;
+  request.type = parse_type(parser, flags.type);
+  request.file = std::filesystem::absolute(flags.gguf);
+  request.model = model.folder;
+  request.adapter = flags.adapter;
+  request.name = model.hub_name.empty() ? model.folder.filename().string() : model.hub_name;
+  request.decode = [](const auto& linear, const auto& weights) { return load_engine().decode_linear(linear, weights); };
+  request.progress = TensorProgress("exporting");
+  make_folders(request.file.parent_path());
+  const bool is_adapter = !flags.adapter.empty() && !flags.merge;
+  print_result(parser, flags, is_adapter ? gguf::export_adapter(request) : gguf::export_model(request));
+  return 0;
+}
+
+}  // namespace
+
+int run_export(const std::vector<std::string>& arguments) {
+  CommandParser parser("export",
+                       "Writes a GGUF file for llama.cpp: a model, a model with an adapter merged in (--merge), or an "
+                       "adapter alone; or an adapter for mlx-lm (--mlx).");
+  ExportFlags flags;
+  add_export_flags(parser, flags);
+  if (!parser.parse(arguments)) return 0;
+  if (!flags.mlx.empty()) check_mlx_flags(parser, flags);
+  flags.adapter = find_adapter(flags.adapter);
+  if (flags.model.empty()) flags.model = find_base(flags.adapter);
+  check_export_flags(parser, flags);
+  if (flags.mlx.empty()) (void)parse_type(parser, flags.type);
+  const storage::ResolvedModel model = storage::resolve_model(flags.model);
+  if (!flags.adapter.empty()) check_adapter_base(flags.adapter, model, flags.allow_other_base);
+  const StopRequests stop_requests;
+  return flags.mlx.empty() ? export_as_gguf(parser, flags, model) : export_for_mlx(parser, flags, model);
+}
+
+}  // namespace lora_train::cli

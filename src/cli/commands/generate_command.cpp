@@ -1,0 +1,312 @@
+// lora-train generate: text from a model and an adapter.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "adapter_flag.h"
+#include "answer_request.h"
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/data/encode/prompts.h"
+#include "lora_train/report/progress_bar.h"
+#include "model_folders.h"
+#include "output/answer_output.h"
+#include "output/answers.h"
+#include "output/generation_file.h"
+#include "output/generation_speed.h"
+#include "output/standard_output.h"
+#include "profile_flags.h"
+#include "ranks_flag.h"
+#include "registry.h"
+#include "sampling_flags.h"
+
+namespace lora_train::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+struct GenerateFlags {
+  std::vector<std::string> prompts, stop_strings;
+  std::string prompts_file, adapter, system, output;
+  std::int64_t max_new_tokens = 256;
+  bool raw = false, compare = false, allow_other_base = false;
+};
+
+void add_flags(CommandParser& parser, GenerateFlags& flags) {
+  CLI::App& app = parser.app();
+  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run; without it the base model answers")
+      ->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
+  parser.add_list("--prompt", flags.prompts, "prompt to answer; repeatable")->type_name("TEXT");
+  app.add_option("--prompts", flags.prompts_file, "file of {\"prompt\": ...} or {\"messages\": [...]} rows; - is stdin")
+      ->type_name("FILE");
+  app.add_option("--system", flags.system, "system message for every chat")->type_name("TEXT");
+  app.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");
+  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
+                     "maximum number of tokens per answer (default 256)");
+  parser.add_list("--stop", flags.stop_strings, "end an answer before this text; repeatable")->type_name("TEXT");
+  app.add_flag("--compare", flags.compare, "answer with both the base and the adapter, side by side");
+  app.add_option("--output", flags.output,
+                 "write answers to this file instead of stdout; run the same command again to resume")
+      ->type_name("FILE.jsonl");
+}
+
+void check_text(const CommandParser& parser, const char* flag, const std::string& text) {
+  if (const auto at = find_invalid_utf8(text)) {
+    parser.refuse(flag, "is not UTF-8 at byte " + std::to_string(*at + 1) + ".");
+  }
+}
+
+void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
+  if (flags.prompts.empty() == flags.prompts_file.empty()) {
+    parser.refuse("--prompt", flags.prompts.empty() ? "missing; expected --prompt TEXT or --prompts FILE."
+                                                    : "give --prompt or --prompts, not both.");
+  }
+  if (flags.compare && flags.adapter.empty()) parser.refuse("--compare", "needs --adapter to compare with the base.");
+  if (flags.raw && !flags.system.empty()) parser.refuse("--system", "cannot be combined with --raw.");
+  for (const auto& text : flags.prompts) check_text(parser, "--prompt", text);
+  check_text(parser, "--system", flags.system);
+  for (const auto& text : flags.stop_strings) {
+    check_text(parser, "--stop", text);
+    if (text.empty()) parser.refuse("--stop", "must not be empty.");
+  }
+}
+
+std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const ModelFolders& folders) {
+  const data::PromptOptions options{folders.tokenizer.get(), folders.chat_template.get(), flags.raw, flags.system};
+  const std::string& file = flags.prompts_file;
+  if (!file.empty()) return data::read_prompts(file == "-" ? "/dev/stdin" : file, options);
+  std::vector<data::Prompt> prompts;
+  for (const auto& text : flags.prompts) {
+    const std::string number = flags.prompts.size() == 1 ? "" : " " + std::to_string(prompts.size() + 1);
+    prompts.push_back(data::make_prompt(text, "--prompt" + number, options));
+  }
+  return prompts;
+}
+
+/// Everything that decides the answers.
+GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags, const ModelFolders& folders,
+                               const evaluate::GenerateRequest& request) {
+  GenerationSettings settings = model_settings(section, flags.adapter, folders, flags.raw);
+  const GenerationSettings sampling = sampling_settings(request.sampling);
+  settings.insert(settings.end(), sampling.begin(), sampling.end());
+  settings.insert(settings.end(),
+                  {{"compare", Json(flags.compare).dump()},
+                   {"raw", Json(flags.raw).dump()},
+                   {"system", Json(repair_utf8(flags.system)).dump()},
+                   {"max_new_tokens", Json(flags.max_new_tokens).dump()},
+                   {"stop", Json(flags.stop_strings).dump(-1, ' ', false, Json::error_handler_t::replace)},
+                   {"stop_ids", Json(request.stop_ids).dump()}});
+  return settings;
+}
+
+/// How far it is, on stderr.
+class GenerateProgress {
+ public:
+  GenerateProgress(std::size_t num_prompts, bool is_shown) {
+    state_.total_steps = static_cast<long long>(num_prompts);
+    state_.unit = "prompt";
+    report::ProgressOptions options;
+    options.quiet = !is_shown;
+    bar_ = std::make_unique<report::ProgressBar>(options);
+  }
+  void start() { start_ = Clock::now(); }
+  void count_token() {
+    ++num_tokens_;
+    update();
+  }
+  void count_prompt() {
+    ++state_.step;
+    update();
+  }
+
+ private:
+  void update() {
+    const double seconds = std::max(std::chrono::duration<double>(Clock::now() - start_).count(), 1e-9);
+    state_.steps_per_s = static_cast<double>(state_.step) / seconds;
+    state_.tokens_per_s = static_cast<double>(num_tokens_) / seconds;
+    const auto num_left = static_cast<double>(state_.total_steps - state_.step);
+    state_.eta_s = state_.step == 0 ? 0 : num_left / state_.steps_per_s;
+    bar_->update(state_);
+  }
+
+  std::unique_ptr<report::ProgressBar> bar_;
+  report::ProgressState state_;
+  Clock::time_point start_ = Clock::now();
+  long long num_tokens_ = 0;
+};
+
+/// The prompts that are still to be answered, and where their answers go.
+class Run {
+ public:
+  Run(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile, const ModelFolders& folders,
+      const launch::World& world)
+      : flags_(flags),
+        folders_(folders),
+        json_(parser.common().json),
+        quiet_(parser.common().quiet || world.rank > 0),
+        is_leader_(world.rank == 0) {
+    request_.world = world;
+    request_.profile = profile;
+    request_.adapter = flags.adapter;
+    request_.compare = flags.compare;
+    request_.stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, folders.chat_template.get());
+    prompts_ = collect_prompts(flags, folders);
+    lengths_ = answer_lengths(prompts_, flags.max_new_tokens, folders.config.context_length());
+  }
+
+  void prepare(const SamplingOptions& sampling) {
+    request_.sampling = sampling;
+    if (is_leader_ && !flags_.output.empty()) open_file();
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      if (file_ && file_->is_done(i)) continue;
+      indices_.push_back(i);
+      request_.prompts.push_back({prompts_[i].ids, static_cast<std::int64_t>(i), lengths_[i], prompts_[i].source});
+    }
+  }
+
+  int operator()() {
+    if (indices_.empty()) {
+      if (request_.world.size > 1) tell_others();
+      file_->finish();
+      log_info(flags_.output + ": already complete, " + format_count(static_cast<long long>(prompts_.size())) +
+               " answers");
+      return 0;
+    }
+    return generate();
+  }
+
+ private:
+  /// The other ranks wait to hear that there is nothing to do.
+  void tell_others() {
+    AnswerCollector none(*folders_.tokenizer, {}, {});
+    load_engine().generate(request_, none);
+  }
+
+  void open_file() {
+    std::vector<std::string> given;
+    for (const auto& prompt : prompts_) given.push_back(prompt.given);
+    file_.emplace("generate", flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
+    if (file_->num_done() > 0) {
+      log_info(flags_.output + ": " + format_count(static_cast<long long>(file_->num_done())) + " of " +
+               format_count(static_cast<long long>(prompts_.size())) + " answers are already there; resuming");
+    }
+  }
+
+  bool streams() const {
+    return prompts_.size() == 1 && !json_ && !flags_.compare && !file_ && ::isatty(STDOUT_FILENO) == 1;
+  }
+
+  AnswerCollector make_collector(AnswerPrinter& printer, GenerateProgress& progress) {
+    AnswerCollector::Callbacks callbacks;
+    callbacks.on_start = [&] { progress.start(); };
+    callbacks.on_token = [&] { progress.count_token(); };
+    if (streams()) callbacks.on_text = [](std::string_view text) { print_text(text); };
+    callbacks.on_answers = [&](std::size_t prompt, const Answers& answers) {
+      if (!is_leader_) return;
+      const std::size_t index = indices_[prompt];
+      if (file_) {
+        file_->append(index, answer_to_json(prompts_[index], index, answers));
+      } else if (streams()) {
+        print_text("\n");
+      } else {
+        printer.add(index, answers);
+      }
+      ++num_answered_;
+      progress.count_prompt();
+    };
+    return {*folders_.tokenizer, {request_.stop_ids, flags_.stop_strings, flags_.compare}, std::move(callbacks)};
+  }
+
+  int generate() {
+    AnswerPrinter printer(prompts_, json_);
+    try {
+      GenerateProgress progress(indices_.size(), !quiet_ && !streams());
+      AnswerCollector collector = make_collector(printer, progress);
+      report_ = describe(load_engine().generate(request_, collector));
+    } catch (const StopError& stop) {
+      printer.finish();
+      log_warning("stopped by " + stop.where() + " after " + format_count(static_cast<long long>(num_answered_)) +
+                  " of " + format_count(static_cast<long long>(indices_.size())) + " answers" +
+                  (file_ ? "; run the same command to resume" : ""));
+      return static_cast<int>(ExitCode::kStopped);
+    } catch (...) {
+      printer.finish();  // answers that are whole are not lost with what failed
+      throw;
+    }
+    if (file_) file_->finish();
+    log_info(report_);
+    return 0;
+  }
+
+  const GenerateFlags& flags_;
+  const ModelFolders& folders_;
+  bool json_, quiet_, is_leader_;
+  evaluate::GenerateRequest request_;
+  std::vector<data::Prompt> prompts_;
+  std::vector<std::int64_t> lengths_;
+  std::vector<std::size_t> indices_;  ///< of the prompts that are asked, among all
+  std::optional<GenerationFile> file_;
+  std::size_t num_answered_ = 0;
+  std::string report_;
+};
+
+/// Ends all ranks with the exception that is being handled.
+[[noreturn]] void fail_with_ranks(const launch::World& world) {
+  struct NoAnswers : evaluate::GenerateSink {
+    void on_start() override {}
+    bool on_token(std::size_t, bool, std::int32_t) override { return false; }
+    void on_done(std::size_t, bool, bool) override {}
+  } none;
+  evaluate::GenerateRequest request;
+  request.world = world;
+  request.failure = std::current_exception();
+  load_engine().generate(request, none);
+  throw;
+}
+
+}  // namespace
+
+int run_generate(const std::vector<std::string>& arguments) {
+  const launch::World world = launch::world_from(process_environment);
+  // To the end of the process, as in train.
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
+  CommandParser parser("generate", "Answers prompts with a model, with or without an adapter.");
+  const ProfileFlags profile_flags(parser,
+                                   {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"}});
+  const SamplingFlags sampling(parser);
+  GenerateFlags flags;
+  add_flags(parser, flags);
+  const RanksFlag ranks(parser, world, "divide the prompts among so many processes on this host, one for each GPU");
+  if (!parser.parse(arguments)) return 0;
+  check_flags(parser, flags);
+  const bool starts_ranks = ranks.starts_ranks();
+  if (flags.prompts_file == "-" && (starts_ranks || world.size > 1)) {
+    parser.refuse("--prompts", "- is stdin, which one process alone can read: give several ranks a file.");
+  }
+  if (starts_ranks) return ranks.start("generate", arguments);
+  std::optional<LoadedProfile> loaded;
+  std::optional<ModelFolders> folders;
+  std::optional<Run> run;
+  try {
+    loaded = load_with_adapter(profile_flags, flags.adapter);
+    folders = open_model_folders(loaded->profile.model, flags.adapter, flags.allow_other_base);
+    run.emplace(parser, flags, loaded->profile, *folders, world);
+    run->prepare(sampling.options(parser, folders->model));
+  } catch (...) {
+    if (world.size == 1) throw;
+    fail_with_ranks(world);
+  }
+  return (*run)();
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,261 @@
+// lora-train merge: an adapter folded into a Hugging Face folder, or rewritten for servers that read plain LoRA only.
+#include <optional>
+
+#include "adapter_flag.h"
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/lora/merge.h"
+#include "lora_train/model/weights/stored_linear.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/output_folder.h"
+#include "lora_train/storage/resolve_model.h"
+#include "merge_rows.h"
+#include "output/json_text.h"
+#include "output/standard_output.h"
+#include "output/tensor_progress.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+namespace {
+
+struct MergeFlags {
+  std::string model, adapter, output_dir, dtype, rows;
+  bool portable = false, no_check = false, overwrite = false, keep_quantised = false, allow_other_base = false;
+};
+
+void add_flags(CommandParser& parser, MergeFlags& flags) {
+  CLI::App& app = parser.app();
+  app.add_option(
+         "--model", flags.model,
+         "base model: folder, or org/name in the local Hugging Face cache (default: the one that the adapter names)")
+      ->type_name("DIR");
+  app.add_option("--adapter", flags.adapter, "PEFT folder, or output_dir of a run")->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
+  app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
+  app.add_option("--dtype", flags.dtype,
+                 "type of the weights: bf16, fp16 or fp32 (default: each weight keeps its type)");
+  app.add_option("--rows", flags.rows, "compare the logits on these rows (default: a few built-in texts)")
+      ->type_name("FILE");
+  app.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
+  app.add_flag("--keep-quantised", flags.keep_quantised,
+               "quantise the merged weights again, in the format of the base");
+  app.add_flag("--portable", flags.portable,
+               "instead of merging, rewrite the adapter without rsLoRA and patterns; needs no --model");
+  app.add_flag("--overwrite", flags.overwrite, "replace the output of an earlier merge");
+}
+
+void check_flags(const CommandParser& parser, const MergeFlags& flags) {
+  if (flags.adapter.empty()) parser.refuse("--adapter", "missing; expected a PEFT folder.");
+  if (flags.output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
+  if (flags.portable) {
+    const std::string why = "cannot be combined with --portable, which only rewrites the adapter.";
+    if (!flags.model.empty()) parser.refuse("--model", why);
+    if (!flags.dtype.empty()) parser.refuse("--dtype", why);
+    if (!flags.rows.empty()) parser.refuse("--rows", why);
+    if (flags.no_check) parser.refuse("--no-check", why);
+    if (flags.keep_quantised) parser.refuse("--keep-quantised", why);
+    if (flags.allow_other_base) parser.refuse("--allow-other-base", why);
+    return;
+  }
+  if (flags.model.empty()) {
+    parser.refuse(
+        "--model",
+        "missing, and the adapter names no base; expected the folder of the base model, or --portable to rewrite only "
+        "the adapter.");
+  }
+  if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "cannot be combined with --no-check.");
+}
+
+/// The comparison with the unmerged model: rows, and later what was found on them.
+struct Comparison {
+  MergeRows rows;
+  std::optional<lora::MergeCheck> found;
+  std::string why_not;  ///< there is none
+};
+
+Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest& request) {
+  Comparison comparison;
+  if (flags.no_check) {
+    comparison.why_not = "--no-check";
+    return comparison;
+  }
+  try {
+    load_engine();
+  } catch (const ConfigError& error) {
+    if (!flags.rows.empty()) throw;
+    comparison.why_not = error.what();
+    return comparison;
+  }
+  comparison.rows = merge_rows(flags.rows, request.model, request.adapter);
+  return comparison;
+}
+
+std::string in_words(const Comparison& comparison) {
+  if (!comparison.found) return "logits not compared with the unmerged model: " + comparison.why_not;
+  const lora::MergeCheck& found = *comparison.found;
+  return string_printf("largest logit difference from the unmerged model %.3g (logits up to %.3g), at ",
+                       found.max_difference, found.max_logit) +
+         comparison.rows.names.at(found.row) + ", token " + std::to_string(found.position + 1) +
+         "; another token is the most likely at " + format_count(found.num_argmax_changed) + " of " +
+         format_count(found.num_positions) + " positions";
+}
+
+nlohmann::ordered_json as_json(const lora::MergeResult& result, const Comparison& comparison) {
+  nlohmann::ordered_json line = {{"output_dir", result.folder.string()}, {"num_tensors", result.num_tensors},
+                                 {"num_merged", result.num_merged},      {"weight_bytes", result.weight_bytes},
+                                 {"num_files", result.num_files},        {"max_logit_difference", nullptr}};
+  if (!comparison.found) {
+    line["not_compared"] = comparison.why_not;
+    return line;
+  }
+  const lora::MergeCheck& found = *comparison.found;
+  line["max_logit_difference"] = found.max_difference;
+  line["max_logit"] = found.max_logit;
+  line["row"] = comparison.rows.names.at(found.row);
+  line["token"] = found.position + 1;
+  line["num_positions"] = found.num_positions;
+  line["num_argmax_changed"] = found.num_argmax_changed;
+  return line;
+}
+
+/// How the merged weights are quantised again: as those of the base.
+model::QuantizeRequest quantise_like(const std::filesystem::path& base) {
+  const model::ModelConfig config = model::read_model_config(base);
+  const model::BaseStorage stored = model::stored_base(config, storage::open_model_weights(base));
+  if (stored.empty()) throw ConfigError("--keep-quantised", base.string() + " is not quantised");
+  if (config.quantization.quant_type == "fp4") {
+    throw ConfigError("--keep-quantised", base.string() +
+                                              " is stored as fp4, which is not written; leave the flag out, or "
+                                              "merge and use lora-train quantize");
+  }
+  model::QuantizeRequest request;
+  request.format = stored.begin()->second.format;
+  request.nested = stored.begin()->second.nested_block_size > 0;
+  for (const auto& [name, storage] : stored) request.linears.insert(name);
+  request.progress = TensorProgress("quantising");
+  return request;
+}
+
+/// Merges into an intermediate folder, then quantises that.
+lora::MergeResult merge_and_quantise(lora::MergeRequest request, const lora::MergeHooks& hooks) {
+  model::QuantizeRequest quantise = quantise_like(request.model);
+  storage::OutputFolder output(request.output_dir, storage::OutputKind::kModel, {request.model, request.adapter},
+                               request.overwrite);
+  request.output_dir = quantise.model = output.intermediate("plain");
+  quantise.output_dir = output.intermediate("quantised");
+  lora::MergeHooks without_check = hooks;
+  without_check.check = {};
+  lora::MergeResult result = lora::merge_adapter(request, without_check);
+  const model::QuantizeResult quantised = load_engine().quantize(quantise);
+  output.take_files_of(quantised.folder);
+  output.write({storage::copy_of(quantise.model / "README.md")});
+  remove_tree(quantise.model);
+  output.commit(hooks.check);
+  result.folder = output.path();
+  result.weight_bytes = quantised.weight_bytes;
+  result.num_files = quantised.num_files + 1;
+  return result;
+}
+
+void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
+  lora::MergeRequest request;
+  if (!flags.dtype.empty()) request.dtype = parser.weight_dtype("--dtype", flags.dtype);
+  const storage::ResolvedModel model = storage::resolve_model(flags.model);
+  request.model = model.folder;
+  request.model_name = model.hub_name.empty() ? flags.model : model.hub_name;
+  request.adapter = flags.adapter;
+  check_adapter_base(flags.adapter, model, flags.allow_other_base);
+  request.output_dir = flags.output_dir;
+  request.overwrite = flags.overwrite;
+
+  Comparison comparison = prepare_comparison(flags, request);
+  lora::MergeHooks hooks;
+  hooks.progress = TensorProgress("merging");
+  if (comparison.why_not.empty() || flags.no_check) {
+    hooks.decode = [](const auto& linear, const auto& weights) { return load_engine().decode_linear(linear, weights); };
+  }
+  if (comparison.why_not.empty()) {
+    hooks.check = [&](const std::filesystem::path& folder) {
+      log_info("comparing logits with the unmerged model on " + std::to_string(comparison.rows.ids.size()) + " rows");
+      comparison.found = load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids});
+    };
+  }
+  const lora::MergeResult result =
+      flags.keep_quantised ? merge_and_quantise(request, hooks) : lora::merge_adapter(request, hooks);
+  if (parser.common().json) {
+    print_line(to_line(as_json(result, comparison)));
+    return;
+  }
+  print_line(result.folder.string() + ": " + format_count(result.num_tensors) + " tensors, " +
+             format_count(result.num_merged) + " of them merged, " +
+             format_bytes(static_cast<double>(result.weight_bytes)) + " in " + std::to_string(result.num_files) +
+             " files");
+  print_line(in_words(comparison));
+}
+
+void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
+  const lora::PortableResult result = lora::make_portable({flags.adapter, flags.output_dir, flags.overwrite});
+  if (parser.common().json) {
+    print_line(to_line({{"output_dir", result.folder.string()},
+                        {"num_tensors", 2 * result.num_linears},
+                        {"num_padded", result.num_padded},
+                        {"num_rescaled", result.num_rescaled},
+                        {"r", result.rank},
+                        {"lora_alpha", result.alpha}}));
+    return;
+  }
+  print_line(result.folder.string() + ": " + format_count(result.num_linears) + " linears with r " +
+             std::to_string(result.rank) + " and lora_alpha " + string_printf("%g", result.alpha) + "; " +
+             format_count(result.num_padded) + " padded with zeros, the scale of " + format_count(result.num_rescaled) +
+             " multiplied into B");
+}
+
+/// Where a run has quantised its base while loading it, the adapter was trained on other weights than those that it is merged into.
+void name_other_base(const std::string& adapter, const std::string& output_dir) {
+  const std::filesystem::path profile = std::filesystem::path(adapter).parent_path() / "profile.yaml";
+  std::error_code code;
+  if (!std::filesystem::is_regular_file(profile, code)) return;
+  try {
+    const Profile run = load_written_profile(profile);
+    const BasePrecision base = run.model.base_precision;
+    const bool has_eval_data = !run.data.eval_datasets.empty() || run.data.val_set_size > 0;
+    const std::string command = has_eval_data
+                                    ? "measure it with " + shell_line({"lora-train", "eval", profile.string(),
+                                                                       "--model", output_dir, "base_precision=auto"})
+                                    : "the run has no evaluation data; try it with " +
+                                          shell_line({"lora-train", "chat", "--model", output_dir});
+    if (base != BasePrecision::kNf4 && base != BasePrecision::kInt8 && base != BasePrecision::kFp8) return;
+    log_info("trained on " + to_string(base) + " weights, and merged into those of the model: " + command);
+  } catch (const Error&) {  // of another version: the merge is done all the same
+  }
+}
+
+}  // namespace
+
+int run_merge(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "merge",
+      "Merges an adapter into a Hugging Face folder and prints the largest logit difference from the unmerged "
+      "model; or, with --portable, rewrites an adapter for servers that ignore rsLoRA and patterns.");
+  MergeFlags flags;
+  add_flags(parser, flags);
+  if (!parser.parse(arguments)) return 0;
+  flags.adapter = find_adapter(flags.adapter);
+  if (flags.model.empty() && !flags.portable) flags.model = find_base(flags.adapter);
+  check_flags(parser, flags);
+  const StopRequests stop_requests;
+  if (flags.portable) {
+    rewrite_adapter(parser, flags);
+  } else {
+    merge_into_model(parser, flags);
+    name_other_base(flags.adapter, flags.output_dir);
+  }
+  return 0;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,81 @@
+// The flags that set a profile, shared by the commands that take one.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "command_line.h"
+#include "lora_train/config/load.h"
+#include "lora_train/device/gpu_table.h"
+
+namespace lora_train::cli {
+
+/// A flag that is one profile key: "--output-dir" for "output_dir".
+struct KeyFlag {
+  const char* flag;
+  const char* key;
+  const char* help;
+};
+
+/// --profile (also --config, or a file name alone), --set, trailing key=value, the key flags of the command, and every other key as a flag (--lora-r).
+class ProfileFlags {
+ public:
+  ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags);
+  ProfileFlags(const ProfileFlags&) = delete;
+  ProfileFlags& operator=(const ProfileFlags&) = delete;
+
+  /// After parsing. Later wins: files in order, then --set and key=value in order, then the key flags, then what of all these reaches
+  /// into a value (datasets[0].path=x).
+  ProfileSources sources() const;
+
+  /// Whether the files are shipped profiles, which have no data.
+  bool are_shipped() const;
+  bool has_profile() const { return !profiles().empty(); }
+  /// As a file before all others.
+  void add_profile(const std::string& file) { profiles_.insert(profiles_.begin(), file); }
+  /// Nothing at all was given.
+  bool is_empty() const;
+
+ private:
+  /// --profile, and what stands alone and is no setting.
+  std::vector<std::string> profiles() const;
+
+  /// Refuses a folder in the place of a profile; a run is --adapter, where the command has that.
+  void refuse_folders() const;
+
+  /// Refuses a list of several words, of which the later ones would be profiles.
+  void refuse_split_lists(const ProfileSources& sources) const;
+
+  /// A key as a flag whose value is a list, with the words behind its value.
+  struct ListFlag {
+    std::string flag, value;
+    std::vector<std::string> words;
+  };
+
+  CommandParser& parser_;
+  std::vector<std::string> profiles_, settings_, trailing_;
+  std::vector<Override> overrides_;    ///< keys as flags
+  std::set<std::string> comma_lists_;  ///< keys whose list may be written "a,b"
+  std::vector<ListFlag> lists_;
+  std::vector<KeyFlag> key_flags_;
+  std::vector<std::string> key_values_;
+  std::vector<CLI::Option*> key_options_;
+};
+
+/// The arguments of `train` that name the same profile.
+std::vector<std::string> as_arguments(const ProfileSources& sources);
+
+/// configs/gpus.json beside the program.
+std::vector<device::GpuFacts> shipped_gpus();
+
+/// The GPU that the profile is meant for, if it names one.
+std::optional<device::GpuFacts> target_gpu(const Profile& profile);
+
+/// load_profile, with its notes and warnings in the log. An init_adapter that is a run becomes the PEFT folder in it.
+LoadedProfile load_and_log(const ProfileSources& sources);
+/// The same, with its mistakes added to `mistakes`.
+LoadedProfile load_and_log(const ProfileSources& sources, Mistakes& mistakes);
+
+}  // namespace lora_train::cli

@@ -1,0 +1,59 @@
+#include "registry.h"
+
+namespace lora_train::cli {
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> table = {
+      {"train", "fine-tune a model", run_train},
+      {"check", "validate a profile and print every resolved value; needs no GPU", run_check},
+      {"plan", "estimate memory, time and cost per GPU type", run_plan},
+      {"ablate", "measure what each setting of a profile brings", run_ablate},
+      {"tokenize", "tokenise the data; show rows and which tokens are trained", run_tokenize},
+      {"generate", "answer prompts with a model, with or without an adapter", run_generate},
+      {"chat", "talk to a model, with or without an adapter", run_chat},
+      {"serve", "serve a model and its adapters to clients of OpenAI's API", run_serve},
+      {"eval", "measure loss, token accuracy, calibration and answers", run_eval},
+      {"merge", "merge an adapter into its base model", run_merge},
+      {"export", "write a model or an adapter as a GGUF file for llama.cpp", run_export},
+      {"compare", "show the profiles and results of several runs side by side", run_compare},
+      {"doctor", "check the driver, GPUs, disk and every kernel of this machine", run_doctor},
+      {"bench", "measure speed and memory of a training step", run_bench},
+      {"cache", "list or delete the files of the token cache", run_cache},
+      {"quantize", "write a Hugging Face folder with quantised linears", run_quantize},
+      {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
+      {"sweep", "train a grid of profiles, then compare the runs", run_sweep},
+      {"completion", "print a script that completes commands and flags in a shell", run_completion},
+      {"convert", "make a profile of a file of Axolotl, LLaMA-Factory or TRL", run_convert},
+      {"download", "download a model, an adapter or a dataset from the Hugging Face hub", run_download},
+      {"push", "upload an adapter or a model to the Hugging Face hub", run_push},
+      {"teach", "let a teacher write training data", run_teach},
+      {"distill", "teacher data, training and evaluation in one command", run_distill},
+  };
+  return table;
+}
+
+std::string overview() {
+  std::string text =
+      "lora-train: LoRA fine-tuning of Hugging Face models\n\n"
+      "Usage: lora-train COMMAND [FLAGS] [key=value ...]\n"
+      "       lora-train train FILE --lora-r 8 ...      (any key of a profile is a flag too)\n"
+      "       lora-train --profile FILE ...             (short for lora-train train FILE)\n\n"
+      "Commands:\n";
+  for (const auto& command : commands()) {
+    std::string name = "  " + command.name;
+    name.resize(14, ' ');
+    text += name + command.summary + "\n";
+  }
+  text +=
+      "\nFlags of every command:\n"
+      "  --json        print results as JSON, one object per line\n"
+      "  --quiet       show no progress, only warnings and errors\n"
+      "  --log-level   lowest level to log: debug, info, warning, error or off\n"
+      "  --help        show the flags of a command: lora-train COMMAND --help, or lora-train help COMMAND\n"
+      "  --version, -V show version, commit, LibTorch, CUDA and GPU architectures\n\n"
+      "Exit codes: 0 done, 1 internal error, 2 usage or profile, 3 data, 4 model or adapter file, 5 I/O, 6 device,\n"
+      "7 non-finite loss or gradient, 75 stopped on request (run the same command to resume).\n";
+  return text;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,236 @@
+// lora-train serve: an OpenAI-compatible server for a model and its adapters.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "adapter_flag.h"
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/shell_line.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/serve/drain.h"
+#include "lora_train/serve/http_server.h"
+#include "model_folders.h"
+#include "output/generation_speed.h"
+#include "output/standard_output.h"
+#include "profile_flags.h"
+#include "registry.h"
+#include "sampling_flags.h"
+
+namespace lora_train::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKeyVariable = "LORA_TRAIN_API_KEY";
+
+struct ServeFlags {
+  std::vector<std::string> adapters;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;
+  std::int64_t max_new_tokens = 1024;
+  std::size_t queue = 64;
+  bool allow_other_base = false;
+};
+
+void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
+  CLI::App& app = parser.app();
+  parser
+      .add_list("--adapter", flags.adapters,
+                "PEFT folder, or output_dir of a run, and the name that clients choose it by; without NAME=, the run's "
+                "name; repeatable")
+      ->type_name("[NAME=]DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
+  app.add_option("--host", flags.host,
+                 "address to listen on (default 127.0.0.1: only this machine); any other needs a key")
+      ->type_name("HOST");
+  parser.add_integer("--port", flags.port, 0, 65535, "port to listen on (default 8000); 0 takes a free one");
+  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
+                     "maximum number of tokens per answer where a request does not say (default 1024)");
+  parser.add_integer("--queue", flags.queue, 1, 100000,
+                     "answers that may wait for the model before requests get 503 (default 64)");
+}
+
+/// The run's name: of runs/first/adapter and of runs/first, it is first.
+std::string name_of_run(const fs::path& folder) {
+  const fs::path path = fs::weakly_canonical(folder);
+  const std::string last = path.filename().string();
+  return last == "adapter" || last.starts_with("checkpoint-") ? path.parent_path().filename().string() : last;
+}
+
+/// NAME=DIR or DIR. A "=" behind a "/" belongs to the folder: runs/lr=1e-4.
+evaluate::ServedAdapter parse_adapter(const CommandParser& parser, const std::string& given) {
+  const std::size_t equals = given.find('=');
+  const bool has_name = equals != std::string::npos && given.find('/') > equals;
+  const std::string folder = has_name ? given.substr(equals + 1) : given;
+  const std::string name = has_name ? given.substr(0, equals) : "";
+  if (folder.empty() || (has_name && name.empty()))
+    parser.refuse("--adapter", "got \"" + given + "\"; expected DIR or NAME=DIR.");
+  const std::string found = find_adapter(folder);
+  return {has_name ? name : name_of_run(found), found};
+}
+
+std::string name_of_base(const std::string& path) {
+  std::error_code code;
+  if (!fs::is_directory(path, code)) return path;
+  return fs::weakly_canonical(path).filename().string();
+}
+
+/// A model that is served, with the files that its requests need.
+struct Servable {
+  std::string name;
+  ModelFolders folders;
+  std::optional<std::int64_t> owner;
+};
+
+/// What is served, and what the engine loads for it.
+class Serving {
+ public:
+  Serving(const CommandParser& parser, const ServeFlags& flags, const ProfileFlags& profile_flags) : parser_(parser) {
+    for (const auto& given : flags.adapters) request_.adapters.push_back(parse_adapter(parser, given));
+    std::string first = request_.adapters.empty() ? "" : request_.adapters.front().folder.string();
+    const LoadedProfile loaded = load_with_adapter(profile_flags, first);
+    request_.profile = loaded.profile;
+    const ModelSection& section = request_.profile.model;
+    const bool is_alone = has_token_rows();
+    if (!is_alone) {
+      const bool has_others = !request_.adapters.empty();
+      add(name_of_base(section.path), open_model_folders(section, "", false),
+          has_others ? std::optional(std::int64_t{-1}) : std::nullopt);
+    }
+    for (std::size_t i = 0; i < request_.adapters.size(); ++i) {
+      const auto& [name, folder] = request_.adapters[i];
+      add(name, open_model_folders(section, folder.string(), flags.allow_other_base),
+          is_alone ? std::nullopt : std::optional(static_cast<std::int64_t>(i)));
+    }
+    if (is_alone) {
+      request_.only_adapter = request_.adapters.front().folder;
+      request_.adapters.clear();
+    }
+  }
+
+  const evaluate::ServeRequest& request() const { return request_; }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> list;
+    for (const Servable& model : models_) list.push_back(model.name);
+    return list;
+  }
+
+  std::vector<serve::ServedModel> models() const {
+    std::vector<serve::ServedModel> list;
+    for (const auto& [name, folders, owner] : models_) {
+      const auto* const chat_template = folders.chat_template.get();
+      list.push_back(
+          {name, folders.tokenizer.get(), chat_template, tokenizer::stop_token_ids(*folders.tokenizer, chat_template),
+           std::max(static_cast<std::int32_t>(folders.config.vocab_size), folders.tokenizer->vocab_size()), owner});
+    }
+    return list;
+  }
+
+ private:
+  /// Whether the only adapter has trained rows of tokens, which requests for other models could not leave out.
+  bool has_token_rows() const {
+    for (const auto& [name, folder] : request_.adapters) {
+      if (lora::read_adapter_config(folder).token_rows.empty()) continue;
+      if (request_.adapters.size() == 1) return true;
+      throw ConfigError("--adapter " + name, folder.string() +
+                                                 " has new tokens, and is served alone. Give it as the only --adapter, "
+                                                 "or merge it and serve the merged folder.");
+    }
+    return false;
+  }
+
+  void add(const std::string& name, ModelFolders folders, std::optional<std::int64_t> owner) {
+    const std::vector<std::string> taken = names();
+    if (std::find(taken.begin(), taken.end(), name) != taken.end()) {
+      parser_.refuse("--adapter", "two models have the name \"" + name + "\"; give NAME=DIR.");
+    }
+    models_.push_back({name, std::move(folders), owner});
+  }
+
+  const CommandParser& parser_;
+  evaluate::ServeRequest request_;
+  std::vector<Servable> models_;
+};
+
+std::string key_from_environment() {
+  const char* const key = std::getenv(kKeyVariable);
+  return key == nullptr ? "" : key;
+}
+
+/// A line to try: the model that was named last, which is the one that was trained.
+std::string curl_line(const std::string& url, const serve::ServedModel& model, bool has_key) {
+  using Json = nlohmann::ordered_json;
+  const bool is_chat = model.chat_template != nullptr;
+  Json body = {{"model", model.name}};
+  if (is_chat) {
+    body["messages"] = Json::array({Json{{"role", "user"}, {"content", "Hello"}}});
+  } else {
+    body["prompt"] = "Hello";
+  }
+  return "curl " + url + (is_chat ? "/v1/chat/completions" : "/v1/completions") +
+         " -H 'Content-Type: application/json'" +
+         (has_key ? std::string(" -H \"Authorization: Bearer $") + kKeyVariable + "\"" : "") + " -d " +
+         shell_line({body.dump()});
+}
+
+void announce(const std::string& url, const std::vector<serve::ServedModel>& models, bool has_key, bool as_json) {
+  std::vector<std::string> names;
+  for (const auto& model : models) names.push_back(model.name);
+  log_info("serving " + url + "/v1 (models: " + join(names) + "; " +
+           (has_key ? std::string("with the key in $") + kKeyVariable : std::string("no key is asked for")) + ")");
+  log_info("try: " + curl_line(url, models.back(), has_key));
+  if (as_json) print_text(nlohmann::ordered_json{{"url", url}, {"models", names}, {"has_key", has_key}}.dump() + "\n");
+}
+
+/// From the loaded weights to the last answer.
+void run_server(const Serving& serving, const serve::ListeningSocket& socket, const ServeFlags& flags, bool as_json) {
+  const std::string key = key_from_environment();
+  const std::vector<serve::ServedModel> models = serving.models();
+  serve::RequestBoard board(flags.queue);
+  serve::Service service({models, key, flags.max_new_tokens}, board);
+  serve::HttpServer server(service, socket);
+  std::optional<serve::Drain> drain;
+  board.when_started = [&] {
+    server.start();
+    drain.emplace(server, board);
+    announce(socket.url(), models, !key.empty(), as_json);
+  };
+  try {
+    log_info(describe(load_engine().serve(serving.request(), board)));
+  } catch (const StopError& stop) {
+    log_info("stopped by " + stop.where());
+  }
+  if (drain) drain->finish();
+}
+
+}  // namespace
+
+int run_serve(const std::vector<std::string>& arguments) {
+  // To the end of the process, as in train.
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  CommandParser parser("serve", "Serves a model and its adapters to any client of OpenAI's API.");
+  const ProfileFlags profile_flags(
+      parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+               {"--chat-template", "chat_template", "name of a built-in template, or a .jinja file"}});
+  ServeFlags flags;
+  add_serve_flags(parser, flags);
+  if (!parser.parse(arguments)) return 0;
+  if (const std::string missing = serve::missing_http_library(); !missing.empty()) throw ConfigError("serve", missing);
+  const Serving serving(parser, flags, profile_flags);
+  const serve::ListeningSocket socket(flags.host, flags.port);
+  if (!socket.is_loopback() && key_from_environment().empty()) {
+    parser.refuse("--host",
+                  flags.host + " can be reached by other machines: put a key into $" + kKeyVariable + " first.");
+  }
+  run_server(serving, socket, flags, parser.common().json);
+  return 0;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,111 @@
+// lora-train train: the run.
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "engine/find_torch.h"
+#include "lora_train/base/console.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/python_packages.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+#include "lora_train/launch/world.h"
+#include "output/standard_output.h"
+#include "profile_check.h"
+#include "profile_flags.h"
+#include "provenance.h"
+#include "ranks_flag.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+namespace {
+
+constexpr const char* kAnswerToStop = "stopping after this step; again to quit now";
+
+void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
+  const std::vector<std::string> keys = profile_keys();
+  if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
+  const std::string nearest = nearest_name(key, keys);
+  parser.refuse("--allow-changed",
+                "\"" + key + "\" is not a key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
+}
+
+/// Fills the request. Throws for a profile that cannot be trained with, whatever the files say; what only they make impossible
+/// goes with the request, since a run that is complete needs none of them. Returns what was loaded.
+LoadedProfile resolve_profile(const ProfileFlags& flags, run::TrainRequest& request) {
+  Mistakes mistakes, of_inputs;
+  LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
+  add_unbuilt_features(loaded, mistakes);
+  if (!loaded.profile.teacher.teacher.empty()) {
+    mistakes.add(parse_place(loaded.origin.at("teacher")), "teacher",
+                 "is for lora-train distill, which asks it and then trains: run distill in place of train.");
+  }
+  if (mistakes.has_any()) {
+    check_inputs(loaded, {}, mistakes);
+    mistakes.throw_if_any();
+  }
+  check_inputs(loaded, {}, of_inputs);
+  try {
+    of_inputs.throw_if_any();
+  } catch (...) {
+    request.bad_inputs = std::current_exception();
+  }
+  request.profile = loaded.profile;
+  request.profile_hash = profile_hash(loaded.profile);
+  request.target_gpu = target_gpu(loaded.profile);
+  return loaded;
+}
+
+}  // namespace
+
+int run_train(const std::vector<std::string>& arguments) {
+  const launch::World world = launch::world_from(process_environment);
+  // To the end of the process: a signal that comes after the run must not turn its exit code into another.
+  [[maybe_unused]] static const auto* const stop_requests =
+      new StopRequests(world.launcher != launch::Launcher::kNone, world.rank == 0 ? kAnswerToStop : nullptr);
+  CommandParser parser(
+      "train", "Fine-tunes a model as a profile describes. To resume a stopped run, run the same command again.");
+  const ProfileFlags flags(parser,
+                           {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+                            {"--train-data", "datasets", "training data: file, folder or glob"},
+                            {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                            {"--output-dir", "output_dir", "output folder of the run"},
+                            {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
+                            {"--max-time", "max_time", "save a checkpoint and stop after this time, such as 2h30m"}});
+  run::TrainRequest request;
+  parser.add_list("--allow-changed", request.allow_changed, "let this key differ from the resumed run; repeatable")
+      ->type_name("KEY");
+  parser.app().add_flag("--overwrite", request.overwrite, "delete the run in output_dir and start over");
+  parser.app().add_flag("--dry-run", request.dry_run,
+                        "do everything up to step 1, including a pass over the largest batch");
+  const RanksFlag ranks(parser, world, "start so many ranks on this host, one for each GPU");
+  if (!parser.parse(arguments)) return 0;
+  never_wait_for_stderr();  // nobody who stops reading stops the training
+  for (const auto& key : request.allow_changed) refuse_unknown_key(parser, key);
+  if (ranks.starts_ranks()) {
+    run::TrainRequest checked;  // once, before all ranks do
+    resolve_profile(flags, checked);
+    return ranks.start("train", arguments);
+  }
+  request.world = world;
+  request.quiet = parser.common().quiet;
+  request.gpu_table = program_folder() / "configs/gpus.json";
+  std::optional<LoadedProfile> loaded;
+  try {
+    loaded = resolve_profile(flags, request);
+  } catch (...) {
+    if (world.size == 1) throw;
+    request.failure = std::current_exception();
+  }
+  const EngineApi& engine = load_engine();
+  if (loaded && world.rank == 0) request.provenance = provenance_of(*loaded, arguments);
+  const run::TrainResult result = engine.train(request);
+  if (parser.common().json && world.rank == 0) print_line(result.summary_json);
+  return result.exit_code;
+}
+
+}  // namespace lora_train::cli

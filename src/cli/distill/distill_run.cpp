@@ -1,0 +1,229 @@
+#include "distill_run.h"
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "commands/adapter_folder.h"
+#include "commands/start_program.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/shell_line.h"
+#include "lora_train/base/text.h"
+#include "lora_train/hub/http/url.h"
+#include "prompt_sets.h"
+#include "teach/teach_run.h"
+
+namespace lora_train::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string rows_file(const Profile& profile, const char* name) {
+  return (fs::path(profile.run.output_dir) / name).string();
+}
+std::string training_rows(const Profile& profile) { return rows_file(profile, "teacher.jsonl"); }
+std::string held_out_rows(const Profile& profile) { return rows_file(profile, "teacher_heldout.jsonl"); }
+
+bool holds_out(const DataSection& data) { return !data.eval_datasets.empty() || data.val_set_size > 0; }
+
+/// Held-out prompts are answered once.
+TeachFlags flags_of_held_out(const DistillRequest& request) {
+  TeachFlags flags = request.teach;
+  flags.job.samples = 1;
+  flags.filters.agree = 0;
+  flags.filters.agree_on.clear();
+  flags.job.output = held_out_rows(request.loaded.profile);
+  return flags;
+}
+
+/// The profile that loads the teacher: the student's device and precision, nothing of its adapter.
+Profile profile_of_teacher(const Profile& student) {
+  Profile profile = student;
+  profile.model = ModelSection{};
+  profile.model.path = student.teacher.teacher;
+  profile.model.precision = student.model.precision;
+  profile.adapter.init_adapter.clear();
+  return profile;
+}
+
+void refuse_adapter_as_teacher(const std::string& teacher) {
+  const std::filesystem::path folder = std::filesystem::path(teacher).lexically_normal();
+  std::error_code code;
+  if (!std::filesystem::exists(std::filesystem::path(adapter_folder(teacher)) / "adapter_config.json", code)) return;
+  const std::string merged = (folder.has_filename() ? folder : folder.parent_path()).string() + "-merged";
+  throw ConfigError("teacher", teacher + " is an adapter, and a teacher is a whole model. Merge it: " +
+                                   shell_line({"lora-train", "merge", "--adapter", teacher, "--output-dir", merged}) +
+                                   ", and name " + merged + ".");
+}
+
+class TeacherRun {
+ public:
+  explicit TeacherRun(const DistillRequest& request)
+      : request_(request), profile_(request.loaded.profile), server_(server_options(request)) {
+    const bool is_server = profile_.teacher.is_server();
+    record_.output_dir = profile_.run.output_dir;
+    record_.teacher.teacher = is_server ? hub::shown_url(profile_.teacher.teacher) : profile_.teacher.teacher;
+    if (!is_server) {
+      refuse_adapter_as_teacher(profile_.teacher.teacher);
+      teacher_ = profile_of_teacher(profile_);
+      folders_ = open_model_folders(teacher_.model, "", /*allow_other_base=*/false);
+    }
+  }
+
+  int run() {
+    PromptSets prompts = read_prompt_sets(profile_, request_.row_template);
+    log_info(count_of(static_cast<long long>(prompts.training.size()), "prompt") + " for training, " +
+             format_count(static_cast<long long>(prompts.held_out.size())) + " held out");
+    make_folders(record_.output_dir);
+    earlier_ = read_teacher_phase(record_.output_dir);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto save = [&] {
+      const std::chrono::duration<double> now = std::chrono::steady_clock::now() - begin;
+      add_up(asked_ > 0 ? now.count() : 0);
+      write_record(record_);
+    };
+    try {
+      const int code = ask_both(std::move(prompts));
+      save();
+      return code;
+    } catch (...) {
+      server_.log_end();
+      save();
+      throw;
+    }
+  }
+
+ private:
+  static ServerOptions server_options(const DistillRequest& request) {
+    ServerOptions options = request.server;
+    options.url = request.loaded.profile.teacher.teacher;
+    options.model = request.teach.teacher_model;
+    if (options.model.empty()) options.model = model_of_answers(training_rows(request.loaded.profile));
+    options.log = rows_file(request.loaded.profile, "teacher.log");
+    return options;
+  }
+
+  int ask_both(PromptSets prompts) {
+    TeachFlags flags = request_.teach;
+    flags.job.output = training_rows(profile_);
+    const TeachResult trained = ask(flags, std::move(prompts.training));
+    record_.teacher.rows = trained.rows.num_rows;
+    if (trained.exit_code != 0 || !holds_out(profile_.data)) return trained.exit_code;
+    TeachFlags held_out = flags_of_held_out(request_);
+    if (held_out.teacher_model.empty()) held_out.teacher_model = model_of_answers(flags.job.output);
+    const TeachResult result = ask(held_out, std::move(prompts.held_out));
+    record_.teacher.held_out_rows = result.rows.num_rows;
+    return result.exit_code;
+  }
+
+  TeachResult ask(const TeachFlags& flags, std::vector<data::ChatQuestion> prompts) {
+    TeachInput input{std::move(prompts)};
+    input.before_asking = [this] {
+      ++asked_;
+      if (profile_.teacher.is_server()) server_.get_ready();
+    };
+    const TeachResult result =
+        profile_.teacher.is_server()
+            ? teach_by_server(profile_.teacher.teacher, flags, request_.sampling, std::move(input), request_.quiet)
+            : teach_by_model(teacher_, "", folders_, flags, request_.sampling, std::move(input), request_.quiet);
+    TeacherPhase& phase = record_.teacher;
+    phase.answers += result.rows.num_answers;
+    phase.prompt_tokens += result.rows.prompt_tokens;
+    phase.completion_tokens += result.rows.completion_tokens;
+    return result;
+  }
+
+  /// The cost of tokens, or of the GPUs of this machine that the teacher had.
+  void add_up(double seconds) {
+    TeacherPhase& phase = record_.teacher;
+    phase.seconds = earlier_.seconds + seconds;
+    const TokenPrices& prices = request_.teach.prices;
+    if (prices.prompt || prices.completion) {
+      phase.cost_usd = (static_cast<double>(phase.prompt_tokens) * prices.prompt.value_or(0) +
+                        static_cast<double>(phase.completion_tokens) * prices.completion.value_or(0)) /
+                       1e6;
+      return;
+    }
+    const bool is_here = server_.is_started() || !profile_.teacher.is_server();
+    const auto price = is_here ? profile_.run.gpu_price_per_hour : std::nullopt;
+    const double num_gpus = profile_.teacher.is_server() ? static_cast<double>(server_.num_gpus()) : 1;
+    phase.cost_usd = earlier_.cost_usd;
+    if (price) phase.cost_usd = earlier_.cost_usd.value_or(0) + *price * num_gpus * seconds / 3600;
+  }
+
+  const DistillRequest& request_;
+  const Profile& profile_;
+  Profile teacher_;
+  ModelFolders folders_;
+  TeacherServer server_;
+  DistillRecord record_;
+  TeacherPhase earlier_;
+  int asked_ = 0;  ///< of both sets of prompts, those with questions that were open
+};
+
+/// "datasets" of "datasets[0].path".
+std::string key_of(const Override& setting) { return setting.path.substr(0, setting.path.find_first_of(".[")); }
+
+/// The profile as it was given, without what distill gives in its place.
+ProfileSources sources_of_training(const ProfileSources& given) {
+  ProfileSources sources = given;
+  std::erase_if(sources.overrides, [](const Override& setting) {
+    const std::string key = key_of(setting);
+    const bool is_data = key == "datasets" || key == "eval_datasets";
+    return (setting.literal && is_data) || key == "teacher" || key == "teacher_system" || key == "student_system";
+  });
+  for (const char* const key : {"teacher", "teacher_system", "student_system"})
+    sources.overrides.push_back({key, "null", "distill"});
+  return sources;
+}
+
+}  // namespace
+
+int run_teacher_phase(const DistillRequest& request) { return TeacherRun(request).run(); }
+
+int start_teacher_phase(const DistillRequest& request) {
+  std::vector<std::string> arguments = request.arguments;
+  std::erase(arguments, "--json");
+  arguments.insert(arguments.begin(), {"distill", "--teacher-only"});
+  return start_program(arguments, 1);
+}
+
+int start_training(const DistillRequest& request) {
+  const Profile& profile = request.loaded.profile;
+  ProfileSources sources = sources_of_training(request.sources);
+  const auto set = [&](const char* key, const Json& value) {
+    sources.overrides.push_back({key, value.dump(), "distill"});
+  };
+  set("datasets", Json::array({{{"path", training_rows(profile)}}}));
+  if (holds_out(profile.data)) {
+    set("eval_datasets", Json::array({{{"path", held_out_rows(profile)}, {"name", kHeldOut}}}));
+    Json task = {{"name", kAgreement}, {"kind", "exact_match"}, {"path", held_out_rows(profile)}};
+    task["max_new_tokens"] = request.teach.max_tokens;
+    if (!request.match.empty()) task["regex"] = request.match;
+    set("eval_tasks[+]", task);
+  }
+  std::vector<std::string> arguments = as_arguments(sources);
+  arguments.insert(arguments.begin(), "train");
+  arguments.insert(arguments.end(), request.train_flags.begin(), request.train_flags.end());
+  return start_program(arguments, request.num_ranks);
+}
+
+void add_agreement_task(LoadedProfile& loaded, Mistakes& mistakes) {
+  Profile& profile = loaded.profile;
+  if (!holds_out(profile.data)) return;
+  for (const EvalTask& task : profile.tasks.eval_tasks) {
+    if (task.name != kAgreement && task.name != kHeldOut) continue;
+    mistakes.add(parse_place(loaded.origin.at("eval_tasks")), "eval_tasks",
+                 "\"" + task.name + "\" is a name that distill uses. Give the task another one.");
+    return;
+  }
+  EvalTask task;
+  task.name = kAgreement;
+  task.data = (profile.data.eval_datasets.empty() ? profile.data.datasets : profile.data.eval_datasets).front();
+  profile.tasks.eval_tasks.push_back(task);
+}
+
+}  // namespace lora_train::cli

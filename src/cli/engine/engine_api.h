@@ -1,0 +1,40 @@
+// The interface between the executable and liblora_train_engine.so. No torch: the executable uses it before it loads LibTorch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lora_train/bench/bench_request.h"
+#include "lora_train/bench/doctor/doctor_request.h"
+#include "lora_train/bench/forecast/forecast_request.h"
+#include "lora_train/evaluate/eval_request.h"
+#include "lora_train/evaluate/generate_request.h"
+#include "lora_train/evaluate/serve.h"
+#include "lora_train/lora/merge_check.h"
+#include "lora_train/model/weights/quantize_model.h"
+#include "lora_train/run/train_request.h"
+
+namespace lora_train::cli {
+
+/// The table of functions that liblora_train_engine.so exports through lora_train_engine(). Functions throw Error.
+/// Valid only where the library's lora_train_build_id() is the caller's LORA_TRAIN_BUILD_ID: ask for that first.
+struct EngineApi {
+  run::TrainResult (*train)(const run::TrainRequest&);
+  evaluate::Evaluation (*evaluate)(const evaluate::EvalRequest&);
+  std::string (*torch_version)();
+  std::vector<bench::KernelCheck> (*check_kernels)(const bench::DoctorRequest&);
+  /// StopError between two tokens; the tokens until then have been passed to the sink.
+  evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
+  evaluate::GenerateTotals (*converse)(const evaluate::GenerateRequest&, evaluate::Conversation&);
+  evaluate::GenerateTotals (*serve)(const evaluate::ServeRequest&, serve::RequestQueue&);
+  lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
+  bench::BenchResult (*bench)(const bench::BenchRequest&);
+  model::QuantizeResult (*quantize)(const model::QuantizeRequest&);
+  std::vector<float> (*decode_linear)(const model::StoredLinear&, const storage::WeightFiles&);
+  bench::ForecastResult (*forecast)(const bench::ForecastRequest&);
+  std::string (*check_fit)(const bench::FitRequest&);
+};
+
+}  // namespace lora_train::cli
+
+extern "C" const lora_train::cli::EngineApi* lora_train_engine();

@@ -1,0 +1,30 @@
+// What liblora_train_engine.so exports. Linked into the engine only.
+#include "engine_api.h"
+#include "lora_train/base/build_id.h"
+#include "lora_train/bench/bench.h"
+#include "lora_train/bench/doctor/doctor.h"
+#include "lora_train/bench/forecast/forecast.h"
+#include "lora_train/evaluate/chat_turns.h"
+#include "lora_train/evaluate/run_evaluation.h"
+#include "lora_train/evaluate/run_generation.h"
+#include "lora_train/evaluate/serve.h"
+#include "lora_train/run/run_training.h"
+#include "lora_train_build_id.h"
+
+namespace {
+
+std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
+
+}  // namespace
+
+extern "C" const char* lora_train_build_id() { return LORA_TRAIN_BUILD_ID; }
+
+extern "C" const lora_train::cli::EngineApi* lora_train_engine() {
+  using namespace lora_train;
+  static const cli::EngineApi api = {&run::run_training,     &evaluate::run_evaluation, &torch_version,
+                                     &bench::check_kernels,  &evaluate::run_generation, &evaluate::converse,
+                                     &evaluate::serve,       &lora::check_merge,        &bench::run_bench,
+                                     &model::quantize_model, &model::decode_linear,     &bench::make_forecast,
+                                     &bench::check_fit};
+  return &api;
+}

@@ -1,0 +1,275 @@
+#include "doctor_report.h"
+
+#include <algorithm>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/version.h"
+#include "lora_train/device/cuda_build.h"
+
+namespace lora_train::cli {
+namespace {
+
+constexpr std::uint64_t kLittleDisk = std::uint64_t{10} << 30;
+constexpr double kSlowDisk = 100e6;  // bytes/s: a checkpoint of 1 GB takes 10 s
+constexpr std::size_t kWidestValue = 72, kWidestKernelName = 40;
+
+using Checks = std::vector<DoctorCheck>;
+
+std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
+
+void judge_torch(const DoctorFindings& found, Checks& checks) {
+  checks.push_back({"program", "lora-train " + version() + ", commit " + commit()});
+  if (!found.torch) {
+    checks.push_back({"LibTorch", "not found", CheckStatus::kFailed, found.torch_problem});
+    return;
+  }
+  const TorchInstallation& torch = *found.torch;
+  checks.push_back({"LibTorch", torch.version + " in " + torch.folder.string() + " (" + torch.found_by + ")"});
+  if (torch.cuda.empty()) {
+    const bool needs_it = found.gpus.has_gpu_hardware();
+    checks.push_back({"CUDA of LibTorch", "none: a CPU build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
+                      needs_it ? "Install the CUDA build: pip install torch==2.11.0" : "runs compute on the CPU only"});
+  } else {
+    checks.push_back({"CUDA of LibTorch", torch.cuda});
+  }
+  if (!found.engine_problem.empty()) {
+    checks.push_back({"engine", "cannot be loaded", CheckStatus::kFailed, found.engine_problem});
+  }
+}
+
+void judge_host(const DoctorFindings& found, Checks& checks) {
+  const device::Host& host = found.host;
+  const auto has = [&](const char* unit) {
+    return std::find(host.vector_units.begin(), host.vector_units.end(), unit) != host.vector_units.end();
+  };
+  const std::string units = host.vector_units.empty() ? "no AVX2" : join(host.vector_units, " ");
+  DoctorCheck cpu{"processor", or_unknown(host.cpu_model) + ", " + std::to_string(host.num_cores) + " cores, " + units,
+                  CheckStatus::kOk, ""};
+  if (!has("avx512_bf16") && !has("amx_bf16") && !found.gpus.has_gpu_hardware()) {
+    cpu.status = CheckStatus::kNote;
+    cpu.advice = "it has no bf16 units; precision: fp32 is faster";
+  }
+  checks.push_back(cpu);
+  checks.push_back({"host memory",
+                    bytes_text(host.memory_bytes) + ", " + bytes_text(found.available_memory) + " available",
+                    CheckStatus::kOk, ""});
+}
+
+/// False when nothing can be said about single GPUs.
+bool judge_driver(const device::GpuSystem& system, Checks& checks) {
+  if (!system.has_gpu_hardware()) {
+    checks.push_back({"GPU", "none", CheckStatus::kNote, "no NVIDIA GPU here; runs compute on the CPU"});
+    return false;
+  }
+  const std::string cuda = system.cuda_version == 0 ? ""
+                                                    : ", CUDA up to " + std::to_string(system.cuda_version / 1000) +
+                                                          "." + std::to_string(system.cuda_version % 1000 / 10);
+  DoctorCheck driver{"driver", or_unknown(system.driver_version) + cuda};
+  try {
+    device::require_driver(system);
+  } catch (const DeviceError& error) {
+    driver.status = CheckStatus::kFailed;
+    driver.advice = error.message();
+  }
+  checks.push_back(driver);
+  if (driver.status == CheckStatus::kOk && !system.management_problem.empty()) {
+    checks.push_back({"driver management", "cannot be used", CheckStatus::kNote,
+                      "free memory and other processes are unknown (" + system.management_problem + ")"});
+  }
+  return driver.status == CheckStatus::kOk;
+}
+
+DoctorCheck judge_gpu(const device::Gpu& gpu) {
+  std::string value = gpu.name + ", " + gpu.architecture() + ", " + std::to_string(gpu.num_multiprocessors) +
+                      " multiprocessors, " + bytes_text(gpu.total_bytes);
+  if (gpu.free_bytes) value += ", " + bytes_text(*gpu.free_bytes) + " free";
+  DoctorCheck check{"GPU " + std::to_string(gpu.index), value};
+  try {
+    device::require_usable(gpu);
+    check.advice = device::usage_warning(gpu);
+    if (check.advice.empty() && device::code_for(gpu.major, gpu.minor) == device::CodeFor::kPtx) {
+      check.advice = "newer than this build: the driver compiles our kernels in the first run";
+    }
+    if (!check.advice.empty()) check.status = CheckStatus::kNote;
+  } catch (const DeviceError& error) {
+    check.status = CheckStatus::kFailed;
+    check.advice = error.message();
+  }
+  return check;
+}
+
+void judge_gpus(const device::GpuSystem& system, Checks& checks) {
+  Checks gpus;
+  for (const auto& gpu : system.gpus) gpus.push_back(judge_gpu(gpu));
+  const bool any_is_usable = std::any_of(gpus.begin(), gpus.end(),
+                                         [](const DoctorCheck& check) { return check.status != CheckStatus::kFailed; });
+  for (DoctorCheck& check : gpus) {
+    // An old card for the screen beside good ones is no failure.
+    if (any_is_usable && check.status == CheckStatus::kFailed) check.status = CheckStatus::kNote;
+    checks.push_back(check);
+  }
+  for (std::size_t from = 0; system.gpus.size() > 1 && from < system.peer_access.size(); ++from) {
+    std::vector<std::string> ways;
+    bool has_none = false;
+    for (const device::PeerAccess way : system.peer_access[from]) {
+      ways.emplace_back(device::to_string(way));
+      has_none = has_none || way == device::PeerAccess::kNone;
+    }
+    checks.push_back({"GPU " + std::to_string(from) + " reaches", join(ways, " "),
+                      has_none ? CheckStatus::kNote : CheckStatus::kOk,
+                      has_none ? "without peer access, gradients go through host memory" : ""});
+  }
+}
+
+void judge_build(const DoctorFindings& found, Checks& checks) {
+  if (found.has_cuda_library) {
+    checks.push_back({"CUDA code", "built for " + device::built_architectures_text()});
+    return;
+  }
+  const bool needs_it = found.gpus.has_gpu_hardware();
+  checks.push_back({"CUDA code", "none: a CPU-only build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
+                    needs_it ? "lib/liblora_train_cuda.so is not beside the program: build where nvcc is "
+                               "(scripts/install_deps.sh brings it) and copy the whole folder"
+                             : "runs compute on the CPU only"});
+}
+
+void judge_libraries(const DoctorFindings& found, Checks& checks) {
+  const bool needs_them = found.gpus.has_gpu_hardware();
+  for (const LibraryVersion& library : found.libraries) {
+    DoctorCheck check{library.name, library.version};
+    if (library.version.empty()) {
+      check.value = "cannot be loaded";
+      check.status = needs_them ? CheckStatus::kFailed : CheckStatus::kNote;
+      check.advice = library.problem + ". Reinstall the wheel: pip install --force-reinstall torch==2.11.0";
+    }
+    checks.push_back(check);
+  }
+}
+
+void judge_disk(const DoctorFindings& found, Checks& checks) {
+  if (!found.disk) {
+    checks.push_back({"disk", "cannot be written", CheckStatus::kFailed,
+                      found.disk_problem + ". Choose a writable folder with --output-dir"});
+    return;
+  }
+  const DiskSpeed& disk = *found.disk;
+  std::string value = disk.folder.string() + ": " + bytes_text(disk.free_bytes) + " free";
+  if (disk.num_bytes > 0) {
+    value += ", writes " + format_bytes(disk.write_bytes_per_s) + "/s with fsync, reads " +
+             format_bytes(disk.read_bytes_per_s) + "/s (" + bytes_text(disk.num_bytes) + ")";
+  }
+  DoctorCheck check{"disk", value};
+  if (disk.num_bytes > 0 && disk.write_bytes_per_s < kSlowDisk) {
+    check.advice = "slow: saving (in the background) and reading the model take long";
+  }
+  if (disk.free_bytes < kLittleDisk) check.advice = "little space is free: checkpoints and the token cache may not fit";
+  if (!check.advice.empty()) check.status = CheckStatus::kNote;
+  checks.push_back(check);
+}
+
+/// "41 of 41 agree with their references on CPU; the largest error is 12% of what is allowed"
+std::string sum_of_kernels(const DoctorFindings& found) {
+  std::size_t num_passed = 0;
+  double largest = 0;
+  for (const bench::KernelCheck& kernel : found.kernels) {
+    num_passed += kernel.passed ? 1 : 0;
+    if (kernel.tolerance > 0) largest = std::max(largest, kernel.max_error / kernel.tolerance);
+  }
+  return string_printf("%zu of %zu agree with their references on %s; the largest error is %.0f%% of what is allowed",
+                       num_passed, found.kernels.size(), found.kernels_place.c_str(), 100 * largest);
+}
+
+void judge_kernels(const DoctorFindings& found, Checks& checks) {
+  if (!found.kernels_problem.empty()) {
+    checks.push_back(
+        {"kernels", "cannot be run on " + found.kernels_place, CheckStatus::kFailed, found.kernels_problem});
+  } else if (!found.kernels_place.empty()) {
+    checks.push_back({"kernels", sum_of_kernels(found)});
+  }
+  for (const bench::KernelCheck& kernel : found.kernels) checks.push_back(judge(kernel));
+}
+
+std::string status_text(const DoctorCheck& check) {
+  switch (check.status) {
+    case CheckStatus::kOk: return "ok";
+    case CheckStatus::kNote: return "note: " + check.advice;
+    case CheckStatus::kFailed: break;
+  }
+  return "FAILED: " + check.advice;
+}
+
+std::string on_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+/// "name  value  ok"
+std::string line_of(const DoctorCheck& check, std::size_t name_width, std::size_t value_width) {
+  const auto gap = [](std::size_t size, std::size_t width) {
+    return std::string(std::max(size, width) - size + 2, ' ');
+  };
+  return check.name + gap(check.name.size(), name_width) + on_one_line(check.value) +
+         gap(check.value.size(), value_width) + on_one_line(status_text(check));
+}
+
+}  // namespace
+
+DoctorCheck judge(const bench::KernelCheck& kernel) {
+  DoctorCheck check{kernel.name,
+                    string_printf("%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),
+                                  kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us)};
+  if (!kernel.passed) {
+    check.status = CheckStatus::kFailed;
+    check.advice = (kernel.note.empty() ? "wrong result" : kernel.note) +
+                   ". Train with kernels: reference, and report it together with this table";
+  } else if (!kernel.note.empty()) {
+    check.status = CheckStatus::kNote;
+    check.advice = kernel.note;
+  }
+  check.is_detail = true;
+  return check;
+}
+
+std::string kernel_line(const bench::KernelCheck& kernel) {
+  return line_of(judge(kernel), kWidestKernelName, kWidestValue);
+}
+
+std::vector<DoctorCheck> judge(const DoctorFindings& findings) {
+  Checks checks;
+  judge_torch(findings, checks);
+  judge_host(findings, checks);
+  if (judge_driver(findings.gpus, checks)) judge_gpus(findings.gpus, checks);
+  judge_build(findings, checks);
+  judge_libraries(findings, checks);
+  judge_disk(findings, checks);
+  judge_kernels(findings, checks);
+  return checks;
+}
+
+bool has_failed(const std::vector<DoctorCheck>& checks) {
+  return std::any_of(checks.begin(), checks.end(),
+                     [](const DoctorCheck& check) { return check.status == CheckStatus::kFailed; });
+}
+
+std::string doctor_table(const std::vector<DoctorCheck>& checks) {
+  std::size_t name_width = 0, value_width = 0;
+  int counts[3] = {};
+  const auto is_shown = [](const DoctorCheck& check) { return !check.is_detail || check.status != CheckStatus::kOk; };
+  for (const auto& check : checks) {
+    ++counts[static_cast<int>(check.status)];
+    if (!is_shown(check)) continue;
+    name_width = std::max(name_width, check.name.size());
+    value_width = std::max(value_width, std::min(check.value.size(), kWidestValue));
+  }
+  std::string table;
+  for (const auto& check : checks) {
+    if (is_shown(check)) table += line_of(check, name_width, value_width) + "\n";
+  }
+  return table + std::to_string(counts[0]) + " ok, " + std::to_string(counts[1]) +
+         (counts[1] == 1 ? " note, " : " notes, ") + std::to_string(counts[2]) + " FAILED\n";
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,62 @@
+// What `doctor` found, judged line by line, as a table and as JSON.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands/disk_speed.h"
+#include "engine/find_torch.h"
+#include "engine/library_versions.h"
+#include "lora_train/bench/doctor/doctor_request.h"
+#include "lora_train/device/gpu.h"
+#include "lora_train/device/host.h"
+
+namespace lora_train::cli {
+
+/// Everything that was examined. A problem says why the part beside it is empty.
+struct DoctorFindings {
+  std::optional<TorchInstallation> torch;
+  std::string torch_problem;
+  std::string engine_problem;
+  bool has_cuda_library = false;  ///< lib/liblora_train_cuda.so; without it this is a CPU-only build
+  device::Host host;
+  std::uint64_t available_memory = 0;  ///< of the host, for this process
+  device::GpuSystem gpus;
+  std::vector<LibraryVersion> libraries;
+  std::optional<DiskSpeed> disk;
+  std::string disk_problem;
+  std::string kernels_place;  ///< "CPU" or "cuda:0 (NVIDIA H200)"; empty if no kernel was to run
+  std::string kernels_problem;
+  std::vector<bench::KernelCheck> kernels;
+};
+
+enum class CheckStatus { kOk, kNote, kFailed };
+
+/// One line of the table.
+struct DoctorCheck {
+  std::string name;
+  std::string value;
+  CheckStatus status = CheckStatus::kOk;
+  std::string advice = {};  ///< what to do; of kNote and kFailed
+  bool is_detail = false;   ///< a kernel: of those that are ok, the table has their number alone
+};
+
+DoctorCheck judge(const bench::KernelCheck& kernel);
+/// Its line, printed as soon as it is known: "swiglu forward fp32   N=3 F=5: error 1.5e-07, at most 1e-05; 12.5 us, reference
+/// 40.0 us   ok". Two spaces or more end the name and the figures.
+std::string kernel_line(const bench::KernelCheck& kernel);
+
+/// A machine without a GPU gets a note, and with it nothing fails that only a GPU needs.
+std::vector<DoctorCheck> judge(const DoctorFindings& findings);
+
+bool has_failed(const std::vector<DoctorCheck>& checks);
+
+/// A line each, "name  value  ok", and last how many there were of each status.
+std::string doctor_table(const std::vector<DoctorCheck>& checks);
+
+/// One line: version, commit, passed, checks, and what the checks were made from: libtorch, host, driver, gpus,
+/// peer_access, libraries, disk, kernels.
+std::string doctor_json(const DoctorFindings& findings, const std::vector<DoctorCheck>& checks);
+
+}  // namespace lora_train::cli

@@ -1,0 +1,320 @@
+#include <algorithm>
+
+#include "axolotl_data.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/keys/aliases.h"
+#include "lora_train/config/value/scalar.h"
+#include "run_keys.h"
+#include "training_keys.h"
+
+namespace lora_train {
+namespace {
+
+constexpr const char* kAxolotlAdapterKeys[] = {"lora_r",
+                                               "lora_alpha",
+                                               "lora_dropout",
+                                               "lora_target_linear",
+                                               "lora_target_modules",
+                                               "lora_rank_pattern",
+                                               "lora_alpha_pattern",
+                                               "peft_use_rslora",
+                                               "loraplus_lr_ratio",
+                                               "lora_model_dir",
+                                               "lora_modules_to_save",
+                                               "lora_target_parameters"};
+
+void convert_axolotl_adapter(Converter& converter) {
+  const std::string kind = lower_case(converter.text("adapter"));
+  if (kind.empty()) {
+    for (const char* key : kAxolotlAdapterKeys) {
+      if (converter.find(key)) converter.drop(key, "says nothing without adapter");
+    }
+    converter.set_default("adapter", "none");
+    return;
+  }
+  if (kind != "lora" && kind != "qlora") {
+    converter.refuse("adapter", kind + " is not built. Use lora or qlora.");
+    return;
+  }
+  converter.set("adapter", "adapter", "lora");
+  refuse_dora(converter, "peft_use_dora", "peft_use_rslora");
+  if (kind == "qlora" && !converter.is_true("load_in_4bit")) converter.set("adapter", "base_precision", "nf4");
+  if (converter.find("lora_model_dir")) {
+    drop_shape_of_adapter(converter, {"lora_r", "lora_alpha", "lora_target_linear", "lora_target_modules",
+                                      "lora_rank_pattern", "lora_alpha_pattern", "peft_use_rslora"});
+    return;
+  }
+  convert_targets(converter, "lora_target_modules");
+  if (converter.is_true("lora_target_linear")) {
+    converter.set("lora_target_linear", "lora_target_modules", "all-linear");
+    if (converter.find("lora_target_modules") && !converter.is_refused("lora_target_modules")) {
+      converter.share("lora_target_modules", "lora_target_modules");
+    }
+  } else if (converter.find("lora_target_linear")) {
+    converter.drop("lora_target_linear", "false leaves it to lora_target_modules");
+  }
+  if (!converter.find("lora_target_modules") && !converter.is_true("lora_target_linear")) {
+    converter.note("adapter",
+                   "names no linears, which Axolotl refuses; here all get one (lora_target_modules: all-linear)");
+  }
+}
+
+// Axolotl wants them beside `tokens`.
+void refuse_axolotl_modules(Converter& converter) {
+  const Value* modules = converter.find("lora_modules_to_save");
+  const Value* tokens = converter.find("tokens");
+  if (!modules || modules->items.empty() || !tokens || tokens->items.empty() || !converter.find("adapter")) return;
+  converter.refuse(
+      "lora_modules_to_save",
+      "Whole modules cannot be trained beside an adapter. Of embedding and head, the rows of the new "
+      "tokens are trained and saved with it (add_tokens), and the others stay as they are. If that is "
+      "enough: --allow-refused lora_modules_to_save. To train all of them, train all weights (no adapter).");
+}
+
+// What BitsAndBytesConfig gets beside Axolotl's own: nf4, double quantisation, computed in the run's precision.
+void convert_axolotl_bnb(Converter& converter) {
+  const Value* settings = converter.find("bnb_config_kwargs");
+  if (!settings || settings->members.empty()) return;
+  if (!converter.is_set_to("base_precision", "nf4")) {
+    return converter.drop("bnb_config_kwargs", "says nothing without adapter: qlora and load_in_4bit");
+  }
+  const std::string precision = converter.is_set_to("precision", "fp32") ? "float32" : "bfloat16";
+  std::vector<std::string> others;
+  for (const auto& [name, value] : settings->members) {
+    const std::string word = value.text.starts_with("torch.") ? value.text.substr(6) : value.text;
+    const bool is_idle = name == "bnb_4bit_quant_storage" || name.starts_with("llm_int8_") || value.is_null() ||
+                         (name == "load_in_4bit" && parse_bool(word) == true);
+    const bool is_same = (name == "bnb_4bit_quant_type" && word == "nf4") || (name == "blocksize" && word == "64") ||
+                         (name == "bnb_4bit_compute_dtype" && word == precision);
+    if (name == "bnb_4bit_use_double_quant" && parse_bool(word)) {
+      converter.set("bnb_config_kwargs", "double_quant", word);
+    } else if (!is_idle && !is_same) {
+      others.push_back(name + ": " + value.text);
+    }
+  }
+  if (!others.empty()) {
+    converter.refuse("bnb_config_kwargs", "4-bit weights are nf4 in blocks of 64, and products are computed in " +
+                                              precision + ": only bnb_4bit_use_double_quant may differ. Remove " +
+                                              join(others) + ".");
+  } else if (!converter.is_set("double_quant")) {
+    converter.drop("bnb_config_kwargs", "asks for what load_in_4bit gives anyway");
+  }
+}
+
+void convert_axolotl_tokens(Converter& converter) {
+  const Value* tokens = converter.find("tokens");
+  if (tokens && !(tokens->is_list() && tokens->items.empty()))
+    converter.set("tokens", "add_tokens", verbatim_tokens(*tokens));
+}
+
+void convert_axolotl_plugins(Converter& converter) {
+  const Value* plugins = converter.find("plugins");
+  if (!plugins) return;
+  for (const auto& plugin : plugins->is_list() ? plugins->items : std::vector<Value>{*plugins}) {
+    const bool is_kernel =
+        plugin.text.find("liger") != std::string::npos || plugin.text.find("cut_cross_entropy") != std::string::npos ||
+        plugin.text.find("integrations.kernels") != std::string::npos ||
+        plugin.text.find("swanlab") != std::string::npos || plugin.text.find("lm_eval") != std::string::npos;
+    if (is_kernel) continue;
+    converter.refuse("plugins", plugin.text + " changes the training and is not built. Remove it.");
+    return;
+  }
+  converter.drop("plugins", "attention and kernels are lora-train's own; the numbers agree");
+}
+
+// A number an epoch, as the share of the run that Axolotl makes of it.
+void convert_axolotl_per_epoch(Converter& converter, const std::string& key, const std::string& ours) {
+  const double epochs = converter.number("num_epochs").value_or(1), times = converter.number(key).value_or(0);
+  const double share = times > 0 && epochs > 0 ? 1 / (times * epochs) : 2;
+  if (times == 1 || share == 1) {
+    converter.set(key, ours, "epoch");
+  } else {
+    converter.set(key, ours, share < 1 ? number_value(share) : text_value("off"));
+    const auto text = [](double number) { return number_value(number).text; };
+    if (share < 1) converter.explain(ours, key + ": 1 / (" + text(times) + " an epoch x " + text(epochs) + " epochs)");
+  }
+}
+
+void convert_axolotl_strategy(Converter& converter, const std::string& key, const std::string& ours,
+                              const std::string& otherwise) {
+  const std::string word = lower_case(converter.text(key));
+  if (word == "epoch" || word == "no" || word == "false") {
+    converter.set(key, ours, word == "epoch" ? "epoch" : "off");
+    if (word != "epoch" && ours == "save_steps") converter.remark(key, kLastIsSaved);
+  } else if (!word.empty()) {
+    converter.drop(key, "the number of steps decides");
+  }
+  converter.set_default(ours, otherwise);
+}
+
+void convert_axolotl_saves(Converter& converter, bool has_eval_data) {
+  if (converter.number("saves_per_epoch").value_or(0) > 0) {
+    convert_axolotl_per_epoch(converter, "saves_per_epoch", "save_steps");
+    if (converter.find("save_steps")) converter.drop("save_steps", "says nothing beside saves_per_epoch");
+  } else if (converter.find("saves_per_epoch")) {
+    converter.drop("saves_per_epoch", "0 leaves it to save_strategy");
+  }
+  if (!converter.is_set("save_steps")) converter.keep("save_steps", "save_steps");
+  if (converter.find("save_strategy") && converter.is_set("save_steps")) {
+    converter.drop("save_strategy", "the number of steps decides");
+  } else if (lower_case(converter.text("save_strategy")) == "best") {
+    convert_best_saves(converter, "save_strategy", has_eval_data);
+  } else {
+    convert_axolotl_strategy(converter, "save_strategy", "save_steps", "epoch");
+  }
+  if (!converter.find("save_total_limit")) converter.set_default("save_total_limit", "4");
+}
+
+void convert_axolotl_evaluations(Converter& converter, bool has_data) {
+  const char* keys[] = {"evals_per_epoch", "eval_steps", "eval_strategy", "evaluation_strategy"};
+  if (!has_data) {
+    for (const char* key : keys) {
+      if (converter.find(key)) converter.drop(key, "there is no evaluation data (val_set_size or test_datasets)");
+    }
+    return;
+  }
+  if (converter.number("evals_per_epoch").value_or(0) > 0) {
+    convert_axolotl_per_epoch(converter, "evals_per_epoch", "eval_steps");
+    if (converter.find("eval_steps")) converter.drop("eval_steps", "says nothing beside evals_per_epoch");
+  } else if (converter.find("evals_per_epoch")) {
+    converter.drop("evals_per_epoch", "0 leaves it to eval_strategy");
+  }
+  if (!converter.is_set("eval_steps")) converter.keep("eval_steps", "eval_steps");
+  for (const char* key : {"eval_strategy", "evaluation_strategy"}) {
+    if (!converter.find(key)) continue;
+    if (converter.is_set("eval_steps")) {
+      converter.drop(key, "the number of steps decides");
+    } else {
+      convert_axolotl_strategy(converter, key, "eval_steps", "off");
+    }
+  }
+  converter.set_default("eval_steps", "off");
+}
+
+// Returns whether there is evaluation data.
+bool convert_axolotl_data(Converter& converter) {
+  const auto train = convert_axolotl_datasets(converter, "datasets");
+  if (converter.find("datasets") && !converter.is_refused("datasets"))
+    converter.set("datasets", "datasets", to_value(train));
+  const auto test = convert_axolotl_datasets(converter, "test_datasets");
+  if (!test.empty()) converter.set("test_datasets", "eval_datasets", to_value(test));
+  const double held_out = converter.number("val_set_size").value_or(0);
+  if (held_out > 0 && test.empty()) convert_held_out(converter, "val_set_size");
+  if (converter.find("val_set_size") && !converter.is_set("val_set_size")) {
+    converter.drop("val_set_size", "nothing is held out");
+  }
+  const bool has_prompt_words = converter.is_set("chat_template") || converter.needs_output();
+  if (has_prompt_words && converter.find("chat_template")) {
+    for (const char* key : {"chat_template", "chat_template_jinja"}) {
+      if (converter.find(key)) converter.drop(key, "no row goes through it: the prompts have words of their own");
+    }
+  } else if (converter.find("chat_template")) {
+    convert_axolotl_template(converter, "chat_template", converter.text("chat_template"),
+                             converter.text("chat_template_jinja"));
+  } else if (converter.find("chat_template_jinja")) {
+    convert_axolotl_template(converter, "chat_template_jinja", "jinja", converter.text("chat_template_jinja"));
+  }
+  const std::string strategy = lower_case(converter.text("excess_length_strategy"));
+  const bool has_texts = std::ranges::any_of(train, [](const DataEntry& entry) { return entry.type == "text"; });
+  if (strategy == "drop" || strategy == "truncate" || strategy == "raise") {
+    converter.set("excess_length_strategy", "overlength", strategy == "raise" ? "error" : strategy);
+  } else if (!strategy.empty()) {
+    converter.refuse("excess_length_strategy", "expected drop, truncate or raise.");
+  } else if (!has_texts) {
+    converter.set_default("overlength", "drop");
+  }
+  if (strategy == "drop" || (strategy.empty() && !has_texts)) {
+    converter.set_default("max_drop_fraction", "1", "Axolotl drops any number of rows");
+  }
+  if (converter.find("train_on_inputs")) {
+    if (converter.is_true("train_on_inputs")) {
+      converter.set("train_on_inputs", "loss_on", "all");
+      converter.note("train_on_inputs", "the template's words around the messages are trained here, too");
+    }
+  }
+  if (converter.find("shuffle_merged_datasets")) {
+    converter.drop("shuffle_merged_datasets",
+                   "steps take the rows in random order in Axolotl, too, unless curriculum_sampling says otherwise");
+  }
+  return held_out > 0 || !test.empty();
+}
+
+void convert_axolotl_run(Converter& converter, bool has_eval_data) {
+  convert_axolotl_evaluations(converter, has_eval_data);
+  convert_axolotl_saves(converter, has_eval_data);
+  convert_best_model(converter, "early_stopping_patience", has_eval_data);
+  convert_resuming(converter);
+  if (converter.find("auto_resume_from_checkpoints")) {
+    converter.set("auto_resume_from_checkpoints", "resume_from_checkpoint",
+                  converter.is_true("auto_resume_from_checkpoints") ? "auto" : "none");
+  }
+  const bool reports = std::ranges::any_of(
+      std::vector<std::string>{"use_wandb", "use_mlflow", "use_comet", "use_trackio", "use_swanlab", "wandb_project"},
+      [&](const std::string& key) {
+        return converter.find(key) && (converter.is_true(key) || key == "wandb_project");
+      });
+  if (converter.find("report_to")) convert_reporting(converter);
+  if (converter.find("use_tensorboard")) {
+    converter.set("use_tensorboard", "report_to",
+                  list_value(converter.is_true("use_tensorboard") ? std::vector<Value>{text_value("tensorboard")}
+                                                                  : std::vector<Value>{}));
+  } else if (!reports) {
+    converter.set_default("report_to", list_value({}));
+  }
+  if (converter.find("eval_batch_size")) converter.keep("eval_batch_size", "eval_micro_batch_size");
+  converter.set_default("output_dir", "./model-out");
+}
+
+void convert_axolotl_compute(Converter& converter) {
+  convert_precision(converter, "fp32");
+  if (converter.is_true("float32")) {
+    converter.set("float32", "precision", "fp32");
+  }
+  const std::string tf32 = converter.text("tf32");
+  if (tf32 == "auto") {
+    converter.drop("tf32", "auto asks for what is done anyway");
+  } else {
+    converter.keep("tf32", "tf32");
+  }
+  convert_quantization(converter);
+  convert_axolotl_bnb(converter);
+  convert_recomputation(converter, "gradient_checkpointing");
+  if (const Value* offload = converter.find("activation_offloading")) {
+    if (offload->is_scalar() && parse_bool(offload->text) == false) {
+      converter.drop("activation_offloading", "false leaves it to activation_offload: auto");
+    } else {
+      converter.set("activation_offloading", "activation_offload", "on");
+    }
+  }
+  convert_deepspeed(converter);
+}
+
+}  // namespace
+
+void convert_axolotl(Converter& converter) {
+  convert_model(converter, "base_model", converter.find("model_revision") ? "model_revision" : "revision_of_model");
+  convert_axolotl_adapter(converter);
+  convert_axolotl_tokens(converter);
+  refuse_axolotl_modules(converter);
+  convert_axolotl_plugins(converter);
+  convert_axolotl_run(converter, convert_axolotl_data(converter));
+  convert_axolotl_end_tokens(converter);
+  convert_axolotl_compute(converter);
+  convert_optimizer(converter, "optimizer");
+  convert_schedule(converter, "lr_scheduler", "cosine");
+  convert_warmup(converter);
+  if (!converter.is_set("warmup_steps")) converter.set_default("warmup_ratio", "0.03");
+  convert_max_steps(converter);
+  if (!converter.is_set("max_steps")) converter.set_default("num_epochs", "1");
+  if (converter.find("curriculum_sampling")) {
+    if (converter.is_true("curriculum_sampling")) {
+      converter.set("curriculum_sampling", "shuffle", "false");
+    }
+  }
+  if (!converter.find("sequence_len")) converter.set_default("max_seq_len", "512");
+  if (!converter.find("sample_packing")) converter.set_default("packing", "false");
+  if (!converter.find("micro_batch_size")) converter.set_default("micro_batch_size", "1");
+  if (!converter.find("gradient_accumulation_steps")) converter.set_default("gradient_accumulation_steps", "1");
+}
+
+}  // namespace lora_train

@@ -1,0 +1,398 @@
+// Axolotl's `datasets`.
+#include "axolotl_data.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "axolotl_prompts.h"
+#include "axolotl_turns.h"
+#include "chat_templates.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/value/scalar.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "preprocess_shards",
+                                          "conversation", "field_human",       "field_model"};
+constexpr const char* kTrainingEntryKeys[] = {"train_on_eos",         "train_on_eot",   "roles_to_train",
+                                              "drop_system_message",  "split_thinking", "field_thinking",
+                                              "template_thinking_key"};
+constexpr const char* kRefusedEntryKeys[] = {"input_transform", "input_format", "message_field_training_detail",
+                                             "logprobs_field", "temperature"};
+constexpr const char* kConvertedEntryKeys[] = {"path",
+                                               "type",
+                                               "split",
+                                               "name",
+                                               "revision",
+                                               "data_files",
+                                               "field",
+                                               "field_messages",
+                                               "field_system",
+                                               "field_tools",
+                                               "message_property_mappings",
+                                               "message_field_role",
+                                               "message_field_content",
+                                               "message_field_training",
+                                               "roles",
+                                               "chat_template",
+                                               "chat_template_jinja"};
+
+/// One entry, which becomes one entry of ours for each file that it names.
+class EntryConverter {
+ public:
+  EntryConverter(Converter& converter, const std::string& key, std::size_t index, const Value& source)
+      : converter_(converter), key_(key), prefix_(key + "[" + std::to_string(index) + "]."), source_(source) {}
+
+  std::vector<DataEntry> convert() {
+    DataEntry entry;
+    entry.path = text("path");
+    convert_type(entry);
+    decide_others();
+    if (is_left_out_) return {};
+    std::vector<DataEntry> entries;
+    if (is_hub_dataset(entry.path) && find("data_files") == nullptr) {
+      take_from_hub(entry);
+      return {entry};
+    }
+    for (const char* name : {"name", "revision"}) {
+      if (find(name)) refuse(name, "Only a dataset of the Hub has it: name the files of that version as path.");
+    }
+    for (const auto& path : paths(entry.path)) {
+      entries.push_back(entry);
+      entries.back().path = path;
+    }
+    return entries;
+  }
+
+ private:
+  const Value* find(const std::string& name) const {
+    const Value* value = source_.find(name);
+    return value && !value->is_null() ? value : nullptr;
+  }
+  std::string text(const std::string& name, const std::string& otherwise = "") const {
+    const Value* value = find(name);
+    return value && value->is_scalar() ? value->text : otherwise;
+  }
+  void refuse(const std::string& name, const std::string& advice) { converter_.refuse(prefix_ + name, advice); }
+  void drop(const std::string& name, const std::string& reason) {
+    converter_.note(prefix_ + name, "dropped: " + reason);
+  }
+
+  void take_from_hub(DataEntry& entry) {
+    const std::string split = text("split", "train");
+    if (const std::string problem = split_problem(split); !problem.empty()) refuse("split", problem);
+    if (split != "train" || key_ != "datasets") entry.split = split;  // train is what training takes anyway
+    entry.subset = text("name");
+    if (find("revision")) entry.path += "@" + text("revision");
+  }
+
+  std::vector<std::string> paths(const std::string& path) {
+    const std::string split = text("split", "train");
+    std::error_code code;
+    const bool is_folder = fs::is_directory(path, code);
+    if (const Value* files = find("data_files")) {
+      const bool is_builder = path == "json" || path == "csv" || path == "text";
+      if (!is_folder && !is_builder) refuse("data_files", "Download the dataset and name its files as path.");
+      std::vector<std::string> found;
+      for (const auto& file : files->is_list() ? files->items : std::vector<Value>{*files}) {
+        found.push_back(is_folder ? (fs::path(path) / file.text).string() : file.text);
+      }
+      return found;
+    }
+    if (is_folder) {
+      if (const auto found = split_path(path, split)) return {*found};
+    }
+    if (split != "train") refuse("split", "Name the file of the split as path.");
+    return {path};
+  }
+
+  void convert_type(DataEntry& entry) {
+    const Value* type = find("type");
+    const std::string name = type && type->is_scalar() ? type->text : "";
+    const std::string base = name.substr(0, name.find_first_of(".:"));
+    if (type && type->is_map()) {
+      convert_own_prompt(entry, *type);
+    } else if (name.empty()) {
+      entry.type = "pretokenized";
+    } else if (base == "chat_template" || base == "chat_template_multimodal") {
+      convert_chat(entry);
+    } else if (base == "sharegpt") {
+      convert_sharegpt(entry);
+    } else if (const auto words = prompt_words(name)) {
+      convert_words(entry, *words);
+    } else if (base == "completion" || base == "pretrain") {
+      entry.type = "text";
+      entry.map("text", text("field"));
+      converter_.note(prefix_ + "type",
+                      "rows longer than sequence_len are not cut into several; overlength decides about them");
+    } else {
+      leave_out("type", name + " is not built. Write the rows as `messages`, or with `prompt` and `completion`.");
+    }
+  }
+
+  /// Without its type, the rows would be read as something else.
+  void leave_out(const std::string& name, const std::string& advice) {
+    refuse(name, advice + " The dataset is left out.");
+    is_left_out_ = true;
+  }
+
+  /// A prompt without words of its own is a row with prompt and completion.
+  void convert_own_prompt(DataEntry& entry, const Value& type) {
+    const PromptWords words = prompt_words(type);
+    const Value* field = type.find("field");
+    if (field && !field->text.empty()) return leave_out("type", "reads whole texts from field: use type: completion.");
+    const bool has_system = !words.default_without_input.empty() || has_column(column_of(words, "system"));
+    const bool is_plain = words.with_input == "{instruction}" && words.without_input == "{instruction}";
+    if (!is_plain || has_system) return convert_words(entry, words);
+    entry.type = "prompt_completion";
+    converter_.note(prefix_ + "type", "prompt and answer are tokenised together here");
+    entry.map("prompt", column_of(words, "instruction"));
+    entry.map("completion", column_of(words, "output"));
+  }
+
+  static std::string column_of(const PromptWords& words, const std::string& ours) {
+    const auto found = std::ranges::find_if(words.columns, [&](const auto& column) { return column.first == ours; });
+    return found == words.columns.end() ? ours : found->second;
+  }
+  bool has_column(const std::string& name) {
+    if (!columns_) columns_ = row_keys(text("path"));
+    return std::ranges::count(*columns_, name) > 0;
+  }
+
+  /// A column that Axolotl does not read, of rows that have it or that are not on this machine.
+  void leave_column_unread(DataEntry& entry, const std::string& name) {
+    if (has_column(name) || columns_->empty()) entry.leave_unread(name);
+  }
+
+  /// What to do about a prompt that does not end with a line feed.
+  std::string advice_for_border(PromptWords words) {
+    constexpr const char* kChat = "use type: chat_template for it.";
+    if (!find("type")->is_map()) return std::string(" To train it, ") + kChat;
+    const auto& tokens = converter_.prompt_tokens();
+    words.without_input += '\n';
+    if (tokens && tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words), ""))
+      return std::string(" The tokenizer of the model does not cut there either: ") + kChat;
+    return std::string(" End the format with a line feed") +
+           (tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert looks)") + "; or " +
+           kChat;
+  }
+
+  /// The words become the chat template of the run, if its tokens are Axolotl's then.
+  void convert_words(DataEntry& entry, const PromptWords& words) {
+    const std::string instead = " Use type: chat_template for it.", model = converter_.profile_text("model");
+    if (const std::string problem = problem_of(words); !problem.empty()) return leave_out("type", problem + instead);
+    if (const std::string problem = border_problem(words); !problem.empty())
+      return leave_out("type", problem + advice_for_border(words));
+    if (const std::string chat = first_chat_dataset(converter_); !chat.empty()) {
+      return leave_out("type", "has words of its own for its prompts, and " + chat +
+                                   " a chat template: a run has one template for all data." + instead);
+    }
+    const std::string system = column_of(words, "system");
+    if (words.has_system_prompt && has_column(system)) {
+      return leave_out("type", "has rows with a column " + system +
+                                   ", which Axolotl reads in place of system_prompt, empty or not. Take system_prompt "
+                                   "out of the file, or the column out of the rows.");
+    }
+    const auto& tokens = converter_.prompt_tokens();
+    if (!tokens) {
+      return leave_out("type", "needs the tokenizer of " + model +
+                                   ", to see that it cuts between prompt and answer, where Axolotl does. "
+                                   "Download the model, or name its folder.");
+    }
+    if (tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words), "")) {
+      return leave_out("type", "is tokenised in two parts by Axolotl, prompt and answer; the tokenizer of " + model +
+                                   " begins the answer with another token when they are one text, as here." + instead);
+    }
+    converter_.set_template(prefix_ + "type", template_of(words, tokens->adds_bos));
+    is_left_out_ = converter_.is_refused(prefix_ + "type") && !converter_.needs_output();
+    entry.type = "alpaca";
+    for (const auto& [ours, theirs] : words.columns) entry.map(ours, theirs);
+    if (!words.reads_system && !words.has_system_prompt) leave_column_unread(entry, "system");
+    leave_column_unread(entry, "history");
+    converter_.note(
+        prefix_ + "type",
+        "Axolotl's prompts are the chat template of the run, of its evaluation and of the result. An answer "
+        "that begins with white space may be cut into other tokens than there" +
+            std::string(tokens->keeps_apart ? "" : "; the tokenizer is taken for what the model's name says"));
+  }
+
+  void convert_sharegpt(DataEntry& entry) {
+    entry.type = "sharegpt";
+    entry.map("conversations", text("field_messages"));
+    take_training(entry);
+    converter_.note(
+        prefix_ + "type",
+        "Axolotl 0.19 refuses sharegpt and asks for chat_template. It is read as that, with field_messages: " +
+            text("field_messages", "conversations") + " and message_property_mappings: {role: from, content: value}");
+  }
+
+  void convert_chat(DataEntry& entry) {
+    std::map<std::string, std::string> properties = {{"role", text("message_field_role", "role")},
+                                                     {"content", text("message_field_content", "content")}};
+    if (const Value* mapping = find("message_property_mappings")) {
+      for (const auto& [ours, theirs] : mapping->members) {
+        if (ours == "role" || ours == "content") {
+          properties[ours] = theirs.text;
+        } else if (ours != theirs.text) {
+          refuse("message_property_mappings",
+                 "Only role and content can have other names. Rename " + theirs.text + " in the rows.");
+        }
+      }
+    }
+    const std::string messages = text("field_messages", "messages");
+    if (properties["role"] == "from" || find("roles")) {  // ShareGPT's layout knows human, gpt and the like
+      entry.type = "sharegpt";
+      entry.map("conversations", messages);
+      const bool has_our_names = properties["role"] == "role" && properties["content"] == "content";
+      if (!has_our_names) {
+        entry.map("from", properties["role"]);
+        entry.map("value", properties["content"]);
+      }
+      take_roles(entry);
+    } else {
+      entry.type = "messages";
+      entry.map("messages", messages);
+      entry.map("role", properties["role"]);
+      entry.map("content", properties["content"]);
+      map_default_roles(entry, text("path"));
+    }
+    map_system(entry);
+    entry.map("tools", text("field_tools"));
+    take_training(entry);
+  }
+
+  /// A column beside the messages, which Axolotl puts before them. Type sharegpt reads one of this name anyway.
+  void map_system(DataEntry& entry) {
+    const std::string system = text("field_system", "system");
+    if (entry.type == "messages" && has_column(system)) {
+      entry.field_map.emplace_back("system", system);
+    } else {
+      entry.map("system", system);
+    }
+  }
+
+  void take_roles(DataEntry& entry) {
+    const Value* roles = find("roles");
+    const auto problem = roles ? map_roles(entry, *roles) : std::nullopt;
+    if (!problem) return;
+    refuse("roles",
+           "Beside human, user, gpt, assistant, system, tool and observation, user, assistant and tool have one more "
+           "name each. Rename " +
+               *problem + " in the rows.");
+  }
+
+  void take_training(DataEntry& entry) {
+    const std::string field = text("message_field_training");
+    const std::string unread = map_training(entry, field, text("path"));
+    if (unread.empty()) return;
+    converter_.note(prefix_ + "message_field_training", (field.empty() ? "is not set" : "is " + field) +
+                                                            ", so Axolotl does not read " + unread +
+                                                            " of a message; null in field_map does the same here");
+  }
+
+  /// The keys that say how a chat is trained, and those that no one reads.
+  void decide_others() {
+    for (const auto& [name, value] : source_.members) {
+      if (value.is_null()) continue;
+      if (std::ranges::count(kIdleEntryKeys, name) > 0) {
+        drop(name, name == "conversation" ? "the chat template writes the chat, not the format of this name"
+                                          : "the rows themselves say it");
+      } else if (!decide_training(name, value) && std::ranges::count(kConvertedEntryKeys, name) == 0) {
+        refuse(name, advice_for(name));
+      }
+    }
+  }
+
+  bool decide_training(const std::string& name, const Value& value) {
+    const std::string same = "asks for what is done anyway";
+    if (name == "train_on_eos" || name == "train_on_eot") {
+      if (value.text == "turn")
+        drop(name, "turn " + same);
+      else
+        refuse(name, "The end of a trained turn is trained, and no other. Remove it.");
+    } else if (name == "roles_to_train") {
+      const bool is_assistant =
+          value.items.size() == 1 && (value.items[0].text == "assistant" || value.items[0].text == "gpt");
+      if (is_assistant)
+        drop(name, value.items[0].text + " " + same);
+      else
+        refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the rows.");
+    } else if (name == "chat_template") {
+      convert_template(value.text);
+    } else if (name == "drop_system_message" || name == "split_thinking") {
+      if (parse_bool(value.text) == false)
+        drop(name, "false " + same);
+      else
+        refuse(name, "Take the text out of the rows instead.");
+    } else if (name == "field_thinking" || name == "template_thinking_key") {
+      if (value.text == "reasoning_content")
+        drop(name, value.text + " " + same);
+      else
+        refuse(name, "The template gets a message as it is in the row. Rename the field there.");
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void convert_template(const std::string& name) {
+    const std::string whole = converter_.text_or("chat_template", "tokenizer_default");
+    if (name == whole || (name == "jinja" && converter_.find("chat_template_jinja"))) {
+      drop("chat_template", "is the template of the whole run");
+    } else if (const std::string other = chat_without_template(converter_); !other.empty()) {
+      refuse("chat_template", other +
+                                  " names none, so Axolotl takes the tokenizer's own there. A run has one template "
+                                  "for all data: name it as chat_template of the whole file.");
+    } else if (converter_.find("chat_template") || is_other_template(name)) {
+      refuse("chat_template", "A run has one template for all data. Name it as chat_template.");
+    } else {
+      convert_axolotl_template(converter_, key_, name, text("chat_template_jinja"), prefix_);
+    }
+  }
+
+  /// Whether an earlier dataset has decided for another one; text in the file itself is compared when it is set.
+  bool is_other_template(const std::string& name) const {
+    const std::string ours = name == "tokenizer_default" ? "tokenizer" : builtin_template(name);
+    return name != "jinja" && converter_.is_set("chat_template") && !converter_.is_set_to("chat_template", ours);
+  }
+
+  static std::string advice_for(const std::string& name) {
+    if (name == "shards" || name == "shards_idx") return "Use a part of the files instead.";
+    if (std::ranges::count(kRefusedEntryKeys, name) > 0)
+      return "Change the rows instead: docs/data.md has the layouts.";
+    std::vector<std::string> known(std::begin(kIdleEntryKeys), std::end(kIdleEntryKeys));
+    known.insert(known.end(), std::begin(kConvertedEntryKeys), std::end(kConvertedEntryKeys));
+    known.insert(known.end(), std::begin(kTrainingEntryKeys), std::end(kTrainingEntryKeys));
+    return "is no key of a dataset of Axolotl." + did_you_mean(nearest_names(name, known));
+  }
+
+  Converter& converter_;
+  std::string key_, prefix_;
+  const Value& source_;
+  bool is_left_out_ = false;
+  std::optional<std::vector<std::string>> columns_ = {};  ///< of the rows, once asked for
+};
+
+}  // namespace
+
+std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std::string& key) {
+  std::vector<DataEntry> entries;
+  const Value* list = converter.find(key);
+  if (!list) return entries;
+  const auto items = list->is_list() ? list->items : std::vector<Value>{*list};
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].is_map()) {
+      converter.refuse(key, "expected a list of maps with path and type.");
+      return {};
+    }
+    for (auto& entry : EntryConverter(converter, key, i, items[i]).convert()) entries.push_back(std::move(entry));
+  }
+  if (entries.empty() && !items.empty()) converter.refuse(key, "no dataset is left. Name your data as `datasets`.");
+  return entries;
+}
+
+}  // namespace lora_train

@@ -1,0 +1,345 @@
+#include "converter.h"
+
+#include <algorithm>
+
+#include "detect.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/keys/aliases.h"
+#include "lora_train/config/keys/field.h"
+#include "lora_train/config/layers.h"
+#include "lora_train/config/merge.h"
+#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/yaml_entry.h"
+#include "model_tokens.h"
+
+namespace lora_train {
+namespace {
+
+// Asks for nothing: the feature is off.
+bool is_off(const Value& value) {
+  if (value.is_null() || (value.is_list() && value.items.empty()) || (value.is_map() && value.members.empty())) {
+    return true;
+  }
+  return value.is_scalar() && (value.text.empty() || parse_bool(value.text) == false || value.text == "None");
+}
+
+bool is_done_anyway(const RefusedKey& key, const Value& value) {
+  if (is_off(value)) return true;
+  if (!value.is_scalar()) return false;
+  const auto number = parse_number(value.text);
+  return std::ranges::any_of(key.harmless, [&](const char* word) {
+    return lower_case(value.text) == word || (number && parse_number(word) == number);
+  });
+}
+
+std::string short_text(const Value& value) {
+  constexpr std::size_t kMost = 60;
+  const std::string text = value.is_scalar() ? value.text : to_flow_yaml(value);
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+// Whether two values say the same, in whatever spelling: 2e-4 and 0.0002, True and true.
+bool are_equal(const Value& a, const Value& b) {
+  if (!a.is_scalar() || !b.is_scalar()) return to_flow_yaml(a) == to_flow_yaml(b);
+  const auto number = parse_number(a.text);
+  const auto word = parse_bool(a.text);
+  return a.text == b.text || (number && number == parse_number(b.text)) || (word && word == parse_bool(b.text));
+}
+
+std::string as_always(const Value& value) { return short_text(value) + " asks for what is done anyway"; }
+
+std::string error_of(const Mistakes& mistakes) {
+  try {
+    mistakes.throw_if_any();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return {};
+}
+
+}  // namespace
+
+Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options)
+    : tool_(tool), source_(source), file_(std::move(file)), options_(std::move(options)), keys_(keys_of(tool)) {}
+
+const Value* Converter::find(const std::string& name) const {
+  const Value* value = source_.find(name);
+  return value && !value->is_null() && value->text != "None" ? value : nullptr;
+}
+
+std::string Converter::text(const std::string& name) const { return text_or(name, ""); }
+
+std::string Converter::text_or(const std::string& name, const std::string& otherwise) const {
+  const Value* value = find(name);
+  return value && value->is_scalar() ? value->text : otherwise;
+}
+
+std::optional<double> Converter::number(const std::string& name) const {
+  const Value* value = find(name);
+  return value && value->is_scalar() ? parse_number(value->text) : std::nullopt;
+}
+
+bool Converter::is_true(const std::string& name) const {
+  const Value* value = find(name);
+  return value && value->is_scalar() && parse_bool(value->text) == true;
+}
+
+void Converter::set(const std::string& name, const std::string& ours, Value value) {
+  value.place = place_of(name);
+  profile_[ours] = std::move(value);
+  origin_[ours] = name;
+  default_reasons_.erase(ours);
+  share(name, ours);
+}
+
+void Converter::set(const std::string& name, const std::string& ours, const std::string& text) {
+  set(name, ours, text == "null" ? null_value() : text_value(text));
+}
+
+void Converter::keep(const std::string& name, const std::string& ours) {
+  if (const Value* value = find(name)) set(name, ours, *value);
+}
+
+void Converter::share(const std::string& name, const std::string& ours) {
+  Fate& fate = fates_[name];
+  if (fate.part == Part::kRefused) return;
+  fate.part = Part::kTaken;
+  if (std::ranges::find(fate.ours, ours) == fate.ours.end()) fate.ours.push_back(ours);
+}
+
+void Converter::drop(const std::string& name, const std::string& reason) {
+  if (!fates_.contains(name)) fates_[name] = {Part::kDropped, reason, {}};
+}
+
+void Converter::refuse(const std::string& name, const std::string& advice) {
+  if (name.find('[') != std::string::npos && !fates_.contains(name)) inner_.push_back(name);
+  fates_[name] = {Part::kRefused, advice, {}};
+}
+
+void Converter::explain(const std::string& ours, const std::string& comment) { origin_[ours] = comment; }
+
+std::string Converter::profile_text(const std::string& ours) const {
+  const auto found = profile_.find(ours);
+  return found != profile_.end() && found->second.is_scalar() ? found->second.text : "";
+}
+
+bool Converter::is_set_to(const std::string& ours, const std::string& text) const {
+  return is_set(ours) && profile_text(ours) == text;
+}
+
+bool Converter::is_refused(const std::string& name) const {
+  const auto found = fates_.find(name);
+  return found != fates_.end() && found->second.part == Part::kRefused;
+}
+
+void Converter::note(const std::string& name, const std::string& difference) {
+  notes_.push_back(name + ": " + difference);
+}
+
+void Converter::set_template(const std::string& name, const std::string& text) {
+  if ((is_set("chat_template") || needs_output()) && template_ != text) {
+    refuse(name, "A run has one template for all data, and this is the second.");
+    return;
+  }
+  template_ = text;
+  if (needs_output()) {
+    needs_output_.push_back(name);
+    refuse(name, "The chat template needs a file: convert with --output FILE, which writes it beside the profile.");
+  } else {
+    set(name, "chat_template", options_.template_file);
+  }
+}
+
+const std::optional<PromptTokens>& Converter::prompt_tokens() const {
+  const std::string model = profile_text("model");
+  const auto [entry, is_new] = prompt_tokens_.try_emplace(model);
+  if (is_new && options_.find_tokenizer) entry->second = options_.find_tokenizer(model);
+  if (is_new && !entry->second) entry->second = tokens_by_name(model);
+  return entry->second;
+}
+
+void Converter::set_default(const std::string& ours, Value value, const std::string& reason) {
+  if (is_set(ours)) return;
+  profile_[ours] = std::move(value);
+  default_reasons_[ours] = reason;
+}
+
+void Converter::set_default(const std::string& ours, const std::string& text, const std::string& reason) {
+  set_default(ours, text == "null" ? null_value() : text_value(text), reason);
+}
+
+Place Converter::place_of(const std::string& name) const {
+  const Value* value = source_.find(name.substr(0, name.find('[')));
+  return value ? value->place : Place{file_.string(), 0};
+}
+
+void Converter::decide_by_table(const std::string& name, const Value& value) {
+  const char* advice = nullptr;
+  if (value.is_null()) {
+    drop(name, "has no value");
+  } else if (const SameValue* same = keys_.find_same(name)) {
+    set(name, same->ours, value);
+  } else if (const char* reason = keys_.find_idle(name)) {
+    drop(name, reason);
+  } else if (const char* feature = keys_.find_option(name)) {
+    const std::string switch_name = std::string(feature).substr(0, std::string(feature).find_first_of(":, "));
+    drop(name, is_refused(switch_name) ? "belongs to " + switch_name + ", which is refused"
+                                       : "says nothing without " + std::string(feature));
+  } else if (const RefusedKey* refused = keys_.find_refused(name, &advice)) {
+    if (is_done_anyway(*refused, value)) {
+      drop(name, as_always(value));
+    } else {
+      refuse(name, advice);
+    }
+  } else if (std::ranges::any_of(keys_.converted, [&](const char* key) { return name == key; })) {
+    if (is_off(value)) {
+      drop(name, as_always(value));
+    } else {
+      refuse(name, "got " + short_text(value) + ", which has no meaning here. Remove it.");
+    }
+  } else {
+    const std::string near = nearest_name(name, foreign_keys_of(tool_));
+    refuse(name, "is no key of " + title_of(tool_) + (near.empty() ? "" : " (did you mean " + near + "?)") +
+                     ". Remove it, or find its name here: lora-train check --keys.");
+  }
+}
+
+void Converter::apply_settings() {
+  Mistakes mistakes;
+  Findings findings(mistakes);
+  Merger merger(findings);
+  for (const Override& setting : options_.settings) {
+    merger.add_setting(setting.path, override_value(setting, process_environment, findings), {setting.where, 0});
+  }
+  for (const auto& [ours, value] : merger.values()) {
+    Profile profile;
+    find_field(ours)->read(value, profile, findings);
+    for (const auto& group : alternative_groups()) {
+      if (std::ranges::count(group, ours) == 0) continue;
+      for (const auto& other : group) profile_.erase(other);
+    }
+    profile_[ours] = value;
+    origin_[ours] = value.place.text();
+    default_reasons_.erase(ours);
+    for (auto& [name, fate] : fates_) {
+      if (std::ranges::count(fate.ours, ours) > 0) fate.remark = value.place.text();
+    }
+  }
+  mistakes.throw_if_any();
+  notes_.insert(notes_.end(), findings.notes().begin(), findings.notes().end());
+}
+
+// Through the field of each key: a value that it refuses is refused, and all are written as a profile writes them.
+void Converter::read_values() {
+  for (auto entry = profile_.begin(); entry != profile_.end();) {
+    const auto& [ours, value] = *entry;
+    const Field* field = find_field(ours);
+    Profile profile;
+    Mistakes mistakes;
+    Findings findings(mistakes);
+    field->read(value, profile, findings);
+    if (mistakes.has_any()) {
+      for (auto& [name, fate] : fates_) {
+        if (std::ranges::find(fate.ours, ours) == fate.ours.end()) continue;
+        std::string message = error_of(mistakes);
+        if (name.starts_with(ours)) message = message.substr(message.find(": ") + 2);
+        fate = {Part::kRefused, message, {}};
+      }
+      entry = profile_.erase(entry);
+      continue;
+    }
+    const Place place = value.place;
+    entry->second = field->write(profile);
+    entry->second.place = place;
+    ++entry;
+  }
+}
+
+std::string Converter::lines_of(const std::string& name, const Fate& fate) const {
+  std::vector<std::string> lines;
+  for (const auto& ours : fate.ours) {
+    const auto found = profile_.find(ours);
+    if (found == profile_.end()) continue;
+    const auto origin = origin_.find(ours);
+    const bool is_elsewhere = !found->second.is_scalar() && origin != origin_.end() && origin->second != name;
+    lines.push_back(ours + (is_elsewhere ? ", with " + origin->second : ": " + to_flow_yaml(found->second)));
+  }
+  return join(lines, ", ") + (fate.remark.empty() ? "" : "   (" + fate.remark + ")");
+}
+
+void Converter::write_defaults(Conversion& conversion) {
+  const std::string comment = product_name(tool_) + "'s default";
+  for (const auto& group : field_groups()) {
+    for (const auto& field : group.fields) {
+      const auto reason = default_reasons_.find(field.name);
+      const auto found = profile_.find(field.name);
+      if (reason == default_reasons_.end() || found == profile_.end()) continue;
+      const std::string value = to_flow_yaml(found->second);
+      if (value == to_flow_yaml(field.write(Profile{})) && reason->second.empty()) {
+        profile_.erase(found);
+        continue;
+      }
+      origin_[field.name] = reason->second.empty() ? comment : reason->second;
+      conversion.defaults.push_back({field.name, value, origin_[field.name]});
+    }
+  }
+}
+
+void Converter::write_profile(Conversion& conversion) {
+  Value map;
+  map.kind = Value::Kind::kMap;
+  std::string body;
+  for (const auto& group : field_groups()) {
+    for (const auto& field : group.fields) {
+      const auto found = profile_.find(field.name);
+      if (found == profile_.end()) continue;
+      const std::string& origin = origin_[field.name];
+      body += yaml_entry(field.name, found->second, origin == field.name ? "" : origin);
+      map.members.push_back({field.name, found->second});
+    }
+  }
+  conversion.yaml = with_conversion_header(file_, tool_, body);
+  conversion.json = to_json_text(map);
+}
+
+void Converter::list_key(const std::string& name, Conversion& conversion) const {
+  const Fate& fate = fates_.at(name);
+  const Place place = place_of(name);
+  if (fate.part == Part::kDropped) conversion.dropped.push_back({name, fate.reason, place});
+  if (fate.part == Part::kRefused) conversion.refused.push_back({name, fate.reason, place});
+  if (fate.part != Part::kTaken) return;
+  const auto same = profile_.find(name);
+  const bool is_kept =
+      fate.ours == std::vector{name} && same != profile_.end() && are_equal(*source_.find(name), same->second);
+  if (is_kept) {
+    conversion.kept.push_back({name, to_flow_yaml(same->second), place});
+  } else {
+    conversion.renamed.push_back({name, lines_of(name, fate), place});
+  }
+}
+
+Conversion Converter::finish() {
+  for (const bool is_detail : {false, true}) {  // what a detail says depends on the key that it belongs to
+    for (const auto& [name, value] : source_.members) {
+      if (!fates_.contains(name) && (keys_.find_option(name) != nullptr) == is_detail) decide_by_table(name, value);
+    }
+  }
+  apply_settings();
+  read_values();
+  Conversion conversion;
+  conversion.tool = tool_;
+  conversion.notes = notes_;
+  conversion.chat_template = template_;
+  conversion.needs_output = needs_output_;
+  write_defaults(conversion);
+  write_profile(conversion);
+  for (const auto& [name, value] : source_.members) {
+    list_key(name, conversion);
+    for (const auto& inner : inner_) {
+      if (inner.starts_with(name + "[")) list_key(inner, conversion);
+    }
+  }
+  return conversion;
+}
+
+}  // namespace lora_train

@@ -1,0 +1,239 @@
+#include <algorithm>
+
+#include "llamafactory_data.h"
+#include "llamafactory_template.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/keys/aliases.h"
+#include "run_keys.h"
+#include "training_keys.h"
+
+namespace lora_train {
+namespace {
+
+constexpr const char* kFactoryAdapterKeys[] = {
+    "lora_rank", "lora_alpha",           "lora_dropout",      "lora_target",        "use_rslora", "loraplus_lr_ratio",
+    "use_dora",  "adapter_name_or_path", "additional_target", "create_new_adapter", "pissa_init"};
+
+// The adapter that the run starts from. Returns whether there is one.
+bool convert_factory_first_adapter(Converter& converter) {
+  const std::string adapter = converter.text("adapter_name_or_path");
+  if (adapter.empty()) return false;
+  if (adapter.find(',') != std::string::npos) {
+    converter.refuse("adapter_name_or_path",
+                     "A run starts from one adapter. Merge the others first: lora-train merge.");
+    return true;
+  }
+  const std::string folder = converter.text("adapter_folder");
+  converter.set("adapter_name_or_path", "init_adapter", folder.empty() ? adapter : folder + "/" + adapter);
+  if (!folder.empty()) converter.share("adapter_folder", "init_adapter");
+  return true;
+}
+
+void convert_factory_adapter(Converter& converter) {
+  const std::string kind = converter.text_or("finetuning_type", "lora");
+  if (kind == "full") {
+    converter.set("finetuning_type", "adapter", "none");
+    for (const char* key : kFactoryAdapterKeys) {
+      if (converter.find(key)) converter.drop(key, "says nothing with finetuning_type: full");
+    }
+    return;
+  }
+  if (kind == "lora") {
+    converter.find("finetuning_type") ? converter.set("finetuning_type", "adapter", "lora")
+                                      : converter.set_default("adapter", "lora");
+  } else {
+    converter.refuse("finetuning_type", kind + " is not built. Use lora or full.");
+  }
+  refuse_dora(converter, "use_dora", "use_rslora");
+  if (converter.find("create_new_adapter") && converter.text("adapter_name_or_path").empty()) {
+    converter.drop("create_new_adapter", "says nothing without adapter_name_or_path");
+  }
+  if (convert_factory_first_adapter(converter)) {
+    drop_shape_of_adapter(converter, {"lora_rank", "lora_alpha", "lora_target", "use_rslora"});
+    return;
+  }
+  const auto rank = converter.number("lora_rank");
+  if (!rank) converter.set_default("lora_r", "8");
+  converter.set_default("lora_alpha", number_value(2 * rank.value_or(8)), "LLaMA-Factory's default is twice the rank");
+  if (const Value* target = converter.find("lora_target")) {
+    if (target->text == "all") {
+      converter.set("lora_target", "lora_target_modules", "all-linear");
+    } else {
+      convert_targets(converter, "lora_target");
+    }
+  }
+}
+
+void convert_factory_stage(Converter& converter) {
+  const std::string stage = converter.text("stage");
+  if (stage == "sft") converter.drop("stage", "sft asks for what is done anyway");
+  if (stage.empty() || stage == "sft") return;
+  if (stage == "pt") {
+    converter.set("stage", "loss_on", "all");
+    converter.note("stage",
+                   "each text is a document of its own; LLaMA-Factory joins texts and cuts them at cutoff_len");
+  } else {
+    converter.refuse(
+        "stage",
+        "Preference training, rewards and reinforcement are not built. Train on the chosen answers: stage: sft.");
+  }
+}
+
+void convert_factory_base_precision(Converter& converter) {
+  const std::string bits = converter.text("quantization_bit");
+  if (!bits.empty() && converter.is_set_to("adapter", "none")) {
+    converter.refuse("quantization_bit", "Quantised weights are not trained. Use finetuning_type: lora, or remove it.");
+  } else if (bits == "4" || bits == "8") {
+    converter.set("quantization_bit", "base_precision", bits == "4" ? "nf4" : "int8");
+    if (bits == "8")
+      converter.note("quantization_bit",
+                     "only weights are int8 here; bitsandbytes also rounds the activations of its products");
+  } else if (!bits.empty()) {
+    converter.refuse("quantization_bit", "Weights are stored in 4 or 8 bits: base_precision: nf4, int8 or fp8.");
+  }
+  for (const auto& [key, words] :
+       {std::pair{"quantization_method", "bnb bitsandbytes"}, {"quantization_type", "nf4"}}) {
+    const std::string word = lower_case(converter.text(key));
+    if (word.empty()) continue;
+    if ((" " + std::string(words) + " ").find(" " + word + " ") != std::string::npos) {
+      converter.drop(key, word + " asks for what is done anyway");
+    } else if (bits.empty()) {
+      converter.drop(key, "says nothing without quantization_bit");
+    } else {
+      converter.refuse(key, "Quantised weights are bitsandbytes' nf4 or int8, or fp8. Remove it.");
+    }
+  }
+  convert_precision(converter, "bf16");
+  if (converter.is_true("pure_bf16")) {
+    converter.set("pure_bf16", "precision", "bf16");
+    converter.note("pure_bf16", "trained weights stay in fp32, as with bf16: true");
+  }
+}
+
+void convert_factory_loss(Converter& converter) {
+  const auto when_true = [&](const std::string& key, const std::string& ours, const std::string& value) {
+    if (converter.is_true(key)) {
+      converter.set(key, ours, value);
+    }
+  };
+  when_true("train_on_prompt", "loss_on", "all");
+  if (converter.is_true("train_on_prompt") && converter.is_true("mask_history")) {
+    converter.refuse("mask_history", "train_on_prompt is true, too, which LLaMA-Factory refuses. Keep one.");
+  } else {
+    when_true("mask_history", "loss_on", "last");
+  }
+  when_true("use_dft_loss", "loss_type", "dft");
+  when_true("disable_shuffling", "shuffle", "false");
+  when_true("disable_gradient_checkpointing", "gradient_checkpointing", "off");
+}
+
+void note_skipped_rows(Converter& converter, const std::vector<DataEntry>& train) {
+  const auto is_chat = [](const DataEntry& entry) { return entry.type == "messages" || entry.type == "sharegpt"; };
+  if (!std::ranges::any_of(train, is_chat)) return;
+  converter.note(
+      "dataset",
+      "LLaMA-Factory skips chats that begin with the assistant, end with the user, or in which the two do not "
+      "take turns; here their answers are trained, unless the chat template refuses such a row, which is then "
+      "a bad row (on_bad_row: drop leaves it out)");
+}
+
+// Returns whether there is evaluation data.
+bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& train) {
+  if (!train.empty()) converter.set("dataset", "datasets", to_value(train));
+  const auto test = convert_llamafactory_datasets(converter, "eval_dataset");
+  if (!test.empty()) converter.set("eval_dataset", "eval_datasets", to_value(test));
+  const bool has_data = converter.find("dataset") || converter.find("eval_dataset");
+  if (converter.find("dataset_dir")) {
+    if (!train.empty()) converter.share("dataset_dir", "datasets");
+    if (train.empty() && !test.empty()) converter.share("dataset_dir", "eval_datasets");
+    if (train.empty() && test.empty())
+      converter.drop("dataset_dir", has_data ? "dataset decides" : "no dataset is named");
+  }
+  if (converter.find("max_samples") && !converter.is_refused("max_samples")) {
+    if (converter.is_refused("dataset") || converter.is_refused("eval_dataset")) {
+      converter.drop("max_samples", "belongs to the dataset, which is refused");
+    } else if (!converter.number("max_samples") || *converter.number("max_samples") < 1) {
+      converter.refuse("max_samples", "expected a number of rows.");
+    } else {
+      const auto is_cut = [](const DataEntry& entry) { return entry.max_samples.has_value(); };
+      if (std::ranges::any_of(train, is_cut)) converter.share("max_samples", "datasets");
+      if (std::ranges::any_of(test, is_cut)) converter.share("max_samples", "eval_datasets");
+      converter.drop("max_samples", has_data ? "no file has more rows" : "no dataset is named");
+    }
+  }
+  const double held_out = converter.number("val_size").value_or(0);
+  if (held_out > 0 && converter.find("eval_dataset")) {
+    converter.refuse("val_size", "eval_dataset is there too, which LLaMA-Factory refuses. Keep one.");
+  } else if (held_out > 0) {
+    convert_held_out(converter, "val_size");
+  }
+  if (converter.find("val_size") && held_out <= 0) converter.drop("val_size", "nothing is held out");
+  return held_out > 0 || converter.find("eval_dataset");
+}
+
+void convert_factory_packing(Converter& converter) {
+  const bool is_neat = converter.is_true("neat_packing");
+  if (is_neat) converter.set("neat_packing", "packing", "true");
+  if (converter.find("neat_packing") && !is_neat)
+    converter.drop("neat_packing", "documents in a row never see each other");
+  if (converter.find("packing")) {
+    is_neat ? converter.share("packing", "packing") : converter.keep("packing", "packing");
+    if (!is_neat && converter.is_true("packing")) {
+      converter.note("packing", "documents in a row never see each other here, as with neat_packing: true");
+    }
+  } else if (!is_neat) {
+    converter.set_default("packing", converter.text("stage") == "pt" ? "true" : "false");
+  }
+  converter.set_default(
+      "overlength", "truncate",
+      "LLaMA-Factory cuts each prompt and answer in proportion; here the end of a row is cut, and one "
+      "whose prompt leaves no room is dropped: raise max_seq_len if there are any");
+  if (!converter.find("cutoff_len")) converter.set_default("max_seq_len", "2048");
+}
+
+void convert_factory_tokens(Converter& converter) {
+  for (const char* key : {"add_tokens", "add_special_tokens"}) {
+    const Value* value = converter.find(key);
+    if (!value) continue;
+    std::vector<Value> tokens;
+    std::string token;
+    for (const char c : value->text + ",") {
+      if (c != ',') {
+        token += c;
+      } else if (!token.empty()) {
+        tokens.push_back(text_value(std::exchange(token, "")));
+      }
+    }
+    const Value names = value->is_list() ? *value : list_value(tokens);
+    converter.set(key, "add_tokens", std::string(key) == "add_tokens" ? names : verbatim_tokens(names));
+  }
+  const std::string start = converter.text("init_special_tokens");
+  if (start.empty()) return;
+  if (start == "noise_init" || start == "desc_init") {
+    converter.set("init_special_tokens", "token_init", start == "desc_init" ? "description" : "mean");
+  } else {
+    converter.refuse("init_special_tokens",
+                     "New rows start as the mean of all, or of the tokens of a text: token_init.");
+  }
+}
+
+}  // namespace
+
+void convert_llamafactory(Converter& converter) {
+  convert_model(converter, "model_name_or_path", "model_revision");
+  convert_factory_stage(converter);
+  convert_factory_adapter(converter);
+  convert_factory_base_precision(converter);
+  auto train = convert_llamafactory_datasets(converter, "dataset");
+  weigh_interleaved_datasets(converter, train);
+  convert_llamafactory_template(converter, train);
+  convert_factory_loss(converter);
+  note_skipped_rows(converter, train);
+  const bool has_eval_data = convert_factory_data(converter, train);
+  convert_factory_packing(converter);
+  convert_factory_tokens(converter);
+  convert_trainer(converter, 5e-5, 500, has_eval_data);
+  convert_best_model(converter, "early_stopping_steps", has_eval_data);
+}
+
+}  // namespace lora_train

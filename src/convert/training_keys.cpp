@@ -1,0 +1,281 @@
+#include "training_keys.h"
+
+#include <cmath>
+#include <sstream>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/value/parse_yaml.h"
+#include "lora_train/config/value/scalar.h"
+#include "word_table.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+const WordTable kOptimizers = {
+    {"adamw_torch", "adamw_torch"}, {"adamw_torch_fused", "adamw_torch_fused"}, {"adamw_hf", "adamw_torch"},
+    {"adamw", "adamw_torch"},       {"paged_adamw_32bit", "adamw_torch"},       {"paged_adamw", "adamw_torch"},
+    {"adamw_8bit", "adamw_8bit"},   {"adamw_bnb_8bit", "adamw_8bit"},           {"paged_adamw_8bit", "adamw_8bit"}};
+
+const WordTable kSchedules = {{"linear", "linear"},
+                              {"cosine", "cosine"},
+                              {"constant", "constant"},
+                              {"constant_with_warmup", "constant_with_warmup"},
+                              {"cosine_with_min_lr", "cosine_with_min_lr"}};
+
+bool is_auto(const Value& value) { return value.is_null() || value.text == "auto"; }
+
+// The least learning rate as a share of the peak, as lr_scheduler_kwargs says it; nullopt = it says something else.
+std::optional<double> least_rate(const Converter& converter, const Value& kwargs) {
+  if (!kwargs.is_map() || kwargs.members.size() != 1) return std::nullopt;
+  const auto& [name, value] = kwargs.members.front();
+  const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
+  if (!number) return std::nullopt;
+  if (name == "min_lr_rate") return number;
+  const auto peak = converter.number("learning_rate");
+  constexpr double kDigits = 1e12;  // of a quotient, so that 2e-6 / 2e-5 is 0.1
+  if (name == "min_lr" && peak && *peak > 0) return std::round(*number / *peak * kDigits) / kDigits;
+  return std::nullopt;
+}
+
+void convert_schedule_details(Converter& converter, const std::string& key) {
+  const bool has_ratio = converter.find("cosine_min_lr_ratio") != nullptr;
+  if (const Value* kwargs = converter.find("lr_scheduler_kwargs");
+      kwargs && !(kwargs->is_map() && kwargs->members.empty())) {
+    const auto share = least_rate(converter, *kwargs);
+    if (share) {
+      converter.set("lr_scheduler_kwargs", "min_lr_ratio", number_value(*share));
+    } else {
+      converter.refuse("lr_scheduler_kwargs",
+                       "Only the least learning rate of cosine_with_min_lr can be given: min_lr_ratio.");
+    }
+  }
+  if (!has_ratio) return;
+  const std::string schedule = converter.text_or(key, "cosine");
+  if (schedule != "cosine" && schedule != "cosine_with_min_lr") {
+    converter.drop("cosine_min_lr_ratio", "says nothing with " + key + ": " + schedule);
+    return;
+  }
+  if (schedule == "cosine") {
+    converter.set(converter.find(key) ? key : "cosine_min_lr_ratio", "lr_scheduler_type", "cosine_with_min_lr");
+    converter.share("cosine_min_lr_ratio", "lr_scheduler_type");
+  }
+  converter.keep("cosine_min_lr_ratio", "min_lr_ratio");
+}
+
+// A setting of DeepSpeed's file that decides about the training itself.
+std::string result_changing(const Value& settings) {
+  for (const char* name : {"optimizer", "scheduler"}) {
+    if (const Value* value = settings.find(name); value && !is_auto(*value)) return name;
+  }
+  if (const Value* clip = settings.find("gradient_clipping"); clip && !is_auto(*clip)) return "gradient_clipping";
+  const Value* fp16 = settings.find("fp16");
+  const Value* is_on = fp16 ? fp16->find("enabled") : nullptr;
+  return is_on && parse_bool(is_on->text) == true ? "fp16" : "";
+}
+
+std::optional<Value> deepspeed_file(const Converter& converter, const std::string& name) {
+  for (const fs::path& folder : {fs::path(), converter.file().parent_path()}) {
+    std::error_code code;
+    const fs::path file = folder / name;
+    if (!fs::is_regular_file(file, code)) continue;
+    try {
+      return parse_yaml(read_file(file), {file.string(), 0});
+    } catch (const Error&) {  // it is not ours to judge
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void convert_optimizer(Converter& converter, const std::string& key) {
+  if (!converter.find(key)) return;
+  const std::string ours = translated(kOptimizers, converter.text(key));
+  if (ours.empty()) {
+    converter.refuse(key, converter.text(key) + " is not built. Use adamw_torch or adamw_8bit.");
+  } else {
+    converter.set(key, "optim", ours);
+  }
+}
+
+void convert_schedule(Converter& converter, const std::string& key, const std::string& otherwise) {
+  if (converter.find(key)) {
+    const std::string ours = translated(kSchedules, converter.text(key));
+    if (ours.empty()) {
+      converter.refuse(key,
+                       converter.text(key) +
+                           " is not built. Use linear, cosine, constant, constant_with_warmup or cosine_with_min_lr.");
+    } else {
+      converter.set(key, "lr_scheduler_type", ours);
+    }
+  }
+  convert_schedule_details(converter, key);
+  converter.set_default("lr_scheduler_type", otherwise);
+}
+
+void convert_warmup(Converter& converter) {
+  const auto steps = converter.number("warmup_steps");
+  const bool has_ratio = converter.find("warmup_ratio") != nullptr;
+  if (steps && *steps > 0) {
+    const bool is_share = *steps < 1;
+    converter.keep("warmup_steps", is_share ? "warmup_ratio" : "warmup_steps");
+    if (has_ratio) converter.drop("warmup_ratio", "says nothing beside warmup_steps");
+  } else if (has_ratio) {
+    converter.keep("warmup_ratio", "warmup_ratio");
+    if (steps) converter.drop("warmup_steps", "0 leaves it to warmup_ratio");
+  } else if (converter.find("warmup_steps")) {
+    converter.keep("warmup_steps", "warmup_steps");
+  }
+}
+
+void convert_max_steps(Converter& converter) {
+  const auto steps = converter.number("max_steps");
+  if (steps && *steps <= 0) {
+    converter.drop("max_steps", "no limit asks for what is done anyway");
+  } else if (steps) {
+    converter.keep("max_steps", "max_steps");
+    for (const char* epochs : {"num_epochs", "num_train_epochs"}) {
+      if (converter.find(epochs)) converter.drop(epochs, "says nothing beside max_steps");
+    }
+  }
+}
+
+void convert_precision(Converter& converter, const std::string& without) {
+  bool is_bf16 = false, is_said = false;
+  for (const char* key : {"bf16", "bfloat16"}) {
+    const std::string word = lower_case(converter.text(key));
+    if (word.empty()) continue;
+    if (word == "auto" || word == "full" || parse_bool(word) == true) {
+      is_bf16 = true;
+      converter.set(key, "precision", "bf16");
+    } else if (parse_bool(word) == false) {
+      is_said = true;
+    } else {
+      converter.refuse(key, "got " + word + ", expected true, false, auto or full.");
+    }
+  }
+  for (const char* key : {"fp16", "float16"}) {
+    if (converter.is_true(key)) {
+      converter.refuse(
+          key,
+          "fp16 overflows in large models and needs loss scaling. Use bf16: true, which all GPUs since Ampere have.");
+      is_bf16 = true;
+    }
+  }
+  for (const char* key : {"bf16", "bfloat16"}) {
+    if (converter.find(key) && !converter.is_true(key) && is_said) {
+      if (is_bf16) {
+        converter.drop(key, "false asks for what is done anyway");
+      } else {
+        converter.set(key, "precision", without);
+      }
+    }
+  }
+}
+
+void convert_quantization(Converter& converter) {
+  for (const auto& [key, ours] : {std::pair{"load_in_4bit", "nf4"}, {"load_in_8bit", "int8"}}) {
+    if (!converter.find(key)) continue;
+    if (!converter.is_true(key)) {
+      converter.drop(key, "false asks for what is done anyway");
+      continue;
+    }
+    if (converter.is_set_to("adapter", "none")) {
+      converter.refuse(key, "Quantised weights are not trained. Use an adapter, or remove it.");
+      continue;
+    }
+    converter.set(key, "base_precision", ours);
+    if (std::string(ours) == "int8") {
+      converter.note(key, "only weights are int8 here; bitsandbytes also rounds the activations of its products");
+    }
+  }
+}
+
+void convert_targets(Converter& converter, const std::string& key) {
+  const Value* value = converter.find(key);
+  if (!value) return;
+  const auto is_outside = [](const std::string& name) {
+    return name.find("embed_tokens") != std::string::npos || name.find("lm_head") != std::string::npos;
+  };
+  std::vector<std::string> outside;
+  for (const auto& item : value->is_list() ? value->items : std::vector<Value>{*value}) {
+    std::istringstream names(item.is_scalar() ? item.text : "");
+    for (std::string name; std::getline(names, name, ',');) {
+      if (is_outside(name)) outside.push_back(trimmed(name));
+    }
+  }
+  if (!outside.empty()) {
+    return converter.refuse(key, join(outside) + (outside.size() == 1 ? " gets" : " get") +
+                                     " no adapter. Remove that name, or train all weights.");
+  }
+  if (value->is_list() && value->items.size() == 1 && value->items.front().text.find('|') != std::string::npos) {
+    converter.set(key, "lora_target_modules", value->items.front());
+  } else {
+    converter.keep(key, "lora_target_modules");
+  }
+}
+
+void default_targets(Converter& converter) {
+  converter.set_default("lora_target_modules", list_value({text_value("q_proj"), text_value("v_proj")}),
+                        "PEFT's default for these models");
+}
+
+void refuse_dora(Converter& converter, const std::string& key, const std::string& rslora) {
+  if (!converter.is_true(key)) return;
+  converter.refuse(key, "This kind of adapter is not supported. Remove it" +
+                            std::string(converter.is_true(rslora) ? "; " + rslora + ": true stays."
+                                                                  : ", or set " + rslora + ": true."));
+}
+
+void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys) {
+  for (const auto& key : keys) {
+    if (converter.find(key)) converter.drop(key, "the adapter that the run starts from brings its own");
+  }
+}
+
+void convert_recomputation(Converter& converter, const std::string& key) {
+  const Value* value = converter.find(key);
+  if (!value) return;
+  const auto is_on = parse_bool(value->text);
+  if (is_on) {
+    if (*is_on) converter.keep(key, "gradient_checkpointing");
+    if (!*is_on) converter.drop(key, "layers are recomputed only where memory needs it; the numbers are the same");
+    return;
+  }
+  converter.set(key, "gradient_checkpointing", "full");
+  if (value->text.starts_with("offload")) converter.set(key, "activation_offload", "on");
+}
+
+void convert_deepspeed(Converter& converter) {
+  const Value* value = converter.find("deepspeed");
+  if (!value || (value->is_scalar() && value->text.empty())) return;
+  const std::optional<Value> settings = value->is_map() ? *value : deepspeed_file(converter, value->text);
+  const std::string changing = settings ? result_changing(*settings) : "";
+  if (!changing.empty()) {
+    converter.refuse("deepspeed",
+                     "its configuration has its own " + changing + ". Say it in the file itself, or remove it there.");
+    return;
+  }
+  converter.drop("deepspeed", kNeverSharded);
+  if (!settings) {
+    converter.note("deepspeed", "was not found, so nobody looked for an optimizer, a schedule or clipping in it");
+  }
+}
+
+void convert_model(Converter& converter, const std::string& key, const std::string& revision_key) {
+  const std::string model = converter.text(key), revision = converter.text(revision_key);
+  if (!revision.empty() && revision != "main" && !model.empty()) {
+    converter.set(key, "model", model + "@" + revision);
+    converter.share(revision_key, "model");
+    return;
+  }
+  converter.keep(key, "model");
+  if (!revision.empty()) converter.drop(revision_key, "main asks for what is done anyway");
+}
+
+}  // namespace lora_train

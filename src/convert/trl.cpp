@@ -1,0 +1,356 @@
+#include <algorithm>
+
+#include "lora_train/base/text.h"
+#include "lora_train/config/value/scalar.h"
+#include "model_tokens.h"
+#include "run_keys.h"
+#include "source_data.h"
+#include "tool_keys.h"
+#include "training_keys.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTrlAdapterKeys[] = {
+    "lora_r",   "lora_alpha",           "lora_dropout",           "lora_target_modules", "use_rslora",
+    "use_dora", "lora_modules_to_save", "lora_target_parameters", "lora_task_type"};
+
+void convert_trl_adapter(Converter& converter) {
+  if (!converter.is_true("use_peft")) {
+    for (const char* key : kTrlAdapterKeys) {
+      if (converter.find(key)) converter.drop(key, "says nothing without use_peft: true");
+    }
+    converter.find("use_peft") ? converter.set("use_peft", "adapter", "none")
+                               : converter.set_default("adapter", "none");
+    return;
+  }
+  converter.set("use_peft", "adapter", "lora");
+  if (!converter.find("lora_dropout")) converter.set_default("lora_dropout", "0.05");
+  convert_targets(converter, "lora_target_modules");
+  default_targets(converter);
+  converter.keep("use_rslora", "use_rslora");
+  refuse_dora(converter, "use_dora", "use_rslora");
+}
+
+void convert_trl_base_precision(Converter& converter) {
+  convert_quantization(converter);
+  if (converter.is_true("load_in_4bit")) {
+    converter.keep("use_bnb_nested_quant", "double_quant");
+    converter.set_default("double_quant", "false");
+  } else if (converter.find("use_bnb_nested_quant")) {
+    converter.drop("use_bnb_nested_quant", "says nothing without load_in_4bit");
+  }
+  convert_precision(converter, "fp32");
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const std::string word = lower_case(converter.text(key));
+    if (word.empty()) continue;
+    if (word == "float16" || word == "fp16") {
+      converter.refuse(key, "fp16 overflows in large models. Use bfloat16.");
+    } else if (word == "bfloat16" || word == "float32" || word == "auto") {
+      converter.drop(key, "the base is read as it is stored, and trained weights are fp32");
+    } else {
+      converter.refuse(key, "expected float32, bfloat16 or auto.");
+    }
+  }
+}
+
+/// What the data are, as far as the file and the disk tell.
+struct TrlData {
+  std::vector<DataEntry> train, test;
+  bool has_files = false;  ///< `train` was found on the disk
+};
+
+// The split of a dataset on the disk, or its name.
+std::string path_of_split(const std::string& dataset, const std::string& split) {
+  std::error_code code;
+  if (!fs::is_directory(dataset, code)) return dataset;
+  return split_path(dataset, split).value_or(dataset);
+}
+
+// The cache is not looked at: it may be filled later.
+void add_trl_hub_dataset(Converter& converter, TrlData& data) {
+  const std::string name = converter.text("dataset_name"), subset = converter.text("dataset_config");
+  const std::string train = converter.text_or("dataset_train_split", "train"),
+                    test = converter.text_or("dataset_test_split", "test");
+  data.train.push_back({name, "", {}, train == "train" ? "" : train, subset});
+  converter.set("dataset_name", "datasets", to_value(data.train));
+  const auto share = [&](const char* key, const std::string& split) {
+    if (const std::string problem = split_problem(split); !problem.empty()) {
+      converter.refuse(key, problem);
+    } else if (converter.find(key)) {
+      converter.share(key, "datasets");
+    }
+  };
+  share("dataset_train_split", train);
+  share("dataset_config", "");
+  if (lower_case(converter.text_or("eval_strategy", "no")) == "no") {
+    if (converter.find("dataset_test_split"))
+      converter.drop("dataset_test_split", "nothing is evaluated with eval_strategy: no");
+    return;
+  }
+  data.test.push_back({name, "", {}, test, subset});
+  if (converter.find("dataset_test_split")) {
+    converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
+  } else {
+    converter.set_default("eval_datasets", to_value(data.test), "the split test, which TRL evaluates");
+  }
+}
+
+void add_trl_named_dataset(Converter& converter, TrlData& data) {
+  const std::string name = converter.text("dataset_name");
+  if (is_hub_dataset(name)) return add_trl_hub_dataset(converter, data);
+  const std::string train = converter.text_or("dataset_train_split", "train"),
+                    test = converter.text_or("dataset_test_split", "test");
+  std::error_code code;
+  const bool is_folder = fs::is_directory(name, code);
+  data.has_files = is_folder;
+  data.train.push_back({path_of_split(name, train), "", {}});
+  converter.set("dataset_name", "datasets", to_value(data.train));
+  if (converter.find("dataset_config"))
+    converter.refuse("dataset_config", "Only a dataset of the Hub has configurations. Name its files as `datasets`.");
+  if (converter.find("dataset_train_split")) {
+    if (is_folder || train == "train") {
+      converter.share("dataset_train_split", "datasets");
+    } else {
+      converter.refuse("dataset_train_split", "Download the dataset and name the file of the split as `datasets`.");
+    }
+  }
+  const bool evaluates = lower_case(converter.text_or("eval_strategy", "no")) != "no";
+  const auto test_path = is_folder && evaluates ? split_path(name, test) : std::nullopt;
+  if (test_path) data.test.push_back({*test_path, "", {}});
+  if (converter.find("dataset_test_split")) {
+    if (test_path) {
+      converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
+    } else {
+      converter.drop("dataset_test_split",
+                     evaluates ? "only the files of the dataset tell: name that split's as eval_datasets"
+                               : "nothing is evaluated with eval_strategy: no");
+    }
+  } else if (test_path) {
+    converter.set_default("eval_datasets", to_value(data.test), "the split test, which TRL evaluates");
+  }
+}
+
+void add_trl_mixture(Converter& converter, TrlData& data) {
+  const Value* list = converter.find("datasets");
+  const std::vector<Value> items = list->is_list() ? list->items : std::vector<Value>{};
+  if (items.empty()) converter.refuse("datasets", "expected a list of maps with path.");
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto text = [&](const std::string& name) {
+      const Value* value = items[i].find(name);
+      return value && value->is_scalar() ? value->text : std::string();
+    };
+    const bool is_hub = is_hub_dataset(text("path")) && items[i].find("data_files") == nullptr;
+    if (is_hub) {
+      const std::string split = text("split");
+      data.train.push_back({text("path"), "", {}, split == "train" ? "" : split, text("name")});
+      if (const std::string problem = split_problem(split); !problem.empty())
+        converter.refuse("datasets[" + std::to_string(i) + "].split", problem);
+    }
+    std::vector<std::string> paths;
+    if (const Value* files = items[i].find("data_files"); files && !files->is_map() && !files->is_null()) {
+      for (const auto& file : files->is_list() ? files->items : std::vector<Value>{*files}) paths.push_back(file.text);
+    } else if (!is_hub) {
+      paths.push_back(path_of_split(text("path"), text("split").empty() ? "train" : text("split")));
+    }
+    const std::string place = "datasets[" + std::to_string(i) + "].";
+    for (const auto& [name, value] : items[i].members) {
+      const bool is_idle = value.is_null() || name == "path" || name == "data_files" || name == "columns" ||
+                           (name == "split" && (is_hub || value.text == "train")) || (name == "name" && is_hub);
+      if (!is_idle)
+        converter.refuse(place + name,
+                         "Name the files themselves as data_files; `weight` gives a dataset another share.");
+    }
+    for (const auto& path : paths) data.train.push_back({path, "", {}});
+  }
+  converter.set("datasets", "datasets", to_value(data.train));
+  for (const char* key : {"dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"}) {
+    if (converter.find(key)) converter.drop(key, "says nothing beside datasets");
+  }
+}
+
+/// Rows of preferences in files that are here: the chosen answers are what is trained.
+void map_chosen_answers(Converter& converter, TrlData& data) {
+  const auto keys = data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
+  const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
+  if (!has("prompt") || !has("chosen")) return;
+  for (auto* entries : {&data.train, &data.test}) {
+    for (auto& entry : *entries) entry.map("completion", "chosen");
+  }
+  const std::string source = converter.find("datasets") ? "datasets" : "dataset_name";
+  converter.set(source, "datasets", to_value(data.train));
+  if (!data.test.empty()) converter.set(source, "eval_datasets", to_value(data.test));
+  converter.set_default("loss_on", "completion", "of the chosen answers");
+}
+
+/// Keys of the first row; empty if no file is there.
+std::vector<std::string> row_keys(const TrlData& data) {
+  return data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
+}
+
+// TRL trains whole chats unless it is told otherwise, and the completion of rows that have one.
+void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys) {
+  if (converter.is_true("assistant_only_loss")) {
+    converter.set("assistant_only_loss", "loss_on", "assistant");
+  } else if (converter.find("assistant_only_loss")) {
+    converter.drop("assistant_only_loss", "false leaves it to completion_only_loss");
+  }
+  const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
+  const bool has_other_rows = !keys.empty() && !has("completion");
+  if (converter.find("completion_only_loss")) {
+    if (converter.is_true("completion_only_loss") && has_other_rows) {
+      converter.drop("completion_only_loss", "says nothing of rows without a completion");
+    } else if (converter.is_set("loss_on")) {
+      converter.share("completion_only_loss", "loss_on");
+    } else {
+      converter.set("completion_only_loss", "loss_on",
+                    converter.is_true("completion_only_loss") ? "completion" : "all");
+    }
+  }
+  if (converter.is_set("loss_on")) return;
+  if (has("completion")) {
+    converter.set_default("loss_on", "completion", "TRL trains the completion of such rows");
+  } else {
+    converter.set_default("loss_on", "all", "TRL trains all tokens of chats and texts; assistant trains only answers");
+    if (keys.empty()) {
+      converter.note(
+          "loss_on",
+          "all is right for rows with messages or text; rows with prompt and completion need loss_on: completion");
+    }
+  }
+}
+
+void convert_trl_text_column(Converter& converter, TrlData& data) {
+  const std::string column = converter.text("dataset_text_field");
+  if (column.empty()) return;
+  if (column == "text") {
+    converter.drop("dataset_text_field", "text asks for what is done anyway");
+    return;
+  }
+  for (auto& entry : data.train) entry.map("text", column);
+  for (auto& entry : data.test) entry.map("text", column);
+  const std::string source = converter.find("datasets") ? "datasets" : "dataset_name";
+  converter.set(source, "datasets", to_value(data.train));
+  converter.share("dataset_text_field", "datasets");
+  if (converter.is_set("eval_datasets")) converter.set("dataset_text_field", "eval_datasets", to_value(data.test));
+}
+
+void convert_trl_length(Converter& converter) {
+  const std::string key = converter.has("max_length") ? "max_length" : "max_seq_length";
+  if (converter.has(key) && !converter.find(key)) {
+    converter.set(key, "max_seq_len", "auto");
+  } else {
+    converter.keep(key, "max_seq_len");
+    converter.set_default("max_seq_len", "1024");
+    if (converter.text_or("truncation_mode", "keep_start") == "keep_start")
+      converter.set_default("overlength", "truncate");
+  }
+  if (key == "max_length" && converter.find("max_seq_length"))
+    converter.drop("max_seq_length", "says nothing beside max_length");
+  const std::string mode = converter.text("truncation_mode");
+  if (mode == "keep_start") {
+    converter.set("truncation_mode", "overlength", "truncate");
+  } else if (!mode.empty()) {
+    converter.refuse("truncation_mode", "Only the end of a row can be cut: overlength: truncate, or drop.");
+  }
+  const std::string strategy = converter.text("packing_strategy");
+  if (strategy == "bfd") converter.drop("packing_strategy", "rows are filled by lora-train's own packing");
+  if (!strategy.empty() && strategy != "bfd") {
+    if (converter.is_true("packing")) {
+      converter.refuse("packing_strategy",
+                       "Documents stay whole in a packed row. Remove it, or cut the texts beforehand.");
+    } else {
+      converter.drop("packing_strategy", "says nothing without packing");
+    }
+  }
+  if (!converter.find("packing")) converter.set_default("packing", "false");
+}
+
+void convert_trl_end_token(Converter& converter, const std::vector<std::string>& keys) {
+  if (!converter.find("eos_token")) return;
+  if (std::ranges::count(keys, "messages") > 0 || converter.is_true("assistant_only_loss")) {
+    converter.drop("eos_token",
+                   "what ends a turn in the template is trained, and the result's generation_config.json names it");
+  } else if (converter.text("eos_token") == token_of_model(converter.text("model_name_or_path"), "eos_token")) {
+    converter.drop("eos_token", "is the tokenizer's own");
+  } else {
+    converter.refuse(
+        "eos_token",
+        "The tokenizer's own ends a text. If this is another one, set eos_token in tokenizer_config.json.");
+  }
+}
+
+void convert_trl_model_arguments(Converter& converter) {
+  const Value* arguments = converter.find("model_init_kwargs");
+  if (!arguments) return;
+  if (arguments->is_map() && has_only(*arguments, {"attn_implementation", "use_cache", "device_map",
+                                                   "trust_remote_code", "low_cpu_mem_usage", "dtype", "torch_dtype"})) {
+    converter.drop("model_init_kwargs", "the model is read by lora-train's own loader");
+  } else {
+    converter.refuse("model_init_kwargs", "The model is that of its folder. Change its config.json instead.");
+  }
+}
+
+}  // namespace
+
+/// Keys of `trl dpo`, `trl kto`, `trl grpo` and `trl reward`.
+void refuse_trl_preference(Converter& converter) {
+  const std::string advice =
+      "Only trl sft is converted: preference training, rewards and reinforcement are not built. To train on the "
+      "chosen answers: field_map: {completion: chosen} in datasets.";
+  for (const char* key : {"beta", "max_prompt_length", "max_completion_length", "desirable_weight",
+                          "undesirable_weight", "num_generations", "reward_model_path", "precompute_ref_log_probs",
+                          "ref_model_mixup_alpha", "rpo_alpha", "center_rewards_coefficient"}) {
+    if (converter.find(key)) converter.refuse(key, advice);
+  }
+  const std::string loss = converter.text("loss_type");
+  for (const char* preference : {"sigmoid", "hinge", "ipo", "kto", "apo_zero", "apo_down", "robust", "bco_pair",
+                                 "sppo_hard", "grpo", "dr_grpo", "dapo"}) {
+    if (loss == preference) converter.refuse("loss_type", advice);
+  }
+}
+
+void convert_trl(Converter& converter) {
+  refuse_trl_preference(converter);
+  convert_model(converter, "model_name_or_path", "model_revision");
+  convert_trl_adapter(converter);
+  convert_trl_base_precision(converter);
+  convert_trl_model_arguments(converter);
+  TrlData data;
+  if (converter.find("datasets")) {
+    add_trl_mixture(converter, data);
+  } else if (converter.find("dataset_name")) {
+    add_trl_named_dataset(converter, data);
+  }
+  map_chosen_answers(converter, data);
+  convert_trl_text_column(converter, data);
+  const auto keys = row_keys(data);
+  convert_trl_loss(converter, keys);
+  convert_trl_end_token(converter, keys);
+  convert_trl_length(converter);
+  if (converter.find("datasets")) {
+    convert_held_out(converter, "test_split_size");
+  } else if (converter.find("test_split_size")) {
+    converter.drop("test_split_size", "says nothing without datasets");
+  }
+  const bool has_eval_data = converter.is_set("val_set_size") || converter.is_set("eval_datasets");
+  convert_trainer(converter, 2e-5, 10, has_eval_data);
+  if (!converter.find("output_dir")) converter.set_default("output_dir", "trainer_output");
+  const std::string loss = converter.text("loss_type");
+  if (loss == "chunked_nll") {
+    converter.set("loss_type", "loss_type", "nll");
+  } else if (!converter.is_refused("loss_type")) {
+    converter.keep("loss_type", "loss_type");
+  }
+  if (converter.find("activation_offloading")) {
+    if (converter.is_true("activation_offloading")) {
+      converter.set("activation_offloading", "activation_offload", "on");
+    } else {
+      converter.drop("activation_offloading", "false leaves it to activation_offload: auto");
+    }
+  }
+}
+
+}  // namespace lora_train

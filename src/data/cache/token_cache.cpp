@@ -1,0 +1,149 @@
+#include "token_cache.h"
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/data/cache/token_cache_files.h"
+#include "lora_train/storage/private_folder.h"
+#include "stage_folder.h"
+#include "table_lock.h"
+
+namespace lora_train::data {
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{16} << 20;  // bytes copied between two looks for a stop
+
+namespace fs = std::filesystem;
+
+/// Whose time is when the table was last used.
+void touch(const fs::path& file) {
+  std::error_code error;  // of a folder that others write
+  fs::last_write_time(file, fs::file_time_type::clock::now(), error);
+}
+
+std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::string& key) {
+  if (!is_token_table(file)) return nullptr;  // refuse_foreign() says so
+  const auto lock = std::make_shared<TableLock>(file, TableLock::Mode::kShared);
+  if (!lock->is_held() && !lock->is_unsupported()) {
+    return nullptr;
+  }
+  try {
+    auto table = TokenTable::open(file, key, lock);
+    touch(file);
+    return table;
+  } catch (const StopError&) {
+    throw;
+  } catch (const Error& problem) {
+    std::error_code error;
+    log_warning(std::string(problem.what()) + "; it is rebuilt");
+    fs::remove(file, error);
+    return nullptr;
+  }
+}
+
+/// Throws IoError where `file` is what a table would replace and the cache did not write.
+void refuse_foreign(const fs::path& file) {
+  const PathKind kind = path_kind(file);
+  if (kind != PathKind::kNone && kind != PathKind::kFile) throw IoError(file.string(), "is a link or a folder");
+  if (kind == PathKind::kFile && !is_token_table(file)) {
+    throw IoError(file.string(), "is not a token table, so it is not replaced: delete it yourself");
+  }
+}
+
+}  // namespace
+
+TokenCache::TokenCache(fs::path folder, std::string stage_dir)
+    : folder_(std::move(folder)),
+      stage_dir_(std::move(stage_dir)),
+      stage_folder_(find_stage_folder(stage_dir_)),
+      limit_(token_cache_limit()) {
+  if (folder_.empty() || folder_ != user_token_cache()) return;
+  try {
+    storage::make_private_folder(folder_);
+  } catch (const IoError& error) {
+    log_warning(std::string("the token cache is not used; this run keeps its rows in memory: ") + error.what() +
+                ". Or set dataset_prepared_path");
+    folder_.clear();
+  }
+}
+
+void TokenCache::shrink() const {
+  for (const fs::path& folder : {folder_, stage_folder_}) {
+    const DeletedTables deleted = shrink_token_cache(folder, limit_);
+    if (deleted.num_tables == 0) continue;
+    log_info(folder.string() + ": deleted the " + format_count(static_cast<long long>(deleted.num_tables)) +
+             " oldest token tables (" + format_bytes(static_cast<double>(deleted.num_bytes)) +
+             "), since all have at most " + format_bytes(static_cast<double>(limit_)) + " (LORA_TRAIN_CACHE_MAXSIZE)");
+  }
+}
+
+fs::path TokenCache::file_of(const fs::path& folder, const std::string& key) const {
+  return folder / (key + ".tokens");
+}
+
+std::shared_ptr<const TokenTable> TokenCache::find(const std::string& key) const {
+  return folder_.empty() ? nullptr : open_if_good(file_of(folder_, key), key);
+}
+
+std::unique_ptr<BuildLock> TokenCache::wait_to_build(const std::string& key, const std::string& what) const {
+  if (folder_.empty()) return nullptr;
+  std::error_code error;  // writer() says so
+  fs::create_directories(folder_, error);
+  return std::make_unique<BuildLock>(folder_, key, what);
+}
+
+TokenTableWriter TokenCache::writer(const std::string& key) const {
+  if (folder_.empty()) {
+    return {fs::path(), key};
+  }
+  try {
+    fs::create_directories(folder_);
+    sweep_token_cache(folder_);
+    refuse_foreign(file_of(folder_, key));
+    return {file_of(folder_, key), key};
+  } catch (const std::exception& error) {
+    log_warning(std::string("the token cache cannot be written; this run keeps its rows in memory: ") + error.what() +
+                ". Set dataset_prepared_path to a writable folder");
+    return {fs::path(), key};
+  }
+}
+
+std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const TokenTable> table,
+                                                     const std::string& key) const {
+  if (stage_folder_.empty() || table->path().empty()) {
+    return table;
+  }
+  const fs::path file = file_of(stage_folder_, key);
+  try {
+    make_stage_folder(stage_dir_, stage_folder_);
+    sweep_token_cache(stage_folder_);
+    if (auto there = is_own_file(file) ? open_if_good(file, key) : nullptr) {
+      log_info("stage_dir: " + file.string() + " exists already");
+      return there;
+    }
+    refuse_foreign(file);
+    const std::string_view source = table->bytes();
+    const auto room = fs::space(stage_folder_).available;
+    if (room < source.size()) {
+      throw IoError(stage_folder_.string(), "has " + format_bytes(static_cast<double>(room)) + " free, " +
+                                                format_bytes(static_cast<double>(source.size())) + " needed");
+    }
+    const auto [copy, lock] = open_locked(file, source.size());
+    for (std::size_t begin = 0; begin < source.size(); begin += kPiece) {
+      throw_if_stop_requested();
+      copy->write(source.substr(begin, kPiece));
+    }
+    copy->commit();
+    log_info("stage_dir: copied " + format_bytes(static_cast<double>(source.size())) + " to " + file.string());
+    return TokenTable::open(file, key, lock);
+  } catch (const StopError&) {
+    throw;
+  } catch (const std::exception& error) {
+    log_warning("stage_dir is not used; tokens are read from " + table->path().string() + ": " + error.what());
+    return table;
+  }
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,395 @@
+#include "dataset_reader.h"
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "encode/teacher_tokens.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/hash.h"
+#include "lora_train/base/line_pace.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+#include "ordered_map.h"
+#include "read/row_fields.h"
+#include "read/row_format.h"
+#include "read/row_reader.h"
+
+namespace lora_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxShownBadRows = 9;  // beside the first
+
+// The rows of a block after tokenising, in flat buffers.
+struct EncodedBlock {
+  struct Row {
+    std::uint64_t line = 0;
+    std::size_t num_tokens = 0;
+    std::string bad_where, bad_message;  // of a row that is dropped or ends the run
+    std::string not_rendered, empty_answer;
+    std::size_t element = 0;  // RawRow::element
+    bool is_bad = false, has_weights = false;
+    std::int64_t soft_width = 0;
+    std::size_t num_soft = 0;
+  };
+  std::size_t file = 0;
+  std::vector<Row> rows;
+  std::vector<std::int32_t> ids, labels;
+  std::vector<float> weights;  // of the rows that have some
+  std::vector<std::int32_t> soft_ids;
+  std::vector<float> soft_log_probs;
+};
+
+struct FileBlock {
+  std::size_t file = 0;
+  RowBlock rows;
+};
+
+// Blocks of all files, one after the other.
+class FileBlocks {
+ public:
+  explicit FileBlocks(const std::vector<std::string>& files) : files_(files) {}
+
+  std::optional<FileBlock> next() {
+    for (; file_ < files_.size(); ++file_, reader_.reset()) {
+      if (reader_ == nullptr) {
+        reader_ = RowReader::open(files_[file_]);
+      }
+      if (auto rows = reader_->next()) {
+        return FileBlock{file_, std::move(*rows)};
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const std::vector<std::string>& files_;
+  std::size_t file_ = 0;
+  std::unique_ptr<RowReader> reader_;
+};
+
+// The program's own bytes: another build may tokenise otherwise.
+const std::string& program_hash() {
+  static const std::string hash = hash_file("/proc/self/exe").hash;
+  return hash;
+}
+
+// Sizes and times, so that a file that changes while it is read is noticed.
+std::string state_of(const std::vector<std::string>& files) {
+  std::string state;
+  for (const std::string& file : files) {
+    std::error_code error;
+    state += std::to_string(fs::file_size(file, error)) + "@" +
+             std::to_string(fs::last_write_time(file, error).time_since_epoch().count()) + ";";
+  }
+  return state;
+}
+
+std::string hash_of(const std::vector<std::string>& files) {
+  std::string hashes;
+  for (const std::string& file : files) hashes += hash_file(file, throw_if_stop_requested).hash;
+  return hash128_hex(hashes);
+}
+
+std::vector<std::string> file_names(const DatasetSpec& spec, DatasetUse use) {
+  std::vector<std::string> names;
+  for (const auto& file : dataset_files(spec, use)) names.push_back(file.string());
+  return names;
+}
+
+class DatasetLoader {
+ public:
+  DatasetLoader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
+      : spec_(spec), key_(key), options_(options), cache_(cache), files_(file_names(spec, options.use)) {}
+
+  LoadedDataset load() {
+    const std::string state = state_of(files_);
+    fingerprint_ = hash_of(files_);
+    const std::string cache_key = table_key();
+    auto table = cache_.find(cache_key);
+    std::unique_ptr<BuildLock> building;
+    if (table == nullptr) {
+      building = cache_.wait_to_build(cache_key, name());
+      table = cache_.find(cache_key);  // another process has built it
+    }
+    if (table != nullptr) {
+      use_metadata(*table);
+      log_debug(name() + "from the token cache " + table->path().string());
+    } else {
+      table = build(cache_key);
+      if (state_of(files_) != state) {
+        throw DataError(
+            spec_.path,
+            "a file of the dataset changed while it was being read; run the command again once it is complete");
+      }
+    }
+    building.reset();
+    table = cache_.staged(std::move(table), cache_key);
+    cache_.shrink();
+    log_info(name() + count_of(table->num_rows(), "row") + ", " + format_count(table->num_tokens()) + " tokens, " +
+             format_count(num_supervised_) + " of them trained" +
+             (spec_.max_samples ? "; max_samples: " + std::to_string(*spec_.max_samples) : "") +
+             (spec_.weight == 1 ? "" : "; weight " + string_printf("%g", spec_.weight)));
+    return {type_, std::move(table), files_, ledger_, fingerprint_};
+  }
+
+ private:
+  std::string name() const { return key_ + " " + spec_.path + ": "; }
+
+  // Everything that decides ids, labels and places.
+  std::string table_key() const {
+    const EncodeOptions& encode = options_.encode;
+    nlohmann::json parts = {program_hash(),
+                            fingerprint_,
+                            files_,
+                            to_string(spec_.type),
+                            spec_.field_map,
+                            to_string(encode.loss_on),
+                            to_string(options_.on_bad_row),
+                            options_.max_rows.value_or(-1),
+                            encode.vocab_size,
+                            encode.teacher != nullptr};
+    if (const tokenizer::Tokenizer* tokenizer = encode.tokenizer) {
+      parts.push_back({tokenizer->fingerprint(), tokenizer->bos_id().value_or(-1), tokenizer->eos_id().value_or(-1),
+                       tokenizer->adds_bos()});
+    }
+    if (const tokenizer::ChatTemplate* chat_template = encode.chat_template) {
+      parts.push_back({chat_template->fingerprint(), date_of(*chat_template)});
+    }
+    return hash128_hex(parts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+
+  std::shared_ptr<const TokenTable> build(const std::string& cache_key) {
+    decide_layout();
+    TokenTableWriter writer = cache_.writer(cache_key);
+    FileBlocks blocks(files_);
+    OrderedMap<FileBlock, EncodedBlock> pipeline([&] { return blocks.next(); },
+                                                 [&](FileBlock&& block) { return encode(std::move(block)); });
+    LinePace pace;
+    pipeline.run(options_.num_threads, [&](EncodedBlock&& block) {
+      throw_if_stop_requested();
+      const bool wants_more = take(block, writer);
+      if (pace.is_due()) log_info(name() + format_count(ledger_.total) + " rows tokenised so far");
+      return wants_more;
+    });
+    num_supervised_ = writer.num_supervised();
+    return writer.finish(metadata());
+  }
+
+  // The first good row decides. When none is good, each says what is wrong with it as it is taken.
+  void decide_layout() {
+    type_ = spec_.type;
+    std::string reason = "type: " + to_string(spec_.type);
+    FileBlocks blocks(files_);
+    for (auto block = blocks.next(); block && type_ == DatasetType::kAuto; block = blocks.next()) {
+      throw_if_stop_requested();
+      for (const RawRow& row : parse_rows(std::move(block->rows))) {
+        if (!row.is_bad && detect(row.value, reason)) {
+          break;
+        }
+      }
+    }
+    if (type_ != DatasetType::kAuto) {
+      check_loss_on(type_, options_.encode);
+      log_info(name() + to_string(type_) + " (" + reason + "); loss on " +
+               describe_loss(type_, options_.encode.loss_on));
+    }
+  }
+
+  bool detect(const Json& row, std::string& reason) {
+    try {
+      Detection found = detect_layout(row, spec_.field_map);
+      type_ = found.type;
+      reason = std::move(found.reason);
+      return true;
+    } catch (const DataError&) {
+      return false;
+    }
+  }
+
+  EncodedBlock encode(FileBlock&& block) const {
+    EncodedBlock out;
+    out.file = block.file;
+    for (RawRow& raw : parse_rows(std::move(block.rows))) {
+      throw_if_stop_requested();
+      EncodedBlock::Row row;
+      row.line = raw.line;
+      row.element = raw.element;
+      if (raw.is_bad) {
+        row.is_bad = true;
+        row.bad_where = std::move(raw.where);
+        row.bad_message = std::move(raw.message);
+      } else {
+        encode_row(raw.value, row, out);
+      }
+      if (row.is_bad && row.bad_where.empty()) row.bad_where = place_of(out, row);
+      if (row.element > 0) name_element(row);
+      out.rows.push_back(std::move(row));
+    }
+    return out;
+  }
+
+  // The line of a row says nothing where other rows are on it.
+  static void name_element(EncodedBlock::Row& row) {
+    for (std::string* message : {&row.bad_message, &row.not_rendered, &row.empty_answer}) {
+      if (!message->empty()) *message = element_prefix(row.element) + *message;
+    }
+  }
+
+  std::string place_of(const EncodedBlock& block, const EncodedBlock::Row& row) const {
+    return files_[block.file] + ":" + std::to_string(row.line);
+  }
+
+  void encode_row(const Json& value, EncodedBlock::Row& row, EncodedBlock& out) const {
+    try {
+      const DatasetType type = type_ == DatasetType::kAuto ? detect_layout(value, spec_.field_map).type : type_;
+      if (spec_.type == DatasetType::kAuto) check_same_layout(value, type, spec_.field_map);
+      EncodedSample sample = encode_sample(parse_row(value, type, spec_.field_map), options_.encode);
+      const Json* const logprobs = optional_field(value, spec_.field_map, "logprobs");
+      if (logprobs != nullptr && options_.encode.teacher != nullptr)
+        add_soft_labels(*logprobs, *options_.encode.teacher, sample);
+      row.num_tokens = sample.ids.size();
+      row.not_rendered = std::move(sample.not_rendered);
+      row.empty_answer = std::move(sample.empty_answer);
+      out.ids.insert(out.ids.end(), sample.ids.begin(), sample.ids.end());
+      out.labels.insert(out.labels.end(), sample.labels.begin(), sample.labels.end());
+      row.has_weights = !sample.weights.empty();
+      out.weights.insert(out.weights.end(), sample.weights.begin(), sample.weights.end());
+      row.soft_width = sample.soft_width;
+      row.num_soft = sample.soft_ids.size();
+      out.soft_ids.insert(out.soft_ids.end(), sample.soft_ids.begin(), sample.soft_ids.end());
+      out.soft_log_probs.insert(out.soft_log_probs.end(), sample.soft_log_probs.begin(), sample.soft_log_probs.end());
+    } catch (const DataError& error) {
+      row.is_bad = true;
+      row.bad_where = error.where();
+      row.bad_message = error.message();
+    }
+  }
+
+  // Shows the next bad rows of the block too, so that nobody has to find them one by one.
+  [[noreturn]] void refuse_bad_rows(const EncodedBlock& block, const EncodedBlock::Row& first) const {
+    std::string list;
+    std::size_t others = 0;
+    bool have_same_reason = true;
+    for (const EncodedBlock::Row& row : block.rows) {
+      if (!row.is_bad || &row == &first) continue;
+      const bool is_same = row.bad_message == first.bad_message;
+      have_same_reason = have_same_reason && is_same;
+      if (++others <= kMaxShownBadRows)
+        list += "\n  " + row.bad_where + ": " + (is_same ? "the same" : row.bad_message);
+    }
+    if (others > kMaxShownBadRows) list += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
+    const bool are_all_bad = ledger_.total == 1 && others + 1 == block.rows.size();
+    if (are_all_bad && others > 0 && have_same_reason)
+      list = "\n  and so are all " + count_of(others + 1, "row") + " read so far, for the same reason";
+    const std::string advice = "\nRepair " + std::string(others > 0 ? "them" : "it") +
+                               ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where they are "
+                               "more than 1%).";
+    throw DataError(first.bad_where, first.bad_message + list + (are_all_bad ? "" : advice));
+  }
+
+  // Counts and stores the rows of a block; false when max_rows is reached.
+  bool take(const EncodedBlock& block, TokenTableWriter& writer) {
+    std::size_t begin = 0, weights_begin = 0, soft_begin = 0;
+    for (const EncodedBlock::Row& row : block.rows) {
+      ++ledger_.total;
+      const std::string place = place_of(block, row);
+      if (row.is_bad) {
+        if (options_.on_bad_row == OnBadRow::kError) refuse_bad_rows(block, row);
+        ledger_.add(LedgerReason::kBadRow, row.bad_where, row.bad_message);
+        continue;
+      }
+      if (!row.not_rendered.empty()) {
+        ledger_.add(LedgerReason::kNotRendered, place, row.not_rendered);
+      }
+      if (!row.empty_answer.empty()) {
+        ledger_.add(LedgerReason::kEmptyAnswer, place, row.empty_answer);
+      }
+      if (row.num_tokens == 0) {
+        ledger_.add(LedgerReason::kFullyMasked, place, element_prefix(row.element) + "the row is empty");
+        continue;
+      }
+      writer.append(std::span(block.ids).subspan(begin, row.num_tokens),
+                    std::span(block.labels).subspan(begin, row.num_tokens), static_cast<std::uint32_t>(block.file),
+                    row.line | std::uint64_t{row.element} << 32,
+                    std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0),
+                    {row.soft_width, std::span(block.soft_ids).subspan(soft_begin, row.num_soft),
+                     std::span(block.soft_log_probs).subspan(soft_begin, row.num_soft)});
+      begin += row.num_tokens;
+      weights_begin += row.has_weights ? row.num_tokens : 0;
+      soft_begin += row.num_soft;
+      if (options_.max_rows && writer.num_rows() >= *options_.max_rows) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  std::string metadata() const {
+    nlohmann::json entries = nlohmann::json::array();
+    for (const LedgerEntry& entry : ledger_.entries) {
+      entries.push_back(
+          {static_cast<int>(entry.reason), entry.count, entry.first_source, entry.first_message, entry.more_sources});
+    }
+    const nlohmann::json all = {{"type", static_cast<int>(type_)},
+                                {"num_supervised", num_supervised_},
+                                {"total", ledger_.total},
+                                {"entries", entries}};
+    return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  void use_metadata(const TokenTable& table) {
+    const auto all = nlohmann::json::parse(table.metadata());
+    type_ = static_cast<DatasetType>(all["type"].get<int>());
+    num_supervised_ = all["num_supervised"].get<std::int64_t>();
+    ledger_.total = all["total"].get<std::int64_t>();
+    for (const auto& entry : all["entries"]) {
+      ledger_.entries.push_back({static_cast<LedgerReason>(entry[0].get<int>()), entry[1].get<std::int64_t>(),
+                                 entry[2].get<std::string>(), entry[3].get<std::string>(),
+                                 entry[4].get<std::vector<std::string>>()});
+    }
+    if (type_ != DatasetType::kAuto) {
+      check_loss_on(type_, options_.encode);
+      log_info(name() + to_string(type_) + "; loss on " + describe_loss(type_, options_.encode.loss_on));
+    }
+  }
+
+  const DatasetSpec& spec_;
+  const std::string& key_;
+  const LoadOptions& options_;
+  const TokenCache& cache_;
+  std::vector<std::string> files_;
+  DatasetType type_ = DatasetType::kAuto;
+  Ledger ledger_;
+  std::string fingerprint_;
+  std::int64_t num_supervised_ = 0;
+};
+
+}  // namespace
+
+std::string date_of(const tokenizer::ChatTemplate& chat_template) {
+  if (chat_template.source().find("strftime_now") == std::string::npos) {
+    return {};
+  }
+  const auto now = static_cast<std::time_t>(tokenizer::template_time());
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &local);
+  return text;
+}
+
+std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use) { return hash_of(file_names(spec, use)); }
+
+LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,
+                           const TokenCache& cache) {
+  check_field_map(spec.field_map);
+  return DatasetLoader(spec, key, options, cache).load();
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,174 @@
+#include "lora_train/data/encode/choices.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "chat_prompt.h"
+#include "choice_row.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/data/read/dataset_files.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+#include "read/chat_layouts.h"
+#include "read/row_fields.h"
+#include "read/row_reader.h"
+
+namespace lora_train::data {
+namespace {
+
+std::vector<std::string> choices_of(const Json& row, const FieldMap& map) {
+  const Json& list = required(row, map, "choices");
+  if (!list.is_array()) wrong_type("choices", list, "a list of texts");
+  std::vector<std::string> choices;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    choices.push_back(string_of(list[i], "choices[" + std::to_string(i) + "]"));
+    if (choices.back().empty()) throw DataError("", "choices[" + std::to_string(i) + "] is empty");
+  }
+  if (choices.size() < 2)
+    throw DataError("", "choices has " + std::to_string(choices.size()) + " texts; expected two or more");
+  return choices;
+}
+
+std::size_t checked_index(std::int64_t index, std::size_t num_choices) {
+  if (index >= 0 && index < static_cast<std::int64_t>(num_choices)) return static_cast<std::size_t>(index);
+  throw DataError("", "answer is " + std::to_string(index) + ", but there are " + std::to_string(num_choices) +
+                          " choices (0 to " + std::to_string(num_choices - 1) + ")");
+}
+
+// An index, a choice, or an index that stands in a string, as some data sets have it.
+std::size_t answer_of(const Json& row, const FieldMap& map, const std::vector<std::string>& choices) {
+  const Json& answer = required(row, map, "answer");
+  if (answer.is_number_integer()) return checked_index(answer.get<std::int64_t>(), choices.size());
+  if (!answer.is_string()) wrong_type("answer", answer, "the index of a choice, or its text");
+  const std::string& text = answer.get_ref<const std::string&>();
+  const auto found = std::find(choices.begin(), choices.end(), text);
+  if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
+  std::int64_t index = -1;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (!text.empty() && parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) {
+    return checked_index(index, choices.size());
+  }
+  throw DataError("", "answer \"" + printable(text, 60) + "\" is neither one of the choices nor an index");
+}
+
+class RowEncoder {
+ public:
+  RowEncoder(const PromptOptions& options, const FieldMap& map, std::int64_t max_tokens)
+      : options_(options), map_(map), max_tokens_(max_tokens) {}
+
+  ChoiceRow encode(const Json& row, std::string source) const {
+    ChoiceRow out{std::move(source), {}, 0};
+    const std::vector<std::string> choices = choices_of(row, map_);
+    out.answer = answer_of(row, map_, choices);
+    const auto [prompt, is_chat] = prompt_of(row);
+    for (const std::string& choice : choices) out.choices.push_back(encode_choice(prompt, choice, is_chat));
+    return out;
+  }
+
+ private:
+  std::pair<std::string, bool> prompt_of(const Json& row) const {
+    const Json* prompt = optional_field(row, map_, "prompt");
+    if (prompt != nullptr && prompt->is_string()) return {prompt->get<std::string>(), false};
+    if (prompt == nullptr && optional_field(row, map_, "messages") == nullptr) {
+      throw DataError("",
+                      "has neither prompt nor messages; a row with choices is {\"prompt\": ..., \"choices\": [...], "
+                      "\"answer\": ...}. Map other names with field_map");
+    }
+    const ChatSample chat =
+        prompt != nullptr ? chat_of_prompt(row, map_) : std::get<ChatSample>(parse_messages(row, map_));
+    return {render_chat_prompt(chat, options_), true};
+  }
+
+  Choice encode_choice(const std::string& prompt, const std::string& text, bool is_chat) const {
+    const tokenizer::Tokenizer& tokenizer = *options_.tokenizer;
+    auto encoding = tokenizer.encode(prompt + text, /*with_offsets=*/true);
+    const auto is_of_choice = [&](const tokenizer::ByteRange& range) { return range.second > prompt.size(); };
+    const auto first = std::find_if(encoding.offsets.begin(), encoding.offsets.end(), is_of_choice);
+    Choice choice{std::move(encoding.ids), static_cast<std::size_t>(first - encoding.offsets.begin()),
+                  static_cast<std::int64_t>(count_chars(text))};
+    const auto bos = tokenizer.bos_id();
+    if (!is_chat && tokenizer.adds_bos() && bos && choice.ids.front() != *bos) {
+      choice.ids.insert(choice.ids.begin(), *bos);
+      ++choice.num_prompt;
+    }
+    if (choice.num_prompt == 0) throw DataError("", "the prompt is empty: it has no token before the choices");
+    const auto num_tokens = static_cast<std::int64_t>(choice.ids.size());
+    if (max_tokens_ > 0 && num_tokens > max_tokens_) {
+      throw DataError("", "has " + format_count(num_tokens) + " tokens with the choice \"" + printable(text, 60) +
+                              "\"; at most " + format_count(max_tokens_) + " fit. Shorten or remove the row");
+    }
+    return choice;
+  }
+
+  const PromptOptions& options_;
+  const FieldMap& map_;
+  std::int64_t max_tokens_;
+};
+
+void append_right_choice(const ChoiceRow& row, std::uint32_t file, std::uint64_t line, TokenTableWriter& writer) {
+  const Choice& right = row.choices[row.answer];
+  std::vector<std::int32_t> labels = right.ids;
+  std::fill_n(labels.begin(), right.num_prompt, kIgnoredLabel);
+  writer.append(right.ids, labels, file, line);
+}
+
+ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const RowEncoder& encoder) {
+  ChoiceSet set;
+  TokenTableWriter writer({}, "choices");
+  std::vector<std::string> files;
+  for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
+    files.push_back(path.string());
+    const auto reader = RowReader::open(path);
+    while (auto block = reader->next()) {
+      throw_if_stop_requested();
+      for (const RawRow& raw : parse_rows(std::move(*block))) {
+        if (max_rows && std::ssize(set.rows) == *max_rows) break;
+        if (raw.is_bad) throw DataError(raw.where, raw.message);
+        const std::string source = files.back() + ":" + std::to_string(raw.line);
+        try {
+          set.rows.push_back(encoder.encode(raw.value, source));
+        } catch (const DataError& error) {
+          throw DataError(source, error.message());
+        }
+        append_right_choice(set.rows.back(), static_cast<std::uint32_t>(files.size() - 1), raw.line, writer);
+      }
+    }
+  }
+  if (set.rows.empty()) throw DataError(spec.path, "has no rows");
+  set.right.store.add(writer.finish("{}"), files);
+  set.right.name = spec.name.empty() ? dataset_name(spec.path) : spec.name;
+  set.right.ledger.total = set.right.ledger.kept = static_cast<std::int64_t>(set.rows.size());
+  return set;
+}
+
+}  // namespace
+
+ChoiceRow read_choice_row(const Json& row, std::string source, const PromptOptions& prompts, const FieldMap& map,
+                          std::int64_t max_tokens) {
+  return RowEncoder(prompts, map, max_tokens).encode(row, std::move(source));
+}
+
+ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
+                          std::int64_t max_tokens) {
+  check_field_map(spec.field_map);
+  return read_set(spec, max_rows, RowEncoder(prompts, spec.field_map, max_tokens));
+}
+
+std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
+                                        std::int64_t max_tokens) {
+  std::vector<ChoiceSet> sets;
+  for (const DatasetSpec& spec : section.eval_datasets) {
+    const std::int64_t limit =
+        section.max_seq_len ? std::min(*section.max_seq_len, max_tokens > 0 ? max_tokens : INT64_MAX) : max_tokens;
+    sets.push_back(read_choice_set(spec, section.eval_max_samples, prompts, limit));
+    const auto is_same = [&](const ChoiceSet& other) { return other.right.name == sets.back().right.name; };
+    const auto num_same = std::count_if(sets.begin(), sets.end() - 1, is_same);
+    if (num_same > 0) sets.back().right.name += "-" + std::to_string(num_same + 1);
+  }
+  return sets;
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,320 @@
+#include "encode_sample.h"
+
+#include <algorithm>
+#include <set>
+
+#include "chat_prompt.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/data/cache/document_store.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+
+namespace lora_train::data {
+namespace {
+
+using tokenizer::ByteRange;
+
+std::vector<std::int32_t> masked(const std::vector<std::int32_t>& ids, const std::vector<std::uint8_t>& is_trained) {
+  std::vector<std::int32_t> labels(ids);
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    labels[i] = is_trained[i] != 0 ? ids[i] : kIgnoredLabel;
+  }
+  return labels;
+}
+
+std::optional<float> weight_of(const ChatSample& chat, std::size_t message) {
+  return message < chat.weights.size() ? chat.weights[message] : std::nullopt;
+}
+
+bool is_skipped(const ChatSample& chat, std::size_t message) { return weight_of(chat, message) == 0.0F; }
+
+/// Whether the row wants another weight than the 1 of every trained turn.
+bool is_weighted(const ChatSample& chat, std::size_t message) { return weight_of(chat, message).value_or(1) != 1; }
+
+// Refuses weights on turns that have no span of their own.
+void check_weights(const ChatSample& chat, LossOn loss_on) {
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    const bool is_all = loss_on == LossOn::kAll;
+    const bool is_possible = is_all ? !is_weighted(chat, i) : weight_of(chat, i).value_or(0) == 0;
+    if (chat.messages[i].role == "assistant" || is_possible) {
+      continue;
+    }
+    throw DataError("",
+                    "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
+                        (is_all ? "not to be trained, or with a weight, but loss_on: all trains every turn that is not "
+                                  "the assistant's with weight 1"
+                                : "to be trained (train, weight), but only assistant turns are; remove the mark, or "
+                                  "set loss_on: all"));
+  }
+}
+
+// The first message whose turn loss_on trains.
+std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
+  if (loss_on != LossOn::kLast) {
+    return loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
+  }
+  const auto is_assistant = [](const tokenizer::Message& message) { return message.role == "assistant"; };
+  const auto last = std::find_if(chat.messages.rbegin(), chat.messages.rend(), is_assistant);
+  return static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
+}
+
+// Refuses a weight of a turn that the template does not tell the place of.
+void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
+  const auto& owners = rendered.span_message;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    if (is_weighted(chat, i) && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
+      throw DataError("", "message " + std::to_string(i) + " is marked " +
+                              (is_skipped(chat, i) ? "not to be trained" : "with a weight") +
+                              ", but the chat template does not show where it is in the text; set loss_on: assistant");
+    }
+  }
+}
+
+// The turns with this weight.
+std::vector<ByteRange> spans_of_weight(const ChatSample& chat, const tokenizer::RenderedChat& rendered, float weight) {
+  std::vector<ByteRange> spans;
+  for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
+    const int owner = rendered.span_message[i];
+    if (owner >= 0 && weight_of(chat, static_cast<std::size_t>(owner)) == weight) spans.push_back(rendered.spans[i]);
+  }
+  return spans;
+}
+
+// Of each token; one that reaches into several turns has the largest of their weights. Empty where all trained tokens have 1.
+std::vector<float> token_weights(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
+                                 const std::vector<ByteRange>& offsets, const std::vector<std::int32_t>& labels) {
+  std::set<float> values;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    if (is_weighted(chat, i) && !is_skipped(chat, i)) values.insert(*weight_of(chat, i));
+  }
+  std::vector<float> weights;
+  for (const float value : values) {
+    const auto is_inside = tokenizer::trained_tokens(offsets, spans_of_weight(chat, rendered, value));
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      if (is_inside[i] == 0 || labels[i] == kIgnoredLabel) continue;
+      if (weights.empty()) {
+        std::transform(labels.begin(), labels.end(), std::back_inserter(weights),
+                       [](std::int32_t label) { return label == kIgnoredLabel ? 0.0F : 1.0F; });
+      }
+      weights[i] = value;
+    }
+  }
+  return weights;
+}
+
+// Refuses a choice of turns where the template does not tell whose is which.
+void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
+  bool has_weights = false;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) has_weights = has_weights || is_weighted(chat, i);
+  const bool is_part =
+      has_weights || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
+  if (is_part &&
+      std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
+    throw DataError(
+        "",
+        "the chat template's {% generation %} does not show whose turn it is, so it is not possible to train "
+        "only some of the turns; set loss_on: assistant, and mark no turn with train or weight");
+  }
+}
+
+// The spans of the turns that loss_on trains and the row does not exclude.
+std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
+  const std::size_t first = first_trained(chat, loss_on);
+  std::vector<ByteRange> spans;
+  for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
+    const auto message = static_cast<std::size_t>(std::max(rendered.span_message[i], 0));
+    const bool is_anyones = rendered.span_message[i] < 0;
+    if (is_anyones || (message >= first && !is_skipped(chat, message))) {
+      spans.push_back(rendered.spans[i]);
+    }
+  }
+  return spans;
+}
+
+// Of each token whether it is trained: under `all` a token that reaches into a skipped turn is not.
+std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
+                                          const std::vector<ByteRange>& offsets, LossOn loss_on) {
+  check_weights(chat, loss_on);
+  check_turns_are_told(chat, rendered, loss_on);
+  if (loss_on != LossOn::kAll) {
+    return tokenizer::trained_tokens(offsets, trained_spans(chat, rendered, loss_on));
+  }
+  const std::vector<ByteRange> whole = {{0, static_cast<std::uint32_t>(rendered.text.size())}};
+  auto is_trained = tokenizer::trained_tokens(offsets, whole);
+  check_places(chat, rendered);
+  const auto is_left_out = tokenizer::trained_tokens(offsets, spans_of_weight(chat, rendered, 0));
+  for (std::size_t i = 0; i < is_trained.size(); ++i) {
+    is_trained[i] = is_trained[i] != 0 && is_left_out[i] == 0 ? 1 : 0;
+  }
+  return is_trained;
+}
+
+// What an assistant message says beside its content: its fields that are not empty.
+std::vector<std::string> fields_beside_content(const tokenizer::Message& message) {
+  const Json fields = Json::parse(message.json, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> names;
+  for (const char* name : {"tool_calls", "reasoning_content", "reasoning", "thinking"}) {
+    if (!fields.is_object() || !fields.contains(name)) continue;
+    const Json& field = fields[name];
+    const bool is_empty = field.is_string() ? is_blank(field.get_ref<const std::string&>()) : field.empty();
+    if (!is_empty) names.push_back(name);
+  }
+  return names;
+}
+
+bool is_lost(const tokenizer::RenderedChat& rendered, std::size_t message, const std::string& field) {
+  return std::ranges::any_of(rendered.omissions, [&](const tokenizer::Omission& omission) {
+    return omission.message == static_cast<int>(message) && omission.field == field && !omission.is_partial;
+  });
+}
+
+// The first trained answer that has nothing to say. Refuses one that has, of which the template writes nothing: the model would learn to
+// be silent where the row calls a tool.
+std::string first_empty_answer(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
+  std::string first;
+  for (std::size_t i = first_trained(chat, loss_on); i < chat.messages.size(); ++i) {
+    const tokenizer::Message& message = chat.messages[i];
+    if (message.role != "assistant" || is_skipped(chat, i) || !is_blank(message.content)) continue;
+    const std::string name = "messages[" + std::to_string(i) + "]";
+    const std::vector<std::string> fields = fields_beside_content(message);
+    if (fields.empty()) {
+      first = first.empty() ? name : first;
+    } else if (fields.front() == "tool_calls" &&
+               std::ranges::all_of(fields, [&](const std::string& field) { return is_lost(rendered, i, field); })) {
+      throw DataError("", name + " would be trained as an empty answer: it has " + join(fields, " and ") +
+                              " and no content, and the chat template does not write that. Set chat_template to one "
+                              "that does, or mark the turn with train: false");
+    }
+  }
+  return first;
+}
+
+tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemplate& chat_template) {
+  try {
+    return chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json});
+  } catch (const DataError& error) {
+    throw DataError("", "the chat template refuses the row: " + std::string(error.what()));
+  }
+}
+
+EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
+  const tokenizer::RenderedChat rendered = render(chat, *options.chat_template);
+  auto encoding = options.tokenizer->encode(rendered.text, /*with_offsets=*/true);
+  EncodedSample out;
+  out.labels = masked(encoding.ids, trained_of_chat(chat, rendered, encoding.offsets, options.loss_on));
+  out.weights = token_weights(chat, rendered, encoding.offsets, out.labels);
+  out.ids = std::move(encoding.ids);
+  out.empty_answer = first_empty_answer(chat, rendered, options.loss_on);
+  if (!rendered.omissions.empty()) out.not_rendered = describe(rendered.omissions.front(), chat.messages);
+  return out;
+}
+
+// BOS and EOS as Hugging Face's tokenizer and TRL add them to text that is no chat.
+EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
+  const std::string whole = text.prompt + text.completion;
+  auto encoding = options.tokenizer->encode(whole, /*with_offsets=*/true);
+  const auto begin = static_cast<std::uint32_t>(options.loss_on == LossOn::kAll ? 0 : text.prompt.size());
+  const std::vector<ByteRange> spans = {{begin, static_cast<std::uint32_t>(whole.size())}};
+  EncodedSample out;
+  if (!text.prompt.empty() && is_blank(text.completion)) out.empty_answer = "completion";
+  out.labels = masked(encoding.ids, tokenizer::trained_tokens(encoding.offsets, spans));
+  out.ids = std::move(encoding.ids);
+  const auto eos = options.tokenizer->eos_id();
+  if (eos && (out.ids.empty() || out.ids.back() != *eos)) {
+    out.ids.push_back(*eos);
+    out.labels.push_back(*eos);
+  }
+  const auto bos = options.tokenizer->bos_id();
+  if (options.tokenizer->adds_bos() && bos && (out.ids.empty() || out.ids.front() != *bos)) {
+    out.ids.insert(out.ids.begin(), *bos);
+    out.labels.insert(out.labels.begin(), kIgnoredLabel);
+  }
+  return out;
+}
+
+EncodedSample encode(const TokenSample& tokens, const EncodeOptions& options) {
+  if (tokens.labels.empty() && options.loss_on != LossOn::kAll) {
+    throw DataError(
+        "", "\"labels\" is missing; give labels (-100 = not trained), or set loss_on: all to train every token");
+  }
+  return {tokens.ids, options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels};
+}
+
+void check_ids(const std::vector<std::int32_t>& values, const char* field, const EncodeOptions& options) {
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [&](std::int32_t id) { return id >= options.vocab_size; });
+  if (bad != values.end()) {
+    throw DataError("", std::string(field) + "[" + std::to_string(bad - values.begin()) + "] is " +
+                            std::to_string(*bad) + ", but the model has " + std::to_string(options.vocab_size) +
+                            " tokens (ids 0 to " + std::to_string(options.vocab_size - 1) +
+                            "): the row was made with another tokenizer, or the folder's tokenizer is not the model's");
+  }
+}
+
+[[noreturn]] void refuse_loss_on(DatasetType type, LossOn loss_on, const char* possible) {
+  throw ConfigError("loss_on", "`" + to_string(loss_on) + "` does not apply to " + to_string(type) +
+                                   " rows; expected one of: " + possible);
+}
+
+[[noreturn]] void refuse_without_template(const std::string& what) {
+  throw FormatError("chat_template", what +
+                                         " need a chat template, and the model folder has none; set chat_template "
+                                         "to chatml, another built-in name (docs/data.md) or a .jinja file");
+}
+
+}  // namespace
+
+bool is_chat(DatasetType type) {
+  return type == DatasetType::kMessages || type == DatasetType::kSharegpt || type == DatasetType::kAlpaca;
+}
+
+void check_loss_on(DatasetType type, const EncodeOptions& options) {
+  const LossOn loss_on = options.loss_on;
+  const bool is_free = loss_on == LossOn::kAuto || loss_on == LossOn::kAll;
+  if (is_chat(type) && loss_on == LossOn::kCompletion) {
+    refuse_loss_on(type, loss_on, "auto, assistant, last, all");
+  }
+  if (type == DatasetType::kText && !is_free) {
+    refuse_loss_on(type, loss_on, "auto, all");
+  }
+  if (type == DatasetType::kPretokenized && !is_free) {
+    refuse_loss_on(type, loss_on, "auto (the rows' own labels), all");
+  }
+  if (type != DatasetType::kPretokenized && options.tokenizer == nullptr) {
+    throw FormatError("tokenizer", to_string(type) + " rows need a tokenizer, and the model folder has none");
+  }
+  if (is_chat(type) && options.chat_template == nullptr) {
+    refuse_without_template(to_string(type) + " rows");
+  }
+}
+
+std::string describe_loss(DatasetType type, LossOn loss_on) {
+  if (loss_on == LossOn::kAll) {
+    return "all tokens";
+  }
+  if (type == DatasetType::kPretokenized) {
+    return "the rows' own labels";
+  }
+  if (type == DatasetType::kText) {
+    return "all tokens of texts";
+  }
+  if (!is_chat(type) && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) {
+    return "completions";
+  }
+  return loss_on == LossOn::kLast ? "the last assistant turn of each chat" : "assistant turns of chats";
+}
+
+EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options) {
+  if (std::holds_alternative<ChatSample>(sample) && options.chat_template == nullptr) {
+    refuse_without_template("lists of messages");
+  }
+  EncodedSample out = std::visit([&](const auto& content) { return encode(content, options); }, sample);
+  if (options.vocab_size > 0) {
+    check_ids(out.ids, "input_ids", options);
+    check_ids(out.labels, "labels", options);
+  }
+  return out;
+}
+
+}  // namespace lora_train::data

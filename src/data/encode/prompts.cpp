@@ -1,0 +1,139 @@
+#include "lora_train/data/encode/prompts.h"
+
+#include "chat_prompt.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "read/chat_layouts.h"
+#include "read/row_fields.h"
+#include "read/row_reader.h"
+
+namespace lora_train::data {
+namespace {
+
+Json as_given(const ChatSample& chat) {
+  Json list = Json::array();
+  for (const auto& message : chat.messages) {
+    list.push_back(message.json.empty() ? Json{{"role", message.role}, {"content", message.content}}
+                                        : Json::parse(message.json));
+    if (has_alpaca_input(list.back())) list.back().erase("input");
+  }
+  return list;
+}
+
+ChatSample without_answer(ChatSample chat) {
+  while (!chat.messages.empty() && chat.messages.back().role == "assistant") chat.messages.pop_back();
+  if (chat.messages.empty()) throw DataError("", "the chat has only assistant turns; there is nothing to answer");
+  return chat;
+}
+
+Prompt prompt_of_chat(ChatSample chat, const std::string& source, const PromptOptions& options) {
+  chat = without_answer(std::move(chat));
+  Prompt prompt{source, as_given(chat).dump(), {}};
+  prompt.ids = encode_prompt(render_chat_prompt(chat, options), /*is_chat=*/true, options);
+  return prompt;
+}
+
+Prompt prompt_of_text(const std::string& text, const std::string& source, const PromptOptions& options) {
+  Prompt prompt{source, Json(text).dump(), {}};
+  const std::string whole = options.raw ? text : render_chat_prompt({{{"user", text}}, 0, {}, {}, {}}, options);
+  prompt.ids = encode_prompt(whole, !options.raw, options);
+  return prompt;
+}
+
+Prompt prompt_of_row(const Json& row, const std::string& source, const PromptOptions& options) {
+  if (const Json* prompt = optional_field(row, {}, "prompt")) {
+    if (prompt->is_string()) return prompt_of_text(prompt->get<std::string>(), source, options);
+    return prompt_of_chat(chat_of_prompt(row, {}), source, options);
+  }
+  return prompt_of_chat(chat_of_row(row), source, options);
+}
+
+ChatSample chat_of_user(const std::string& text) {
+  if (is_blank(text)) throw DataError("", "the question is empty");
+  return {{{"user", text}}, 0, {}, {}, {}};
+}
+
+ChatSample question_of_row(const Json& row, const tokenizer::ChatTemplate* row_template) {
+  if (row_template != nullptr) return chat_of_user(row_template->render({}, {.kwargs_json = row.dump()}).text);
+  if (const Json* prompt = optional_field(row, {}, "prompt")) {
+    return prompt->is_string() ? chat_of_user(prompt->get<std::string>()) : without_answer(chat_of_prompt(row, {}));
+  }
+  const Json* text = row.size() == 1 ? optional_field(row, {}, "text") : nullptr;  // a line of a .txt file
+  return text != nullptr ? chat_of_user(string_of(*text, "text")) : without_answer(chat_of_row(row));
+}
+
+// Runs `make`, with the place of the row in what it throws.
+template <typename Make>
+auto at_place(const std::string& source, Make make) {
+  try {
+    return make();
+  } catch (const DataError& error) {
+    const std::string inner = error.where().empty() ? "" : " (" + error.where() + ")";
+    throw DataError(source, error.message() + inner);
+  }
+}
+
+}  // namespace
+
+Prompt make_prompt(const std::string& text, const std::string& source, const PromptOptions& options) {
+  return at_place(source, [&] { return prompt_of_text(text, source, options); });
+}
+
+Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& source, const PromptOptions& options) {
+  return at_place(source, [&] { return prompt_of_chat({std::move(messages), 0, {}, {}, {}}, source, options); });
+}
+
+Prompt make_prompt_of_row(const std::string& row_json, const std::string& source, const PromptOptions& options) {
+  return at_place(source, [&] { return prompt_of_row(inner_json(row_json, "row"), source, options); });
+}
+
+namespace {
+
+// Calls `take` with each row and its place.
+template <typename Take>
+void for_each_row(const std::string& file, Take take) {
+  const auto reader = RowReader::open(file);
+  while (auto block = reader->next()) {
+    throw_if_stop_requested();
+    for (const RawRow& row : parse_rows(std::move(*block))) {
+      if (row.is_bad) throw DataError(row.where, row.message);
+      const std::string source = file + ":" + std::to_string(row.line);
+      at_place(source, [&] { take(row.value, source); });
+    }
+  }
+}
+
+[[noreturn]] void refuse_empty(const std::string& file) {
+  throw DataError(file, "has no prompts; expected one line of JSON per prompt: {\"prompt\": \"...\"}");
+}
+
+}  // namespace
+
+std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options) {
+  std::vector<Prompt> prompts;
+  for_each_row(file, [&](const Json& row, const std::string& source) {
+    prompts.push_back(prompt_of_row(row, source, options));
+  });
+  if (prompts.empty()) refuse_empty(file);
+  return prompts;
+}
+
+std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& row_template) {
+  const auto parsed = row_template.empty() ? nullptr : tokenizer::ChatTemplate::parse(row_template, "--template");
+  std::vector<ChatQuestion> questions;
+  for_each_row(file, [&](const Json& row, const std::string& source) {
+    const ChatSample chat = question_of_row(row, parsed.get());
+    questions.push_back({source, as_given(chat).dump(), chat.tools_json});
+  });
+  if (questions.empty()) refuse_empty(file);
+  return questions;
+}
+
+Prompt make_prompt(const ChatQuestion& question, const PromptOptions& options) {
+  Json row = {{"messages", Json::parse(question.messages)}};
+  if (!question.tools.empty()) row["tools"] = Json::parse(question.tools);
+  return at_place(question.source, [&] { return prompt_of_chat(chat_of_row(row), question.source, options); });
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,102 @@
+#include "lora_train/data/first_rows.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "encode/encode_sample.h"
+#include "encode/stop_token_audit.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "read/row_format.h"
+#include "read/row_reader.h"
+
+namespace lora_train::data {
+namespace {
+
+constexpr std::int64_t kMostRows = 20;
+
+/// Throws DataError for what is wrong with the row, with its place.
+void look_at(const RawRow& row, const std::string& file, const DatasetSpec& spec, const FirstRowsOptions& options,
+             FirstRows& found) {
+  if (row.is_bad) throw DataError(row.where, row.message);
+  try {
+    if (found.type == DatasetType::kAuto) {
+      Detection detection = detect_layout(row.value, spec.field_map);
+      found.type = detection.type;
+      found.reason = std::move(detection.reason);
+    }
+    if (spec.type == DatasetType::kAuto) check_same_layout(row.value, found.type, spec.field_map);
+    const Sample sample = parse_row(row.value, found.type, spec.field_map);
+    if (!options.is_model_known) return;
+    const EncodeOptions encode{options.tokenizer, options.chat_template, options.loss_on};
+    check_loss_on(found.type, encode);
+    encode_sample(sample, encode);
+  } catch (const DataError& error) {
+    throw DataError(file + ":" + std::to_string(row.line), element_prefix(row.element) + error.message());
+  }
+}
+
+bool is_short_line(const std::string& text) {
+  constexpr std::size_t kMostChars = 80;
+  const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7f; };
+  return !is_blank(text) && count_chars(text) <= kMostChars && std::ranges::none_of(text, is_control);
+}
+
+std::optional<ShortPrompt> short_prompt_of(const Sample& sample) {
+  if (const auto* text = std::get_if<TextSample>(&sample); text != nullptr && is_short_line(text->prompt))
+    return ShortPrompt{text->prompt, /*is_raw=*/true};
+  const auto* chat = std::get_if<ChatSample>(&sample);
+  if (chat == nullptr || chat->messages.size() != 2 || !chat->tools_json.empty()) return std::nullopt;
+  const tokenizer::Message& question = chat->messages.front();
+  if (question.role != "user" || !is_short_line(question.content)) return std::nullopt;
+  return ShortPrompt{question.content, /*is_raw=*/false};
+}
+
+}  // namespace
+
+FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& options) {
+  check_field_map(spec.field_map);
+  const std::filesystem::path file = dataset_files(spec, options.use).front();
+  FirstRows found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
+  std::optional<DataError> first_error;
+  bool has_good_row = false;
+  const auto reader = RowReader::open(file);
+  for (auto block = reader->next(); block && found.num_rows < kMostRows; block = reader->next()) {
+    for (const RawRow& row : parse_rows(std::move(*block))) {
+      if (found.num_rows == kMostRows) break;
+      ++found.num_rows;
+      try {
+        look_at(row, file.string(), spec, options, found);
+        has_good_row = true;
+      } catch (const DataError& error) {
+        if (options.on_bad_row == OnBadRow::kError) throw;
+        if (!first_error) first_error = error;
+      }
+    }
+  }
+  if (!has_good_row && first_error) throw DataError(*first_error);
+  if (options.is_model_known && is_chat(found.type))
+    found.warnings = audit_stop_token(*options.tokenizer, *options.chat_template, {}).warnings;
+  return found;
+}
+
+std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUse use) {
+  try {
+    DatasetType type = spec.type;
+    std::int64_t num_rows = 0;
+    const auto reader = RowReader::open(dataset_files(spec, use).front());
+    for (auto block = reader->next(); block && num_rows < kMostRows; block = reader->next()) {
+      for (const RawRow& row : parse_rows(std::move(*block))) {
+        if (++num_rows > kMostRows) break;
+        if (row.is_bad) continue;
+        if (type == DatasetType::kAuto) type = detect_layout(row.value, spec.field_map).type;
+        if (const auto prompt = short_prompt_of(parse_row(row.value, type, spec.field_map))) return prompt;
+      }
+    }
+  } catch (const Error&) {  // what is wrong with the rows, training has said
+  }
+  return std::nullopt;
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,175 @@
+#include "length_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/data/plan/packing.h"
+#include "lora_train/data/plan/plan.h"
+
+namespace lora_train::data {
+namespace {
+
+constexpr std::int64_t kRoundTo = 64;
+constexpr std::int64_t kLeastCap = 2048;
+
+std::int64_t round_up(std::int64_t value) { return (value + kRoundTo - 1) / kRoundTo * kRoundTo; }
+
+std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p) {
+  const auto n = static_cast<std::int64_t>(sorted.size());
+  return sorted[static_cast<std::size_t>(std::max<std::int64_t>((n * p + 99) / 100, 1) - 1)];
+}
+
+/// The choice of a larger max_seq_len, as far as the model goes.
+std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, std::int64_t max_position_embeddings) {
+  const std::int64_t wanted = round_up(store.longest());
+  if (max_position_embeddings == 0 || wanted <= max_position_embeddings) {
+    return "max_seq_len: " + std::to_string(wanted) + "  keeps everything";
+  }
+  const std::string limit = "the model has " + std::to_string(max_position_embeddings) +
+                            " positions (max_position_embeddings), and the longest row " +
+                            std::to_string(store.longest()) + " tokens";
+  if (max_position_embeddings <= max_seq_len) return "no larger max_seq_len: " + limit;
+  std::int64_t num_longer = 0;
+  for (std::size_t i = 0; i < store.size(); ++i) num_longer += store.num_tokens(i) > max_position_embeddings ? 1 : 0;
+  return "max_seq_len: " + std::to_string(max_position_embeddings) + "  keeps " +
+         (num_longer == 0 ? "everything" : "all but " + format_count(num_longer) + " of them: " + limit);
+}
+
+/// What dropping so many rows more needs of max_drop_fraction; empty if it allows them.
+std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& store, const Ledger& ledger,
+                                 double max_drop_fraction) {
+  const std::int64_t total = std::max(ledger.total, static_cast<std::int64_t>(store.size()));
+  const std::int64_t num_dropped = total - static_cast<std::int64_t>(store.size()) + num_rows;
+  const double share = static_cast<double>(num_dropped) / static_cast<double>(total);
+  if (share <= max_drop_fraction) return {};
+  return string_printf("; needs max_drop_fraction: %g as well", std::ceil(1000 * share) / 1000);
+}
+
+[[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what,
+                                    const LengthLimits& limits, const Ledger& ledger) {
+  std::int64_t num_rows = 0, num_tokens = 0, num_cut = 0, num_masked = 0;
+  std::string first;
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    if (store.num_tokens(i) <= max_seq_len) {
+      continue;
+    }
+    first = first.empty() ? store.source(i) : first;
+    ++num_rows;
+    num_tokens += store.num_tokens(i);
+    num_cut += store.num_tokens(i) - max_seq_len;
+    const auto head = store.labels(i).first(static_cast<std::size_t>(max_seq_len));
+    num_masked += count_supervised(head) == 0 ? 1 : 0;
+  }
+  const bool is_all = num_rows == static_cast<std::int64_t>(store.size());
+  throw DataError(first, format_count(num_rows) + " of " + format_count(static_cast<long long>(store.size())) +
+                             " rows of the " + what + " are longer than max_seq_len: " + std::to_string(max_seq_len) +
+                             " (this is the first). Choose one:\n  overlength: drop      loses these " +
+                             format_count(num_rows) + " rows with " + format_count(num_tokens) + " tokens" +
+                             needed_drop_fraction(num_rows, store, ledger, limits.max_drop_fraction) +
+                             (is_all ? ": none is left" : "") + "\n  overlength: truncate  cuts " +
+                             format_count(num_cut) + " tokens from their ends; " + format_count(num_masked) +
+                             " of the rows would be left without a trained token and dropped" +
+                             (is_all && num_masked == num_rows ? ": none is left" : "") + "\n  " +
+                             larger_choice(store, max_seq_len, limits.max_position_embeddings));
+}
+
+}  // namespace
+
+LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stores) {
+  std::vector<std::int64_t> lengths;
+  LengthStatistics out;
+  for (const DocumentStore* store : stores) {
+    for (std::size_t i = 0; i < store->size(); ++i) {
+      lengths.push_back(store->num_tokens(i));
+    }
+    out.num_tokens += store->total_tokens();
+  }
+  out.num_rows = static_cast<std::int64_t>(lengths.size());
+  if (!lengths.empty()) {
+    StopPoll stop_poll;
+    std::sort(lengths.begin(), lengths.end(), [&](std::int64_t a, std::int64_t b) {
+      stop_poll();
+      return a < b;
+    });
+    out.longest = lengths.back();
+    out.percentile_50 = percentile(lengths, 50);
+    out.percentile_99 = percentile(lengths, 99);
+  }
+  return out;
+}
+
+std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t max_position_embeddings) {
+  const std::int64_t value = std::min(round_up(lengths.longest), std::max(kLeastCap, 4 * lengths.percentile_99));
+  return max_position_embeddings > 0 ? std::min(value, max_position_embeddings) : value;
+}
+
+std::vector<std::string> length_choices(const DocumentStore& store, const LengthStatistics& lengths) {
+  std::set<std::int64_t> choices;
+  for (const std::int64_t length : {lengths.percentile_50, lengths.percentile_99, lengths.longest}) {
+    choices.insert(round_up(length));
+  }
+  if (choices.size() < 2) {
+    return {};
+  }
+  std::vector<std::string> lines;
+  const auto order = epoch_order(store.size(), 0, 0, /*shuffle=*/false);
+  for (const std::int64_t choice : choices) {
+    std::vector<std::uint32_t> cut(store.size());
+    std::int64_t num_longer = 0, num_kept = 0;
+    for (std::size_t i = 0; i < store.size(); ++i) {
+      num_longer += store.num_tokens(i) > choice ? 1 : 0;
+      cut[i] = static_cast<std::uint32_t>(std::min(store.num_tokens(i), choice));
+      num_kept += cut[i];
+    }
+    const auto empty = [&](std::size_t num_rows) {
+      return 100 * (1 - static_cast<double>(num_kept) / (static_cast<double>(num_rows) * static_cast<double>(choice)));
+    };
+    const auto share = [](std::int64_t part, std::int64_t whole) {
+      return 100 * static_cast<double>(part) / static_cast<double>(whole);
+    };
+    lines.push_back(string_printf(
+        "  max_seq_len: %lld: %.2f%% of the rows are longer, with %.2f%% of the tokens beyond; %.1f%% of the room "
+        "empty when packed, %.1f%% when not",
+        static_cast<long long>(choice), share(num_longer, lengths.num_rows),
+        share(lengths.num_tokens - num_kept, lengths.num_tokens),
+        empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));
+  }
+  return lines;
+}
+
+DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
+                                  const std::string& what, const LengthLimits& limits) {
+  if (policy == Overlength::kError && store.longest() > max_seq_len) {
+    refuse_overlength(store, max_seq_len, what, limits, ledger);
+  }
+  const auto limit = static_cast<std::size_t>(max_seq_len);
+  DocumentStore out = store.empty_copy();
+  StopPoll stop_poll;
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    stop_poll();
+    auto ids = store.ids(i), labels = store.labels(i);
+    if (ids.size() > limit && policy == Overlength::kDrop) {
+      ledger.add(LedgerReason::kOverlength, store.source(i), std::to_string(ids.size()) + " tokens");
+      continue;
+    }
+    const bool is_cut = ids.size() > limit;
+    ids = ids.first(std::min(limit, ids.size()));
+    labels = labels.first(ids.size());
+    if (count_supervised(labels) == 0) {
+      ledger.add(LedgerReason::kFullyMasked, store.source(i), is_cut ? "after its tail was cut at max_seq_len" : "");
+      continue;
+    }
+    if (is_cut) {
+      ledger.add(LedgerReason::kTruncated, store.source(i), std::to_string(store.num_tokens(i)) + " tokens");
+    }
+    out.append_from(store, i, ids.size());
+  }
+  ledger.kept = static_cast<std::int64_t>(out.size());
+  return out;
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,38 @@
+// How long a row may be, and what happens to longer ones.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/data/cache/document_store.h"
+#include "lora_train/data/ledger.h"
+#include "lora_train/data/prepare.h"
+
+namespace lora_train::data {
+
+/// percentile p of the lengths = the smallest length that at least p% of the rows do not exceed.
+LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stores);
+
+/// `max_seq_len: auto`: the longest row rounded up to 64, capped by 4x the 99th percentile (at least 2048) and by
+/// max_position_embeddings (0 = unknown).
+std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t max_position_embeddings);
+
+/// For the log, one line per other value of max_seq_len: rows that are longer, tokens beyond it, and the
+/// share of slots left empty with and without packing. Empty if all values give the same.
+std::vector<std::string> length_choices(const DocumentStore& store, const LengthStatistics& lengths);
+
+/// What the advice of an error must keep to.
+struct LengthLimits {
+  std::int64_t max_position_embeddings = 0;  ///< 0 = unknown
+  double max_drop_fraction = 1;
+};
+
+/// Applies the policy and drops rows that are left with nothing to train on, counting into the ledger (total is set
+/// before; kept is set here). Under Overlength::kError throws DataError (where = the first such row) with what each
+/// other choice would cost, when a row is longer than max_seq_len; within the limits. `what` names the data in messages.
+DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
+                                  const std::string& what, const LengthLimits& limits = {});
+
+}  // namespace lora_train::data

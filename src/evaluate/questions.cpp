@@ -1,0 +1,166 @@
+#include "questions.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/report/progress_bar.h"
+
+namespace lora_train::evaluate {
+namespace {
+
+/// A progress bar on stderr that counts rows.
+class RowProgress {
+ public:
+  RowProgress(std::size_t num_rows, bool quiet) : bar_({.quiet = quiet}) {
+    state_.total_steps = static_cast<long long>(num_rows);
+    state_.unit = "row";
+  }
+  void count_row(std::int64_t num_tokens) {
+    ++state_.step;
+    num_tokens_ += num_tokens;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    const double seconds = std::max(elapsed.count(), 1e-9);
+    state_.steps_per_s = static_cast<double>(state_.step) / seconds;
+    state_.tokens_per_s = static_cast<double>(num_tokens_) / seconds;
+    state_.eta_s = static_cast<double>(state_.total_steps - state_.step) / state_.steps_per_s;
+    bar_.update(state_);
+  }
+
+ private:
+  report::ProgressBar bar_;
+  report::ProgressState state_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::int64_t num_tokens_ = 0;
+};
+
+std::vector<std::int32_t> part(const std::vector<std::int32_t>& ids, std::size_t begin, std::size_t end) {
+  return {ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+/// The choices of a row, grouped by prompt, so that each prompt is computed once.
+std::vector<generate::ScoreRequest> requests_of(const data::ChoiceRow& row) {
+  std::vector<generate::ScoreRequest> requests;
+  for (const data::Choice& choice : row.choices) {
+    std::vector<std::int32_t> prompt = part(choice.ids, 0, choice.num_prompt);
+    if (requests.empty() || requests.back().prompt != prompt) requests.push_back({std::move(prompt), {}, row.source});
+    requests.back().completions.push_back(part(choice.ids, choice.num_prompt, choice.ids.size()));
+  }
+  return requests;
+}
+
+void refuse_cut_rows(const data::NamedStore& data) {
+  for (const auto& entry : data.ledger.entries) {
+    if (entry.reason != data::LedgerReason::kTruncated) continue;
+    throw ConfigError("overlength", "truncate cut " + format_count(entry.count) + " rows of " + data.name +
+                                        " (first: " + entry.first_source +
+                                        "), so their answers are incomplete; with --exact-match set "
+                                        "overlength: drop or a larger max_seq_len");
+  }
+}
+
+}  // namespace
+
+std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceRow> rows, generate::Generator& generator, bool quiet) {
+  std::vector<ChoiceOutcome> outcomes;
+  RowProgress progress(rows.size(), quiet);
+  for (const data::ChoiceRow& row : rows) {
+    const auto requests = requests_of(row);
+    std::vector<double> log_probabilities;
+    std::vector<std::int64_t> num_chars;
+    for (const auto& scores : generator.score(requests)) {
+      log_probabilities.insert(log_probabilities.end(), scores.begin(), scores.end());
+    }
+    std::int64_t num_tokens = 0;
+    for (const data::Choice& choice : row.choices) {
+      num_chars.push_back(choice.num_chars);
+      num_tokens += static_cast<std::int64_t>(choice.ids.size());
+    }
+    outcomes.push_back(choice_outcome(log_probabilities, num_chars, row.answer));
+    progress.count_row(num_tokens);
+  }
+  return outcomes;
+}
+
+std::string AnswerFormat::text_of(std::span<const std::int32_t> ids) const {
+  while (!ids.empty() && std::find(stop_ids.begin(), stop_ids.end(), ids.back()) != stop_ids.end()) {
+    ids = ids.first(ids.size() - 1);
+  }
+  return tokenizer.decode(confidence.without(ids), /*skip_special=*/true);
+}
+
+AnswerFormat answer_format(const plan::ModelFiles& files, const std::string& regex, const std::string& where,
+                           std::int64_t max_new_tokens) {
+  if (files.tokenizer == nullptr) throw FormatError(where, "needs a tokenizer, and the model folder has none");
+  return {*files.tokenizer,
+          tokenizer::stop_token_ids(*files.tokenizer, files.chat_template.get()),
+          AnswerMatcher(regex, where),
+          where,
+          max_new_tokens,
+          files.config.context_length()};
+}
+
+Question make_question(const data::AnswerRow& row, std::size_t index, const AnswerFormat& format) {
+  const std::span<const std::int32_t> ids = row.ids;
+  const std::int64_t room = format.context_length - static_cast<std::int64_t>(row.answer_begin);
+  if (room < 1) throw DataError(row.source, "the prompt leaves no room for an answer in the model's context");
+  auto expected = format.matcher.pick(format.text_of(ids.subspan(row.answer_begin, row.answer_end - row.answer_begin)));
+  if (!expected) {
+    throw DataError(row.source, "the regex of " + format.where +
+                                    " does not match the row's own answer; give one that matches the answers of the "
+                                    "rows and of the model");
+  }
+  return {{part(row.ids, 0, row.answer_begin), static_cast<std::int64_t>(index), std::min(format.max_new_tokens, room),
+           row.source},
+          std::move(*expected)};
+}
+
+std::vector<Question> make_questions(const data::NamedStore& data, const AnswerFormat& format) {
+  refuse_cut_rows(data);
+  std::vector<Question> questions;
+  for (std::size_t i = 0; i < data.store.size(); ++i) {
+    throw_if_stop_requested();
+    const auto ids = data.store.ids(i);
+    const auto [begin, end] = data::answer_span(data.store.labels(i));
+    const data::AnswerRow row{data.store.source(i), {ids.begin(), ids.end()}, begin, end};
+    if (begin == end) throw DataError(row.source, "has no answer: no token of the row is supervised");
+    if (begin == 0) {
+      throw ConfigError(format.where, row.source + " is supervised from its first token, so there is no prompt. " +
+                                          format.where +
+                                          " needs chats or prompt/completion rows, and a loss_on other than all");
+    }
+    questions.push_back(make_question(row, i, format));
+  }
+  return questions;
+}
+
+std::vector<GreedyAnswer> ask(std::span<const Question> questions, const AnswerFormat& format,
+                              generate::Generator& generator, bool quiet) {
+  std::vector<generate::Prompt> prompts;
+  for (const Question& question : questions) prompts.push_back(question.prompt);
+  std::vector<GreedyAnswer> answers(questions.size());
+  RowProgress progress(questions.size(), quiet);
+  generate::GenerateCallbacks callbacks;
+  callbacks.on_done = [&](std::size_t i, const generate::Completion& completion) {
+    GreedyAnswer& answer = answers[i];
+    answer.text = format.text_of(completion.ids);
+    answer.is_right = format.matcher.pick(answer.text) == questions[i].expected;
+    answer.is_cut = completion.reason == generate::StopReason::kLength;
+    progress.count_row(static_cast<std::int64_t>(completion.ids.size()));
+  };
+  generator.run(prompts, {.sampling = {}, .stop_ids = format.stop_ids}, callbacks);
+  return answers;
+}
+
+MatchFigures match_figures(std::span<const Match> matches) {
+  MatchFigures figures;
+  figures.num_answers = std::ssize(matches);
+  figures.num_matched = std::ranges::count_if(matches, &Match::is_right);
+  figures.num_cut = std::ranges::count_if(matches, &Match::is_cut);
+  figures.rate = static_cast<double>(figures.num_matched) / static_cast<double>(figures.num_answers);
+  return figures;
+}
+
+}  // namespace lora_train::evaluate

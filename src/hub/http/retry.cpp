@@ -1,0 +1,62 @@
+#include "retry.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "lora_train/base/text.h"
+#include "lora_train/hub/http/client.h"
+
+namespace lora_train::hub {
+namespace {
+
+constexpr double kLongestDelayS = 30;
+
+std::optional<std::uint64_t> whole_number(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+int ClientOptions::retries_of_environment() {
+  const char* text = std::getenv("LORA_TRAIN_HTTP_RETRIES");
+  if (text == nullptr || *text == '\0') return 5;
+  char* end = nullptr;
+  const long number = std::strtol(text, &end, 10);
+  if (*end != '\0' || number < 0 || number > 100)
+    throw ConfigError("LORA_TRAIN_HTTP_RETRIES", std::string("got ") + text + ", expected a number from 0 to 100.");
+  return static_cast<int>(number);
+}
+
+bool is_transient(int status) {
+  return status == 408 || status == 429 || (status >= 500 && status < 600 && status != 501 && status != 505);
+}
+
+double retry_delay(int number, double first_s, double random) {
+  const double longest = std::min(first_s * std::exp2(std::min(number, 30)), kLongestDelayS);
+  return longest * (0.5 + 0.5 * random);
+}
+
+std::optional<double> parse_retry_after(std::string_view text, std::time_t now) {
+  const std::string value = trimmed(text);
+  if (const auto seconds = whole_number(value)) return static_cast<double>(*seconds);
+  std::tm time{};
+  const char* const end = ::strptime(value.c_str(), "%a, %d %b %Y %H:%M:%S GMT", &time);
+  if (end == nullptr || *end != '\0') return std::nullopt;
+  return std::max(0.0, std::difftime(::timegm(&time), now));
+}
+
+std::optional<std::uint64_t> content_range_begin(std::string_view text) {
+  constexpr std::string_view kUnit = "bytes ";
+  const std::string value = trimmed(text);
+  const auto dash = value.find('-');
+  if (!value.starts_with(kUnit) || dash == std::string::npos) return std::nullopt;
+  return whole_number(std::string_view(value).substr(kUnit.size(), dash - kUnit.size()));
+}
+
+}  // namespace lora_train::hub

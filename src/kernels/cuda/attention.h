@@ -1,0 +1,32 @@
+// Attention backends of LibTorch and cuDNN; contracts in kernels::CudaAttention.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "lora_train/kernels/dispatch/cuda_library.h"
+
+namespace lora_train::cuda {
+
+/// FlashAttention 2, through ATen.
+extern const kernels::CudaAttention kFa2;
+
+/// ATen's memory-efficient attention, with expanded KV heads.
+extern const kernels::CudaAttention kEfficient;
+
+/// cuDNN's graphs over ragged documents (attention_cudnn.cpp).
+extern const kernels::CudaAttention kCudnn;
+kernels::CudnnPlan check_cudnn_plan(const kernels::CudnnShape& shape, const std::string& gpu_json, int sm_version,
+                                    bool with_compilation);
+
+/// Tokens of all documents. Slots past them belong to no document.
+inline std::int64_t total(const std::vector<std::int64_t>& cu_seqlens) { return cu_seqlens.back(); }
+
+/// All backends read and write 16 bytes at a time.
+inline bool is_aligned(const at::Tensor& t) {
+  return t.stride(0) * t.element_size() % 16 == 0 && reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+inline at::Tensor aligned(const at::Tensor& t) { return is_aligned(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
+
+}  // namespace lora_train::cuda

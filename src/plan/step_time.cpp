@@ -1,0 +1,129 @@
+#include "lora_train/plan/step_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lora_train/base/ceil_div.h"
+#include "lora_train/model/weights/base_weights.h"
+
+namespace lora_train::plan {
+namespace {
+
+// Of the rate of bf16 products. Attention: as measured beside products with FlashAttention 2 (docs/performance.md).
+constexpr double kTf32Share = 0.5, kFp32Share = 1.0 / 14, kAttentionForwardShare = 0.377,
+                 kAttentionBackwardShare = 0.368;
+
+constexpr double kUsualGemmFlopsPerS = 500e12, kUsualCopyBytesPerS = 3e12;  // the median ratio of configs/gpus.json
+constexpr double kMicroBatchOverheadS = 0.0005, kStepOverheadS = 0.002;     // launches, the update, the host
+constexpr double kTileElements = 128 * 128;  // of a product, that a multiprocessor computes at a time
+constexpr double kNormBytesAgain = 0.5, kGateBytesAgain = 3.0 / 8;  // of what recomputation writes once more
+
+/// What recomputation adds, as shares of the layers with each mode.
+struct Recomputed {
+  double everything = 0, gate_up = 0, elementwise = 0;
+};
+
+Recomputed shares_of(const std::vector<model::Recompute>& modes) {
+  Recomputed shares;
+  for (const model::Recompute mode : modes) {
+    if (mode == model::Recompute::kFull) ++shares.everything;
+    if (mode == model::Recompute::kGateUp) ++shares.gate_up;
+    if (mode != model::Recompute::kOff) ++shares.elementwise;
+  }
+  const auto count = static_cast<double>(std::max<std::size_t>(1, modes.size()));
+  return {shares.everything / count, shares.gate_up / count, shares.elementwise / count};
+}
+
+double gate_up_share(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters) {
+  double all = 0, gate_up = 0;
+  model::model_shape(config, adapters).for_each_projection([&](const model::ProjectionShape& projection) {
+    const auto weights = static_cast<double>(projection.in_features * projection.out_features);
+    all += weights;
+    if (projection.linears.size() == 2) gate_up += weights;
+  });
+  return all > 0 ? gate_up / all : 0;
+}
+
+/// Bytes that the layers which are not decoded once read and write, each time they are used.
+double decode_bytes(const RunFacts& facts, const RunSpec& spec) {
+  if (facts.base.empty()) return 0;
+  const std::int64_t element_bytes = compute_bytes(facts.profile.model.precision);
+  const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
+  const auto stored = [&](std::int64_t decoded_layers) {
+    return static_cast<double>(model::weight_bytes(facts.config, shape, element_bytes, facts.base, decoded_layers));
+  };
+  const double whole = stored(model::kAllLayers), packed = stored(0);
+  const auto layers = static_cast<double>(facts.config.num_layers);
+  const double left = 1 - std::min<double>(layers, static_cast<double>(spec.decoded_layers)) / layers;
+  return left * (whole + packed);
+}
+
+/// Bytes of a trained weight beside its update: the fp32 gradient is zeroed, summed into by each micro-batch and read for the norm,
+/// and the weight is copied to the compute dtype.
+double weight_gradient_bytes(double num_micro_batches, std::int64_t element_bytes) {
+  constexpr double kFloat = sizeof(float);
+  return kFloat + 2 * kFloat * num_micro_batches + kFloat + kFloat + static_cast<double>(element_bytes);
+}
+
+/// FLOPs for which there is time in half a round of tiles at the end of each product of a micro-batch.
+double lost_flops(const RunFacts& facts, const Recomputed& again) {
+  double forward = 0, backward = 0, gate_up = 0;  // elements that products sum over
+  model::model_shape(facts.config, facts.adapters).for_each_projection([&](const model::ProjectionShape& projection) {
+    forward += static_cast<double>(projection.in_features);
+    backward += static_cast<double>(projection.out_features);
+    if (projection.linears.size() == 2) gate_up += static_cast<double>(projection.in_features);
+  });
+  return facts.num_multiprocessors * kTileElements *
+         (forward * (1 + again.everything) + gate_up * again.gate_up + backward);
+}
+
+}  // namespace
+
+Rates rates_in(const Profile& profile, double gemm_flops_per_s, double copy_bytes_per_s) {
+  const bool is_fp32 = profile.model.precision == Precision::kFp32;
+  const double attention = is_fp32 ? gemm_flops_per_s * kFp32Share : gemm_flops_per_s;
+  return {gemm_flops_per_s * (!is_fp32           ? 1
+                              : profile.run.tf32 ? kTf32Share
+                                                 : kFp32Share),
+          copy_bytes_per_s, kAttentionForwardShare * attention, kAttentionBackwardShare * attention};
+}
+
+double least_step_s(const RunFacts& facts, const RunSpec& spec, const Rates& rates, const RankLoad& load) {
+  const std::int64_t element_bytes = compute_bytes(facts.profile.model.precision);
+  const StepSizes sizes{std::llround(load.tokens), std::llround(load.supervised), load.keys_per_query};
+  const RequiredFlops flops = required_flops(facts.config, facts.adapters, sizes);
+  const PlannedBytes bytes =
+      planned_bytes(facts.config, facts.adapters, sizes, static_cast<int>(element_bytes), facts.profile.optimizer.kind);
+  const Recomputed again = shares_of(spec.recompute);
+  const double product_passes =  // of forward and backward, which are one each
+      2 + again.everything + again.gate_up * gate_up_share(facts.config, facts.adapters);
+  const bool trains_all = facts.adapters.empty();  // then there are the gradients of weights as well
+  const double products =
+      flops.linears * (product_passes / 2 + (trains_all ? 0.5 : 0)) + flops.head * (trains_all ? 1.5 : 1) + flops.lora;
+  const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
+  const auto micro_batches = static_cast<double>(load.num_micro_batches);
+  const double weight_reads =
+      micro_batches * product_passes * static_cast<double>(model::weight_bytes(facts.config, shape, element_bytes));
+  const double products_s = std::max(products / rates.gemm_flops_per_s, weight_reads / rates.copy_bytes_per_s) +
+                            micro_batches * lost_flops(facts, again) / rates.gemm_flops_per_s;
+  const double attention_s =
+      flops.attention * (kForwardOfAttention * (1 + again.everything) / rates.attention_forward_flops_per_s +
+                         (1 - kForwardOfAttention) / rates.attention_backward_flops_per_s);
+  const double all_weights = trains_all ? static_cast<double>(model::num_parameters(facts.config)) : 0;
+  const double moved = bytes.total() + all_weights * weight_gradient_bytes(micro_batches, element_bytes) +
+                       again.elementwise * (kNormBytesAgain * bytes.norm + kGateBytesAgain * bytes.gated_activation) +
+                       micro_batches * product_passes * decode_bytes(facts, spec);
+  return products_s + attention_s + moved / rates.copy_bytes_per_s + micro_batches * kMicroBatchOverheadS +
+         kStepOverheadS;
+}
+
+double token_s(const RunFacts& facts, const RunSpec& spec) {
+  const std::int64_t rows =
+      facts.rows_of_rank > 0 ? facts.rows_of_rank : ceil_div(spec.global_batch_size, facts.num_ranks);
+  const auto tokens = static_cast<double>(rows * spec.max_seq_len);
+  const RankLoad load{tokens, tokens, (static_cast<double>(spec.max_seq_len) + 1) / 2,
+                      ceil_div(rows, spec.micro_batch_size)};
+  return least_step_s(facts, spec, rates_in(facts.profile, kUsualGemmFlopsPerS, kUsualCopyBytesPerS), load) / tokens;
+}
+
+}  // namespace lora_train::plan

@@ -1,0 +1,97 @@
+// Watches the other ranks and agrees with them, in threads of its own that never take part in a collective.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "gate.h"
+#include "lora_train/base/error_report.h"
+#include "lora_train/launch/world.h"
+#include "lora_train/ranks/connect.h"
+#include "peer_process.h"
+
+namespace lora_train::ranks {
+
+class Control {
+ public:
+  using Store = c10::intrusive_ptr<c10d::Store>;
+  /// How to reach the current transport: abort() and asynchronous_error() of transport.h, from the threads.
+  struct Hooks {
+    std::function<void()> abort;
+    std::function<std::string()> asynchronous_error;
+  };
+  Control(const launch::World& world, const Store& store, Gate& gate, Hooks hooks, Patience patience);
+  ~Control();
+
+  /// Once every rank has been constructed.
+  void start();
+  /// Communicator::report and leave. They wait for serve(), which alone uses the store: its host may never answer.
+  bool report(const ErrorReport& error);
+  int leave(int exit_code);
+  /// Publishes that this rank leaves, and ends the threads. Rank 0, which hosts the store, waits a few seconds until all others
+  /// have left. False if a thread waits for a store that does not answer: then this must never be destroyed.
+  bool end();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Peer {
+    int rank = 0;
+    PeerProcess process;
+    std::string beat;
+    Clock::time_point seen;  ///< when `beat` changed
+  };
+
+  void run(void (Control::*body)());  ///< a thread
+  void serve();                       ///< a thread: stops, errors and heartbeats, through the store
+  void watch();                       ///< a thread: dead processes, a silent store, and errors of the device
+  void answer_main();
+  void say_goodbye();
+  void look_at_events();
+  void look_at_ended();
+  void agree_on_stop();
+  void exchange_beats();
+  void find_peers();
+  bool rest(std::chrono::milliseconds time);
+  bool wait_for_work(std::chrono::milliseconds time);
+  std::string name_of(int rank) const;
+  void publish_left();
+  void lose(int rank, const std::string& what);
+  void lose_store(const std::string& what);  ///< whoever hosts it: rank 0, or torchrun's agent
+  void end_with(const std::exception_ptr& error);
+  std::vector<std::string> keys(const std::string& name) const;
+
+  const launch::World world_;
+  const Store store_;  ///< of serve(), once it runs
+  Gate& gate_;
+  const Hooks hooks_;
+  const Patience patience_;
+  const std::chrono::milliseconds beat_;  ///< between heartbeats
+  std::chrono::milliseconds store_patience_{0};
+  std::vector<Peer> peers_;
+  std::int64_t num_beats_ = 0;
+  bool is_stop_announced_ = false, is_position_published_ = false, is_agreed_ = false, is_done_published_ = false;
+  std::atomic<bool> has_left_ = false;       ///< nothing that the others do matters any more
+  std::atomic<bool> is_store_lost_ = false;  ///< nothing of serve() is to be waited for
+  std::atomic<Clock::time_point> served_;    ///< when serve() last went round
+  std::mutex mutex_;                         ///< of what follows
+  std::condition_variable woken_, answered_;
+  bool is_ending_ = false;
+  int num_running_ = 0;                     ///< threads
+  std::map<int, Clock::time_point> ended_;  ///< ranks whose processes have, and when that was seen
+  std::optional<std::string> own_error_;    ///< for report()
+  std::optional<bool> is_first_error_;      ///< its answer
+  std::optional<int> exit_code_;            ///< for leave()
+  std::optional<int> exit_code_of_leader_;  ///< its answer
+  std::thread server_, watcher_;
+};
+
+}  // namespace lora_train::ranks

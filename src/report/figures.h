@@ -1,0 +1,34 @@
+// The figures of a run, with their names in tables, files and pages.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lora_train/report/run_log.h"
+
+namespace lora_train::report {
+
+enum class FigureKind { kCount, kLoss, kRate, kGib, kSeconds, kMoney, kAccuracy };
+
+struct Figure {
+  const char* name;
+  std::optional<double> RunFigures::*value;
+  FigureKind kind;
+  bool is_in_table;  ///< false: in CSV and JSON only
+};
+
+const std::vector<Figure>& figures();
+
+/// Null if there is none of that name.
+const Figure* find_figure(const std::string& name);
+
+/// The figures that the table shows: is_in_table, and known for at least one run. Host memory only if no run used a GPU.
+std::vector<Figure> table_figures(const std::vector<RunRecord>& runs);
+
+/// "2.1345", "12,345", "3m 05s", "$1.20"
+std::string format_figure(double value, FigureKind kind);
+
+/// The name of a kind in a page.
+const char* name_of(FigureKind kind);
+
+}  // namespace lora_train::report

@@ -1,0 +1,226 @@
+#include "lora_train/report/progress_bar.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+#include "lora_train/base/console.h"
+#include "lora_train/base/log.h"
+
+namespace lora_train::report {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kRedrawInterval{100};
+constexpr std::string_view kClear =
+    "\r\x1b[J";  ///< to the end of the screen: also what a narrower terminal has wrapped
+constexpr int kDefaultWidth = 80;
+constexpr double kShareOfALine = 0.01;
+
+bool stderr_is_terminal() {
+  const char* const kind = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) == 1 && (kind == nullptr || std::strcmp(kind, "dumb") != 0);
+}
+
+int terminal_width(int fd) {
+  winsize size{};
+  if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* const text = std::getenv("COLUMNS");
+  int columns = 0;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), columns);
+  return columns > 0 ? columns : kDefaultWidth;
+}
+
+bool wants_color() {
+  const char* const no_color = std::getenv("NO_COLOR");
+  return no_color == nullptr || *no_color == '\0';
+}
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+struct ProgressBar::Impl {
+  ProgressOptions options;
+  bool has_bar = false;  ///< else plain lines
+  bool is_drawn = false, is_hidden = false, has_state = false;
+  ProgressState state;
+  Clock::time_point state_time{}, last_draw{};
+  // Of plain lines:
+  Clock::time_point last_line = Clock::now();
+  std::optional<double> share_of_last_line;
+  bool logs_steps = false;
+  std::optional<ProgressState> held_back;  ///< the last step, if its line was not due
+  std::mutex mutex;
+  std::condition_variable ends;
+  bool is_ending = false;
+  std::thread ticker;
+
+  // A closed terminal must not end a run, so errors of write() are ignored.
+  void put(std::string_view bytes) const {
+    if (!can_write_to_stderr()) return;
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(options.fd, bytes.data(), bytes.size());
+      if (written <= 0) return;
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+
+  /// The state with the time that has passed since.
+  ProgressState state_now() const {
+    ProgressState now = state;
+    const double passed_s = seconds_between(state_time, Clock::now());
+    if (now.step >= now.total_steps) return now;
+    if (now.elapsed_s) *now.elapsed_s += passed_s;
+    if (now.activity.empty()) now.eta_s = std::max(0.0, now.eta_s - passed_s);
+    return now;
+  }
+
+  void draw() {
+    const int width = options.width.value_or(terminal_width(options.fd));
+    // One column less: a full line would wrap on some terminals.
+    put(std::string(kClear) + format_progress_bar(state_now(), width - 1, *options.use_color) + "\r");
+    is_drawn = true;
+    last_draw = Clock::now();
+  }
+
+  void draw_when_due() {
+    if (has_bar && !is_hidden && Clock::now() - last_draw >= kRedrawInterval) draw();
+  }
+
+  // While the log writes a line, no thread may draw the bar.
+  void hide() {
+    const std::lock_guard lock(mutex);
+    if (is_drawn) put(kClear);
+    is_hidden = true;
+  }
+
+  void show() {
+    const std::lock_guard lock(mutex);
+    is_hidden = false;
+    if (is_drawn) draw();
+  }
+
+  void tick() {
+    std::unique_lock lock(mutex);
+    while (!ends.wait_for(lock, options.tick, [this] { return is_ending; })) {
+      if (is_drawn && !is_hidden && Clock::now() - last_draw >= options.tick) draw();
+    }
+  }
+
+  void start_ticker() {
+    try {
+      ticker = std::thread([this] { tick(); });
+    } catch (const std::system_error&) {  // then the bar is as old as the last step
+    }
+  }
+
+  void take(const ProgressState& now) {
+    state = now;
+    state_time = Clock::now();
+    has_state = true;
+  }
+
+  /// Whether a plain line is due. With the lock held.
+  bool is_line_due(bool is_logged) {
+    const double interval_s = std::chrono::duration<double>(options.line_interval).count();
+    const double whole_s = state.elapsed_s.value_or(0) + state.eta_s;
+    const bool is_old =
+        seconds_between(last_line, Clock::now()) >= std::clamp(whole_s / 1000, interval_s, 6 * interval_s);
+    const double share =
+        state.total_steps > 0 ? static_cast<double>(state.step) / static_cast<double>(state.total_steps) : 0;
+    // Half a step of doubt: 0.29 - 0.28 is less than 0.01.
+    const bool is_further = !share_of_last_line || share - *share_of_last_line > kShareOfALine * (1 - 1e-9);
+    const bool is_due = is_old || (is_logged && (is_further || state.step == state.total_steps));
+    if (is_due) {
+      last_line = Clock::now();
+      share_of_last_line = share;
+    }
+    return is_due;
+  }
+
+  /// Logs a plain line if one is due. Without the mutex while it logs: the log has its own.
+  void log_when_due(bool is_logged) {
+    std::unique_lock lock(mutex);
+    const bool is_due = is_line_due(is_logged);
+    logs_steps = logs_steps || is_logged;
+    if (is_due) held_back.reset();
+    if (!is_due && logs_steps && state.activity.empty()) held_back = state;
+    const std::string line = is_due ? format_progress_line(state) : "";
+    lock.unlock();
+    if (is_due) log_info(line);
+  }
+};
+
+ProgressBar::ProgressBar(const ProgressOptions& options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+  const bool is_terminal = options.is_terminal.value_or(stderr_is_terminal());
+  if (!options.use_color) impl_->options.use_color = is_terminal && wants_color();
+  impl_->has_bar = is_terminal && !options.quiet;
+  if (!impl_->has_bar) return;
+  set_log_bar([bar = impl_.get()] { bar->hide(); }, [bar = impl_.get()] { bar->show(); });
+  impl_->start_ticker();
+}
+
+ProgressBar::~ProgressBar() {
+  if (!impl_->has_bar) {
+    if (impl_->held_back) log_info(format_progress_line(*impl_->held_back));
+    return;
+  }
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->is_ending = true;
+    impl_->ends.notify_all();
+  }
+  if (impl_->ticker.joinable()) impl_->ticker.join();
+  set_log_bar({}, {});
+  if (!impl_->has_state) return;
+  impl_->draw();
+  impl_->put("\n");
+}
+
+void ProgressBar::update(const ProgressState& state) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->take(state);
+    impl_->draw_when_due();
+  }
+  if (!impl_->has_bar && !impl_->options.quiet) impl_->log_when_due(/*is_logged=*/false);
+}
+
+void ProgressBar::log_step(const ProgressState& state) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->take(state);
+    impl_->draw_when_due();
+  }
+  if (!impl_->has_bar) impl_->log_when_due(/*is_logged=*/true);
+}
+
+void ProgressBar::show_activity(const ProgressState& now) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    ProgressState next = impl_->state_now();
+    next.step = now.step;
+    next.total_steps = now.total_steps;
+    if (now.elapsed_s) next.elapsed_s = now.elapsed_s;
+    if (now.eval_loss) next.eval_loss = now.eval_loss;
+    next.activity = now.activity;
+    impl_->take(next);
+    impl_->draw_when_due();
+  }
+  if (!impl_->has_bar && !impl_->options.quiet && !now.activity.empty()) impl_->log_when_due(/*is_logged=*/false);
+}
+
+}  // namespace lora_train::report

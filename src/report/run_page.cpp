@@ -1,0 +1,354 @@
+#include "lora_train/report/run_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <span>
+
+#include "figures.h"
+#include "lora_train/base/error_report.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/base/version.h"
+#include "lora_train/base/visible_text.h"
+#include "lora_train/config/load.h"
+#include "page_assets.h"
+#include "pictures.h"
+#include "read_metrics.h"
+#include "reliability.h"
+#include "times_json.h"
+
+namespace lora_train::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMaxPoints = 2000;     ///< of a curve
+constexpr std::size_t kMaxTextBytes = 6000;  ///< of a prompt or an answer
+
+/// Rounds to six digits, more than a screen can show.
+Json shortened(double value) {
+  return std::isfinite(value) ? whole_or_number(std::strtod(string_printf("%.6g", value).c_str(), nullptr))
+                              : Json(nullptr);
+}
+
+Json shortened(const std::optional<double>& value) { return value ? shortened(*value) : Json(nullptr); }
+
+/// Averages neighbouring points, so that a curve has at most kMaxPoints.
+struct Mean {
+  double sum = 0, weight = 0;
+  void add(const std::optional<double>& value, double of_weight = 1) {
+    if (!value || !std::isfinite(*value)) return;
+    sum += *value * of_weight;
+    weight += of_weight;
+  }
+  std::optional<double> value() const { return weight > 0 ? std::optional<double>(sum / weight) : std::nullopt; }
+};
+
+/// A column of the curves, and what stands for neighbouring points.
+struct CurveColumn {
+  const char* name;
+  std::optional<double> LoggedStep::*value;
+  bool is_largest = false;   ///< the largest, since a peak must not vanish; else the mean
+  bool is_expected = false;  ///< there even where no step has a value
+};
+
+constexpr CurveColumn kColumns[] = {{"grad_norm", &LoggedStep::grad_norm, true, true},
+                                    {"learning_rate", &LoggedStep::learning_rate, false, true},
+                                    {"tokens_per_s", &LoggedStep::tokens_per_s, false, true},
+                                    {"data_wait_ms", &LoggedStep::data_wait_ms},
+                                    {"memory_gib", &LoggedStep::memory_gib, true},
+                                    {"host_memory_gib", &LoggedStep::host_memory_gib, true},
+                                    {"gpu_utilization", &LoggedStep::gpu_utilization},
+                                    {"gpu_power_w", &LoggedStep::gpu_power_w},
+                                    {"gpu_temperature_c", &LoggedStep::gpu_temperature_c, true},
+                                    {"gpu_clock_mhz", &LoggedStep::gpu_clock_mhz},
+                                    {"cpu_percent", &LoggedStep::cpu_percent}};
+
+using Steps = std::span<const LoggedStep>;
+
+std::optional<double> mean_loss(Steps steps) {
+  Mean mean;
+  for (const LoggedStep& step : steps) mean.add(step.loss, step.num_labels);
+  return mean.value();
+}
+
+std::optional<double> value_of(const CurveColumn& column, Steps steps) {
+  Mean mean;
+  std::optional<double> largest;
+  for (const LoggedStep& step : steps) {
+    mean.add(step.*column.value);
+    largest = std::max(largest, step.*column.value);
+  }
+  return column.is_largest ? largest : mean.value();
+}
+
+Json curves_of(const std::vector<LoggedStep>& steps) {
+  Json curves;
+  for (const char* name : {"step", "tokens", "time", "loss"}) curves[name] = Json::array();
+  std::vector<CurveColumn> columns;
+  for (const CurveColumn& column : kColumns) {
+    const bool is_known =
+        std::ranges::any_of(steps, [&](const auto& step) { return (step.*column.value).has_value(); });
+    if (!is_known && !column.is_expected) continue;
+    columns.push_back(column);
+    curves[column.name] = Json::array();
+  }
+  const std::size_t group = (steps.size() + kMaxPoints - 1) / kMaxPoints;
+  for (std::size_t begin = 0; begin < steps.size(); begin += group) {
+    const Steps part = Steps(steps).subspan(begin, std::min(group, steps.size() - begin));
+    curves["step"].push_back(part.back().step);
+    curves["tokens"].push_back(shortened(part.back().tokens));
+    curves["time"].push_back(shortened(part.back().elapsed_s));
+    curves["loss"].push_back(shortened(mean_loss(part)));
+    for (const CurveColumn& column : columns) curves[column.name].push_back(shortened(value_of(column, part)));
+  }
+  return curves;
+}
+
+Json evals_of(const RunRecord& run) {
+  Json evals = Json::array();
+  for (const auto& eval : run.evals) {
+    Json entry = {{"name", eval.name},
+                  {"step", eval.step},
+                  {"tokens", shortened(eval.tokens)},
+                  {"time", shortened(eval.elapsed_s)}};
+    if (!eval.kind.empty()) entry["kind"] = eval.kind;
+    for (const auto& [key, value] : {std::pair{"loss", eval.loss},
+                                     {"perplexity", eval.perplexity},
+                                     {"token_accuracy", eval.token_accuracy},
+                                     {"accuracy", eval.accuracy},
+                                     {"ece", eval.ece},
+                                     {"ece_equal_mass", eval.ece_equal_mass},
+                                     {"brier", eval.brier},
+                                     {"auroc", eval.auroc},
+                                     {"mean_confidence", eval.mean_confidence},
+                                     {"over_confidence", eval.over_confidence},
+                                     {"num_rows", eval.num_rows}}) {
+      if (value) entry[key] = shortened(*value);
+    }
+    if (eval.kind.empty()) entry["num_tokens"] = shortened(eval.num_tokens);
+    evals.push_back(entry);
+  }
+  return evals;
+}
+
+Json reliability_of(const LoggedEval& eval) {
+  Json bins = Json::array();
+  for (const ReliabilityBin& bin : eval.bins)
+    bins.push_back({shortened(bin.count), shortened(bin.confidence), shortened(bin.num_right)});
+  return {{"step", eval.step}, {"ece", shortened(eval.ece)}, {"bins", bins}};
+}
+
+/// Of each data set and task that has bins: its first evaluation, and another after it.
+Json reliability_of(const RunRecord& run) {
+  Json diagrams = Json::array();
+  for (const Reliability& found : find_reliability(run)) {
+    diagrams.push_back(
+        {{"name", found.before->name}, {"kind", found.before->kind}, {"before", reliability_of(*found.before)}});
+    if (found.after != nullptr) diagrams.back()["after"] = reliability_of(*found.after);
+  }
+  return diagrams;
+}
+
+/// `text`, or its start and how much was left out.
+std::string clipped(const std::string& text) {
+  if (text.size() <= kMaxTextBytes) return text;
+  std::size_t end = kMaxTextBytes;
+  while (end > 0 && is_continuation(text[end])) --end;
+  return text.substr(0, end) + " ... [" + format_count(static_cast<long long>(text.size() - end)) + " more bytes]";
+}
+
+Json answers_of(const RunRecord& run) {
+  Json answers = Json::array();
+  for (const EvalAnswer& answer : run.answers) {
+    answers.push_back({{"step", answer.step},
+                       {"name", answer.name},
+                       {"source", answer.source},
+                       {"prompt", clipped(answer.prompt)},
+                       {"expected", clipped(answer.expected.value_or(""))},
+                       {"answer", clipped(answer.answer)},
+                       {"is_right", answer.is_right}});
+    if (answer.confidence) answers.back()["confidence"] = shortened(*answer.confidence);
+  }
+  return answers;
+}
+
+/// Why the GPU slowed itself down, and in how many logged steps.
+Json throttling_of(const RunRecord& run) {
+  std::map<std::string, int> counts;
+  for (const LoggedStep& step : run.steps) {
+    for (const std::string& reason : step.gpu_throttle) ++counts[reason];
+  }
+  return counts;
+}
+
+/// Name "": the mean over data sets, which the figures use.
+Json mean_evals_of(const RunRecord& run) {
+  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(),
+       accuracy = Json::array();
+  for (const auto& eval : mean_evals(run.evals)) {
+    step.push_back(eval.step);
+    tokens.push_back(shortened(eval.tokens));
+    time.push_back(shortened(eval.elapsed_s));
+    loss.push_back(shortened(eval.loss));
+    accuracy.push_back(shortened(eval.token_accuracy));
+  }
+  return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}, {"token_accuracy", accuracy}};
+}
+
+/// What ran when. A span that no screen can show is left out, and the ones around it become one.
+Json spans_of(const RunRecord& run) {
+  const double least_s = run.spans.empty() ? 0 : run.spans.back().to_s / kMaxPoints;
+  std::vector<LoggedSpan> shown;
+  for (const LoggedSpan& span : run.spans) {
+    if (!shown.empty() && shown.back().phase == span.phase && span.from_s - shown.back().to_s < least_s) {
+      shown.back().to_s = span.to_s;
+    } else if (span.to_s - span.from_s >= least_s) {
+      shown.push_back(span);
+    }
+  }
+  Json spans = Json::array();
+  for (const LoggedSpan& span : shown) spans.push_back({span.phase, shortened(span.from_s), shortened(span.to_s)});
+  return spans;
+}
+
+Json run_object(const RunRecord& run, const std::vector<std::string>& keys) {
+  Json object = {{"name", run.name}, {"folder", run.folder.string()}, {"status", run.status}, {"reason", run.reason}};
+  object["profile"] = Json::object();
+  for (const auto& key : keys) {
+    for (const auto& [name, value] : run.profile) {
+      if (name == key) object["profile"][key] = Json::parse(value, nullptr, false);
+    }
+  }
+  for (const auto& figure : figures()) object["figures"][figure.name] = shortened(run.figures.*figure.value);
+  object["curves"] = curves_of(run.steps);
+  object["eval"] = mean_evals_of(run);
+  object["evals"] = evals_of(run);
+  return object;
+}
+
+Json page_object(const char* kind, const std::vector<RunRecord>& runs) {
+  Json object = {{"kind", kind}, {"version", version()}};
+  for (const auto& figure : table_figures(runs)) object["columns"].push_back({figure.name, name_of(figure.kind)});
+  return object;
+}
+
+std::string with_replaced(const std::string& text, const std::map<char, const char*>& replacements) {
+  std::string out;
+  for (const char c : text) {
+    const auto found = replacements.find(c);
+    found == replacements.end() ? out += c : out += found->second;
+  }
+  return out;
+}
+
+/// Escapes JSON for a script element: nothing in it may look like a tag or a comment.
+std::string script_json(const Json& object) {
+  return with_replaced(to_line(object), {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
+}
+
+constexpr std::string_view kPageStart = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
+constexpr std::string_view kDataStart = "<script type=\"application/json\" id=\"data\">";
+
+/// `scripts`: whether the page runs any.
+std::string framed(const std::string& title, bool scripts, const std::string& body) {
+  std::string html =
+      std::string(kPageStart) +
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; " +
+      (scripts ? "script-src 'unsafe-inline'; " : "") +
+      "img-src data:\">\n"
+      "<link rel=\"icon\" href=\"data:,\">\n<title>";
+  html += escape_html(repair_utf8(title));
+  html += "</title>\n<style>\n";
+  html += kPageStyle;
+  return html + "</style>\n</head>\n<body>\n" + body + "</body>\n</html>\n";
+}
+
+/// What a reader without JavaScript gets: the figures in words, and where all of them are.
+std::string figures_in_words(const RunRecord& run) {
+  const RunFigures& figures = run.figures;
+  std::string text = "<h1>" + escape_html(repair_utf8(run.name)) + ": " + escape_html(run.status) + "</h1>\n<ul>\n";
+  const auto add = [&](const char* name, const std::optional<double>& value, const char* unit) {
+    if (value) text += string_printf("<li>%s %.6g%s</li>\n", name, *value, unit);
+  };
+  add("steps", figures.step, "");
+  add("training loss at the end", figures.last_train_loss, "");
+  add("evaluation loss at the end", figures.eval_loss, "");
+  add("lowest evaluation loss", figures.best_eval_loss, "");
+  add("tokens", figures.tokens, "");
+  add("tokens per second", figures.tokens_per_s, "");
+  add("duration", figures.wall_s, " s");
+  add("GPU memory at most", figures.peak_memory_gib, " GiB");
+  return text +
+         "</ul>\n<p>All numbers: summary.json, and metrics.jsonl with a line for each step, beside this page.</p>\n";
+}
+
+std::string page(const std::string& title, const Json& data, const std::string& in_words = "") {
+  std::string body =
+      "<main id=\"page\"></main>\n"
+      "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched "
+      "off.\n";
+  body += in_words + "</noscript>\n";
+  body += kDataStart;
+  body += script_json(data);
+  body += "</script>\n<script>\n";
+  body += kPageScript;
+  body += "</script>\n";
+  return framed(title, /*scripts=*/true, body);
+}
+
+}  // namespace
+
+std::string plain_page(const std::string& title, const std::string& body) {
+  return framed(title, /*scripts=*/false, "<main>\n" + body + "</main>\n");
+}
+
+bool is_comparison_page(std::string_view start) {
+  return start.starts_with(kPageStart) &&
+         start.find(std::string(kDataStart) + "{\"kind\":\"compare\"") != std::string_view::npos;
+}
+
+std::string comparison_page(const Comparison& comparison) {
+  Json data = page_object("compare", comparison.runs);
+  data["differing"] = comparison.differing;
+  for (const auto& run : comparison.runs) data["runs"].push_back(run_object(run, comparison.differing));
+  return page(std::to_string(comparison.runs.size()) + " runs compared", data);
+}
+
+std::string report_page(const RunRecord& run) {
+  Json data = page_object("report", {run});
+  std::vector<std::string> keys;
+  for (const auto& setting : run.profile) keys.push_back(setting.first);
+  data["differing"] = Json::array();
+  Json object = run_object(run, keys);
+  object["reliability"] = reliability_of(run);
+  object["answers"] = answers_of(run);
+  object["gpu_throttle"] = throttling_of(run);
+  object["phases_s"] = to_object(run.phases_s);
+  object["spans"] = spans_of(run);
+  object["processes_s"] = Json::array();
+  for (const double start_s : run.processes_s) object["processes_s"].push_back(shortened(start_s));
+  object["started_at"] = or_null(run.started_at);
+  object["start"] = run.start_json.empty() ? Json(nullptr) : Json::parse(run.start_json, nullptr, false);
+  object["defaults"] = Json::parse(to_json(Profile()));
+  object["summary"] = run.summary_json.empty() ? Json(nullptr) : Json::parse(run.summary_json, nullptr, false);
+  data["runs"].push_back(object);
+  return page("Run " + run.name, data, figures_in_words(run));
+}
+
+void write_report(const std::filesystem::path& folder) noexcept {
+  try {
+    const RunRecord run = read_run(folder);
+    write_file_atomic(folder / "report.html", report_page(run));
+    if (!run.steps.empty() || !run.evals.empty()) write_file_atomic(folder / kCurvesFile, curves_png(run));
+  } catch (...) {
+    log_warning(std::string("report.html or ") + kCurvesFile +
+                " was not written: " + describe_current_exception().text());
+  }
+}
+
+}  // namespace lora_train::report

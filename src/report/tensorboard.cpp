@@ -1,0 +1,195 @@
+#include "lora_train/report/tensorboard.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <set>
+
+#include "event_record.h"
+#include "hparams_record.h"
+#include "json_value.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/host_name.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/load.h"
+#include "lora_train/report/eval_answers.h"
+#include "pictures.h"
+#include "read_metrics.h"
+#include "record_json.h"
+
+namespace lora_train::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::seconds kFlushInterval{10};
+
+std::string file_name(double time, int attempt) {
+  std::string name = "events.out.tfevents." + std::to_string(static_cast<long long>(time)) + "." + host_name();
+  return attempt == 0 ? name : name + "." + std::to_string(attempt);
+}
+
+// Of every number of a record but step and time.
+std::string scalar_records(const std::string& prefix, const nlohmann::ordered_json& record, long long step,
+                           double time) {
+  std::string records;
+  for (const auto& [key, value] : record.items()) {
+    for (std::size_t rank = 0; value.is_array() && rank < value.size() && value[rank].is_number(); ++rank) {
+      records += scalar_record(prefix + key + "/" + std::to_string(rank), value[rank].get<float>(), step, time);
+    }
+    if (!value.is_number() || key == "step" || key == "time") continue;
+    records += scalar_record(prefix + key, value.get<float>(), step, time);
+  }
+  return records;
+}
+
+/// What Hugging Face's Trainer calls the time of an evaluation, and its rate.
+std::vector<std::pair<std::string, double>> trainer_metrics(const Json& record) {
+  std::vector<std::pair<std::string, double>> metrics;
+  const auto seconds = number_of(record, "eval_s");
+  if (!seconds) return metrics;
+  metrics.emplace_back("runtime", *seconds);
+  auto samples = number_of(record, "num_documents");
+  if (!samples) samples = number_of(record, "num_rows");
+  if (samples && *seconds > 0) metrics.emplace_back("samples_per_second", *samples / *seconds);
+  return metrics;
+}
+
+/// Empty without bins.
+std::string reliability_record(const Json& record, const std::string& name, long long step, double time) {
+  const std::vector<ReliabilityBin> bins = bins_of(record);
+  if (bins.empty()) return {};
+  const auto ece = number_of(record, "ece");
+  const std::string text =
+      "step " + std::to_string(step) + (ece ? string_printf(": calibration error %.4f", *ece) : "");
+  const Drawing drawing = draw(ReliabilityChart{name, {reliability_curve(text, bins, ink_of_curve(0))}});
+  return image_record("reliability/" + name, to_png(drawing, 1), drawing.width, drawing.height, step, time);
+}
+
+/// All that an evaluation adds. `is_first`: its keys have no name in their tags; `is_named`: it has the tags of one of several sets.
+std::string evaluation_records(const Json& record, const std::string& name, long long step, bool is_first,
+                               bool is_named) {
+  const double time = now_s();
+  std::string records = scalar_records(is_first ? "eval/" : "eval/" + name + "/", record, step, time);
+  auto as_trainer = trainer_metrics(record);
+  const auto add = [&](const std::string& prefix) {
+    for (const auto& [key, value] : as_trainer)
+      records += scalar_record(prefix + key, static_cast<float>(value), step, time);
+  };
+  if (is_first) add("eval/");
+  for (const char* key : {"loss", "accuracy"}) {
+    if (const auto value = number_of(record, key)) as_trainer.emplace_back(key, *value);
+  }
+  if (is_named) add("eval/" + name + "_");
+  return records + reliability_record(record, name, step, time);
+}
+
+/// A block of code, in which Markdown changes nothing.
+std::string code_block(const std::string& text) {
+  std::string block = "    ";
+  for (const char c : text) block += c == '\n' ? "\n    " : std::string(1, c);
+  return block + "\n\n";
+}
+
+/// Of one task at one step.
+std::string answers_text(const std::vector<EvalAnswer>& answers, const EvalAnswer& of) {
+  std::string text;
+  for (const EvalAnswer& answer : answers) {
+    if (answer.name != of.name || answer.step != of.step) continue;
+    const std::string confidence =
+        answer.confidence ? string_printf(", confidence %.1f %%", 100 * *answer.confidence) : "";
+    text += "**prompt**\n\n" + code_block(answer.prompt) + "**expected**\n\n" +
+            code_block(answer.expected.value_or("-")) + "**answer** (" + (answer.is_right ? "right" : "wrong") +
+            confidence + ")\n\n" + code_block(answer.answer) + "---\n\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, bool has_several_sets)
+    : has_several_sets_(has_several_sets), last_flush_(std::chrono::steady_clock::now()) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const double time = now_s();
+  // O_EXCL: a run resumed within the same second must not append to the previous file.
+  for (int attempt = 0; fd_ < 0; ++attempt) {
+    path_ = folder / file_name(time, attempt);
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    if (fd_ < 0 && errno != EEXIST) fail_with(path_, "cannot create the TensorBoard file");
+  }
+  buffer_ = version_record(time);
+  flush();
+}
+
+TensorBoardWriter::~TensorBoardWriter() {
+  try {
+    flush();
+  } catch (const IoError&) {  // a destructor must not throw; the caller who cares has called flush()
+  }
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void TensorBoardWriter::drop_after(long long step) {
+  buffer_ += session_start_record(step + 1, now_s());
+  flush();
+}
+
+void TensorBoardWriter::add(const TrainRecord& record) {
+  buffer_ += scalar_records("train/", to_object(record), record.step, record.time);
+  flush_when_due();
+}
+
+void TensorBoardWriter::add(const EvalRecord& record) {
+  if (!has_eval_) {
+    has_eval_ = true;
+    first_eval_name_ = record.name;
+  }
+  const bool is_first = record.name == first_eval_name_;
+  buffer_ += evaluation_records(to_object(record), record.name, record.step, is_first, has_several_sets_);
+  flush_when_due();
+}
+
+void TensorBoardWriter::add(const TaskRecord& record) {
+  buffer_ += evaluation_records(to_object(record), record.name, record.step, /*is_first=*/false, /*is_named=*/true);
+  flush_when_due();
+}
+
+void TensorBoardWriter::start(const Profile& profile, double time) {
+  buffer_ += text_record("args", code_block(to_yaml(profile)), 0, time);
+  buffer_ += hparams_start_records(to_json(profile), profile.run.output_dir, time);
+  flush();
+}
+
+void TensorBoardWriter::end(const EndRecord& record, const std::filesystem::path& run_folder) {
+  const double seconds = record.times.wall_s();
+  if (seconds > 0) {
+    const auto rate = static_cast<float>(static_cast<double>(record.step) / seconds);
+    buffer_ += scalar_record("train/train_runtime", static_cast<float>(seconds), record.step, record.time);
+    buffer_ += scalar_record("train/train_steps_per_second", rate, record.step, record.time);
+  }
+  const std::vector<EvalAnswer> answers = read_answers(run_folder / kEvalAnswersFile);
+  std::set<std::pair<std::string, long long>> seen;
+  for (const EvalAnswer& answer : answers) {
+    if (!seen.emplace(answer.name, answer.step).second) continue;
+    buffer_ += text_record("answers/" + answer.name, answers_text(answers, answer), answer.step, record.time);
+  }
+  buffer_ += hparams_end_record(record.exit_code == 0, record.time);
+  flush();
+}
+
+void TensorBoardWriter::flush() {
+  const std::size_t written = write_all(fd_, buffer_);
+  const bool is_whole = written == buffer_.size();
+  const int code = errno;
+  buffer_.erase(0, written);
+  last_flush_ = std::chrono::steady_clock::now();
+  if (!is_whole) fail_with(path_, "cannot write the TensorBoard file", code);
+}
+
+void TensorBoardWriter::flush_when_due() {
+  if (std::chrono::steady_clock::now() - last_flush_ > kFlushInterval) flush();
+}
+
+}  // namespace lora_train::report

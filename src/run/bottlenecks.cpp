@@ -1,0 +1,136 @@
+#include "bottlenecks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "lora_train/base/ceil_div.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/device/host.h"
+
+namespace lora_train::run {
+namespace {
+
+constexpr long kStepsToJudge = 20;
+constexpr double kMsToJudge = 5000;
+constexpr long kReadingsToJudge = 30;
+constexpr double kNoticeableWait = 0.1;
+constexpr double kNoticeableThrottle = 0.2;
+constexpr double kBusyEnough = 0.6;
+
+std::string workers_in_words(const BottleneckFacts& facts) {
+  return "dataloader_num_workers is " + std::to_string(facts.num_workers) + ", and there are " +
+         std::to_string(facts.num_cores) + " cores";
+}
+
+/// What to do when steps wait for data.
+std::string data_advice(const BottleneckFacts& facts) {
+  const bool has_cores = facts.num_workers < facts.num_cores;
+  if (facts.num_workers == 0)
+    return "dataloader_num_workers is 0, so batches are prepared between the steps: set it to 2 or more";
+  const std::string more = has_cores ? "Raise it" : "Give the process more cores";
+  if (facts.is_staged) return workers_in_words(facts) + ". " + more + ", or raise dataloader_prefetch_factor";
+  return workers_in_words(facts) + ". " + more +
+         "; if dataset_prepared_path (default ~/.cache/lora-train/tokens) is on a slow or network disk, set stage_dir: "
+         "auto";
+}
+
+/// What a slowed-down GPU means, and what to do.
+const char* meaning_of(device::Throttle reason) {
+  switch (reason) {
+    case device::Throttle::kPowerCap:
+      return "it draws as much power as its limit allows, which is normal at full load. nvidia-smi -q -d POWER shows "
+             "the limit, and whether it can be raised";
+    case device::Throttle::kThermal:
+    case device::Throttle::kHardwareThermal: return "it is too hot, and steps take longer. Check its cooling";
+    case device::Throttle::kPowerBrake:
+      return "the power supply of the machine asks it to draw less, and steps take longer. Check the power supply, and "
+             "what else it feeds";
+    case device::Throttle::kHardwareSlowdown: break;
+  }
+  return "its hardware slows it down, and steps take longer. Check its cooling and its power supply: nvidia-smi -q -d "
+         "PERFORMANCE";
+}
+
+}  // namespace
+
+BottleneckFacts bottleneck_facts(const Run& run) {
+  const DataSection& data = run.profile().data;
+  const double world_size = run.ranks().world_size();
+  BottleneckFacts facts;
+  facts.is_leader = run.is_leader();
+  facts.num_workers = data.dataloader_num_workers;
+  facts.num_cores = device::describe_host().num_cores / std::max(1, run.request.world.local_size);
+  facts.is_staged = !data.stage_dir.empty();
+  facts.micro_batch_size = run.spec.micro_batch_size;
+  facts.rows_per_step = std::llround(run.plan->rows_per_step() / world_size);
+  const std::int64_t num_micro_batches =
+      std::max<std::int64_t>(1, ceil_div(facts.rows_per_step, std::max<std::int64_t>(1, facts.micro_batch_size)));
+  facts.tokens_per_micro_batch = run.plan->tokens_per_step() / world_size / static_cast<double>(num_micro_batches);
+  return facts;
+}
+
+void Bottlenecks::add(double step_ms, double data_wait_ms, const device::GpuTotals& gpu) {
+  if (!has_begun_) {
+    has_begun_ = true;
+    gpu_begin_ = gpu;
+    return;
+  }
+  ++num_steps_;
+  step_ms_ += step_ms;
+  wait_ms_ += data_wait_ms;
+  gpu_step_ms_ += step_ms;
+  gpu_wait_ms_ += data_wait_ms;
+  if (num_steps_ >= kStepsToJudge && step_ms_ >= kMsToJudge) judge_data_wait();
+  if (gpu.num_readings - gpu_begin_.num_readings >= kReadingsToJudge) judge_gpu(gpu);
+}
+
+void Bottlenecks::judge_data_wait() {
+  const double share = wait_ms_ / step_ms_;
+  const auto num_steps = static_cast<double>(num_steps_);
+  if (share > kNoticeableWait && facts_.is_leader && !has_named_wait_) {
+    has_named_wait_ = true;
+    log_warning(string_printf("steps wait for data %.0f%% of their time (%.1f of %.1f ms, over %ld steps): ",
+                              100 * share, wait_ms_ / num_steps, step_ms_ / num_steps, num_steps_) +
+                data_advice(facts_));
+  }
+  num_steps_ = 0;
+  step_ms_ = wait_ms_ = 0;
+}
+
+void Bottlenecks::judge_gpu(const device::GpuTotals& gpu) {
+  device::GpuTotals since = gpu;
+  since.num_readings -= gpu_begin_.num_readings;
+  for (std::size_t i = 0; i < device::kNumThrottles; ++i) since.num_throttled[i] -= gpu_begin_.num_throttled[i];
+  judge_throttle(since);
+  const double watched_s = gpu.watched_s - gpu_begin_.watched_s;
+  const double busy = watched_s > 0 ? (gpu.busy_s - gpu_begin_.busy_s) / watched_s : 1;
+  const bool waits = gpu_wait_ms_ > kNoticeableWait * gpu_step_ms_;
+  gpu_begin_ = gpu;
+  gpu_step_ms_ = gpu_wait_ms_ = 0;
+  if (busy >= kBusyEnough || waits || !facts_.is_leader || has_named_idle_) return;
+  has_named_idle_ = true;
+  const bool can_grow = facts_.micro_batch_size < facts_.rows_per_step;
+  log_warning(string_printf("the GPU is busy %.0f%% of the time, though steps wait for no data: micro-batches of about "
+                            "%.0f tokens may be too small for it, or evaluations and checkpoints too many. ",
+                            100 * busy, facts_.tokens_per_micro_batch) +
+              (can_grow ? "Raise micro_batch_size (now " + std::to_string(facts_.micro_batch_size) + "; a step has " +
+                              std::to_string(facts_.rows_per_step) + " rows)"
+                        : "Pack rows (packing), or raise global_batch_size and micro_batch_size"));
+}
+
+void Bottlenecks::judge_throttle(const device::GpuTotals& since) {
+  for (std::size_t i = 0; i < device::kNumThrottles; ++i) {
+    const double share = static_cast<double>(since.num_throttled[i]) / static_cast<double>(since.num_readings);
+    if (share < kNoticeableThrottle || has_named_throttle_[i]) continue;
+    has_named_throttle_[i] = true;
+    const auto reason = static_cast<device::Throttle>(i);
+    const std::string line = string_printf("the GPU runs below its full clock %.0f%% of the time (%s): ", 100 * share,
+                                           device::to_string(reason)) +
+                             meaning_of(reason);
+    reason == device::Throttle::kPowerCap ? log_info(line) : log_warning(line);
+  }
+}
+
+}  // namespace lora_train::run

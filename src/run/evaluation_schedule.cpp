@@ -1,0 +1,158 @@
+#include "evaluation_schedule.h"
+
+#include <algorithm>
+
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/evaluate/loss_evaluation.h"
+
+namespace lora_train::run {
+
+Evaluations::Evaluations(Run& run, Reporters& reporters)
+    : run_(run),
+      reporters_(reporters),
+      best_(run.profile().run, data::evaluation_names(run.profile().data), run.profile().tasks.eval_tasks),
+      due_(run.profile().run.eval_steps, *run.plan) {
+  for (const EvalTask& task : run.profile().tasks.eval_tasks) {
+    due_of_tasks_.emplace_back();
+    if (task.every) due_of_tasks_.back().emplace(*task.every, *run.plan);
+  }
+}
+
+evaluate::OnMicroBatch Evaluations::show_progress(const std::string& name) const {
+  return [this, name](std::size_t num_done, std::size_t num_micro_batches) {
+    reporters_.show_activity(
+        {.step = run_.state.step,
+         .total_steps = run_.plan->total_steps(),
+         .elapsed_s = run_.clock->elapsed_s(),
+         .activity = "evaluating " + name + " " + std::to_string(num_done) + "/" + std::to_string(num_micro_batches)});
+  };
+}
+
+bool Evaluations::is_due(std::int64_t step) const {
+  return due_.is_due(step) ||
+         std::ranges::any_of(due_of_tasks_, [&](const auto& due) { return due && due->is_due(step); });
+}
+
+bool Evaluations::is_everything_due() const {
+  return run_.state.step == 0 || run_.state.step == run_.plan->total_steps();
+}
+
+bool Evaluations::are_sets_due() const { return is_everything_due() || due_.is_due(run_.state.step); }
+
+std::vector<std::size_t> Evaluations::due_tasks() const {
+  std::vector<std::size_t> tasks;
+  for (std::size_t i = 0; i < due_of_tasks_.size(); ++i) {
+    const DueSteps& due = due_of_tasks_[i] ? *due_of_tasks_[i] : due_;
+    if (is_everything_due() || due.is_due(run_.state.step)) tasks.push_back(i);
+  }
+  return tasks;
+}
+
+bool Evaluations::is_owed() const {
+  if (run_.state.eval_step == run_.state.step) return false;
+  return (are_sets_due() && !run_.data.evals.empty()) || !due_tasks().empty();
+}
+
+double Evaluations::end_phase(Clock::time_point start) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  run_.clock->add(report::Phase::kEvaluate, seconds);
+  return seconds;
+}
+
+void Evaluations::evaluate_sets(evaluate::Evaluation& results) {
+  if (document_losses_.empty() && run_.is_leader()) {
+    for (const auto& data : run_.data.evals) document_losses_.push_back(evaluate::no_losses_yet(data));
+  }
+  for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
+    const auto start = Clock::now();
+    results.sets.push_back(evaluate::evaluate(run_.eval_context(show_progress(run_.data.evals[i].name)),
+                                              run_.data.evals[i], run_.eval_plans[i]));
+    const evaluate::EvalResult& result = results.sets.back();
+    report::EvalRecord record{
+        run_.state.step,   result.name,      result.loss, result.perplexity, result.token_accuracy,
+        result.num_tokens, end_phase(start), result.ece,  result.bins};
+    record.spans = run_.clock->take_spans();
+    record.num_documents = static_cast<long long>(run_.data.evals[i].store.size());
+    reporters_.write(record);
+    log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
+                           result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
+                           record.eval_s));
+    if (run_.is_leader()) {
+      document_losses_[i].step = run_.state.step;
+      document_losses_[i].losses = result.document_losses;
+    }
+  }
+  if (!results.sets.empty()) reporters_.write(document_losses_);
+}
+
+void Evaluations::evaluate_tasks(const std::vector<std::size_t>& which, evaluate::Evaluation& results) {
+  auto start = Clock::now();
+  run_.tasks->evaluate(
+      run_.task_model(), which, {.num_answers = report::kAnswersPerTask}, [&](evaluate::TaskResult&& result) {
+        report::TaskRecord record{run_.state.step, result.name, result.kind, result.figures, end_phase(start)};
+        start = Clock::now();
+        record.spans = run_.clock->take_spans();
+        reporters_.write(record);
+        std::string line = string_printf("step %lld: ", record.step) + result.name + ": " +
+                           in_words(result.kind, result.figures) + ", " + format_count(result.figures.num_rows) +
+                           " rows";
+        if (result.num_cut > 0) line += ", " + format_count(result.num_cut) + " answers cut";
+        log_info(line + string_printf(", %.1f s", record.eval_s));
+        std::vector<report::EvalAnswer> answers;
+        for (auto& [answer, reading] : result.answers) {
+          answer.step = run_.state.step;
+          answers.push_back(std::move(answer));
+        }
+        reporters_.write(answers);
+        std::erase_if(task_figures_, [&](const auto& task) { return task.name == result.name; });
+        task_figures_.push_back({result.name, result.kind, result.figures});
+        results.tasks.push_back(std::move(result));
+      });
+}
+
+void Evaluations::evaluate() {
+  const double before = run_.clock->here(report::Phase::kEvaluate);
+  const std::vector<std::size_t> tasks = due_tasks();
+  evaluate::Evaluation results;
+  if (are_sets_due()) evaluate_sets(results);
+  evaluate_tasks(tasks, results);
+  if (results.sets.empty() && results.tasks.empty()) return;
+  run_folder::TrainState state = run_.state;
+  best_.judge(results, state);
+  if (best_.has_stopped_improving(state)) {
+    std::vector<std::size_t> others;
+    for (std::size_t i = 0; i < due_of_tasks_.size(); ++i) {
+      if (std::ranges::count(tasks, i) == 0) others.push_back(i);
+    }
+    evaluate_tasks(others, results);
+    if (!are_sets_due()) evaluate_sets(results);
+  }
+  run_.state = std::move(state);
+  run_.startup.end_phase("evaluation");
+  reporters_.show_activity(
+      {.step = run_.state.step, .total_steps = run_.plan->total_steps(), .eval_loss = run_.state.eval_loss});
+  warn_of_cost(run_.clock->here(report::Phase::kEvaluate) - before);
+}
+
+void Evaluations::warn_of_cost(double eval_s) {
+  const double train_s = run_.clock->here(report::Phase::kTrain);
+  if (train_s == 0) return;  // before a step of this process
+  evals_after_steps_s_ += eval_s;
+  const std::string text = evaluation_cost_in_words(evals_after_steps_s_, train_s);
+  if (text.empty() || has_warned_ || is_everything_due()) return;
+  has_warned_ = true;
+  log_warning(text);
+}
+
+std::string evaluation_cost_in_words(double eval_s, double train_s) {
+  constexpr double kMostShare = 0.1, kLeastSeconds = 1;
+  const double share = eval_s / (eval_s + train_s);
+  if (!(share > kMostShare) || eval_s < kLeastSeconds) return {};
+  return string_printf("evaluations take %.0f%% of the time, ", 100 * share) + format_duration(eval_s) + " beside " +
+         format_duration(train_s) +
+         " of steps. Raise eval_steps or a task's every, or lower eval_max_samples, or a task's max_samples or "
+         "max_new_tokens";
+}
+
+}  // namespace lora_train::run

@@ -1,0 +1,83 @@
+// The outputs of a run: metrics.jsonl, TensorBoard and the progress bar.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/report/document_losses.h"
+#include "lora_train/report/eval_answers.h"
+#include "lora_train/report/metrics_writer.h"
+#include "lora_train/report/progress_bar.h"
+#include "lora_train/report/tensorboard.h"
+
+namespace lora_train::run {
+
+/// Receives the records of the training loop.
+class Reporters {
+ public:
+  virtual ~Reporters() = default;
+  virtual void write(const report::TrainRecord& record) = 0;
+  virtual void write(const report::EvalRecord& record) = 0;
+  virtual void write(const report::TaskRecord& record) = 0;
+  virtual void write(const std::vector<report::EvalAnswer>& answers) = 0;   ///< to one task
+  virtual void write(const std::vector<report::DocumentLosses>& sets) = 0;  ///< of all data sets of an evaluation
+  virtual void write(const report::CheckpointRecord& record) = 0;
+  virtual void write(const report::EndRecord& record) = 0;
+  /// Called after every step; is_logged: its record was written too.
+  virtual void show(const report::ProgressState& progress, bool is_logged) = 0;
+  /// Called while something else than steps goes on; see ProgressBar::show_activity().
+  virtual void show_activity(const report::ProgressState&) {}
+  /// Retries writes that failed. Called before a checkpoint is saved.
+  virtual void flush() = 0;
+};
+
+/// For ranks that write nothing.
+class NoReporters : public Reporters {
+ public:
+  void write(const report::TrainRecord&) override {}
+  void write(const report::EvalRecord&) override {}
+  void write(const report::TaskRecord&) override {}
+  void write(const std::vector<report::EvalAnswer>&) override {}
+  void write(const std::vector<report::DocumentLosses>&) override {}
+  void write(const report::CheckpointRecord&) override {}
+  void write(const report::EndRecord&) override {}
+  void show(const report::ProgressState&, bool) override {}
+  void flush() override {}
+};
+
+/// Writes the files of a run and draws the progress bar. A full disk does not end a run: after a failed write it warns once,
+/// keeps the record, and writes it together with the next one that succeeds.
+class FileReporters : public Reporters {
+ public:
+  /// `num_eval_sets`: data sets that the run evaluates.
+  FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets);
+
+  /// See MetricsWriter::drop_after, EvalAnswers::keep_first and TensorBoardWriter::drop_after. Throws IoError.
+  void drop_after(std::int64_t step);
+
+  void write(const report::TrainRecord& record) override;
+  void write(const report::EvalRecord& record) override;
+  void write(const report::TaskRecord& record) override;
+  void write(const std::vector<report::EvalAnswer>& answers) override;
+  void write(const std::vector<report::DocumentLosses>& sets) override;
+  void write(const report::CheckpointRecord& record) override;
+  void write(const report::StartRecord& record);
+  void write(const report::EndRecord& record) override;
+  void show(const report::ProgressState& progress, bool is_logged) override;
+  void show_activity(const report::ProgressState& now) override { bar_.show_activity(now); }
+  void flush() override;
+
+ private:
+  std::filesystem::path folder_, document_losses_;
+  report::EvalAnswers answers_;
+  report::ProgressBar bar_;
+  report::MetricsWriter metrics_;
+  std::unique_ptr<report::TensorBoardWriter> tensorboard_;
+  bool metrics_are_refused_ = false, tensorboard_is_refused_ = false, losses_are_refused_ = false,
+       answers_are_refused_ = false;
+};
+
+}  // namespace lora_train::run

@@ -1,0 +1,146 @@
+#include "result_folder.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/version.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/usage_section.h"
+#include "lora_train/model/weights/tensor_io.h"
+#include "lora_train/run_folder/output_folder.h"
+#include "lora_train/run_folder/own_entries.h"
+#include "lora_train/storage/atomic_folder.h"
+#include "lora_train/storage/model_file.h"
+
+namespace lora_train::run {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTemplateFile = "chat_template.jinja";
+constexpr const char* kGenerationFile = "generation_config.json";
+
+using Files = std::vector<storage::FileToWrite>;
+
+void copy_if_there(const fs::path& source, Files& files) {
+  if (fs::exists(source)) files.push_back({source.filename().string(), read_file(source)});
+}
+
+/// The model's generation_config.json with `end_of_turn` as the first end token. Without that file Hugging Face takes the end tokens of
+/// config.json; one is written where they lack it.
+void add_generation_config(const plan::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
+  const fs::path source = model.resolved.folder / kGenerationFile;
+  if (!end_of_turn) return copy_if_there(source, files);
+  std::vector<std::int64_t> ends = model.config.eos_token_ids;
+  auto config = nlohmann::ordered_json::object();
+  if (fs::exists(source)) {
+    config = nlohmann::ordered_json::parse(read_file(source));
+    const auto named = config.value("eos_token_id", nlohmann::ordered_json());
+    ends = named.is_number()  ? std::vector{named.get<std::int64_t>()}
+           : named.is_array() ? named.get<std::vector<std::int64_t>>()
+                              : std::vector<std::int64_t>{};
+  }
+  if (std::ranges::count(ends, *end_of_turn) > 0) return copy_if_there(source, files);
+  ends.insert(ends.begin(), *end_of_turn);
+  config["eos_token_id"] = ends;
+  files.push_back({kGenerationFile, config.dump(2) + "\n"});
+}
+
+/// Adds the tokenizer, the chat template used in training, and generation_config.json, which names the end tokens.
+void add_tokenizer(const plan::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
+  static const std::map<std::string, std::string> kNone;
+  const auto& changed = model.tokenizer ? model.tokenizer->changed_files() : kNone;
+  for (const auto& [name, text] : changed) files.push_back({name, text});
+  for (const char* name : storage::kTokenizerFiles) {
+    const bool is_template_of_run = name == kTemplateFile && model.chat_template;
+    if (!is_template_of_run && !changed.contains(name)) copy_if_there(model.tokenizer_folder / name, files);
+  }
+  add_generation_config(model, end_of_turn, files);
+  if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
+}
+
+std::string model_card(const RunSection& section, const plan::ModelFiles& model, const plan::AdapterSetup& adapters,
+                       const run_folder::TrainState& state) {
+  const std::string& base = adapters.config.base_model_name_or_path;
+  std::string card = lora::card_head(base, "peft") + "tags: [lora, lora-train]\n---\n\n# " +
+                     lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base) +
+                     "\n\nTrained with lora-train " + version() + ": " + count_of(state.step, "step") + ", r " +
+                     std::to_string(adapters.config.options.lora_r) + ".\n";
+  if (state.eval_loss) card += "Loss on held-out data: " + std::to_string(*state.eval_loss) + ".\n";
+  if (!model.base.empty()) card += "The base was quantised during training: " + model::describe(model.base) + ".\n";
+  const lora::LoraOptions& options = adapters.config.options;
+  lora::AdapterUse use{base, section.output_dir + "/adapter", 0,
+                       !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
+  use.has_token_rows = !adapters.token_rows.empty();
+  if (model.config.added_rows > 0) use.vocab_size = model.config.vocab_size;
+  for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
+  card += "\n";
+  card += lora::usage_section(use);
+  return card;
+}
+
+/// The weights of full fine-tuning in save_dtype, and a config.json that names this dtype.
+Files full_model(const RunSection& section, const plan::ModelFiles& model, const model::Trainables& parameters) {
+  const bool as_bf16 = section.save_dtype == Precision::kBf16;
+  auto config = nlohmann::ordered_json::parse(read_file(model.config.path));
+  config.erase("torch_dtype");
+  config["dtype"] = as_bf16 ? "bfloat16" : "float32";
+  return {{"model.safetensors", "", model::values_to_write(parameters, as_bf16 ? at::kBFloat16 : at::kFloat)},
+          {"config.json", config.dump(2) + "\n"}};
+}
+
+Files adapter(const RunSection& section, const plan::ModelFiles& model, const plan::AdapterSetup& adapters,
+              const model::Trainables& parameters, const run_folder::TrainState& state) {
+  Files files = lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters,
+                                    section.save_dtype);
+  files.push_back({"README.md", model_card(section, model, adapters, state)});
+  return files;
+}
+
+/// Reads new tokens and their rows again from the folder: nothing else would notice a row under the wrong id before the adapter is used.
+void check_new_tokens(const fs::path& folder, const RunSection& section, const plan::ModelFiles& model,
+                      const plan::AdapterSetup& adapters, const model::Trainables& parameters) {
+  if (model.new_rows.empty()) return;
+  const auto fail = [&](const std::string& what) {
+    throw FormatError(folder.string(), "was read again after writing, and " + what + " is not what was written");
+  };
+  const auto tokenizer = tokenizer::Tokenizer::load(folder);
+  for (const data::NewRow& row : model.new_rows) {
+    const std::string token = model.tokenizer->id_to_token(row.id);
+    if (tokenizer->token_to_id(token) != row.id) fail("the id of " + token);
+  }
+  if (lora::read_adapter_config(folder).token_rows != adapters.token_rows) fail("trainable_token_indices");
+  const auto type = section.save_dtype == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+  const storage::SafetensorsFile file(folder / "adapter_model.safetensors");
+  for (const auto& tensor : model::token_row_tensors(adapters.token_rows, model.config.hidden_size)) {
+    const storage::TensorEntry* entry = file.find(tensor.name);
+    const at::Tensor written = parameters.value(tensor.name).to(type), read = at::empty_like(written);
+    if (entry == nullptr || at::IntArrayRef(entry->shape) != written.sizes()) fail(tensor.name);
+    model::copy_elements(*entry, file.bytes(*entry), tensor.name, read);
+    if (!at::equal(read, written)) fail(tensor.name);
+  }
+}
+
+}  // namespace
+
+fs::path write_result(const RunSection& section, const plan::ModelFiles& model, const plan::AdapterSetup& adapters,
+                      const model::Trainables& parameters, const run_folder::TrainState& state,
+                      std::optional<std::int32_t> end_of_turn) {
+  const AdapterKind kind = adapters.specs.empty() ? AdapterKind::kNone : AdapterKind::kLora;
+  const fs::path target = fs::path(section.output_dir) / run_folder::result_name(kind);
+  Files files = kind == AdapterKind::kNone ? full_model(section, model, parameters)
+                                           : adapter(section, model, adapters, parameters, state);
+  add_tokenizer(model, end_of_turn, files);
+  storage::AtomicFolder folder(target, run_folder::own_entries);
+  folder.write(files);
+  check_new_tokens(folder.temporary(), section, model, adapters, parameters);  // before it takes the place of another
+  folder.commit();
+  return target;
+}
+
+}  // namespace lora_train::run

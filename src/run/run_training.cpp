@@ -1,0 +1,386 @@
+#include "lora_train/run/run_training.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "best_model.h"
+#include "end_log.h"
+#include "finished_run.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/error_report.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/version.h"
+#include "lora_train/data/plan/run_plan.h"
+#include "lora_train/plan/setup/rank_values.h"
+#include "lora_train/ranks/connect.h"
+#include "lora_train/report/host_memory.h"
+#include "lora_train/report/run_page.h"
+#include "lora_train/report/summary.h"
+#include "lora_train/run/build_run.h"
+#include "lora_train/run/checkpoint_tensors.h"
+#include "lora_train/run/rehearsal.h"
+#include "lora_train/run_folder/folder_lock.h"
+#include "lora_train/run_folder/output_folder.h"
+#include "lora_train/run_folder/replaced_run.h"
+#include "rank_agreement.h"
+#include "reporters.h"
+#include "result_folder.h"
+#include "start_log.h"
+#include "step_record.h"
+#include "train_loop.h"
+
+namespace lora_train::run {
+namespace {
+
+namespace fs = std::filesystem;
+using Ranks = std::shared_ptr<ranks::Communicator>;
+
+report::Ledger summary_ledger(const data::PreparedData& data) {
+  const data::Ledger& ledger = data.ledger;
+  const auto num_trained = static_cast<long long>(data.train.size());
+  report::Ledger out{ledger.total, ledger.kept, std::max(0LL, ledger.kept - num_trained), {}};
+  for (const auto& entry : ledger.entries) {
+    out.reasons.push_back({data::name_of(entry.reason), entry.count, entry.first_source});
+  }
+  return out;
+}
+
+/// Stops the clock and what it asks: the line and summary.json have the same times.
+void write_end(Reporters& reporters, const report::RunSummary& summary, const Run& run) {
+  report::RunClock& clock = *run.clock;
+  run.resources->stop();
+  clock.stop();
+  reporters.write(report::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, report::now_s(),
+                                    clock.elapsed_s(), clock.total(), clock.take_spans()});
+}
+
+/// Describes the exception that is being handled in the summary.
+void describe_failure(report::RunSummary& summary) {
+  const ErrorReport report = describe_current_exception();
+  summary.status = "failed";
+  summary.exit_code = static_cast<int>(report.code);
+  summary.reason = report.text();
+  summary.error = report::RunError{report.kind, report.message, report.where};
+}
+
+void describe_stop(report::RunSummary& summary, const StopError& error) {
+  summary.status = "stopped";
+  summary.reason = error.where();
+  summary.exit_code = static_cast<int>(ExitCode::kStopped);
+}
+
+/// Call it once the run is certain to start: removes from the folder what the run replaces.
+void take_over(const TrainRequest& request, const run_folder::OutputDecision& decision, std::int64_t step) {
+  const fs::path output_dir = request.profile.run.output_dir;
+  if (decision.overwrites) {
+    run_folder::set_run_aside(output_dir);
+    set_log_file(output_dir / "run.log");
+  }
+  remove_tree(output_dir / "summary.json");  // an older result: until the end there is none
+  sync_folder(output_dir);                   // before the new profile.yaml appears
+  // Damaged checkpoints that were skipped stay until a newer one is saved.
+  if (decision.goes_back) run_folder::delete_after(output_dir, step);
+}
+
+/// That of the request, and the driver of a GPU.
+report::Provenance provenance_of(const Run& run) {
+  report::Provenance provenance = run.request.provenance;
+  if (!run.device.is_cuda()) return provenance;
+  provenance.environment.emplace_back("gpu", run.device.name);
+  provenance.environment.emplace_back("driver", run.device.driver);
+  return provenance;
+}
+
+report::LengthHistogram lengths_of(const data::DocumentStore& store) {
+  std::vector<long long> lengths;
+  for (std::size_t i = 0; i < store.size(); ++i) lengths.push_back(store.num_tokens(i));
+  return report::length_histogram(lengths);
+}
+
+fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / "profile.yaml"; }
+
+/// What the run leaves in the folder besides checkpoints, on the rank that writes; else nothing.
+std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::OutputDecision& decision) {
+  if (!run.is_leader()) return std::make_unique<NoReporters>();
+  take_over(run.request, decision, run.state.step);
+  log_changes(run, decision.changes);
+  if (decision.changes.empty() || has_steps_left(run) ||
+      !fs::exists(profile_of(run)))  // else no step used what changed
+    write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
+  auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
+  reporters->drop_after(decision.checkpoint ? run.state.step : -1);
+  reporters->write(report::StartRecord{
+      run.state.step, run.plan->total_steps(), version(), run.request.profile_hash, run.device.name,
+      run.ranks().world_size(), run_folder::run_name(run.profile().run), run.plan->rows_per_epoch(),
+      static_cast<long long>(run.data.train.size()), report::now_s(), run.clock->elapsed_s(), run.clock->total(),
+      run.clock->price(), run.clock->take_spans(), provenance_of(run), lengths_of(run.data.train)});
+  return reporters;
+}
+
+void take_state(report::RunSummary& summary, const run_folder::TrainState& state) {
+  summary.step = state.step;
+  summary.epoch = state.epoch;
+  summary.tokens = state.tokens;
+  summary.supervised_tokens = state.supervised_tokens;
+}
+
+/// Puts what the run did before its checkpoint into summary and clock. The checkpoint has the sums up to itself; a process that ended
+/// in order after it has written those up to its end. What a process that was killed did after its last checkpoint does not count,
+/// like its steps.
+void count_earlier(const fs::path& checkpoint, report::RunSummary& summary, report::RunClock& clock) {
+  const run_folder::TrainState state = run_folder::describe(checkpoint).state;
+  take_state(summary, state);
+  report::RunTimes earlier = times_of(state);
+  const auto logged = report::logged_times(checkpoint.parent_path() / "metrics.jsonl", state.step);
+  if (logged && logged->wall_s() > earlier.wall_s()) earlier = *logged;
+  if (earlier[report::Phase::kTrain] == 0 && state.step > 0) {
+    log_warning(checkpoint.string() +
+                " does not say how long its steps took, so times, rates and costs of the run are those from here on");
+    summary.untimed_tokens = state.tokens;
+    summary.untimed_steps = state.step;
+  }
+  clock.go_on_from(earlier);
+}
+
+/// Builds a run that is to start: now it needs the files that its profile names.
+void start_run(Run& run, const Ranks& ranks, const run_folder::OutputDecision& decision) {
+  if (run.request.bad_inputs) std::rethrow_exception(run.request.bad_inputs);
+  run.device.ranks = ranks;
+  build_run(run, decision.checkpoint);
+}
+
+/// Writes adapter/ or model/: the last step, or with load_best_model_at_end the best one, from its checkpoint.
+void write_final_result(const Run& run, report::RunSummary& summary) {
+  const RunSection& section = run.profile().run;
+  const bool takes_best = section.load_best_model_at_end && run.state.best_step;
+  const std::int64_t step = takes_best ? *run.state.best_step : run.state.step;
+  model::Trainables parameters = run.host_parameters();
+  run_folder::TrainState state = run.state;
+  if (step != run.state.step) {
+    const fs::path best = fs::path(section.output_dir) / (run_folder::kFolderPrefix + std::to_string(step));
+    if (const std::string problem = run_folder::verify(best); !problem.empty()) refuse_best_checkpoint(best, problem);
+    parameters = run.model.parameters->host_copy();
+    load_checkpoint_parameters(best, !run.adapters.specs.empty(), parameters);
+    state = run_folder::describe(best).state;
+    log_info("the result is that of step " + std::to_string(step) + ", the best of " + section.metric_for_best_model);
+  }
+  summary.adapter = write_result(section, run.files, run.adapters, parameters, state, run.data.stop_token_id).string();
+  summary.adapter_step = step;
+}
+
+/// The same for a process that ends before it has chosen a checkpoint: what the newest says counts.
+void count_newest(const fs::path& output_dir, report::RunSummary& summary, report::RunClock& clock) {
+  try {
+    const std::vector<fs::path> checkpoints = run_folder::list(output_dir);
+    if (!checkpoints.empty()) count_earlier(checkpoints.front(), summary, clock);
+  } catch (const Error&) {  // the process that goes on says what is wrong
+  }
+}
+
+/// The run itself, once its folder is locked.
+void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
+                   report::RunSummary& summary, const std::shared_ptr<report::RunClock>& clock) {
+  if (decision.checkpoint && ranks->rank() == 0) count_earlier(*decision.checkpoint, summary, *clock);
+  Run run(request);
+  run.clock = clock;
+  start_run(run, ranks, decision);
+  summary.ledger = summary_ledger(run.data);
+  summary.total_steps = run.plan->total_steps();
+  const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
+  run.startup.end_phase("output folder");
+  summary.gpu = run.device.is_cuda() ? run.device.name : "";
+  summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
+  try {
+    const bool has_steps = has_steps_left(run);
+    if (!has_steps) log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
+    if (!run.device.is_cuda() && has_steps) capture_steps(run);
+    if (run.device.is_cuda() && has_steps) {
+      const auto rebuild = [&] {
+        build_planned(run);
+        if (run.is_leader()) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
+      };
+      log_info("before step 1: " + prepare_steps(run, rebuild) + " fits; " + plan::memory_in_words(run.device));
+    }
+    summary.cuda_graphs = run.capture;
+    train_loop(run, *reporters, summary);
+    if (summary.status == "done" && run.is_leader()) {
+      const auto start = Clock::now();
+      write_final_result(run, summary);
+      run_folder::delete_replaced_run(request.profile.run.output_dir);
+      clock->add(report::Phase::kResult, std::chrono::duration<double>(Clock::now() - start).count());
+    }
+  } catch (...) {
+    describe_failure(summary);
+    summary.cuda_graphs = run.capture;
+    take_state(summary, run.state);
+    write_end(*reporters, summary, run);
+    throw;
+  }
+  write_end(*reporters, summary, run);
+}
+
+report::RunSummary new_summary(const TrainRequest& request) {
+  report::RunSummary summary;
+  summary.run_name = run_folder::run_name(request.profile.run);
+  summary.profile_hash = request.profile_hash;
+  summary.version = version();
+  return summary;
+}
+
+void finish_summary(report::RunSummary& summary, const report::RunClock& clock) {
+  report::set_times(summary, clock.total());
+  summary.price = clock.price();
+  summary.peak_host_memory_gib = report::peak_host_memory_gib();
+}
+
+/// Does everything up to step 1 and runs the largest micro-batch; writes nothing.
+report::RunSummary dry_run(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<report::RunClock>& clock) {
+  run_folder::OutputDecision decision;
+  if (ranks->rank() == 0)
+    decision = run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
+  decision = share(*ranks, decision, request.profile);
+  report::RunSummary summary = new_summary(request);
+  if (decision.is_complete) {
+    summary.reason = "dry run: the run in " + request.profile.run.output_dir + " is already complete";
+    return summary;
+  }
+  Run run(request);
+  run.clock = clock;
+  start_run(run, ranks, decision);
+  const std::string rehearsed = prepare_steps(
+      run, [&] { build_planned(run); }, /*captures=*/false);
+  summary.reason = "dry run: " + rehearsed + " ran; nothing was updated or written";
+  log_info(summary.reason);
+  summary.step = run.state.step;
+  summary.total_steps = run.plan->total_steps();
+  summary.ledger = summary_ledger(run.data);
+  return summary;
+}
+
+/// Writes summary.json and report.html, unless those of an earlier finished run are still there. Ranks that write nothing have their
+/// result alone.
+TrainResult end_run(const Ranks& ranks, report::RunSummary& summary, const Profile& profile,
+                    const report::RunClock& clock) {
+  const fs::path output_dir = profile.run.output_dir;
+  finish_summary(summary, clock);
+  if (ranks->rank() != 0) return {summary.exit_code, report::to_json(summary)};
+  if (!run_folder::holds_done_summary(output_dir)) {
+    report::write_summary(output_dir / "summary.json", summary);
+    report::write_report(output_dir);
+  }
+  if (summary.status != "failed") log_end(summary, profile);
+  return {summary.exit_code, report::to_json(summary)};
+}
+
+TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
+                        const std::shared_ptr<report::RunClock>& clock) {
+  report::RunSummary summary = new_summary(request);
+  const fs::path log_file = fs::path(request.profile.run.output_dir) / "run.log";
+  if (!decision.overwrites && ranks->rank() == 0) set_log_file(log_file);  // else once the old one is moved aside
+  try {
+    run_in_folder(request, ranks, decision, summary, clock);
+  } catch (const StopError& error) {  // before step 1: there is nothing to save
+    describe_stop(summary, error);
+  } catch (...) {
+    describe_failure(summary);
+    if (ranks->rank() != 0) throw;
+    try {
+      set_log_file(log_file);
+      end_run(ranks, summary, request.profile, *clock);
+    } catch (...) {  // must not hide the error that ended the run
+      log_warning("summary.json was not written: " + describe_current_exception().text());
+    }
+    throw;  // run.log stays open, so that the error report reaches it too
+  }
+  const TrainResult result = end_run(ranks, summary, request.profile, *clock);
+  set_log_file({});
+  return result;
+}
+
+/// A mistake about the output folder does not hide those about the files that the profile names.
+run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
+  try {
+    return run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
+  } catch (const ConfigError& error) {
+    if (!request.bad_inputs) throw;
+    std::string others;
+    try {
+      std::rethrow_exception(request.bad_inputs);
+    } catch (...) {
+      others = describe_current_exception().text();
+    }
+    throw ConfigError(error.where(), error.message() + "\nAnd in the profile: " + others);
+  }
+}
+
+/// Decides about the output folder on rank 0, which holds its lock while the run lasts.
+TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<report::RunClock>& clock) {
+  if (request.dry_run) {
+    report::RunSummary summary = dry_run(request, ranks, clock);
+    finish_summary(summary, *clock);
+    return {0, report::to_json(summary)};
+  }
+  std::optional<run_folder::FolderLock> lock;
+  run_folder::OutputDecision decision;
+  try {
+    if (ranks->rank() == 0) {
+      lock.emplace(request.profile.run.output_dir);
+      decision = prepare_output_folder(request);
+      if (decision.is_complete) refuse_other_data(request);
+    }
+    decision = share(*ranks, decision, request.profile);
+  } catch (const StopError& error) {  // while checkpoints were read
+    report::RunSummary summary = new_summary(request);
+    describe_stop(summary, error);
+    if (ranks->rank() == 0 && !request.overwrite) count_newest(request.profile.run.output_dir, summary, *clock);
+    return end_run(ranks, summary, request.profile, *clock);
+  }
+  if (decision.is_complete) {
+    log_info(request.profile.run.output_dir + ": already complete: nothing to do, and nothing was changed");
+    return {0, decision.summary_json};
+  }
+  return run_decided(request, ranks, decision, clock);
+}
+
+/// Before anybody has looked at the output folder.
+TrainResult stopped_at_once(const TrainRequest& request, const StopError& error) {
+  report::RunSummary summary = new_summary(request);
+  describe_stop(summary, error);
+  return {summary.exit_code, report::to_json(summary)};
+}
+
+TrainResult run_connected(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<report::RunClock>& clock) {
+  try {
+    if (request.failure) std::rethrow_exception(request.failure);
+  } catch (const StopError& error) {
+    return stopped_at_once(request, error);
+  }
+  if (request.profile.schedule.max_time && ranks->rank() == 0) set_max_time(*request.profile.schedule.max_time);
+  return lead_or_follow(request, ranks, clock);
+}
+
+}  // namespace
+
+TrainResult run_training(const TrainRequest& requested) {
+  TrainRequest request = requested;
+  const auto clock = std::make_shared<report::RunClock>();
+  Ranks ranks;
+  try {
+    ranks = ranks::connect(request.world, {.shared_folder = request.profile.run.output_dir});
+  } catch (const StopError& error) {
+    return stopped_at_once(request, error);
+  }
+  TrainResult result;
+  result.exit_code = plan::work_as_rank(*ranks, [&] {
+    result = run_connected(request, ranks, clock);
+    return result.exit_code;
+  });
+  return result;
+}
+
+}  // namespace lora_train::run

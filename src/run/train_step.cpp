@@ -1,0 +1,161 @@
+#include "lora_train/run/train_step.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/optim/grad_clip.h"
+#include "objective.h"
+
+namespace lora_train::run {
+namespace {
+
+/// The rows of this rank in a step.
+std::string name_rows(const StepContext& context, const data::StepPlan& plan) {
+  std::vector<std::uint32_t> documents;
+  for (const auto& micro : plan.micro_batches) {
+    documents.insert(documents.end(), micro.documents.begin(), micro.documents.end());
+  }
+  return data::name_rows(context.documents, documents);
+}
+
+/// Computes the step again, each rank by itself, to find those whose own gradients are not finite. They name their rows; if there
+/// is none, the sum alone has overflowed.
+std::string name_rows_of_ranks(StepContext& context, const data::StepPlan& plan) {
+  ranks::OneRank alone;
+  ranks::Communicator& ranks = *std::exchange(context.ranks, &alone);
+  const std::shared_ptr<void> back(nullptr, [&](void*) { context.ranks = &ranks; });
+  context.scalars.drop_ended();  // later ones, which a GPU had begun
+  train_step(context, plan, build_in_place(context.documents, plan), Update::kSkip);
+  const auto scalars = context.scalars.wait();
+  const bool is_finite = std::isfinite(scalars[optim::kLossSum]) && std::isfinite(scalars[optim::kGradNorm]);
+  std::string text;
+  const std::vector<std::string> all = ranks.all_gather(is_finite ? "" : name_rows(context, plan));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty())
+      text += (text.empty() ? "on rank " : "; on rank ") + std::to_string(rank) + ": " + all[rank];
+  }
+  return text.empty() ? "finite on each rank alone, only their sum is not" : text;
+}
+
+[[noreturn]] void refuse_non_finite(StepContext& context, const data::StepPlan& plan, const StepResult& result) {
+  const std::string rows =
+      context.ranks->world_size() > 1 ? name_rows_of_ranks(context, plan) : name_rows(context, plan);
+  throw NumericError(
+      "step " + std::to_string(plan.step),
+      "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
+          ": not finite. Nothing was updated. Rows of this step: " + rows +
+          ". Look at these rows and at the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often "
+          "helps");
+}
+
+std::vector<PhiloxKey> dropout_keys(const StepContext& context, std::int64_t step) {
+  std::vector<PhiloxKey> keys;
+  for (const std::string& path : context.dropout_paths) {
+    keys.push_back(philox_key(context.seed, RandomPurpose::kLoraDropout, path, static_cast<std::uint64_t>(step)));
+  }
+  return keys;
+}
+
+void enqueue_micro_batch(StepContext& context, const model::Batch& batch, int class_index) {
+  if (context.graphs != nullptr && context.graphs->has(class_index)) {
+    return context.graphs->replay(class_index, context.loss_head.num_chunks(batch));
+  }
+  objective_for(context.objective.loss_type).enqueue_gradients(context, batch);
+}
+
+}  // namespace
+
+void enqueue_forward(StepContext& context, const model::Batch& batch) {
+  model::decoder_forward(context.decoder, batch, context.activations);
+  at::Tensor d_hidden = context.activations.d_hidden.narrow(0, 0, batch.num_tokens());
+  context.loss_head.begin(d_hidden);
+}
+
+void enqueue_backward(StepContext& context, const model::Batch& batch) {
+  model::decoder_backward(context.decoder, batch, context.activations);
+}
+
+void enqueue_update(StepContext& context) {
+  model::Trainables& parameters = context.parameters;
+  optim::measure_gradients(parameters.grads, context.max_grad_norm, context.scalars.device());
+  context.optimizer.update(parameters.values, parameters.grads, context.adamw, parameters.blocks(),
+                           context.scalars.device());
+  context.weights.refresh();
+}
+
+NextMicroBatch build_in_place(const data::DocumentStore& store, const data::StepPlan& plan) {
+  struct Place {
+    data::HostBuffer buffer;
+    data::MicroBatch batch;
+    std::size_t next = 0;
+  };
+  return [&store, &plan, place = std::make_shared<Place>()] {
+    place->batch = data::build_micro_batch(store, plan.micro_batches[place->next++], place->buffer);
+    return std::shared_ptr<const data::MicroBatch>(place, &place->batch);
+  };
+}
+
+double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, Update update,
+                  RankFigures figures) {
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  const auto step_start = std::chrono::steady_clock::now();
+  at::Tensor& scalars = context.scalars.device();
+  context.scalars.begin(plan.step, plan.weight_sum, context.schedule, context.adamw, dropout_keys(context, plan.step));
+  context.parameters.grads.zero_();
+  double& data_wait_ms = figures.data_wait_ms;
+  for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
+    throw_if_stop_requested();
+    const auto start = std::chrono::steady_clock::now();
+    const std::shared_ptr<const data::MicroBatch> micro_batch = next();
+    if (plan.micro_batches[i].documents.empty()) continue;  // fewer rows than ranks
+    const int class_index = context.feed.class_of(*micro_batch);
+    model::Batch batch = context.feed.put(*micro_batch, class_index);
+    batch.dropout.keys = context.scalars.dropout_keys();
+    data_wait_ms += Milliseconds(std::chrono::steady_clock::now() - start).count();
+    enqueue_micro_batch(context, batch, class_index);
+  }
+  if (context.ranks->world_size() > 1) {
+    figures.compute_ms = Milliseconds(std::chrono::steady_clock::now() - step_start).count() - data_wait_ms;
+    context.scalars.put_figures(context.ranks->rank(), figures);
+    context.ranks->all_reduce(
+        std::array{context.parameters.grads, scalars[optim::kLossSum], context.scalars.figures()});
+  }
+  if (update == Update::kSkip) {
+    optim::measure_gradients(context.parameters.grads, context.max_grad_norm, scalars);
+  } else {
+    context.is_updating = true;
+    context.graphs != nullptr ? context.graphs->update() : enqueue_update(context);
+    context.is_updating = false;
+  }
+  context.scalars.end();
+  return data_wait_ms;
+}
+
+StepResult wait_for_step(StepContext& context, const data::StepPlan& plan) {
+  const auto scalars = context.scalars.wait();
+  StepResult result;
+  result.loss = scalars[optim::kLossSum] / plan.weight_sum;
+  result.grad_norm = scalars[optim::kGradNorm];
+  result.learning_rate = scalars[optim::kLearningRate];
+  result.zeroed_moments = scalars[optim::kZeroedMoments];
+  result.ranks = context.scalars.figures_of_ranks();
+  if (scalars[optim::kNonFinite] != 0) {  // a reduction that was broken off sets it too
+    context.is_updating = true;           // whether it was before this step's update or after it, nobody knows
+    context.ranks->throw_if_failed();
+    context.is_updating = false;
+  }
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
+  return result;
+}
+
+}  // namespace lora_train::run

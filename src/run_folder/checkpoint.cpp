@@ -1,0 +1,317 @@
+#include "lora_train/run_folder/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "manifest.h"
+
+namespace lora_train::run_folder {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+template <typename Value>
+json optional_json(const std::optional<Value>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+std::optional<double> optional_number(const json& object, const char* key) {
+  return object.at(key).is_null() ? std::nullopt : std::optional(object.at(key).get<double>());
+}
+
+std::optional<std::int64_t> optional_whole_number(const json& object, const char* key, const std::string& where) {
+  return object.at(key).is_null() ? std::nullopt : std::optional(whole_number(object, key, where));
+}
+
+json named_numbers(const std::vector<std::pair<std::string, double>>& numbers) {
+  json object = json::object();
+  for (const auto& [name, number] : numbers) object[name] = number;
+  return object;
+}
+
+/// Older checkpoints have no sums over all steps.
+void parse_sums(const json& own, TrainState& state) {
+  if (!own.contains("phases_s")) return;
+  for (const auto& [name, seconds] : own.at("phases_s").items())
+    state.phases_s.emplace_back(name, seconds.get<double>());
+  state.cost_usd = optional_number(own, "cost_usd");
+  if (own.contains("cpu_s")) {
+    state.cpu_s = optional_number(own, "cpu_s");
+    state.energy_wh = optional_number(own, "energy_wh");
+    state.gpu_watched_s = own.at("gpu_watched_s").get<double>();
+    state.gpu_busy_s = own.at("gpu_busy_s").get<double>();
+  }
+  state.total_loss_sum = own.at("total_loss_sum").get<double>();
+  state.total_loss_weight = own.at("total_loss_weight").get<double>();
+}
+
+/// The format of Hugging Face's Trainer, with our additional state under a key of its own.
+std::string state_json(const Contents& contents) {
+  const TrainState& state = contents.state;
+  json object = {{"best_global_step", optional_json(state.best_step)},
+                 {"best_metric", optional_json(state.best_metric)},
+                 {"epoch", state.epoch},
+                 {"global_step", state.step},
+                 {"log_history", json::array()},
+                 {"max_steps", contents.total_steps},
+                 {"num_train_epochs", contents.num_epochs},
+                 {"lora_train",
+                  {{"best_eval_loss", optional_json(state.best_eval_loss)},
+                   {"cost_usd", optional_json(state.cost_usd)},
+                   {"cpu_s", optional_json(state.cpu_s)},
+                   {"energy_wh", optional_json(state.energy_wh)},
+                   {"eval_loss", optional_json(state.eval_loss)},
+                   {"eval_step", optional_json(state.eval_step)},
+                   {"evals_without_gain", state.evals_without_gain},
+                   {"global_batch_size", state.global_batch_size},
+                   {"gpu_busy_s", state.gpu_busy_s},
+                   {"gpu_watched_s", state.gpu_watched_s},
+                   {"loss_chunk_rows", state.loss_chunk_rows},
+                   {"loss_sum", state.loss_sum},
+                   {"loss_tokens", state.loss_weight},
+                   {"peak_memory_gib", optional_json(state.peak_memory_gib)},
+                   {"phases_s", named_numbers(state.phases_s)},
+                   {"started_at", state.started_at},
+                   {"supervised_tokens", state.supervised_tokens},
+                   {"tokens", state.tokens},
+                   {"total_loss_sum", state.total_loss_sum},
+                   {"total_loss_weight", state.total_loss_weight}}}};
+  if (!state.tuning.empty()) object["lora_train"]["tuning"] = json::parse(state.tuning);
+  return object.dump(2) + "\n";
+}
+
+TrainState parse_state(const std::string& text, const std::string& where) {
+  try {
+    const json object = parse_json(text, where);
+    const json& own = object.at("lora_train");
+    TrainState state;
+    state.step = whole_number(object, "global_step", where);
+    state.epoch = object.at("epoch").get<double>();
+    state.tokens = whole_number(own, "tokens", where);
+    state.supervised_tokens = whole_number(own, "supervised_tokens", where);
+    state.eval_loss = optional_number(own, "eval_loss");
+    state.eval_step = optional_whole_number(own, "eval_step", where);
+    state.loss_sum = own.at("loss_sum").get<double>();
+    state.loss_weight = own.at("loss_tokens").get<double>();
+    parse_sums(own, state);
+    state.started_at = whole_number(own, "started_at", where);
+    state.best_metric = optional_number(object, "best_metric");
+    // Older checkpoints have the lowest loss alone, as the best metric.
+    state.best_eval_loss = own.contains("best_eval_loss") ? optional_number(own, "best_eval_loss") : state.best_metric;
+    if (own.contains("evals_without_gain")) state.evals_without_gain = whole_number(own, "evals_without_gain", where);
+    state.best_step = optional_whole_number(object, "best_global_step", where);
+    if (own.contains("global_batch_size")) state.global_batch_size = whole_number(own, "global_batch_size", where);
+    if (own.contains("peak_memory_gib")) state.peak_memory_gib = optional_number(own, "peak_memory_gib");
+    if (own.contains("loss_chunk_rows")) state.loss_chunk_rows = whole_number(own, "loss_chunk_rows", where);
+    if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // older checkpoints do not have it
+    return state;
+  } catch (const json::exception& error) {
+    throw FormatError(where, std::string("was not written by lora-train: ") + error.what());
+  }
+}
+
+Manifest read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kManifestFile;
+  switch (path_kind(path)) {
+    case PathKind::kNone: throw FormatError(path.string(), "is missing: the checkpoint is incomplete");
+    case PathKind::kFile: return parse_manifest(read_file(path), path.string());
+    default: throw FormatError(path.string(), "is not a file");
+  }
+}
+
+void check_files(const fs::path& checkpoint, const Manifest& manifest, const std::function<void()>& after_each_mib) {
+  for (const char* name : {kStateFile, kProfileFile, kOptimizerFile}) {
+    if (!manifest.files.contains(name)) throw FormatError(kManifestFile, "does not list " + std::string(name));
+  }
+  for (const auto& [name, expected] : manifest.files) {
+    if (path_kind(checkpoint / name) != PathKind::kFile) throw FormatError(name, "is missing, or not a file");
+    const FileHash content = hash_file(checkpoint / name, after_each_mib);
+    if (content.num_bytes != expected.num_bytes) {
+      throw FormatError(name, "has " + std::to_string(content.num_bytes) + " bytes, but the manifest says " +
+                                  std::to_string(expected.num_bytes));
+    }
+    if (content.hash != expected.hash) throw FormatError(name, "does not match its hash in the manifest");
+  }
+}
+
+/// A log that cannot be synced must not prevent a checkpoint.
+void sync_quietly(const fs::path& file) {
+  try {
+    sync_file(file);
+  } catch (const IoError& error) {
+    log_warning(error.what());
+  }
+}
+
+/// The checkpoints to delete from; empty if the folder cannot be read.
+std::vector<fs::path> list_quietly(const fs::path& output_dir) {
+  try {
+    return list(output_dir);
+  } catch (const IoError& error) {
+    log_warning(std::string("older checkpoints are not deleted: ") + error.what());
+    return {};
+  }
+}
+
+void delete_quietly(const fs::path& folder) {
+  try {
+    storage::delete_folder(folder, checkpoint_entries);
+  } catch (const IoError& error) {
+    log_warning(error.what());
+  }
+}
+
+/// Whether the start of a file of a checkpoint holds `text`; of a file that cannot be read, nothing is known.
+std::optional<bool> starts_with_text(const fs::path& file, std::string_view text) {
+  constexpr std::size_t kMaxBytes = 65536;
+  if (path_kind(file) != PathKind::kFile) return false;
+  try {
+    return read_start(file, kMaxBytes).find(text) != std::string::npos;
+  } catch (const IoError&) {
+    return std::nullopt;
+  }
+}
+
+bool is_own_name(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kNames = {kManifestFile,       kStateFile,
+                                                      kProfileFile,        kOptimizerFile,
+                                                      "base_model.json",   "adapter_config.json",
+                                                      "model.safetensors", "adapter_model.safetensors"};
+  return std::ranges::count(kNames, name) > 0;
+}
+
+/// Whether this program wrote the folder: also if it is incomplete or damaged. Hugging Face's have a trainer_state.json too,
+/// but no manifest.
+bool is_ours(const fs::path& folder) {
+  if (path_kind(folder) != PathKind::kFolder) return false;
+  return starts_with_text(folder / kManifestFile, "\"fingerprints\"").value_or(true) ||
+         starts_with_text(folder / kStateFile, "\"lora_train\"").value_or(false);
+}
+
+/// The folders checkpoint-<step> that satisfy is_wanted(path), newest first.
+template <class Predicate>
+std::vector<fs::path> list_if(const fs::path& output_dir, Predicate is_wanted) {
+  if (path_kind(output_dir) == PathKind::kNone) return {};
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& name : list_folder(output_dir)) {
+    const auto step = step_of(name);
+    if (step && is_wanted(output_dir / name)) found.emplace_back(*step, output_dir / name);
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<fs::path> folders;
+  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
+}  // namespace
+
+fs::path save(const fs::path& output_dir, const Contents& contents, const std::vector<fs::path>& sync_first) {
+  const fs::path target = output_dir / (kFolderPrefix + std::to_string(contents.state.step));
+  if (path_kind(target) != PathKind::kNone && !is_ours(target)) {
+    throw IoError(target.string(), "is not a checkpoint of lora-train, so it is not replaced: move it");
+  }
+  storage::AtomicFolder folder(target, checkpoint_entries);  // replaces one for the same step from an earlier process
+  std::vector<storage::FileToWrite> files = contents.files;
+  files.push_back({kStateFile, state_json(contents)});
+  files.push_back({kProfileFile, contents.profile_yaml});
+  assert(std::ranges::all_of(files, is_own_name, &storage::FileToWrite::name));
+  folder.write(files);
+  folder.write(
+      {{kManifestFile, to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
+  for (const auto& file : sync_first) sync_quietly(file);
+  if (!sync_first.empty()) sync_folder(output_dir);  // their names
+  folder.commit();
+  if (const std::string problem = verify(target); !problem.empty()) {
+    folder.take_back();
+    throw IoError(target.string(), "differs from what was written when it is read back: " + problem);
+  }
+  return target;
+}
+
+std::optional<std::int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* begin = name.data() + std::string_view(kFolderPrefix).size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || *begin < '0' || *begin > '9') return std::nullopt;
+  return step;
+}
+
+std::vector<fs::path> list(const fs::path& output_dir) { return list_if(output_dir, is_ours); }
+
+std::vector<std::string> checkpoint_entries(const fs::path& checkpoint) {
+  return storage::own_files(checkpoint, is_own_name);
+}
+
+std::vector<fs::path> list_others(const fs::path& output_dir) {
+  return list_if(output_dir, [](const fs::path& path) { return !is_ours(path); });
+}
+
+std::string verify(const fs::path& checkpoint, const std::function<void()>& after_each_mib) {
+  try {
+    const Manifest manifest = read_manifest(checkpoint);
+    check_files(checkpoint, manifest, after_each_mib);
+    const std::int64_t step = parse_state(read_file(checkpoint / kStateFile), kStateFile).step;
+    if (step != manifest.step) return std::string(kStateFile) + " has a different step than the manifest";
+  } catch (const StopError&) {
+    throw;
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+std::optional<fs::path> newest_good(const fs::path& output_dir) {
+  for (const auto& checkpoint : list(output_dir)) {
+    std::string problem = verify(checkpoint, throw_if_stop_requested);
+    if (problem.empty()) {
+      const std::int64_t step = read_manifest(checkpoint).step;
+      if (step == step_of(checkpoint)) return checkpoint;
+      problem = "it is a copy of step " + std::to_string(step) + " under another name";
+    }
+    log_warning(checkpoint.string() + " is skipped: " + problem);
+  }
+  return std::nullopt;
+}
+
+Description describe(const fs::path& checkpoint) { return parse_description(describing_bytes(checkpoint), checkpoint); }
+
+std::string describing_bytes(const fs::path& checkpoint) {
+  std::string bytes;  // the state may be damaged, and no UTF-8
+  json::to_cbor(json::array({to_json(read_manifest(checkpoint)), read_file(checkpoint / kStateFile)}), bytes);
+  return bytes;
+}
+
+Description parse_description(const std::string& bytes, const fs::path& checkpoint) {
+  const json parts = json::from_cbor(bytes);
+  const Manifest manifest = parse_manifest(parts[0], (checkpoint / kManifestFile).string());
+  return {parse_state(parts[1], (checkpoint / kStateFile).string()), manifest.fingerprints, manifest.world_size};
+}
+
+void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, std::optional<std::int64_t> best_step) {
+  std::int64_t kept = 0;
+  for (const auto& folder : list_quietly(output_dir)) {
+    const auto step = step_of(folder);
+    if (step > newest || kept++ < std::max<std::int64_t>(keep, 1) || step == best_step) continue;
+    delete_quietly(folder);
+  }
+}
+
+void delete_after(const fs::path& output_dir, std::int64_t step) {
+  for (const auto& folder : list_quietly(output_dir)) {
+    if (step_of(folder) <= step) continue;
+    log_warning(folder.string() + ": deleted, since the run resumes from step " + std::to_string(step));
+    delete_quietly(folder);
+  }
+}
+
+}  // namespace lora_train::run_folder

@@ -1,0 +1,90 @@
+#include "manifest.h"
+
+#include <limits>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/hash.h"
+
+namespace lora_train::run_folder {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kVersion = 2;
+
+/// The manifest without its own hash.
+json to_object(const Manifest& manifest) {
+  json files = json::object();
+  for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.num_bytes}, {"xxh128", file.hash}};
+  const Fingerprints& prints = manifest.fingerprints;
+  return {{"files", files},
+          {"fingerprints",
+           {{"chat_template", prints.chat_template},
+            {"data", prints.data},
+            {"model", prints.model},
+            {"profile", prints.profile},
+            {"tokenizer", prints.tokenizer}}},
+          {"step", manifest.step},
+          {"version", kVersion},
+          {"world_size", manifest.world_size}};
+}
+
+Manifest from_object(const json& object, const std::string& where) {
+  Manifest manifest;
+  manifest.step = whole_number(object, "step", where);
+  manifest.world_size = whole_number(object, "world_size", where);
+  const json& prints = object.at("fingerprints");
+  manifest.fingerprints = {prints.at("data").get<std::string>(), prints.at("tokenizer").get<std::string>(),
+                           prints.at("chat_template").get<std::string>(), prints.at("model").get<std::string>(),
+                           prints.at("profile").get<std::string>()};
+  for (const auto& [name, file] : object.at("files").items()) {
+    if (const char* reason = why_not_file_name(name)) {
+      throw FormatError(where, "names the file " + json(name).dump() + ", which " + reason);
+    }
+    const auto num_bytes = static_cast<std::size_t>(whole_number(file, "bytes", where));
+    manifest.files[name] = {num_bytes, file.at("xxh128").get<std::string>()};
+  }
+  return manifest;
+}
+
+}  // namespace
+
+json parse_json(const std::string& text, const std::string& where) {
+  constexpr int kMaxDepth = 16;
+  return json::parse(text, [&](int depth, json::parse_event_t, json&) {
+    if (depth > kMaxDepth) throw FormatError(where, "holds values nested deeper than 16 levels");
+    return true;
+  });
+}
+
+std::int64_t whole_number(const json& object, const char* key, const std::string& where) {
+  const json& value = object.at(key);
+  constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= kLargest;
+  if (!fits) throw FormatError(where, std::string(key) + " is " + value.dump() + "; expected a whole number from 0");
+  return value.get<std::int64_t>();
+}
+
+std::string to_json(const Manifest& manifest) {
+  json object = to_object(manifest);
+  object["xxh128"] = hash128_hex(object.dump());
+  return object.dump(2) + "\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& where) {
+  try {
+    const json object = parse_json(text, where);
+    if (object.at("version") != kVersion) {
+      throw FormatError(where, "has version " + object.at("version").dump() + "; this program reads version " +
+                                   std::to_string(kVersion));
+    }
+    Manifest manifest = from_object(object, where);
+    if (to_json(manifest) != text) throw FormatError(where, "was changed after it was written");
+    return manifest;
+  } catch (const json::exception&) {
+    throw FormatError(where, "is not a manifest");
+  }
+}
+
+}  // namespace lora_train::run_folder

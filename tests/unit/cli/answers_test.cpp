@@ -1,0 +1,71 @@
+#include "output/answers.h"
+
+#include <gtest/gtest.h>
+
+#include "unit/data/byte_tokenizer.h"
+
+namespace lora_train::cli {
+namespace {
+
+using data::ByteTokenizer;
+
+class Collected : public testing::Test {
+ protected:
+  AnswerCollector make(AnswerOptions options, bool streams = false) {
+    AnswerCollector::Callbacks callbacks;
+    if (streams) callbacks.on_text = [&](std::string_view text) { shown_ += "[" + std::string(text) + "]"; };
+    callbacks.on_answers = [&](std::size_t prompt, const Answers& answers) { answers_.emplace(prompt, answers); };
+    return {tokenizer_, std::move(options), std::move(callbacks)};
+  }
+  // Tokens of a text and an end token, as the engine would bring them.
+  static void answer(AnswerCollector& collector, std::size_t prompt, bool is_base, const std::string& text) {
+    for (const char byte : text) {
+      if (!collector.on_token(prompt, is_base, static_cast<unsigned char>(byte)))
+        return collector.on_done(prompt, is_base, false);
+    }
+    collector.on_token(prompt, is_base, ByteTokenizer::kEos);
+    collector.on_done(prompt, is_base, false);
+  }
+
+  ByteTokenizer tokenizer_;
+  std::map<std::size_t, Answers> answers_;
+  std::string shown_;
+};
+
+TEST_F(Collected, IsTextWithoutTheStopTokenAndIdsWithIt) {
+  auto collector = make({{ByteTokenizer::kEos}, {}, false});
+  answer(collector, 1, false, "hi");
+  EXPECT_EQ(answers_.at(1).answer.text, "hi");
+  EXPECT_EQ(answers_.at(1).answer.ids, (std::vector<std::int32_t>{'h', 'i', ByteTokenizer::kEos}));
+  EXPECT_FALSE(answers_.at(1).answer.is_cut);
+  EXPECT_FALSE(answers_.at(1).base.has_value());
+}
+
+TEST_F(Collected, EndsBeforeAStopString) {
+  auto collector = make({{}, {"\n\n"}, false}, /*streams=*/true);
+  answer(collector, 0, false, "a\nb\n\nc");
+  EXPECT_EQ(answers_.at(0).answer.text, "a\nb");
+  EXPECT_EQ(answers_.at(0).answer.ids.size(), 5U);
+  EXPECT_EQ(shown_, "[a][\nb]");
+}
+
+TEST_F(Collected, ShowsACharacterWhenItIsWholeAndAllInTheEnd) {
+  auto collector = make({{ByteTokenizer::kEos}, {"xyz"}, false}, /*streams=*/true);
+  answer(collector, 0, false, "\xC3\xA9xy");
+  EXPECT_EQ(shown_, "[\xC3\xA9][xy]");
+  EXPECT_EQ(answers_.at(0).answer.text, "\xC3\xA9xy");
+}
+
+TEST_F(Collected, WaitsForBothAnswersOfAComparison) {
+  auto collector = make({{ByteTokenizer::kEos}, {}, true});
+  answer(collector, 0, true, "base");
+  answer(collector, 1, true, "base 1");
+  EXPECT_TRUE(answers_.empty());
+  answer(collector, 1, false, "adapter 1");
+  EXPECT_EQ(answers_.at(1).base->text, "base 1");
+  EXPECT_EQ(answers_.at(1).answer.text, "adapter 1");
+  EXPECT_FALSE(answers_.contains(0));
+}
+
+}  // namespace
+}  // namespace lora_train::cli

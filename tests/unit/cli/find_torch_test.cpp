@@ -1,0 +1,68 @@
+#include "engine/find_torch.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "lora_train/base/error.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
+
+// A folder that looks like a torch wheel of this version.
+fs::path make_torch(const fs::path& folder, const std::string& version, const std::string& cuda = "'13.0'") {
+  fs::create_directories(folder / "lib");
+  std::ofstream(folder / "lib" / "libtorch_cpu.so") << "not a library";
+  std::ofstream(folder / "version.py") << "from typing import Optional\n\n__all__ = ['__version__', 'debug', 'cuda']\n"
+                                       << "__version__ = '" << version
+                                       << "'\ndebug = False\ncuda: Optional[str] = " << cuda
+                                       << "\nhip: Optional[str] = None\n";
+  return folder;
+}
+
+TEST(FindTorch, ReadsVersionAndCudaOfAWheel) {
+  const TemporaryFolder folder;
+  const fs::path torch = make_torch(folder / "torch", "2.11.0+cu130");
+  for (const fs::path& given : {torch, torch / "lib", torch / ""}) {
+    const TorchInstallation found = read_torch_folder(given, "test");
+    EXPECT_EQ(found.folder, torch) << given;
+    EXPECT_EQ(found.version, "2.11.0+cu130");
+    EXPECT_EQ(found.cuda, "13.0");
+  }
+}
+
+TEST(FindTorch, CpuBuildHasNoCuda) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(read_torch_folder(make_torch(folder / "torch", "2.11.0+cpu", "None"), "test").cuda, "");
+}
+
+TEST(FindTorch, FolderWithoutAWheelIsRefused) {
+  const TemporaryFolder folder;
+  EXPECT_THROW(read_torch_folder(folder.path(), "test"), ConfigError);
+  EXPECT_THROW(read_torch_folder(folder / "missing", "test"), ConfigError);
+}
+
+TEST(FindTorch, VariableDecidesAloneAndTheVersionIsChecked) {
+  const TemporaryFolder folder;
+  ::setenv("LORA_TRAIN_TORCH", make_torch(folder / "torch", "2.11.3").c_str(), 1);
+  EXPECT_EQ(find_torch().version, "2.11.3");
+  EXPECT_EQ(find_torch().found_by, "$LORA_TRAIN_TORCH");
+  ::setenv("LORA_TRAIN_TORCH", make_torch(folder / "old", "2.1.10").c_str(), 1);
+  try {
+    find_torch();
+    FAIL() << "took torch 2.1.10";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("torch 2.1.10 in " + (folder / "old").string()), std::string::npos)
+        << error.message();
+    EXPECT_NE(error.message().find("pip install torch==2.11.0"), std::string::npos) << error.message();
+  }
+  ::unsetenv("LORA_TRAIN_TORCH");
+}
+
+}  // namespace
+}  // namespace lora_train::cli

@@ -1,0 +1,134 @@
+#include "output/plan_report.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace lora_train::cli {
+namespace {
+
+using bench::Forecast;
+
+Forecast row(const std::string& gpu, int num_gpus, double hours, double cost, bool fits = true) {
+  Forecast result{.gpu = gpu, .num_gpus = num_gpus, .fits = fits};
+  result.hours = hours;
+  result.hours_low = 0.8 * hours;
+  result.hours_high = 1.5 * hours;
+  result.cost_usd = cost;
+  result.memory.weights = std::int64_t{3} << 30;
+  result.memory.workspace = std::int64_t{1} << 30;
+  return result;
+}
+
+bench::ForecastResult some() {
+  bench::ForecastResult result{.model = "a model"};
+  result.data = {.num_documents = 10, .num_tokens = 5000, .max_seq_len = 2048};
+  result.rows = {row("A10G", 1, 10, 10), row("A10G", 4, 3, 12), row("H100", 1, 2, 5), row("H100", 4, 0.6, 6),
+                 row("B200", 1, 0.1, 0.1, false)};
+  return result;
+}
+
+TEST(PlanVerdict, TheCheapestThatMeetsTheDeadline) {
+  const auto result = some();
+  const PlanVerdict verdict = judge(result, {.deadline_s = 3600});
+  EXPECT_TRUE(verdict.is_met);
+  EXPECT_EQ(verdict.row, &result.rows[3]);
+  EXPECT_NE(verdict.text.find("the cheapest within the deadline is 4 x H100: 36m 00s"), std::string::npos)
+      << verdict.text;
+}
+
+TEST(PlanVerdict, TheFastestWithinABudget) {
+  const auto result = some();
+  EXPECT_EQ(judge(result, {.budget_usd = 5.5}).row, &result.rows[2]);
+  EXPECT_EQ(judge(result, {.budget_usd = 100}).row, &result.rows[3]);
+  EXPECT_EQ(judge(result, {.deadline_s = 3600, .budget_usd = 5.5}).is_met, false);
+}
+
+TEST(PlanVerdict, WhatNothingMeetsSaysTheNearest) {
+  const auto result = some();
+  const PlanVerdict late = judge(result, {.deadline_s = 60}), poor = judge(result, {.budget_usd = 1});
+  EXPECT_FALSE(late.is_met);
+  EXPECT_EQ(late.row, &result.rows[3]);
+  EXPECT_NE(late.text.find("nothing meets the limits; the closest is 4 x H100"), std::string::npos);
+  EXPECT_EQ(poor.row, &result.rows[2]);
+}
+
+TEST(PlanVerdict, AnUnknownPriceIsNeitherCheapNorWithinABudget) {
+  auto result = some();
+  result.rows.push_back(row("CPU", 1, 0.5, 0));
+  result.rows.back().cost_usd.reset();
+  EXPECT_EQ(judge(result, {.deadline_s = 3 * 3600.0}).row, &result.rows[2]);
+  EXPECT_EQ(judge(result, {.budget_usd = 7}).row, &result.rows[3]);
+  EXPECT_NE(plan_json(result, {}).find("\"cost_usd\":null"), std::string::npos);
+  EXPECT_NE(plan_table(result, {}, 1).find("no price"), std::string::npos) << plan_table(result, {}, 1);
+}
+
+TEST(PlanVerdict, ARunThatFitsNowhereSaysWhatToChange) {
+  bench::ForecastResult result = some();
+  for (Forecast& one : result.rows) one.fits = false;
+  result.rows[1].memory_limit = 100;
+  result.rows[1].ways_to_fit = {"micro_batch_size: auto", "base_precision: nf4"};
+  const PlanVerdict verdict = judge(result, {.budget_usd = 1});
+  EXPECT_EQ(verdict.row, nullptr);
+  const std::string change = "on 4 x A10G it would with micro_batch_size: auto, or with base_precision: nf4";
+  EXPECT_NE(verdict.text.find(change), std::string::npos) << verdict.text;
+  EXPECT_NE(plan_table(result, {}, 1).find(change), std::string::npos);
+}
+
+TEST(PlanJson, HasARowForEveryGpuAndAVerdict) {
+  std::istringstream lines(plan_json(some(), {.deadline_s = 3600}));
+  std::vector<nlohmann::json> objects;
+  for (std::string line; std::getline(lines, line);) objects.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(objects.size(), 6U);
+  EXPECT_EQ(objects[4]["fits"], false);
+  EXPECT_EQ(objects[0]["memory_gib"]["total"], 4.0);
+  for (const char* key : {"weights", "quantization", "adapter", "optimizer", "activations", "workspace"})
+    EXPECT_TRUE(objects[0]["memory_gib"].contains(key)) << key;
+  EXPECT_EQ(objects[5]["gpu"], "H100");
+  EXPECT_EQ(objects[5]["num_gpus"], 4);
+  EXPECT_TRUE(objects[5]["verdict"].is_string());
+}
+
+TEST(PlanTable, NamesWhatDoesNotFitAndWhatIsAssumed) {
+  const std::string text = plan_table(some(), {.budget_usd = 5.5}, 1);
+  EXPECT_NE(text.find("4.0 of 0.0 NO"), std::string::npos) << text;
+  EXPECT_NE(text.find("$10.00  assumed rates\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("Verdict: the fastest within the budget is 1 x H100"), std::string::npos) << text;
+}
+
+TEST(PlanTable, HasTheLeastMemoryBesideThePlannedOne) {
+  bench::ForecastResult result = some();
+  result.rows[0].least_memory = std::int64_t{5} << 29;
+  result.variants = {{"base_precision: nf4", result.rows[0]}};
+  const std::string text = plan_table(result, {}, 1);
+  EXPECT_NE(text.find("memory (GiB)      least   rows"), std::string::npos) << text;
+  EXPECT_NE(text.find("4.0 of 0.0          2.5      0"), std::string::npos) << text;
+  EXPECT_NE(text.find("4.0 GiB     least    2.5"), std::string::npos) << text;
+  EXPECT_NE(plan_json(result, {}).find("\"least_memory_gib\":2.5"), std::string::npos);
+}
+
+TEST(PlanTable, SaysWhatATimeIsBasedOn) {
+  bench::ForecastResult result = some();
+  result.rows[0].is_measured = result.rows[1].is_measured = true;
+  result.rows[1].num_past_runs = 3;
+  const std::string text = plan_table(result, {}, 1);
+  EXPECT_NE(text.find("$10.00  measured rates\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("$12.00  3 runs\n"), std::string::npos) << text;
+}
+
+TEST(PlanTable, SaysWhatACheckpointCosts) {
+  bench::ForecastResult result = some();
+  result.rows[0].checkpoint_bytes = 20'000'000'000;
+  result.rows[0].step_s = 0.1;
+  const bench::SaveCost cost = bench::save_cost(result.rows[0], 0.5);
+  EXPECT_DOUBLE_EQ(cost.pause_s, 2);
+  EXPECT_DOUBLE_EQ(cost.write_s, 40);
+  EXPECT_DOUBLE_EQ(cost.share_of(result.rows[0], 500), 0.04);
+  EXPECT_DOUBLE_EQ(cost.share_of(result.rows[0], 100), 3.2);  // 30 s more, until the one before is on disk
+  EXPECT_NE(plan_table(result, {}, 0.5).find("save_steps: 100 costs 320.00% of the steps' time, 500 4.00%"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lora_train::cli

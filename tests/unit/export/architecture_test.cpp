@@ -1,0 +1,71 @@
+#include "architecture.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::gguf {
+namespace {
+
+model::ModelConfig config_of(const std::string& type, const std::string& more = "") {
+  return model::parse_model_config(R"({"model_type": ")" + type + R"(", "hidden_size": 16, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 24, "vocab_size": 32,
+      "max_position_embeddings": 64)" + more +
+                                       "}",
+                                   "config.json");
+}
+
+TEST(Architecture, EveryTensorOfEveryFamilyHasANameOfItsOwn) {
+  for (const char* type : {"qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite"}) {
+    const model::ModelConfig config = config_of(type);
+    std::set<std::string> names;
+    for (const auto& tensor : model::expected_tensors(config)) names.insert(gguf_name(config, tensor.name));
+    EXPECT_EQ(names.size(), model::expected_tensors(config).size()) << type;
+    EXPECT_TRUE(names.contains("blk.1.ffn_norm.weight")) << type;
+  }
+}
+
+TEST(Architecture, ReordersHalvesOfAHeadToPairs) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t row = 0; row < 12; ++row) rows.push_back(source_row(row, 12, 2));
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11}));
+  EXPECT_EQ(source_row(7, 12, 0), 7);
+  EXPECT_EQ(reordered_heads(config_of("llama"), "model.layers.0.self_attn.q_proj.weight"), 2);
+  EXPECT_EQ(reordered_heads(config_of("granite"), "model.layers.0.self_attn.k_proj.bias"), 1);
+  EXPECT_EQ(reordered_heads(config_of("llama"), "model.layers.0.self_attn.v_proj.weight"), 0);
+  EXPECT_EQ(reordered_heads(config_of("qwen3"), "model.layers.0.self_attn.q_proj.weight"), 0);
+}
+
+TEST(Architecture, FactorsOfLlama3RopeGoFromOneToTheFactor) {
+  const std::vector<float> factors = rope_factors(config_of("llama", R"(, "rope_theta": 10000, "rope_scaling": {
+      "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+      "original_max_position_embeddings": 64})"));
+  ASSERT_EQ(factors.size(), 4U);
+  EXPECT_EQ(factors.front(), 1);
+  EXPECT_EQ(factors.back(), 8);
+  EXPECT_TRUE(rope_factors(config_of("llama")).empty());
+}
+
+TEST(Architecture, AContextIsNoLongerThanTheWindow) {
+  const auto context = [](const model::ModelConfig& config) {
+    for (const auto& [key, value] : architecture_metadata(config)) {
+      if (key.ends_with(".context_length")) return std::get<std::uint32_t>(value);
+    }
+    return std::uint32_t{0};
+  };
+  EXPECT_EQ(context(config_of("mistral", R"(, "sliding_window": 20)")), 20U);
+  EXPECT_EQ(context(config_of("mistral", R"(, "sliding_window": null)")), 64U);
+  EXPECT_EQ(context(config_of("gemma3_text", R"(, "sliding_window": 20)")), 64U);
+}
+
+TEST(Architecture, RefusesWhatLlamaCppHasNoPlaceFor) {
+  EXPECT_THROW(check_architecture(config_of("qwen3", R"(, "attention_bias": true)")), FormatError);
+  EXPECT_THROW(check_architecture(config_of("qwen2", R"(, "head_dim": 16)")), FormatError);
+  EXPECT_THROW(check_architecture(config_of("gemma3_text", R"(, "query_pre_attn_scalar": 20)")), FormatError);
+  EXPECT_NO_THROW(check_architecture(config_of("llama", R"(, "attention_bias": true, "mlp_bias": true)")));
+}
+
+}  // namespace
+}  // namespace lora_train::gguf

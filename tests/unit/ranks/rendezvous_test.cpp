@@ -1,0 +1,188 @@
+#include "rendezvous.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "support/rank_processes.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::ranks {
+namespace {
+
+using std::chrono::minutes;
+using testing_support::run_ranks;
+using testing_support::TemporaryFolder;
+
+launch::World rank_of_two(int rank, launch::Launcher launcher) {
+  launch::World world;
+  world.launcher = launcher;
+  world.rank = world.local_rank = rank;
+  world.size = world.local_size = 2;
+  world.job = "job";
+  return world;
+}
+
+/// In a process of its own: a store has threads.
+std::string in_a_process(const std::function<std::string()>& body) {
+  return run_ranks(1, [&](int) { return body(); })[0].text;
+}
+
+TEST(Rendezvous, Rank0PublishesWhereItListens) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(in_a_process([&] {
+              launch::World first = rank_of_two(0, launch::Launcher::kNproc), second = rank_of_two(1, first.launcher);
+              first.job_folder = second.job_folder = folder.path();
+              const Rendezvous host = meet(first, {}, minutes(1)), client = meet(second, {}, minutes(1));
+              host.store->set("key", "value");
+              return client.store->get_to_str("key") + " " + host.published->file().filename().string() + " " +
+                     client.host + (client.published ? " published" : "");
+            }),
+            "value lora-train.job.address 127.0.0.1");
+}
+
+TEST(Rendezvous, TwoProcessesOfOneRankAreRefused) {
+  const TemporaryFolder folder;
+  const std::string text = in_a_process([&] {
+    launch::World first = rank_of_two(0, launch::Launcher::kNproc), second = rank_of_two(1, first.launcher);
+    first.job_folder = second.job_folder = folder.path();
+    const Rendezvous host = meet(first, {}, minutes(1)), client = meet(second, {}, minutes(1));
+    meet(second, {}, minutes(1));
+    return std::string("met");
+  });
+  EXPECT_TRUE(text.starts_with("rank 1 of 2 (--nproc): another process has this rank at 127.0.0.1, port ")) << text;
+}
+
+TEST(Rendezvous, AllRanksAreClientsOfTorchrunsAgent) {
+  EXPECT_EQ(in_a_process([] {
+              c10d::TCPStoreOptions options;
+              options.port = 0;
+              options.isServer = true;
+              options.waitWorkers = false;
+              c10d::TCPStore agent("127.0.0.1", options);
+              launch::World first = rank_of_two(0, launch::Launcher::kTorchrun),
+                            second = rank_of_two(1, first.launcher);
+              for (launch::World* world : {&first, &second}) {
+                world->has_agent_store = true;
+                world->master_address = "localhost";
+                world->master_port = agent.getPort();
+              }
+              const Rendezvous one = meet(first, {}, minutes(1)), other = meet(second, {}, minutes(1));
+              one.store->set("key", "value");
+              return other.store->get_to_str("key") + " " + agent.get_to_str("lora-train/job/key");
+            }),
+            "value value");
+}
+
+/// Two of three ranks: the third never comes. What wait_for_all() of rank 0 throws while rank 1 does `body`.
+std::string while_the_other(const TemporaryFolder& folder,
+                            const std::function<void(const launch::World&, const Rendezvous&)>& body) {
+  return run_ranks(2,
+                   [&](int rank) -> std::string {
+                     const StopRequests requests;
+                     set_log_level(LogLevel::kOff);
+                     launch::World world = rank_of_two(rank, launch::Launcher::kNproc);
+                     world.size = world.local_size = 3;
+                     world.job_folder = folder.path();
+                     const Rendezvous place = meet(world, {}, minutes(1));
+                     if (rank == 1) {
+                       body(world, place);
+                       return "";
+                     }
+                     try {
+                       wait_for_all(world, place, minutes(1));
+                     } catch (const StopError& stop) {
+                       return "stop: " + stop.where();
+                     } catch (const PeerError& error) {
+                       return error.what() + std::string(", ") + std::to_string(static_cast<int>(error.exit_code()));
+                     }
+                     return "met";
+                   })[0]
+      .text;
+}
+
+TEST(Rendezvous, ARankThatEndsBeforeAllHaveMetIsNamed) {
+  const TemporaryFolder folder;
+  const std::string text = while_the_other(folder, [](const auto&, const auto&) { ::_exit(0); });
+  EXPECT_TRUE(text.starts_with("rank 1 of 3: ") &&
+              text.ends_with("has ended without a word, before all ranks had started, 6"))
+      << text;
+}
+
+TEST(Rendezvous, WhoIsAskedToStopTellsThoseWhoWait) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(while_the_other(folder,
+                            [](const launch::World& world, const Rendezvous& place) {
+                              set_max_time(0);
+                              EXPECT_THROW(wait_for_all(world, place, minutes(1)), StopError);
+                            }),
+            "stop: max_time");
+}
+
+TEST(Rendezvous, TheHostOfTheStoreStopsOnceTheOthersKnow) {
+  const TemporaryFolder folder;
+  std::string other;
+  EXPECT_EQ(while_the_other(folder,
+                            [](const launch::World& world, const Rendezvous& place) {
+                              place.store->set("fate", "SIGTERM");  // as rank 2 would
+                              EXPECT_THROW(wait_for_all(world, place, minutes(1)), StopError);
+                            }),
+            "stop: SIGTERM");
+}
+
+TEST(Rendezvous, WhatNprocHasSeenEndsTheWait) {
+  for (const auto& [ended, thrown] : std::map<std::string, std::string>{
+           {"2 137 9 77", "rank 2 of 3: process 77 was killed (signal 9), before all ranks had started, 6"},
+           {"2 75 0 77", "stop: rank 2"},
+           {"2 3 0 77", "rank 2: has ended, 3"}}) {
+    const TemporaryFolder folder;
+    EXPECT_EQ(while_the_other(folder,
+                              [&](const auto&, const auto& place) {
+                                write_file_atomic(folder / "ended", ended);
+                                while (!place.store->check({"left/0"})) std::this_thread::yield();
+                              })
+                  .substr(0, thrown.size()),
+              thrown);
+  }
+}
+
+TEST(Rendezvous, AMasterThatIsNotThereIsNamed) {
+  for (const char* host : {"127.0.0.1", "no-such-host.invalid"}) {
+    launch::World world = rank_of_two(1, launch::Launcher::kVariables);
+    world.master_address = host;
+    world.master_port = 1;
+    try {
+      meet(world, {}, std::chrono::milliseconds(1));
+      FAIL() << host;
+    } catch (const DeviceError& error) {
+      EXPECT_NE(std::string(error.what()).find("nobody answers at " + std::string(host) + ", port 1"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(Rendezvous, NodesWithoutAFolderThatTheyShareAreRefused) {
+  launch::World world = rank_of_two(0, launch::Launcher::kSlurm);
+  world.local_size = 1;
+  EXPECT_THROW(meet(world, {}, minutes(1)), ConfigError);
+}
+
+TEST(Rendezvous, TheAddressIsThatOfTheRoute) {
+  EXPECT_EQ(local_address_towards("127.0.0.2"), "127.0.0.1");
+  EXPECT_THROW(local_address_towards("no such host"), DeviceError);
+  EXPECT_TRUE(is_loopback("127.0.1.1"));
+  EXPECT_TRUE(is_loopback("::1"));
+  EXPECT_FALSE(is_loopback("192.0.2.7"));
+}
+
+}  // namespace
+}  // namespace lora_train::ranks

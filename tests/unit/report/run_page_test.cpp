@@ -1,0 +1,185 @@
+#include "lora_train/report/run_page.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/file.h"
+#include "run_files.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::report {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using testing_support::TemporaryFolder;
+
+/// What the page's script reads.
+Json data_of(const std::string& html) {
+  const std::string begin = "<script type=\"application/json\" id=\"data\">";
+  const auto from = html.find(begin) + begin.size();
+  return Json::parse(html.substr(from, html.find("</script>", from) - from));
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(RunPage, TextOfRunsIsNoMarkup) {
+  const TemporaryFolder folder;
+  const std::string evil = "</script><script>alert(1)</script><!-- & \" ' \xff";
+  write_run(folder / "a", "run_name: \"</title><script>alert(1)</script>\"\nlora_r: 4\n", 1);
+  write_text(folder / "b/summary.json", Json{{"status", "<b>odd</b>"}, {"run_name", evil}, {"reason", evil}}.dump(
+                                            -1, ' ', false, Json::error_handler_t::ignore));
+  const Comparison comparison = compare_runs(find_runs(folder.path()));
+  for (const auto& html :
+       {comparison_page(comparison), report_page(comparison.runs[0]), report_page(comparison.runs[1])}) {
+    EXPECT_EQ(count(html, "<script"), 2);  // the data and ours
+    EXPECT_EQ(count(html, "</script"), 2);
+    EXPECT_EQ(count(html, "</title"), 1);
+    EXPECT_EQ(count(html, "<b>odd"), 0);
+    EXPECT_TRUE(data_of(html).is_object());
+  }
+  EXPECT_EQ(data_of(comparison_page(comparison)).at("runs").at(0).at("name"), "</title><script>alert(1)</script>");
+}
+
+TEST(RunPage, NeedsNothingFromTheNetwork) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  const std::string html = report_page(read_run(folder / "a"));
+  for (const char* part : {"http:", "https:", "src=", "@import", "url(", "fetch(", "XMLHttpRequest"}) {
+    EXPECT_EQ(count(html, part), 0) << part;
+  }
+  EXPECT_EQ(count(html, "default-src 'none'"), 1);
+}
+
+TEST(RunPage, HasTheCurvesLedgerAndProfile) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "lora_r: 4\n", 1.25);
+  const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
+  EXPECT_EQ(run.at("curves").at("loss").dump(), "[2.5,2,1.5,1]");
+  EXPECT_EQ(run.at("curves").at("step").dump(), "[1,2,3,4]");
+  EXPECT_FALSE(run.at("curves").contains("memory_gib"));  // a run on a CPU
+  EXPECT_EQ(run.at("eval").at("loss").dump(), "[1.25]");
+  EXPECT_EQ(run.at("summary").at("ledger").at("kept"), 11);
+  EXPECT_EQ(run.at("profile").at("lora_r"), 4);
+}
+
+TEST(RunPage, HasTasksCalibrationAnswersAndWhatTheDeviceDid) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1.25);
+  const auto task = [](int step, double accuracy) {
+    return R"({"event":"eval","kind":"confidence","name":"conf","auroc":null,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]],"step":)" +
+           std::to_string(step) + ",\"accuracy\":" + std::to_string(accuracy) + "}\n";
+  };
+  write_text(
+      folder / "a/metrics.jsonl",
+      R"({"event":"start","step":0,"time":1000,"environment":{"host":"here"},"set_by":{"lora_r":"my.yaml:3"}})"
+      "\n" +
+          task(0, 0.25) +
+          R"({"event":"train","step":1,"loss":2,"gpu_utilization":97.5,"host_memory_gib":3,"gpu_throttle":["power"]})"
+          "\n" +
+          task(1, 0.5) + task(2, 0.75) + eval_line(2, "val", 1.5));
+  write_text(
+      folder / "a/eval_answers.jsonl",
+      R"({"step":0,"name":"conf","source":"a:1","prompt":"p","expected":"e","answer":"x","is_right":true,"confidence":0.5})"
+      "\n[]\n{\n");
+  const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
+  EXPECT_EQ(run.at("evals").size(), 4U);
+  EXPECT_EQ(run.at("evals").at(2).at("accuracy"), 0.75);
+  EXPECT_FALSE(run.at("evals").at(2).contains("auroc"));
+  EXPECT_EQ(run.at("eval").at("loss").dump(), "[1.5]");  // tasks are no losses
+  EXPECT_EQ(run.at("reliability").dump(),
+            R"([{"name":"conf","kind":"confidence","before":{"step":0,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]]},)"
+            R"("after":{"step":2,"ece":0.5,"bins":[[2,1.5,1],[0,0,0]]}}])");
+  ASSERT_EQ(run.at("answers").size(), 1U);
+  EXPECT_EQ(run.at("answers").at(0).at("is_right"), true);
+  EXPECT_EQ(run.at("curves").at("gpu_utilization").dump(), "[97.5]");
+  EXPECT_EQ(run.at("gpu_throttle").dump(), R"({"power":1})");
+  EXPECT_EQ(run.at("started_at"), 1000);
+  EXPECT_EQ(run.at("start").at("environment").at("host"), "here");
+  EXPECT_EQ(run.at("defaults").at("lora_r"), 16);
+}
+
+TEST(RunPage, CalibrationIsOfTheStepThatTheResultIsOf) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  std::string lines = start_line(0);
+  for (const int step : {0, 1, 2, 3}) {
+    lines += R"({"event":"eval","name":"v","bins":[[1,0.5,1]],"step":)" + std::to_string(step) + "}\n";
+  }
+  write_text(folder / "a/metrics.jsonl", lines);
+  write_text(folder / "a/summary.json", R"({"status":"done","step":3,"adapter_step":2})");
+  const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
+  EXPECT_EQ(run.at("reliability").at(0).at("before").at("step"), 0);
+  EXPECT_EQ(run.at("reliability").at(0).at("after").at("step"), 2);
+}
+
+TEST(RunPage, LongAnswersAreClippedBetweenCharacters) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  std::string text = "x";
+  for (int i = 0; i < 4000; ++i) text += "\xc3\xa9";
+  write_text(folder / "a/eval_answers.jsonl", Json{{"step", 0}, {"answer", text}, {"is_right", false}}.dump() + "\n");
+  const std::string shown =
+      data_of(report_page(read_run(folder / "a"))).at("runs").at(0).at("answers").at(0).at("answer");
+  EXPECT_EQ(shown.substr(5990), "\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9 ... [2,002 more bytes]");
+}
+
+TEST(RunPage, TheCurvesAreAPictureToo) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  write_report(folder / "a");
+  EXPECT_EQ(read_file(folder / "a/curves.png").substr(1, 3), "PNG");
+}
+
+TEST(RunPage, TheReportHasWhatTheTimeWentInto) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  write_text(folder / "a/metrics.jsonl",
+             start_line(0) + train_line(1, 2, 1) +
+                 R"({"event":"end","step":1,"elapsed_s":100,"phases_s":{"train":99,"other":1},)"
+                 R"("spans":[["train",0,50],["save",50,50.01],["train",50.01,99.5]]})"
+                 "\n");
+  const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
+  EXPECT_EQ(run.at("phases_s").at("train"), 99);
+  EXPECT_EQ(run.at("spans").dump(), R"([["train",0,99.5]])");  // 10 ms of 100 s are no pixel
+  EXPECT_EQ(run.at("processes_s").dump(), "[0]");
+}
+
+TEST(RunPage, LongCurvesAreShortenedToMeansAndPeaksStay) {
+  const TemporaryFolder folder;
+  std::string lines = start_line(0);
+  for (int step = 1; step <= 9000; ++step) lines += train_line(step, step % 2 == 0 ? 1 : 3, step);
+  const std::string peak = "\"grad_norm\":1,";
+  lines.replace(lines.find(peak, lines.size() / 2), peak.size(), "\"grad_norm\":77,");
+  write_text(folder / "metrics.jsonl", lines);
+  const Json curves = data_of(report_page(read_run(folder.path()))).at("runs").at(0).at("curves");
+  const std::size_t points = curves.at("step").size();
+  EXPECT_LE(points, 2000u);
+  EXPECT_GE(points, 1000u);
+  for (const auto& name : {"tokens", "time", "loss", "grad_norm"}) EXPECT_EQ(curves.at(name).size(), points) << name;
+  EXPECT_EQ(curves.at("step").back(), 9000);
+  EXPECT_EQ(*std::max_element(curves.at("grad_norm").begin(), curves.at("grad_norm").end()), 77);
+}
+
+TEST(RunPage, AnEmptyRunHasAPageToo) {
+  const TemporaryFolder folder;
+  write_text(folder / "run.log", "");
+  write_report(folder.path());
+  const Json run = data_of(read_file(folder / "report.html")).at("runs").at(0);
+  EXPECT_EQ(run.at("status"), "unfinished");
+  EXPECT_TRUE(run.at("summary").is_null());
+}
+
+TEST(RunPage, AReportThatCannotBeWrittenIsNoError) {
+  write_report("/nonexistent/folder");
+  SUCCEED();
+}
+
+}  // namespace
+}  // namespace lora_train::report

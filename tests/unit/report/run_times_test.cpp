@@ -1,0 +1,165 @@
+#include "lora_train/report/run_times.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "run_files.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::report {
+namespace {
+
+using testing_support::TemporaryFolder;
+
+/// The clock of a process that began so long ago, stopped.
+RunClock stopped_clock(double seconds_ago) {
+  return RunClock(RunClock::Clock::now() -
+                  std::chrono::duration_cast<RunClock::Clock::duration>(std::chrono::duration<double>(seconds_ago)));
+}
+
+TEST(RunTimes, PhasesReadBackByNameInTheirOrder) {
+  RunTimes times{{1, 2, 3, 4, 5, 6, 7, 8}, 0.5};
+  EXPECT_EQ(times.wall_s(), 36);
+  EXPECT_EQ(times[Phase::kTrain], 4);
+  const NamedSeconds named = times.named();
+  EXPECT_EQ(named.front(), (std::pair<std::string, double>{"data", 1}));
+  EXPECT_EQ(named.back(), (std::pair<std::string, double>{"other", 8}));
+  EXPECT_EQ(RunTimes::of({named.rbegin(), named.rend()}, 0.5).seconds, times.seconds);
+  EXPECT_EQ(RunTimes::of({{"no phase", 9}, {"save", 2}}, {}).wall_s(), 2);
+}
+
+TEST(RunTimes, TheRestOfTheWallTimeIsOther) {
+  RunClock clock = stopped_clock(100);
+  clock.add(Phase::kLoad, 10);
+  clock.add(Phase::kTrain, 60);
+  clock.stop();
+  const RunTimes times = clock.total();
+  EXPECT_NEAR(times.wall_s(), clock.elapsed_s(), 1e-9);
+  EXPECT_NEAR(times[Phase::kOther], clock.elapsed_s() - 70, 1e-9);
+  EXPECT_FALSE(times.cost_usd);
+}
+
+TEST(RunTimes, AStoppedClockStands) {
+  RunClock clock = stopped_clock(1);
+  clock.stop();
+  const double elapsed = clock.elapsed_s();
+  EXPECT_EQ(clock.elapsed_s(), elapsed);
+  EXPECT_EQ(clock.total().wall_s(), clock.total().wall_s());
+}
+
+TEST(RunTimes, AResumedRunHasTheSumsOfAllProcesses) {
+  RunTimes earlier{.cost_usd = 2};
+  earlier[Phase::kTrain] = 40;
+  earlier[Phase::kOther] = 10;
+  RunClock clock = stopped_clock(7200);
+  clock.go_on_from(earlier);
+  clock.set_price(Price{1.5, 2, "profile"});
+  clock.add(Phase::kTrain, 3600);
+  clock.stop();
+  const RunTimes times = clock.total();
+  EXPECT_NEAR(times.wall_s(), 50 + clock.elapsed_s(), 1e-9);
+  EXPECT_EQ(times[Phase::kTrain], 3640);
+  EXPECT_EQ(clock.here(Phase::kTrain), 3600);
+  EXPECT_NEAR(*times.cost_usd, 2 + 3 * clock.elapsed_s() / 3600, 1e-9);  // the earlier part at its own price
+}
+
+TEST(RunTimes, EarlierTimeWithoutACostGetsThePriceOfThisProcess) {
+  RunTimes earlier;
+  earlier[Phase::kTrain] = 3600;
+  RunClock clock = stopped_clock(1);
+  clock.go_on_from(earlier);
+  clock.stop();
+  EXPECT_FALSE(clock.total().cost_usd);
+  clock.set_price(Price{4, 1, "GPU table"});
+  EXPECT_NEAR(*clock.total().cost_usd, 4 + 4 * clock.elapsed_s() / 3600, 1e-9);
+}
+
+TEST(RunTimes, WhatIsUsedAddsUpOverProcesses) {
+  RunTimes earlier{.usage = {.cpu_s = 10, .energy_wh = 100, .gpu_watched_s = 30, .gpu_busy_s = 15}};
+  earlier[Phase::kTrain] = 40;
+  RunClock clock;
+  clock.go_on_from(earlier);
+  Usage here{.cpu_s = 5, .energy_wh = 20, .gpu_watched_s = 10, .gpu_busy_s = 10};
+  clock.set_usage([&here] { return here; });
+  EXPECT_EQ(clock.total().usage.cpu_s, 15);
+  EXPECT_EQ(clock.total().usage.energy_wh, 120);
+  EXPECT_EQ(clock.total().usage.mean_gpu_utilization(), 62.5);
+  clock.stop();
+  here.cpu_s = 50;
+  EXPECT_EQ(clock.total().usage.cpu_s, 15) << "a stopped clock asks nobody";
+}
+
+TEST(RunTimes, AnEarlierProcessThatDidNotSayMakesTheSumUnknown) {
+  RunTimes earlier{.usage = {.energy_wh = 100}};
+  RunClock clock;
+  clock.go_on_from(earlier);
+  EXPECT_TRUE(clock.total().usage.cpu_s) << "no time has gone before";
+  earlier[Phase::kTrain] = 40;
+  clock.go_on_from(earlier);
+  EXPECT_FALSE(clock.total().usage.cpu_s);
+  EXPECT_FALSE(clock.total().usage.energy_wh) << "this process has no GPU";
+  EXPECT_FALSE(clock.total().usage.mean_gpu_utilization());
+}
+
+TEST(RunTimes, ProcessorTimeIsThatOfAllThreads) {
+  const double before = process_usage().cpu_s.value();
+  std::thread([] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  }).join();
+  EXPECT_GT(process_usage().cpu_s.value(), before + 0.005);
+}
+
+TEST(RunTimes, NeighboursInOnePhaseAreOneSpan) {
+  RunClock clock = stopped_clock(10);
+  clock.add(Phase::kTrain, 2);
+  clock.add(Phase::kTrain, 0);
+  clock.add(Phase::kSave, 1);
+  const std::vector<Span> spans = clock.take_spans();
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[0].phase, Phase::kTrain);
+  EXPECT_GE(spans[0].to_s - spans[0].from_s, 2);
+  EXPECT_EQ(spans[1].phase, Phase::kSave);
+  EXPECT_NEAR(spans[1].to_s - spans[1].from_s, 1, 1e-9);
+  EXPECT_TRUE(clock.take_spans().empty());
+}
+
+TEST(RunTimes, APriceSaysWhereItComesFrom) {
+  EXPECT_EQ((Price{3.5, 1, "profile"}.in_words()), "$3.50 an hour (profile)");
+  EXPECT_EQ((Price{2.1, 8, "GPU table"}.in_words()), "8 x $2.10 an hour (GPU table)");
+  EXPECT_EQ((Price{2, 8, "GPU table"}.per_hour()), 16);
+  EXPECT_EQ(format_dollars(0.00421), "$0.0042");
+  EXPECT_EQ(format_dollars(0), "$0.00");
+  EXPECT_EQ(format_dollars(123.4), "$123");
+}
+
+TEST(RunTimes, TheLastEndUpToAStepCounts) {
+  const TemporaryFolder folder;
+  const auto file = folder / "metrics.jsonl";
+  EXPECT_FALSE(logged_times(file, 4));
+  write_text(file, start_line(0) + train_line(1, 1, 1));
+  EXPECT_FALSE(logged_times(file, 4));  // of an earlier build
+  const std::string of_4 =
+      R"({"event":"end","step":4,"phases_s":{"train":3,"other":1},"cost_usd":0.25,"cpu_s":7,"energy_wh":1.5,)"
+      R"("gpu_watched_s":4,"gpu_busy_s":3})";
+  write_text(file, R"({"event":"start","step":0,"phases_s":{"load":1},"cost_usd":null})"
+                   "\n" +
+                       of_4 + "\n" +
+                       R"({"event":"end","step":6,"phases_s":{"train":9},"cost_usd":null})"
+                       "\n" +
+                       "{\"event\":\"tr");
+  EXPECT_FALSE(logged_times(file, 3)) << "the start of a process that may have been killed";
+  EXPECT_EQ(logged_times(file, 4)->wall_s(), 4);
+  EXPECT_EQ(logged_times(file, 5)->cost_usd, 0.25);
+  EXPECT_EQ(logged_times(file, 5)->usage.cpu_s, 7);
+  EXPECT_EQ(logged_times(file, 5)->usage.energy_wh, 1.5);
+  EXPECT_EQ(logged_times(file, 5)->usage.mean_gpu_utilization(), 75);
+  EXPECT_FALSE(logged_times(file, 6)->usage.cpu_s) << "an older version did not say";
+  EXPECT_EQ(logged_times(file, 6)->wall_s(), 9);
+}
+
+}  // namespace
+}  // namespace lora_train::report
