@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""No function over 80 lines and no file over 400, in C++ and Python. Prints file:line for each and exits 1.
+"""No function over 80 lines and no file over 600, in C++ and Python. Prints file:line for each and exits 1.
 
 C++ functions are found by counting braces: comments and literals are blanked, then a brace block that opens after a
 parameter list, outside any other function, is a function. Python functions come from `ast`; a class is no function.
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 MAX_FUNCTION_LINES = 80
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600
 FOLDERS = ["src", "include", "tests", "scripts", "bench", "examples"]
 CPP_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 # Raw strings first: they may hold quotes and comment marks. A ' between digits is a separator, not a character.
@@ -129,7 +129,7 @@ def self_test():
         for name, text in long_ones.items():
             (root / "src" / f"{name}.cpp").write_text(text + "\n", encoding="utf-8")
         (root / "src" / "script.py").write_text("def f():\n" + "    pass\n" * 80, encoding="utf-8")
-        (root / "src" / "file.h").write_text("int x;\n" * 401, encoding="utf-8")
+        (root / "src" / "file.h").write_text("int x;\n" * (MAX_FILE_LINES + 1), encoding="utf-8")
         violations, _, _ = check_tree(root)
         got = sorted(violation.split(":")[0] for violation in violations)
         assert got == sorted([f"src/{name}.cpp" for name in long_ones] + ["src/script.py", "src/file.h"]), violations
