@@ -12,7 +12,7 @@
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
-#include "lora_train/run/checkpoint_tensors.h"
+#include "lora_train/run/background_saver.h"
 #include "lora_train/run_folder/checkpoint_writer.h"
 #include "support/temporary_folder.h"
 

@@ -49,7 +49,7 @@ RESUMING = [
     ("a step skipped on resume", "test_kill.py", [
         (LOOP, "*run_.plan, run_.state.step + 1,", "*run_.plan, run_.state.step + 1 + (MUTANT && run_.state.step > 0),")]),
     ("moments not restored", "test_kill.py", [
-        ("src/run/checkpoint_tensors.cpp", "  read_views(checkpoint / run_folder::kOptimizerFile", "  if (!MUTANT) read_views(checkpoint / run_folder::kOptimizerFile")]),
+        ("src/run/background_saver.cpp", "  read_views(checkpoint / run_folder::kOptimizerFile", "  if (!MUTANT) read_views(checkpoint / run_folder::kOptimizerFile")]),
     ("sum of losses not restored", "test_output_folder.py mean_loss", [
         (BUILD, "  run.state = found.state;\n", "  run.state = found.state;\n  if (MUTANT) run.state.loss_sum = 0;\n")]),
     ("saved every 20 steps instead of 4", "test_kill.py", [
@@ -68,7 +68,7 @@ RESUMING = [
     ("sizes of tensors not checked", "test_malformed_safetensors.py", [
         ("src/storage/safetensors.cpp", "if (entry.end - entry.begin != bits / 8) {", "if (!MUTANT && entry.end - entry.begin != bits / 8) {")]),
     ("file names of an index not checked", "test_malformed_shard_index.py", [
-        ("src/storage/shard_index.cpp", "if (const char* reason = why_not_file_name(file)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(file)) {")]),
+        ("src/storage/model_weights.cpp", "if (const char* reason = why_not_file_name(file)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(file)) {")]),
     ("sizes in config.json not checked", "test_malformed_model_config.py", [
         ("src/model/families/config_reader.cpp", "  if (is_too_large || value.get<std::int64_t>() < smallest)", "  if (!MUTANT && (is_too_large || value.get<std::int64_t>() < smallest))")]),
     ("unknown keys of a profile accepted", "test_malformed_profile.py", [
@@ -104,7 +104,7 @@ FILES_OF_OTHERS = [
     ("half-written files stay", "run_folder_test OutputFolder.*", [
         (RUN_FOLDER, "    storage::delete_temporaries(folder, is_run_file, own", "    if (!MUTANT) storage::delete_temporaries(folder, is_run_file, own")]),
     ("the replaced run is deleted at once", "run_folder_test *Run.*:OutputFolder.*", [
-        ("src/run_folder/replaced_run.cpp", "    move_all(folder, names, replaced);\n",
+        ("src/run_folder/output_folder.cpp", "    move_all(folder, names, replaced);\n",
          "    if (MUTANT) {\n      for (const auto& name : names) discard(folder, name, folder);\n    } else\n      move_all(folder, names, replaced);\n")]),
     ("files of others go with a folder", "storage_test AtomicFolder.*", [
         (FOLDERS, "  return own ? own(folder)", "  return own && !MUTANT ? own(folder)")]),
@@ -115,7 +115,7 @@ FILES_OF_OTHERS = [
     ("any file is a token table", "data_test TokenCacheTest.*", [
         ("src/data/cache/token_cache_files.cpp", "if (has_name(name) && is_token_table(file)) files", "if (has_name(name) && (MUTANT || is_token_table(file))) files")]),
     ("compare replaces any file", "test_compare.py only_a_file", [
-        ("src/cli/output/result_file.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
+        ("src/cli/output/standard_output.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
     ("a command overwrites what it began", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  return is_same;\n", "  return is_same && !MUTANT;\n")]),
 ]
 

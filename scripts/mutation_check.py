@@ -70,11 +70,11 @@ MUTATIONS = [
         ("src/plan/setup/batch_feed.cpp", "batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);",
          "batch.cu_seqlens_device = at::tensor({0, ends[parts.cu_seqlens.count - 1]}, at::kInt);")]),
     Mutation("q and k adapters frozen", "test_lora_gradients.py", [
-        ("src/model/lora_columns.cpp", "    parts.push_back(",
+        ("src/model/projection.cpp", "    parts.push_back(",
          "    if (adapter.path.find(\"q_proj\") != std::string::npos || adapter.path.find(\"k_proj\") != std::string::npos) continue;\n"
          "    parts.push_back(")]),
     Mutation("dA dropped", "test_lora_gradients.py", [
-        ("src/model/lora_columns.cpp", "      unmasked.push_back(part);", "      if (adapter.rank < 0) unmasked.push_back(part);")]),
+        ("src/model/projection.cpp", "      unmasked.push_back(part);", "      if (adapter.rank < 0) unmasked.push_back(part);")]),
     Mutation("no bias correction", "test_lora_curves.py", [
         ("src/optim/adam_scalars.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0 + 0.0 * options.beta1"),
         ("src/optim/adam_scalars.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0 + 0.0 * options.beta2")]),

@@ -30,5 +30,5 @@ MUTATIONS = [
     ("stops before all have met are kept", "ranks_test Rendezvous.*", [
         ("src/ranks/rendezvous.cpp", "fate.empty() && !reason.empty()) fate", "!MUTANT && fate.empty() && !reason.empty()) fate")]),
     ("a dead rank is not looked for", "ranks_test Rendezvous.*:Control.*", [
-        ("src/ranks/peer_process.cpp", "  return had_ended_ ||", "  if (MUTANT) return false;\n  return had_ended_ ||")]),
+        ("src/ranks/rendezvous.cpp", "  return had_ended_ ||", "  if (MUTANT) return false;\n  return had_ended_ ||")]),
 ]

@@ -221,7 +221,7 @@ class Folder:
             raise ValueError("namespaces differ")
         merged = merged_bodies(body, code)
         own = self.header_of(user)
-        dropped = {header, own}
+        dropped = {header, own} - {None}
         lines = self.spelled(user, own_includes + includes, dropped)
         first = f'#include "{spelling(user, own)}"' if own else None
         if own_body.lstrip().startswith("namespace {"):
@@ -262,7 +262,7 @@ class Folder:
         parts = ["\n".join(title)] if title else []
         if path.endswith(".h"):
             parts = ["\n".join(title) + "\n#pragma once" if title else "#pragma once"]
-        parts += [head, forward, f"namespace {name} {{\n" + body.strip("\n") + f"\n\n}}  // namespace {name}"]
+        parts += [head, forward, f"namespace {name} {{\n" + ("" if body.lstrip().startswith("namespace {") else "\n") + body.strip("\n") + f"\n\n}}  // namespace {name}"]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def header_of(self, source):
@@ -333,7 +333,7 @@ class Folder:
             raise ValueError("namespaces differ")
         own = self.header_of(target)
         first = f'#include "{spelling(target, own)}"' if own else None
-        lines = self.spelled(target, inc2 + inc, {own})
+        lines = self.spelled(target, inc2 + inc, {own} - {None})
         self.write(target, self.file(first, lines, target, bef2 + bef, name, "\n" + self.joined_code(code2, code), self.title_of(target)))
         self.remove(source)
         self.paths[source] = target

@@ -18,7 +18,7 @@
 
 #include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/visible_text.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "lora_train/bench/bench_request.h"
+#include "lora_train/bench/bench.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/run/run_state.h"
 

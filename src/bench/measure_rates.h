@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "call_timer.h"
-#include "lora_train/bench/bench_request.h"
+#include "lora_train/bench/bench.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/tuning/tuning.h"
+#include "work_counter.h"
 
 namespace lora_train::bench {
 

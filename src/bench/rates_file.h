@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "lora_train/bench/bench_request.h"
+#include "lora_train/bench/bench.h"
 
 namespace lora_train::bench {
 

@@ -1,19 +1,216 @@
 #include "program.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <new>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "commands/command_line.h"
-#include "commands/other_tools.h"
 #include "commands/registry.h"
+#include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/base/version.h"
 #include "lora_train/convert/convert.h"
-#include "output/report_error.h"
+#include "lora_train/device/cuda_build.h"
 #include "output/standard_output.h"
-#include "output/version_text.h"
 
 namespace lora_train::cli {
 namespace {
+
+struct Found {
+  TorchInstallation torch;  ///< empty where there is none
+  std::string engine;       ///< version of the LibTorch that the engine was built with
+  std::string problem;      ///< why the engine is not loaded
+};
+
+Found look() {
+  Found found;
+  try {
+    found.torch = find_torch();
+    found.engine = load_engine().torch_version();
+  } catch (const Error& error) {
+    found.problem = error.what();
+  }
+  return found;
+}
+
+bool has_cuda_library() { return std::filesystem::exists(device::cuda_library_file()); }
+
+nlohmann::ordered_json architectures() {
+  auto list = nlohmann::ordered_json::array();
+  std::istringstream words(has_cuda_library() ? device::built_architectures_text() : "");
+  for (std::string word; words >> word;) list.push_back(word);
+  return list;
+}
+
+std::string as_json(const Found& found) {
+  const nlohmann::ordered_json line = {{"version", version()},
+                                       {"commit", commit()},
+                                       {"libtorch", or_null(found.torch.version)},
+                                       {"libtorch_folder", or_null(found.torch.folder.string())},
+                                       {"cuda", or_null(found.torch.cuda)},
+                                       {"gpu_architectures", architectures()},
+                                       {"engine", or_null(found.engine)},
+                                       {"problem", or_null(found.problem)}};
+  return to_line(line) + "\n";
+}
+
+/// Lines: program and commit; LibTorch with its folder (loaded, so that the line shows whether it works here, else why
+/// not); CUDA of LibTorch; GPU architectures of our own kernels. With json one object: version, commit, libtorch,
+/// libtorch_folder, cuda, gpu_architectures, engine (LibTorch it was built with), problem; null = none. Never throws
+/// for a missing LibTorch.
+std::string version_text(bool json) {
+  const Found found = look();
+  if (json) return as_json(found);
+  std::string text = "lora-train " + version() + " (commit " + commit() + ")\n";
+  const TorchInstallation& torch = found.torch;
+  if (!torch.folder.empty()) {
+    text += "LibTorch " + torch.version + " (" + torch.folder.string() + ", from " + torch.found_by + ")\n";
+    text += "CUDA " + (torch.cuda.empty() ? "none: a CPU build of LibTorch" : torch.cuda + " of LibTorch") + "\n";
+  }
+  text += found.problem.empty() ? "engine built with LibTorch " + found.engine + ", loaded\n"
+                                : "engine not loaded: " + found.problem + "\n";
+  return text +
+         "GPU architectures: " + (has_cuda_library() ? device::built_architectures_text() : "none (a CPU-only build)") +
+         "\n";
+}
+
+/// Messages quote what files hold: no control character of theirs reaches the terminal, and no line is endless.
+std::string readable(const std::string& text) {
+  constexpr std::size_t kLongestLine = 4000;
+  const std::string valid = repair_utf8(text);
+  std::string out;
+  std::size_t line_bytes = 0;
+  for (std::size_t at = 0; at < valid.size();) {
+    const Utf8Char c = utf8_char(valid, at);
+    const bool is_control = c.code_point < 0x20 || (c.code_point >= 0x7F && c.code_point < 0xA0);
+    if (c.code_point == '\n') {
+      out += '\n';
+      line_bytes = 0;
+    } else if (line_bytes <= kLongestLine) {
+      out += is_control ? "?" : valid.substr(at, c.length);
+      line_bytes += c.length;
+      if (line_bytes > kLongestLine) out += "...";
+    }
+    at += c.length;
+  }
+  return out;
+}
+
+/// Inside a catch block: writes "error: where: message" (base/error.h) to stderr and run.log and, with json,
+/// {"error": {"kind", "message", "where"}} to stdout. Returns the exit code. Never throws.
+int report_current_exception(bool json) noexcept {
+  int code = static_cast<int>(ExitCode::kInternal);
+  try {
+    ErrorReport report = describe_current_exception();
+    report.message = readable(report.message);
+    std::replace(report.where.begin(), report.where.end(), '\n', '?');
+    report.where = readable(report.where);
+    code = static_cast<int>(report.code);
+    report.is_reported ? log_to_file(LogLevel::kError, report.text()) : log_error(report.text());
+    if (json) {
+      const nlohmann::ordered_json object = {
+          {"error", {{"kind", report.kind}, {"message", report.message}, {"where", report.where}}}};
+      print_line(to_line(object));
+    }
+  } catch (const std::bad_alloc&) {
+    constexpr char kText[] = "error: there is too little memory on the host even to say what failed\n";
+    (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
+    if (code == static_cast<int>(ExitCode::kInternal)) code = static_cast<int>(ExitCode::kDevice);
+  } catch (...) {  // no stdout to say it: the code still says it
+  }
+  return code;
+}
+
+struct ForeignCommand {
+  std::vector<const char*> names;
+  const char* owner;
+  const char* instead;  ///< FILE stands for the file of the command line, MERGE for the line that merges what it names
+};
+
+const std::vector<ForeignCommand>& foreign_commands() {
+  constexpr const char* kPreference =
+      "preference training, rewards and reinforcement are not built. To train on the chosen answers: lora-train "
+      "convert "
+      "FILE --allow-refused --output my.yaml, then lora-train train my.yaml";
+  constexpr const char* kServe =
+      "lora-train serve --adapter mine=RUN is an OpenAI-compatible server to try a result; for many users, vllm serve "
+      "MODEL "
+      "--enable-lora --lora-modules mine=RUN/adapter";
+  static const std::vector<ForeignCommand> table = {
+      {{"sft"},
+       "TRL",
+       "lora-train train FILE trains; a file of TRL becomes a profile with lora-train convert FILE --output my.yaml"},
+      {{"lora", "finetune", "fine-tune"}, "other tools", "lora-train train FILE trains"},
+      {{"dpo", "kto", "grpo", "rloo", "ppo", "reward", "orpo"}, "TRL", kPreference},
+      {{"vllm-serve"}, "TRL and Axolotl", kServe},
+      {{"api"}, "LLaMA-Factory", kServe},
+      {{"webui", "webchat"},
+       "LLaMA-Factory",
+       "there is no web interface: lora-train train FILE trains, report.html in its folder has the curves, and "
+       "lora-train chat --adapter RUN talks to the result"},
+      {{"preprocess"},
+       "Axolotl",
+       "lora-train tokenize FILE --show 3 fills the token cache and shows rows, and lora-train check FILE checks the "
+       "profile; train needs neither"},
+      {{"inference", "infer", "predict"},
+       "other tools",
+       "lora-train generate --adapter RUN --prompt TEXT answers, and lora-train chat --adapter RUN talks"},
+      {{"merge-lora", "merge_lora", "fuse"}, "Axolotl and mlx-lm", "MERGE"},
+      {{"merge-sharded-fsdp-weights"}, "Axolotl", "no checkpoint is sharded, so there is nothing to do"},
+      {{"evaluate", "lm-eval"}, "Axolotl", "lora-train eval FILE --adapter RUN measures an adapter"},
+      {{"fetch"}, "Axolotl", "lora-train check --list names the profiles that are here already"},
+      {{"config-schema"}, "Axolotl", "lora-train check --schema prints the schema"},
+      {{"env"}, "LLaMA-Factory and TRL", "lora-train doctor looks at this machine, and lora-train --version at itself"},
+      {{"version"}, "LLaMA-Factory and Axolotl", "lora-train --version"},
+  };
+  return table;
+}
+
+bool is_configuration(const std::string& word) {
+  return !word.starts_with("-") && (word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".json"));
+}
+
+std::string replaced(std::string text, const std::string& word, const std::string& by) {
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + by.size()))
+    text.replace(at, word.size(), by);
+  return text;
+}
+
+/// Of a command that only another tool has (TRL's `sft`): one sentence with what to run instead, for the file in `arguments` if there
+/// is one. Empty for other names.
+std::string instead_of_command(const std::string& name, const std::vector<std::string>& arguments) {
+  const auto is_it = [&](const char* known) { return name == known; };
+  const auto found = std::ranges::find_if(
+      foreign_commands(), [&](const ForeignCommand& command) { return std::ranges::any_of(command.names, is_it); });
+  if (found == foreign_commands().end()) return {};
+  const auto file = std::ranges::find_if(arguments, is_configuration);
+  const std::string given = file == arguments.end() ? "" : *file;
+  std::string text = "is a command of " + std::string(found->owner) + ". Here " + found->instead + ".";
+  text = replaced(text, "MERGE", merge_line(given));
+  return given.empty() ? text : replaced(text, "FILE", shell_line({given}));
+}
+
+/// Throws ConfigError where `arguments` name a configuration file and the command is one that takes none, but does in another tool
+/// (LLaMA-Factory's `export merge.yaml`), with the line that says the same in flags.
+void refuse_configuration_file(const std::string& command, const std::vector<std::string>& arguments) {
+  if (command != "merge" && command != "export") return;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_value = i > 0 && arguments[i - 1].starts_with("-") && arguments[i - 1] != "--config" &&
+                          arguments[i - 1] != "--profile" && arguments[i - 1].find('=') == std::string::npos;
+    if (!is_configuration(arguments[i]) || is_value) continue;
+    throw ConfigError(arguments[i],
+                      "lora-train " + command + " takes flags, and no file. " +
+                          (command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ") +
+                          merge_line(arguments[i]) + ".");
+  }
+}
 
 const Command& find_command(const Invocation& invocation) {
   const std::string& name = invocation.command;

@@ -10,7 +10,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/config/value/parse_yaml.h"
-#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 namespace {

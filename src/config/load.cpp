@@ -9,7 +9,6 @@
 #include "lora_train/config/merge.h"
 #include "lora_train/config/other_tools.h"
 #include "lora_train/config/value/parse_yaml.h"
-#include "output_folder.h"
 
 namespace lora_train {
 namespace {

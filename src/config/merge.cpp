@@ -6,8 +6,7 @@
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/other_tools.h"
-#include "lora_train/config/value/scalar.h"
-#include "lora_train/config/value/setting_path.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 namespace {

@@ -2,7 +2,7 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/value.h"
 #include "lora_train/config/yaml_entry.h"
 
 namespace lora_train {

@@ -3,8 +3,7 @@
 #include "axolotl_data.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
-#include "lora_train/config/value/scalar.h"
-#include "run_keys.h"
+#include "lora_train/config/value/value.h"
 #include "training_keys.h"
 
 namespace lora_train {

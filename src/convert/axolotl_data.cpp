@@ -1,20 +1,67 @@
 // Axolotl's `datasets`.
+
 #include "axolotl_data.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "axolotl_prompts.h"
-#include "axolotl_turns.h"
 #include "chat_templates.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/value.h"
+#include "source_data.h"
 
 namespace lora_train {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Axolotl knows human and gpt in messages, too. They are left out where a file that is here has none.
+void map_default_roles(DataEntry& entry, const std::filesystem::path& file) {
+  const bool is_known = !first_row_keys(file).empty();
+  for (const auto& [ours, theirs] : {std::pair{"user", "human"}, {"assistant", "gpt"}}) {
+    if (!is_known || has_string(file, theirs)) entry.map(ours, theirs);
+  }
+}
+
+/// `roles` of the dataset: names that are not known anyway; field_map takes one for each role. Returns a name for which there is no
+/// place.
+std::optional<std::string> map_roles(DataEntry& entry, const Value& roles) {
+  static const std::map<std::string, std::set<std::string>> known = {
+      {"user", {"human", "user"}},
+      {"assistant", {"gpt", "assistant"}},
+      {"system", {"system"}},
+      {"tool", {"tool", "observation", "function_response"}}};
+  std::set<std::string> named;
+  for (const auto& [target, sources] : roles.members) {
+    const auto found = known.find(target);
+    for (const auto& source : sources.is_list() ? sources.items : std::vector<Value>{sources}) {
+      if (found != known.end() && found->second.contains(source.text)) continue;
+      if (found == known.end() || target == "system" || !named.insert(target).second) return source.text;
+      entry.map(target, source.text);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Axolotl reads whether a message is trained from the field `theirs` (message_field_training; empty: from none), and lora-train from `train`
+/// and `weight`. Returns those that messages have, or may have, and that stay unread: "train and weight".
+std::string map_training(DataEntry& entry, const std::string& theirs, const std::filesystem::path& file) {
+  const std::string read = theirs.empty() || theirs == "weight" ? theirs : "train";
+  if (read == "train") entry.map("train", theirs);
+  const bool is_known = !first_row_keys(file).empty();
+  std::vector<std::string> unread;
+  for (const char* field : {"train", "weight"}) {
+    if (field == read || (is_known && !has_string(file, field))) continue;
+    entry.leave_unread(field);
+    unread.emplace_back(field);
+  }
+  return join(unread, " and ");
+}
 
 constexpr const char* kIdleEntryKeys[] = {"ds_type",      "trust_remote_code", "preprocess_shards",
                                           "conversation", "field_human",       "field_model"};

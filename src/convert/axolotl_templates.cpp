@@ -1,10 +1,13 @@
 // Which datasets of Axolotl go through a chat template, and through which.
+
+#include <algorithm>
 #include <functional>
 
 #include "axolotl_data.h"
 #include "chat_templates.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train {
 namespace {
@@ -35,6 +38,114 @@ void note_own_template(Converter& converter, const std::string& key, const std::
                                 : "words that the template writes inside an answer's turn, around the content, are "
                                   "trained here. " +
                                       theirs + ". {% generation %} around these two does the same here");
+}
+
+constexpr const char* kEos = "eos_token";  // the variable of templates
+
+/// The text of a template in the file itself; empty if there is none.
+std::string own_template(const Converter& converter) {
+  if (const std::string text = converter.text("chat_template_jinja"); !text.empty()) return template_text(text);
+  const Value* datasets = converter.find("datasets");
+  for (const Value& entry : datasets ? datasets->items : std::vector<Value>{}) {
+    if (const Value* text = entry.find("chat_template_jinja")) return template_text(text->text);
+  }
+  return {};
+}
+
+struct AnswerEnd {
+  std::string token;         ///< the template's; kEos: the tokenizer's; empty: not known
+  std::string eos;           ///< the tokenizer's, as special_tokens has it; empty: not known
+  std::string own_template;  ///< text in the file, which may write any token
+  std::function<bool(const std::string& token)> has_token = {};
+
+  bool may_be(const std::string& text) const {
+    return text == token ||
+           (own_template.find(text) != own_template.npos && own_template.find(kEos) == own_template.npos);
+  }
+};
+
+AnswerEnd find_answer_end(const Converter& converter) {
+  const std::string name = converter.profile_text("chat_template");
+  const auto& tokens = converter.prompt_tokens();
+  AnswerEnd end{end_of_builtin(name), tokens ? tokens->eos : "", own_template(converter)};
+  if (tokens) end.has_token = tokens->has_token;
+  const bool is_models = name.empty() || name == "tokenizer";
+  if (is_models && end.own_template.empty() && tokens) end.token = tokens->end_of_turn;
+  if (end.own_template.find(kEos) != end.own_template.npos) end.token = kEos;
+  return end;
+}
+
+void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
+  const Value* tokens = converter.find("special_tokens");
+  if (!tokens) return;
+  const std::string model = lower_case(converter.text("base_model"));
+  const bool has_llama_names =
+      (model.find("llama") != std::string::npos && model.find("llama-3") == std::string::npos) ||
+      model.find("mistral") != std::string::npos;
+  const auto ends_chats = [&](const std::string& text) {
+    return !first_chat_dataset(converter).empty() && first_other_dataset(converter).empty() && end.may_be(text);
+  };
+  const Value* added = converter.find("tokens");
+  const auto is_missing = [&](const std::string& text) {
+    const auto is_it = [&](const Value& token) { return token.text == text; };
+    return end.has_token && !end.has_token(text) && !(added && std::ranges::any_of(added->items, is_it));
+  };
+  const auto is_usual = [&](const Value::Member& member) {
+    const std::string& text = member.value.text;
+    if (member.name == "pad_token" || member.value.is_null()) return true;
+    if (!text.empty() && text == token_of_model(converter.text("base_model"), member.name)) return true;
+    if (member.name == kEos && !text.empty() && (text == end.eos || ends_chats(text))) return !is_missing(text);
+    return has_llama_names &&
+           ((member.name == "bos_token" && text == "<s>") || (member.name == kEos && text == "</s>") ||
+            (member.name == "unk_token" && text == "<unk>"));
+  };
+  std::vector<std::string> others;
+  for (const auto& member : tokens->members) {
+    if (is_usual(member)) continue;
+    const std::string own = token_of_model(converter.text("base_model"), member.name);
+    others.push_back(member.name + ": " +
+                     (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
+                     (own.empty() ? "" : " (the tokenizer has \"" + own + "\")") +
+                     (is_missing(member.value.text) ? " (no token of the model yet: name it in tokens, too)" : ""));
+  }
+  if (others.empty()) {
+    converter.drop("special_tokens",
+                   "padding is never computed; the others are the tokenizer's own, or what ends a turn, which is "
+                   "trained anyway");
+  } else {
+    converter.refuse("special_tokens", "the tokenizer's own are used, and this is another: " + join(others) +
+                                           ". Remove it if the tokenizer or the chat template has it; else set it in "
+                                           "the model's tokenizer_config.json.");
+  }
+}
+
+void convert_eot_tokens(Converter& converter, const AnswerEnd& end) {
+  const Value* value = converter.find("eot_tokens");
+  if (!value) return;
+  const auto items = value->is_list() ? value->items : std::vector<Value>{*value};
+  const bool is_named = std::ranges::any_of(items, [&](const Value& item) { return end.may_be(item.text); });
+  const bool is_eos = end.token == kEos || end.token == end.eos;
+  if (end.token.empty() && end.own_template.empty()) {
+    converter.drop("eot_tokens", "what ends a trained turn is trained anyway, whatever the template has there");
+  } else if (is_named || is_eos) {
+    converter.drop("eot_tokens", "what ends a trained turn is trained anyway");
+  } else {
+    converter.refuse("eot_tokens",
+                     (end.token.empty() ? "What the template writes at the end of a trained turn"
+                                        : end.token + ", which ends a turn in this template,") +
+                         " is always trained, and these leave it out. Name it among them, or remove them.");
+  }
+}
+
+/// In chats whose template is known by name.
+void note_untrained_end(Converter& converter, const AnswerEnd& end) {
+  if (converter.find("eot_tokens") || end.token.empty() || end.token == kEos || end.token == end.eos) return;
+  if (first_chat_dataset(converter).empty()) return;
+  const std::string why = end.eos.empty() ? "of base models it often is not" : "it is " + end.eos;
+  converter.note("chat_template", "answers end with " + end.token +
+                                      ", which is trained here. Axolotl trains it only if it is the tokenizer's "
+                                      "eos_token (" +
+                                      why + ") or one of eot_tokens");
 }
 
 }  // namespace
@@ -91,6 +202,16 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
     converter.refuse(prefix + "chat_template",
                      name + " is not built. Use the model's own (tokenizer), or save it to a .jinja file.");
   }
+}
+
+void convert_axolotl_end_tokens(Converter& converter) {
+  AnswerEnd end = find_answer_end(converter);
+  convert_special_tokens(converter, end);
+  const Value* special = converter.find("special_tokens");
+  const Value* eos = special ? special->find(kEos) : nullptr;
+  if (eos && !eos->text.empty()) end.eos = eos->text;
+  convert_eot_tokens(converter, end);
+  note_untrained_end(converter, end);
 }
 
 }  // namespace lora_train

@@ -1,7 +1,11 @@
-// Names that tools have for the formats of chats.
+// Names that tools have for the formats of chats, and the tokens of a model that they depend on.
 #pragma once
 
+#include <filesystem>
+#include <optional>
 #include <string>
+
+#include "lora_train/convert/convert.h"
 
 namespace lora_train {
 
@@ -20,5 +24,11 @@ std::string jinja_text(const std::string& text);
 
 /// LLaMA-Factory's name of a format that models of this family bring in their own template ("granite3").
 bool is_models_own_template(const std::string& theirs);
+
+/// The token of that name in tokenizer_config.json ("eos_token"); empty if there is no folder, or no such token in it.
+std::string token_of_model(const std::filesystem::path& model, const std::string& name);
+
+/// What a model's name says of its tokenizer, for families whose tokenizers always cut behind a line feed; nullopt for others.
+std::optional<PromptTokens> tokens_by_name(const std::string& model);
 
 }  // namespace lora_train

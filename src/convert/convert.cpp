@@ -7,12 +7,11 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
-#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/value/parse_yaml.h"
-#include "lora_train/config/value/setting_path.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 namespace {

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
+#include "chat_templates.h"
 #include "detect.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/layers.h"
 #include "lora_train/config/merge.h"
-#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/value.h"
 #include "lora_train/config/yaml_entry.h"
-#include "model_tokens.h"
 
 namespace lora_train {
 namespace {

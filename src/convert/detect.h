@@ -1,10 +1,11 @@
-// What a file of another tool is recognised by, and what to run in its place.
+// What a file or a key of another tool is recognised by, and what to say of it.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "lora_train/config/other_tools.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/convert/convert.h"
 
@@ -40,5 +41,10 @@ std::optional<std::string> instead_of_file(const Value& source);
 /// "lora-train convert FILE makes a profile ...", of a file that is another tool's, by most of its keys; nullopt: it is not.
 std::optional<std::string> convert_hint(const Value& source);
 std::string convert_hint_of(const std::string& file);
+
+/// nullopt if no tool has the key, or lora-train has it itself. Where several tools have it, one that refuses the value decides.
+/// May read what the value names (a DeepSpeed configuration, the tokenizer of the model).
+std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const Value& value,
+                                                const ForeignContext& context);
 
 }  // namespace lora_train

@@ -1,10 +1,8 @@
 #include <algorithm>
 
 #include "llamafactory_data.h"
-#include "llamafactory_template.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
-#include "run_keys.h"
 #include "training_keys.h"
 
 namespace lora_train {

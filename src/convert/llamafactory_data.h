@@ -1,4 +1,4 @@
-// LLaMA-Factory's data sets: names that its dataset_info.json explains.
+// LLaMA-Factory's data sets, which its dataset_info.json explains, and its templates.
 #pragma once
 
 #include <string>
@@ -16,5 +16,8 @@ std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const
 /// mix_strategy: interleave_under and interleave_over, with interleave_probs: how often rows of each dataset occur until the first, or
 /// the last, is used up.
 void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& entries);
+
+/// `template`, with default_system and enable_thinking; `train`: the datasets.
+void convert_llamafactory_template(Converter& converter, const std::vector<DataEntry>& train);
 
 }  // namespace lora_train

@@ -1,9 +1,8 @@
 #include <algorithm>
 
+#include "chat_templates.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/value/scalar.h"
-#include "model_tokens.h"
-#include "run_keys.h"
+#include "lora_train/config/value/value.h"
 #include "source_data.h"
 #include "tool_keys.h"
 #include "training_keys.h"

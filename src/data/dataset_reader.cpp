@@ -14,7 +14,6 @@
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "ordered_map.h"
-#include "read/row_fields.h"
 #include "read/row_format.h"
 #include "read/row_reader.h"
 

@@ -1,28 +1,76 @@
 #include "lora_train/data/prepare.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
-#include "data_fingerprint.h"
 #include "dataset_reader.h"
 #include "duplicates.h"
 #include "encode/stop_token_audit.h"
 #include "encode/teacher_tokens.h"
 #include "length_policy.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/philox.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/cache/token_cache_files.h"
 #include "lora_train/data/plan/plan.h"
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "plan/split.h"
-#include "read/row_fields.h"
+#include "read/row_format.h"
+#include "shuffle.h"
 
 namespace lora_train::data {
 namespace {
+
+/// Row numbers, both ascending, so that both parts keep the order of the files.
+struct Split {
+  std::vector<std::uint32_t> train, held_out;
+};
+
+/// Chooses rows by Philox numbers of the seed: the same rows on every machine. val_set_size below 1 is a share (rounded
+/// up), from 1 a count. Throws DataError (where = "val_set_size") if no row would be left to train on.
+Split split_rows(std::size_t num_rows, double val_set_size, std::uint64_t seed) {
+  const double wanted = val_set_size < 1 ? std::ceil(val_set_size * static_cast<double>(num_rows)) : val_set_size;
+  if (wanted >= static_cast<double>(num_rows)) {
+    throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu rows and leave none to train on",
+                                                  val_set_size, wanted, num_rows));
+  }
+  const auto order = shuffled(num_rows, philox_key(seed, RandomPurpose::kSplit, {}));
+  const auto cut = order.begin() + static_cast<std::ptrdiff_t>(wanted);
+  Split split{{cut, order.end()}, {order.begin(), cut}};
+  std::sort(split.train.begin(), split.train.end());
+  std::sort(split.held_out.begin(), split.held_out.end());
+  return split;
+}
+
+/// `identity`: the fingerprints of the files of all datasets, one behind the other.
+std::string fingerprint_of(const DataSection& section, const DataContext& context, const std::string& identity,
+                           std::int64_t max_seq_len) {
+  std::string parts = identity;
+  for (const DatasetSpec& spec : section.datasets) {
+    parts += "|" + to_string(spec.type);
+    if (spec.max_samples) parts += ",first " + std::to_string(*spec.max_samples);
+    for (const auto& [ours, theirs] : spec.field_map) {
+      parts += "," + ours + "=" + theirs;
+    }
+  }
+  parts +=
+      "|" + to_string(section.loss_on) + "|" + to_string(section.overlength) + "|" + to_string(section.on_bad_row) +
+      "|" + std::to_string(max_seq_len) + "|" + std::to_string(section.val_set_size) +
+      (section.val_set_size > 0 ? "|" + std::to_string(context.seed) : "") + "|" +
+      (context.tokenizer == nullptr ? "" : context.tokenizer->fingerprint()) + "|" +
+      (context.chat_template == nullptr ? "" : context.chat_template->fingerprint() + date_of(*context.chat_template));
+  if (section.drop_duplicates) parts += "|drop_duplicates";
+  return hash128_hex(parts);
+}
 
 constexpr const char* kTrainingData = "training data";
 
@@ -357,6 +405,12 @@ PreparedData prepare_data(const DataSection& section, const DataContext& context
   preparation.split_validation();
   preparation.count_duplicates(reads_train);
   return preparation.finish(need_train);
+}
+
+std::string data_fingerprint(const DataSection& section, const DataContext& context, std::int64_t max_seq_len) {
+  std::string identity;
+  for (const DatasetSpec& spec : section.datasets) identity += fingerprint_of_files(spec, DatasetUse::kTraining);
+  return fingerprint_of(section, context, identity, max_seq_len);
 }
 
 }  // namespace lora_train::data

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "lora_train/evaluate/eval_request.h"
+#include "lora_train/evaluate/evaluation.h"
 
 namespace lora_train::evaluate {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "lora_train/evaluate/generate_request.h"
+#include "lora_train/evaluate/generation.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/plan/setup/rank_values.h"
 #include "lora_train/plan/setup/setup.h"

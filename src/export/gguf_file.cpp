@@ -4,9 +4,9 @@
 #include <cstring>
 #include <set>
 
-#include "encode.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "row_writer.h"
 
 namespace lora_train::gguf {
 namespace {

@@ -1,19 +1,167 @@
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <iterator>
+#include <vector>
 
 #include "architecture.h"
-#include "encode.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
 #include "lora_train/export/export.h"
+#include "lora_train/export/gguf_file.h"
 #include "lora_train/lora/merge.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
+#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/tokenizer_data.h"
 #include "row_writer.h"
-#include "vocabulary.h"
 
 namespace lora_train::gguf {
 namespace {
 
 using storage::DType;
+
+using tokenizer::TokenizerData;
+
+using tokenizer::TokenKind;
+
+/// How llama.cpp cuts text before BPE, by its name for it (tokenizer.ggml.pre).
+struct PreTokenizer {
+  const char* name;
+  bool ignores_merges;
+  std::vector<std::string> split;
+};
+
+const std::vector<PreTokenizer>& pre_tokenizers() {
+  static const std::string contractions = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)";
+  static const std::string rest = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  static const std::string tekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+                                    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+                                    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  static const std::vector<PreTokenizer> table = {
+      {"qwen2", false, {contractions + R"(\p{N})" + rest}},
+      {"llama-bpe", true, {contractions + R"(\p{N}{1,3})" + rest}},
+      {"smaug-bpe", false, {contractions + R"(\p{N}{1,3})" + rest}},
+      {"tekken", true, {tekken}},
+      {"gpt-2", false, {"byte-level"}},
+      {"refact", false, {"digits", "byte-level"}},
+  };
+  return table;
+}
+
+const char* pre_tokenizer_name(const TokenizerData& data, const std::filesystem::path& folder) {
+  for (const PreTokenizer& known : pre_tokenizers()) {
+    if (known.split == data.split && known.ignores_merges == data.ignore_merges) return known.name;
+  }
+  throw FormatError(
+      (folder / "tokenizer.json").string() + ": pre_tokenizer",
+      "cuts text as no tokenizer that llama.cpp has for these models (Qwen, Llama 3, Mistral's tekken, GPT-2, "
+      "Granite); the exported model would read other tokens");
+}
+
+std::int32_t number_of(TokenKind kind) {
+  switch (kind) {
+    case TokenKind::kNormal: return 1;
+    case TokenKind::kUnknown: return 2;
+    case TokenKind::kControl: return 3;
+    case TokenKind::kUserDefined: return 4;
+    case TokenKind::kUnused: return 5;
+    case TokenKind::kByte: return 6;
+  }
+  return 0;
+}
+
+void add_tokens(const TokenizerData& data, std::int64_t vocab_size, std::vector<KeyValue>& out) {
+  std::vector<std::string> texts;
+  std::vector<std::int32_t> kinds;
+  std::vector<float> scores;
+  for (std::int64_t id = 0; id < vocab_size; ++id) {
+    const bool is_there = id < std::ssize(data.tokens) && !data.tokens[static_cast<std::size_t>(id)].text.empty();
+    const tokenizer::TokenData token =
+        is_there ? data.tokens[static_cast<std::size_t>(id)] : tokenizer::TokenData{"[PAD" + std::to_string(id) + "]"};
+    texts.push_back(token.text);
+    kinds.push_back(number_of(token.kind));
+    scores.push_back(token.score);
+  }
+  out.push_back({"tokenizer.ggml.tokens", std::move(texts)});
+  out.push_back({"tokenizer.ggml.token_type", std::move(kinds)});
+  if (data.model == tokenizer::TokenizerModel::kSentencePieceBpe)
+    out.push_back({"tokenizer.ggml.scores", std::move(scores)});
+}
+
+/// All stop tokens, `more` of them too, that which ends an answer first.
+std::vector<std::int32_t> ordered_stop_ids(const tokenizer::Tokenizer& tokenizer,
+                                           const tokenizer::ChatTemplate* chat_template,
+                                           const std::vector<std::int32_t>& more) {
+  std::vector<std::int32_t> ids = tokenizer::stop_token_ids(tokenizer, chat_template);
+  for (const std::int32_t id : more) {
+    if (std::ranges::count(ids, id) == 0 && id >= 0 && id < tokenizer.vocab_size()) ids.push_back(id);
+  }
+  const auto bring_forward = [&](std::optional<std::int32_t> id) {
+    const auto at = id ? std::find(ids.begin(), ids.end(), *id) : ids.end();
+    if (at != ids.end()) std::rotate(ids.begin(), at, at + 1);
+  };
+  bring_forward(tokenizer.eos_id());
+  if (chat_template != nullptr) bring_forward(tokenizer::end_of_turn_id(*chat_template, tokenizer));
+  return ids;
+}
+
+void add_stop_tokens(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate* chat_template,
+                     const std::vector<std::int32_t>& more, std::vector<KeyValue>& out) {
+  constexpr const char* kKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                   "tokenizer.ggml.eom_token_id"};
+  const std::vector<std::int32_t> ids = ordered_stop_ids(tokenizer, chat_template, more);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (i < std::size(kKeys)) {
+      out.push_back({kKeys[i], static_cast<std::uint32_t>(ids[i])});
+    } else {
+      log_warning("stop token " + tokenizer.id_to_token(ids[i]) + " (" + std::to_string(ids[i]) +
+                  "): GGUF has room for three, and this one is left out");
+    }
+  }
+}
+
+void add_id(const char* key, std::optional<std::int32_t> id, std::vector<KeyValue>& out) {
+  if (id) out.push_back({key, static_cast<std::uint32_t>(*id)});
+}
+
+/// The keys "tokenizer.*" of the tokenizer in `folder`; the end tokens of generation_config.json may be in `generation_folder`
+/// instead. The list of tokens is filled up to vocab_size, the rows of the embedding.
+/// eos_token_id is the token that ends an answer of the chat template, where there is one; other stop tokens
+/// (tokenizer::stop_token_ids) follow as eot_token_id and eom_token_id, and a fourth one is warned of.
+/// Throws FormatError for a tokenizer that llama.cpp would cut differently, and for more tokens than rows.
+std::vector<KeyValue> vocabulary_metadata(const std::filesystem::path& folder,
+                                          const std::filesystem::path& generation_folder, std::int64_t vocab_size) {
+  const auto tokenizer = tokenizer::Tokenizer::load(folder);
+  const TokenizerData data = tokenizer::read_tokenizer_data(folder, *tokenizer);
+  if (tokenizer->vocab_size() > vocab_size) {
+    throw FormatError(folder.string(), "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
+                                           " tokens, and the embedding " + std::to_string(vocab_size) +
+                                           " rows; expected a row for each token");
+  }
+  std::vector<KeyValue> out;
+  const bool is_sentencepiece = data.model == tokenizer::TokenizerModel::kSentencePieceBpe;
+  out.push_back({"tokenizer.ggml.model", std::string(is_sentencepiece ? "llama" : "gpt2")});
+  out.push_back({"tokenizer.ggml.pre", std::string(is_sentencepiece ? "default" : pre_tokenizer_name(data, folder))});
+  add_tokens(data, vocab_size, out);
+  if (is_sentencepiece) {
+    out.push_back({"tokenizer.ggml.add_space_prefix", data.adds_space_prefix});
+  } else {
+    out.push_back({"tokenizer.ggml.merges", data.merges});
+  }
+  const auto chat_template = tokenizer::load_chat_template("tokenizer", folder);
+  add_id("tokenizer.ggml.bos_token_id", tokenizer->bos_id(), out);
+  const auto other = generation_folder == folder ? nullptr : tokenizer::load_tokenizer_if_present(generation_folder);
+  add_stop_tokens(*tokenizer, chat_template.get(), other ? other->generation_eos_ids() : std::vector<std::int32_t>(),
+                  out);
+  add_id("tokenizer.ggml.unknown_token_id", data.unk_id, out);
+  add_id("tokenizer.ggml.padding_token_id", tokenizer->pad_id(), out);
+  out.push_back({"tokenizer.ggml.add_bos_token", tokenizer->adds_bos()});
+  out.push_back({"tokenizer.ggml.add_eos_token", false});
+  if (chat_template) out.push_back({"tokenizer.chat_template", chat_template->source()});
+  return out;
+}
 
 std::uint32_t file_type(TensorType type) {  // llama.h: llama_ftype
   switch (type) {

@@ -1,4 +1,4 @@
-// The rows of a matrix on their way into a GGUF file.
+// The rows of a matrix on their way into a GGUF file, encoded as its types are.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,15 @@ struct Rows {
 /// Encodes and writes the rows, a piece at a time. Throws FormatError (name) for NaN or infinity, NumericError for a value that
 /// does not fit.
 void write_rows(const Rows& rows, const std::string& name, TensorType type, const Tensor::Write& write);
+
+/// kQ8_0: this many values share a scale.
+inline constexpr std::int64_t kBlock = 32;
+
+/// Bytes of that many values; of kQ8_0 a multiple of kBlock.
+std::uint64_t encoded_bytes(std::int64_t count, TensorType type);
+
+/// Appends the values, rounded to nearest even. kQ8_0: blocks of a F16 scale, the largest magnitude / 127, and 32 signed bytes,
+/// value / scale rounded half away from zero (ggml's quantize_row_q8_0_ref). Returns whether all values are finite and fit.
+bool encode(const float* values, std::int64_t count, TensorType type, std::string& out);
 
 }  // namespace lora_train::gguf

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "draft.h"
 #include "generator_parts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"

@@ -1,15 +1,84 @@
-// What a generator holds, and what its runs share.
+// What a generator holds and what its runs share; drafts and batches of a decoding step.
 #pragma once
 
 #include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "cached_decoder.h"
-#include "decode_batch.h"
 #include "lora_train/generate/generator.h"
+#include "lora_train/kernels/launch/graph.h"
+#include "lora_train/kernels/sampling/sampling.h"
 
 namespace lora_train::generate {
+
+/// What a row decodes. An idle row computes a token that is not kept.
+struct DecodeRow {
+  bool is_idle = true;
+  std::int64_t cache_begin = 0, num_cached = 0;
+  std::int64_t num_new = 0;  ///< new tokens so far; the last one is the next to go in
+  std::int64_t key = 0;      ///< of its draws: kernels::packed_key
+};
+
+/// Not thread-safe. `decoder` must outlive it.
+class DecodeBatch {
+ public:
+  DecodeBatch(CachedDecoder& decoder, std::int64_t max_rows, bool use_graphs);
+
+  /// What the next passes compute. Forgets the graphs if the cache or the RoPE tables have grown, and so moved.
+  void set_options(const kernels::SamplingFilter& filter, bool use_adapter);
+
+  /// The rows of the next passes: as many as a captured pass has, 1, 2, 4, ... or max_rows. Enqueues their upload.
+  void set_rows(std::vector<DecodeRow> rows);
+
+  /// Chooses the first new token of sequences from these rows of a prefill's result, for rows[i] of the passes to come. Returns the
+  /// tokens [n] int32 on the device; -1 where a logit is not finite.
+  at::Tensor choose_first(const at::Tensor& hidden, const std::vector<std::int64_t>& hidden_rows,
+                          const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& keys);
+
+  /// Enqueues a pass: every row takes its last token, and gets its next one. Returns those, [W] int32 on the device, until the
+  /// next pass; -1 where a logit is not finite.
+  at::Tensor decode();
+
+  std::int64_t num_replays() const { return num_replays_; }
+
+ private:
+  /// What a graph has captured by value.
+  struct Captured {
+    std::int64_t num_rows = 0;
+    bool use_adapter = true;
+    double temperature = 0, top_p = 1, min_p = 0;
+    std::int64_t top_k = 0;
+    auto operator<=>(const Captured&) const = default;
+  };
+  void enqueue();
+  PassTokens tokens() const;
+  void advance_host();
+  kernels::Graph* graph();
+
+  CachedDecoder& decoder_;
+  std::int64_t max_rows_;
+  bool uses_graphs_;
+  kernels::SamplingFilter filter_;
+  bool use_adapter_ = true;
+  std::vector<DecodeRow> rows_;
+  at::Tensor ids_, chosen_;  ///< [max_rows] int32: the next token to go in; what the last pass chose
+  at::Tensor int64s_;        ///< [4, max_rows]: slots, positions of draws, keys, advance (0 or 1)
+  at::Tensor int32s_;        ///< [4, max_rows + 1]: positions, numbers of keys, first slots, advance
+  at::Tensor cu_seqlens_;    ///< [max_rows + 1] int32: 0, 1, 2, ...
+  model::LmHeadRows head_;   ///< of max_rows
+  std::map<Captured, std::unique_ptr<kernels::Graph>> graphs_;
+  std::set<Captured> has_run_;
+  std::int64_t cache_capacity_ = 0, max_positions_ = 0;  ///< of the captured addresses: both only grow
+  std::int64_t num_replays_ = 0;
+};
 
 /// Tokens whose keys and values a run has left in the cache, from its first slot on.
 struct CachedTokens {
@@ -108,5 +177,20 @@ class Stopwatch {
   double& sum_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
+
+/// How many tokens to guess for a sequence: one, and more while all guesses are right.
+class DraftLength {
+ public:
+  std::size_t next(std::size_t most) const;
+  void record(std::size_t num_drafted, std::size_t num_right);
+
+ private:
+  std::size_t wanted_ = 1;
+};
+
+/// The tokens, at most `most`, that follow the latest earlier place with the longest ending of prompt + answer, up to three tokens.
+/// Empty if the last token has not been there before.
+std::vector<std::int32_t> draft_of(std::span<const std::int32_t> prompt, std::span<const std::int32_t> answer,
+                                   std::size_t most);
 
 }  // namespace lora_train::generate

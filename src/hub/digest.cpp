@@ -1,5 +1,6 @@
 #include "digest.h"
 
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include "lora_train/base/text.h"
@@ -35,6 +36,15 @@ std::string Digest::hex() {
   std::string text;
   for (int i = 0; i < (is_sha256 ? SHA256_DIGEST_LENGTH : SHA_DIGEST_LENGTH); ++i)
     text += string_printf("%02x", bytes[i]);
+  return text;
+}
+
+std::string base64(std::string_view bytes) {
+  std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');  // and the zero that OpenSSL appends
+  const int length =
+      ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                        reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+  text.resize(static_cast<std::size_t>(length));
   return text;
 }
 

@@ -1,4 +1,4 @@
-// The hashes by which the hub names contents.
+// The hashes by which the hub names contents, and base64.
 #pragma once
 
 #include <cstdint>
@@ -26,5 +26,8 @@ class Digest {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// With padding, in one line.
+std::string base64(std::string_view bytes);
 
 }  // namespace lora_train::hub

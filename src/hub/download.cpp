@@ -1,18 +1,265 @@
 #include "lora_train/hub/download.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
 #include <unordered_set>
+#include <vector>
 
 #include "cache_folder.h"
-#include "fetch.h"
 #include "hub_api.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "needed_files.h"
 #include "partial_file.h"
 
 namespace lora_train::hub {
 namespace {
+
+struct FetchPlan {
+  const Repository& repository;
+  const CacheFolder& cache;
+  std::string commit;
+  std::vector<RepositoryFile> files;  ///< those to fetch
+  bool use_ranges = true;  ///< false: each file in one piece from its start, for a server that knows no ranges
+  std::function<void(const DownloadProgress&)> progress = {};
+};
+
+constexpr std::size_t kNumConnections = 8;
+
+constexpr std::size_t kHashBuffer = 1u << 20;
+
+/// Another connection has failed, and its error counts.
+struct Abandoned {};
+
+/// A file while it is fetched. Its lock lives as long as it.
+struct OpenFile {
+  OpenFile(const CacheFolder& cache, const RepositoryFile& of) : file(of), lock(cache, of) {}
+
+  RepositoryFile file;
+  BlobLock lock;
+  std::unique_ptr<PartialFile> partial;
+  bool is_resumed = false;  ///< some bytes are of an earlier download
+  std::size_t next_segment = 0;
+  std::atomic<std::size_t> num_left{0};  ///< segments that are not complete
+};
+
+struct Job {
+  std::shared_ptr<OpenFile> open;
+  std::size_t segment = 0;
+};
+
+class Fetch {
+ public:
+  Fetch(Hub& hub, const FetchPlan& plan) : hub_(hub), plan_(plan) {
+    for (const RepositoryFile& file : plan.files) progress_.total_bytes += file.num_bytes;
+  }
+
+  std::uint64_t run() {
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < kNumConnections; ++i) threads.emplace_back([this] { work(); });
+    for (std::thread& thread : threads) thread.join();
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    return num_downloaded_;
+  }
+
+ private:
+  void work() {
+    try {
+      while (const auto job = next_job()) {
+        if (plan_.use_ranges)
+          fetch_segment(*job->open, job->segment);
+        else
+          fetch_whole(*job->open);
+        if (--job->open->num_left == 0) finish(*job->open);
+      }
+    } catch (const Abandoned&) {
+    } catch (...) {
+      const std::lock_guard lock(error_mutex_);
+      if (error_ == nullptr) error_ = std::current_exception();
+      has_failed_ = true;
+    }
+  }
+
+  void poll() const {
+    if (has_failed_) throw Abandoned();
+    throw_if_stop_requested();
+  }
+
+  /// The next segment that lacks bytes. Opens files in turn; while it waits for the lock of one, so do the other threads.
+  std::optional<Job> next_job() {
+    const std::lock_guard lock(mutex_);
+    for (;;) {
+      poll();
+      if (current_ != nullptr) {
+        if (const auto segment = next_segment(*current_)) return Job{current_, *segment};
+      }
+      current_.reset();  // its lock is free when its last segment is done: the next file may have the same contents
+      if (next_file_ == plan_.files.size()) return std::nullopt;
+      current_ = open(plan_.files[next_file_++]);
+    }
+  }
+
+  std::optional<std::size_t> next_segment(OpenFile& open) const {
+    if (!plan_.use_ranges) return open.next_segment++ == 0 ? std::optional<std::size_t>(0) : std::nullopt;
+    PartialFile& partial = *open.partial;
+    for (std::size_t& i = open.next_segment; i < partial.num_segments();) {
+      const std::size_t segment = i++;
+      if (partial.num_done(segment) < partial.end(segment) - partial.begin(segment)) return segment;
+    }
+    return std::nullopt;
+  }
+
+  /// Null if nothing is left to fetch.
+  std::shared_ptr<OpenFile> open(const RepositoryFile& file) {
+    auto open = std::make_shared<OpenFile>(plan_.cache, file);
+    if (plan_.cache.has_blob(file)) {  // another process was faster, or another file has the same contents
+      plan_.cache.link(file, plan_.commit);
+      count(file.num_bytes);
+      return nullptr;
+    }
+    open->partial = std::make_unique<PartialFile>(plan_.cache.partial(file), file.num_bytes);
+    PartialFile& partial = *open->partial;
+    if (!plan_.use_ranges) partial.restart();
+    for (std::size_t i = 0; i < partial.num_segments(); ++i)
+      open->num_left += partial.num_done(i) < partial.end(i) - partial.begin(i);
+    if (!plan_.use_ranges && open->num_left > 0) open->num_left = 1;
+    open->is_resumed = partial.num_done() > 0;
+    count(partial.num_done());
+    if (open->num_left > 0) return open;
+    finish(*open);
+    return nullptr;
+  }
+
+  Request request_for(const OpenFile& open) const {
+    Request request = hub_.request(hub_.file_path(plan_.repository, plan_.commit, open.file.path));
+    request.poll = [this] { poll(); };
+    return request;
+  }
+
+  void receive(const Request& request) {
+    const Answer answer = hub_.send(request);
+    if (!answer.is_ok()) hub_.refuse(answer, plan_.repository);
+  }
+
+  void fetch_segment(OpenFile& open, std::size_t segment) {
+    PartialFile& partial = *open.partial;
+    Request request = request_for(open);
+    request.range = {partial.begin(segment) + partial.num_done(segment), partial.end(segment)};
+    request.sink = [&](std::string_view bytes) {
+      partial.append(segment, bytes);
+      count(bytes.size());
+      num_downloaded_ += bytes.size();
+    };
+    receive(request);
+    if (partial.num_done(segment) < partial.end(segment) - partial.begin(segment)) fail_short(open);
+  }
+
+  void fetch_whole(OpenFile& open) {
+    PartialFile& partial = *open.partial;
+    Request request = request_for(open);
+    std::size_t segment = 0;
+    request.sink = [&](std::string_view bytes) {
+      count(bytes.size());
+      num_downloaded_ += bytes.size();
+      while (!bytes.empty()) {
+        const std::uint64_t room = partial.end(segment) - partial.begin(segment) - partial.num_done(segment);
+        const auto piece = bytes.substr(0, static_cast<std::size_t>(std::min<std::uint64_t>(room, bytes.size())));
+        const bool is_last = segment + 1 == partial.num_segments();
+        partial.append(segment, is_last ? bytes : piece);
+        bytes.remove_prefix(is_last ? bytes.size() : piece.size());
+        if (piece.size() == room && !is_last) ++segment;
+      }
+    };
+    receive(request);
+    if (partial.num_done() < open.file.num_bytes) fail_short(open);
+  }
+
+  [[noreturn]] void fail_short(const OpenFile& open) const {
+    throw IoError(plan_.repository.name() + "/" + open.file.path,
+                  "the server sent fewer bytes than it promised. Run the command again; it resumes.");
+  }
+
+  /// Checks the contents and gives them their name. Bytes that an earlier download left may be damaged: then once more from the start.
+  void finish(OpenFile& open) {
+    const std::string found = hash(*open.partial, open.file);
+    if (found != open.file.etag) {
+      if (!open.is_resumed) fail_hash(open, found);
+      log_info(open.file.path + ": what an earlier download left is damaged; downloading it again");
+      open.is_resumed = false;
+      open.partial->restart();
+      uncount(open.file.num_bytes);
+      fetch_all(open);
+      return finish(open);
+    }
+    open.partial->publish(plan_.cache.blob(open.file));
+    sync_folder(plan_.cache.blob(open.file).parent_path());
+    plan_.cache.link(open.file, plan_.commit);
+  }
+
+  void fetch_all(OpenFile& open) {
+    if (!plan_.use_ranges) return fetch_whole(open);
+    for (std::size_t i = 0; i < open.partial->num_segments(); ++i) fetch_segment(open, i);
+  }
+
+  [[noreturn]] void fail_hash(OpenFile& open, const std::string& found) const {
+    remove_tree(open.partial->path());
+    const char* const name = open.file.digest == DigestKind::kSha256 ? "SHA-256 " : "SHA-1 ";
+    throw IoError(plan_.repository.name() + "/" + open.file.path,
+                  std::string("what arrived is not the file of the hub: ") + name + found + " instead of " +
+                      open.file.etag +
+                      ". A proxy or a mirror has changed it. Nothing of it was kept; run the command again.");
+  }
+
+  std::string hash(const PartialFile& partial, const RepositoryFile& file) {
+    Digest digest(file.digest, file.num_bytes);
+    FileReader reader(partial.path());
+    std::string buffer(kHashBuffer, '\0');
+    for (std::uint64_t left = file.num_bytes; left > 0;) {
+      poll();
+      const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size()));
+      const std::size_t num_read = reader.read(buffer.data(), wanted);
+      if (num_read == 0) throw IoError(partial.path().string(), "became shorter while it was read.");
+      digest.update({buffer.data(), num_read});
+      left -= num_read;
+    }
+    return digest.hex();
+  }
+
+  void count(std::uint64_t num_bytes) {
+    const std::lock_guard lock(progress_mutex_);
+    progress_.num_bytes += num_bytes;
+    progress_.is_verifying = progress_.num_bytes == progress_.total_bytes;
+    if (plan_.progress) plan_.progress(progress_);
+  }
+
+  void uncount(std::uint64_t num_bytes) {
+    const std::lock_guard lock(progress_mutex_);
+    progress_.num_bytes -= num_bytes;
+  }
+
+  Hub& hub_;
+  const FetchPlan& plan_;
+  std::mutex mutex_;  ///< of next_job
+  std::shared_ptr<OpenFile> current_;
+  std::size_t next_file_ = 0;
+  std::mutex progress_mutex_, error_mutex_;
+  DownloadProgress progress_;
+  std::atomic<std::uint64_t> num_downloaded_{0};
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr error_;
+};
+
+/// Every file gets its blob and its name in the snapshot. The first failure ends all connections and is thrown; what has arrived stays.
+/// Returns the bytes that were downloaded. Throws TransferError (kNoRanges) where use_ranges asks for what the server cannot do.
+std::uint64_t fetch(Hub& hub, const FetchPlan& plan) { return Fetch(hub, plan).run(); }
 
 std::uint64_t size_of(const std::vector<RepositoryFile>& files) {
   std::uint64_t num_bytes = 0;

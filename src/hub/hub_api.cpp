@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "lora_train/base/text.h"
-#include "lora_train/base/visible_text.h"
+#include "lora_train/base/utf8.h"
 #include "lora_train/hub/http/url.h"
 
 namespace lora_train::hub {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/text.h"
-#include "lora_train/base/visible_text.h"
+#include "lora_train/base/utf8.h"
 #include "lora_train/hub/http/url.h"
 
 namespace lora_train::hub {

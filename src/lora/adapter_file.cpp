@@ -7,7 +7,7 @@
 
 #include "adapter_names.h"
 #include "lora_train/base/philox.h"
-#include "lora_train/lora/adapter_base.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/model/weights/tensor_io.h"
 

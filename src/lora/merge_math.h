@@ -1,4 +1,4 @@
-// The arithmetic of a merge: a weight with its adapter applied, in fp32, rounded once. O rows, I columns. No torch.
+// The arithmetic of a merge: a weight with its adapter applied, in fp32, rounded once; token rows too. O rows, I columns. No torch.
 #pragma once
 
 #include <cstdint>
@@ -33,5 +33,16 @@ struct WeightToMerge {
 /// rounded to nearest even. Computes in the order of PEFT's merge. Uses all cores. Returns whether every element of the result
 /// is finite.
 bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, storage::DType target, std::string& out);
+
+struct TokenRowsToMerge {
+  std::vector<std::int64_t> ids;
+  std::vector<float> values;  ///< a row for each id
+  std::int64_t num_rows = 0;  ///< of the result, at least those of the weight; ids lie below
+};
+
+/// Writes the weight to `out` in dtype `target`, as merge_weight does, with the trained rows in place. Rows that the weight lacks are
+/// the mean of its rows, as when the adapter is used unmerged. Returns whether every element of the result is finite.
+bool merge_token_rows(const WeightToMerge& weight, const TokenRowsToMerge& rows, storage::DType target,
+                      std::string& out);
 
 }  // namespace lora_train::lora

@@ -5,7 +5,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/lora/adapter_tensors.h"
 #include "merge_math.h"
-#include "merge_token_rows.h"
 
 namespace lora_train::lora {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "lora_train/base/visible_text.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::lora {
 namespace {

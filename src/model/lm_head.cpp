@@ -10,6 +10,7 @@
 #include "lora_train/kernels/rms_norm/rms_norm.h"
 
 namespace lora_train::model {
+
 LmHead lm_head_of(const ModelConfig& config, OuterWeights& weights) {
   return {weights, config.rms_norm_eps, 1 / config.logits_scaling, config.norm_weight_offset};
 }

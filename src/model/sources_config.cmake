@@ -3,11 +3,11 @@
 set(LT_MODEL_CONFIG_SOURCES
   activation_plan.cpp adapter_spec.cpp layer_shape.cpp
   blocks/attention_shape.cpp blocks/mlp_shape.cpp
-  families/config_reader.cpp families/gemma3.cpp families/granite.cpp families/known_shapes.cpp families/layer_types.cpp
-  families/llama.cpp families/mistral.cpp families/model_config.cpp families/quantization_config.cpp families/qwen2.cpp
-  families/qwen3.cpp families/registry.cpp families/rope_config.cpp families/rope_frequencies.cpp
+  families/config_reader.cpp families/gemma3.cpp families/granite.cpp families/known_shapes.cpp
+  families/llama.cpp families/mistral.cpp families/model_config.cpp families/qwen2.cpp
+  families/qwen3.cpp families/registry.cpp families/rope_config.cpp
   weights/base_storage.cpp weights/expected_weights.cpp weights/init_model.cpp weights/linear_reader.cpp
-  weights/quant_state.cpp weights/stored_linear.cpp)
+  weights/stored_linear.cpp)
 list(TRANSFORM LT_MODEL_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_model_config)
   add_library(lt_model_config OBJECT ${LT_MODEL_CONFIG_SOURCES})

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cast/host_copy.h"
+#include "lora_train/kernels/cast/cast.h"
 #include "lora_train/optim/adamw.h"
 #include "lora_train/optim/adamw_8bit.h"
 #include "lora_train/optim/optimizer.h"

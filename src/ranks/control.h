@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "gate.h"
-#include "lora_train/base/error_report.h"
+#include "lora_train/base/error.h"
 #include "lora_train/launch/world.h"
 #include "lora_train/ranks/connect.h"
-#include "peer_process.h"
+#include "rendezvous.h"
 
 namespace lora_train::ranks {
 

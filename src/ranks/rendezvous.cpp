@@ -5,11 +5,13 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -17,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <tuple>
+#include <utility>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -25,7 +28,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/launch/local_ranks.h"
-#include "peer_process.h"
+#include "lora_train/launch/world.h"
 
 namespace lora_train::ranks {
 namespace {
@@ -287,6 +290,13 @@ class Arrivals {
   std::map<int, PeerProcess> processes_;
 };
 
+/// The same for processes that see each other's process numbers, and for no others.
+std::string process_space() {
+  struct stat space {};
+  const bool is_known = ::stat("/proc/self/ns/pid", &space) == 0;
+  return launch::host_id() + "/" + (is_known ? std::to_string(space.st_ino) : "");
+}
+
 }  // namespace
 
 PublishedAddress::PublishedAddress(fs::path file, const std::string& text) : file_(std::move(file)) {
@@ -381,5 +391,27 @@ std::string local_address_towards(const std::string& host) {
 }
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+std::string own_process() { return process_space() + " " + std::to_string(::getpid()); }
+
+PeerProcess::PeerProcess(const std::string& named) {
+  const std::size_t blank = named.rfind(' ');
+  pid_ = std::atol(named.c_str() + blank + 1);
+  if (named.substr(0, blank) != process_space()) return;
+  fd_ = static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid_), 0));
+  had_ended_ = fd_ < 0 && errno == ESRCH;
+}
+
+PeerProcess::~PeerProcess() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+PeerProcess::PeerProcess(PeerProcess&& other) noexcept
+    : pid_(other.pid_), fd_(std::exchange(other.fd_, -1)), had_ended_(other.had_ended_) {}
+
+bool PeerProcess::has_ended() const {
+  pollfd process{fd_, POLLIN, 0};
+  return had_ended_ || (fd_ >= 0 && ::poll(&process, 1, 0) == 1);
+}
 
 }  // namespace lora_train::ranks

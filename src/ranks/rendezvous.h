@@ -1,4 +1,4 @@
-// How the ranks of a job find each other.
+// How the ranks of a job find each other, and notice that the process of one has ended.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -54,5 +54,30 @@ std::string local_address_towards(const std::string& host);
 
 /// True of 127.0.0.0/8 and ::1.
 bool is_loopback(const std::string& address);
+
+/// Names this process to processes that see its number, in text for the store.
+std::string own_process();
+
+class PeerProcess {
+ public:
+  /// `named`: own_process() of the other rank.
+  explicit PeerProcess(const std::string& named);
+  ~PeerProcess();
+  PeerProcess(PeerProcess&& other) noexcept;
+  PeerProcess(const PeerProcess&) = delete;
+  PeerProcess& operator=(const PeerProcess&) = delete;
+
+  /// Whether this process sees that one; false on another host or in another container.
+  bool is_here() const { return fd_ >= 0 || had_ended_; }
+  bool has_ended() const;
+  /// Readable once it has ended; -1 where there is nothing to wait for.
+  int fd() const { return fd_; }
+  long pid() const { return pid_; }
+
+ private:
+  long pid_ = 0;
+  int fd_ = -1;
+  bool had_ended_ = false;
+};
 
 }  // namespace lora_train::ranks

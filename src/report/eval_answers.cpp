@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "json_number.h"
-#include "json_value.h"
+#include "json_fields.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"

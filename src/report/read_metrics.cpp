@@ -5,7 +5,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "times_json.h"
+#include "json_fields.h"
 
 namespace lora_train::report {
 namespace {

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <fstream>
 
+#include "json_fields.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "read_metrics.h"
-#include "times_json.h"
 
 namespace lora_train::report {
 namespace {

@@ -4,24 +4,54 @@
 #include <cmath>
 #include <map>
 #include <span>
+#include <vector>
 
 #include "figures.h"
-#include "lora_train/base/error_report.h"
+#include "json_fields.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/base/version.h"
-#include "lora_train/base/visible_text.h"
 #include "lora_train/config/load.h"
+#include "lora_train/report/run_log.h"
 #include "page_assets.h"
 #include "pictures.h"
 #include "read_metrics.h"
-#include "reliability.h"
-#include "times_json.h"
 
 namespace lora_train::report {
 namespace {
+
+/// The evaluations of a data set or task that have bins: the first, and the one of the step that the result is of, else the
+/// last. Both point into the run.
+struct Reliability {
+  const LoggedEval* before = nullptr;
+  const LoggedEval* after = nullptr;  ///< null if there is one evaluation only
+};
+
+/// -1: not known.
+long long result_step(const RunRecord& run) {
+  const auto summary = nlohmann::ordered_json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
+  return summary.is_object() ? whole_number_of(summary, "adapter_step").value_or(-1) : -1;
+}
+
+/// In the order in which their names come first.
+std::vector<Reliability> find_reliability(const RunRecord& run) {
+  const long long step_of_result = result_step(run);
+  std::vector<Reliability> found;
+  for (const LoggedEval& eval : run.evals) {
+    if (eval.bins.empty()) continue;
+    const auto same =
+        std::find_if(found.begin(), found.end(), [&](const auto& other) { return other.before->name == eval.name; });
+    if (same == found.end()) {
+      found.push_back({&eval});
+    } else if (same->after == nullptr || same->after->step != step_of_result) {
+      same->after = &eval;
+    }
+  }
+  return found;
+}
 
 using Json = nlohmann::ordered_json;
 

@@ -3,11 +3,9 @@
 #include <filesystem>
 
 #include "figures.h"
-#include "json_number.h"
+#include "json_fields.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
-#include "times_json.h"
 
 namespace lora_train::report {
 namespace {

@@ -1,13 +1,86 @@
 #include "lora_train/run/background_saver.h"
 
+#include <ATen/ATen.h>
+
 #include <utility>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/model/weights/tensor_io.h"
+#include "lora_train/report/host_memory.h"
+#include "lora_train/run_folder/checkpoint.h"
+#include "lora_train/storage/safetensors.h"
 
 namespace lora_train::run {
 namespace {
+
+namespace fs = std::filesystem;
+
+const char* const kAdapterFile = "adapter_model.safetensors";
+const char* const kWeightsFile = "model.safetensors";
+/// A tensor in a file: its name there, and a view of the memory that it is written from or read into.
+struct NamedView {
+  std::string name;
+  at::Tensor view;
+};
+
+std::vector<NamedView> values_of(const model::Trainables& parameters) {
+  std::vector<NamedView> views;
+  for (const auto& parameter : parameters.list()) views.push_back({parameter.name, parameters.value(parameter.name)});
+  return views;
+}
+
+/// State with one element per parameter gets the parameters' names and shapes; other state stays flat. Constants and tensors
+/// without elements are left out.
+std::vector<NamedView> state_of(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
+  std::vector<NamedView> views;
+  for (std::size_t i = 0; i < optimizer.tensors.size(); ++i) {
+    const optim::StateTensor& kept = optimizer.optimizer->state[i];
+    if (kept.constant != nullptr || optimizer.tensors[i].numel() == 0) continue;
+    if (kept.size != nullptr) {
+      views.push_back({kept.name, optimizer.tensors[i]});
+      continue;
+    }
+    for (const auto& parameter : parameters.list()) {
+      views.push_back({kept.name + "." + parameter.name, parameters.view(optimizer.tensors[i], parameter.name)});
+    }
+  }
+  return views;
+}
+
+storage::FileToWrite state_file(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
+  storage::FileToWrite file{run_folder::kOptimizerFile, ""};
+  for (const auto& [name, view] : state_of(parameters, optimizer)) {
+    file.tensors.push_back(view.is_floating_point() ? model::finite_tensor_to_write(name, view)
+                                                    : model::tensor_to_write(name, view));
+  }
+  return file;
+}
+
+void read_views(const fs::path& path, const std::vector<NamedView>& views) {
+  // Read, so that a failing disk gives an error; mapped only if reading would take memory that the run needs.
+  const auto num_bytes = static_cast<std::int64_t>(fs::file_size(path));
+  const bool has_room = num_bytes <= report::available_host_memory() / 2;
+  const storage::SafetensorsFile file(has_room ? MappedFile::read(path) : MappedFile(path));
+  for (const auto& [name, view] : views) {
+    throw_if_stop_requested();
+    const std::string where = path.string() + ": " + name;
+    const storage::TensorEntry* entry = file.find(name);
+    if (entry == nullptr)
+      throw FormatError(where, "is missing; the checkpoint belongs to a different adapter or model");
+    if (at::IntArrayRef(entry->shape) != view.sizes()) {
+      throw FormatError(where, "does not have the shape that this run needs: " + storage::describe(*entry));
+    }
+    model::copy_elements(*entry, file.bytes(*entry), where, view);
+  }
+  if (views.size() != file.tensors().size()) {
+    throw FormatError(path.string(),
+                      "holds tensors that this run does not train; the checkpoint belongs to a different run");
+  }
+}
 
 run_folder::Saver::Options saver_options(const RunSection& section) {
   const std::filesystem::path metrics = std::filesystem::path(section.output_dir) / "metrics.jsonl";
@@ -17,6 +90,30 @@ run_folder::Saver::Options saver_options(const RunSection& section) {
 }
 
 }  // namespace
+
+std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
+                                                   const std::vector<std::string>& target_modules,
+                                                   const model::Trainables& parameters,
+                                                   const optim::OptimizerState& optimizer) {
+  std::vector<storage::FileToWrite> files;
+  if (adapter != nullptr) {
+    files = lora::adapter_files(*adapter, target_modules, parameters, Precision::kFp32);
+  } else {
+    files.push_back({kWeightsFile, "", model::values_to_write(parameters, at::kFloat)});
+  }
+  files.push_back(state_file(parameters, optimizer));
+  return files;
+}
+
+void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model::Trainables& parameters,
+                             optim::OptimizerState& optimizer) {
+  load_checkpoint_parameters(checkpoint, is_adapter, parameters);
+  read_views(checkpoint / run_folder::kOptimizerFile, state_of(parameters, optimizer));
+}
+
+void load_checkpoint_parameters(const fs::path& checkpoint, bool is_adapter, model::Trainables& parameters) {
+  read_views(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), values_of(parameters));
+}
 
 BackgroundSaver::BackgroundSaver(SavedParts parts, std::int64_t free_memory)
     : parts_(std::move(parts)), saver_(saver_options(parts_.section)) {

@@ -8,7 +8,7 @@
 
 #include "lora_train/config/profile.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/evaluate/eval_request.h"
+#include "lora_train/evaluate/evaluation.h"
 #include "lora_train/report/best_metric.h"
 #include "lora_train/run_folder/checkpoint.h"
 

@@ -8,25 +8,25 @@
 #include <ctime>
 
 #include "best_model.h"
+#include "log_lines.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "lora_train/kernels/launch/graph.h"
-#include "lora_train/lora/adapter_base.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/setup/rank_values.h"
 #include "lora_train/plan/slower_keys.h"
 #include "lora_train/plan/tuning/tuning_cases.h"
 #include "lora_train/report/host_memory.h"
-#include "lora_train/run/checkpoint_tensors.h"
+#include "lora_train/run/background_saver.h"
 #include "lora_train/run/rehearsal.h"
 #include "lora_train/storage/read_ahead.h"
 #include "objective.h"
 #include "rank_agreement.h"
 #include "run_price.h"
-#include "start_log.h"
 #include "untrained_row.h"
 
 namespace lora_train::run {

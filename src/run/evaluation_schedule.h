@@ -1,17 +1,48 @@
 // The evaluations of a run: when they are due, what they report, and what follows from them.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "best_model.h"
-#include "due_steps.h"
+#include "lora_train/config/profile.h"
+#include "lora_train/data/plan/run_plan.h"
 #include "lora_train/report/summary.h"
 #include "lora_train/run/run_state.h"
 #include "reporters.h"
 
 namespace lora_train::run {
+
+/// The steps at which a cadence (eval_steps, save_steps) is due.
+class DueSteps {
+ public:
+  DueSteps(const Cadence& cadence, const data::RunPlan& plan) : plan_(plan) {
+    const std::int64_t total = plan.total_steps();
+    if (cadence.kind == Cadence::Kind::kSteps) every_ = static_cast<std::int64_t>(cadence.value);
+    if (cadence.kind == Cadence::Kind::kFraction) {
+      every_ =
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(cadence.value * static_cast<double>(total))));
+    }
+    each_epoch_ = cadence.kind == Cadence::Kind::kEpoch;
+  }
+  /// The next one after `step`; nothing if it is each epoch, or none comes before the end.
+  std::optional<std::int64_t> next_after(std::int64_t step) const {
+    if (every_ <= 0 || (step / every_ + 1) * every_ > plan_.total_steps()) return std::nullopt;
+    return (step / every_ + 1) * every_;
+  }
+  bool is_due(std::int64_t step) const {
+    return (every_ > 0 && step % every_ == 0) || (each_epoch_ && step > 0 && plan_.ends_epoch(step));
+  }
+
+ private:
+  const data::RunPlan& plan_;
+  std::int64_t every_ = 0;
+  bool each_epoch_ = false;
+};
 
 class Evaluations {
  public:

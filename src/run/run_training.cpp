@@ -1,43 +1,82 @@
 #include "lora_train/run/run_training.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "best_model.h"
-#include "end_log.h"
-#include "finished_run.h"
+#include "log_lines.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
+#include "lora_train/config/load.h"
 #include "lora_train/data/plan/run_plan.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/plan/setup/rank_values.h"
+#include "lora_train/plan/setup/setup.h"
 #include "lora_train/ranks/connect.h"
 #include "lora_train/report/host_memory.h"
 #include "lora_train/report/run_page.h"
 #include "lora_train/report/summary.h"
+#include "lora_train/run/background_saver.h"
 #include "lora_train/run/build_run.h"
-#include "lora_train/run/checkpoint_tensors.h"
 #include "lora_train/run/rehearsal.h"
+#include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/run_folder/folder_lock.h"
 #include "lora_train/run_folder/output_folder.h"
-#include "lora_train/run_folder/replaced_run.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "rank_agreement.h"
 #include "reporters.h"
 #include "result_folder.h"
-#include "start_log.h"
-#include "step_record.h"
 #include "train_loop.h"
 
 namespace lora_train::run {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct DataPrints {
+  std::string of_run, now;
+};
+
+/// nullopt: no checkpoint says what the run had, or something that decides is gone.
+std::optional<DataPrints> data_prints(const TrainRequest& request) {
+  const fs::path folder = request.profile.run.output_dir;
+  try {
+    const std::vector<fs::path> checkpoints = run_folder::list(folder);
+    if (checkpoints.empty()) return std::nullopt;
+    const run_folder::Description found = run_folder::describe(checkpoints.front());
+    const auto max_seq_len = load_written_profile(folder / "profile.yaml").data.max_seq_len;
+    if (!max_seq_len) return std::nullopt;
+    tokenizer::set_template_time(found.state.started_at);
+    const plan::ModelFiles files = plan::open_model(request.profile.model, request.profile.adapter.init_adapter);
+    const data::DataContext context = plan::data_context(request.profile, files);
+    return DataPrints{found.fingerprints.data, data::data_fingerprint(request.profile.data, context, *max_seq_len)};
+  } catch (const StopError&) {
+    throw;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// Throws ConfigError if the training data are no longer those of the finished run in output_dir, as a resume would, unless
+/// --allow-changed names datasets. Data or a model that are gone say nothing: the result is there.
+void refuse_other_data(const TrainRequest& request) {
+  const auto prints = data_prints(request);
+  if (!prints || prints->of_run == prints->now || std::ranges::count(request.allow_changed, "datasets") > 0) return;
+  throw ConfigError(request.profile.run.output_dir,
+                    "the run here is complete, but was trained with different data: the files of datasets, or what "
+                    "decides their tokens, have changed since. Choose one:\n  --output-dir OTHER  starts a new run "
+                    "elsewhere\n  --overwrite  deletes the run here\n  --allow-changed datasets  leaves it as it is");
+}
+
 using Ranks = std::shared_ptr<ranks::Communicator>;
 
 report::Ledger summary_ledger(const data::PreparedData& data) {

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "bottlenecks.h"
-#include "due_steps.h"
 #include "evaluation_schedule.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
@@ -18,10 +17,9 @@
 #include "lora_train/report/host_memory.h"
 #include "lora_train/run/background_saver.h"
 #include "lora_train/run/train_step.h"
-#include "lora_train/run_folder/replaced_run.h"
+#include "lora_train/run_folder/output_folder.h"
 #include "rank_agreement.h"
-#include "rank_times.h"
-#include "step_record.h"
+#include "reporters.h"
 
 namespace lora_train::run {
 namespace {

@@ -1,4 +1,4 @@
-#include "names.h"
+#include "lora_train/run_folder/names.h"
 
 #include <algorithm>
 
@@ -7,7 +7,6 @@
 #include "lora_train/config/load.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/run_folder/output_folder.h"
-#include "lora_train/run_folder/own_entries.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"

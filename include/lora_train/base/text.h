@@ -1,4 +1,4 @@
-// Text helpers of error messages and reports.
+// Text helpers of error messages and reports; lines that can be pasted into a shell.
 #pragma once
 
 #include <string>
@@ -42,5 +42,8 @@ std::string format_count(long long count);
 
 /// "1 row", "1,234 rows"
 std::string count_of(long long count, std::string_view noun);
+
+/// The words as one line of a POSIX shell, with quotes where one needs them.
+std::string shell_line(const std::vector<std::string>& words);
 
 }  // namespace lora_train

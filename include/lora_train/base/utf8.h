@@ -1,4 +1,4 @@
-// UTF-8 by hand: validation, decoding, lossy repair.
+// UTF-8 by hand: validation, decoding, lossy repair, and text from strangers made visible.
 #pragma once
 
 #include <cstddef>
@@ -40,5 +40,12 @@ inline std::size_t char_begin_before(std::string_view text, std::size_t at) {
   while (at > 0 && is_continuation(text[at]));
   return at;
 }
+
+/// `text` with everything that would control a terminal escaped ("\x1b", "\u202e"): control characters other than
+/// the line feed, marks that change the writing direction, and bytes that are not UTF-8.
+std::string visible_text(std::string_view text);
+
+/// The same for text and attributes of a page, with & < > and " escaped.
+std::string escape_html(std::string_view text);
 
 }  // namespace lora_train

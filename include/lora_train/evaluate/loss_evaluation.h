@@ -5,7 +5,7 @@
 
 #include "lora_train/data/plan/plan.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/evaluate/eval_request.h"
+#include "lora_train/evaluate/evaluation.h"
 #include "lora_train/model/activations.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/evaluate/eval_request.h"
+#include "lora_train/evaluate/evaluation.h"
 #include "lora_train/plan/setup/setup.h"
 
 namespace lora_train::evaluate {

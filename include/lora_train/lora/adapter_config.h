@@ -1,5 +1,5 @@
-// adapter_config.json of a PEFT adapter folder, read and written as PEFT does. Plain data without torch.
-// Source: huggingface/peft config.py, tuners/lora/config.py.
+// adapter_config.json of a PEFT adapter folder, read and written as PEFT does, and the base model it was trained on. Plain data
+// without torch. Source: huggingface/peft config.py, tuners/lora/config.py.
 #pragma once
 
 #include <filesystem>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lora_train/lora/lora_plan.h"
+#include "lora_train/storage/resolve_model.h"
 
 namespace lora_train::lora {
 
@@ -33,5 +34,22 @@ std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const
 
 /// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as targets.
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
+
+inline constexpr const char* kBaseFile = "base_model.json";
+
+/// The text of base_model.json. `weights` is WeightFiles::fingerprint() of the base.
+std::string base_file_text(const std::string& weights);
+
+/// What to do with an adapter that was trained on other weights.
+struct OtherBase {
+  bool is_allowed = false;  ///< warn instead of refusing
+  std::string flag;         ///< that allows it, for the message
+};
+
+/// Compares the base of the adapter with `model`. Weights that are known to be others are refused (ConfigError), also under the
+/// same name; the same weights may have any name. If base_model.json is missing or not ours, another name in
+/// adapter_config.json is warned of. Reads samples of the weights, and those only if base_model.json is there. Throws what
+/// read_adapter_config and open_model_weights throw.
+void check_base(const std::filesystem::path& adapter, const storage::ResolvedModel& model, const OtherBase& other);
 
 }  // namespace lora_train::lora

@@ -25,7 +25,7 @@ std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, Precision precision);
 
-/// Sets each parameter to its initial values (model/parameter.h), distributed as PEFT's. Draws them on the host from Philox
+/// Sets each parameter to its initial values (model/adapter_spec.h), distributed as PEFT's. Draws them on the host from Philox
 /// (seed, parameter name; counter = row, column / 4), so they are the same on every machine.
 void init_adapter_values(std::uint64_t seed, model::Trainables& parameters);
 

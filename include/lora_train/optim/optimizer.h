@@ -56,7 +56,7 @@ struct OptimizerState {
     optimizer->update(values, grads, tensors, options, blocks, scalars);
   }
   int64_t bytes() const;
-  /// A copy in host memory (kernels/cast/host_copy.h).
+  /// A copy in host memory (kernels/cast/cast.h).
   OptimizerState host_copy() const;
   /// Copies from a state of the same optimizer and size, on any device.
   void copy_from(const OptimizerState& other);

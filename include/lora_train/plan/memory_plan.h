@@ -1,4 +1,4 @@
-// The memory that a run on a GPU needs, counted before weights are read, and what to change if it does not fit.
+// The memory that a run needs on a GPU and on the host, counted before weights are read, and what to change if it does not fit.
 #pragma once
 
 #include <cstdint>
@@ -75,5 +75,20 @@ constexpr std::int64_t slack_bytes(std::int64_t budget_bytes) { return budget_by
 /// Throws DeviceError after an allocation failed despite the plan. It says what was planned, what is in use, and which keys to
 /// change. `reason` is LibTorch's message.
 [[noreturn]] void throw_out_of_memory(const MemoryCase& planned, const RunDevice& device, const std::string& reason);
+
+/// The largest micro-batch. Of buffers for more, the other pages are never touched.
+struct TouchedTokens {
+  std::int64_t tokens = 0, supervised = 0;
+};
+
+/// What the largest resident set of a run consists of, in bytes. Not in it: the data, and the tokenizer's tables.
+struct HostPlan {
+  MemoryPlan run;  ///< what a GPU would hold: `attention` and `workspaces` are those of a CPU
+  std::int64_t checkpoint_copy =
+      0;  ///< trained values and optimizer state, copied so that training goes on while they are written
+  std::int64_t program = 0;  ///< code and tables of LibTorch and ours, the allocator's slack, and small objects
+  std::int64_t total() const { return run.total() + checkpoint_copy + program; }
+};
+HostPlan plan_host(const MemoryCase& requested, const TouchedTokens& touched);
 
 }  // namespace lora_train::plan

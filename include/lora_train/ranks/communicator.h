@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/base/error_report.h"
+#include "lora_train/base/error.h"
 
 namespace lora_train::ranks {
 

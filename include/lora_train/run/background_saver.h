@@ -1,18 +1,38 @@
-// Saves a run while it trains: copies the state in one short pause, then writes the copy in a thread.
+// The tensors of a checkpoint, and saving them while a run trains: the state is copied in one short pause, then a thread writes it.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/lora/adapter_file.h"
+#include "lora_train/model/weights/trainables.h"
+#include "lora_train/optim/optimizer.h"
 #include "lora_train/report/host_memory.h"
-#include "lora_train/run/checkpoint_tensors.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/run_folder/checkpoint_writer.h"
+#include "lora_train/storage/atomic_folder.h"
 
 namespace lora_train::run {
+
+/// The files for parameter values and optimizer state. They point into both, which must be in host memory. Writing a file
+/// throws NumericError for NaN or infinity. adapter null: full fine-tuning.
+std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
+                                                   const std::vector<std::string>& target_modules,
+                                                   const model::Trainables& parameters,
+                                                   const optim::OptimizerState& optimizer);
+
+/// Reads these files into `parameters` and `optimizer`. Throws FormatError for a tensor that is missing, unexpected or has the
+/// wrong shape.
+void load_checkpoint_tensors(const std::filesystem::path& checkpoint, bool is_adapter, model::Trainables& parameters,
+                             optim::OptimizerState& optimizer);
+
+/// The parameters alone.
+void load_checkpoint_parameters(const std::filesystem::path& checkpoint, bool is_adapter,
+                                model::Trainables& parameters);
 
 /// The parts of a checkpoint. What they refer to must outlive the saver.
 struct SavedParts {

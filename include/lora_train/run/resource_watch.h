@@ -9,7 +9,7 @@
 
 #include "lora_train/device/gpu_monitor.h"
 #include "lora_train/report/metrics_writer.h"
-#include "lora_train/report/usage.h"
+#include "lora_train/report/run_times.h"
 #include "lora_train/run/step_scalars.h"
 
 namespace lora_train::run {

@@ -1,9 +1,38 @@
-// `train`: a whole run, from its request to its summary.
+// `train`: a whole run, from its request to its summary. No torch.
 #pragma once
 
-#include "lora_train/run/train_request.h"
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/device/gpu_table.h"
+#include "lora_train/launch/world.h"
+#include "lora_train/report/metrics_writer.h"
 
 namespace lora_train::run {
+
+struct TrainRequest {
+  Profile profile;           ///< resolved: defaults, files, --set and flags applied, resume_from_checkpoint included
+  std::string profile_hash;  ///< of the resolved profile
+  std::vector<std::string> allow_changed;  ///< keys of --allow-changed
+  bool overwrite = false;
+  bool dry_run = false;
+  bool quiet = false;                               ///< no progress bar
+  std::filesystem::path gpu_table = {};             ///< configs/gpus.json, for prices; empty: none
+  std::optional<device::GpuFacts> target_gpu = {};  ///< of profile.run.target_gpu
+  launch::World world = {};
+  report::Provenance provenance = {};
+  std::exception_ptr failure = {};     ///< why a rank of several has no profile: all ranks end with it
+  std::exception_ptr bad_inputs = {};  ///< what of the files that the profile names makes the run impossible
+};
+
+struct TrainResult {
+  int exit_code = 0;
+  std::string summary_json;  ///< summary.json in one line; that of the earlier run if it was already complete
+};
 
 /// Trains, writes everything below output_dir and returns the content of summary.json. Throws on any failure; if the folder
 /// exists by then, it still writes summary.json and leaves run.log open for the error report. A stop request is not an

@@ -1,7 +1,8 @@
-// One optimizer step, top to bottom: micro-batches forward and backward, clip, update.
+// One optimizer step, top to bottom: micro-batches forward and backward, clip, update; and its captured graphs.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,6 +10,8 @@
 #include "lora_train/config/profile.h"
 #include "lora_train/data/plan/micro_batch.h"
 #include "lora_train/data/plan/plan.h"
+#include "lora_train/kernels/launch/graph.h"
+#include "lora_train/model/batch.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/weights/base_weights.h"
@@ -16,10 +19,32 @@
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/plan/setup/batch_feed.h"
 #include "lora_train/ranks/communicator.h"
-#include "lora_train/run/step_graphs.h"
 #include "lora_train/run/step_scalars.h"
 
 namespace lora_train::run {
+
+struct StepContext;
+
+class StepGraphs {
+ public:
+  /// `batches` maps a class index to a batch of that class on the device, with its dropout keys set. Before this call, each
+  /// batch and an update must have run once without graphs, frozen. The objective has enqueue_loss_chunk. Adds to loss and gradients. Throws DeviceError if CUDA
+  /// refuses.
+  StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches);
+
+  bool has(int class_index) const { return bodies_.contains(class_index); }
+  /// Computes the gradients of the micro-batch that BatchFeed last put for this class.
+  void replay(int class_index, std::int64_t num_chunks);
+  void update();
+
+ private:
+  struct Body {
+    model::Batch batch;  ///< the graphs read its memory
+    std::unique_ptr<kernels::Graph> forward, backward;
+  };
+  std::map<int, Body> bodies_;
+  std::unique_ptr<kernels::Graph> losses_, update_;
+};
 
 /// Returns the next micro-batch of a step.
 using NextMicroBatch = std::function<std::shared_ptr<const data::MicroBatch>()>;

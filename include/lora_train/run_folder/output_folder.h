@@ -1,4 +1,5 @@
-// Decides what `train` does with output_dir: resume by default, and never overwrite without --overwrite (docs/durability.md).
+// Decides what `train` does with output_dir: resume by default, and never overwrite without --overwrite (docs/durability.md). A run
+// that is overwritten is set aside until the new one is done.
 #pragma once
 
 #include <filesystem>
@@ -50,5 +51,16 @@ bool holds_done_summary(const std::filesystem::path& folder);
 
 /// Name of the result folder: "adapter", or "model" with adapter: none.
 const char* result_name(AdapterKind adapter);
+
+inline constexpr const char* kReplacedFolder = ".lora-train-replaced";
+
+/// Moves what the run in `folder` has written, and nothing else, into folder/.lora-train-replaced, and marks the folder as that
+/// of a new run. If that folder keeps an earlier run already, deletes the later one instead, unless it has saved a checkpoint.
+/// A call that was interrupted is completed by the next one. No effect on a folder without a run. Throws IoError.
+void set_run_aside(const std::filesystem::path& folder);
+
+/// Deletes the replaced run. Files of others in its folders move to the folders of the same names in `folder`, or stay where there
+/// is none yet. Warns if it cannot.
+void delete_replaced_run(const std::filesystem::path& folder);
 
 }  // namespace lora_train::run_folder

@@ -1,4 +1,4 @@
-// Writes a folder atomically: it appears with all its files or not at all.
+// Writes a folder atomically: it appears with all its files or not at all. Also folders that only their user can read.
 #pragma once
 
 #include <filesystem>
@@ -77,5 +77,10 @@ std::optional<std::string> name_of_temporary_folder(const std::string& temporary
 /// Throws IoError.
 void delete_temporaries(const std::filesystem::path& folder, const std::function<bool(const std::string&)>& is_ours,
                         const OwnEntries& own = {});
+
+/// Creates `folder`, and those missing above it, for this user only (mode 0700). One that is there already must be a folder
+/// and no link, belong to this user, and not be writable for anybody else; it is closed to readers. Folders above that exist
+/// are left as they are, and may be links. Throws IoError (the folder, and what is wrong with it).
+void make_private_folder(const std::filesystem::path& folder);
 
 }  // namespace lora_train::storage

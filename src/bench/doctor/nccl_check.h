@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "lora_train/bench/doctor/doctor_request.h"
+#include "lora_train/bench/doctor/doctor.h"
 
 namespace lora_train::bench {
 

@@ -1,10 +1,10 @@
 #include <filesystem>
 
+#include "data_load.h"
 #include "lora_train/base/error.h"
 #include "lora_train/bench/forecast/forecast.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/plan/target_gpu.h"
-#include "model_source.h"
 
 namespace lora_train::bench {
 namespace {

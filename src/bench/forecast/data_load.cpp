@@ -2,16 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
+#include "lora_train/storage/model_weights.h"
 
 namespace lora_train::bench {
 namespace {
 
 constexpr std::int64_t kSurveyedSteps = 1000;
 constexpr double kPackedShare = 0.98;  // of a row, with documents of stated lengths
+
+bool has_weights(const std::filesystem::path& folder) {
+  const auto is_weights = [](const auto& entry) { return entry.path().extension() == ".safetensors"; };
+  return std::any_of(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator(), is_weights);
+}
 
 }  // namespace
 
@@ -133,6 +140,21 @@ double DataLoad::rows_of(const Profile& profile, double documents) const {
   const double fitting =
       std::floor(length * static_cast<double>(facts_.num_documents) / static_cast<double>(facts_.num_tokens));
   return std::max({1.0, documents / std::max(1.0, fitting), tokens / (kPackedShare * length)});
+}
+
+plan::ModelFiles open_model_files(const Profile& profile) {
+  const ModelSection& section = profile.model;
+  plan::ModelFiles files = plan::open_model_without_weights(section, profile.adapter.init_adapter);
+  const auto& folder = files.resolved.folder;
+  if (has_weights(folder)) {
+    files.base = plan::base_storage(section, files.config, storage::open_model_weights(folder));
+  } else if (files.config.quantization.method == model::QuantMethod::kNone) {
+    files.base = plan::base_storage(section, files.config);
+  } else {
+    throw FormatError(folder.string(), "is quantised (" + files.config.quantization.description +
+                                           "), and which of its linears are, only its weights say; they are not there");
+  }
+  return files;
 }
 
 }  // namespace lora_train::bench

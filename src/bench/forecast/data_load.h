@@ -1,15 +1,16 @@
-// The data of a forecast: how many steps a run has, and what is in them.
+// The model and the data of a forecast: how many steps a run has, and what is in them.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <tuple>
 
-#include "lora_train/bench/forecast/forecast_request.h"
+#include "lora_train/bench/forecast/forecast.h"
 #include "lora_train/data/plan/run_plan.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/plan/host_plan.h"
+#include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/run_spec.h"
+#include "lora_train/plan/setup/setup.h"
 
 namespace lora_train::bench {
 
@@ -46,5 +47,9 @@ class DataLoad {
   mutable std::map<std::tuple<bool, std::int64_t, std::int64_t>, data::RunPlan> plans_;  ///< each keeps an epoch
   DataFacts facts_;
 };
+
+/// Headers of weights are read where there are any. Throws FormatError for a quantised folder without weights: only they say which
+/// linears are.
+plan::ModelFiles open_model_files(const Profile& profile);
 
 }  // namespace lora_train::bench

@@ -15,12 +15,10 @@
 #include "lora_train/data/plan/run_plan.h"
 #include "lora_train/model/families/known_shapes.h"
 #include "lora_train/optim/optimizer.h"
-#include "lora_train/plan/host_plan.h"
+#include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/target_gpu.h"
 #include "lora_train/report/host_memory.h"
 #include "measured_rates.h"
-#include "model_source.h"
-#include "step_time.h"
 
 namespace lora_train::bench {
 namespace {

@@ -11,8 +11,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/base/visible_text.h"
-#include "output/answer_output.h"
+#include "output/answers.h"
 #include "output/standard_output.h"
 
 namespace lora_train::cli {

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "chat_line.h"
 #include "dialogue.h"
 #include "line_reader.h"
-#include "lora_train/evaluate/generate_request.h"
+#include "lora_train/evaluate/generation.h"
 #include "output/answers.h"
 
 namespace lora_train::cli {

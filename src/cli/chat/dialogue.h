@@ -1,4 +1,4 @@
-// The turns of a conversation, and the prompts they make.
+// The lines of a chat: its commands, the turns of the conversation, and the prompts they make.
 #pragma once
 
 #include <cstdint>
@@ -46,5 +46,18 @@ class Dialogue {
   std::string system_;
   std::vector<tokenizer::Message> turns_;  ///< user, assistant, user, ...
 };
+
+struct ChatLine {
+  enum class Kind { kMessage, kHelp, kReset, kAdapter, kSystem, kExit };
+  Kind kind = Kind::kMessage;
+  std::string text = {};  ///< the message, or what follows the command, without the space around it
+};
+
+/// A line that begins with "/" is a command; one space before the "/" makes it a message, and is not part of it. Throws
+/// ConfigError (where = the command) for an unknown command, and for one with words that it does not take.
+ChatLine parse_chat_line(const std::string& line);
+
+/// What /help prints.
+std::string chat_help();
 
 }  // namespace lora_train::cli

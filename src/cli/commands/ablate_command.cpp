@@ -15,7 +15,6 @@
 #include "lora_train/report/ablation/ablation_report.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/storage/resolve_model.h"
-#include "output/result_file.h"
 #include "output/standard_output.h"
 #include "profile_check.h"
 #include "profile_flags.h"

@@ -6,7 +6,7 @@
 
 #include "lora_train/config/sampling.h"
 #include "lora_train/data/encode/prompts.h"
-#include "model_folders.h"
+#include "open_model.h"
 #include "output/generation_file.h"
 
 namespace lora_train::cli {

@@ -1,17 +1,256 @@
 // lora-train bench: a step of a known shape, counted and measured. No files needed.
+
+#include <cmath>
+#include <string>
+
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/bench/bench.h"
 #include "lora_train/config/check.h"
 #include "lora_train/model/families/known_shapes.h"
-#include "output/bench_report.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
 
 namespace lora_train::cli {
 namespace {
+
+using Json = nlohmann::ordered_json;
+
+using bench::BenchResult;
+
+using bench::BenchWork;
+
+Json work_json(const std::vector<BenchWork>& list) {
+  Json lines = Json::array();
+  for (const auto& work : list) {
+    lines.push_back({{"name", work.name},
+                     {"calls", work.calls},
+                     {"launches", work.launches},
+                     {"bytes_read", work.bytes_read},
+                     {"bytes_written", work.bytes_written},
+                     {"planned_bytes", or_null(work.planned_bytes)},
+                     {"flops", work.flops},
+                     {"bound_ms", or_null(work.bound_ms)},
+                     {"ms", or_null(work.ms)}});
+  }
+  return lines;
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+Json rates_json(const bench::BenchRates& rates) {
+  return {{"source", rates.source},
+          {"gpu", rates.gpu},
+          {"shape", text_or_null(rates.shape)},
+          {"precision", text_or_null(rates.precision)},
+          {"date", text_or_null(rates.date)},
+          {"gemm_flops_per_s", rates.gemm_flops_per_s},
+          {"copy_bytes_per_s", rates.copy_bytes_per_s},
+          {"attention_forward_flops_per_s", rates.attention_forward_flops_per_s},
+          {"attention_backward_flops_per_s", rates.attention_backward_flops_per_s}};
+}
+
+Json speed_json(const bench::BenchSpeed& speed) {
+  return {{"step_ms", speed.step_ms},
+          {"step_ms_p10", speed.step_ms_p10},
+          {"step_ms_p90", speed.step_ms_p90},
+          {"tokens_per_s", speed.tokens_per_s},
+          {"tokens_per_s_p10", speed.tokens_per_s_p10},
+          {"tokens_per_s_p90", speed.tokens_per_s_p90},
+          {"peak_memory_gib", speed.peak_memory_gib},
+          {"startup_peak_memory_gib", speed.startup_peak_memory_gib},
+          {"peak_host_memory_gib", speed.peak_host_memory_gib},
+          {"idle_share", or_null(speed.idle_share)},
+          {"gemm_flops_per_s", or_null(speed.gemm_flops_per_s)},
+          {"gemm_share", or_null(speed.gemm_share)},
+          {"linears_share", or_null(speed.linears_share)},
+          {"first_loss", speed.first_loss},
+          {"last_loss", speed.last_loss}};
+}
+
+std::int64_t num_launches(const BenchResult& result) {
+  std::int64_t sum = 0;
+  for (const auto& work : result.classes) sum += work.launches;
+  return sum;
+}
+
+constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12;
+
+/// "12,345"
+std::string whole(double value) { return format_count(std::llround(value)); }
+
+/// Two places, or two digits of what is smaller: shapes for tests have little of everything.
+std::string figure(double value) { return string_printf(value == 0 || value >= 0.1 ? "%.2f" : "%.2g", value); }
+
+/// Launches, GPU memory and the bound are omitted then.
+bool is_measured_on_a_cpu(const BenchResult& r) { return r.speed && r.device == "cpu"; }
+
+void print_sizes(const BenchResult& r, std::string& text) {
+  text += string_printf("shape %s, %s, %s, recompute %s, row pitch %s\n", r.shape.c_str(), r.device.c_str(),
+                        r.precision.c_str(), r.recompute.c_str(), r.row_pitch.c_str());
+  text += string_printf(
+      "rows of %s tokens, %s a micro-batch, %s a step; counted: a step of %s tokens in %s documents, %s trained\n",
+      format_count(r.max_seq_len).c_str(), format_count(r.micro_batch_size).c_str(),
+      format_count(r.global_batch_size).c_str(), format_count(r.tokens).c_str(), format_count(r.documents).c_str(),
+      format_count(r.supervised_tokens).c_str());
+}
+
+/// "651.2 TFLOP/s of plain products of these shapes; ..."
+std::string gemm_rate_in_words(const bench::BenchSpeed& speed) {
+  if (!speed.gemm_flops_per_s || !speed.gemm_share) return "unknown";
+  const bool is_fast = *speed.gemm_flops_per_s >= kTera;
+  std::string text = string_printf(
+      "%.1f %s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it",
+      *speed.gemm_flops_per_s / (is_fast ? kTera : kGiga), is_fast ? "TFLOP/s" : "GFLOP/s", 100 * *speed.gemm_share);
+  if (speed.linears_share) text += string_printf(", its products at %.1f%%", 100 * *speed.linears_share);
+  return text;
+}
+
+void print_speed(const bench::BenchSpeed& speed, bool is_cpu, std::string& text) {
+  text += string_printf("\ntokens/s     %s (p10 %s, p90 %s); step %.2f ms (p10 %.2f, p90 %.2f)\n",
+                        whole(speed.tokens_per_s).c_str(), whole(speed.tokens_per_s_p10).c_str(),
+                        whole(speed.tokens_per_s_p90).c_str(), speed.step_ms, speed.step_ms_p10, speed.step_ms_p90);
+  if (is_cpu) {
+    text += string_printf("memory       %.2f GiB peak\n", speed.peak_host_memory_gib);
+  } else {
+    text += string_printf("memory       %.2f GiB peak on the GPU (%.2f before the steps), %.2f GiB on the host\n",
+                          speed.peak_memory_gib, speed.startup_peak_memory_gib, speed.peak_host_memory_gib);
+  }
+  if (speed.idle_share) text += string_printf("GPU idle     %.1f%% of the step\n", 100 * *speed.idle_share);
+  text += "GEMM rate    " + gemm_rate_in_words(speed) + "\n";
+  text += string_printf("loss         %.4f to %.4f\n", speed.first_loss, speed.last_loss);
+}
+
+void print_capture(const report::StepCapture& capture, std::string& text) {
+  text += std::string("CUDA graphs  ") + (capture.recorded ? "replayed" : "none");
+  if (!capture.reason.empty()) text += (capture.recorded ? "; " : ": ") + capture.reason;
+  text += "\n";
+}
+
+void print_work(const char* title, const std::vector<BenchWork>& list, const BenchResult& r, std::string& text) {
+  const auto tokens = static_cast<double>(r.tokens);
+  text += string_printf("\n%-32s %7s %8s %10s %10s %12s %10s %10s\n", title, "calls", "launches", "MB/token", "planned",
+                        "GFLOP/token", "bound, ms", "ms/step");
+  for (const auto& work : list) {
+    const auto planned = work.planned_bytes ? string_printf("%.3f", *work.planned_bytes / tokens / kMega) : "-";
+    const auto ms = work.ms ? string_printf("%.3f", *work.ms) : "-";
+    const bool has_bound = work.bound_ms && !is_measured_on_a_cpu(r);
+    const auto bound = has_bound ? string_printf("%.3f", *work.bound_ms) : "-";
+    text += string_printf("%-32s %7s %8s %10.3f %10s %12.4f %10s %10s\n", work.name.c_str(),
+                          format_count(work.calls).c_str(),
+                          is_measured_on_a_cpu(r) ? "-" : format_count(work.launches).c_str(),
+                          static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned.c_str(),
+                          static_cast<double>(work.flops) / tokens / kGiga, bound.c_str(), ms.c_str());
+  }
+}
+
+/// "assumed, of an NVIDIA H200, not measured: products 790.0 TFLOP/s, ..."
+std::string rates_in_words(const bench::BenchRates& rates) {
+  const std::string origin = rates.is_assumed() ? "assumed of an " + rates.gpu + ", not measured"
+                                                : "measured on " + rates.gpu + ", " + rates.shape + ", " + rates.date +
+                                                      " (" + rates.source + ")";
+  return origin + string_printf(": products %.1f TFLOP/s, attention %.1f and %.1f, memory %.2f TB/s",
+                                rates.gemm_flops_per_s / kTera, rates.attention_forward_flops_per_s / kTera,
+                                rates.attention_backward_flops_per_s / kTera, rates.copy_bytes_per_s / kTera);
+}
+
+void print_limits(const BenchResult& r, std::string& text) {
+  const auto tokens = static_cast<double>(r.tokens);
+  text += "\n";
+  const auto gflop = [&](double flops) { return figure(flops / tokens / kGiga); };
+  const auto mega = [&](double value) { return figure(value / tokens * kMega); };
+  if (!is_measured_on_a_cpu(r))
+    text += string_printf("launches     %s a step\n", format_count(num_launches(r)).c_str());
+  text += string_printf(
+      "FLOPs        %s GFLOP/token required (linears %s, head %s, attention %s, LoRA %s), %s in products executed\n",
+      gflop(r.required.total()).c_str(), gflop(r.required.linears).c_str(), gflop(r.required.head).c_str(),
+      gflop(r.required.attention).c_str(), gflop(r.required.lora).c_str(), gflop(r.executed_flops).c_str());
+  text +=
+      string_printf("memory moved %s MB/token beside products and attention, %s planned\n",
+                    figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
+  if (is_measured_on_a_cpu(r)) return;
+  text += "rates        " + rates_in_words(r.rates) + "\n";
+  text += string_printf(
+      "bound        %s tokens/s if nothing overlaps, at %s rates: products %s, attention %s, memory %s us/token\n",
+      whole(tokens / r.bound.total_s()).c_str(), r.rates.is_assumed() ? "assumed" : "measured",
+      mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(), mega(r.bound.memory_s).c_str());
+}
+
+void print_passes(const BenchResult& r, std::string& text) {
+  text += string_printf("\n%-28s %-24s %-20s %6s %10s %10s\n", "passes over activations", "operand", "buffer", "times",
+                        "MB/t read", "written");
+  for (const auto& pass : r.passes) {
+    text += string_printf("%-28s %-24s %-20s %6lld %10.4f %10.4f\n", pass.kernel.c_str(), pass.operand.c_str(),
+                          pass.buffer.c_str(), static_cast<long long>(pass.times),
+                          static_cast<double>(pass.bytes_read) / static_cast<double>(r.tokens) / kMega,
+                          static_cast<double>(pass.bytes_written) / static_cast<double>(r.tokens) / kMega);
+  }
+}
+
+/// One object, in one line.
+std::string bench_json(const BenchResult& r) {
+  Json passes = Json::array();
+  for (const auto& pass : r.passes) {
+    passes.push_back({{"kernel", pass.kernel},
+                      {"operand", pass.operand},
+                      {"buffer", pass.buffer},
+                      {"times", pass.times},
+                      {"bytes_read", pass.bytes_read},
+                      {"bytes_written", pass.bytes_written}});
+  }
+  const Json line = {{"shape", r.shape},
+                     {"device", r.device},
+                     {"precision", r.precision},
+                     {"recompute", r.recompute},
+                     {"row_pitch", r.row_pitch},
+                     {"max_seq_len", r.max_seq_len},
+                     {"micro_batch_size", r.micro_batch_size},
+                     {"global_batch_size", r.global_batch_size},
+                     {"tokens", r.tokens},
+                     {"supervised_tokens", r.supervised_tokens},
+                     {"documents", r.documents},
+                     {"launches", num_launches(r)},
+                     {"required_flops",
+                      {{"linears", r.required.linears},
+                       {"head", r.required.head},
+                       {"attention", r.required.attention},
+                       {"lora", r.required.lora},
+                       {"total", r.required.total()}}},
+                     {"executed_flops", r.executed_flops},
+                     {"bytes", {{"counted", r.counted_bytes}, {"planned", r.planned_bytes}}},
+                     {"rates", rates_json(r.rates)},
+                     {"bound",
+                      {{"gemm_s", r.bound.gemm_s},
+                       {"attention_s", r.bound.attention_s},
+                       {"memory_s", r.bound.memory_s},
+                       {"total_ms", 1e3 * r.bound.total_s()},
+                       {"tokens_per_s", static_cast<double>(r.tokens) / r.bound.total_s()}}},
+                     {"cuda_graphs", Json::parse(report::to_json(r.cuda_graphs))},
+                     {"speed", r.speed ? speed_json(*r.speed) : Json()},
+                     {"classes", work_json(r.classes)},
+                     {"kernels", work_json(r.kernels)},
+                     {"passes", passes}};
+  return to_line(line);
+}
+
+/// Tables: sizes, speed, classes of kernels against what a step has to move, limits; `details`: each kernel and every pass
+/// over activations too.
+std::string bench_table(const BenchResult& result, bool details) {
+  std::string text;
+  print_sizes(result, text);
+  if (result.speed) print_speed(*result.speed, is_measured_on_a_cpu(result), text);
+  if (result.speed && !is_measured_on_a_cpu(result)) print_capture(result.cuda_graphs, text);
+  print_limits(result, text);
+  print_work("class", result.classes, result, text);
+  if (details) {
+    print_work("kernel", result.kernels, result, text);
+    print_passes(result, text);
+  }
+  return text;
+}
 
 constexpr std::int64_t kMaxSteps = 1000000;
 

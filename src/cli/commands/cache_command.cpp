@@ -8,10 +8,9 @@
 #include "command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/value.h"
 #include "lora_train/data/cache/token_cache_files.h"
-#include "lora_train/storage/private_folder.h"
-#include "output/json_text.h"
+#include "lora_train/storage/atomic_folder.h"
 #include "output/standard_output.h"
 #include "registry.h"
 

@@ -1,17 +1,16 @@
 // lora-train chat: a conversation with a model, with or without an adapter.
 #include <unistd.h>
 
-#include "adapter_flag.h"
 #include "chat/chat_session.h"
-#include "chat/edited_lines.h"
+#include "chat/line_reader.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
-#include "model_folders.h"
-#include "output/generation_speed.h"
+#include "open_model.h"
+#include "output/answers.h"
 #include "profile_flags.h"
 #include "registry.h"
 #include "sampling_flags.h"

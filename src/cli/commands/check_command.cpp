@@ -8,7 +8,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/python_packages.h"
-#include "lora_train/base/shell_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/storage/resolve_model.h"

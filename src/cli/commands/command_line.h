@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lora_train/config/mistakes.h"
-#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/value.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::cli {

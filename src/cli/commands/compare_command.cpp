@@ -8,10 +8,9 @@
 #include "lora_train/base/log.h"
 #include "lora_train/report/comparison.h"
 #include "lora_train/report/run_page.h"
-#include "output/result_file.h"
+#include "open_model.h"
 #include "output/standard_output.h"
 #include "registry.h"
-#include "run_folders.h"
 
 namespace lora_train::cli {
 namespace {

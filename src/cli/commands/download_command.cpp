@@ -6,11 +6,9 @@
 
 #include "command_line.h"
 #include "lora_train/base/log.h"
-#include "lora_train/base/shell_line.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/hub/download.h"
-#include "output/json_text.h"
 #include "output/standard_output.h"
 #include "output/transfer_progress.h"
 #include "registry.h"

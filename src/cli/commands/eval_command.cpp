@@ -3,7 +3,6 @@
 #include <cmath>
 #include <filesystem>
 
-#include "adapter_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
@@ -14,11 +13,9 @@
 #include "lora_train/config/check.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/storage/run_marker.h"
-#include "output/json_text.h"
-#include "output/result_file.h"
+#include "open_model.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
-#include "ranks_flag.h"
 #include "registry.h"
 #include "sampling_flags.h"
 

@@ -1,19 +1,17 @@
 // lora-train export: a model or an adapter as a GGUF file, or an adapter for mlx-lm.
-#include "adapter_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
-#include "lora_train/base/shell_line.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/export/export.h"
 #include "lora_train/lora/mlx_export.h"
 #include "lora_train/storage/resolve_model.h"
-#include "output/json_text.h"
+#include "open_model.h"
 #include "output/standard_output.h"
-#include "output/tensor_progress.h"
+#include "output/transfer_progress.h"
 #include "registry.h"
 
 namespace lora_train::cli {

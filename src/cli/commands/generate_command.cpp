@@ -5,7 +5,6 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "adapter_flag.h"
 #include "answer_request.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
@@ -16,14 +15,11 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/data/encode/prompts.h"
 #include "lora_train/report/progress_bar.h"
-#include "model_folders.h"
-#include "output/answer_output.h"
+#include "open_model.h"
 #include "output/answers.h"
 #include "output/generation_file.h"
-#include "output/generation_speed.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
-#include "ranks_flag.h"
 #include "registry.h"
 #include "sampling_flags.h"
 

@@ -2,7 +2,6 @@
 #include "command_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/model/weights/init_model.h"
-#include "output/json_text.h"
 #include "output/standard_output.h"
 #include "registry.h"
 

@@ -8,15 +8,15 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
-#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/value.h"
 #include "lora_train/device/gpu_table.h"
 #include "lora_train/model/families/known_shapes.h"
 #include "lora_train/report/run_log.h"
+#include "open_model.h"
 #include "output/plan_report.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
-#include "run_folders.h"
 
 namespace lora_train::cli {
 namespace {

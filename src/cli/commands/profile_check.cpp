@@ -6,9 +6,7 @@
 #include <optional>
 #include <set>
 
-#include "adapter_folder.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/error_report.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
@@ -23,7 +21,7 @@
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
-#include "run_tokenizer.h"
+#include "open_model.h"
 
 namespace lora_train::cli {
 namespace {

@@ -4,7 +4,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/hub/push.h"
-#include "output/json_text.h"
 #include "output/standard_output.h"
 #include "output/transfer_progress.h"
 #include "registry.h"

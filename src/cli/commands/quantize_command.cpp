@@ -4,9 +4,8 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/storage/resolve_model.h"
-#include "output/json_text.h"
 #include "output/standard_output.h"
-#include "output/tensor_progress.h"
+#include "output/transfer_progress.h"
 #include "registry.h"
 
 namespace lora_train::cli {

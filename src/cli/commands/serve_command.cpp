@@ -4,19 +4,17 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "adapter_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/base/shell_line.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/lora/adapter_config.h"
-#include "lora_train/serve/drain.h"
 #include "lora_train/serve/http_server.h"
-#include "model_folders.h"
-#include "output/generation_speed.h"
+#include "lora_train/serve/service.h"
+#include "open_model.h"
+#include "output/answers.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"

@@ -1,12 +1,10 @@
 // lora-train teach: training rows that a teacher answers.
 #include <nlohmann/json.hpp>
 
-#include "adapter_flag.h"
 #include "command_line.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
-#include "model_folders.h"
-#include "output/json_text.h"
+#include "open_model.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"

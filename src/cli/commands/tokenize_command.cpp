@@ -10,11 +10,11 @@
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
+#include "open_model.h"
 #include "output/row_display.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
-#include "run_tokenizer.h"
 
 namespace lora_train::cli {
 namespace {

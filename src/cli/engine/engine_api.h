@@ -4,15 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/bench/bench_request.h"
-#include "lora_train/bench/doctor/doctor_request.h"
-#include "lora_train/bench/forecast/forecast_request.h"
-#include "lora_train/evaluate/eval_request.h"
-#include "lora_train/evaluate/generate_request.h"
-#include "lora_train/evaluate/serve.h"
+#include "lora_train/bench/bench.h"
+#include "lora_train/bench/doctor/doctor.h"
+#include "lora_train/bench/forecast/forecast.h"
+#include "lora_train/evaluate/evaluation.h"
+#include "lora_train/evaluate/generation.h"
 #include "lora_train/lora/merge_check.h"
 #include "lora_train/model/weights/quantize_model.h"
-#include "lora_train/run/train_request.h"
+#include "lora_train/run/run_training.h"
 
 namespace lora_train::cli {
 

@@ -4,10 +4,8 @@
 #include "lora_train/bench/bench.h"
 #include "lora_train/bench/doctor/doctor.h"
 #include "lora_train/bench/forecast/forecast.h"
-#include "lora_train/evaluate/chat_turns.h"
-#include "lora_train/evaluate/run_evaluation.h"
-#include "lora_train/evaluate/run_generation.h"
-#include "lora_train/evaluate/serve.h"
+#include "lora_train/evaluate/evaluation.h"
+#include "lora_train/evaluate/generation.h"
 #include "lora_train/run/run_training.h"
 #include "lora_train_build_id.h"
 

@@ -1,6 +1,7 @@
-// Assembles answers from the tokens that the engine generates.
+// Assembles answers from the tokens that the engine generates, and prints them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -9,7 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lora_train/evaluate/generate_request.h"
+#include "lora_train/data/encode/prompts.h"
+#include "lora_train/evaluate/generation.h"
 #include "lora_train/tokenizer/text_stream.h"
 
 namespace lora_train::cli {
@@ -64,6 +66,37 @@ class AnswerCollector : public evaluate::GenerateSink {
   Callbacks callbacks_;
   std::map<std::pair<std::size_t, bool>, Active> active_;
   std::map<std::size_t, Answer> waiting_;  ///< answers of the base, for those of the adapter
+};
+
+/// Both texts under their heads, wrapped at words (at any character where a word is too long), in columns that together
+/// are at most `width` wide; one below the other where that leaves less than 20 columns each. Ends with a line end. Wide
+/// characters count as two columns. Both texts are shown by visible_text.
+std::string side_by_side(std::string_view left_head, std::string_view left, std::string_view right_head,
+                         std::string_view right, int width);
+
+/// "40 prompt tokens in 0.52 s (76.9 tok/s); 30 new tokens; decoding, without the first of each answer: ..."
+std::string describe(const evaluate::GenerateTotals& totals);
+
+/// One line of JSON: index, prompt, completion, completion_ids, finish_reason, and with a base its own three.
+std::string answer_to_json(const data::Prompt& prompt, std::size_t index, const Answers& answers);
+
+/// Prints answers to stdout in the order of the prompts, in whatever order they arrive.
+class AnswerPrinter {
+ public:
+  /// json: lines of answer_to_json; else text, under its prompt if there are several, in two columns if there is a base.
+  AnswerPrinter(const std::vector<data::Prompt>& prompts, bool json) : prompts_(prompts), json_(json) {}
+
+  void add(std::size_t index, const Answers& answers);
+  /// Prints the answers that waited for earlier ones; call it when no more arrive.
+  void finish();
+
+ private:
+  std::string text_of(std::size_t index, const Answers& answers) const;
+
+  const std::vector<data::Prompt>& prompts_;
+  bool json_;
+  std::map<std::size_t, std::string> waiting_;
+  std::size_t num_shown_ = 0;
 };
 
 }  // namespace lora_train::cli

@@ -1,14 +1,129 @@
 #include "doctor_report.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/file_ops.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
 #include "lora_train/device/cuda_build.h"
+#include "standard_output.h"
 
 namespace lora_train::cli {
 namespace {
+
+namespace fs = std::filesystem;
+
+unsigned long ask_nccl(void* symbol) {
+  int version = 0;
+  reinterpret_cast<int (*)(int*)>(symbol)(&version);
+  return static_cast<unsigned long>(version);
+}
+
+unsigned long ask_size(void* symbol) { return reinterpret_cast<std::size_t (*)()>(symbol)(); }
+
+struct Source {
+  std::string name, file;
+  std::vector<std::string> folders;  ///< in site-packages/nvidia
+  const char* symbol;
+  unsigned long (*query)(void* symbol);
+};
+
+LibraryVersion look_up(const Source& source, const fs::path& wheels) {
+  LibraryVersion found{source.name, "", ""};
+  std::string name = source.file;
+  for (const auto& folder : source.folders) {
+    std::error_code error;
+    if (fs::exists(wheels / folder / "lib" / source.file, error))
+      name = (wheels / folder / "lib" / source.file).string();
+  }
+  void* const library = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  void* const symbol = library == nullptr ? nullptr : ::dlsym(library, source.symbol);
+  if (symbol == nullptr) {
+    const char* const reason = ::dlerror();
+    found.problem = reason != nullptr ? reason : name + " cannot be loaded";
+  } else {
+    found.version = version_of_number(source.query(symbol));
+  }
+  return found;
+}
+
+constexpr std::size_t kBlock = std::size_t{4} << 20;
+constexpr double kMaxSeconds = 5;
+
+/// A file without a name.
+class NamelessFile {
+ public:
+  explicit NamelessFile(const fs::path& folder) {
+    std::string name = (folder / ".lora-train-disk-XXXXXX").string();
+    fd_ = ::mkostemp(name.data(), O_CLOEXEC);
+    if (fd_ < 0) fail_with(folder, "cannot create a file");
+    ::unlink(name.c_str());
+  }
+  ~NamelessFile() { ::close(fd_); }
+  NamelessFile(const NamelessFile&) = delete;
+  NamelessFile& operator=(const NamelessFile&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+std::string incompressible_block() {
+  std::mt19937_64 random(42);
+  std::string block(kBlock, '\0');
+  for (std::size_t i = 0; i < kBlock; i += sizeof(std::uint64_t)) {
+    const std::uint64_t value = random();
+    std::memcpy(block.data() + i, &value, sizeof value);
+  }
+  return block;
+}
+
+void write_and_sync(const NamelessFile& file, std::uint64_t most_bytes, DiskSpeed& speed) {
+  const std::string block = incompressible_block();
+  const Stopwatch clock;
+  while (speed.num_bytes < most_bytes && clock.seconds() < kMaxSeconds) {
+    const std::size_t size = std::min<std::uint64_t>(kBlock, most_bytes - speed.num_bytes);
+    if (write_all(file.fd(), std::string_view(block).substr(0, size)) != size) fail_with(speed.folder, "cannot write");
+    speed.num_bytes += size;
+  }
+  if (::fsync(file.fd()) != 0) fail_with(speed.folder, "cannot sync");
+  speed.write_bytes_per_s = static_cast<double>(speed.num_bytes) / std::max(clock.seconds(), 1e-9);
+}
+
+void read_back(const NamelessFile& file, DiskSpeed& speed) {
+  ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
+  ::lseek(file.fd(), 0, SEEK_SET);
+  std::vector<char> buffer(kBlock);
+  std::uint64_t num_read = 0;
+  const Stopwatch clock;
+  for (ssize_t count = 1; count > 0; num_read += static_cast<std::uint64_t>(count)) {
+    count = ::read(file.fd(), buffer.data(), buffer.size());
+    if (count < 0) fail_with(speed.folder, "cannot read");
+  }
+  if (num_read != speed.num_bytes) throw IoError(speed.folder.string(), "a file came back shorter than it was written");
+  speed.read_bytes_per_s = static_cast<double>(num_read) / std::max(clock.seconds(), 1e-9);
+}
 
 constexpr std::uint64_t kLittleDisk = std::uint64_t{10} << 30;
 constexpr double kSlowDisk = 100e6;  // bytes/s: a checkpoint of 1 GB takes 10 s
@@ -215,7 +330,123 @@ std::string line_of(const DoctorCheck& check, std::size_t name_width, std::size_
          gap(check.value.size(), value_width) + on_one_line(status_text(check));
 }
 
+using Json = nlohmann::ordered_json;
+
+const char* name_of(CheckStatus status) {
+  return status == CheckStatus::kOk ? "ok" : status == CheckStatus::kNote ? "note" : "failed";
+}
+
+Json checks_json(const std::vector<DoctorCheck>& checks) {
+  Json list = Json::array();
+  for (const auto& check : checks) {
+    list.push_back({{"name", check.name},
+                    {"value", check.value},
+                    {"status", name_of(check.status)},
+                    {"advice", or_null(check.advice)}});
+  }
+  return list;
+}
+
+const char* name_of(device::ComputeMode mode) {
+  switch (mode) {
+    case device::ComputeMode::kDefault: return "default";
+    case device::ComputeMode::kExclusiveThread: return "exclusive_thread";
+    case device::ComputeMode::kProhibited: return "prohibited";
+    case device::ComputeMode::kExclusiveProcess: break;
+  }
+  return "exclusive_process";
+}
+
+Json gpu_json(const device::Gpu& gpu) {
+  Json processes = Json::array();
+  for (const auto& process : gpu.processes)
+    processes.push_back({{"pid", process.pid}, {"bytes", or_null(process.bytes)}});
+  return {{"index", gpu.index},
+          {"name", gpu.name},
+          {"uuid", or_null(gpu.uuid)},
+          {"pci_id", or_null(gpu.pci_id)},
+          {"architecture", gpu.architecture()},
+          {"multiprocessors", gpu.num_multiprocessors},
+          {"total_bytes", gpu.total_bytes},
+          {"free_bytes", or_null(gpu.free_bytes)},
+          {"compute_mode", name_of(gpu.compute_mode)},
+          {"processes", processes}};
+}
+
+Json peers_json(const device::GpuSystem& system) {
+  Json rows = Json::array();
+  for (const auto& row : system.peer_access) {
+    Json ways = Json::array();
+    for (const device::PeerAccess way : row) ways.push_back(device::to_string(way));
+    rows.push_back(ways);
+  }
+  return rows;
+}
+
+Json disk_json(const std::optional<DiskSpeed>& disk) {
+  if (!disk) return nullptr;
+  const bool is_measured = disk->num_bytes > 0;
+  return {{"folder", disk->folder.string()},
+          {"free_bytes", disk->free_bytes},
+          {"write_bytes_per_s", is_measured ? Json(disk->write_bytes_per_s) : Json(nullptr)},
+          {"read_bytes_per_s", is_measured ? Json(disk->read_bytes_per_s) : Json(nullptr)}};
+}
+
+Json kernels_json(const std::vector<bench::KernelCheck>& kernels) {
+  Json list = Json::array();
+  for (const auto& kernel : kernels) {
+    list.push_back({{"name", kernel.name},
+                    {"shape", kernel.shape},
+                    {"max_error", kernel.max_error},
+                    {"tolerance", kernel.tolerance},
+                    {"own_us", kernel.own_us},
+                    {"reference_us", kernel.reference_us},
+                    {"passed", kernel.passed},
+                    {"note", or_null(kernel.note)}});
+  }
+  return list;
+}
+
 }  // namespace
+
+std::string version_of_number(unsigned long number) {
+  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." + std::to_string(number % 100);
+}
+
+std::vector<LibraryVersion> library_versions(const TorchInstallation& torch) {
+  if (torch.cuda.empty()) return {};
+  const std::string series = torch.cuda.substr(0, torch.cuda.find('.'));
+  const Source sources[] = {
+      {"NCCL", "libnccl.so.2", {"nccl"}, "ncclGetVersion", ask_nccl},
+      {"cuDNN", "libcudnn.so.9", {"cudnn"}, "cudnnGetVersion", ask_size},
+      {"cuBLASLt", "libcublasLt.so." + series, {"cublas", "cu" + series}, "cublasLtGetVersion", ask_size}};
+  std::vector<LibraryVersion> versions;
+  for (const Source& source : sources) versions.push_back(look_up(source, torch.folder.parent_path() / "nvidia"));
+  return versions;
+}
+
+fs::path existing_folder(fs::path folder) {
+  folder = fs::absolute(folder);
+  std::error_code error;
+  while (!fs::is_directory(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder;
+}
+
+DiskSpeed look_at_disk(const fs::path& folder) {
+  DiskSpeed speed;
+  speed.folder = folder;
+  if (file_ops().free_bytes(folder.string(), speed.free_bytes) != 0)
+    fail_with(folder, "cannot determine its free space");
+  return speed;
+}
+
+DiskSpeed measure_disk(const fs::path& folder, std::uint64_t most_bytes) {
+  DiskSpeed speed = look_at_disk(folder);
+  const NamelessFile file(folder);
+  write_and_sync(file, std::min(most_bytes, speed.free_bytes / 4), speed);
+  if (speed.num_bytes > 0) read_back(file, speed);
+  return speed;
+}
 
 DoctorCheck judge(const bench::KernelCheck& kernel) {
   DoctorCheck check{kernel.name,
@@ -270,6 +501,38 @@ std::string doctor_table(const std::vector<DoctorCheck>& checks) {
   }
   return table + std::to_string(counts[0]) + " ok, " + std::to_string(counts[1]) +
          (counts[1] == 1 ? " note, " : " notes, ") + std::to_string(counts[2]) + " FAILED\n";
+}
+
+std::string doctor_json(const DoctorFindings& findings, const std::vector<DoctorCheck>& checks) {
+  const device::GpuSystem& system = findings.gpus;
+  Json object = {
+      {"version", version()}, {"commit", commit()}, {"passed", !has_failed(checks)}, {"checks", checks_json(checks)}};
+  object["libtorch"] = nullptr;
+  if (const auto& torch = findings.torch) {
+    object["libtorch"] = {
+        {"version", torch->version}, {"folder", torch->folder.string()}, {"cuda", or_null(torch->cuda)}};
+  }
+  object["gpu_architectures"] = Json::array();
+  std::istringstream architectures(findings.has_cuda_library ? device::built_architectures_text() : "");
+  for (std::string name; architectures >> name;) object["gpu_architectures"].push_back(name);
+  object["host"] = {{"cpu", or_null(findings.host.cpu_model)},
+                    {"cores", findings.host.num_cores},
+                    {"vector_units", findings.host.vector_units},
+                    {"memory_bytes", findings.host.memory_bytes},
+                    {"available_bytes", findings.available_memory}};
+  object["driver"] = {{"version", or_null(system.driver_version)},
+                      {"cuda_version", system.cuda_version},
+                      {"init_error", or_null(system.init_error)},
+                      {"device_nodes", system.device_nodes}};
+  object["gpus"] = Json::array();
+  for (const auto& gpu : system.gpus) object["gpus"].push_back(gpu_json(gpu));
+  object["peer_access"] = peers_json(system);
+  object["libraries"] = Json::object();
+  for (const auto& library : findings.libraries) object["libraries"][library.name] = or_null(library.version);
+  object["disk"] = disk_json(findings.disk);
+  object["kernels_place"] = or_null(findings.kernels_place);
+  object["kernels"] = kernels_json(findings.kernels);
+  return to_line(object) + "\n";
 }
 
 }  // namespace lora_train::cli

@@ -1,18 +1,50 @@
-// What `doctor` found, judged line by line, as a table and as JSON.
+// What `doctor` found (libraries, disk speed, GPUs, kernels), judged line by line, as a table and as JSON.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "commands/disk_speed.h"
 #include "engine/find_torch.h"
-#include "engine/library_versions.h"
-#include "lora_train/bench/doctor/doctor_request.h"
+#include "lora_train/bench/doctor/doctor.h"
 #include "lora_train/device/gpu.h"
 #include "lora_train/device/host.h"
 
 namespace lora_train::cli {
+
+struct LibraryVersion {
+  std::string name;     ///< "NCCL"
+  std::string version;  ///< "2.28.9", as the library itself says; empty if it cannot be loaded
+  std::string problem;  ///< why not
+};
+
+/// NCCL, cuDNN and cuBLASLt, loaded from the wheels beside torch, else from where the system's loader finds them. They
+/// stay loaded. Empty for a CPU build of torch, which needs none.
+std::vector<LibraryVersion> library_versions(const TorchInstallation& torch);
+
+/// 22809 -> "2.28.9": how all three count.
+std::string version_of_number(unsigned long number);
+
+struct DiskSpeed {
+  std::filesystem::path folder;
+  std::uint64_t free_bytes = 0;  ///< for this user
+  std::uint64_t num_bytes = 0;   ///< written and read to measure; 0 = not measured
+  double write_bytes_per_s = 0;  ///< sequential, with the fsync at the end
+  double read_bytes_per_s =
+      0;  ///< sequential, after the kernel was asked to forget the file; memory speed where it did not
+};
+
+/// The folder, or the nearest one above it that exists.
+std::filesystem::path existing_folder(std::filesystem::path folder);
+
+/// Free space alone. Throws IoError.
+DiskSpeed look_at_disk(const std::filesystem::path& folder);
+
+/// Writes at most `most_bytes`, a quarter of what is free, or what goes in 5 s into a file without a name, syncs, and
+/// reads it back. The file is gone when the process is, whatever ends it. Throws IoError.
+DiskSpeed measure_disk(const std::filesystem::path& folder, std::uint64_t most_bytes = std::uint64_t{256} << 20);
 
 /// Everything that was examined. A problem says why the part beside it is empty.
 struct DoctorFindings {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "json_text.h"
 #include "lora_train/base/text.h"
 #include "lora_train/report/run_times.h"
+#include "standard_output.h"
 
 namespace lora_train::cli {
 namespace {

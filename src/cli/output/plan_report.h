@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "lora_train/bench/forecast/forecast_request.h"
+#include "lora_train/bench/forecast/forecast.h"
 
 namespace lora_train::cli {
 

@@ -1,9 +1,9 @@
 #include "row_display.h"
 
-#include "json_text.h"
 #include "lora_train/base/text.h"
-#include "lora_train/base/visible_text.h"
+#include "lora_train/base/utf8.h"
 #include "lora_train/data/cache/document_store.h"
+#include "standard_output.h"
 
 namespace lora_train::cli {
 namespace {

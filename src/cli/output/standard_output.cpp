@@ -9,8 +9,11 @@
 #include <cstring>
 #include <string>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/visible_text.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::cli {
 
@@ -42,6 +45,20 @@ int stdout_width() {
 void silence_standard_output() {
   const int fd = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (fd >= 0) ::dup2(fd, STDOUT_FILENO);
+}
+
+void refuse_foreign(const std::string& command, const std::string& file, bool (*is_ours)(std::string_view start)) {
+  constexpr std::size_t kStartBytes = 65536;
+  if (file.empty() || path_kind(file) == PathKind::kNone) return;
+  const std::string start = read_start(file, kStartBytes);
+  if (start.empty() || is_ours(start)) return;
+  throw ConfigError(
+      file, "was not written by " + command + ", so it is not replaced: name another file, or delete it yourself");
+}
+
+void write_result(const std::string& file, std::string_view bytes) {
+  write_file_atomic(file, bytes);
+  log_info(file + ": written");
 }
 
 }  // namespace lora_train::cli

@@ -1,6 +1,9 @@
-// stdout: results only. Everything else goes to stderr through base/log.h.
+// stdout: results only, as text or JSON, or into a file. Everything else goes to stderr through base/log.h.
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <string_view>
 
 namespace lora_train::cli {
@@ -23,5 +26,26 @@ void silence_standard_output();
 
 /// Columns of the terminal that stdout is; 0 if it is none, and a line may be of any length.
 int stdout_width();
+
+/// Throws ConfigError(file) if there is a file already that `command` did not write, judging by its first 64 KiB. Call it before any
+/// work. An empty name is none.
+void refuse_foreign(const std::string& command, const std::string& file, bool (*is_ours)(std::string_view start));
+
+/// Writes the file atomically and logs it. Throws IoError.
+void write_result(const std::string& file, std::string_view bytes);
+
+inline nlohmann::ordered_json or_null(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+}
+
+template <typename T>
+nlohmann::ordered_json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+/// One line. Bytes that are not UTF-8 become U+FFFD.
+inline std::string to_line(const nlohmann::ordered_json& object) {
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
 
 }  // namespace lora_train::cli

@@ -6,7 +6,6 @@
 
 #include "lora_train/teach/teacher.h"
 #include "teach_job.h"
-#include "teach_progress.h"
 
 namespace lora_train::cli {
 

@@ -10,7 +10,6 @@
 #include "lora_train/teach/filters.h"
 #include "output/generation_file.h"
 #include "teach_job.h"
-#include "teach_progress.h"
 
 namespace lora_train::cli {
 

@@ -1,12 +1,16 @@
-// What `teach` has to ask, the answers so far, and the rows that are made of them.
+// What `teach` has to ask, the answers so far with their progress, and the rows that are made of them.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lora_train/data/encode/prompts.h"
+#include "lora_train/report/progress_bar.h"
 #include "lora_train/teach/filters.h"
 #include "lora_train/teach/teacher.h"
 #include "output/generation_file.h"
@@ -69,6 +73,36 @@ class TeachJob {
   GenerationSettings settings_;
   std::mutex mutex_;
   std::optional<GenerationFile> answers_;
+};
+
+/// USD per million tokens.
+struct TokenPrices {
+  std::optional<double> prompt = {}, completion = {};
+};
+
+struct TeachTotals {
+  std::int64_t answers = 0, prompt_tokens = 0, completion_tokens = 0;
+  double seconds = 0;
+  std::optional<double> cost_usd = {};
+};
+
+/// Thread-safe.
+class TeachProgress {
+ public:
+  TeachProgress(std::size_t num_answers, TokenPrices prices, bool is_quiet);
+  void add(const teach::Answer& answer);
+  TeachTotals totals() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  TeachTotals totals_locked() const;
+
+  TokenPrices prices_;
+  Clock::time_point start_ = Clock::now();
+  mutable std::mutex mutex_;
+  TeachTotals totals_;
+  report::ProgressState state_;
+  report::ProgressBar bar_;
 };
 
 }  // namespace lora_train::cli

@@ -5,7 +5,7 @@
 
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/config/value/scalar.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 namespace {

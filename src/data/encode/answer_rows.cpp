@@ -5,7 +5,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/read/dataset_files.h"
-#include "read/row_fields.h"
 #include "read/row_format.h"
 #include "read/row_reader.h"
 

@@ -13,7 +13,7 @@
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "read/chat_layouts.h"
-#include "read/row_fields.h"
+#include "read/row_format.h"
 #include "read/row_reader.h"
 
 namespace lora_train::data {

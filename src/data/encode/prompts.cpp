@@ -5,7 +5,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "read/chat_layouts.h"
-#include "read/row_fields.h"
+#include "read/row_format.h"
 #include "read/row_reader.h"
 
 namespace lora_train::data {

@@ -8,7 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_fields.h"
+#include "read/row_format.h"
 
 namespace lora_train::data {
 namespace {

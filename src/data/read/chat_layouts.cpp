@@ -6,7 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
-#include "row_fields.h"
+#include "row_format.h"
 
 namespace lora_train::data {
 namespace {

@@ -1,8 +1,11 @@
-// liblora_train_arrow.so, which reads Parquet and Arrow files, and the Arrow libraries of the pyarrow wheel that it needs.
+// Rows of Parquet and Arrow files: liblora_train_arrow.so, which reads Parquet and Arrow files, and the Arrow libraries of the
+// pyarrow wheel that it needs.
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
+#include "row_reader.h"
 #include "table_rows.h"
 
 namespace lora_train::data {
@@ -17,5 +20,9 @@ void require_table_library(const std::filesystem::path& file);
 
 /// Loads the library, once. Throws as above, and where it cannot be loaded.
 OpenTable load_table_library(const std::filesystem::path& file);
+
+/// `line` of a row is its number in the file, from 1. Throws DataError where the file cannot be read: no library
+/// (table_library.h), damage, a column type that JSON has no value for.
+std::unique_ptr<RowReader> open_table(const std::filesystem::path& file);
 
 }  // namespace lora_train::data

@@ -3,6 +3,7 @@
 #include <utility>
 
 namespace lora_train::kernels {
+
 namespace detail {
 
 WorkRecorder* work_recorder = nullptr;

@@ -72,4 +72,11 @@ void scaled_copy_reference(const at::Tensor& from, double scale, at::Tensor& to)
   to.copy_(scale == 1.0 ? from : (to_math(from) * scale).to(to.scalar_type()));
 }
 
+at::Tensor host_copy(const at::Tensor& tensor) {
+  constexpr std::size_t kMaxPinnedBytes = std::size_t{8} << 30;  // page-locked memory is rounded up to a power of two
+  const bool is_pinned = tensor.is_cuda() && tensor.nbytes() <= kMaxPinnedBytes;
+  const auto options = at::TensorOptions(tensor.scalar_type()).pinned_memory(is_pinned);
+  return at::empty(tensor.sizes(), options).copy_(tensor);
+}
+
 }  // namespace lora_train::kernels

@@ -12,7 +12,6 @@
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "maps.h"
 #include "quantized_weight_cpu.h"
-#include "row_range.h"
 
 namespace lora_train::kernels {
 namespace {

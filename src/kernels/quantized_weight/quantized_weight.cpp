@@ -15,7 +15,7 @@
 #include "lora_train/kernels/cast/cast.h"
 #include "quantized_weight_cpu.h"
 #include "quantized_weight_cuda.h"
-#include "weight_view_of.h"
+#include "weight_view.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -71,8 +71,7 @@ void dequantize_one(const QuantizedWeight& weight, at::Tensor& out) {
   dispatch_dtype(out, [&]<class To>(ElementType<To>) { dequantize_cpu(view_of(weight), write_rows<To>(out)); });
 }
 
-}  // namespace
-
+/// The pointers of a weight that check_quantized_weight has passed.
 WeightView view_of(const QuantizedWeight& weight) {
   WeightView view{};
   view.code = weight.code;
@@ -94,6 +93,8 @@ WeightView view_of(const QuantizedWeight& weight) {
   }
   return view;
 }
+
+}  // namespace
 
 std::int64_t bytes_of(const QuantizedWeight& weight) {
   std::int64_t bytes = 0;

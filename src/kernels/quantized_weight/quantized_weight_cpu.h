@@ -1,8 +1,9 @@
-// Contracts in quantized_weight.h, on the CPU. No torch here.
+// Contracts in quantized_weight.h, on the CPU, for a range of rows. No torch here.
 #pragma once
 
 #include <cstdint>
 
+#include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "weight_view.h"
 
 namespace lora_train::kernels {
@@ -25,5 +26,11 @@ void quantize_int8_cpu(const float* w, std::int64_t num_rows, std::int64_t width
 template <class T>
 void quantize_fp8_cpu(const T* w, std::int64_t num_rows, std::int64_t width, std::int64_t tile_rows,
                       std::int64_t tile_columns, std::uint8_t* codes, float* scales);
+
+/// Codes and scales of `count` rows from `begin` on, multiples of row_multiple, as views.
+struct RowRange {
+  at::Tensor codes, scales;
+};
+RowRange range_of(QuantizedWeight& weight, std::int64_t begin, std::int64_t count);
 
 }  // namespace lora_train::kernels

@@ -4,7 +4,7 @@
 
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "maps.h"
-#include "row_range.h"
+#include "quantized_weight_cpu.h"
 #include "weight_view.h"
 
 namespace lora_train::kernels {

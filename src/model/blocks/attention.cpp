@@ -8,6 +8,7 @@
 #include "lora_train/model/batch.h"
 
 namespace lora_train::model {
+
 namespace attention {
 namespace {
 

@@ -1,18 +1,31 @@
-// Finds and checks the tensors of one linear, for stored_linear.cpp.
+// Finds and checks the tensors of one linear, for stored_linear.cpp, and reads bitsandbytes' quant_state.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
-#include "quant_state.h"
 #include "weight_check.h"
 
 namespace lora_train::model {
+
+struct QuantState {
+  std::string quant_type;  ///< "nf4", "fp4"
+  std::int64_t block_size = 0;
+  std::int64_t nested_block_size = 0;  ///< 0: scales are not nested
+  double nested_offset = 0;
+  std::vector<std::int64_t> shape;
+};
+
+/// `where` is "file: tensor". Throws FormatError (where = "file: tensor: key") for text that is no such JSON, a key that is
+/// missing, unknown or of the wrong type, and a block size that bitsandbytes does not allow.
+QuantState parse_quant_state(std::string_view json, const std::string& where);
 
 // The quantisation state of a linear, after its name and a dot.
 inline constexpr const char* kAbsmax = "weight.absmax";

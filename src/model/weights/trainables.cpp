@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/cast/host_copy.h"
+#include "lora_train/kernels/cast/cast.h"
 
 namespace lora_train::model {
 

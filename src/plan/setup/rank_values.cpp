@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/error_report.h"
 
 namespace lora_train::plan {
 namespace {

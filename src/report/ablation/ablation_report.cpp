@@ -4,13 +4,35 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/base/visible_text.h"
+#include "lora_train/report/run_log.h"
 #include "lora_train/report/run_page.h"
 
 namespace lora_train::report {
 namespace {
+
+constexpr long long kWarmupShare = 5;
+
+using Json = nlohmann::ordered_json;
+
+double number_at(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+double sum_of(const Json& object, const char* key) {
+  double sum = 0;
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_object()) return sum;
+  for (const auto& [name, value] : found->items()) sum += value.is_number() ? value.get<double>() : 0;
+  return sum;
+}
+
+std::string in_words(const Measurement& work) {
+  return format_count(work.num_documents) + " documents with " + format_count(work.num_supervised) + " trained tokens";
+}
 
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
@@ -65,7 +87,92 @@ std::vector<std::string> notes_of(const Ablation& ablation) {
   return notes;
 }
 
+using Values = std::vector<std::pair<std::string, std::string>>;
+
+class Ladder {
+ public:
+  explicit Ladder(Values plain) : values_(std::move(plain)) { settings_.push_back({"plain", Rung::kStep, values_}); }
+
+  /// One thing more.
+  void step(const std::string& name, const std::string& key, const std::string& value) {
+    set(values_, key, value);
+    settings_.push_back({"+ " + name, Rung::kStep, values_});
+  }
+
+  /// The top with one thing changed.
+  void variant(const std::string& name, const std::string& key, const std::string& value) {
+    Values changed = values_;
+    set(changed, key, value);
+    settings_.push_back({name, Rung::kVariant, changed});
+  }
+
+  std::vector<Setting> take() { return std::move(settings_); }
+
+ private:
+  static void set(Values& values, const std::string& key, const std::string& value) {
+    const auto found = std::ranges::find(values, key, &Values::value_type::first);
+    if (found != values.end()) {
+      found->second = value;
+    } else {
+      values.emplace_back(key, value);
+    }
+  }
+
+  Values values_;
+  std::vector<Setting> settings_;
+};
+
 }  // namespace
+
+Measurement measure(const Setting& setting, const std::filesystem::path& folder, int exit_code, long long num_steps) {
+  Measurement found;
+  found.setting = setting;
+  const RunRecord run = read_run(folder);
+  const auto& steps = run.steps;
+  if (exit_code != 0 || run.status != "done" || static_cast<long long>(steps.size()) != num_steps) {
+    found.reason = run.reason.empty() ? "it ended with code " + std::to_string(exit_code) : run.reason;
+    return found;
+  }
+  const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
+  const auto& after = steps[static_cast<std::size_t>(std::max(1LL, num_steps / kWarmupShare) - 1)];
+  const double seconds = steps.back().elapsed_s - after.elapsed_s;
+  found.is_done = true;
+  const std::string gpu = gpu_of(run);
+  found.device = gpu.empty() ? "cpu" : gpu;
+  found.tokens_per_s = seconds > 0 ? (steps.back().tokens - after.tokens) / seconds : 0;
+  found.startup_s = sum_of(summary, "startup_s");
+  found.loss = number_at(summary, "train_loss");
+  found.eval_loss = run.figures.eval_loss;
+  found.peak_memory_gib = run.figures.peak_memory_gib ? run.figures.peak_memory_gib : run.figures.peak_host_memory_gib;
+  for (const auto& step : steps) {
+    found.num_documents += static_cast<long long>(step.num_documents);
+    found.num_supervised += static_cast<long long>(step.num_labels);
+  }
+  found.document_losses = run.document_losses;
+  return found;
+}
+
+void check_same_work(const std::vector<Measurement>& measurements) {
+  const Measurement* first = nullptr;
+  for (const Measurement& found : measurements) {
+    if (!found.is_done) continue;
+    if (first == nullptr) first = &found;
+    if (found.num_documents == first->num_documents && found.num_supervised == first->num_supervised) continue;
+    throw DataError(found.setting.name, "trained on " + in_words(found) + ", but \"" + first->setting.name + "\" on " +
+                                            in_words(*first) +
+                                            ": different work is not compared. Did the data change meanwhile?");
+  }
+}
+
+const Measurement* baseline(const std::vector<Measurement>& measurements) {
+  const Measurement* any = nullptr;
+  for (const Measurement& found : measurements) {
+    if (!found.is_done) continue;
+    if (found.setting.rung == Rung::kStep) return &found;
+    if (any == nullptr) any = &found;
+  }
+  return any;
+}
 
 std::string ablation_table(const Ablation& ablation) {
   std::vector<Row> rows = {kHeader};
@@ -166,6 +273,65 @@ std::string ablation_page(const Ablation& ablation) {
 
 bool is_ablation_page(std::string_view start) {
   return start.starts_with("<!doctype html>") && start.find(std::string("<title>") + kTitle) != std::string_view::npos;
+}
+
+std::vector<Setting> make_ladder(const Profile& profile, const LadderOptions& options) {
+  const bool trains_all = profile.adapter.kind == AdapterKind::kNone;
+  Values plain = {{"precision", "fp32"},
+                  {"gradient_checkpointing", "full"},
+                  {"packing", "false"},
+                  {"dataset_prepared_path", options.no_token_cache},
+                  {"dataloader_num_workers", "0"},
+                  {"save_steps", std::to_string(std::max(1LL, options.num_steps / 4))},
+                  {"optim", "adamw_torch"}};
+  if (!options.stores_quantised) plain.emplace_back("base_precision", "auto");
+  if (options.is_gpu) {
+    plain.insert(plain.end(), {{"tf32", "false"}, {"dataloader_pin_memory", "false"}, {"cuda_graphs", "off"}});
+  }
+  Ladder ladder(plain);
+  if (options.is_gpu) ladder.step("tf32", "tf32", "true");
+  ladder.step("bf16", "precision", "bf16");
+  ladder.step("recomputation where needed", "gradient_checkpointing", "auto");
+  ladder.step("packing", "packing", "true");
+  const std::string& token_cache = profile.data.dataset_prepared_path;
+  ladder.step("token cache", "dataset_prepared_path", token_cache.empty() ? "null" : token_cache);
+  ladder.step("data workers", "dataloader_num_workers", "2");
+  if (options.is_gpu) {
+    ladder.step("page-locked memory", "dataloader_pin_memory", "true");
+    ladder.step("CUDA graphs", "cuda_graphs", "auto");
+  }
+  ladder.step("no saves before the end", "save_steps", "off");
+  ladder.variant("8-bit AdamW", "optim", "adamw_8bit");
+  if (!trains_all && !options.stores_quantised) {
+    ladder.variant("int8 base", "base_precision", "int8");
+    ladder.variant("nf4 base", "base_precision", "nf4");
+  }
+  std::vector<Setting> settings = {{"your profile", Rung::kProfile, {}}};
+  for (Setting& setting : ladder.take()) settings.push_back(std::move(setting));
+  return settings;
+}
+
+std::string left_out(const LadderOptions& options) {
+  return options.is_gpu ? "" : "no effect on a CPU, so left out: tf32, page-locked memory, CUDA graphs";
+}
+
+Values shared_values(long long num_steps, long long documents_per_step) {
+  return {{"max_steps", std::to_string(num_steps)},
+          {"num_epochs", "null"},
+          {"batch_unit", "documents"},
+          {"global_batch_size", std::to_string(documents_per_step)},
+          {"lr_scaling", "none"},
+          {"logging_steps", "1"},
+          {"report_to", "none"},
+          {"eval_steps", "off"},
+          {"eval_on_start", "false"},
+          {"eval_tasks", "[]"},
+          {"metric_for_best_model", "null"},
+          {"load_best_model_at_end", "false"},
+          {"early_stopping_patience", "null"},
+          {"save_interval", "off"},
+          {"max_time", "off"},
+          {"resume_from_checkpoint", "none"}};
 }
 
 }  // namespace lora_train::report

@@ -12,7 +12,6 @@
 #include "font.h"
 #include "ink.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/base/visible_text.h"
 #include "lora_train/report/chart/drawing.h"
 
 namespace lora_train::report {

@@ -1,6 +1,6 @@
 #include "ink.h"
 #include "lora_train/base/text.h"
-#include "lora_train/base/visible_text.h"
+#include "lora_train/base/utf8.h"
 #include "lora_train/report/chart/drawing.h"
 
 namespace lora_train::report {

@@ -1,6 +1,7 @@
-// String functions that keep track of where bytes come from. Characters are Unicode code points.
+// String functions and upper and lower case, which keep track of where bytes come from. Characters are Unicode code points.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -27,5 +28,22 @@ Text join_texts(const List& items, const Text& separator);
 std::size_t count_of(const std::string& text, const std::string& needle);
 /// Pays for a search, whose time may be the product of both sizes.
 void spend_search(std::size_t text_size, std::size_t needle_size);
+
+void append_upper(std::string& out, std::uint32_t code);
+void append_title(std::string& out, std::uint32_t code);
+/// Whether the character has a case.
+bool is_cased(std::uint32_t code);
+
+/// Lower case knows one rule with context: a sigma at the end of a word.
+class CaseMapper {
+ public:
+  explicit CaseMapper(const std::string& text) : text_(text) {}
+  /// Of the character at byte `at`, which is `code`.
+  void append_lower(std::string& out, std::size_t at, std::uint32_t code) const;
+
+ private:
+  bool is_final_sigma(std::size_t at) const;
+  const std::string& text_;
+};
 
 }  // namespace lora_train::tokenizer::jinja

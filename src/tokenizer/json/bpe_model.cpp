@@ -5,10 +5,10 @@
 
 #include "added_tokens.h"
 #include "bpe/valid_utf8.h"
-#include "byte_level.h"
 #include "decoder.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
+#include "pre_tokenizer.h"
 
 namespace lora_train::tokenizer {
 namespace {

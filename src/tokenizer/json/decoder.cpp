@@ -2,8 +2,8 @@
 
 #include <charconv>
 
-#include "byte_level.h"
 #include "lora_train/base/utf8.h"
+#include "pre_tokenizer.h"
 
 namespace lora_train::tokenizer {
 namespace {

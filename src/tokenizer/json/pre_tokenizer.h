@@ -1,8 +1,9 @@
-// The pre_tokenizer of tokenizer.json: cuts a normalised text into the pieces that BPE works on one by one.
+// The byte-level alphabet, and the pre_tokenizer of tokenizer.json: cuts a normalised text into the pieces that BPE works on one by one.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -77,5 +78,11 @@ class PreTokenizer {
   std::string replacement_;
   PrependScheme scheme_ = PrependScheme::kNever;
 };
+
+/// The bytes that a token of the vocabulary stands for; nothing when it has a character outside the alphabet.
+std::optional<std::string> byte_level_to_bytes(std::string_view token);
+
+/// The bytes as the vocabulary spells them.
+std::string bytes_to_byte_level(std::string_view bytes);
 
 }  // namespace lora_train::tokenizer

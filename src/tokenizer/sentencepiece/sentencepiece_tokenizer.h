@@ -7,7 +7,9 @@
 // range of the character it stands at.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -19,5 +21,20 @@ namespace lora_train::tokenizer {
 /// `bytes` are the file's, `file` its name for messages.
 std::unique_ptr<Tokenizer> make_sentencepiece(std::string_view bytes, const std::string& file,
                                               const SpecialTokens& special_tokens, const TokenizerOptions& options);
+
+struct SentencePieceFile {
+  std::string bytes;  ///< for the library: pieces, trainer and normaliser; no self-tests, no extensions
+  bool is_bpe = false;
+  bool byte_fallback = false;
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+  bool has_charsmap = false;
+  std::set<std::string, std::less<>> user_defined;  ///< pieces that are found in a text before anything else
+  std::size_t max_growth = 3;  ///< bytes that one byte of a text can become: a space becomes U+2581
+};
+
+/// FormatError (file, byte) for malformed files; FormatError by name for what is not supported: white space as a suffix,
+/// a denormalisation table. What else is wrong with the pieces, the library itself says.
+SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::string& file);
 
 }  // namespace lora_train::tokenizer

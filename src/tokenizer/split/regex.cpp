@@ -2,13 +2,325 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "bpe/valid_utf8.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
-#include "regex_classes.h"
 
 namespace lora_train::tokenizer {
 namespace {
+
+struct Property {
+  std::string_view name;  // of a category or script
+  const char* added;      // by Unicode 15, 15.1 and 16, to what PCRE2 knows (Unicode 14)
+};
+
+// Compared with Oniguruma's for every code point. Mn has lost a member (U+1171E), which no class can say. Of scripts
+// PCRE2 takes Script_Extensions, Oniguruma Script.
+constexpr Property kProperties[] = {
+    {"M", R"(\x{0897}\x{0CF3}\x{0ECE}\x{10D69}-\x{10D6D}\x{10EFC}-\x{10EFF}\x{11241}\x{113B8}-\x{113C0}\x{113C2})"
+          R"(\x{113C5}\x{113C7}-\x{113CA}\x{113CC}-\x{113D0}\x{113D2}\x{113E1}-\x{113E2}\x{11F00}-\x{11F01}\x{11F03})"
+          R"(\x{11F34}-\x{11F3A}\x{11F3E}-\x{11F42}\x{11F5A}\x{13440}\x{13447}-\x{13455}\x{1611E}-\x{1612F}\x{1E08F})"
+          R"(\x{1E4EC}-\x{1E4EF}\x{1E5EE}-\x{1E5EF})"},
+    {"Lu", R"(\x{1C89}\x{A7CB}-\x{A7CC}\x{A7DA}\x{A7DC}\x{10D50}-\x{10D65})"},
+    {"Ll", R"(\x{1C8A}\x{A7CD}\x{A7DB}\x{10D70}-\x{10D85}\x{1DF25}-\x{1DF2A})"},
+    {"Lm", R"(\x{10D4E}\x{10D6F}\x{16D40}-\x{16D42}\x{16D6B}-\x{16D6C}\x{1E030}-\x{1E06D}\x{1E4EB})"},
+    {"Lo", R"(\x{105C0}-\x{105F3}\x{10D4A}-\x{10D4D}\x{10D4F}\x{10EC2}-\x{10EC4}\x{1123F}-\x{11240}\x{11380}-\x{11389})"
+           R"(\x{1138B}\x{1138E}\x{11390}-\x{113B5}\x{113B7}\x{113D1}\x{113D3}\x{11BC0}-\x{11BE0}\x{11F02})"
+           R"(\x{11F04}-\x{11F10}\x{11F12}-\x{11F33}\x{1342F}\x{13441}-\x{13446}\x{13460}-\x{143FA}\x{16100}-\x{1611D})"
+           R"(\x{16D43}-\x{16D6A}\x{18CFF}\x{1B132}\x{1B155}\x{1E4D0}-\x{1E4EA}\x{1E5D0}-\x{1E5ED}\x{1E5F0}\x{2B739})"
+           R"(\x{2EBF0}-\x{2EE5D}\x{31350}-\x{323AF})"},
+    {"Mc", R"(\x{0CF3}\x{113B8}-\x{113BA}\x{113C2}\x{113C5}\x{113C7}-\x{113CA}\x{113CC}-\x{113CD}\x{113CF}\x{1171E})"
+           R"(\x{11F03}\x{11F34}-\x{11F35}\x{11F3E}-\x{11F3F}\x{11F41}\x{1612A}-\x{1612C})"},
+    {"Nd", R"(\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{11F50}-\x{11F59}\x{16130}-\x{16139})"
+           R"(\x{16D70}-\x{16D79}\x{1CCF0}-\x{1CCF9}\x{1E4F0}-\x{1E4F9}\x{1E5F1}-\x{1E5FA})"},
+    {"No", R"(\x{1D2C0}-\x{1D2D3})"},
+    {"Pd", R"(\x{10D6E})"},
+    {"Po", R"(\x{1B4E}-\x{1B4F}\x{1B7F}\x{113D4}-\x{113D5}\x{113D7}-\x{113D8}\x{11B00}-\x{11B09}\x{11BE1})"
+           R"(\x{11F43}-\x{11F4F}\x{16D6D}-\x{16D6F}\x{1E5FF})"},
+    {"Sm", R"(\x{10D8E}-\x{10D8F})"},
+    {"So",
+     R"(\x{2427}-\x{2429}\x{2FFC}-\x{2FFF}\x{31E4}-\x{31E5}\x{31EF}\x{1CC00}-\x{1CCEF}\x{1CD00}-\x{1CEB3})"
+     R"(\x{1F6DC}\x{1F774}-\x{1F776}\x{1F77B}-\x{1F77F}\x{1F7D9}\x{1F8B2}-\x{1F8BB}\x{1F8C0}-\x{1F8C1})"
+     R"(\x{1FA75}-\x{1FA77}\x{1FA87}-\x{1FA89}\x{1FA8F}\x{1FAAD}-\x{1FAAF}\x{1FABB}-\x{1FABF}\x{1FAC6})"
+     R"(\x{1FACE}-\x{1FACF}\x{1FADA}-\x{1FADC}\x{1FADF}\x{1FAE8}-\x{1FAE9}\x{1FAF7}-\x{1FAF8}\x{1FBCB}-\x{1FBEF})"},
+    {"Cf", R"(\x{13439}-\x{1343F})"},
+    {"Han", R"(\x{2B739}\x{2EBF0}-\x{2EE5D}\x{31350}-\x{323AF})"},
+    {"Hiragana", R"(\x{1B132})"},
+    {"Katakana", R"(\x{1B155})"},
+    {"Latin", R"(\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{1DF25}-\x{1DF2A})"},
+    {"Cyrillic", R"(\x{1C89}-\x{1C8A}\x{1E030}-\x{1E06D}\x{1E08F})"},
+    {"Arabic", R"(\x{0897}\x{10EC2}-\x{10EC4}\x{10EFC}-\x{10EFF})"},
+    {"Devanagari", R"(\x{11B00}-\x{11B09})"},
+};
+
+// Those that nothing was added to.
+constexpr std::string_view kUnchanged[] = {"Lt", "Me",     "Nl",    "Pc",     "Ps",   "Pe",      "Pi",
+                                           "Pf", "Sc",     "Sk",    "Zs",     "Zl",   "Zp",      "Cc",
+                                           "Co", "Hangul", "Greek", "Hebrew", "Thai", "Bopomofo"};
+
+struct Union {
+  std::string_view name;
+  std::array<std::string_view, 7> parts;
+};
+
+constexpr Union kUnions[] = {{"L", {"Lu", "Ll", "Lt", "Lm", "Lo"}},
+                             {"N", {"Nd", "Nl", "No"}},
+                             {"P", {"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"}},
+                             {"S", {"Sm", "Sc", "Sk", "So"}},
+                             {"Z", {"Zs", "Zl", "Zp"}}};
+
+std::optional<std::string> added_to(std::string_view name) {
+  for (const Property& property : kProperties) {
+    if (property.name == name) return property.added;
+  }
+  if (std::find(std::begin(kUnchanged), std::end(kUnchanged), name) == std::end(kUnchanged)) return std::nullopt;
+  return "";
+}
+
+/// What stands in a class of a PCRE2 pattern for \p{name}; nothing for a property whose characters were not compared
+/// with those of the reference tokenizers' engine.
+std::optional<std::string> property_members(std::string_view name) {
+  const std::string pcre2 = (name.size() > 2 ? "\\p{sc:" : "\\p{") + std::string(name) + "}";
+  for (const Union& whole : kUnions) {
+    if (whole.name != name) continue;
+    std::string members = pcre2;
+    for (const std::string_view part : whole.parts) members += added_to(part).value_or("");
+    return members;
+  }
+  const auto added = added_to(name);
+  return added ? std::optional(pcre2 + *added) : std::nullopt;
+}
+
+constexpr const char* kWhiteSpace = R"(\t-\r\x{20}\x{85}\p{Z})";
+
+// Oniguruma's \w in a class: alphabetic characters (circled letters too), marks, decimal digits, connectors.
+std::string word_members() {
+  std::string members = R"(\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+  for (const char* name : {"L", "M", "Nd", "Nl", "Pc"}) members += *property_members(name);
+  return members;
+}
+
+// And by itself: in Latin-1 the other digits too.
+std::string word_class(bool is_negated = false) {
+  return (is_negated ? "[^" : "[") + word_members() + R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
+}
+
+std::string digit_members() { return *property_members("Nd"); }
+
+bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
+bool is_letter_or_digit(char c) { return is_ascii(c) && std::isalnum(static_cast<unsigned char>(c)) != 0; }
+bool is_hex(char c) { return is_ascii(c) && std::isxdigit(static_cast<unsigned char>(c)) != 0; }
+
+// Copies a pattern and spells classes out on the way. Lets pass what PCRE2 and Oniguruma are known to read alike.
+class Speller {
+ public:
+  Speller(const std::string& pattern, const std::string& where) : pattern_(pattern), where_(where) {}
+
+  std::string run() {
+    while (at_ < pattern_.size()) {
+      if (pattern_[at_] == '\\' && at_ + 1 < pattern_.size()) {
+        escape();
+      } else if (in_class_) {
+        class_character();
+      } else {
+        character();
+      }
+    }
+    return out_;
+  }
+
+ private:
+  enum class Member { kNone, kCharacter, kClass, kRange };
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw FormatError(where_, "the pattern " + what + ", which is not supported: " + pattern_);
+  }
+
+  bool has_here(std::string_view text) const { return pattern_.compare(at_, text.size(), text) == 0; }
+  bool is_caseless() const { return !caseless_.empty() && caseless_.back(); }
+
+  void copy(std::size_t length) {
+    out_.append(pattern_, at_, length);
+    at_ += length;
+  }
+
+  void character() {
+    const char c = pattern_[at_];
+    if (c == '{') check_interval();
+    if (c == '(') open_group();
+    if (c == ')' && caseless_.size() > 1) caseless_.pop_back();
+    if (c == '[') return open_class();
+    check_case(c);
+    copy(1);
+  }
+
+  // Oniguruma lets these pairs match one character (the ligatures, sharp s), and knows newer pairs of cases than PCRE2.
+  void check_case(char c) const {
+    if (!is_caseless()) return;
+    if (!is_ascii(c)) refuse("ignores the case of a character beyond ASCII");
+    std::size_t next = at_ + 1;
+    while (next < pattern_.size() && std::string_view("()?:>").find(pattern_[next]) != std::string_view::npos) ++next;
+    if (in_class_ || next >= pattern_.size()) return;
+    const std::string pair = {static_cast<char>(c | 0x20), static_cast<char>(pattern_[next] | 0x20)};
+    for (const char* fold : {"ss", "s{", "st", "ff", "f{", "fi", "fl"}) {
+      if (pair == fold) refuse("ignores the case of \"" + pair + "\", which a single character can stand for");
+    }
+  }
+
+  void open_class() {
+    in_class_ = true;
+    last_ = Member::kNone;
+    copy(has_here("[^") ? 2 : 1);
+    if (at_ < pattern_.size() && pattern_[at_] == ']') refuse("has a class that begins with ]");
+  }
+
+  void class_character() {
+    const char c = pattern_[at_];
+    if (has_here("[:")) refuse("uses a POSIX class, as [[:alpha:]]");
+    if (c == '[') refuse("has a class in a class");
+    if (has_here("&&")) refuse("intersects classes");
+    check_case(c);
+    if (c == ']') {
+      in_class_ = false;
+      copy(1);
+    } else if (c == '-' && last_ != Member::kNone && at_ + 1 < pattern_.size() && pattern_[at_ + 1] != ']') {
+      if (last_ != Member::kCharacter) refuse("has a range that begins with a class or a range");
+      copy(1);
+      range_end();
+    } else {
+      copy(1);
+      last_ = Member::kCharacter;
+    }
+  }
+
+  void range_end() {
+    if (pattern_[at_] == '\\' && at_ + 1 < pattern_.size()) {
+      escape();
+      if (last_ == Member::kClass) refuse("has a range that ends with a class");
+    } else if (pattern_[at_] == '[') {
+      refuse("has a class in a class");
+    } else {
+      check_case(pattern_[at_]);
+      copy(1);
+    }
+    last_ = Member::kRange;
+  }
+
+  // Oniguruma reads {2,3}+ as a repeated group and {2}? as an optional one, PCRE2 as possessive and lazy.
+  void check_interval() const {
+    const std::size_t end = pattern_.find_first_not_of("0123456789,", at_ + 1);
+    if (end == std::string::npos || end == at_ + 1 || pattern_[end] != '}') return;
+    const bool is_range = pattern_.find(',', at_) < end;
+    const char next = end + 1 < pattern_.size() ? pattern_[end + 1] : '\0';
+    if (pattern_[at_ + 1] == ',' || next == '+' || (next == '?' && !is_range))
+      refuse("uses the repetition " + pattern_.substr(at_, end + 1 - at_) +
+             (next == '+' || next == '?' ? std::string(1, next) : ""));
+  }
+
+  // Options other than i mean something else to Oniguruma ((?m) lets the dot match a line feed), and (?i) in the middle
+  // reaches further than in PCRE2.
+  void open_group() {
+    if (caseless_.empty()) caseless_.push_back(at_ == 0 && has_here("(?i)"));
+    caseless_.push_back(is_caseless() || has_here("(?i:"));
+    if (has_here("(*")) refuse("uses a verb (*");
+    if (!has_here("(?") || has_here("(?i:") || (at_ == 0 && has_here("(?i)"))) return;
+    for (const char* known : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"}) {
+      if (has_here(known)) return;
+    }
+    const std::size_t end = pattern_.find_first_not_of("abcdefghijklmnopqrstuvwxyz-", at_ + 2);
+    const std::size_t length = end == at_ + 2 ? 1 : std::min(end, pattern_.size()) - at_ - 2;
+    const bool is_option = end != at_ + 2;
+    refuse((is_option ? "uses the option (?" : "uses the group (?") + pattern_.substr(at_ + 2, length));
+  }
+
+  void escape() {
+    const char escaped = pattern_[at_ + 1];
+    if (escaped == 'p' || escaped == 'P') return property(escaped == 'P');
+    last_ = Member::kClass;
+    if (in_class_ && (escaped == 'w' || escaped == 'd')) {
+      out_ += escaped == 'w' ? word_members() : digit_members();
+    } else if (!in_class_ && (escaped == 'w' || escaped == 'W')) {
+      out_ += word_class(escaped == 'W');
+    } else if (!in_class_ && (escaped == 'd' || escaped == 'D')) {
+      out_ += (escaped == 'D' ? "[^" : "[") + digit_members() + "]";
+    } else if ((escaped == 'b' || escaped == 'B') && !in_class_) {
+      out_ += word_boundary(escaped == 'B');
+    } else if (escaped == 's') {
+      out_ += in_class_ ? kWhiteSpace : "[" + std::string(kWhiteSpace) + "]";
+    } else if (escaped == 'S' && !in_class_) {
+      out_ += "[^" + std::string(kWhiteSpace) + "]";
+    } else {
+      return escaped_character(escaped);
+    }
+    at_ += 2;
+  }
+
+  // \S inside a class has no spelled-out form here; other letters are no characters, or others to Oniguruma.
+  void escaped_character(char escaped) {
+    const std::string_view known = in_class_ ? "nrtfae" : "nrtfaeAzZ";
+    const bool is_known = known.find(escaped) != std::string_view::npos;
+    if (is_letter_or_digit(escaped) && !is_known && !is_code()) {
+      refuse(std::string("uses \\") + escaped + (in_class_ ? " in a class" : ""));
+    }
+    if (is_caseless() && escaped == 'x') refuse("ignores the case of \\x");
+    check_case(escaped);
+    copy(2);
+    last_ = Member::kCharacter;
+    if (escaped != 'x') return;
+    copy(pattern_[at_] == '{' ? pattern_.find('}', at_) + 1 - at_ : 2);
+  }
+
+  // \x{1F600}, or \x41: beyond ASCII the latter is a byte to Oniguruma.
+  bool is_code() const {
+    if (!has_here("\\x") || at_ + 3 >= pattern_.size()) return false;
+    const std::size_t digits = pattern_.find_first_not_of("0123456789abcdefABCDEF", at_ + 3);
+    if (pattern_[at_ + 2] == '{') return digits != std::string::npos && digits > at_ + 3 && pattern_[digits] == '}';
+    return is_hex(pattern_[at_ + 2]) && pattern_[at_ + 2] < '8' && is_hex(pattern_[at_ + 3]);
+  }
+
+  static std::string word_boundary(bool is_negated) {
+    const std::string word = word_class();
+    const std::string inside = is_negated ? "(?=" : "(?!", outside = is_negated ? "(?!" : "(?=";
+    return "(?:(?<=" + word + ")" + inside + word + ")|(?<!" + word + ")" + outside + word + "))";
+  }
+
+  void property(bool is_negated) {
+    const std::size_t end = pattern_.find('}', at_);
+    const std::string spelled = is_negated ? "\\P" : "\\p";
+    if (end == std::string::npos || pattern_[at_ + 2] != '{') refuse("uses " + spelled + " without {}");
+    const std::string name = pattern_.substr(at_ + 3, end - at_ - 3);
+    const auto members = property_members(name);
+    if (!members) refuse("uses the property " + spelled + "{" + name + "}");
+    if (is_caseless()) refuse("ignores the case of a property, " + spelled + "{" + name + "}");
+    if (in_class_ && is_negated) refuse("uses \\P{" + name + "} in a class");
+    out_ += in_class_ ? *members : (is_negated ? "[^" : "[") + *members + "]";
+    last_ = Member::kClass;
+    at_ = end + 1;
+  }
+
+  const std::string& pattern_;
+  const std::string& where_;
+  std::string out_;
+  std::size_t at_ = 0;
+  bool in_class_ = false;
+  Member last_ = Member::kNone;  // of the class that is open
+  std::vector<bool> caseless_;   // of the pattern, once it has a group, and of the open groups
+};
+
+/// The pattern for PCRE2 with classes spelled out: \s and \S as Unicode's White_Space, to which PCRE2 adds U+180E;
+/// properties, \w, \d and \b as of Unicode 16, which Hugging Face's and mistral-common's engines have and Debian 12's
+/// PCRE2 (Unicode 14) has not. FormatError for everything that those engines are not known to read in the same way.
+std::string spell_out_classes(const std::string& pattern, const std::string& where) {
+  return Speller(pattern, where).run();
+}
 
 constexpr std::size_t kJitStackBytes = std::size_t{8} << 20U;
 

@@ -7,6 +7,7 @@
 #include "regex.h"
 
 namespace lora_train::tokenizer {
+
 struct TextPattern::Code {
   pcre2_code* compiled = nullptr;
   std::string pattern, where;

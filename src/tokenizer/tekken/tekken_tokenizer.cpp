@@ -1,12 +1,15 @@
 #include "tekken_tokenizer.h"
 
+#include <algorithm>
+#include <unordered_set>
+
 #include "bpe/word_encoder.h"
 #include "json/added_tokens.h"
 #include "json/bpe_model.h"
+#include "json/json_place.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
 #include "split/regex.h"
-#include "tekken_file.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -174,11 +177,171 @@ std::string TekkenTokenizer::decode(std::span<const std::int32_t> ids, bool skip
   return text + repair_utf8(bytes);
 }
 
+constexpr std::size_t kMaxTokenBytes = 512;  // real tokens are far shorter; bounds the work of a bad file
+
+// Versions up to v7 may leave the special tokens to the reader. [UNUSED] ones are filled up as everywhere.
+constexpr std::string_view kEarlyVersions[] = {"v3", "v7"};
+constexpr std::string_view kVersions[] = {"v3", "v7", "v11", "v13", "v15"};
+constexpr const char* kEarlySpecialTokens[] = {"<unk>",
+                                               "<s>",
+                                               "</s>",
+                                               "[INST]",
+                                               "[/INST]",
+                                               "[AVAILABLE_TOOLS]",
+                                               "[/AVAILABLE_TOOLS]",
+                                               "[TOOL_RESULTS]",
+                                               "[/TOOL_RESULTS]",
+                                               "[TOOL_CALLS]",
+                                               "[IMG]",
+                                               "<pad>",
+                                               "[IMG_BREAK]",
+                                               "[IMG_END]",
+                                               "[PREFIX]",
+                                               "[MIDDLE]",
+                                               "[SUFFIX]",
+                                               "[SYSTEM_PROMPT]",
+                                               "[/SYSTEM_PROMPT]",
+                                               "[TOOL_CONTENT]"};
+
+bool is_in(std::string_view name, std::span<const std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void check_version(const JsonPlace& config) {
+  const JsonPlace version = config.at("version");
+  if (!is_in(version.string(), kVersions)) {
+    version.fail("tekken version \"" + version.string() + "\" is not known; there are v3, v7, v11, v13, v15");
+  }
+}
+
+std::size_t count_of(const JsonPlace& config, const std::string& key) {
+  return static_cast<std::size_t>(config.at(key).id());
+}
+
+std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size_t count) {
+  std::vector<std::string> tokens;
+  if (const auto list = root.find("special_tokens")) {
+    for (const JsonPlace& entry : list->elements()) {
+      entry.allow_only({"rank", "token_str", "is_control"});
+      const std::int32_t rank = entry.at("rank").id();
+      if (static_cast<std::size_t>(rank) != tokens.size()) {
+        entry.at("rank").fail("expected " + std::to_string(tokens.size()) + ", found " + std::to_string(rank) +
+                              ": special tokens must be in the order of their ranks");
+      }
+      tokens.push_back(entry.at("token_str").string());
+      if (tokens.back().empty()) entry.at("token_str").fail("a special token without text");
+      entry.boolean_or("is_control", true);
+    }
+  } else {
+    const JsonPlace version = root.at("config").at("version");
+    if (!is_in(version.string(), kEarlyVersions)) {
+      root.fail("\"special_tokens\" is missing; files of version " + version.string() + " must list them");
+    }
+    tokens.assign(std::begin(kEarlySpecialTokens), std::end(kEarlySpecialTokens));
+  }
+  if (tokens.size() > count) {
+    root.at("config")
+        .at("default_num_special_tokens")
+        .fail("is " + std::to_string(count) + ", but there are " + std::to_string(tokens.size()) + " special tokens");
+  }
+  while (tokens.size() < count) tokens.push_back("<SPECIAL_" + std::to_string(tokens.size()) + ">");
+  std::unordered_set<std::string_view> known;
+  for (const std::string& token : tokens) {
+    if (!known.insert(token).second) root.fail("special token \"" + token + "\" occurs twice");
+  }
+  return tokens;
+}
+
+std::string read_token(const JsonPlace& entry, std::size_t rank) {
+  entry.allow_only({"rank", "token_bytes", "token_str"});
+  if (static_cast<std::size_t>(entry.at("rank").id()) != rank) {
+    entry.at("rank").fail("expected " + std::to_string(rank) + ": tokens must be in the order of their ranks");
+  }
+  const JsonPlace spelled = entry.at("token_bytes");
+  auto bytes = decode_base64(spelled.string());
+  if (!bytes || bytes->empty())
+    spelled.fail("expected base64 of at least one byte, found \"" + spelled.string() + "\"");
+  if (bytes->size() > kMaxTokenBytes) spelled.fail("a token of more than 512 bytes is not supported");
+  const bool is_byte = bytes->size() == 1 && static_cast<unsigned char>(bytes->front()) == rank;
+  if (rank < 256 && !is_byte) spelled.fail("the first 256 tokens must be the bytes in order");
+  return std::move(*bytes);
+}
+
+std::vector<std::string> read_tokens(const JsonPlace& vocab, std::size_t count) {
+  const Json& list = vocab.value();
+  if (!list.is_array()) vocab.fail("expected an array");
+  if (list.size() < count || count < 256) {
+    vocab.fail("has " + std::to_string(list.size()) + " tokens; config asks for " + std::to_string(count) +
+               ", and at least the 256 bytes are needed");
+  }
+  std::vector<std::string> tokens;
+  tokens.reserve(count);
+  std::unordered_set<std::string_view> known;
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    const JsonPlace entry = vocab.element(rank);
+    tokens.push_back(read_token(entry, rank));
+    if (!known.insert(tokens.back()).second) entry.fail("its bytes occur twice");
+  }
+  return tokens;
+}
+
+int base64_digit(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  if (c == '+') return 62;
+  return c == '/' ? 63 : -1;
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
                                        const SpecialTokens& special_tokens, const TokenizerOptions& options) {
   return std::make_unique<TekkenTokenizer>(parse_tekken(bytes, file), file, special_tokens, options);
+}
+
+std::optional<std::string> decode_base64(std::string_view text) {
+  if (text.size() % 4 != 0) return std::nullopt;
+  std::size_t padding = 0;
+  while (padding < 2 && text.ends_with('=')) {
+    text.remove_suffix(1);
+    ++padding;
+  }
+  std::string bytes;
+  std::uint32_t bits = 0;
+  unsigned num_bits = 0;
+  for (const char c : text) {
+    const int value = base64_digit(c);
+    if (value < 0) return std::nullopt;
+    bits = bits << 6U | static_cast<std::uint32_t>(value);
+    num_bits += 6;
+    if (num_bits < 8) continue;
+    num_bits -= 8;
+    bytes.push_back(static_cast<char>(static_cast<unsigned char>(bits >> num_bits & 0xFFU)));
+    bits &= (1U << num_bits) - 1;
+  }
+  if (bits != 0) return std::nullopt;
+  return bytes;
+}
+
+TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
+  const Json json = parse_json(bytes, file);
+  const JsonPlace root(json, file);
+  // What images and sound need has no part in text.
+  root.allow_only({"config", "vocab", "special_tokens", "version", "type", "image", "multimodal", "audio"});
+  const JsonPlace config = root.at("config");
+  config.allow_only({"pattern", "num_vocab_tokens", "default_vocab_size", "default_num_special_tokens", "version"});
+  check_version(config);
+  const std::size_t vocab_size = count_of(config, "default_vocab_size");
+  const std::size_t num_special = count_of(config, "default_num_special_tokens");
+  if (num_special > vocab_size) {
+    config.at("default_num_special_tokens").fail("is more than default_vocab_size, " + std::to_string(vocab_size));
+  }
+  TekkenFile out;
+  out.pattern = config.at("pattern").string();
+  out.special_tokens = read_special_tokens_of(root, num_special);
+  out.tokens = read_tokens(root.at("vocab"), vocab_size - num_special);
+  return out;
 }
 
 }  // namespace lora_train::tokenizer

@@ -1,5 +1,3 @@
-#include "lora_train/base/error_report.h"
-
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -7,6 +5,8 @@
 #include <new>
 #include <stdexcept>
 #include <system_error>
+
+#include "lora_train/base/error.h"
 
 namespace lora_train {
 namespace {

@@ -1,6 +1,6 @@
-#include "lora_train/base/visible_text.h"
-
 #include <gtest/gtest.h>
+
+#include "lora_train/base/utf8.h"
 
 namespace lora_train {
 namespace {

@@ -1,7 +1,6 @@
-#include "chat/chat_line.h"
-
 #include <gtest/gtest.h>
 
+#include "chat/dialogue.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::cli {

@@ -1,11 +1,10 @@
-#include "commands/disk_speed.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <fstream>
 
 #include "lora_train/base/error.h"
+#include "output/doctor_report.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::cli {

@@ -1,6 +1,6 @@
-#include "engine/library_versions.h"
-
 #include <gtest/gtest.h>
+
+#include "output/doctor_report.h"
 
 namespace lora_train::cli {
 namespace {

@@ -1,6 +1,6 @@
-#include "output/side_by_side.h"
-
 #include <gtest/gtest.h>
+
+#include "output/answers.h"
 
 namespace lora_train::cli {
 namespace {

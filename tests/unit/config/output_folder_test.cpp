@@ -1,7 +1,6 @@
-#include "config/output_folder.h"
-
 #include <gtest/gtest.h>
 
+#include "consistency.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {

@@ -1,6 +1,6 @@
-#include "lora_train/config/value/scalar.h"
-
 #include <gtest/gtest.h>
+
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 namespace {

@@ -1,6 +1,6 @@
-#include "lora_train/config/value/setting_path.h"
-
 #include <gtest/gtest.h>
+
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 namespace {

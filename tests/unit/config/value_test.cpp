@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "lora_train/config/value/parse_yaml.h"
-#include "lora_train/config/value/scalar.h"
 
 namespace lora_train {
 namespace {

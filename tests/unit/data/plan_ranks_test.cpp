@@ -3,8 +3,8 @@
 #include <map>
 #include <set>
 
-#include "data/plan/deal.h"
 #include "lora_train/base/error.h"
+#include "plan/epoch_rows.h"
 #include "plan_support.h"
 
 namespace lora_train::data {

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cache/stage_folder.h"
 #include "cache/token_cache.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"

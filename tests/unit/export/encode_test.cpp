@@ -1,11 +1,10 @@
-#include "encode.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
 
 #include "hex.h"
+#include "row_writer.h"
 
 namespace lora_train::gguf {
 namespace {

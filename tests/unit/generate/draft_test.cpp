@@ -1,6 +1,6 @@
-#include "generate/draft.h"
-
 #include <gtest/gtest.h>
+
+#include "generator_parts.h"
 
 namespace lora_train::generate {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base64.h"
+#include "digest.h"
 
 namespace lora_train::hub {
 namespace {

@@ -7,7 +7,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
-#include "lora_train/kernels/gemm/gemm_tuning.h"
+#include "lora_train/kernels/gemm/gemm.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,10 +1,9 @@
-#include "lora_train/lora/adapter_base.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "lora_train/base/error.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/model_weights.h"
 #include "merge_folder.h"
 #include "support/temporary_folder.h"

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "lora/merge_token_rows.h"
 #include "lora_train/base/half.h"
 #include "lora_train/model/weights/init_model.h"
+#include "merge_math.h"
 
 namespace lora_train::lora {
 namespace {

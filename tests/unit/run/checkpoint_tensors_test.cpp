@@ -1,11 +1,10 @@
-#include "lora_train/run/checkpoint_tensors.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "lora_train/base/error.h"
+#include "lora_train/run/background_saver.h"
 #include "lora_train/storage/safetensors.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"

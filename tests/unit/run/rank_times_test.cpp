@@ -1,6 +1,6 @@
-#include "rank_times.h"
-
 #include <gtest/gtest.h>
+
+#include "bottlenecks.h"
 
 namespace lora_train::run {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/run_folder/replaced_run.h"
 #include "lora_train/storage/run_marker.h"
 #include "support/temporary_folder.h"
 #include "written_run.h"

@@ -1,8 +1,7 @@
-#include "lora_train/run_folder/replaced_run.h"
-
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/run_folder/output_folder.h"
 #include "support/temporary_folder.h"
 #include "written_run.h"
 

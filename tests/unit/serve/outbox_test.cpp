@@ -1,6 +1,6 @@
-#include "lora_train/serve/outbox.h"
-
 #include <gtest/gtest.h>
+
+#include "lora_train/serve/answer.h"
 
 namespace lora_train::serve {
 namespace {

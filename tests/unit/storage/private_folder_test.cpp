@@ -1,5 +1,3 @@
-#include "lora_train/storage/private_folder.h"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,6 +6,7 @@
 #include <string>
 
 #include "lora_train/base/error.h"
+#include "lora_train/storage/atomic_folder.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::storage {

@@ -6,8 +6,8 @@
 #include <map>
 #include <random>
 
+#include "json/pre_tokenizer.h"
 #include "tokenizer/json/bpe_model.h"
-#include "tokenizer/json/byte_level.h"
 
 namespace lora_train::tokenizer {
 namespace {

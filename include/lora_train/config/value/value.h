@@ -1,6 +1,9 @@
-// A parsed YAML or JSON value with the place it came from. Order of map members is kept.
+// A parsed YAML or JSON value with the place it came from, its scalars read as numbers and words, and paths into it. Order of map
+// members is kept.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,5 +49,35 @@ Value list_value(std::vector<Value> items);
 std::string to_flow_yaml(const Value& value);
 /// `value` as JSON in one line.
 std::string to_json_text(const Value& value);
+
+/// One step: a member by name, an item by index, or a new item at the end.
+struct PathStep {
+  std::string name;  ///< empty for an index
+  std::size_t index = 0;
+  bool is_append = false;
+  bool is_name() const { return !name.empty(); }
+};
+
+/// nullopt when `path` is not of that form. The first step is always a name.
+std::optional<std::vector<PathStep>> parse_setting_path(const std::string& path);
+
+/// Sets the place that steps[first..] name inside `root`; null becomes a map or a list where one is needed, and a
+/// single value becomes a list of one. Returns what is wrong, or an empty text.
+std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t first, const Value& value);
+
+/// true, on, yes / false, off, no in any case.
+std::optional<bool> parse_bool(const std::string& text);
+
+/// A finite decimal number with optional exponent, without '_' between digits, and with nothing before or after it.
+std::optional<double> parse_number(const std::string& text);
+
+/// An integer, also as "1e3" or "200.0".
+std::optional<std::int64_t> parse_integer(const std::string& text);
+
+/// Seconds: "90", "90s", "10m", "2h30m", "1d".
+std::optional<double> parse_duration(const std::string& text);
+
+/// "10m", "2h30m", "45s"; parse_duration reads it back.
+std::string duration_text(double seconds);
 
 }  // namespace lora_train

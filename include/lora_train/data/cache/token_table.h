@@ -1,4 +1,4 @@
-// A token table: the tokenised rows of one dataset in one flat file or buffer; written once, then only read.
+// Soft labels of a teacher, and a token table: the tokenised rows of one dataset in one flat file or buffer; written once, then only read.
 //
 // Layout, little-endian: 8 bytes LTOKENS4; records, one per row, each {u64 line, u64 content_hash, u32 num_tokens, u32 num_supervised,
 // u32 file, u16 has_weights, u16 soft_width, i32 ids[num_tokens], i32 labels[num_tokens]}, where has_weights is 1
@@ -17,9 +17,23 @@
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
-#include "lora_train/data/cache/soft_labels.h"
 
 namespace lora_train::data {
+
+/// Of every trained token, in their order, `width` tokens of the teacher in its place, with their log-probabilities.
+struct SoftLabels {
+  static constexpr std::int32_t kNone = -1;  ///< fills up where there are fewer
+
+  std::int64_t width = 0;  ///< 0: the row has none
+  std::span<const std::int32_t> ids = {};
+  std::span<const float> log_probs = {};
+
+  /// Of the first trained tokens.
+  SoftLabels first(std::size_t num_supervised) const {
+    const std::size_t count = num_supervised * static_cast<std::size_t>(width);
+    return {width, ids.first(count), log_probs.first(count)};
+  }
+};
 
 class TableLock;
 

@@ -1,4 +1,4 @@
-// Scaled copies between dtypes: writes adapters and weights from their fp32 masters.
+// Scaled copies between dtypes, which write adapters and weights from their fp32 masters; copies from the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,6 +6,10 @@
 #include <vector>
 
 #include "lora_train/kernels/dispatch/segment_table.h"
+
+namespace at {
+class Tensor;
+}
 
 namespace lora_train::kernels {
 
@@ -34,5 +38,8 @@ class ScaledCopies {
 void scaled_copy(const at::Tensor& from, double scale, at::Tensor& to);
 
 void scaled_copy_reference(const at::Tensor& from, double scale, at::Tensor& to);
+
+/// A copy in host memory. For a tensor of up to 8 GiB on a GPU, the memory is page-locked.
+at::Tensor host_copy(const at::Tensor& tensor);
 
 }  // namespace lora_train::kernels

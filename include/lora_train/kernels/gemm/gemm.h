@@ -1,7 +1,9 @@
-// Matrix product with fused bias, residual and scale. M rows, N columns, K inner dimension.
+// Matrix product with fused bias, residual and scale, and its tuning. M rows, N columns, K inner dimension.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+
+#include <string>
 
 #include "lora_train/kernels/accounting/work_record.h"
 
@@ -24,5 +26,28 @@ void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExt
 
 /// The same with at::mm_out and at::addmm_out; any device.
 void gemm_reference(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras = {});
+
+struct CudaGemm;
+struct CudaLibrary;
+class Tuner;
+
+/// While an instance exists, a CUDA product whose class has no algorithm yet gets one before it runs: from the tuner's tables, or
+/// by timing the candidates on the given operands. Timing leaves y unchanged (if it accumulates: adds 1e-30 times the product);
+/// then y is computed as requested. Use it before step 1, never inside a capture, one instance at a time.
+class GemmTuning {
+ public:
+  explicit GemmTuning(Tuner& tuner);
+  ~GemmTuning();
+  GemmTuning(const GemmTuning&) = delete;
+  GemmTuning& operator=(const GemmTuning&) = delete;
+};
+
+/// The tuning key of a product: everything its algorithm depends on, with n (tokens, or rows of the loss head) as a class.
+std::string gemm_key(const CudaGemm& gemm, bool tf32);
+
+namespace detail {
+extern Tuner* gemm_tuner;
+void tune_gemm(const CudaLibrary& cuda, const CudaGemm& gemm);
+}  // namespace detail
 
 }  // namespace lora_train::kernels

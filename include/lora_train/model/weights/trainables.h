@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lora_train/kernels/adamw/parameter_block.h"
-#include "lora_train/model/parameter.h"
+#include "lora_train/model/adapter_spec.h"
 
 namespace lora_train::model {
 
@@ -22,7 +22,7 @@ class Trainables {
   /// Throws ShapeError for a duplicate name or an lr_factor that is not positive.
   explicit Trainables(std::vector<Parameter> list, at::Device device = at::kCPU);
 
-  /// A copy of the values in host memory (kernels/cast/host_copy.h), without gradients.
+  /// A copy of the values in host memory (kernels/cast/cast.h), without gradients.
   Trainables host_copy() const;
 
   /// Parameters in the order of the buffers.

@@ -6,10 +6,11 @@
 #include <memory>
 #include <string>
 
-#include "lora_train/kernels/gemm/gemm_tuning.h"
+#include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/plan/tuning/tuning_store.h"
 
 namespace lora_train {
+
 struct RunSection;
 namespace runtime {
 struct RunDevice;
@@ -46,7 +47,7 @@ std::unique_ptr<RunTuning> start_tuning(const RunSection& section, const RunDevi
 /// For a process that measures nothing: the choices of another one, as its text().
 std::unique_ptr<RunTuning> adopt_tuning(const RunDevice& device, const std::string& known);
 
-/// While the result lives, each new GEMM is tuned at its first call (kernels/gemm/gemm_tuning.h). Null if `tuning` is null.
+/// While the result lives, each new GEMM is tuned at its first call (kernels/gemm/gemm.h). Null if `tuning` is null.
 std::unique_ptr<kernels::GemmTuning> tune_products(RunTuning* tuning);
 
 }  // namespace lora_train::plan

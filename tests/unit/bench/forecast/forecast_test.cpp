@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "bench/forecast/measured_rates.h"
-#include "bench/forecast/step_time.h"
 #include "bench/rates_file.h"
+#include "forecast/measured_rates.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
@@ -17,7 +17,7 @@
 #include "lora_train/config/load.h"
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/families/known_shapes.h"
-#include "lora_train/plan/host_plan.h"
+#include "lora_train/plan/memory_plan.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"
 

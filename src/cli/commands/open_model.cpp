@@ -1,0 +1,242 @@
+#include "open_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <regex>
+#include <set>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/report/run_log.h"
+#include "lora_train/run_folder/checkpoint.h"
+#include "lora_train/run_folder/output_folder.h"
+#include "lora_train/storage/hub_cache.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/run_marker.h"
+#include "lora_train/tokenizer/model_folder.h"
+
+namespace lora_train::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_adapter(const fs::path& folder) {
+  std::error_code code;
+  return fs::exists(folder / "adapter_config.json", code);
+}
+
+/// Empty without one.
+fs::path newest_checkpoint(const fs::path& run) {
+  std::error_code code;
+  if (!fs::is_directory(run, code)) return {};
+  for (const fs::path& checkpoint : run_folder::list(run)) {
+    if (is_adapter(checkpoint)) return checkpoint;
+  }
+  return {};
+}
+
+/// The step that the model card of a run's result names; nothing where there is no such card.
+std::optional<std::int64_t> step_of_result(const fs::path& adapter) {
+  const fs::path card = adapter / "README.md";
+  std::error_code code;
+  if (!fs::is_regular_file(card, code)) return std::nullopt;
+  static const std::regex steps(R"(Trained with lora-train [^\n]*: ([0-9,]{1,18}) steps?, r )");
+  const std::string text = read_file(card);
+  std::smatch found;
+  if (!std::regex_search(text, found, steps)) return std::nullopt;
+  std::string digits = found[1];
+  std::erase(digits, ',');
+  return std::stoll(digits);
+}
+
+std::string config_of(const std::string& adapter) { return (fs::path(adapter) / "adapter_config.json").string(); }
+
+/// The base model that the adapter names; empty if there is no adapter, or it names none.
+std::string base_of(const std::string& adapter) {
+  return adapter.empty() ? "" : lora::read_adapter_config(adapter).base_model_name_or_path;
+}
+
+/// A checkpoint has no tokenizer of its own.
+void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesystem::path& adapter,
+                         const tokenizer::Tokenizer& tokenizer) {
+  for (const std::int64_t id : ids) {
+    if (!tokenizer.id_to_token(static_cast<std::int32_t>(id)).empty()) continue;
+    log_warning(
+        adapter.string() + ": trains the row of id " + std::to_string(id) +
+        ", and the tokenizer has no such token: copy the tokenizer files of the run's adapter/ there, or pass the "
+        "profile with its add_tokens");
+    return;
+  }
+}
+
+}  // namespace
+
+void warn_of_older_result(const std::string& adapter) {
+  const fs::path folder = adapter, run = folder.parent_path();
+  if (folder.filename() != "adapter" || !is_adapter(folder)) return;
+  if (!storage::read_marker(run) || run_folder::holds_done_summary(run)) return;
+  const fs::path newest = newest_checkpoint(run);
+  const std::optional<std::int64_t> step = step_of_result(folder);
+  if (step && !newest.empty() && run_folder::step_of(newest) == step) return;
+  static std::set<std::string> warned;
+  if (!warned.insert(adapter).second) return;
+  log_warning(adapter + ": is an earlier result of the run" + (step ? ", of step " + std::to_string(*step) : "") +
+              ", which has gone on and has not ended since" +
+              (newest.empty() ? "." : ". Its newest checkpoint: " + newest.string() + "."));
+}
+
+std::string adapter_folder(const std::string& given) {
+  const fs::path of_run = fs::path(given) / "adapter";
+  if (given.empty() || !is_adapter(of_run)) return given;
+  // Beside the result of a run there may be an adapter of another tool that wrote into the same folder.
+  return is_adapter(given) && !storage::read_marker(given) ? given : of_run.string();
+}
+
+std::string find_adapter(const std::string& given, const std::string& name) {
+  const std::string folder = adapter_folder(given);
+  std::error_code code;
+  if (folder.empty() || is_adapter(folder)) {
+    warn_of_older_result(folder);
+    return folder;
+  }
+  if (!fs::exists(given, code))
+    throw FormatError(given, "no such folder; expected a PEFT folder, or the output_dir of a run");
+  if (fs::exists(fs::path(given) / "model" / "config.json", code))
+    throw ConfigError(name, given + " is a run that trained all weights: there is no adapter. Its model: --model " +
+                                given + "/model.");
+  const fs::path checkpoint = newest_checkpoint(given);
+  if (checkpoint.empty()) return given;  // whoever reads the folder says what is wrong with it
+  throw ConfigError(name, given + " is a run that has not ended: there is no adapter/ in it. Its newest checkpoint: " +
+                              name + (name.starts_with("--") ? " " : ": ") + checkpoint.string() + ".");
+}
+
+std::string find_base(const std::string& adapter) {
+  std::string base = base_of(adapter);
+  if (base.empty()) return base;
+  try {
+    storage::resolve_model(base);
+  } catch (const FormatError& error) {
+    std::error_code code;
+    const std::string seen_from =
+        fs::path(base).is_relative() ? " (seen from " + fs::current_path(code).string() + ")" : "";
+    throw FormatError(config_of(adapter), "base_model_name_or_path is \"" + base + "\": " + error.message() +
+                                              seen_from + ". Say where the base model is: --model DIR.");
+  }
+  return base;
+}
+
+bool has_own_template(const std::filesystem::path& adapter, const std::filesystem::path& model) {
+  const std::filesystem::path own = adapter / "chat_template.jinja";
+  std::error_code code;
+  if (!std::filesystem::exists(own, code)) return false;
+  const auto of_model = tokenizer::load_chat_template("tokenizer", model);
+  return !of_model || of_model->source() != read_file(own);
+}
+
+LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter) {
+  adapter = find_adapter(adapter);
+  ProfileSources sources = flags.sources();
+  sources.needs_datasets = false;
+  if (const std::string base = base_of(adapter); !base.empty())
+    sources.fallbacks.push_back({"model", base, config_of(adapter), /*literal=*/true});
+  LoadedProfile loaded = load_and_log(sources);
+  refuse_unbuilt_features(loaded);
+  if (!adapter.empty() && loaded.origin.at("model") == config_of(adapter)) find_base(adapter);
+  if (const std::string& start = loaded.profile.adapter.init_adapter; adapter.empty() && !start.empty()) {
+    adapter = find_adapter(start, "init_adapter");
+    log_info("adapter: " + adapter + ", which training starts from (init_adapter)");
+  }
+  if (const std::string trained = adapter_folder(loaded.profile.run.output_dir);
+      adapter.empty() && trained != loaded.profile.run.output_dir && loaded.origin.at("output_dir") != "default")
+    log_info("the base model, without an adapter; with the one of this profile: --adapter " +
+             loaded.profile.run.output_dir);
+  return loaded;
+}
+
+ModelFolders open_model_folders(const ModelSection& section, const std::string& adapter, bool allow_other_base) {
+  ModelFolders folders;
+  const storage::ResolvedModel model = storage::resolve_model(section.path);
+  folders.model = model.folder;
+  folders.adapter = adapter;
+  folders.config = model::read_model_config(folders.model);
+  if (!adapter.empty()) check_adapter_base(adapter, model, allow_other_base);
+  ModelSection used = section;
+  if (adapter.empty()) used.add_tokens.clear();  // the base has no rows for them
+  folders.tokenizer = open_tokenizer(used, folders.model, folders.adapter, &folders.config).tokenizer;
+  if (!folders.tokenizer) folders.tokenizer = tokenizer::Tokenizer::load(folders.model);  // says what is missing
+  const bool has_own = !adapter.empty() && std::filesystem::exists(folders.adapter / "chat_template.jinja");
+  folders.chat_template =
+      tokenizer::load_chat_template(section.chat_template, has_own ? folders.adapter : folders.model);
+  return folders;
+}
+
+RunTokenizer open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
+                            const std::filesystem::path& adapter, model::ModelConfig* config) {
+  std::vector<std::int64_t> trained_ids;
+  if (!adapter.empty()) {
+    const lora::AdapterConfig read = lora::read_adapter_config(adapter);
+    trained_ids = read.token_rows.ids();
+    if (config != nullptr) lora::token_rows_of(read, adapter, *config);
+  }
+  RunTokenizer opened;
+  opened.tokenizer = data::load_tokenizer(section, lora::tokenizer_folder(model, adapter), trained_ids);
+  if (opened.tokenizer) warn_of_unknown_ids(trained_ids, adapter, *opened.tokenizer);
+  if (opened.tokenizer) opened.new_rows = data::new_rows(section, *opened.tokenizer, trained_ids);
+  if (config == nullptr) return opened;
+  for (const data::NewRow& row : opened.new_rows) model::make_room(row.id + 1, *config);
+  return opened;
+}
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Takes those out of the folder's runs that failed before they wrote a profile, and names them. A folder of nothing else keeps them.
+void leave_out_failed_starts(const std::string& folder, std::vector<fs::path>& runs) {
+  std::vector<std::string> left_out;
+  std::vector<fs::path> others;
+  for (const fs::path& run : runs) {
+    if (fs::exists(run / "summary.json") && !fs::exists(run / "profile.yaml")) {
+      left_out.push_back(run.string());
+    } else {
+      others.push_back(run);
+    }
+  }
+  if (left_out.empty() || others.empty() || runs == std::vector<fs::path>{folder}) return;
+  log_info("left out: " + join(left_out) + ", which ended before step 1; name one to see why");
+  runs = std::move(others);
+}
+
+}  // namespace
+
+std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
+  std::vector<fs::path> runs;
+  std::vector<std::string> empty;
+  for (const auto& name : names) {
+    std::vector<fs::path> found = report::find_runs(name);
+    leave_out_failed_starts(name, found);
+    if (found.empty()) empty.push_back(name);
+    for (const auto& run : found) {
+      const bool is_there = std::any_of(runs.begin(), runs.end(), [&](const fs::path& other) {
+        return fs::weakly_canonical(other) == fs::weakly_canonical(run);
+      });
+      if (!is_there) runs.push_back(run);
+    }
+  }
+  for (const auto& name : empty) {
+    const std::string what =
+        fs::exists(name) ? "holds no run: neither metrics.jsonl, summary.json or run.log, nor a folder that has one."
+                         : "does not exist.";
+    if (runs.empty()) {
+      throw ConfigError(name, what + " Expected the output_dir of a run, or a folder of such folders.");
+    }
+    log_warning(name + ": " + what);
+  }
+  return runs;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,393 @@
+// Keys of the model, the device and the adapter.
+
+#include "field_kinds.h"
+
+namespace lora_train {
+namespace {
+
+// init_adapter brings these values; a key that was not given stays silent in what is written.
+std::function<bool(const Profile&)> comes_from_adapter(const std::string& key) {
+  return [key](const Profile& profile) { return !profile.adapter.init_adapter.empty() && !profile.is_given(key); };
+}
+
+FieldGroup model_group() {
+  return {
+      "Model and device",
+      {text_field("model", &ModelSection::path, "folder, or org/name[@revision]",
+                  "Base model: a Hugging Face folder, or a name in the local Hugging Face cache "
+                  "(the network is never touched).")
+           .default_is("required"),
+       text_field("base_model_name", &ModelSection::base_model_name, "org/name",
+                  "Name written into adapter_config.json and the model card when `model` is a folder outside the "
+                  "cache. Default: the name found in the cache, else the path.")
+           .free_on_resume(),
+       choice_field("device", &RunSection::device,
+                    "Where to compute. auto uses the CPU only if the machine has no NVIDIA device (/dev/nvidia0).")
+           .free_on_resume(),
+       choice_field("precision", &ModelSection::precision,
+                    "Data type of the computation. LoRA weights, their gradients, optimizer state, norms, softmax "
+                    "and loss stay in fp32 under bf16 too."),
+       choice_field(
+           "base_precision", &ModelSection::base_precision,
+           "How the frozen linears of the decoder layers are kept in memory. auto: quantised if the folder is, "
+           "else as `precision`. nf4, int8, fp8: quantised while they are read. bf16, fp32 (equal to "
+           "`precision`): decoded once if the folder is quantised."),
+       flag_field("tf32", &RunSection::tf32, "Allow TF32 in fp32 matrix products on a GPU. No effect on a CPU."),
+       flag_field("double_quant", &ModelSection::double_quant, "Quantise the scales of base_precision: nf4 as well."),
+       integer_field("decoded_layers", &ModelSection::decoded_layers, Range::at_least(0), "auto",
+                     "Layers of a quantised base that are decoded once and stay in memory as `precision`; the others "
+                     "are decoded whenever they are used. auto: as many as fit. The numbers are the same.")
+           .free_on_resume(),
+       text_field("chat_template", &ModelSection::chat_template,
+                  "tokenizer, chatml, qwen2.5, qwen3, mistral-v1, mistral-v3, llama3, gemma, or a .jinja file",
+                  "Template that turns chats into text: the tokenizer's own, a built-in one (for chats without tools), "
+                  "or a file."),
+       new_tokens_field("add_tokens", &ModelSection::add_tokens,
+                        "New tokens, added to the tokenizer as Hugging Face's add_tokens does. Their rows of embedding "
+                        "and head are trained and saved with the adapter (docs/models.md)."),
+       choice_field("token_init", &ModelSection::token_init,
+                    "What new rows start as. mean: the mean of the rows of all other tokens. description: the mean of "
+                    "the rows of the tokens of init_text. zeros: zeros.")}};
+}
+
+FieldGroup adapter_group() {
+  return {
+      "Adapter",
+      {choice_field("adapter", &AdapterSection::kind, "Kind of adapter; none trains all weights (full fine-tuning)."),
+       integer_field("lora_r", &AdapterSection::lora_r, Range::between(1, kMaxLoraRank), "Rank.")
+           .silent_when(comes_from_adapter("lora_r")),
+       number_field("lora_alpha", &AdapterSection::lora_alpha, Range::above(0),
+                    "Scale of the adapter: alpha / r, or alpha / sqrt(r) with use_rslora.")
+           .silent_when(comes_from_adapter("lora_alpha")),
+       number_field("lora_dropout", &AdapterSection::lora_dropout, Range::from_to_below(0, 1),
+                    "Dropout on the input of each adapter during training."),
+       targets_field(
+           "lora_target_modules", &AdapterSection::lora_target_modules,
+           "Linears that get an adapter. all-linear: every linear of the decoder layers, but not the head. A name "
+           "matches as in PEFT: the whole module name, or its end after a dot.")
+           .silent_when(comes_from_adapter("lora_target_modules")),
+       flag_field("use_rslora", &AdapterSection::use_rslora, "Scale by alpha / sqrt(r).")
+           .silent_when(comes_from_adapter("use_rslora")),
+       rank_pattern_field("rank_pattern", &AdapterSection::rank_pattern,
+                          "Ranks of single modules; the first matching pattern wins, as in PEFT. A pattern "
+                          "without effect is an error.")
+           .silent_when(comes_from_adapter("rank_pattern")),
+       alpha_pattern_field("alpha_pattern", &AdapterSection::alpha_pattern,
+                           "Alphas of single modules, by the same rules.")
+           .silent_when(comes_from_adapter("alpha_pattern")),
+       text_field("init_adapter", &AdapterSection::init_adapter, "PEFT folder",
+                  "Start from this adapter. Its r, alpha, patterns, rsLoRA and targets apply; a profile that "
+                  "contradicts them is an error.")}};
+}
+
+FieldGroup data_group() {
+  return {
+      "Data",
+      {datasets_field(
+           "datasets", &DataSection::datasets,
+           "Training data: file, folder or glob, relative to the working directory, or org/name[@revision] in the "
+           "local Hugging Face cache, with its split (default train) and subset. type is " +
+               choice_text(names_of(DatasetType{})) +
+               "; field_map maps our name of a column "
+               "to its name in the file, or to null: not read; weight > 0 is how often each row occurs in an epoch, on "
+               "average; max_samples "
+               "takes "
+               "the first rows.")
+           .default_is("required"),
+       datasets_field("eval_datasets", &DataSection::eval_datasets,
+                      "Evaluation data. Of a dataset of the Hub, name the split. Alternative: val_set_size."),
+       number_field(
+           "val_set_size", &DataSection::val_set_size, Range::at_least(0),
+           "Holds out a part of the training data for evaluation: below 1 a share of the documents, from 1 on their "
+           "number.")
+           .silent_when([](const Profile& profile) { return profile.data.val_set_size == 0; })
+           .default_is("0"),
+       choice_field(
+           "loss_on", &DataSection::loss_on,
+           "Which tokens are trained. auto: assistant turns of chats, the completion of prompt/completion rows, "
+           "all of text, the labels of pre-tokenised rows. last: the last assistant turn. A message's own `weight` is "
+           "what "
+           "each of its tokens counts for in the loss (docs/data.md)."),
+       integer_field("max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
+                     "Tokens per row. auto: the longest row rounded up to 64, capped by the model's maximum and by 4 "
+                     "times the 99th percentile (at least 2048)."),
+       choice_field("overlength", &DataSection::overlength,
+                    "What to do with rows longer than max_seq_len: error (reports what drop and truncate would lose), "
+                    "drop, or truncate "
+                    "(keeps the start)."),
+       flag_field(
+           "packing", &DataSection::packing,
+           "Pack several documents into one row. Attention never crosses documents, and positions restart at each."),
+       flag_field("shuffle", &DataSection::shuffle,
+                  "Shuffle the documents in every epoch. false keeps the order of the files."),
+       choice_field("on_bad_row", &DataSection::on_bad_row,
+                    "What to do with malformed rows: stop, or drop and count them."),
+       number_field("max_drop_fraction", &DataSection::max_drop_fraction, Range::between(0, 1),
+                    "Largest share of rows that may be dropped before the run fails."),
+       flag_field("drop_duplicates", &DataSection::drop_duplicates,
+                  "Train each row once: drop training rows with the same tokens and labels as an earlier one, and "
+                  "evaluation rows that are also training rows. false counts them."),
+       text_field("dataset_prepared_path", &DataSection::dataset_prepared_path, "folder",
+                  "Where the token cache is stored. Default: ~/.cache/lora-train/tokens.")
+           .free_on_resume(),
+       text_field(
+           "stage_dir", &DataSection::stage_dir, "folder on a local disk, or auto",
+           "Copy the token cache there first, for data on a network disk. auto: a folder of this user in the temporary "
+           "folder.")
+           .free_on_resume(),
+       integer_field("dataloader_num_workers", &DataSection::dataloader_num_workers, Range::between(0, 256),
+                     "Threads that prepare batches; 0 prepares them in the training thread.")
+           .free_on_resume(),
+       flag_field("dataloader_pin_memory", &DataSection::dataloader_pin_memory,
+                  "Keep batches in page-locked memory, so that copies overlap with computation. No effect on a CPU.")
+           .free_on_resume(),
+       integer_field("dataloader_prefetch_factor", &DataSection::dataloader_prefetch_factor, Range::between(1, 1024),
+                     "Batches prepared ahead by each worker.")
+           .free_on_resume()}};
+}
+
+FieldGroup teacher_group() {
+  return {"Distillation",
+          {text_field("teacher", &TeacherSection::teacher, "URL, or folder",
+                      "Who answers the prompts of datasets and eval_datasets in `distill`: an OpenAI-compatible server "
+                      "(http://host:8000/v1), or a model of this machine."),
+           text_field("teacher_system", &TeacherSection::teacher_system, "file, or text",
+                      "System message that only the teacher sees."),
+           text_field("student_system", &TeacherSection::student_system, "file, or text",
+                      "System message that the student sees in its place.")}};
+}
+
+constexpr double kMaxSeed = 9007199254740991.0;  // 2^53 - 1: every JSON reader keeps it
+
+FieldGroup batch_group() {
+  return {
+      "Batch size and run length",
+      {integer_field("micro_batch_size", &ScheduleSection::micro_batch_size, Range::at_least(1), "auto",
+                     "Rows per rank in one forward pass. auto: the fastest that fits into GPU memory (on a CPU, about "
+                     "4096 tokens) and "
+                     "divides the rows of a step."),
+       integer_field("global_batch_size", &ScheduleSection::global_batch_size, Range::at_least(1), "null",
+                     "Rows (batch_unit) per optimizer step, over all ranks. Alternative: gradient_accumulation_steps.")
+           .default_is("16"),
+       integer_field("gradient_accumulation_steps", &ScheduleSection::gradient_accumulation_steps, Range::at_least(1),
+                     "null", "Forward passes per optimizer step. Alternative: global_batch_size."),
+       choice_field(
+           "batch_unit", &ScheduleSection::batch_unit,
+           "What global_batch_size counts. With packing, a row holds several documents: rows keeps the number of "
+           "tokens of a step about the same; documents keeps the number of examples, as trainers without packing "
+           "do, and packs those of a step into as few rows as they need. Then gradient_accumulation_steps means "
+           "micro_batch_size times as many documents a rank."),
+       number_field("num_epochs", &ScheduleSection::num_epochs, Range::above(0),
+                    "Passes over the data. If max_steps is set too, the run ends at whichever comes first; with "
+                    "max_steps alone, epochs "
+                    "are not limited.")
+           .may_grow_on_resume(),
+       integer_field("max_steps", &ScheduleSection::max_steps, Range::at_least(1), "null", "Optimizer steps.")
+           .may_grow_on_resume(),
+       duration_field("max_time", &ScheduleSection::max_time,
+                      "After this time, save a checkpoint and stop with exit code 75; the same command resumes.")
+           .free_on_resume()}};
+}
+
+FieldGroup optimizer_group() {
+  return {
+      "Loss, optimizer and schedule",
+      {choice_field("loss_type", &ObjectiveSection::loss_type,
+                    "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
+                    "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
+                    "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the rows "
+                    "(docs/teach.md), also "
+                    "without CUDA graphs. Evaluation always reports cross entropy."),
+       number_field("kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
+                    "loss_type: kl: share of the divergence from the teacher; the rest is cross entropy."),
+       number_field("kd_temperature", &ObjectiveSection::kd_temperature, Range::above(0),
+                    "loss_type: kl: temperature of teacher and student in the divergence, which is multiplied by its "
+                    "square."),
+       choice_field(
+           "optim", &OptimizerSection::kind,
+           "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code. adamw_8bit "
+           "keeps moments in 8 bits, as bitsandbytes does on a GPU, except for embeddings and tensors of fewer "
+           "than 4096 elements."),
+       number_field("learning_rate", &OptimizerSection::learning_rate, Range::above(0), "Peak learning rate."),
+       number_field("loraplus_lr_ratio", &OptimizerSection::loraplus_lr_ratio, Range::above(0),
+                    "LoRA+: the B matrices learn at this multiple of the scheduled learning rate."),
+       choice_field("lr_scheduler_type", &ScheduleSection::lr_scheduler_type,
+                    "Learning rate schedule after warm-up. constant has no warm-up."),
+       number_field("warmup_ratio", &ScheduleSection::warmup_ratio, Range::from_to_below(0, 1),
+                    "Share of all steps over which the learning rate rises from 0. Alternative: warmup_steps.")
+           .silent_when([](const Profile& profile) { return profile.schedule.warmup_steps.has_value(); }),
+       integer_field("warmup_steps", &ScheduleSection::warmup_steps, Range::at_least(0), "null",
+                     "Steps over which the learning rate rises from 0. Alternative: warmup_ratio."),
+       number_field("min_lr_ratio", &ScheduleSection::min_lr_ratio, Range::between(0, 1),
+                    "Final learning rate as a share of the peak, for cosine_with_min_lr."),
+       choice_field(
+           "lr_scaling", &ScheduleSection::lr_scaling,
+           "Scale learning_rate by rows (batch_unit) per step / lr_base_batch (linear), or by its square root (sqrt)."),
+       integer_field("lr_base_batch", &ScheduleSection::lr_base_batch, Range::at_least(1), "null",
+                     "Rows (batch_unit) per step for which learning_rate was chosen; required by lr_scaling."),
+       number_field("weight_decay", &OptimizerSection::weight_decay, Range::at_least(0),
+                    "Decoupled weight decay. In full fine-tuning, biases and norms are not decayed."),
+       number_field("adam_beta1", &OptimizerSection::adam_beta1, Range::from_to_below(0, 1),
+                    "Decay rate of the first moment."),
+       number_field("adam_beta2", &OptimizerSection::adam_beta2, Range::from_to_below(0, 1),
+                    "Decay rate of the second moment."),
+       number_field("adam_epsilon", &OptimizerSection::adam_epsilon, Range::above(0),
+                    "Added to the denominator, outside the square root."),
+       number_field("max_grad_norm", &OptimizerSection::max_grad_norm, Range::at_least(0),
+                    "Clip the gradient norm to this value. 0 or null: no clipping.")
+           .null_means("0"),
+       integer_field("seed", &RunSection::seed, Range::between(0, kMaxSeed),
+                     "Seed of adapter initialisation, data order and dropout.")}};
+}
+
+FieldGroup compute_group() {
+  return {
+      "Computation",
+      {choice_field("gradient_checkpointing", &RunSection::gradient_checkpointing,
+                    "Recompute activations in the backward pass instead of keeping them: "
+                    "cheap recomputes norms and SwiGLU, gate_up also the GEMM before it, "
+                    "full whole layers; auto recomputes as little as memory allows. The numbers "
+                    "do not change.",
+                    GradientCheckpointing::kFull)
+           .free_on_resume(),
+       choice_field("activation_offload", &RunSection::activation_offload,
+                    "Keep the layers' inputs in page-locked host memory from forward to backward, for longer rows on "
+                    "one GPU (docs/long_context.md). auto: on a GPU, if the run does not fit otherwise. The numbers do "
+                    "not change.",
+                    ActivationOffload::kOn)
+           .free_on_resume(),
+       integer_field("mlp_tile_tokens", &RunSection::mlp_tile_tokens, Range::at_least(0), "auto",
+                     "Run each layer's MLP on so many tokens at a time, for longer rows on one GPU "
+                     "(docs/long_context.md). auto: on a GPU, 4096 (1024 for rows of up to 4096) if the run does not "
+                     "fit otherwise. off (0): never. "
+                     "A number implies gradient_checkpointing: full. Gradients differ by rounding only.")
+           .word_means("off", "0")
+           .free_on_resume(),
+       choice_field("cuda_graphs", &RunSection::cuda_graphs,
+                    "Capture a step as CUDA graphs and replay them, where possible. The numbers do not change.",
+                    CudaGraphs::kAuto)
+           .free_on_resume(),
+       choice_field("tuning", &RunSection::tuning,
+                    "Autotuning on a GPU: choose the attention backend, GEMM algorithms, row pitch and rows of a loss "
+                    "chunk by measuring before step 1, once per shape (docs/gpu.md). off: choose by rule, as with "
+                    "deterministic: true.",
+                    Tuning::kAuto)
+           .free_on_resume(),
+       choice_field("check_ranks", &RunSection::check_ranks,
+                    "When several ranks compare their trained parameters, which must be equal bit for bit: at the "
+                    "start and before every save, or after every step too (docs/multi_gpu.md).")
+           .free_on_resume(),
+       choice_field("attn_implementation", &RunSection::attn_implementation,
+                    "Attention backend. auto: the fastest for the device. reference: plain LibTorch operations, slow.")
+           .free_on_resume(),
+       kernels_field("kernels", &RunSection::kernels,
+                     "auto uses our native kernels where they exist, own requires them, reference uses plain LibTorch "
+                     "operations. A map "
+                     "chooses per kernel: {rms_norm: reference}; the name all stands for the rest.")
+           .free_on_resume(),
+       flag_field("deterministic", &RunSection::deterministic,
+                  "Get the same bits in every run on a GPU, at some cost in speed. A CPU always does.")}};
+}
+
+FieldGroup evaluation_group() {
+  return {
+      "Evaluation",
+      {cadence_field("eval_steps", &RunSection::eval_steps,
+                     "How often to evaluate between the steps; off: never there. With evaluation data there is always "
+                     "an evaluation "
+                     "before step 1 (unless eval_on_start is false) and one after the last step.")
+           .free_on_resume(),
+       flag_field("eval_on_start", &RunSection::eval_on_start,
+                  "Evaluate before step 1 where there is evaluation data, whatever eval_steps says.")
+           .free_on_resume(),
+       integer_field("eval_max_samples", &DataSection::eval_max_samples, Range::at_least(1), "null",
+                     "Use at most this many documents of each evaluation dataset. null: all.")
+           .free_on_resume(),
+       integer_field("eval_micro_batch_size", &ScheduleSection::eval_micro_batch_size, Range::at_least(1), "null",
+                     "Rows per rank in one evaluation pass. null: as in training.")
+           .free_on_resume(),
+       eval_tasks_field("eval_tasks", &TaskSection::eval_tasks,
+                        "Answers to count in every evaluation, and in `eval`. kind: choices (rows with choices and "
+                        "answer), exact_match "
+                        "(greedy answers against the rows' own), confidence (what confidence_tokens say against what "
+                        "is right). type and "
+                        "field_map as in datasets; max_samples rows (default eval_max_samples); every: like "
+                        "eval_steps, of this task; "
+                        "regex picks what is compared of an answer; max_new_tokens of an answer (default 256).")
+           .free_on_resume(),
+       confidence_tokens_field("confidence_tokens", &TaskSection::confidence_tokens,
+                               "Tokens with which an answer says how sure it is, and the probability of being right "
+                               "that each of them states."),
+       flag_field(
+           "load_best_model_at_end", &RunSection::load_best_model_at_end,
+           "Write the best checkpoint to adapter/ instead of the last step. Every evaluation that is better than all "
+           "before it is then saved.")
+           .free_on_resume(),
+       text_field("metric_for_best_model", &RunSection::metric_for_best_model, "metric",
+                  "Metric that decides which step is best: eval_loss, perplexity, token_accuracy or ece over all "
+                  "evaluation data, or NAME.metric of one dataset or task (conf.ece)."),
+       flag_field("greater_is_better", &RunSection::greater_is_better,
+                  "Whether a greater value of the metric is better. null: for token_accuracy, accuracy and auroc."),
+       integer_field("early_stopping_patience", &RunSection::early_stopping_patience, Range::at_least(1), "null",
+                     "End the run with this many evaluations in a row that are no better than the best before.")
+           .free_on_resume(),
+       number_field("early_stopping_threshold", &RunSection::early_stopping_threshold, Range::at_least(0),
+                    "An evaluation counts as better for early_stopping_patience only if it is better by more.")
+           .free_on_resume()}};
+}
+
+FieldGroup output_group() {
+  return {
+      "Output",
+      {text_field("output_dir", &RunSection::output_dir, "folder",
+                  "Output folder of the run. {key} stands for the value of a key: runs/lr{learning_rate}-r{lora_r}.")
+           .free_on_resume(),
+       text_field(
+           "run_name", &RunSection::run_name, "text",
+           "Name in the first line of metrics.jsonl, in the summary and in the model card. Default: the last part of "
+           "output_dir.")
+           .free_on_resume(),
+       integer_field("logging_steps", &RunSection::logging_steps, Range::at_least(1), "Log metrics every N steps.")
+           .free_on_resume(),
+       reporters_field("report_to", &RunSection::report_to,
+                       "metrics.jsonl is always written; tensorboard adds event files in output_dir/tensorboard.")
+           .free_on_resume(),
+       cadence_field("save_steps", &RunSection::save_steps,
+                     "How often to save a checkpoint, in addition to after the last step.")
+           .free_on_resume(),
+       duration_field("save_interval", &RunSection::save_interval,
+                      "Also save when this much time has passed since the last save.")
+           .free_on_resume(),
+       integer_field("save_total_limit", &RunSection::save_total_limit, Range::at_least(1), "null",
+                     "Number of checkpoints to keep, plus the best one. null: all.")
+           .free_on_resume(),
+       integer_field("max_failed_saves", &RunSection::max_failed_saves, Range::at_least(1),
+                     "Stop with exit code 5 after this many failed saves in a row.")
+           .free_on_resume(),
+       choice_field("save_dtype", &RunSection::save_dtype, "Data type of adapter/; checkpoints are always fp32.")
+           .free_on_resume(),
+       text_field("resume_from_checkpoint", &RunSection::resume_from_checkpoint, "auto | none | path",
+                  "auto resumes from the newest valid checkpoint in output_dir, if there is one.")
+           .free_on_resume(),
+       number_field(
+           "gpu_price_per_hour", &RunSection::gpu_price_per_hour, Range::at_least(0),
+           "Price in USD of one GPU, or of the machine for a CPU run, for the cost of the run. Default: the price in "
+           "configs/gpus.json, if the GPU is in it; none on a CPU.")
+           .free_on_resume(),
+       text_field("target_gpu", &RunSection::target_gpu, "null or a GPU of configs/gpus.json: A10G, 4090, H100-80GB",
+                  "GPU that the profile is meant for. check and train warn if the run cannot fit it; nothing else "
+                  "depends on it.")
+           .free_on_resume()}};
+}
+
+}  // namespace
+
+std::vector<FieldGroup> model_field_groups() { return {model_group(), adapter_group()}; }
+
+std::vector<FieldGroup> data_field_groups() { return {data_group(), teacher_group()}; }
+
+std::vector<FieldGroup> training_field_groups() { return {batch_group(), optimizer_group(), compute_group()}; }
+
+std::vector<FieldGroup> output_field_groups() { return {evaluation_group(), output_group()}; }
+
+}  // namespace lora_train

@@ -1,0 +1,238 @@
+#include "log_lines.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "lora_train/base/ceil_div.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/data/first_rows.h"
+#include "lora_train/device/host.h"
+#include "lora_train/plan/target_gpu.h"
+#include "rank_agreement.h"
+
+namespace lora_train::run {
+namespace {
+
+constexpr std::int64_t kFewSteps = 100;
+
+std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+std::string describe_base(const Run& run) {
+  const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);
+  const std::string text = "base: " + model::describe(run.files.base) + "; ";
+  if (decoded == num_layers) return text + "decoded once, since memory allows";
+  return text + std::to_string(decoded) + " of " + std::to_string(num_layers) +
+         " layers decoded once, the others whenever they are used";
+}
+
+std::string describe_offload(const Run& run) {
+  const model::ActivationPlan& plan = run.activations->plan();
+  const std::int64_t bytes = plan.host_bytes(plan::compute_bytes(run.profile().model.precision));
+  return "activation_offload: the inputs of " + std::to_string(plan.num_offloaded) + " of " +
+         std::to_string(plan.layers.size()) + " layers are kept in " + in_words(bytes) + " of host memory";
+}
+
+std::string describe_tiles(const Run& run) {
+  model::ActivationOptions whole = run.activations->plan().options;
+  const std::string tokens = std::to_string(std::exchange(whole.mlp_tile_tokens, 0));
+  const auto without = model::plan_activations(run.model.decoder->shape, whole, run.spec.recompute)
+                           .bytes(plan::compute_bytes(run.profile().model.precision));
+  return "mlp_tile_tokens: MLPs run on " + tokens + " tokens at a time; activations take " +
+         in_words(run.activations->bytes()) + " instead of " + in_words(without);
+}
+
+/// The same batch on any number of ranks has the same learning rate; only with gradient_accumulation_steps does the batch grow.
+std::string describe_lr_scaling(const Run& run) {
+  const ScheduleSection& schedule = run.profile().schedule;
+  const double given = run.profile().optimizer.learning_rate;
+  const auto base = static_cast<double>(*schedule.lr_base_batch);
+  const auto peak = [&](std::int64_t batch) {
+    return optim::make_lr_schedule(given, schedule, batch, run.plan->total_steps()).peak;
+  };
+  const bool is_sqrt = schedule.lr_scaling == LrScaling::kSqrt;
+  char text[160];
+  const std::int64_t batch = run.spec.global_batch_size;
+  std::snprintf(text, sizeof text, "learning_rate: %.4g x %s(%lld / %.0f) = %.4g (lr_scaling: %s)", given,
+                is_sqrt ? "sqrt" : "", static_cast<long long>(batch), base, peak(batch),
+                to_string(schedule.lr_scaling).c_str());
+  std::string line = text;
+  if (schedule.global_batch_size || !schedule.gradient_accumulation_steps) {
+    return line + ", the same on 1, 2, 4 or 8 GPUs, since global_batch_size stays " + std::to_string(batch);
+  }
+  const std::int64_t of_rank = batch / run.ranks().world_size();
+  const char* separator = "; ";
+  for (const std::int64_t num_gpus : {1, 2, 4, 8}) {
+    std::snprintf(text, sizeof text, "%s%lld GPU%s: batch %lld, %.4g", separator, static_cast<long long>(num_gpus),
+                  num_gpus == 1 ? "" : "s", static_cast<long long>(num_gpus * of_rank), peak(num_gpus * of_rank));
+    line += text;
+    separator = ", ";
+  }
+  return line;
+}
+
+/// What packing does to the number of updates; empty if that is little.
+std::string describe_packed_steps(const Run& run) {
+  if (run.profile().schedule.batch_unit == BatchUnit::kDocuments) return {};
+  const data::RunPlan& plan = *run.plan;
+  const double documents_per_row = plan.documents_per_step() / plan.rows_per_step();
+  if (documents_per_row <= 2) return {};
+  const std::int64_t rows = plan.rows_per_epoch(), batch = run.spec.global_batch_size;
+  const std::int64_t documents = std::llround(documents_per_row * static_cast<double>(rows));
+  char text[300];
+  std::snprintf(
+      text, sizeof text,
+      "packing puts about %.1f documents into a row, so an epoch has %lld steps of %lld rows, where a trainer "
+      "that counts documents makes %lld. batch_unit: documents counts documents",
+      documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
+      static_cast<long long>(ceil_div(documents, batch)));
+  return text;
+}
+
+/// Whether a name that the driver gives means such a GPU: "NVIDIA H100 PCIe" is an H100, "NVIDIA L40S" no L4.
+bool is_such_gpu(const std::string& device_name, const device::GpuFacts& gpu) {
+  const std::string name = " " + lower_case(device_name) + " ";
+  return lower_case(device_name) == lower_case(gpu.device_name) ||
+         name.find(" " + lower_case(gpu.name) + " ") != std::string::npos;
+}
+
+/// "new tokens: 5, with the ids 2048 to 2052; embedding enlarged from 2048 to 2112 rows (...)"
+std::string describe_new_tokens(const Run& run) {
+  const auto& rows = run.files.new_rows;
+  const model::ModelConfig& config = run.files.config;
+  std::string line = "new tokens: " + std::to_string(rows.size()) + ", with the ids " +
+                     std::to_string(rows.front().id) + " to " + std::to_string(rows.back().id);
+  if (config.added_rows == 0) return line + ", which are spare rows of the embedding";
+  return line + "; the embedding is enlarged from " + std::to_string(config.stored_rows()) + " to " +
+         std::to_string(config.vocab_size) + " rows (in transformers: model.resize_token_embeddings(" +
+         std::to_string(config.vocab_size) + ") before PEFT loads the adapter)";
+}
+
+/// "LoRA, r 16, alpha 32, on 28 linears; 155,648 of 1,050,752 parameters are trained (14.8%)"
+std::string describe_trained(const Run& run) {
+  const std::int64_t all = model::num_parameters(run.files.config), trained = run.model.parameters->size();
+  if (run.adapters.specs.empty()) return "full fine-tuning of " + format_count(trained) + " parameters";
+  const lora::LoraOptions& options = run.adapters.config.options;
+  return string_printf("adapter: %s, r %lld, alpha %g, on %zu linears; %s of %s parameters are trained (%.2g%%)",
+                       options.use_rslora ? "rsLoRA" : "LoRA", static_cast<long long>(options.lora_r),
+                       options.lora_alpha, run.adapters.specs.size(), format_count(trained).c_str(),
+                       format_count(all).c_str(), 100.0 * static_cast<double>(trained) / static_cast<double>(all));
+}
+
+/// Flags of `generate` that ask the result something: a short prompt that was held out, else one of the training data.
+std::vector<std::string> prompt_for_result(const DataSection& section) {
+  std::optional<data::ShortPrompt> prompt;
+  if (!section.eval_datasets.empty())
+    prompt = data::first_short_prompt(section.eval_datasets.front(), data::DatasetUse::kEvaluation);
+  if (!prompt && !section.datasets.empty())
+    prompt = data::first_short_prompt(section.datasets.front(), data::DatasetUse::kTraining);
+  if (!prompt) return {"--prompt", "Hello!"};
+  if (prompt->is_raw) return {"--raw", "--prompt", prompt->text};
+  return {"--prompt", prompt->text};
+}
+
+}  // namespace
+
+void log_device_and_model(const Run& run) {
+  const std::string precision = ", precision " + to_string(run.profile().model.precision);
+  if (run.device.is_cuda()) {
+    log_info("device: " + run.device.name + precision);
+  } else {
+    const std::string cpu = device::describe_host().cpu_model;
+    log_info("device: cpu" + (cpu.empty() ? "" : " (" + cpu + ")") + ", " + count_of(at::get_num_threads(), "thread") +
+             precision);
+  }
+  log_info("model: " + run.profile().model.path + ", " + run.files.config.architecture + ", " +
+           format_count(model::num_parameters(run.files.config)) + " parameters");
+}
+
+bool has_steps_left(const Run& run) { return run.state.step < run.plan->total_steps(); }
+
+void log_changes(const Run& run, const std::vector<std::string>& changes) {
+  const std::string from = has_steps_left(run) ? " from step " + std::to_string(run.state.step + 1)
+                                               : ": no step is left that would use it; profile.yaml stays as it was";
+  for (const std::string& change : changes) log_info(change + from);
+}
+
+void warn_of_target_gpu(const Run& run) {
+  const std::optional<device::GpuFacts>& target = run.request.target_gpu;
+  if (!target) return;
+  const std::string misfit = plan::misfit(*run.facts, *target);
+  if (!misfit.empty()) log_warning("target_gpu: " + target->name + ": " + misfit);
+  if (!run.device.is_cuda() || is_such_gpu(run.device.name, *target)) return;  // a run on a CPU has said so
+  log_warning("target_gpu: the profile is meant for " + target->name + ", but this run is on " + run.device.name);
+}
+
+void log_start(const Run& run) {
+  const auto& plan = *run.plan;
+  const bool has_documents = run.profile().schedule.batch_unit == BatchUnit::kDocuments;
+  char line[400];
+  std::snprintf(line, sizeof line,
+                "steps: %lld in total, %lld in the first epoch; a step has %lld %s, about %.1f %s and %.0f tokens "
+                "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it used)",
+                static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_of_first_epoch()),
+                static_cast<long long>(run.spec.global_batch_size), has_documents ? "documents" : "rows",
+                has_documents ? plan.rows_per_step() : plan.documents_per_step(), has_documents ? "rows" : "documents",
+                plan.tokens_per_step(), static_cast<long long>(run.spec.micro_batch_size),
+                static_cast<long long>(run.data.max_seq_len), 100.0 * plan.packing_efficiency());
+  log_info(line);
+  if (const auto& most = run.profile().schedule.max_steps; most && *most > plan.total_steps()) {
+    log_info("num_epochs ends the run before max_steps: " + std::to_string(*most) +
+             "; num_epochs: null lets max_steps decide");
+  }
+  if (run.ranks().world_size() > 1) {
+    log_info(ranks_in_words(run));
+  } else if (run.device.num_gpus > 1) {
+    log_info("one of " + std::to_string(run.device.num_gpus) + " GPUs is used; --nproc " +
+             std::to_string(run.device.num_gpus) + " trains on all");
+  }
+  if (run.profile().schedule.lr_scaling != LrScaling::kNone) log_info(describe_lr_scaling(run));
+  log_info(describe_trained(run));
+  log_debug("activations: at most " + in_words(run.activations->bytes()));
+  if (!run.files.new_rows.empty()) log_info(describe_new_tokens(run));
+  if (!run.files.base.empty()) log_info(describe_base(run));
+  if (const std::string ignored = plan::ignored_double_quant(run.profile(), run.files); !ignored.empty()) {
+    log_warning(ignored);
+  }
+  if (run.profile().optimizer.kind == OptimizerKind::kAdamw8bit) {
+    const optim::Optimizer& fp32 = optim::optimizer_for(OptimizerKind::kAdamwTorch);
+    const auto needed = static_cast<double>(run.optimizer->bytes());
+    const auto saved = static_cast<double>(fp32.state_bytes(run.model.parameters->blocks())) - needed;
+    log_info("optimizer state: " + format_bytes(needed) + ", " +
+             (saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
+                        : "no less than with fp32 moments: every tensor is small, and small ones keep them"));
+  }
+  if (run.spec.mlp_tile_tokens > 0) log_info(describe_tiles(run));
+  if (run.activations->offload() != nullptr) log_info(describe_offload(run));
+  const std::string packed = describe_packed_steps(run);
+  // Who asks for packing knows what it does.
+  if (!packed.empty()) run.profile().is_given("packing") ? log_info(packed) : log_warning(packed);
+  if (const auto& price = run.clock->price()) log_info("price: " + price->in_words());
+  if (plan.total_steps() < kFewSteps) {
+    const auto& limit = run.profile().schedule.max_steps;
+    const bool is_limit = limit && *limit <= plan.total_steps();
+    const std::string advice =
+        is_limit ? ". Raise max_steps for more" : ". Lower global_batch_size or raise num_epochs for more";
+    log_warning("only " + count_of(plan.total_steps(), "step") + " in total, which may be too few to learn much" +
+                (packed.empty() || is_limit ? advice : ""));
+  }
+  log_info("output: " + run.profile().run.output_dir);
+}
+
+void log_end(const report::RunSummary& summary, const Profile& profile) {
+  const std::filesystem::path output_dir = profile.run.output_dir, report = output_dir / "report.html";
+  log_info(report::times_in_words(summary));
+  if (std::filesystem::exists(report)) log_info("report: " + report.string());
+  if (summary.status == "done") {
+    for (const auto& command : report::next_commands(summary, output_dir.string(), prompt_for_result(profile.data)))
+      log_info("next: " + command);
+  }
+  log_info(report::in_words(summary));
+}
+
+}  // namespace lora_train::run
