@@ -113,10 +113,10 @@ void epoch_steps(State& state) {
 void loader(State& state) {
   const DocumentStore store = large_store(static_cast<double>(state.range(0)));
   const RunPlan plan(store, one_epoch(true));
-  LoaderOptions options;
+  PrefetchOptions options;
   options.num_workers = state.range(1);
   for (auto _ : state) {
-    Loader micro_batches(store, plan, 1, plan.total_steps(), options);
+    BatchPrefetcher micro_batches(store, plan, 1, plan.total_steps(), options);
     for (std::int64_t k = 1; k <= plan.total_steps(); ++k) {
       const auto step = micro_batches.next_step();
       for (std::size_t i = 0; i < step->micro_batches.size(); ++i) {

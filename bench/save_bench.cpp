@@ -65,7 +65,7 @@ void measure_saves(const std::filesystem::path& parent, std::int64_t num_paramet
   print_limits(folder.path(), live.values.nbytes() + static_cast<std::size_t>(optimizer.bytes()));
   model::Trainables snapshot = live.host_copy();
   optim::OptimizerState optimizer_snapshot = optimizer.host_copy();
-  run_folder::Saver saver({folder.path(), 2, {}});
+  run_folder::CheckpointWriter saver({folder.path(), 2, {}});
   for (int round = 1; round <= rounds; ++round) {
     const auto start = Clock::now();
     snapshot.values.copy_(live.values);

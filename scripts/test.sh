@@ -85,7 +85,7 @@ stage_sanitizers() {
   # The thread that saves, under ThreadSanitizer; the loader's threads in scripts/torture.sh (their modules take minutes to build).
   cmake --preset tsan >"$results/configure-tsan.log" || { cat "$results/configure-tsan.log"; return 1; }
   cmake --build --preset tsan --target checkpoint_writer_test
-  build/tsan/bin/checkpoint_writer_test --gtest_filter='Saver.*' --gtest_brief=1 --gtest_output="xml:$results/threads.xml"
+  build/tsan/bin/checkpoint_writer_test --gtest_filter='CheckpointWriter.*' --gtest_brief=1 --gtest_output="xml:$results/threads.xml"
 }
 
 # Every fuzz target over its kept corpus and 5 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more by hand.

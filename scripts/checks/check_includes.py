@@ -8,7 +8,8 @@
   - .cu files and *_cuda.h never see LibTorch, so that nvcc does not parse it;
   - headers that are private to a module (src/<module>/*.h) stay in it;
   - include/ holds exactly the headers that another module sees, directly or through a header there (tests do not count), and each
-    that has a source lies where its source lies.
+    that has a source lies where its source lies;
+  - the folders of a module in LAYERED include each other one way only.
 And of every tests/unit/.../*_test.cpp whether the nearest CMakeLists.txt names it: a test that is not built proves nothing.
 
 Prints file:line for each violation and exits 1 when there are any. --self-test plants violations and expects them.
@@ -23,6 +24,7 @@ import tempfile
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(ATen|torch|c10|caffe2)/")
 HIDDEN_IN_PUBLIC_HEADERS = re.compile(r"^(nlohmann/|yaml-cpp/|torch/(torch|all)\.h$|cuda|cublas|cudnn|nccl)")
+LAYERED = ["config", "data"]
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 
@@ -173,6 +175,37 @@ def wrong_places(root):
     return found
 
 
+def cycles_of_folders(root):
+    """Folders of a layered module that see each other, with one file of each side."""
+    root, found = root.resolve(), []
+    edges = {}
+    for header, paths in users_of_headers(root).items():
+        module = module_of(root, header)
+        for path in paths if module in LAYERED else ():
+            if module_of(root, path) == module and folder_of(root, path) != folder_of(root, header):
+                edges.setdefault((folder_of(root, path), folder_of(root, header)), path)
+    below = {}
+    for start, end in edges:
+        below.setdefault(start, set()).add(end)
+    changed = True
+    while changed:
+        changed = False
+        for ends in below.values():
+            more = set().union(*(below.get(end, set()) for end in ends)) - ends
+            changed |= bool(more)
+            ends |= more
+    for (start, end), path in sorted(edges.items()):
+        if start in below.get(end, ()):
+            found.append(f"{path.relative_to(root)}:1: {start} includes {end}, which includes {start}")
+    return found
+
+
+def folder_of(root, path):
+    """data/read, for a header in include/ too."""
+    parts = path.relative_to(root).parts
+    return "/".join(parts[1:-1] if parts[0] == "src" else parts[2:-1])
+
+
 def tests_not_built(root):
     found = []
     for test in sorted(root.glob("tests/unit/**/*_test.cpp")):
@@ -250,7 +283,13 @@ def self_test():
             (root / name).write_text(text, encoding="utf-8")
         got = [violation.split("/")[-1] for violation in (line.split(":")[0] for line in wrong_places(root))]
         assert got == ["astray.h", "own.h"], wrong_places(root)
-    print(f"check_includes: self-test: {len(planted) + 4} planted violations found")
+        assert not cycles_of_folders(root), cycles_of_folders(root)
+        for name, text in {"src/data/read/up.h": '#include "encode/down.h"\n', "src/data/encode/down.h": '#include "data.h"\n',
+                           "src/data/data.h": '#include "read/up.h"\n', "src/data/plan/fine.h": '#include "read/up.h"\n'}.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        assert len(cycles_of_folders(root)) == 3, cycles_of_folders(root)
+    print(f"check_includes: self-test: {len(planted) + 7} planted violations found")
 
 
 def main():
@@ -262,7 +301,7 @@ def main():
         self_test()
         return 0
     violations, num_files = check_tree(arguments.root)
-    violations += wrong_places(arguments.root) + tests_not_built(arguments.root)
+    violations += wrong_places(arguments.root) + cycles_of_folders(arguments.root) + tests_not_built(arguments.root)
     print(*violations, f"check_includes: {num_files} files, {len(violations)} violations", sep="\n")
     return 1 if violations or num_files == 0 else 0
 

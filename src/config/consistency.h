@@ -3,9 +3,9 @@
 
 #include <map>
 
-#include "lora_train/config/findings.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/value/findings.h"
 
 namespace lora_train {
 

@@ -5,9 +5,9 @@
 #include "consistency.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/keys/field.h"
+#include "lora_train/config/keys/other_tools.h"
 #include "lora_train/config/layers.h"
 #include "lora_train/config/merge.h"
-#include "lora_train/config/other_tools.h"
 #include "lora_train/config/value/parse_yaml.h"
 
 namespace lora_train {

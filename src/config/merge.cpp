@@ -5,7 +5,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
-#include "lora_train/config/other_tools.h"
+#include "lora_train/config/keys/other_tools.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {

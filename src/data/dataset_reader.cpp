@@ -101,9 +101,9 @@ std::vector<std::string> file_names(const DatasetSpec& spec, DatasetUse use) {
   return names;
 }
 
-class DatasetLoader {
+class DatasetReader {
  public:
-  DatasetLoader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
+  DatasetReader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
       : spec_(spec), key_(key), options_(options), cache_(cache), files_(file_names(spec, options.use)) {}
 
   LoadedDataset load() {
@@ -388,7 +388,7 @@ std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use) { retu
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,
                            const TokenCache& cache) {
   check_field_map(spec.field_map);
-  return DatasetLoader(spec, key, options, cache).load();
+  return DatasetReader(spec, key, options, cache).load();
 }
 
 }  // namespace lora_train::data

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "lora_train/data/cache/document_store.h"
-#include "lora_train/data/ledger.h"
+#include "lora_train/data/cache/ledger.h"
 
 namespace lora_train::data {
 

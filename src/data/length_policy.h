@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/data/cache/document_store.h"
-#include "lora_train/data/ledger.h"
+#include "lora_train/data/cache/ledger.h"
 #include "lora_train/data/prepare.h"
 
 namespace lora_train::data {

@@ -24,8 +24,8 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "plan/shuffle.h"
 #include "read/row_format.h"
-#include "shuffle.h"
 
 namespace lora_train::data {
 namespace {

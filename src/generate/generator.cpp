@@ -33,9 +33,9 @@ struct NextToken {
 };
 
 /// A run with tokens chosen on the host: prompts wait, are prefilled, and are decoded until they end.
-class Run {
+class Batcher {
  public:
-  Run(GeneratorParts& parts, const RunRequest& request)
+  Batcher(GeneratorParts& parts, const RunRequest& request)
       : parts_(parts),
         prompts_(request.prompts),
         options_(request.options),
@@ -80,7 +80,7 @@ class Run {
 };
 
 /// Admits prompts in order: no later prompt overtakes a long one.
-void Run::admit() {
+void Batcher::admit() {
   const auto most = static_cast<std::size_t>(parts_.limits.max_sequences);
   while (next_ < prompts_.size() && reading_.size() + writing_.size() < most) {
     const auto room = allocator_.allocate(length_of(prompts_[next_]));
@@ -91,7 +91,7 @@ void Run::admit() {
 }
 
 /// On a CPU, a pass holds tokens of one prompt only, since the last bits of a product may depend on its number of rows.
-std::vector<Piece> Run::pieces_to_read() const {
+std::vector<Piece> Batcher::pieces_to_read() const {
   std::vector<Piece> pieces;
   auto left = static_cast<std::size_t>(parts_.limits.max_pass_tokens);
   for (const Sequence& sequence : reading_) {
@@ -104,7 +104,7 @@ std::vector<Piece> Run::pieces_to_read() const {
   return pieces;
 }
 
-void Run::prefill() {
+void Batcher::prefill() {
   const Stopwatch watch(parts_.stats.prompt_s);
   const std::vector<Piece> pieces = pieces_to_read();
   const at::Tensor hidden = parts_.decoder.forward(pieces, options_.use_adapter);
@@ -126,13 +126,13 @@ void Run::prefill() {
 }
 
 /// On a CPU a pass of few sequences has rows to spare.
-std::size_t Run::drafts_of_a_sequence() const {
+std::size_t Batcher::drafts_of_a_sequence() const {
   const auto rows = std::min(kCheapRows, static_cast<std::size_t>(parts_.limits.max_pass_tokens));
   if (!parts_.limits.drafts || !parts_.decoder.device().is_cpu() || writing_.size() > rows) return 0;
   return (rows - writing_.size()) / writing_.size();
 }
 
-void Run::guess(Sequence& sequence, std::size_t most) {
+void Batcher::guess(Sequence& sequence, std::size_t most) {
   const Prompt& prompt = prompts_[sequence.prompt];
   const std::vector<std::int32_t>& answer = completions_[sequence.prompt].ids;
   const auto left = static_cast<std::size_t>(prompt.max_new_tokens) - answer.size();  // at least 1
@@ -140,7 +140,7 @@ void Run::guess(Sequence& sequence, std::size_t most) {
 }
 
 /// Each guess is a piece of its own, which sees the keys of those before it: its row has the bits that it would have alone.
-void Run::decode() {
+void Batcher::decode() {
   const Stopwatch watch(parts_.stats.decode_s);
   const std::size_t most = drafts_of_a_sequence();
   std::vector<Piece> pieces;
@@ -163,7 +163,7 @@ void Run::decode() {
 }
 
 /// Chooses the next token of every sequence, and the one after each of its guesses, from the rows of `logits` [rows, V].
-std::vector<NextToken> Run::choose(const at::Tensor& logits, std::span<const Sequence> sequences) const {
+std::vector<NextToken> Batcher::choose(const at::Tensor& logits, std::span<const Sequence> sequences) const {
   struct Place {
     std::size_t prompt, position;
   };
@@ -188,7 +188,7 @@ std::vector<NextToken> Run::choose(const at::Tensor& logits, std::span<const Seq
 }
 
 /// False: the completion has ended.
-bool Run::take_token(const Sequence& sequence, const NextToken& choice, std::span<const float> logits) {
+bool Batcher::take_token(const Sequence& sequence, const NextToken& choice, std::span<const float> logits) {
   if (!choice.is_finite) refuse_logits(name_of(prompts_[sequence.prompt]), sequence.num_cached);
   Completion& completion = completions_[sequence.prompt];
   if (callbacks_.on_logits) callbacks_.on_logits(sequence.prompt, std::ssize(completion.ids), logits);
@@ -199,7 +199,7 @@ bool Run::take_token(const Sequence& sequence, const NextToken& choice, std::spa
 
 /// Appends the next tokens of every sequence, computed from its rows of `hidden`: one, and one more for each guess that is right.
 /// Unfinished sequences stay in decoding.
-void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, std::vector<Sequence> sequences) {
+void Batcher::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, std::vector<Sequence> sequences) {
   const at::Tensor logits = parts_.decoder.logits(hidden, rows, options_.use_adapter).to(at::kCPU);
   const std::vector<NextToken> choices = choose(logits, sequences);
   std::size_t first = 0;
@@ -263,7 +263,7 @@ std::vector<Completion> Generator::run(std::span<const Prompt> prompts, const Ge
   }
   const bool wants_logits = options.log_probabilities || callbacks.on_logits;
   const bool uses_host = prompts.empty() || wants_logits || !state_->decoder.samples_on_device();
-  std::vector<Completion> completions = uses_host ? Run(*state_, request).run() : run_on_device(*state_, request);
+  std::vector<Completion> completions = uses_host ? Batcher(*state_, request).run() : run_on_device(*state_, request);
   if (is_conversation) state_->left = {tokens_left(prompts.front(), completions.front()), options.use_adapter};
   return completions;
 }

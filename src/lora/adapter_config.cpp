@@ -9,7 +9,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/lora/merge.h"
 #include "lora_train/storage/model_file.h"

@@ -82,9 +82,9 @@ void read_views(const fs::path& path, const std::vector<NamedView>& views) {
   }
 }
 
-run_folder::Saver::Options saver_options(const RunSection& section) {
+run_folder::CheckpointWriter::Options saver_options(const RunSection& section) {
   const std::filesystem::path metrics = std::filesystem::path(section.output_dir) / "metrics.jsonl";
-  run_folder::Saver::Options options{section.output_dir, section.save_total_limit, {}};
+  run_folder::CheckpointWriter::Options options{section.output_dir, section.save_total_limit, {}};
   if (path_kind(metrics) == PathKind::kFile) options.sync_first.push_back(metrics);
   return options;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "lora_train/report/best_metric.h"

@@ -8,7 +8,7 @@
 
 namespace lora_train::run {
 
-Evaluations::Evaluations(Run& run, Reporters& reporters)
+EvaluationSchedule::EvaluationSchedule(Run& run, Reporters& reporters)
     : run_(run),
       reporters_(reporters),
       best_(run.profile().run, data::evaluation_names(run.profile().data), run.profile().tasks.eval_tasks),
@@ -19,7 +19,7 @@ Evaluations::Evaluations(Run& run, Reporters& reporters)
   }
 }
 
-evaluate::OnMicroBatch Evaluations::show_progress(const std::string& name) const {
+evaluate::OnMicroBatch EvaluationSchedule::show_progress(const std::string& name) const {
   return [this, name](std::size_t num_done, std::size_t num_micro_batches) {
     reporters_.show_activity(
         {.step = run_.state.step,
@@ -29,18 +29,18 @@ evaluate::OnMicroBatch Evaluations::show_progress(const std::string& name) const
   };
 }
 
-bool Evaluations::is_due(std::int64_t step) const {
+bool EvaluationSchedule::is_due(std::int64_t step) const {
   return due_.is_due(step) ||
          std::ranges::any_of(due_of_tasks_, [&](const auto& due) { return due && due->is_due(step); });
 }
 
-bool Evaluations::is_everything_due() const {
+bool EvaluationSchedule::is_everything_due() const {
   return run_.state.step == 0 || run_.state.step == run_.plan->total_steps();
 }
 
-bool Evaluations::are_sets_due() const { return is_everything_due() || due_.is_due(run_.state.step); }
+bool EvaluationSchedule::are_sets_due() const { return is_everything_due() || due_.is_due(run_.state.step); }
 
-std::vector<std::size_t> Evaluations::due_tasks() const {
+std::vector<std::size_t> EvaluationSchedule::due_tasks() const {
   std::vector<std::size_t> tasks;
   for (std::size_t i = 0; i < due_of_tasks_.size(); ++i) {
     const DueSteps& due = due_of_tasks_[i] ? *due_of_tasks_[i] : due_;
@@ -49,18 +49,18 @@ std::vector<std::size_t> Evaluations::due_tasks() const {
   return tasks;
 }
 
-bool Evaluations::is_owed() const {
+bool EvaluationSchedule::is_owed() const {
   if (run_.state.eval_step == run_.state.step) return false;
   return (are_sets_due() && !run_.data.evals.empty()) || !due_tasks().empty();
 }
 
-double Evaluations::end_phase(Clock::time_point start) {
+double EvaluationSchedule::end_phase(Clock::time_point start) {
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   run_.clock->add(report::Phase::kEvaluate, seconds);
   return seconds;
 }
 
-void Evaluations::evaluate_sets(evaluate::Evaluation& results) {
+void EvaluationSchedule::evaluate_sets(evaluate::Evaluation& results) {
   if (document_losses_.empty() && run_.is_leader()) {
     for (const auto& data : run_.data.evals) document_losses_.push_back(evaluate::no_losses_yet(data));
   }
@@ -86,7 +86,7 @@ void Evaluations::evaluate_sets(evaluate::Evaluation& results) {
   if (!results.sets.empty()) reporters_.write(document_losses_);
 }
 
-void Evaluations::evaluate_tasks(const std::vector<std::size_t>& which, evaluate::Evaluation& results) {
+void EvaluationSchedule::evaluate_tasks(const std::vector<std::size_t>& which, evaluate::Evaluation& results) {
   auto start = Clock::now();
   run_.tasks->evaluate(
       run_.task_model(), which, {.num_answers = report::kAnswersPerTask}, [&](evaluate::TaskResult&& result) {
@@ -111,7 +111,7 @@ void Evaluations::evaluate_tasks(const std::vector<std::size_t>& which, evaluate
       });
 }
 
-void Evaluations::evaluate() {
+void EvaluationSchedule::evaluate() {
   const double before = run_.clock->here(report::Phase::kEvaluate);
   const std::vector<std::size_t> tasks = due_tasks();
   evaluate::Evaluation results;
@@ -135,7 +135,7 @@ void Evaluations::evaluate() {
   warn_of_cost(run_.clock->here(report::Phase::kEvaluate) - before);
 }
 
-void Evaluations::warn_of_cost(double eval_s) {
+void EvaluationSchedule::warn_of_cost(double eval_s) {
   const double train_s = run_.clock->here(report::Phase::kTrain);
   if (train_s == 0) return;  // before a step of this process
   evals_after_steps_s_ += eval_s;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "best_model.h"
-#include "lora_train/config/profile.h"
-#include "lora_train/data/plan/run_plan.h"
+#include "lora_train/config/keys/profile.h"
+#include "lora_train/data/run_plan.h"
 #include "lora_train/report/summary.h"
 #include "lora_train/run/run_state.h"
 #include "reporters.h"
@@ -44,10 +44,10 @@ class DueSteps {
   bool each_epoch_ = false;
 };
 
-class Evaluations {
+class EvaluationSchedule {
  public:
   /// Both must outlive it.
-  Evaluations(Run& run, Reporters& reporters);
+  EvaluationSchedule(Run& run, Reporters& reporters);
 
   /// Whether data sets or a task are due after this step, by eval_steps or by a task's `every`.
   bool is_due(std::int64_t step) const;

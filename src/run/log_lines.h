@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/report/summary.h"
 #include "lora_train/run/run_state.h"
 

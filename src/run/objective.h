@@ -1,7 +1,7 @@
 // Objectives: what a step minimizes, and how it computes the gradients of a micro-batch.
 #pragma once
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/run/train_step.h"
 
 namespace lora_train::run {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/report/document_losses.h"
 #include "lora_train/report/eval_answers.h"
 #include "lora_train/report/metrics_writer.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/plan/setup/setup.h"
 #include "lora_train/run_folder/checkpoint.h"
 

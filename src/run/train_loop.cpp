@@ -77,12 +77,12 @@ class Loop {
   }
 
  private:
-  void start_loader() {
-    data::LoaderOptions options;
+  void start_prefetching() {
+    data::PrefetchOptions options;
     options.num_workers = run_.profile().data.dataloader_num_workers;
     options.prefetch_factor = run_.profile().data.dataloader_prefetch_factor;
-    loader_ = std::make_unique<data::Loader>(run_.data.train, *run_.plan, run_.state.step + 1, run_.plan->total_steps(),
-                                             options);
+    prefetcher_ = std::make_unique<data::BatchPrefetcher>(run_.data.train, *run_.plan, run_.state.step + 1,
+                                                          run_.plan->total_steps(), options);
   }
 
   void train() {
@@ -94,7 +94,7 @@ class Loop {
     }
     run_.resources->begin_steps();
     if (run_.state.step < total) {
-      start_loader();
+      start_prefetching();
       reporters_.show_activity({.step = run_.state.step,
                                 .total_steps = total,
                                 .elapsed_s = run_.clock->elapsed_s(),
@@ -122,10 +122,10 @@ class Loop {
     const auto start = Clock::now();
     if (in_flight_.empty()) last_finish_ = start;
     try {
-      const auto plan = loader_->next_step();
+      const auto plan = prefetcher_->next_step();
       const double plan_ms = 1000 * seconds_since(start);
       const double data_wait_ms = train_step(
-          *run_.context, *plan, [this] { return loader_->next_micro_batch(); }, Update::kApply, own_figures());
+          *run_.context, *plan, [this] { return prefetcher_->next_micro_batch(); }, Update::kApply, own_figures());
       in_flight_.push_back({plan, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
@@ -359,9 +359,9 @@ class Loop {
   Run& run_;
   Reporters& reporters_;
   report::RunSummary& summary_;
-  Evaluations evals_;
+  EvaluationSchedule evals_;
   const DueSteps saves_;
-  std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<data::BatchPrefetcher> prefetcher_;
   const std::int64_t first_step_ = run_.state.step;
   std::optional<BackgroundSaver> saver_;  ///< of the rank that writes
   std::deque<StepInFlight> in_flight_;

@@ -7,7 +7,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-SaveResult save_and_rotate(const Saver::Options& options, const Contents& contents, Clock::time_point start) {
+SaveResult save_and_rotate(const CheckpointWriter::Options& options, const Contents& contents,
+                           Clock::time_point start) {
   SaveResult result;
   result.step = contents.state.step;
   try {
@@ -22,22 +23,22 @@ SaveResult save_and_rotate(const Saver::Options& options, const Contents& conten
 
 }  // namespace
 
-void Saver::start(Contents contents) {
+void CheckpointWriter::start(Contents contents) {
   pending_ = std::async(std::launch::async, [this, contents = std::move(contents), start = Clock::now()] {
     return save_and_rotate(options_, contents, start);
   });
 }
 
-void Saver::settle() const {
+void CheckpointWriter::settle() const {
   if (is_busy()) pending_.wait();
 }
 
-std::optional<SaveResult> Saver::poll() {
+std::optional<SaveResult> CheckpointWriter::poll() {
   if (!is_busy() || pending_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;
   return pending_.get();
 }
 
-std::optional<SaveResult> Saver::wait() {
+std::optional<SaveResult> CheckpointWriter::wait() {
   if (!is_busy()) return std::nullopt;
   return pending_.get();
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/plan/step_limits.h"
 #include "lora_train/report/summary.h"

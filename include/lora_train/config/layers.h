@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/findings.h"
 #include "lora_train/config/load.h"
+#include "lora_train/config/value/findings.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/mistakes.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
+#include "lora_train/config/value/mistakes.h"
 
 namespace lora_train {
 

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "lora_train/config/keys/other_tools.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/mistakes.h"
-#include "lora_train/config/other_tools.h"
+#include "lora_train/config/value/mistakes.h"
 
 namespace lora_train {
 

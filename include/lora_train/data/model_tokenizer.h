@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::data {

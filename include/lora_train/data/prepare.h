@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/data/cache/document_store.h"
-#include "lora_train/data/ledger.h"
+#include "lora_train/data/cache/ledger.h"
+#include "lora_train/data/encode/data_context.h"
 #include "lora_train/data/plan/plan.h"
 
 namespace lora_train::tokenizer {
@@ -20,29 +21,11 @@ class ChatTemplate;
 
 namespace lora_train::data {
 
-/// What prepare_data needs besides the section of the profile.
-struct DataContext {
-  const tokenizer::Tokenizer* tokenizer = nullptr;  ///< this and the template: null where all rows are pre-tokenised
-  const tokenizer::ChatTemplate* chat_template = nullptr;
-  std::int64_t vocab_size = 0;               ///< ids must lie in [0, vocab_size); 0 = not checked
-  std::int64_t max_position_embeddings = 0;  ///< caps max_seq_len: auto; a larger number is warned of; 0 = not checked
-  std::int64_t seed = 0;                     ///< of the split of val_set_size
-  std::filesystem::path cache_folder = {};   ///< of the token cache; empty = tokens are kept in memory
-  std::size_t num_threads = 0;               ///< that tokenise; 0 = one per core
-  bool reads_soft_labels = false;  ///< training rows keep the log-probabilities of a teacher; some row must have them
-};
-
 /// dataset_prepared_path, or user_token_cache().
 std::filesystem::path token_cache_folder(const DataSection& section);
 
 /// The names of the evaluation sets that prepare_data() makes: of each eval_datasets, then of the held-out split.
 std::vector<std::string> evaluation_names(const DataSection& section);
-
-struct NamedStore {
-  std::string name;  ///< "validation" for a held-out split, else the dataset's name
-  DocumentStore store;
-  Ledger ledger;  ///< of its files; of a split: total = kept
-};
 
 /// Tokens per row before the length policy.
 struct LengthStatistics {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/config/sampling.h"
 #include "lora_train/launch/world.h"
 #include "lora_train/serve/request_queue.h"

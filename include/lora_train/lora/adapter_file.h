@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/weights/trainables.h"
 #include "lora_train/storage/atomic_folder.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/model/adapter_spec.h"
 #include "lora_train/model/families/model_config.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 
 namespace lora_train::optim {
 

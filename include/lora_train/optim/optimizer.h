@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/kernels/adamw/parameter_block.h"
 #include "lora_train/optim/adam_scalars.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/report/metrics_writer.h"
 
 namespace lora_train::report {

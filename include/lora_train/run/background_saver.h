@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/weights/trainables.h"
 #include "lora_train/optim/optimizer.h"
@@ -53,7 +53,7 @@ class BackgroundSaver {
   /// Starts to save the current parameters with this state. No other save may be running.
   void start(const run_folder::TrainState& state);
   bool is_busy() const { return saver_.is_busy(); }
-  /// See run_folder::Saver.
+  /// See run_folder::CheckpointWriter.
   std::optional<run_folder::SaveResult> poll() { return saver_.poll(); }
   std::optional<run_folder::SaveResult> wait() { return saver_.wait(); }
 
@@ -63,8 +63,8 @@ class BackgroundSaver {
     model::Trainables parameters;
     optim::OptimizerState optimizer;
   };
-  std::optional<Snapshot> snapshot_;  ///< in host memory; a save reads it while training continues
-  run_folder::Saver saver_;           ///< declared after the snapshot, which it reads until it is destroyed
+  std::optional<Snapshot> snapshot_;    ///< in host memory; a save reads it while training continues
+  run_folder::CheckpointWriter saver_;  ///< declared after the snapshot, which it reads until it is destroyed
 };
 
 }  // namespace lora_train::run

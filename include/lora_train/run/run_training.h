@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/device/gpu_table.h"
 #include "lora_train/launch/world.h"
 #include "lora_train/report/metrics_writer.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/data/plan/micro_batch.h"
 #include "lora_train/data/plan/plan.h"
 #include "lora_train/kernels/launch/graph.h"

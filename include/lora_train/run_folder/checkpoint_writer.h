@@ -20,16 +20,16 @@ struct SaveResult {
 
 /// Writes one checkpoint at a time in a background thread, and deletes old ones (rotate) after each that verifies. Not
 /// thread-safe.
-class Saver {
+class CheckpointWriter {
  public:
   struct Options {
     std::filesystem::path output_dir;
     std::optional<std::int64_t> keep;               ///< save_total_limit; nothing = all
     std::vector<std::filesystem::path> sync_first;  ///< see save()
   };
-  explicit Saver(Options options) : options_(std::move(options)) {}
+  explicit CheckpointWriter(Options options) : options_(std::move(options)) {}
   /// Waits for the running save.
-  ~Saver() = default;
+  ~CheckpointWriter() = default;
 
   /// The memory that `contents` points to must not change until poll() or wait() has returned the result. No other save may be
   /// running.

@@ -9,7 +9,7 @@
 
 #include "lora_train/bench/bench.h"
 #include "lora_train/bench/forecast/forecast.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/plan/step_time.h"
 
 namespace lora_train::bench {

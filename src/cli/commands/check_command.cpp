@@ -10,6 +10,7 @@
 #include "lora_train/base/python_packages.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/keys/reference.h"
 #include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
 #include "profile_check.h"

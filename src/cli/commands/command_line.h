@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lora_train/config/mistakes.h"
+#include "lora_train/config/value/mistakes.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/storage/safetensors.h"
 

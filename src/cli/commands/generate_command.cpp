@@ -142,10 +142,10 @@ class GenerateProgress {
 };
 
 /// The prompts that are still to be answered, and where their answers go.
-class Run {
+class GenerateJob {
  public:
-  Run(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile, const ModelFolders& folders,
-      const launch::World& world)
+  GenerateJob(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile,
+              const ModelFolders& folders, const launch::World& world)
       : flags_(flags),
         folders_(folders),
         json_(parser.common().json),
@@ -292,7 +292,7 @@ int run_generate(const std::vector<std::string>& arguments) {
   if (starts_ranks) return ranks.start("generate", arguments);
   std::optional<LoadedProfile> loaded;
   std::optional<ModelFolders> folders;
-  std::optional<Run> run;
+  std::optional<GenerateJob> run;
   try {
     loaded = load_with_adapter(profile_flags, flags.adapter);
     folders = open_model_folders(loaded->profile.model, flags.adapter, flags.allow_other_base);

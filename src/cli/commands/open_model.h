@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "command_line.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/profile.h"
 #include "lora_train/data/model_tokenizer.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"

@@ -12,7 +12,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/serve/http_server.h"
-#include "lora_train/serve/service.h"
 #include "open_model.h"
 #include "output/answers.h"
 #include "output/standard_output.h"

@@ -20,6 +20,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/device/host.h"
 #include "lora_train/launch/world.h"

@@ -13,7 +13,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/config/sampling.h"
 #include "lora_train/hub/http/url.h"
 #include "output/answers.h"

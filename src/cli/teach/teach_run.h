@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "teach_flags.h"
 
 namespace lora_train::cli {

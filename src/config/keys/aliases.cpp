@@ -2,7 +2,7 @@
 
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/metric_names.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {

@@ -1,14 +1,15 @@
 // docs/profile.md, `check --keys` and `check --list`.
 
+#include "lora_train/config/keys/reference.h"
+
 #include <algorithm>
 #include <fstream>
 #include <set>
 
 #include "lora_train/base/text.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
-#include "lora_train/config/other_tools.h"
+#include "lora_train/config/keys/other_tools.h"
 
 namespace lora_train {
 namespace {
@@ -237,21 +238,6 @@ std::string keys_json(const std::string& filter) {
     }
   }
   return out;
-}
-
-std::vector<ShippedProfile> shipped_profiles(const std::filesystem::path& folder) {
-  std::vector<ShippedProfile> profiles;
-  std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
-    if (entry.path().extension() != ".yaml") continue;
-    ShippedProfile profile{entry.path().stem().string(), entry.path(), ""};
-    std::string line;
-    std::ifstream file(entry.path());
-    if (std::getline(file, line) && line.starts_with("# ")) profile.summary = line.substr(2);
-    profiles.push_back(std::move(profile));
-  }
-  std::sort(profiles.begin(), profiles.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  return profiles;
 }
 
 std::string profile_schema() {

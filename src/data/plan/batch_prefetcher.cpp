@@ -69,10 +69,10 @@ struct Item {
 
 }  // namespace
 
-class Loader::State {
+class BatchPrefetcher::State {
  public:
   State(const DocumentStore& store, const RunPlan& plan, std::int64_t first_step, std::int64_t last_step,
-        const LoaderOptions& options)
+        const PrefetchOptions& options)
       : store_(store),
         plan_(plan),
         options_(options),
@@ -110,10 +110,11 @@ class Loader::State {
 
   std::shared_ptr<const StepPlan> next_step() {
     if (step_plan_ != nullptr && num_taken_ < step_plan_->micro_batches.size()) {
-      throw ShapeError("Loader::next_step", "micro-batches of step " + std::to_string(step_plan_->step) + " are left");
+      throw ShapeError("BatchPrefetcher::next_step",
+                       "micro-batches of step " + std::to_string(step_plan_->step) + " are left");
     }
     if (consumer_step_ > last_step_) {
-      throw ShapeError("Loader::next_step", "step " + std::to_string(last_step_) + " was the last");
+      throw ShapeError("BatchPrefetcher::next_step", "step " + std::to_string(last_step_) + " was the last");
     }
     wait_ms_ = 0;
     std::unique_lock lock(mutex_);
@@ -126,7 +127,8 @@ class Loader::State {
 
   std::shared_ptr<const MicroBatch> next_micro_batch() {
     if (step_plan_ == nullptr || num_taken_ >= step_plan_->micro_batches.size()) {
-      throw ShapeError("Loader::next_micro_batch", "all micro-batches of the step were taken; next_step() comes first");
+      throw ShapeError("BatchPrefetcher::next_micro_batch",
+                       "all micro-batches of the step were taken; next_step() comes first");
     }
     std::unique_lock lock(mutex_);
     const Item& item = wait_for_front(lock, [](const Item& front) { return front.micro_batch != nullptr; });
@@ -141,7 +143,7 @@ class Loader::State {
   double data_wait_ms() const { return wait_ms_; }
 
  private:
-  // False when nothing is left to prepare, or the loader ends.
+  // False when nothing is left to prepare, or the prefetcher ends.
   bool prepare_one() {
     Item* const item = claim();
     if (item == nullptr) {
@@ -263,7 +265,7 @@ class Loader::State {
 
   const DocumentStore& store_;
   const RunPlan& plan_;
-  const LoaderOptions options_;
+  const PrefetchOptions options_;
   const std::int64_t last_step_;
   const std::size_t depth_;
   const std::shared_ptr<FreeBuffers> buffers_;
@@ -287,18 +289,18 @@ class Loader::State {
   std::vector<std::thread> workers_;
 };
 
-Loader::Loader(const DocumentStore& store, const RunPlan& plan, std::int64_t first_step, std::int64_t last_step,
-               const LoaderOptions& options)
+BatchPrefetcher::BatchPrefetcher(const DocumentStore& store, const RunPlan& plan, std::int64_t first_step,
+                                 std::int64_t last_step, const PrefetchOptions& options)
     : state_(std::make_unique<State>(store, plan, first_step, last_step, options)) {
   state_->start_workers();
 }
 
-Loader::~Loader() = default;
+BatchPrefetcher::~BatchPrefetcher() = default;
 
-std::shared_ptr<const StepPlan> Loader::next_step() { return state_->next_step(); }
+std::shared_ptr<const StepPlan> BatchPrefetcher::next_step() { return state_->next_step(); }
 
-std::shared_ptr<const MicroBatch> Loader::next_micro_batch() { return state_->next_micro_batch(); }
+std::shared_ptr<const MicroBatch> BatchPrefetcher::next_micro_batch() { return state_->next_micro_batch(); }
 
-double Loader::data_wait_ms() const { return state_->data_wait_ms(); }
+double BatchPrefetcher::data_wait_ms() const { return state_->data_wait_ms(); }
 
 }  // namespace lora_train::data

@@ -16,7 +16,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/dataset_card.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/run_marker.h"
 #include "table_library.h"

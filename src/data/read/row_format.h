@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "json_rows.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::data {

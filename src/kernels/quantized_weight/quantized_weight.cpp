@@ -66,11 +66,6 @@ std::int32_t shift_of(std::int64_t size, std::int64_t whole) {
   return size >= whole ? kWholeShift : std::countr_zero(static_cast<std::uint64_t>(size));
 }
 
-void dequantize_one(const QuantizedWeight& weight, at::Tensor& out) {
-  if (implementation_for(KernelName::kCast, out) != Implementation::kCpu) return dequantize_reference(weight, out);
-  dispatch_dtype(out, [&]<class To>(ElementType<To>) { dequantize_cpu(view_of(weight), write_rows<To>(out)); });
-}
-
 /// The pointers of a weight that check_quantized_weight has passed.
 WeightView view_of(const QuantizedWeight& weight) {
   WeightView view{};
@@ -92,6 +87,11 @@ WeightView view_of(const QuantizedWeight& weight) {
     view.nested_shift = shift_of(weight.block_columns, weight.in_features);
   }
   return view;
+}
+
+void dequantize_one(const QuantizedWeight& weight, at::Tensor& out) {
+  if (implementation_for(KernelName::kCast, out) != Implementation::kCpu) return dequantize_reference(weight, out);
+  dispatch_dtype(out, [&]<class To>(ElementType<To>) { dequantize_cpu(view_of(weight), write_rows<To>(out)); });
 }
 
 }  // namespace

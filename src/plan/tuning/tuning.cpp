@@ -3,7 +3,7 @@
 #include <c10/core/Event.h>
 
 #include "lora_train/base/log.h"
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/plan/setup/run_device.h"
 
 namespace lora_train::plan {

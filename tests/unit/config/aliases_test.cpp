@@ -4,8 +4,8 @@
 
 #include <set>
 
-#include "lora_train/config/check.h"
 #include "lora_train/config/keys/field.h"
+#include "lora_train/config/load.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {

@@ -5,8 +5,8 @@
 
 #include "config/keys/field_kinds.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/config/check.h"
 #include "lora_train/config/keys/field.h"
+#include "lora_train/config/load.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {

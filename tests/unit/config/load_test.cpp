@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lora_train/config/check.h"
 #include "lora_train/config/merge.h"
 #include "unit/config/profile_text.h"
 

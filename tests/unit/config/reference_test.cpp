@@ -1,3 +1,5 @@
+#include "lora_train/config/keys/reference.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -5,7 +5,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/config/check.h"
+#include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "support/temporary_folder.h"
 #include "unit/config/profile_text.h"

@@ -14,8 +14,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-LoaderOptions workers(std::int64_t num_workers, std::int64_t prefetch_factor, HostMemory& memory = pageable_memory()) {
-  LoaderOptions options;
+PrefetchOptions workers(std::int64_t num_workers, std::int64_t prefetch_factor,
+                        HostMemory& memory = pageable_memory()) {
+  PrefetchOptions options;
   options.num_workers = num_workers;
   options.prefetch_factor = prefetch_factor;
   options.memory = &memory;
@@ -56,11 +57,11 @@ void expect_same(const MicroBatch& got, const DocumentStore& store, const MicroB
   EXPECT_EQ(got.num_supervised, expected.num_supervised);
 }
 
-TEST(Loader, DeliversEveryMicroBatchInOrderWhateverTheThreads) {
+TEST(BatchPrefetcher, DeliversEveryMicroBatchInOrderWhateverTheThreads) {
   const DocumentStore store = store_of(random_lengths(300, 14, 50, 31));
   const RunPlan plan(store, options_with(7, 2, 3)), reference(store, options_with(7, 2, 3));
   for (const auto& [num_workers, prefetch] : {std::pair{0, 2}, {1, 1}, {2, 2}, {5, 3}}) {
-    Loader loader(store, plan, 2, plan.total_steps(), workers(num_workers, prefetch));
+    BatchPrefetcher loader(store, plan, 2, plan.total_steps(), workers(num_workers, prefetch));
     for (std::int64_t k = 2; k <= plan.total_steps(); ++k) {
       const auto step = loader.next_step();
       ASSERT_EQ(step->step, k);
@@ -73,12 +74,12 @@ TEST(Loader, DeliversEveryMicroBatchInOrderWhateverTheThreads) {
   }
 }
 
-TEST(Loader, UsesNoMoreBuffersThanItMayBeAhead) {
+TEST(BatchPrefetcher, UsesNoMoreBuffersThanItMayBeAhead) {
   const DocumentStore store = store_of(std::vector<std::uint32_t>(200, 10));
   const RunPlan plan(store, options_with(4, 2));
   TestMemory memory;
   {
-    Loader loader(store, plan, 1, plan.total_steps(), workers(2, 2, memory));
+    BatchPrefetcher loader(store, plan, 1, plan.total_steps(), workers(2, 2, memory));
     for (std::int64_t k = 1; k <= plan.total_steps(); ++k) {
       const auto step = loader.next_step();
       for (std::size_t i = 0; i < step->micro_batches.size(); ++i) {
@@ -91,7 +92,7 @@ TEST(Loader, UsesNoMoreBuffersThanItMayBeAhead) {
   EXPECT_EQ(memory.num_allocated, memory.num_released);
 }
 
-TEST(Loader, PreparesAheadUpToItsDepthAndNoFurther) {
+TEST(BatchPrefetcher, PreparesAheadUpToItsDepthAndNoFurther) {
   const DocumentStore store = store_of(std::vector<std::uint32_t>(200, 10));
   const RunPlan plan(store, options_with(1, 1));
   std::promise<void> is_full;
@@ -103,19 +104,19 @@ TEST(Loader, PreparesAheadUpToItsDepthAndNoFurther) {
     }
   };
   {
-    Loader loader(store, plan, 1, plan.total_steps(), workers(3, 2, memory));
+    BatchPrefetcher loader(store, plan, 1, plan.total_steps(), workers(3, 2, memory));
     is_full.get_future().wait();  // without anybody asking
   }
   EXPECT_EQ(memory.num_allocated, 6);
 }
 
-TEST(Loader, KeepsAMicroBatchAsLongAsItIsHeld) {
+TEST(BatchPrefetcher, KeepsAMicroBatchAsLongAsItIsHeld) {
   const DocumentStore store = store_of(random_lengths(40, 14, 50, 33));
   const RunPlan plan(store, options_with(2, 1));
   std::vector<std::shared_ptr<const MicroBatch>> held;
   std::vector<MicroBatchPlan> plans;
   {
-    Loader loader(store, plan, 1, 3, workers(2, 1));
+    BatchPrefetcher loader(store, plan, 1, 3, workers(2, 1));
     for (int k = 0; k < 3; ++k) {
       for (const MicroBatchPlan& micro_batch : loader.next_step()->micro_batches) {
         held.push_back(loader.next_micro_batch());
@@ -130,7 +131,7 @@ TEST(Loader, KeepsAMicroBatchAsLongAsItIsHeld) {
 }
 
 // One document a step, in order; the memory refuses document 5's size alone.
-TEST(Loader, ThrowsAnErrorWhereItBelongsAndDeliversWhatComesBefore) {
+TEST(BatchPrefetcher, ThrowsAnErrorWhereItBelongsAndDeliversWhatComesBefore) {
   std::vector<std::uint32_t> lengths(20, 10);
   lengths[5] = 50;
   const DocumentStore store = store_of(lengths);
@@ -140,7 +141,7 @@ TEST(Loader, ThrowsAnErrorWhereItBelongsAndDeliversWhatComesBefore) {
   for (const int num_workers : {0, 1, 4}) {
     TestMemory memory;
     memory.largest = 3 * 50 * sizeof(std::int32_t);
-    Loader loader(store, plan, 1, plan.total_steps(), workers(num_workers, 4, memory));
+    BatchPrefetcher loader(store, plan, 1, plan.total_steps(), workers(num_workers, 4, memory));
     for (int k = 1; k <= 5; ++k) {
       EXPECT_EQ(loader.next_step()->step, k);
       EXPECT_EQ(loader.next_micro_batch()->ids.size(), 10U);
@@ -151,11 +152,11 @@ TEST(Loader, ThrowsAnErrorWhereItBelongsAndDeliversWhatComesBefore) {
   }
 }
 
-TEST(Loader, ThrowsAnErrorOfThePlanAtItsStep) {
+TEST(BatchPrefetcher, ThrowsAnErrorOfThePlanAtItsStep) {
   const DocumentStore store = store_of(std::vector<std::uint32_t>(4, 50));
   const RunPlan plan(store, options_with(1, 1));
   for (const int num_workers : {0, 2}) {
-    Loader loader(store, plan, 4, 6, workers(num_workers, 4));  // the plan has 4 steps
+    BatchPrefetcher loader(store, plan, 4, 6, workers(num_workers, 4));  // the plan has 4 steps
     EXPECT_EQ(loader.next_step()->step, 4);
     loader.next_micro_batch();
     EXPECT_THROW(loader.next_step(), ShapeError);
@@ -163,13 +164,13 @@ TEST(Loader, ThrowsAnErrorOfThePlanAtItsStep) {
   }
 }
 
-TEST(Loader, StopsAtAnyTime) {
+TEST(BatchPrefetcher, StopsAtAnyTime) {
   const DocumentStore store = store_of(std::vector<std::uint32_t>(500, 10));
   const RunPlan plan(store, options_with(2, 1));
   for (int num_taken = 0; num_taken < 12; ++num_taken) {
     TestMemory memory;
     {
-      Loader loader(store, plan, 1, plan.total_steps(), workers(4, 2, memory));
+      BatchPrefetcher loader(store, plan, 1, plan.total_steps(), workers(4, 2, memory));
       for (int i = 0; i < num_taken; ++i) {
         if (i % 2 == 0) {
           loader.next_step();
@@ -181,7 +182,7 @@ TEST(Loader, StopsAtAnyTime) {
   }
 }
 
-TEST(Loader, ReportsAWaitAndNamesWhatIsWaitedFor) {
+TEST(BatchPrefetcher, ReportsAWaitAndNamesWhatIsWaitedFor) {
   const DocumentStore store = store_of({50, 50, 50});
   PlanOptions plan_options = options_with(3, 2);
   plan_options.shuffle = false;
@@ -189,7 +190,7 @@ TEST(Loader, ReportsAWaitAndNamesWhatIsWaitedFor) {
   std::promise<void> was_reported;
   TestMemory memory;
   memory.before_allocate = [is_reported = was_reported.get_future().share()] { is_reported.wait(); };
-  LoaderOptions options = workers(1, 1, memory);
+  PrefetchOptions options = workers(1, 1, memory);
   options.stall_after = milliseconds(1);
   int num_reports = 0;
   options.report_stall = [&](const std::string& report) {
@@ -198,20 +199,20 @@ TEST(Loader, ReportsAWaitAndNamesWhatIsWaitedFor) {
       was_reported.set_value();
     }
   };
-  Loader loader(store, plan, 1, 1, options);
+  BatchPrefetcher loader(store, plan, 1, 1, options);
   loader.next_step();
   EXPECT_EQ(loader.next_micro_batch()->ids.size(), 100U);
   EXPECT_GE(num_reports, 2);
   EXPECT_GE(loader.data_wait_ms(), 2.0);
 }
 
-TEST(Loader, TellsHowLongEachStepWaited) {
+TEST(BatchPrefetcher, TellsHowLongEachStepWaited) {
   const DocumentStore store = store_of({50, 50});
   const RunPlan plan(store, options_with(1, 1));
   std::promise<void> was_reported;
   TestMemory memory;
   memory.before_allocate = [is_reported = was_reported.get_future().share()] { is_reported.wait(); };
-  LoaderOptions options = workers(1, 1, memory);
+  PrefetchOptions options = workers(1, 1, memory);
   options.stall_after = milliseconds(200);
   int num_reports = 0;
   options.report_stall = [&](const std::string&) {
@@ -219,7 +220,7 @@ TEST(Loader, TellsHowLongEachStepWaited) {
       was_reported.set_value();
     }
   };
-  Loader loader(store, plan, 1, 2, options);
+  BatchPrefetcher loader(store, plan, 1, 2, options);
   loader.next_step();
   loader.next_micro_batch();
   EXPECT_GE(loader.data_wait_ms(), 200.0);
@@ -230,10 +231,10 @@ TEST(Loader, TellsHowLongEachStepWaited) {
   EXPECT_LE(waited_ms, passed.count()) << "the wait of step 1 is not in it";
 }
 
-TEST(Loader, RefusesToBeAskedOutOfTurn) {
+TEST(BatchPrefetcher, RefusesToBeAskedOutOfTurn) {
   const DocumentStore store = store_of({50, 50});
   const RunPlan plan(store, options_with(2, 1));
-  Loader loader(store, plan, 1, 1, workers(1, 1));
+  BatchPrefetcher loader(store, plan, 1, 1, workers(1, 1));
   EXPECT_THROW(loader.next_micro_batch(), ShapeError);
   loader.next_step();
   EXPECT_THROW(loader.next_step(), ShapeError);

@@ -1,4 +1,4 @@
-#include "lora_train/data/ledger.h"
+#include "lora_train/data/cache/ledger.h"
 
 #include <gtest/gtest.h>
 

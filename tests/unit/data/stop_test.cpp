@@ -5,7 +5,6 @@
 #include "cache/token_cache.h"
 #include "data/read/json_rows.h"
 #include "data/read/row_reader.h"
-#include "data/shuffle.h"
 #include "duplicates.h"
 #include "length_policy.h"
 #include "lora_train/base/error.h"
@@ -14,6 +13,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/plan/packing.h"
 #include "lora_train/data/prepare.h"
+#include "plan/shuffle.h"
 #include "plan_support.h"
 #include "support/temporary_folder.h"
 

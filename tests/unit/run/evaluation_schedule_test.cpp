@@ -9,7 +9,7 @@
 namespace lora_train::run {
 namespace {
 
-TEST(Evaluations, AreWarnedOfAboveATenthOfTheTime) {
+TEST(EvaluationSchedule, AreWarnedOfAboveATenthOfTheTime) {
   EXPECT_EQ(evaluation_cost_in_words(10, 91), "");
   EXPECT_EQ(
       evaluation_cost_in_words(30, 90),
@@ -18,7 +18,7 @@ TEST(Evaluations, AreWarnedOfAboveATenthOfTheTime) {
   EXPECT_EQ(evaluation_cost_in_words(0.9, 0.1), "") << "less than a second";
 }
 
-TEST(Evaluations, PaddingCountsForNothing) {
+TEST(EvaluationSchedule, PaddingCountsForNothing) {
   bench::BenchRequest request;
   request.shape = "tiny-qwen2";
   request.profile.run.device = Device::kCpu;

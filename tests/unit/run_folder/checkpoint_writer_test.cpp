@@ -15,9 +15,9 @@ namespace {
 using testing_support::SmallCheckpoint;
 using testing_support::TemporaryFolder;
 
-TEST(Saver, SavesInTheBackgroundAndRotates) {
+TEST(CheckpointWriter, SavesInTheBackgroundAndRotates) {
   const TemporaryFolder folder;
-  Saver saver({folder.path(), 2, {}});
+  CheckpointWriter saver({folder.path(), 2, {}});
   EXPECT_FALSE(saver.is_busy());
   EXPECT_FALSE(saver.poll().has_value());
   EXPECT_FALSE(saver.wait().has_value());
@@ -35,9 +35,9 @@ TEST(Saver, SavesInTheBackgroundAndRotates) {
   EXPECT_EQ(list(folder.path()).size(), 2u);
 }
 
-TEST(Saver, WorksWhileTheCallerDoes) {
+TEST(CheckpointWriter, WorksWhileTheCallerDoes) {
   const TemporaryFolder folder;
-  Saver saver({folder.path(), std::nullopt, {}});
+  CheckpointWriter saver({folder.path(), std::nullopt, {}});
   const SmallCheckpoint made(1);
   Contents contents = made.contents();
   std::atomic<bool> may_go_on = false;
@@ -55,9 +55,9 @@ TEST(Saver, WorksWhileTheCallerDoes) {
   EXPECT_FALSE(saver.is_busy());
 }
 
-TEST(Saver, HandsOverWhatWentWrong) {
+TEST(CheckpointWriter, HandsOverWhatWentWrong) {
   const TemporaryFolder folder;
-  Saver saver({folder / "none", std::nullopt, {}});
+  CheckpointWriter saver({folder / "none", std::nullopt, {}});
   const SmallCheckpoint made(1);
   saver.start(made.contents());
   const auto result = saver.wait();
@@ -65,10 +65,10 @@ TEST(Saver, HandsOverWhatWentWrong) {
   EXPECT_THROW(std::rethrow_exception(result->error), IoError);
 }
 
-TEST(Saver, ItsEndWaitsForTheSaveUnderWay) {
+TEST(CheckpointWriter, ItsEndWaitsForTheSaveUnderWay) {
   const TemporaryFolder folder;
   const SmallCheckpoint made(1);
-  { Saver({folder.path(), std::nullopt, {}}).start(made.contents()); }
+  { CheckpointWriter({folder.path(), std::nullopt, {}}).start(made.contents()); }
   EXPECT_EQ(verify(folder / "checkpoint-1"), "");
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/device/gpu_table.h"
 
 namespace lora_train::bench {

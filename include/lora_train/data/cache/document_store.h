@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/data/cache/ledger.h"
 #include "lora_train/data/cache/token_table.h"
 
 namespace lora_train::data {
@@ -89,6 +90,12 @@ class DocumentStore {
 
   std::vector<Document> documents_;
   std::shared_ptr<const std::vector<Source>> sources_ = std::make_shared<const std::vector<Source>>();
+};
+
+struct NamedStore {
+  std::string name;  ///< "validation" for a held-out split, else the dataset's name
+  DocumentStore store;
+  Ledger ledger;  ///< of its files; of a split: total = kept
 };
 
 /// 32 hexadecimal digits, equal for equal ids, labels and weights in the same order.

@@ -9,8 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/data/encode/choices.h"
-#include "lora_train/data/prepare.h"
+#include "lora_train/data/encode/data_context.h"
 
 namespace lora_train::data {
 

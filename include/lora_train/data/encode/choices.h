@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/config/keys/profile.h"
+#include "lora_train/data/cache/document_store.h"
 #include "lora_train/data/encode/prompts.h"
-#include "lora_train/data/prepare.h"
 
 namespace lora_train::data {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 
 namespace lora_train::tokenizer {
 class Tokenizer;

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "lora_train/data/cache/document_store.h"
 #include "lora_train/data/plan/micro_batch.h"
-#include "lora_train/data/prepare.h"
 
 namespace lora_train::data {
 

@@ -1,4 +1,4 @@
-// Host memory for micro-batches. runtime/batch_feed copies what goes to a GPU into page-locked memory.
+// Host memory for micro-batches. plan/setup/batch_feed copies what goes to a GPU into page-locked memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace lora_train::data {
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  /// `bytes` > 0 of uninitialised memory, aligned to 64. May throw anything; a Loader passes it on.
+  /// `bytes` > 0 of uninitialised memory, aligned to 64. May throw anything; a BatchPrefetcher passes it on.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
 };

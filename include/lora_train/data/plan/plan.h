@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/data/plan/packing.h"
 

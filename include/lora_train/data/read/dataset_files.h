@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 
 namespace lora_train::data {
 

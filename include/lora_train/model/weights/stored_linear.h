@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/model/families/model_config.h"
 
 namespace lora_train::storage {

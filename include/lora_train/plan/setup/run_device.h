@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/ranks/communicator.h"
 

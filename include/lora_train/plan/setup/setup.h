@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/data/model_tokenizer.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/lora/adapter_file.h"

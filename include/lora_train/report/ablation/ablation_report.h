@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/report/chart/bar_chart.h"
 #include "lora_train/report/document_losses.h"
 

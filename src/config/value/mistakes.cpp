@@ -1,4 +1,4 @@
-#include "lora_train/config/mistakes.h"
+#include "lora_train/config/value/mistakes.h"
 
 #include <algorithm>
 #include <tuple>

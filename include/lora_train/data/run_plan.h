@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lora_train/config/profile.h"
+#include "lora_train/config/keys/profile.h"
 #include "lora_train/data/plan/plan.h"
 #include "lora_train/data/prepare.h"
 

@@ -1,4 +1,4 @@
-#include "lora_train/data/plan/run_plan.h"
+#include "lora_train/data/run_plan.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "lora_train/config/other_tools.h"
+#include "lora_train/config/keys/other_tools.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "lora_train/config/findings.h"
+#include "lora_train/config/value/findings.h"
 
 #include <algorithm>
 

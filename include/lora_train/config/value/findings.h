@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/mistakes.h"
+#include "lora_train/config/value/mistakes.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {
