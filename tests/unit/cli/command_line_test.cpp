@@ -5,6 +5,7 @@
 #include "commands/profile_flags.h"
 #include "commands/registry.h"
 #include "lora_train/base/error.h"
+#include "lora_train/convert/convert.h"
 
 namespace lora_train::cli {
 namespace {
@@ -129,6 +130,7 @@ TEST(ProfileFlags, ASwitchNeedsNoValue) {
 }
 
 TEST(ProfileFlags, ASwitchOfAnotherToolLeavesTheProfileBehindItAlone) {
+  introduce_other_tools(known_tools());
   CommandParser parser("train", "");
   const ProfileFlags flags(parser, {});
   ASSERT_TRUE(parser.parse({"--do_train", "--trust-remote-code", "my.yaml", "--deepspeed", "ds.json"}));

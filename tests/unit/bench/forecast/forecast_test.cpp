@@ -9,7 +9,6 @@
 
 #include "bench/forecast/measured_rates.h"
 #include "bench/rates_file.h"
-#include "bench/forecast/measured_rates.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
