@@ -7,7 +7,7 @@
 
 namespace lora_train {
 
-/// Exit codes of the program (contract.md, section 1).
+/// Exit codes of the program.
 enum class ExitCode {
   kDone = 0,
   kInternal = 1,

@@ -14,7 +14,7 @@ namespace lora_train {
 
 using Environment = std::function<std::optional<std::string>(const std::string&)>;
 
-/// Each profile, after the files that it extends (contract.md, section 2), variables replaced, `extends` taken out.
+/// Each profile, after the files that it extends, variables replaced, `extends` taken out.
 std::vector<Value> read_layers(const ProfileSources& sources, const Environment& environment, Findings& findings);
 
 /// Replaces ${VAR} and ${VAR:-default} in all texts of `value`; $${ stands for ${. An unset variable is a mistake

@@ -82,7 +82,7 @@ std::string profile_hash(const Profile& profile);
 struct ProfileDifference {
   std::string key;
   std::string old_value, new_value;  ///< as a profile spells them
-  bool allowed_on_resume = false;    ///< contract.md, section 4; also true for a raised num_epochs or max_steps
+  bool allowed_on_resume = false;    ///< by its declaration; also true for a raised num_epochs or max_steps
 };
 
 /// Keys whose values differ, in the order of docs/profile.md.

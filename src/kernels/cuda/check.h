@@ -14,7 +14,7 @@ namespace lora_train::cuda {
 /// "src/kernels/cuda/gemm.cpp:12"
 inline std::string call_site(const char* file, int line) {
   const std::string path = file;
-  const std::size_t begin = path.rfind("src/cuda/");
+  const std::size_t begin = path.rfind("src/kernels/cuda/");
   return path.substr(begin == std::string::npos ? 0 : begin) + ":" + std::to_string(line);
 }
 

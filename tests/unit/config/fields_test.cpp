@@ -14,7 +14,7 @@ namespace {
 
 using testing_support::ProfileText;
 
-// contract.md, section 2: the block and "More keys"; and tuning.
+// The keys that users were promised.
 // clang-format off
 const std::vector<const char*> kContractKeys = {
     "model", "teacher", "teacher_system", "student_system", "drop_duplicates", "greater_is_better", "early_stopping_threshold", "device",

@@ -279,6 +279,7 @@ TEST(Convert, ALimitOfRowsBecomesThatOfEachDatasetThatHasMore) {
 }
 
 TEST(Convert, OtherToolsKeysInAProfileAreNotedOrRefusedWithTheirReason) {
+  introduce_other_tools(known_tools());
   const ProfileText files;
   for (const char* line : {"pad_to_sequence_len: true", "lora_mlp_kernel: true", "plot_loss: true", "fsdp: full_shard",
                            "push_to_hub: true", "wandb_project: p", "logging_dir: d", "rl:", "x-shared: {a: 1}"}) {

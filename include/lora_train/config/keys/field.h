@@ -11,7 +11,7 @@
 
 namespace lora_train {
 
-/// Whether a value may change when a run is resumed (contract.md, section 4).
+/// Whether a value may change when a run is resumed.
 enum class OnResume {
   kSame,     ///< must be the same
   kFree,     ///< may differ: logging, saving, evaluation cadence, workers, kernels, device, recompute
