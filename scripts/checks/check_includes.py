@@ -155,10 +155,9 @@ def module_of(root, path):
     return parts[1] if parts[0] == "src" else parts[2]
 
 
-def wrong_places(root):
+def wrong_places(root, users):
     """Public headers that nobody else needs, and headers that lie elsewhere than their source."""
-    root = root.resolve()
-    users, public = users_of_headers(root), root / "include" / "lora_train"
+    public = root / "include" / "lora_train"
     headers = sorted(public.rglob("*.h"))
     seen = {header for header in headers
             if any(module_of(root, user) != module_of(root, header) for user in users.get(header, ()))}
@@ -175,11 +174,10 @@ def wrong_places(root):
     return found
 
 
-def cycles_of_folders(root):
+def cycles_of_folders(root, users):
     """Folders of a layered module that see each other, with one file of each side."""
-    root, found = root.resolve(), []
-    edges = {}
-    for header, paths in users_of_headers(root).items():
+    found, edges = [], {}
+    for header, paths in users.items():
         module = module_of(root, header)
         for path in paths if module in LAYERED else ():
             if module_of(root, path) == module and folder_of(root, path) != folder_of(root, header):
@@ -270,7 +268,7 @@ def self_test():
         lost = ["tests/unit/base/inner/built_test.cpp", "tests/unit/base/lost_test.cpp"]
         assert [violation.split(":")[0] for violation in tests_not_built(root)] == lost
     with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder)
+        root = pathlib.Path(folder).resolve()
         for name, text in {
             "include/lora_train/base/shared.h": '#include "lora_train/base/brought.h"\n',
             "include/lora_train/base/brought.h": "",
@@ -281,14 +279,14 @@ def self_test():
         }.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
-        got = [violation.split("/")[-1] for violation in (line.split(":")[0] for line in wrong_places(root))]
-        assert got == ["astray.h", "own.h"], wrong_places(root)
-        assert not cycles_of_folders(root), cycles_of_folders(root)
+        got = [violation.split("/")[-1] for violation in (line.split(":")[0] for line in wrong_places(root, users_of_headers(root)))]
+        assert got == ["astray.h", "own.h"], got
+        assert not cycles_of_folders(root, users_of_headers(root))
         for name, text in {"src/data/read/up.h": '#include "encode/down.h"\n', "src/data/encode/down.h": '#include "data.h"\n',
                            "src/data/data.h": '#include "read/up.h"\n', "src/data/plan/fine.h": '#include "read/up.h"\n'}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
-        assert len(cycles_of_folders(root)) == 3, cycles_of_folders(root)
+        assert len(cycles_of_folders(root, users_of_headers(root))) == 3
     print(f"check_includes: self-test: {len(planted) + 7} planted violations found")
 
 
@@ -301,7 +299,9 @@ def main():
         self_test()
         return 0
     violations, num_files = check_tree(arguments.root)
-    violations += wrong_places(arguments.root) + cycles_of_folders(arguments.root) + tests_not_built(arguments.root)
+    root = arguments.root.resolve()
+    users = users_of_headers(root)
+    violations += wrong_places(root, users) + cycles_of_folders(root, users) + tests_not_built(root)
     print(*violations, f"check_includes: {num_files} files, {len(violations)} violations", sep="\n")
     return 1 if violations or num_files == 0 else 0
 

@@ -38,7 +38,6 @@ def source_of(header):
 def split_file(text):
     """(title comment, includes in order, text before the namespace, namespace, body, text behind)"""
     lines = text.split("\n")
-    start = next((i for i, line in enumerate(lines) if re.match(r"namespace lora_train\b.*\{$", line)), None)
     mains = [i for i, line in enumerate(lines) if re.match(r"namespace lora_train\b.*\{$", line)]
     if not mains:
         raise ValueError("no namespace")
@@ -154,7 +153,7 @@ def merged_bodies(header_body, source_body):
     return "\n\n".join(part for part in ("\n\n".join(kept), "\n\n".join(definitions)) if part.strip())
 
 
-def include_lines(lines, path, own):
+def include_lines(lines, own):
     """Sorted include lines of a file; own: its header's line or None."""
     unique = sorted({re.sub(r"\s+//.*", "", line.strip()) if "IWYU" not in line else line for line in lines} - {own})
     system = [line for line in unique if "<" in line]
@@ -209,7 +208,7 @@ class Folder:
 
     def into(self, header, user):
         source = source_of(header)
-        title, includes, before, name, body = self.parts(header)
+        _, includes, before, name, body = self.parts(header)
         code = ""
         if source:
             _, more, more_before, other, code = self.parts(source)
@@ -231,7 +230,6 @@ class Folder:
             text = "namespace {\n\n" + "\n".join(aliases) + "\n\n" + merged + "\n\n" + rest.lstrip("\n")
         else:
             text = "namespace {\n\n" + merged + "\n\n}  // namespace\n\n" + own_body
-        comment = "\n".join(title)
         self.write(user, self.file(first, lines, user, own_before + before, name, text, self.title_of(user)))
         self.known.discard(header)
         self.remove(header)
@@ -256,8 +254,9 @@ class Folder:
     def without(text, aliases):
         return "\n".join(line for line in text.split("\n") if line not in aliases)
 
-    def file(self, first, lines, path, before, name, body, title=()):
-        head = include_lines([line for line in lines if line != first], path, first)
+    @staticmethod
+    def file(first, lines, path, before, name, body, title=()):
+        head = include_lines([line for line in lines if line != first], first)
         forward = "\n".join(dict.fromkeys(before))
         parts = ["\n".join(title)] if title else []
         if path.endswith(".h"):
@@ -272,7 +271,7 @@ class Folder:
     def join(self, header, target):
         if target not in self.known:
             return self.rename(header, target)
-        title, includes, before, name, body = self.parts(header)
+        _, includes, before, name, body = self.parts(header)
         own_title, own_includes, own_before, own_name, own_body = self.parts(target)
         if name != own_name:
             raise ValueError("namespaces differ")
@@ -282,9 +281,7 @@ class Folder:
         joined = [body, own_body] if needs else [own_body, body]
         self.write(target, self.file(None, lines, target, own_before + before, name, "\n" + "\n\n".join(joined), own_title))
         self.renamed[header] = target
-        if source and source == self.source_path(target):  # the header alone moves
-            pass
-        elif source:
+        if source and source != self.source_path(target):  # else the header alone moves
             new_source = own_source or self.source_path(target)
             _, inc, bef, _, code = self.parts(source)
             if own_source:
@@ -327,7 +324,7 @@ class Folder:
         return first + "\n\n" + second
 
     def append(self, source, target):
-        title, inc, bef, name, code = self.parts(source)
+        _, inc, bef, name, code = self.parts(source)
         _, inc2, bef2, own_name, code2 = self.parts(target)
         if name != own_name:
             raise ValueError("namespaces differ")

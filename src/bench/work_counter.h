@@ -1,5 +1,5 @@
-// Times calls on a device, and adds up the work that kernels report (kernels/accounting/work_record.h), and counts the other
-// operations of LibTorch.
+// Times calls on a device, adds up the work that kernels report (kernels/accounting/work_record.h), and counts the other operations
+// of LibTorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -120,13 +120,12 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
   };
   add(sources.fallbacks);
   for (const auto& layer : layers) {
-    const bool may_be_foreign = !sources.are_written_by_runs && other_tools().instead_of_file;
-    if (const auto instead = may_be_foreign ? other_tools().instead_of_file(layer) : std::nullopt) {
+    if (const auto instead = sources.are_written_by_runs ? std::nullopt : other_tools().instead_of_file(layer)) {
       findings.mistake({layer.place.file, 0}, "", *instead);
       needs.needs_model = needs.needs_datasets = false;
     } else {
       merger.add_layer(layer);
-      const auto hint = may_be_foreign ? other_tools().convert_hint(layer) : std::nullopt;
+      const auto hint = sources.are_written_by_runs ? std::nullopt : other_tools().convert_hint(layer);
       if (hint) mistakes.add_hint(*hint);
     }
   }

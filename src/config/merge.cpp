@@ -132,7 +132,6 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
     return true;
   }
   const std::string epochs = said({"num_epochs", "num_train_epochs", "epochs"});
-  if (!other_tools().judge_key) return false;
   const auto verdict = other_tools().judge_key(
       name, value,
       {said({"model", "base_model", "model_name_or_path", "model_name"}), said({"seed", "train_seed"}),

@@ -318,12 +318,14 @@ std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const V
 }
 
 OtherTools known_tools() {
-  OtherTools tools{judge_foreign_key, instead_of_file, convert_hint, convert_hint_of, {}};
-  for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {
-    const auto& keys = foreign_keys_of(tool);
-    tools.keys.insert(tools.keys.end(), keys.begin(), keys.end());
-  }
-  return tools;
+  return {judge_foreign_key, instead_of_file, convert_hint, convert_hint_of, [] {
+            std::vector<std::string> all;
+            for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {
+              const auto& keys = foreign_keys_of(tool);
+              all.insert(all.end(), keys.begin(), keys.end());
+            }
+            return all;
+          }};
 }
 
 }  // namespace lora_train

@@ -191,8 +191,6 @@ RunTokenizer open_tokenizer(const ModelSection& section, const std::filesystem::
   return opened;
 }
 
-namespace fs = std::filesystem;
-
 namespace {
 
 /// Takes those out of the folder's runs that failed before they wrote a profile, and names them. A folder of nothing else keeps them.

@@ -1,7 +1,5 @@
 #include "lora_train/config/keys/other_tools.h"
 
-#include <utility>
-
 namespace lora_train {
 namespace {
 
@@ -12,7 +10,7 @@ OtherTools& introduced() {
 
 }  // namespace
 
-void introduce_other_tools(OtherTools tools) { introduced() = std::move(tools); }
+void introduce_other_tools(const OtherTools& tools) { introduced() = tools; }
 
 const OtherTools& other_tools() { return introduced(); }
 

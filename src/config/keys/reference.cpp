@@ -187,7 +187,7 @@ std::vector<KnownName> known_names() {
   }
   std::set<std::string> taken;
   for (const KnownName& known : names) taken.insert(known.name);
-  for (const std::string& name : other_tools().keys) {
+  for (const std::string& name : other_tools().keys()) {
     if (taken.insert(name).second) names.push_back({name, /*is_switch=*/false, /*is_foreign=*/true});
   }
   return names;

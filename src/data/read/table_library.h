@@ -1,5 +1,4 @@
-// Rows of Parquet and Arrow files: liblora_train_arrow.so, which reads Parquet and Arrow files, and the Arrow libraries of the
-// pyarrow wheel that it needs.
+// Rows of Parquet and Arrow files, through liblora_train_arrow.so and the Arrow libraries of the pyarrow wheel that it needs.
 #pragma once
 
 #include <filesystem>

@@ -19,22 +19,27 @@ struct ForeignContext {
   std::string model, seed, epochs;
 };
 
-/// Functions of module convert. Without them a profile knows no other tool.
+/// Functions of module convert. As they stand here, a profile knows no other tool.
 struct OtherTools {
   /// nullopt if no tool has the key, or lora-train has it itself.
   std::optional<ForeignVerdict> (*judge_key)(const std::string& name, const Value& value,
-                                             const ForeignContext& context) = nullptr;
+                                             const ForeignContext& context) =
+      [](const std::string&, const Value&, const ForeignContext&) -> std::optional<ForeignVerdict> { return {}; };
   /// One sentence with the lines to run in place of a file that is another tool's; nullopt: it is a profile.
-  std::optional<std::string> (*instead_of_file)(const Value& source) = nullptr;
+  std::optional<std::string> (*instead_of_file)(const Value& source) = [](const Value&) -> std::optional<std::string> {
+    return {};
+  };
   /// "lora-train convert FILE makes a profile ...", for a file that is another tool's; nullopt: it is not.
-  std::optional<std::string> (*convert_hint)(const Value& source) = nullptr;
-  std::string (*convert_hint_of)(const std::string& file) = nullptr;
+  std::optional<std::string> (*convert_hint)(const Value& source) = [](const Value&) -> std::optional<std::string> {
+    return {};
+  };
+  std::string (*convert_hint_of)(const std::string& file) = [](const std::string&) { return std::string(); };
   /// The keys of all tools.
-  std::vector<std::string> keys;
+  std::vector<std::string> (*keys)() = [] { return std::vector<std::string>(); };
 };
 
 /// Call it before the first profile is loaded. Not thread-safe.
-void introduce_other_tools(OtherTools tools);
+void introduce_other_tools(const OtherTools& tools);
 const OtherTools& other_tools();
 
 }  // namespace lora_train
