@@ -93,74 +93,76 @@ void fill_with_random_numbers(plan::LoadedModel& model, std::int64_t num_layers,
   model.parameters->values.normal_(0, kWeightStd);  // B too: gradients of A are then not zero
 }
 
-void load_random_model(BenchRun& bench, const plan::RunDevice& device) {
-  run::Run& run = bench.run;
+void load_random_model(run::Run& run, const plan::RunDevice& device) {
   run.adapters.columns = run.spec.columns;
-  const Profile& profile = run.profile();
-  plan::assemble_model(profile, device, run.files, run.adapters, run::load_options(run), nullptr, run.model);
+  plan::assemble_model(run.profile(), device, run.files, run.adapters, run::load_options(run), nullptr, run.model);
   if (!device.device.is_meta()) {
     fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
   }
   run.model.weights->refresh();
 }
 
-void plan_data(BenchRun& bench, const BenchRequest& request) {
-  run::Run& run = bench.run;
+void plan_data(run::Run& run, const BenchRequest& request) {
   run.data.train = make_documents(request, run.data.max_seq_len, kStepsOfData * run.spec.global_batch_size,
                                   run.files.config.vocab_size);
   run.plan = std::make_unique<data::RunPlan>(data::plan_run(run.profile(), run.data, run.spec.sizes()));
 }
 
-void start(BenchRun& bench, const BenchRequest& request) {
-  run::Run& run = bench.run;
+run::OpenedRun open(const run::TrainRequest& train, const BenchRequest& request) {
+  run::OpenedRun run(train);
   run.files.config = model::known_shape(request.shape);
   run.files.base = plan::base_storage(run.profile().model, run.files.config);
   run.data.max_seq_len = *run.profile().data.max_seq_len;
   model::check_rope_supported(run.files.config, run.data.max_seq_len);
   run.adapters = plan::choose_adapters(run.profile(), run.files);
+  return run;
 }
 
-}  // namespace
-
-BenchRun::BenchRun(const BenchRequest& requested) : request{bench_profile(requested), {}, {}}, run(request) {}
-
-std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
-  auto bench = std::make_unique<BenchRun>(request);
-  run::Run& run = bench->run;
-  start(*bench, request);
+run::OpenedRun open_on_device(const run::TrainRequest& train, const BenchRequest& request) {
+  run::OpenedRun run = open(train, request);
   run.device = plan::start_device(run.profile(), run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? run::kMaxStepsInFlight : 0;
-  run::gather_facts(run);
-  const auto build = [&] {
-    run::decide_spec(run, request.row_pitch);
-    plan_data(*bench, request);
-    load_random_model(*bench, run.device);
-    run::tune_spec(run);
-    run::allocate(run);
-  };
-  build();
-  run::prepare_steps(run, build);
-  return bench;
+  return run;
 }
 
-std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like) {
-  auto bench = std::make_unique<BenchRun>(request);
-  run::Run& run = bench->run;
-  start(*bench, request);
-  run::gather_facts(run);
+/// From run.facts to buffers, with random documents and weights.
+void build(run::Run& run, const BenchRequest& request) {
+  run::decide_spec(run, request.row_pitch);
+  plan_data(run, request);
+  load_random_model(run, run.device);
+  run::tune_spec(run);
+  run::allocate(run);
+}
+
+void build_meta(run::Run& run, const BenchRequest& request, const BenchRun* like) {
   if (like != nullptr) {
     run.spec = like->run.spec;
     run.adapters.columns = run.spec.columns;
   } else {  // as on a GPU where everything fits
-    run.facts->auto_tokens = kGpuTokens;
-    run.facts->memory_bytes = std::numeric_limits<std::int64_t>::max();
-    run.facts->gate_up = plan::gate_up_on_gpu(*run.facts);
+    run.facts.auto_tokens = kGpuTokens;
+    run.facts.memory_bytes = std::numeric_limits<std::int64_t>::max();
+    run.facts.gate_up = plan::gate_up_on_gpu(run.facts);
     run::decide_spec(run, request.row_pitch);
   }
-  plan_data(*bench, request);
-  load_random_model(*bench, {at::kMeta});
+  plan_data(run, request);
+  load_random_model(run, {at::kMeta});
   run::allocate(run);
+}
+
+}  // namespace
+
+BenchRun::BenchRun(const BenchRequest& requested, const Open& open, const std::function<void(run::Run&)>& build)
+    : request{bench_profile(requested), {}, {}}, run(open(request, requested), build) {}
+
+std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
+  const auto build_again = [&](run::Run& run) { build(run, request); };
+  auto bench = std::make_unique<BenchRun>(request, open_on_device, build_again);
+  run::prepare_steps(bench->run, [&] { build_again(bench->run); });
   return bench;
+}
+
+std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like) {
+  return std::make_unique<BenchRun>(request, open, [&](run::Run& run) { build_meta(run, request, like); });
 }
 
 plan::StepSizes sizes_of(const run::Run& run, const data::StepPlan& plan) {

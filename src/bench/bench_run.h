@@ -11,7 +11,8 @@ namespace lora_train::bench {
 
 /// Not movable, because the run refers to the request.
 struct BenchRun {
-  explicit BenchRun(const BenchRequest& requested);
+  using Open = std::function<run::OpenedRun(const run::TrainRequest& train, const BenchRequest& requested)>;
+  BenchRun(const BenchRequest& requested, const Open& open, const std::function<void(run::Run&)>& build);
   BenchRun(const BenchRun&) = delete;
   BenchRun& operator=(const BenchRun&) = delete;
 

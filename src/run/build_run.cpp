@@ -36,7 +36,7 @@ namespace {
 constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on", "max_seq_len",
                                      "overlength", "on_bad_row", "val_set_size",  "seed"};
 
-bool is_allowed(const Run& run, const char* key) {
+bool is_allowed(const OpenedRun& run, const char* key) {
   const auto& keys = run.request.allow_changed;
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
@@ -171,20 +171,55 @@ std::int64_t mean_supervised(Run& run) {
 }
 
 /// The host memory that a plan may use: half of what this process has of it.
-std::int64_t host_bytes(const Run& run) {
+std::int64_t host_bytes(const OpenedRun& run) {
   return report::available_host_memory() / 2 / std::max(1, run.request.world.local_size);
 }
 
 /// Chooses device and price of the run.
-void start_device(Run& run) {
+void start_device(OpenedRun& run, const std::shared_ptr<ranks::Communicator>& ranks) {
   const RunSection& section = run.profile().run;
-  run.device = plan::start_device(run.profile(), run.files.config, run.request.world, run.device.ranks);
+  run.device = plan::start_device(run.profile(), run.files.config, run.request.world, ranks);
   if (run.device.is_cuda()) run.resources->watch_gpu(run.device.uuid);
   run.clock->set_usage([resources = run.resources] { return resources->of_all_ranks(); });
   run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
   run.clock->set_price(run.device.is_cuda() ? find_price(section.gpu_price_per_hour, run.device.name,
                                                          run.ranks().world_size(), run.request.gpu_table)
                                             : find_price(section.gpu_price_per_hour, "", 1, {}));
+}
+
+plan::RunFacts gather_facts(const OpenedRun& run) {
+  plan::RunFacts facts{run.profile(), run.files.config, run.adapters.specs, run.data.max_seq_len,
+                       !run.data.evals.empty()};
+  facts.has_token_weights = run.data.has_weights();
+  facts.soft_width = run.data.train.soft_width();
+  facts.task_bytes = run.tasks ? run.tasks->least_bytes(run.profile(), run.files) : 0;
+  facts.rows_of_rank = data::count_rows_of_rank(run.profile(), run.data, run.ranks().world_size());
+  facts.is_cuda = run.device.is_cuda();
+  facts.host_bytes = host_bytes(run);
+  facts.memory_bytes = facts.is_cuda ? plan::memory_budget(run.device) : facts.host_bytes;
+  facts.num_multiprocessors = run.device.num_multiprocessors;
+  facts.base = run.files.base;
+  facts.token_rows = run.adapters.token_rows;
+  return facts;
+}
+
+/// The facts of all ranks, and what the checkpoint has decided: a resumed run keeps its loss chunks, its choices of algorithms, and
+/// the rows of a step unless their key may change.
+void settle_facts(Run& run) {
+  plan::RunFacts& facts = run.facts;
+  share_facts(run.ranks(), facts);
+  if (!run.resumed) return;
+  const Profile& profile = run.profile();
+  const run_folder::TrainState& old = run.resumed->state;
+  const bool keeps_batch = !is_allowed(run, "gradient_accumulation_steps") && !is_allowed(run, "micro_batch_size");
+  facts.resume = {run.checkpoint_folder->string(), old.step, old.loss_chunk_rows,
+                  keeps_batch ? old.global_batch_size : 0};
+  facts.algorithms = old.tuning;
+  if (facts.resume.global_batch_size == 0 || !profile.schedule.gradient_accumulation_steps) return;
+  Profile kept = profile;
+  kept.schedule.gradient_accumulation_steps.reset();
+  kept.schedule.global_batch_size = old.global_batch_size;
+  facts.rows_of_rank = data::count_rows_of_rank(kept, run.data, run.ranks().world_size());
 }
 
 }  // namespace
@@ -214,14 +249,14 @@ void tune_spec(Run& run) {
       log_info(std::string("tuning: not enough memory to measure, using defaults: ") + error.what_without_backtrace());
     }
   }
-  if (chunk_bytes) plan::set_loss_chunk(*run.facts, *chunk_bytes, spec);
+  if (chunk_bytes) plan::set_loss_chunk(run.facts, *chunk_bytes, spec);
   if (spec.memory != planned) log_memory_plan(spec);
 }
 
 void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
   plan::RunSpec& spec = run.spec;
   if (run.is_leader()) {
-    spec = plan::decide(*run.facts);
+    spec = plan::decide(run.facts);
     if (!run.tuning) run.tuning = plan::start_tuning(run.profile().run, run.device, spec.algorithms);
   }
   if (!row_pitch && run.tuning) {
@@ -234,7 +269,7 @@ void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
     }
     plan::release_unused_memory(run.device);
   }
-  if (row_pitch == model::RowPitch::kPadded && !plan::pad_rows(*run.facts, spec))
+  if (row_pitch == model::RowPitch::kPadded && !plan::pad_rows(run.facts, spec))
     log_info("rows with adapter columns stay exact: memory has no room for padded ones");
   share_spec(run.ranks(), spec);
   run.adapters.columns = spec.columns;
@@ -298,21 +333,6 @@ void allocate(Run& run) {
                   false});
 }
 
-void gather_facts(Run& run) {
-  plan::RunFacts& facts = run.facts.emplace(plan::RunFacts{run.profile(), run.files.config, run.adapters.specs,
-                                                           run.data.max_seq_len, !run.data.evals.empty()});
-  facts.has_token_weights = run.data.has_weights();
-  facts.soft_width = run.data.train.soft_width();
-  facts.task_bytes = run.tasks ? run.tasks->least_bytes(run.profile(), run.files) : 0;
-  facts.rows_of_rank = data::count_rows_of_rank(run.profile(), run.data, run.ranks().world_size());
-  facts.is_cuda = run.device.is_cuda();
-  facts.host_bytes = host_bytes(run);
-  facts.memory_bytes = facts.is_cuda ? plan::memory_budget(run.device) : facts.host_bytes;
-  facts.num_multiprocessors = run.device.num_multiprocessors;
-  facts.base = run.files.base;
-  facts.token_rows = run.adapters.token_rows;
-}
-
 plan::LoadOptions load_options(const Run& run) {
   return {run.profile().adapter.kind == AdapterKind::kNone, run.data.max_seq_len, run.spec.decoded_layers};
 }
@@ -322,7 +342,7 @@ void build_planned(Run& run) {
   decide_spec(run);
   if (run.tuning) run.end_phase("tuning", report::Phase::kTune);
   if (run.device.is_cuda()) log_memory_plan(run.spec);
-  for (const std::string& line : plan::slower_keys(*run.facts, run.spec)) log_info(line);
+  for (const std::string& line : plan::slower_keys(run.facts, run.spec)) log_info(line);
   run.plan = std::make_unique<data::RunPlan>(
       data::plan_run(profile, run.data, run.spec.sizes(), {run.ranks().rank(), run.ranks().world_size()}));
   const std::int64_t step = run.resumed ? run.resumed->state.step : 0;
@@ -342,25 +362,29 @@ void build_planned(Run& run) {
   allocate(run);
   run.checkpoint = checkpoint_contents(run);
   check_equal_runs(run);
-  if (run.resumed) resume(run, run.facts->resume.checkpoint, *run.resumed);
+  if (run.resumed) resume(run, run.facts.resume.checkpoint, *run.resumed);
   check_equal_parameters(run);
   run.state.loss_chunk_rows = run.loss_head->chunk_rows();
   run.state.global_batch_size = run.spec.global_batch_size;
 }
 
-void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
-  const Profile& profile = run.profile();
-  const auto& found = run.resumed;
-  if (checkpoint) run.resumed = share_description(run.ranks(), *checkpoint);
-  run.state.started_at =
-      found ? found->state.started_at : share_start(run.ranks(), static_cast<std::int64_t>(std::time(nullptr)));
-  tokenizer::set_template_time(run.state.started_at);
+OpenedRun open_run(const TrainRequest& request, const std::shared_ptr<ranks::Communicator>& ranks,
+                   const std::shared_ptr<report::RunClock>& clock,
+                   const std::optional<std::filesystem::path>& checkpoint) {
+  OpenedRun run(request);
+  run.clock = clock;
+  const Profile& profile = request.profile;
+  run.checkpoint_folder = checkpoint;
+  if (checkpoint) run.resumed = share_description(*ranks, *checkpoint);
+  run.started_at =
+      run.resumed ? run.resumed->state.started_at : share_start(*ranks, static_cast<std::int64_t>(std::time(nullptr)));
+  tokenizer::set_template_time(run.started_at);
   run.files = plan::open_model(profile.model, profile.adapter.init_adapter);
-  if (!found && !profile.adapter.init_adapter.empty())
+  if (!run.resumed && !profile.adapter.init_adapter.empty())
     lora::check_base(profile.adapter.init_adapter, run.files.resolved,
                      {is_allowed(run, "model"), "--allow-changed model"});
   run.end_phase("open model", report::Phase::kLoad);
-  start_device(run);
+  start_device(run, ranks);
   run.adapters = plan::choose_adapters(profile, run.files);
   check_equal_starts(run);
   connect_gpus(run);
@@ -374,24 +398,24 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   }
   run.end_phase("data", report::Phase::kData);
   throw_if_stop_requested();
-  gather_facts(run);
-  share_facts(run.ranks(), *run.facts);
-  if (found) {
-    const run_folder::TrainState& old = found->state;
-    const bool keeps_batch = !is_allowed(run, "gradient_accumulation_steps") && !is_allowed(run, "micro_batch_size");
-    run.facts->resume = {checkpoint->string(), old.step, old.loss_chunk_rows, keeps_batch ? old.global_batch_size : 0};
-    run.facts->algorithms = old.tuning;
-    if (run.facts->resume.global_batch_size > 0 && profile.schedule.gradient_accumulation_steps) {
-      Profile kept = profile;
-      kept.schedule.gradient_accumulation_steps.reset();
-      kept.schedule.global_batch_size = old.global_batch_size;
-      run.facts->rows_of_rank = data::count_rows_of_rank(kept, run.data, run.ranks().world_size());
-    }
-  }
-  if (run.is_leader()) warn_of_target_gpu(run);
-  build_planned(run);
-  log_start(run);
-  run.end_phase("buffers", report::Phase::kLoad);
+  return run;
+}
+
+Run::Run(OpenedRun&& opened, const std::function<void(Run&)>& build)
+    : OpenedRun(std::move(opened)), facts(gather_facts(*this)) {
+  state.started_at = started_at;
+  build(*this);
+}
+
+Run build_run(const TrainRequest& request, const std::shared_ptr<ranks::Communicator>& ranks,
+              const std::shared_ptr<report::RunClock>& clock, const std::optional<std::filesystem::path>& checkpoint) {
+  return Run(open_run(request, ranks, clock, checkpoint), [](Run& run) {
+    settle_facts(run);
+    if (run.is_leader()) warn_of_target_gpu(run);
+    build_planned(run);
+    log_start(run);
+    run.end_phase("buffers", report::Phase::kLoad);
+  });
 }
 
 }  // namespace lora_train::run

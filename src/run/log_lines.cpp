@@ -138,7 +138,7 @@ std::vector<std::string> prompt_for_result(const DataSection& section) {
 
 }  // namespace
 
-void log_device_and_model(const Run& run) {
+void log_device_and_model(const OpenedRun& run) {
   const std::string precision = ", precision " + to_string(run.profile().model.precision);
   if (run.device.is_cuda()) {
     log_info("device: " + run.device.name + precision);
@@ -162,7 +162,7 @@ void log_changes(const Run& run, const std::vector<std::string>& changes) {
 void warn_of_target_gpu(const Run& run) {
   const std::optional<device::GpuFacts>& target = run.request.target_gpu;
   if (!target) return;
-  const std::string misfit = plan::misfit(*run.facts, *target);
+  const std::string misfit = plan::misfit(run.facts, *target);
   if (!misfit.empty()) log_warning("target_gpu: " + target->name + ": " + misfit);
   if (!run.device.is_cuda() || is_such_gpu(run.device.name, *target)) return;  // a run on a CPU has said so
   log_warning("target_gpu: the profile is meant for " + target->name + ", but this run is on " + run.device.name);

@@ -11,7 +11,7 @@
 namespace lora_train::run {
 
 /// What computes, and which model. Once it is open.
-void log_device_and_model(const Run& run);
+void log_device_and_model(const OpenedRun& run);
 
 /// Steps and batches, the adapter, where the result goes, what memory is saved and how; warns of a run with few steps. Once all is allocated.
 void log_start(const Run& run);

@@ -43,7 +43,7 @@ std::int64_t checksum(const at::Tensor& values) {
   return sum.item<std::int64_t>();
 }
 
-std::int64_t num_parameters(const Run& run) {
+std::int64_t num_parameters(const OpenedRun& run) {
   const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs, {}, run.adapters.token_rows);
   const model::TrainedWeights trained = plan::trained_weights(run.profile());
   return model::make_trainables(run.files.config, shape, trained, at::kMeta).size();
@@ -110,7 +110,7 @@ void share_parameters(Run& run) {
   run.ranks().broadcast(tensors);
 }
 
-void connect_gpus(const Run& run) {
+void connect_gpus(const OpenedRun& run) {
   if (!run.device.is_cuda() || run.ranks().world_size() == 1) return;
   {
     const auto options = at::TensorOptions(run.device.device);
@@ -143,7 +143,7 @@ void share_tuning(Run& run) {
   if (!run.is_leader()) run.tuning = plan::adopt_tuning(run.device, text);
 }
 
-void check_equal_starts(const Run& run) {
+void check_equal_starts(const OpenedRun& run) {
   if (run.ranks().world_size() == 1) return;
   plan::require_equal(run.ranks(), {{"program", version() + " " + commit()},
                                     {"profile", run.request.profile_hash},
@@ -196,8 +196,8 @@ void share_usage(const Run& run) {
 std::string ranks_in_words(const Run& run) {
   const launch::World& world = run.request.world;
   const plan::RunSpec& spec = run.spec;
-  const bool has_documents = run.facts->rows_of_rank > 0;
-  const std::int64_t of_rank = has_documents ? run.facts->rows_of_rank : ceil_div(spec.global_batch_size, world.size);
+  const bool has_documents = run.facts.rows_of_rank > 0;
+  const std::int64_t of_rank = has_documents ? run.facts.rows_of_rank : ceil_div(spec.global_batch_size, world.size);
   const std::int64_t accumulation = ceil_div(of_rank, spec.micro_batch_size);
   const int num_nodes = std::max(1, world.size / std::max(1, world.local_size));
   const bool is_even = !has_documents && spec.micro_batch_size * accumulation * world.size == spec.global_batch_size;

@@ -36,11 +36,11 @@ void share_parameters(Run& run);
 
 /// Program, profile and number of trained parameters must be those of rank 0; throws as check_equal_runs(), which compares what is
 /// known later.
-void check_equal_starts(const Run& run);
+void check_equal_starts(const OpenedRun& run);
 
 /// Connects the GPUs, and makes the first collectives with as many numbers as a step has: what NCCL allocates for them is not
 /// planned for anything else.
-void connect_gpus(const Run& run);
+void connect_gpus(const OpenedRun& run);
 
 /// The least memory of all ranks. Those of a host share its memory.
 void share_facts(ranks::Communicator& ranks, plan::RunFacts& facts);

@@ -203,7 +203,7 @@ std::int64_t lower_budget(const Run& run) {
 /// If a rank has run out of memory (`failure` says how this one has): has all ranks plan for less, and frees the buffers. False,
 /// with everything as it is, if none has, or if nothing is left to `auto` that would make the run fit. A step keeps its rows.
 bool plan_for_less(Run& run, const std::string& failure) {
-  std::int64_t budget = run.facts->memory_bytes;
+  std::int64_t budget = run.facts.memory_bytes;
   std::string first;
   const std::int64_t own_budget = failure.empty() ? budget : lower_budget(run);
   const auto answers = run.ranks().all_gather(std::to_string(own_budget) + " " + failure);
@@ -215,7 +215,7 @@ bool plan_for_less(Run& run, const std::string& failure) {
       first = (answers.size() > 1 ? "rank " + std::to_string(rank) + ": " : "") + text;
   }
   if (first.empty()) return false;
-  plan::RunFacts facts = *run.facts;
+  plan::RunFacts facts = run.facts;
   facts.memory_bytes = budget;
   facts.resume.global_batch_size = run.spec.global_batch_size;
   std::string planned;
@@ -228,7 +228,8 @@ bool plan_for_less(Run& run, const std::string& failure) {
     log_warning("out of GPU memory before step 1, though the plan fits (" + in_words(run.spec) + "): " + first +
                 ". Planning once more, for " + format_bytes(static_cast<double>(budget)) + ": " + planned);
   }
-  run.facts.emplace(facts);
+  run.facts.memory_bytes = facts.memory_bytes;
+  run.facts.resume = facts.resume;
   release_buffers(run);
   return true;
 }
@@ -283,7 +284,7 @@ std::string prepare_steps(Run& run, const std::function<void()>& rebuild, bool c
       rebuild();
       continue;
     }
-    if (rehearsed.empty()) plan::throw_out_of_memory(plan::memory_case(*run.facts, run.spec), run.device, failure);
+    if (rehearsed.empty()) plan::throw_out_of_memory(plan::memory_case(run.facts, run.spec), run.device, failure);
     if (!failure.empty()) run_without_graphs(run, kNoMemoryToCapture + failure);
     if (!run.tuning) return rehearsed;
     run.tuning->finish();

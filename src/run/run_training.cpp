@@ -186,13 +186,6 @@ void count_earlier(const fs::path& checkpoint, report::RunSummary& summary, repo
   clock.go_on_from(earlier);
 }
 
-/// Builds a run that is to start: now it needs the files that its profile names.
-void start_run(Run& run, const Ranks& ranks, const run_folder::OutputDecision& decision) {
-  if (run.request.bad_inputs) std::rethrow_exception(run.request.bad_inputs);
-  run.device.ranks = ranks;
-  build_run(run, decision.checkpoint);
-}
-
 /// Writes adapter/ or model/: the last step, or with load_best_model_at_end the best one, from its checkpoint.
 void write_final_result(const Run& run, report::RunSummary& summary) {
   const RunSection& section = run.profile().run;
@@ -221,125 +214,26 @@ void count_newest(const fs::path& output_dir, report::RunSummary& summary, repor
   }
 }
 
-/// The run itself, once its folder is locked.
-void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
-                   report::RunSummary& summary, const std::shared_ptr<report::RunClock>& clock) {
-  if (decision.checkpoint && ranks->rank() == 0) count_earlier(*decision.checkpoint, summary, *clock);
-  Run run(request);
-  run.clock = clock;
-  start_run(run, ranks, decision);
-  summary.ledger = summary_ledger(run.data);
-  summary.total_steps = run.plan->total_steps();
-  const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
-  run.startup.end_phase("output folder");
-  summary.gpu = run.device.is_cuda() ? run.device.name : "";
-  summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
-  try {
-    const bool has_steps = has_steps_left(run);
-    if (!has_steps) log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
-    if (!run.device.is_cuda() && has_steps) capture_steps(run);
-    if (run.device.is_cuda() && has_steps) {
-      const auto rebuild = [&] {
-        build_planned(run);
-        if (run.is_leader()) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
-      };
-      log_info("before step 1: " + prepare_steps(run, rebuild) + " fits; " + plan::memory_in_words(run.device));
-    }
-    summary.cuda_graphs = run.capture;
-    train_loop(run, *reporters, summary);
-    if (summary.status == "done" && run.is_leader()) {
-      const auto start = Clock::now();
-      write_final_result(run, summary);
-      run_folder::delete_replaced_run(request.profile.run.output_dir);
-      clock->add(report::Phase::kResult, std::chrono::duration<double>(Clock::now() - start).count());
-    }
-  } catch (...) {
-    describe_failure(summary);
-    summary.cuda_graphs = run.capture;
-    take_state(summary, run.state);
-    write_end(*reporters, summary, run);
-    throw;
+/// One training on this rank: what is asked, who takes part, and what becomes of it.
+struct Training {
+  explicit Training(const TrainRequest& requested) : request(requested) {
+    summary.run_name = run_folder::run_name(request.profile.run);
+    summary.profile_hash = request.profile_hash;
+    summary.version = version();
   }
-  write_end(*reporters, summary, run);
-}
-
-report::RunSummary new_summary(const TrainRequest& request) {
+  TrainRequest request;
+  Ranks ranks;
+  std::shared_ptr<report::RunClock> clock = std::make_shared<report::RunClock>();
   report::RunSummary summary;
-  summary.run_name = run_folder::run_name(request.profile.run);
-  summary.profile_hash = request.profile_hash;
-  summary.version = version();
-  return summary;
-}
 
-void finish_summary(report::RunSummary& summary, const report::RunClock& clock) {
-  report::set_times(summary, clock.total());
-  summary.price = clock.price();
-  summary.peak_host_memory_gib = report::peak_host_memory_gib();
-}
-
-/// Does everything up to step 1 and runs the largest micro-batch; writes nothing.
-report::RunSummary dry_run(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<report::RunClock>& clock) {
-  run_folder::OutputDecision decision;
-  if (ranks->rank() == 0)
-    decision = run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
-  decision = share(*ranks, decision, request.profile);
-  report::RunSummary summary = new_summary(request);
-  if (decision.is_complete) {
-    summary.reason = "dry run: the run in " + request.profile.run.output_dir + " is already complete";
-    return summary;
-  }
-  Run run(request);
-  run.clock = clock;
-  start_run(run, ranks, decision);
-  const std::string rehearsed = prepare_steps(
-      run, [&] { build_planned(run); }, /*captures=*/false);
-  summary.reason = "dry run: " + rehearsed + " ran; nothing was updated or written";
-  log_info(summary.reason);
-  summary.step = run.state.step;
-  summary.total_steps = run.plan->total_steps();
-  summary.ledger = summary_ledger(run.data);
-  return summary;
-}
-
-/// Writes summary.json and report.html, unless those of an earlier finished run are still there. Ranks that write nothing have their
-/// result alone.
-TrainResult end_run(const Ranks& ranks, report::RunSummary& summary, const Profile& profile,
-                    const report::RunClock& clock) {
-  const fs::path output_dir = profile.run.output_dir;
-  finish_summary(summary, clock);
-  if (ranks->rank() != 0) return {summary.exit_code, report::to_json(summary)};
-  if (!run_folder::holds_done_summary(output_dir)) {
-    report::write_summary(output_dir / "summary.json", summary);
-    report::write_report(output_dir);
-  }
-  if (summary.status != "failed") log_end(summary, profile);
-  return {summary.exit_code, report::to_json(summary)};
-}
-
-TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
-                        const std::shared_ptr<report::RunClock>& clock) {
-  report::RunSummary summary = new_summary(request);
-  const fs::path log_file = fs::path(request.profile.run.output_dir) / "run.log";
-  if (!decision.overwrites && ranks->rank() == 0) set_log_file(log_file);  // else once the old one is moved aside
-  try {
-    run_in_folder(request, ranks, decision, summary, clock);
-  } catch (const StopError& error) {  // before step 1: there is nothing to save
+  bool leads() const { return ranks->rank() == 0; }
+  fs::path output_dir() const { return request.profile.run.output_dir; }
+  /// Before anybody has looked at the output folder.
+  TrainResult stopped_at_once(const StopError& error) {
     describe_stop(summary, error);
-  } catch (...) {
-    describe_failure(summary);
-    if (ranks->rank() != 0) throw;
-    try {
-      set_log_file(log_file);
-      end_run(ranks, summary, request.profile, *clock);
-    } catch (...) {  // must not hide the error that ended the run
-      log_warning("summary.json was not written: " + describe_current_exception().text());
-    }
-    throw;  // run.log stays open, so that the error report reaches it too
+    return {summary.exit_code, report::to_json(summary)};
   }
-  const TrainResult result = end_run(ranks, summary, request.profile, *clock);
-  set_log_file({});
-  return result;
-}
+};
 
 /// A mistake about the output folder does not hide those about the files that the profile names.
 run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
@@ -357,66 +251,180 @@ run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
   }
 }
 
-/// Decides about the output folder on rank 0, which holds its lock while the run lasts.
-TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<report::RunClock>& clock) {
-  if (request.dry_run) {
-    report::RunSummary summary = dry_run(request, ranks, clock);
-    finish_summary(summary, *clock);
-    return {0, report::to_json(summary)};
+/// Rank 0 decides, and holds `lock` while the run lasts; the others do as it says. A dry run looks, and locks nothing.
+run_folder::OutputDecision decide_output_folder(Training& training, std::optional<run_folder::FolderLock>& lock) {
+  TrainRequest& request = training.request;
+  run_folder::OutputDecision decision;
+  if (training.leads() && request.dry_run) {
+    decision = run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
+  } else if (training.leads()) {
+    lock.emplace(request.profile.run.output_dir);
+    decision = prepare_output_folder(request);
+    if (decision.is_complete) refuse_other_data(request);
   }
+  return share(*training.ranks, decision, request.profile);
+}
+
+/// Now the run needs the files that its profile names.
+Run build(Training& training, const run_folder::OutputDecision& decision) {
+  if (training.request.bad_inputs) std::rethrow_exception(training.request.bad_inputs);
+  return build_run(training.request, training.ranks, training.clock, decision.checkpoint);
+}
+
+void describe_run(const Run& run, report::RunSummary& summary) {
+  summary.ledger = summary_ledger(run.data);
+  summary.total_steps = run.plan->total_steps();
+  summary.gpu = run.device.is_cuda() ? run.device.name : "";
+  summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
+}
+
+/// Rehearses and captures the steps of a run that has some left. On a GPU the run may be built once more, for less memory.
+void prepare_first_step(Run& run) {
+  if (!has_steps_left(run)) {
+    log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
+  } else if (run.device.is_cuda()) {
+    const auto rebuild = [&] {
+      build_planned(run);
+      if (run.is_leader()) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
+    };
+    log_info("before step 1: " + prepare_steps(run, rebuild) + " fits; " + plan::memory_in_words(run.device));
+  } else {
+    capture_steps(run);
+  }
+}
+
+/// Trains to the end or to a stop request, and writes the result of a run that is done.
+void train_to_the_end(Run& run, Reporters& reporters, report::RunSummary& summary) {
+  try {
+    prepare_first_step(run);
+    summary.cuda_graphs = run.capture;
+    train_loop(run, reporters, summary);
+    if (summary.status == "done" && run.is_leader()) {
+      const auto start = Clock::now();
+      write_final_result(run, summary);
+      run_folder::delete_replaced_run(run.profile().run.output_dir);
+      run.clock->add(report::Phase::kResult, std::chrono::duration<double>(Clock::now() - start).count());
+    }
+  } catch (...) {
+    describe_failure(summary);
+    summary.cuda_graphs = run.capture;
+    take_state(summary, run.state);
+    write_end(reporters, summary, run);
+    throw;
+  }
+  write_end(reporters, summary, run);
+}
+
+void finish_summary(Training& training) {
+  report::set_times(training.summary, training.clock->total());
+  training.summary.price = training.clock->price();
+  training.summary.peak_host_memory_gib = report::peak_host_memory_gib();
+}
+
+/// Does everything up to step 1 and runs the largest micro-batch; writes nothing.
+TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& decision) {
+  report::RunSummary& summary = training.summary;
+  if (decision.is_complete) {
+    summary.reason = "dry run: the run in " + training.request.profile.run.output_dir + " is already complete";
+  } else {
+    Run run = build(training, decision);
+    const std::string rehearsed = prepare_steps(
+        run, [&] { build_planned(run); }, /*captures=*/false);
+    summary.reason = "dry run: " + rehearsed + " ran; nothing was updated or written";
+    log_info(summary.reason);
+    summary.step = run.state.step;
+    summary.total_steps = run.plan->total_steps();
+    summary.ledger = summary_ledger(run.data);
+  }
+  finish_summary(training);
+  return {0, report::to_json(summary)};
+}
+
+/// Writes summary.json and report.html, unless those of an earlier finished run are still there. Ranks that write nothing have their
+/// result alone.
+TrainResult finish(Training& training) {
+  report::RunSummary& summary = training.summary;
+  finish_summary(training);
+  if (!training.leads()) return {summary.exit_code, report::to_json(summary)};
+  if (!run_folder::holds_done_summary(training.output_dir())) {
+    report::write_summary(training.output_dir() / "summary.json", summary);
+    report::write_report(training.output_dir());
+  }
+  if (summary.status != "failed") log_end(summary, training.request.profile);
+  return {summary.exit_code, report::to_json(summary)};
+}
+
+/// For an error that ends the run: the summary is written if it can be, and the error stays the one that is reported. run.log stays
+/// open, so that the report reaches it too.
+void finish_failed(Training& training) {
+  describe_failure(training.summary);
+  if (!training.leads()) return;
+  try {
+    set_log_file(training.output_dir() / "run.log");
+    finish(training);
+  } catch (...) {
+    log_warning("summary.json was not written: " + describe_current_exception().text());
+  }
+}
+
+/// Decides the folder, builds, trains and finishes, once all ranks are connected.
+TrainResult train(Training& training) {
+  const TrainRequest& request = training.request;
   std::optional<run_folder::FolderLock> lock;
   run_folder::OutputDecision decision;
   try {
-    if (ranks->rank() == 0) {
-      lock.emplace(request.profile.run.output_dir);
-      decision = prepare_output_folder(request);
-      if (decision.is_complete) refuse_other_data(request);
-    }
-    decision = share(*ranks, decision, request.profile);
+    decision = decide_output_folder(training, lock);
   } catch (const StopError& error) {  // while checkpoints were read
-    report::RunSummary summary = new_summary(request);
-    describe_stop(summary, error);
-    if (ranks->rank() == 0 && !request.overwrite) count_newest(request.profile.run.output_dir, summary, *clock);
-    return end_run(ranks, summary, request.profile, *clock);
+    if (request.dry_run) throw;
+    describe_stop(training.summary, error);
+    if (training.leads() && !request.overwrite) count_newest(training.output_dir(), training.summary, *training.clock);
+    return finish(training);
   }
+  if (request.dry_run) return end_dry_run(training, decision);
   if (decision.is_complete) {
     log_info(request.profile.run.output_dir + ": already complete: nothing to do, and nothing was changed");
     return {0, decision.summary_json};
   }
-  return run_decided(request, ranks, decision, clock);
-}
-
-/// Before anybody has looked at the output folder.
-TrainResult stopped_at_once(const TrainRequest& request, const StopError& error) {
-  report::RunSummary summary = new_summary(request);
-  describe_stop(summary, error);
-  return {summary.exit_code, report::to_json(summary)};
-}
-
-TrainResult run_connected(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<report::RunClock>& clock) {
+  if (!decision.overwrites && training.leads())
+    set_log_file(training.output_dir() / "run.log");  // else once the old run is moved aside
   try {
-    if (request.failure) std::rethrow_exception(request.failure);
-  } catch (const StopError& error) {
-    return stopped_at_once(request, error);
+    if (decision.checkpoint && training.leads()) count_earlier(*decision.checkpoint, training.summary, *training.clock);
+    Run run = build(training, decision);
+    describe_run(run, training.summary);
+    const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
+    run.startup.end_phase("output folder");
+    train_to_the_end(run, *reporters, training.summary);
+  } catch (const StopError& error) {  // before step 1: there is nothing to save
+    describe_stop(training.summary, error);
+  } catch (...) {
+    finish_failed(training);
+    throw;
   }
-  if (request.profile.schedule.max_time && ranks->rank() == 0) set_max_time(*request.profile.schedule.max_time);
-  return lead_or_follow(request, ranks, clock);
+  const TrainResult result = finish(training);
+  set_log_file({});
+  return result;
 }
 
 }  // namespace
 
 TrainResult run_training(const TrainRequest& requested) {
-  TrainRequest request = requested;
-  const auto clock = std::make_shared<report::RunClock>();
-  Ranks ranks;
-  try {
-    ranks = ranks::connect(request.world, {.shared_folder = request.profile.run.output_dir});
-  } catch (const StopError& error) {
-    return stopped_at_once(request, error);
-  }
+  Training training(requested);
   TrainResult result;
-  result.exit_code = plan::work_as_rank(*ranks, [&] {
-    result = run_connected(request, ranks, clock);
+  try {
+    training.ranks = ranks::connect(training.request.world, {.shared_folder = training.request.profile.run.output_dir});
+  } catch (const StopError& error) {
+    return training.stopped_at_once(error);
+  }
+  result.exit_code = plan::work_as_rank(*training.ranks, [&] {
+    try {
+      if (training.request.failure) std::rethrow_exception(training.request.failure);
+    } catch (const StopError& error) {
+      result = training.stopped_at_once(error);
+      return result.exit_code;
+    }
+    const auto& max_time = training.request.profile.schedule.max_time;
+    if (max_time && training.leads()) set_max_time(*max_time);
+    result = train(training);
     return result.exit_code;
   });
   return result;

@@ -3,19 +3,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "lora_train/run/run_state.h"
 
 namespace lora_train::run {
 
-/// Fills run.facts, the input of decide(). The run's model, adapters, data and device must be ready.
-void gather_facts(Run& run);
-
 /// How the weights of the run are loaded. run.spec must be filled.
 plan::LoadOptions load_options(const Run& run);
 
-/// Fills run.spec from run.facts, and starts run.tuning, which chooses the row pitch of buffers with adapter columns unless
+/// Sets run.spec from run.facts, and starts run.tuning, which chooses the row pitch of buffers with adapter columns unless
 /// `row_pitch` is given. Call it before loading weights.
 void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch = {});
 
@@ -31,7 +29,14 @@ void allocate(Run& run);
 /// again.
 void build_planned(Run& run);
 
-/// Does everything that `run.request` needs before step 1, and restores `checkpoint` if given.
-void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint);
+/// Opens what `request` names: model, device, adapters, data and tasks; every rank the same. `checkpoint`: what it resumes from.
+/// Throws what opening throws, and ConfigError where ranks differ.
+OpenedRun open_run(const TrainRequest& request, const std::shared_ptr<ranks::Communicator>& ranks,
+                   const std::shared_ptr<report::RunClock>& clock,
+                   const std::optional<std::filesystem::path>& checkpoint);
+
+/// A run that is ready for step 1: opened, decided and loaded, and restored from `checkpoint` if given.
+Run build_run(const TrainRequest& request, const std::shared_ptr<ranks::Communicator>& ranks,
+              const std::shared_ptr<report::RunClock>& clock, const std::optional<std::filesystem::path>& checkpoint);
 
 }  // namespace lora_train::run

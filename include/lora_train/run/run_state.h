@@ -1,7 +1,8 @@
-// A run in memory: build_run creates it, the training loop uses it.
+// A run in memory: what it works on, and all that is decided and loaded for it.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -31,11 +32,12 @@ struct LargestMicroBatch {
   std::int64_t num_tokens = 0;
 };
 
-struct Run {
-  explicit Run(const TrainRequest& train_request) : request(train_request) {}
+/// What a run works on: opened, and the same whatever is then decided.
+struct OpenedRun {
+  explicit OpenedRun(const TrainRequest& train_request) : request(train_request) {}
   const TrainRequest& request;
   StartupTimes startup;
-  /// Of this process, which may be older than the Run, and of those before it.
+  /// Of this process, which may be older than the run, and of those before it.
   std::shared_ptr<report::RunClock> clock = std::make_shared<report::RunClock>();
   /// Of this process and, through what they tell it, of the other ranks. The clock asks it too.
   std::shared_ptr<ResourceWatch> resources = std::make_shared<ResourceWatch>();
@@ -44,12 +46,30 @@ struct Run {
   plan::ModelFiles files;
   plan::AdapterSetup adapters;
   data::PreparedData data;
-  std::optional<plan::RunFacts> facts;  ///< set by gather_facts(), for decide()
+  std::optional<evaluate::TaskEvaluation> tasks;           ///< nothing in bench
+  std::optional<std::filesystem::path> checkpoint_folder;  ///< that the run resumes from
+  std::optional<run_folder::Description> resumed;          ///< of that checkpoint
+  std::int64_t started_at = 0;                             ///< when the run began, in seconds since 1970; on every rank
+
+  const Profile& profile() const { return request.profile; }
+  ranks::Communicator& ranks() const { return *device.ranks; }
+  /// Whether this rank decides and writes files.
+  bool is_leader() const { return ranks().rank() == 0; }
+  /// Ends a phase of the startup, which counts as `phase` of the run.
+  void end_phase(const std::string& name, report::Phase phase) { clock->add(phase, startup.end_phase(name)); }
+};
+
+/// A run that is ready for a step.
+struct Run : OpenedRun {
+  /// Gathers the facts of what was opened; `build` decides, loads and allocates (build_planned() for training).
+  Run(OpenedRun&& opened, const std::function<void(Run&)>& build);
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  plan::RunFacts facts;  ///< of what was opened; decide() reads them
   plan::RunSpec spec;
-  std::optional<run_folder::Description> resumed;  ///< of the checkpoint that the run resumes from
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
-  std::optional<evaluate::TaskEvaluation> tasks;              ///< set once their rows are read
   std::vector<data::BatchClass> batch_classes;                ///< sizes to which micro-batches are padded on a GPU
   std::int64_t num_micro_batches = 0,
                num_unpadded = 0;  ///< of the plan; those that fit no class. Both 0 without classes
@@ -67,10 +87,6 @@ struct Run {
   std::optional<LargestMicroBatch> largest;  ///< set by largest_micro_batch()
   report::StepCapture capture;               ///< set by capture_steps()
 
-  const Profile& profile() const { return request.profile; }
-  ranks::Communicator& ranks() const { return *device.ranks; }
-  /// Whether this rank decides and writes files.
-  bool is_leader() const { return ranks().rank() == 0; }
   /// The parameters in host memory: on a CPU the run's own, on a GPU a copy.
   model::Trainables host_parameters() const {
     const model::Trainables& own = *model.parameters;
@@ -89,8 +105,6 @@ struct Run {
     return {*model.decoder, *activations, *loss_head, *feed, ranks(), std::move(on_micro_batch)};
   }
   evaluate::TaskModel task_model() const { return {device, model, profile().run}; }
-  /// Ends a phase of the startup, which counts as `phase` of the run.
-  void end_phase(const std::string& name, report::Phase phase) { clock->add(phase, startup.end_phase(name)); }
 };
 
 }  // namespace lora_train::run

@@ -220,8 +220,8 @@ int probe(int argc, char** argv) {
     kernels::use_capture(&testing_support::CapturedOnCpu::capture);
     request.profile.run.cuda_graphs = arguments.graphs == "on" ? CudaGraphs::kAuto : CudaGraphs::kOff;
   }
-  run::Run run(request);
-  run::build_run(run, std::nullopt);
+  run::Run run =
+      run::build_run(request, std::make_shared<ranks::OneRank>(), std::make_shared<report::RunClock>(), std::nullopt);
   run::capture_steps(run);
   if (arguments.in_flight >= 0) {
     probe_loop(run, static_cast<std::size_t>(arguments.in_flight));
