@@ -88,7 +88,7 @@ MUTATIONS = [
         ("src/lora/choose_adapters.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
         in_comparison=False),
     Mutation("dft without probabilities", "test_loss_type.py", [
-        ("src/run/objective.cpp", "at::exp_out(weights, log_probs);", "weights.fill_(1);")], in_comparison=False),
+        ("src/run/train_step.cpp", "at::exp_out(weights, log_probs);", "weights.fill_(1);")], in_comparison=False),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
         ("src/run/train_step.cpp", "    enqueue_micro_batch(context, batch, class_index);\n  }",
          "    context.scalars.device()[optim::kLossDenominator].fill_(\n"

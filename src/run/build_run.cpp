@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <ctime>
 
-#include "best_model.h"
+#include "evaluation_schedule.h"
 #include "log_lines.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -23,11 +23,10 @@
 #include "lora_train/report/host_memory.h"
 #include "lora_train/run/background_saver.h"
 #include "lora_train/run/rehearsal.h"
+#include "lora_train/run/run_costs.h"
+#include "lora_train/run/train_step.h"
 #include "lora_train/storage/read_ahead.h"
-#include "objective.h"
 #include "rank_agreement.h"
-#include "run_price.h"
-#include "untrained_row.h"
 
 namespace lora_train::run {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "best_model.h"
+#include "evaluation_schedule.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"

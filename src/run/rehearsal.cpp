@@ -10,7 +10,7 @@
 #include "lora_train/kernels/launch/graph.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/tuning/tuning.h"
-#include "objective.h"
+#include "lora_train/run/train_step.h"
 #include "rank_agreement.h"
 
 namespace lora_train::run {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "best_model.h"
+#include "evaluation_schedule.h"
 #include "log_lines.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"

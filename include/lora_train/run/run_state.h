@@ -16,9 +16,8 @@
 #include "lora_train/report/run_times.h"
 #include "lora_train/report/summary.h"
 #include "lora_train/run/background_saver.h"
-#include "lora_train/run/resource_watch.h"
+#include "lora_train/run/run_costs.h"
 #include "lora_train/run/run_training.h"
-#include "lora_train/run/startup_times.h"
 #include "lora_train/run/train_step.h"
 #include "lora_train/run_folder/checkpoint.h"
 

@@ -1,7 +1,6 @@
-#include "best_model.h"
-
 #include <gtest/gtest.h>
 
+#include "evaluation_schedule.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::run {

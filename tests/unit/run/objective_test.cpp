@@ -1,12 +1,11 @@
 // The gradients of an objective against autograd on the logits, and the same backward pass of the decoder.
-#include "objective.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "bench/bench_run.h"
 #include "lora_train/run/build_run.h"
+#include "lora_train/run/train_step.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 

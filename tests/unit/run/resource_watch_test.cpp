@@ -1,9 +1,8 @@
-#include "lora_train/run/resource_watch.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include "lora_train/run/run_costs.h"
 #include "support/environment.h"
 
 namespace lora_train::run {

@@ -1,8 +1,7 @@
-#include "run_price.h"
-
 #include <gtest/gtest.h>
 
 #include "lora_train/base/file.h"
+#include "lora_train/run/run_costs.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::run {

@@ -1,6 +1,6 @@
-#include "lora_train/run/startup_times.h"
-
 #include <gtest/gtest.h>
+
+#include "lora_train/run/run_costs.h"
 
 namespace lora_train::run {
 namespace {

@@ -1,8 +1,8 @@
-#include "untrained_row.h"
-
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
+
+#include "log_lines.h"
 
 namespace lora_train::run {
 namespace {

@@ -1,10 +1,12 @@
-// What the processes of a run use while it goes on: processor time, memory, and the GPU of each rank.
+// What a run costs: seconds of its start, processor time, memory, the GPU of each rank, and the price of an hour.
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lora_train/device/gpu_monitor.h"
@@ -48,6 +50,42 @@ class ResourceWatch {
   std::vector<report::Usage> others_;
   Clock::time_point last_fill_ = Clock::now();
   double cpu_s_at_last_fill_ = report::process_usage().cpu_s.value_or(0);
+};
+
+/// The one place that decides it: `given` (gpu_price_per_hour) where the profile has it, else the price of `gpu`, the name that the
+/// driver gives, in the GPU table, where it is in there; nothing on a CPU (`gpu` empty) without the key. Warns if the table cannot
+/// be read. num_gpus: 1 on a CPU, where the price is that of the machine.
+std::optional<report::Price> find_price(std::optional<double> given, const std::string& gpu, int num_gpus,
+                                        const std::filesystem::path& gpu_table);
+
+/// Seconds per startup phase, in order. Not thread-safe.
+class StartupTimes {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// Ends `phase`, which began at the previous call or at construction, and returns its seconds. Phases with the same name add up.
+  /// Does nothing after finish().
+  double end_phase(const std::string& phase) {
+    if (is_finished_) return 0;
+    const auto now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    add(phase, seconds);
+    last_ = now;
+    return seconds;
+  }
+  void finish() { is_finished_ = true; }
+  bool is_finished() const { return is_finished_; }
+
+  const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
+  double total_s() const;
+  /// "7.8 s (open model 0.1, data 1.9, step 1.0)"
+  std::string in_words() const;
+
+ private:
+  void add(const std::string& phase, double seconds);
+
+  Clock::time_point last_ = Clock::now();
+  std::vector<std::pair<std::string, double>> phases_;
+  bool is_finished_ = false;
 };
 
 }  // namespace lora_train::run

@@ -1,5 +1,11 @@
-#include "lora_train/run/resource_watch.h"
+#include "lora_train/run/run_costs.h"
 
+#include <algorithm>
+#include <cstdio>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/device/gpu_table.h"
 #include "lora_train/report/host_memory.h"
 
 namespace lora_train::run {
@@ -8,6 +14,12 @@ namespace {
 constexpr double kUnknown = -1;
 
 std::optional<double> known(double value) { return value == kUnknown ? std::nullopt : std::optional(value); }
+
+std::string one_digit(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", seconds);
+  return text;
+}
 
 }  // namespace
 
@@ -85,6 +97,41 @@ device::GpuTotals ResourceWatch::gpu_in_steps() const {
   totals.num_readings -= before_steps_.num_readings;
   for (std::size_t i = 0; i < device::kNumThrottles; ++i) totals.num_throttled[i] -= before_steps_.num_throttled[i];
   return totals;
+}
+
+std::optional<report::Price> find_price(std::optional<double> given, const std::string& gpu, int num_gpus,
+                                        const std::filesystem::path& gpu_table) {
+  if (given) return report::Price{*given, num_gpus, "profile"};
+  if (gpu.empty() || gpu_table.empty()) return std::nullopt;
+  try {
+    const auto table = device::read_gpu_table(gpu_table);
+    const auto found = std::ranges::find(table, gpu, &device::GpuFacts::device_name);
+    if (found != table.end()) return report::Price{found->price_per_hour, num_gpus, "GPU table"};
+  } catch (const Error& error) {
+    log_warning(std::string("the cost of the run is not known: ") + error.what());
+  }
+  return std::nullopt;
+}
+
+void StartupTimes::add(const std::string& phase, double seconds) {
+  const auto found = std::ranges::find(phases_, phase, &std::pair<std::string, double>::first);
+  if (found == phases_.end()) {
+    phases_.emplace_back(phase, seconds);
+  } else {
+    found->second += seconds;
+  }
+}
+
+double StartupTimes::total_s() const {
+  double sum = 0;
+  for (const auto& [phase, seconds] : phases_) sum += seconds;
+  return sum;
+}
+
+std::string StartupTimes::in_words() const {
+  std::string words;
+  for (const auto& [phase, seconds] : phases_) words += (words.empty() ? "" : ", ") + phase + " " + one_digit(seconds);
+  return one_digit(total_s()) + " s (" + words + ")";
 }
 
 }  // namespace lora_train::run
