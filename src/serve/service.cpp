@@ -7,7 +7,6 @@
 #include <random>
 
 #include "answer_json.h"
-#include "api_error.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 

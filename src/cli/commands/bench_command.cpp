@@ -3,15 +3,15 @@
 #include <cmath>
 #include <string>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/bench/bench.h"
 #include "lora_train/config/check.h"
 #include "lora_train/model/families/known_shapes.h"
 #include "output/standard_output.h"
-#include "profile_flags.h"
 #include "registry.h"
 
 namespace lora_train::cli {

@@ -3,8 +3,11 @@
 #include <cmath>
 #include <filesystem>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/generation_flags.h"
+#include "flags/open_model.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
@@ -14,11 +17,8 @@
 #include "lora_train/config/load.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/storage/run_marker.h"
-#include "open_model.h"
 #include "output/standard_output.h"
-#include "profile_flags.h"
 #include "registry.h"
-#include "sampling_flags.h"
 
 namespace lora_train::cli {
 namespace {

@@ -1,8 +1,10 @@
 // lora-train plan: memory, time and cost of a run on GPUs that are not here.
 #include <algorithm>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/open_model.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
@@ -12,10 +14,8 @@
 #include "lora_train/device/gpu_table.h"
 #include "lora_train/model/families/known_shapes.h"
 #include "lora_train/report/run_log.h"
-#include "open_model.h"
 #include "output/plan_report.h"
 #include "output/standard_output.h"
-#include "profile_flags.h"
 #include "registry.h"
 
 namespace lora_train::cli {
