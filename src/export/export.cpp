@@ -24,9 +24,7 @@ namespace lora_train::gguf {
 namespace {
 
 using storage::DType;
-
 using tokenizer::TokenizerData;
-
 using tokenizer::TokenKind;
 
 /// How llama.cpp cuts text before BPE, by its name for it (tokenizer.ggml.pre).

@@ -1,7 +1,5 @@
 #include "answer_json.h"
 
-#include <nlohmann/json.hpp>
-
 namespace lora_train::serve {
 namespace {
 
@@ -64,10 +62,10 @@ const char* ApiError::type() const {
 }
 
 std::string ApiError::json() const {
-  using Json = nlohmann::ordered_json;
-  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
-  const Json error = {{"message", what()}, {"type", type()}, {"param", or_null(param_)}, {"code", or_null(code_)}};
-  return Json{{"error", error}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const auto or_null = [](const std::string& text) { return text.empty() ? AnswerJson() : AnswerJson(text); };
+  const AnswerJson error = {
+      {"message", what()}, {"type", type()}, {"param", or_null(param_)}, {"code", or_null(code_)}};
+  return dump_json({{"error", error}});
 }
 
 }  // namespace lora_train::serve

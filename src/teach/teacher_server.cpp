@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "lora_train/base/error.h"
@@ -71,58 +73,7 @@ std::int64_t visible_gpus() {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(device::find_gpus().gpus.size()));
 }
 
-}  // namespace
-
-TeacherProcess::TeacherProcess(const std::string& command, std::filesystem::path output) : output_(std::move(output)) {
-  const int fd = ::open(output_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) fail_with(output_, "cannot open the log of the teacher");
-  const pid_t parent = ::getpid();
-  pid_ = ::fork();
-  if (pid_ == 0) become_server(command.c_str(), fd, parent);
-  const int error = errno;
-  ::close(fd);
-  if (pid_ < 0) fail_with("--start-teacher", "cannot start a process", error);
-  ::setpgid(pid_, pid_);  // both sides set it: a signal may come before the child has
-}
-
-TeacherProcess::~TeacherProcess() {
-  if (!is_group_left()) return;
-  log_info("ending the teacher");
-  ::kill(-pid_, SIGTERM);
-  const auto deadline = std::chrono::steady_clock::now() + kGrace;
-  while (is_group_left() && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  if (!is_group_left()) return;
-  log_warning("the teacher did not end within 15 s of SIGTERM and is killed");
-  ::kill(-pid_, SIGKILL);
-  if (!end_) ::waitpid(pid_, nullptr, 0);
-}
-
-std::optional<std::string> TeacherProcess::end() {
-  int status = 0;
-  if (!end_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
-    end_ = WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
-                               : "exit code " + std::to_string(WEXITSTATUS(status));
-  }
-  return end_;
-}
-
-bool TeacherProcess::is_group_left() {
-  end();
-  return ::kill(-pid_, 0) == 0;
-}
-
-std::string TeacherProcess::last_lines(std::size_t count) const {
-  std::string text = trimmed(read_file(output_));
-  std::size_t begin = text.size();
-  for (std::size_t i = 0; i < count && begin != std::string::npos && begin > 0; ++i)
-    begin = text.rfind('\n', begin - 1);
-  if (begin != std::string::npos) text.erase(0, begin + (text[begin] == '\n' ? 1 : 0));
-  std::string lines;
-  for (const char c : "\n" + text) lines += c == '\n' ? std::string("\n  ") : std::string(1, c);
-  return text.empty() ? "" : lines;
-}
-
+/// "vllm serve ORG/NAME --tensor-parallel-size 4 ...", for a shell. MODEL where no model is named.
 std::string launch_line(const ServerOptions& options) {
   const auto [host, port] = host_and_port(options.url);
   const std::int64_t num_gpus = options.tensor_parallel_size > 0 ? options.tensor_parallel_size : visible_gpus();
@@ -132,11 +83,84 @@ std::string launch_line(const ServerOptions& options) {
                      "--port", port});
 }
 
+}  // namespace
+
+/// Runs `command` in a shell, in a process group of its own, with its output appended to a file. The destructor ends the whole group:
+/// SIGTERM, and after 15 s SIGKILL. The child gets SIGTERM when this process dies. Not thread-safe; construct and use it in the
+/// main thread.
+class TeacherProcess {
+ public:
+  /// Throws IoError if it cannot be started.
+  TeacherProcess(const std::string& command, std::filesystem::path output) : output_(std::move(output)) {
+    const int fd = ::open(output_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0) fail_with(output_, "cannot open the log of the teacher");
+    const pid_t parent = ::getpid();
+    pid_ = ::fork();
+    if (pid_ == 0) become_server(command.c_str(), fd, parent);
+    const int error = errno;
+    ::close(fd);
+    if (pid_ < 0) fail_with("--start-teacher", "cannot start a process", error);
+    ::setpgid(pid_, pid_);  // both sides set it: a signal may come before the child has
+  }
+
+  ~TeacherProcess() {
+    if (!is_group_left()) return;
+    log_info("ending the teacher");
+    ::kill(-pid_, SIGTERM);
+    const auto deadline = std::chrono::steady_clock::now() + kGrace;
+    while (is_group_left() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (!is_group_left()) return;
+    log_warning("the teacher did not end within 15 s of SIGTERM and is killed");
+    ::kill(-pid_, SIGKILL);
+    if (!end_) ::waitpid(pid_, nullptr, 0);
+  }
+
+  TeacherProcess(const TeacherProcess&) = delete;
+  TeacherProcess& operator=(const TeacherProcess&) = delete;
+
+  /// "exit code 1" or "signal 9" once it has ended; nothing while it runs.
+  std::optional<std::string> end() {
+    int status = 0;
+    if (!end_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+      end_ = WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
+                                 : "exit code " + std::to_string(WEXITSTATUS(status));
+    }
+    return end_;
+  }
+
+  /// The last lines of its output, each with an indent.
+  std::string last_lines(std::size_t count) const {
+    std::string text = trimmed(read_file(output_));
+    std::size_t begin = text.size();
+    for (std::size_t i = 0; i < count && begin != std::string::npos && begin > 0; ++i)
+      begin = text.rfind('\n', begin - 1);
+    if (begin != std::string::npos) text.erase(0, begin + (text[begin] == '\n' ? 1 : 0));
+    std::string lines;
+    for (const char c : "\n" + text) lines += c == '\n' ? std::string("\n  ") : std::string(1, c);
+    return text.empty() ? "" : lines;
+  }
+
+ private:
+  bool is_group_left() {
+    end();
+    return ::kill(-pid_, 0) == 0;
+  }
+
+  std::filesystem::path output_;
+  pid_t pid_ = -1;
+  std::optional<std::string> end_;
+};
+
 bool is_local(const std::string& url) {
   const std::string host = host_and_port(url).first;
   return host == "localhost" || host.starts_with("127.") || host == "[::1]" || host == "0.0.0.0" ||
          host == lower_case(host_name());
 }
+
+TeacherServer::TeacherServer(ServerOptions options) : options_(std::move(options)) {}
+
+TeacherServer::~TeacherServer() = default;
 
 std::int64_t TeacherServer::num_gpus() const {
   return options_.tensor_parallel_size > 0 ? options_.tensor_parallel_size : visible_gpus();

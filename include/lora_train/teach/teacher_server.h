@@ -1,39 +1,12 @@
 // The server of a teacher: whether it answers, the line that starts it, and starting it.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 
 namespace lora_train::teach {
-
-/// Runs `command` in a shell, in a process group of its own, with its output appended to a file. The destructor ends the whole group:
-/// SIGTERM, and after 15 s SIGKILL. The child gets SIGTERM when this process dies. Not thread-safe; construct and use it in the
-/// main thread.
-class TeacherProcess {
- public:
-  /// Throws IoError if it cannot be started.
-  TeacherProcess(const std::string& command, std::filesystem::path output);
-  ~TeacherProcess();
-  TeacherProcess(const TeacherProcess&) = delete;
-  TeacherProcess& operator=(const TeacherProcess&) = delete;
-
-  /// "exit code 1" or "signal 9" once it has ended; nothing while it runs.
-  std::optional<std::string> end();
-  /// The last lines of its output, each with an indent.
-  std::string last_lines(std::size_t count) const;
-
- private:
-  bool is_group_left();
-
-  std::filesystem::path output_;
-  pid_t pid_ = -1;
-  std::optional<std::string> end_;
-};
 
 struct ServerOptions {
   std::string url;    ///< "http://host:8000/v1"
@@ -48,15 +21,15 @@ struct ServerOptions {
   double gpu_memory_utilization = 0.9;
 };
 
-/// "vllm serve ORG/NAME --tensor-parallel-size 4 ...", for a shell. MODEL where no model is named.
-std::string launch_line(const ServerOptions& options);
-
 /// Whether the host of the URL is this machine.
 bool is_local(const std::string& url);
 
+class TeacherProcess;
+
 class TeacherServer {
  public:
-  explicit TeacherServer(ServerOptions options) : options_(std::move(options)) {}
+  explicit TeacherServer(ServerOptions options);
+  ~TeacherServer();
 
   /// Returns once the server is healthy: GET /health, where it has one, and then /v1/models. Starts it if it is to be started and does
   /// not answer, and ends it when this object is destroyed. Throws IoError, with the line that starts it, if it does not answer;
@@ -68,7 +41,6 @@ class TeacherServer {
   std::int64_t num_gpus() const;
   /// The process has ended by itself; its last lines are logged.
   void log_end() const;
-  void stop() { process_.reset(); }
 
  private:
   void wait_for_start();

@@ -52,7 +52,7 @@ nlohmann::ordered_json as_json(const evaluate::TaskResult& task) {
   nlohmann::ordered_json line = {{"name", task.name}, {"kind", to_string(task.kind)}};
   for (const auto& metric : report::task_metrics(task.kind)) {
     const auto& value = task.figures.*metric.value;
-    line[metric.name] = value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+    line[metric.name] = or_null(value);
   }
   line["num_rows"] = task.figures.num_rows;
   if (task.num_cut > 0) line["num_cut"] = task.num_cut;

@@ -11,7 +11,7 @@
 #include "lora_train/lora/mlx_export.h"
 #include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
-#include "output/transfer_progress.h"
+#include "output/tensor_progress.h"
 #include "registry.h"
 
 namespace lora_train::cli {

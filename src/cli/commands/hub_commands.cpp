@@ -10,16 +10,52 @@
 #include "lora_train/base/text.h"
 #include "lora_train/hub/download.h"
 #include "lora_train/hub/push.h"
+#include "lora_train/report/progress_bar.h"
 #include "output/standard_output.h"
-#include "output/transfer_progress.h"
 #include "registry.h"
 
 namespace lora_train::cli {
-
-// download: a model, an adapter or a dataset from the Hugging Face hub into the local cache.
 namespace {
 
+/// Progress in bytes. Shows nothing until the first update(). Not thread-safe.
+class TransferProgress {
+ public:
+  explicit TransferProgress(bool quiet) : quiet_(quiet) {}
+  /// `doing` in place of the rate; empty: the rate. What was there at the first call does not count in it.
+  void update(std::uint64_t num_bytes, std::uint64_t total_bytes, const std::string& doing = {}) {
+    constexpr double kMiB = 1 << 20;
+    if (bar_ == nullptr) {
+      report::ProgressOptions options;
+      options.quiet = quiet_;
+      bar_ = std::make_unique<report::ProgressBar>(options);
+      start_ = Clock::now();
+      start_bytes_ = num_bytes;
+    }
+    const double elapsed_s = std::chrono::duration<double>(Clock::now() - start_).count();
+    const double rate =
+        elapsed_s > 0 ? (static_cast<double>(num_bytes) - static_cast<double>(start_bytes_)) / elapsed_s : 0;
+    report::ProgressState state;
+    state.unit = "MiB";
+    state.step = static_cast<long long>(static_cast<double>(num_bytes) / kMiB);
+    state.total_steps = static_cast<long long>(static_cast<double>(total_bytes) / kMiB);
+    state.steps_per_s = rate / kMiB;
+    state.eta_s = rate > 0 ? (static_cast<double>(total_bytes) - static_cast<double>(num_bytes)) / rate : 0;
+    state.elapsed_s = elapsed_s;
+    state.activity = doing.empty() ? format_bytes(rate) + "/s" : doing;
+    bar_->update(state);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool quiet_;
+  std::unique_ptr<report::ProgressBar> bar_;
+  Clock::time_point start_;
+  std::uint64_t start_bytes_ = 0;
+};
+
 std::string size_of(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+// download: a model, an adapter or a dataset from the Hugging Face hub into the local cache.
 
 /// "pytorch_model.bin, onnx/ (12 files)"
 std::string names_of(const std::vector<hub::SkippedFile>& files) {
@@ -113,14 +149,12 @@ int run_download(const std::vector<std::string>& arguments) {
 // push: an adapter or a model to the Hugging Face hub.
 namespace {
 
-std::string size_text_of(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
-
 void print_plan(const hub::PushPlan& plan, const std::string& target, bool json) {
   for (const hub::PushFile& file : plan.files) {
     if (json)
       print_line(to_line({{"path", file.path}, {"num_bytes", file.num_bytes}}));
     else
-      print_line(string_printf("%10s  ", size_text_of(file.num_bytes).c_str()) + file.path);
+      print_line(string_printf("%10s  ", size_of(file.num_bytes).c_str()) + file.path);
   }
   log_info(plan.folder.string() + " would go to " + target + "; --dry-run sent nothing");
 }
@@ -138,7 +172,7 @@ void print_push(const std::string& name, const hub::PushResult& result, bool jso
   log_info(name + ": " +
            (result.num_files == 0 ? "the repository has all files already; no commit was made"
                                   : count_of(result.num_files, "file") + " in commit " + result.commit.substr(0, 12) +
-                                        ", " + size_text_of(result.num_uploaded_bytes) + " of large files uploaded"));
+                                        ", " + size_of(result.num_uploaded_bytes) + " of large files uploaded"));
 }
 
 }  // namespace

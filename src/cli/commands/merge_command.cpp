@@ -26,7 +26,7 @@
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
 #include "output/standard_output.h"
-#include "output/transfer_progress.h"
+#include "output/tensor_progress.h"
 #include "registry.h"
 
 namespace lora_train::cli {

@@ -35,6 +35,12 @@ std::vector<device::GpuFacts> known_gpus() {
   }
 }
 
+launch::LocalRanks this_program(const std::vector<std::string>& arguments, int num_ranks) {
+  launch::LocalRanks ranks{{std::filesystem::read_symlink("/proc/self/exe").string()}, num_ranks};
+  ranks.command.insert(ranks.command.end(), arguments.begin(), arguments.end());
+  return ranks;
+}
+
 }  // namespace
 
 ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags)
@@ -197,16 +203,14 @@ bool RanksFlag::starts_ranks() const {
 }
 
 int RanksFlag::start(const std::string& command, const std::vector<std::string>& arguments) const {
-  launch::LocalRanks ranks{{std::filesystem::read_symlink("/proc/self/exe").string(), command}, num_ranks_};
+  launch::LocalRanks ranks = this_program({command}, num_ranks_);
   ranks.command.insert(ranks.command.end(), arguments.begin(), arguments.end());
   return launch::run_local_ranks(ranks);
 }
 
 int start_program(const std::vector<std::string>& arguments, int num_ranks, bool* has_signal) {
-  launch::LocalRanks ranks{{std::filesystem::read_symlink("/proc/self/exe").string()}, num_ranks};
-  ranks.command.insert(ranks.command.end(), arguments.begin(), arguments.end());
   std::vector<int> signals;
-  const int code = launch::run_local_ranks(ranks, &signals);
+  const int code = launch::run_local_ranks(this_program(arguments, num_ranks), &signals);
   if (signals.size() > 1) throw Killed{128 + signals.back()};
   if (has_signal != nullptr) *has_signal = !signals.empty();
   return code;

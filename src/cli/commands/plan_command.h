@@ -1,4 +1,5 @@
-// What `plan` prints: a table of GPUs, settings that people compare, and a verdict.
+// lora-train plan: memory, time and cost of a run on GPUs that are not here. What it prints: a table of GPUs, settings that people
+// compare, and a verdict.
 #pragma once
 
 #include <optional>

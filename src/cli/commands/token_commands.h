@@ -1,4 +1,4 @@
-// One tokenised row as `tokenize --show` prints it.
+// Data as tokens: tokenize, cache. A tokenised row as `tokenize --show` prints it.
 #pragma once
 
 #include <string>
