@@ -72,7 +72,7 @@ else()
   message(STATUS "the engine is not built: module run is missing")
 endif()
 # Where LibTorch was at build time: the first place to look. On another machine the folder is not there and python3 is
-# asked instead (src/cli/engine/find_torch.cpp).
+# asked instead (src/cli/engine/engine_loader.cpp).
 file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
 
 include(${PROJECT_SOURCE_DIR}/cmake/Arrow.cmake)

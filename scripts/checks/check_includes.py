@@ -24,7 +24,7 @@ import tempfile
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TORCH = re.compile(r"^(ATen|torch|c10|caffe2)/")
 HIDDEN_IN_PUBLIC_HEADERS = re.compile(r"^(nlohmann/|yaml-cpp/|torch/(torch|all)\.h$|cuda|cublas|cudnn|nccl)")
-LAYERED = ["config", "data"]
+LAYERED = ["cli", "config", "data"]
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "commands/command_line.h"
 #include "commands/registry.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"

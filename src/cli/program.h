@@ -7,7 +7,7 @@
 namespace lora_train::cli {
 
 /// Runs one command. `arguments` are those of the shell without the program's name. Catches everything that is thrown
-/// and reports it (report_error.h); nothing else in the program catches everything.
+/// and reports it; nothing else in the program catches everything.
 int run_program(const std::vector<std::string>& arguments);
 
 }  // namespace lora_train::cli

@@ -55,4 +55,17 @@ AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer, co
           {"text_offset", std::move(offsets)}};
 }
 
+const char* ApiError::type() const {
+  if (status_ == 401) return "authentication_error";
+  if (status_ == 429) return "rate_limit_error";
+  return status_ >= 500 ? "server_error" : "invalid_request_error";
+}
+
+std::string ApiError::json() const {
+  const auto or_null = [](const std::string& text) { return text.empty() ? AnswerJson() : AnswerJson(text); };
+  const AnswerJson error = {
+      {"message", what()}, {"type", type()}, {"param", or_null(param_)}, {"code", or_null(code_)}};
+  return dump_json({{"error", error}});
+}
+
 }  // namespace lora_train::serve

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api_error.h"
+#include "answer_json.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/sampling.h"
 

@@ -1,9 +1,11 @@
 #include "lora_train/serve/http_server.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,17 +18,81 @@
 #include <set>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/library_function.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "microhttpd.h"
 
 namespace lora_train::serve {
 namespace {
 
+// GNU libmicrohttpd (https://www.gnu.org/software/libmicrohttpd, LGPL-2.1), loaded where the machine has it. Declarations as in its
+// microhttpd.h of 0.9.75, whose library has the ABI version 12.
+namespace mhd {
+
+struct Daemon;
+struct Connection;
+struct Response;
+union ConnectionInfo {
+  int connect_fd;
+};
+
+// Results, flags of start, its options, and other constants.
+constexpr int kNo = 0, kYes = 1;
+constexpr unsigned kEpollInternalThread = 520, kAllowSuspendResume = 9216;
+constexpr int kOptionEnd = 0, kOptionConnectionMemory = 1, kOptionConnectionLimit = 2, kOptionConnectionTimeout = 3,
+              kOptionNotifyCompleted = 4, kOptionListenSocket = 12;
+constexpr int kHeaderKind = 1, kMustCopy = 2, kConnectionFd = 6, kCompletedOk = 0;
+constexpr ssize_t kEndOfStream = -1, kEndWithError = -2;
+constexpr std::uint64_t kSizeUnknown = ~std::uint64_t{0};
+
+using AccessHandler = int (*)(void* context, Connection*, const char* url, const char* method, const char* version,
+                              const char* upload_data, std::size_t* upload_size, void** request);
+using CompletedCallback = void (*)(void* context, Connection*, void** request, int reason);
+using ContentReader = ssize_t (*)(void* context, std::uint64_t position, char* to, std::size_t most);
+using FreeCallback = void (*)(void* context);
+
+struct Api {
+  Daemon* (*start)(unsigned flags, std::uint16_t port, void* accept, void* accept_context, AccessHandler, void* context,
+                   ...);
+  void (*stop)(Daemon*);
+  int (*quiesce)(Daemon*);
+  Response* (*response_of_bytes)(std::size_t size, void* bytes, int mode);
+  Response* (*response_of_reader)(std::uint64_t size, std::size_t block, ContentReader, void* context, FreeCallback);
+  int (*add_header)(Response*, const char* name, const char* value);
+  int (*queue)(Connection*, unsigned status, Response*);
+  void (*destroy_response)(Response*);
+  void (*suspend)(Connection*);
+  void (*resume)(Connection*);
+  const char* (*lookup)(Connection*, int kind, const char* name);
+  const ConnectionInfo* (*info)(Connection*, int kind, ...);
+};
+
+bool find_all(void* library, Api& api) {
+  return find_function(library, "MHD_start_daemon", api.start) && find_function(library, "MHD_stop_daemon", api.stop) &&
+         find_function(library, "MHD_quiesce_daemon", api.quiesce) &&
+         find_function(library, "MHD_create_response_from_buffer", api.response_of_bytes) &&
+         find_function(library, "MHD_create_response_from_callback", api.response_of_reader) &&
+         find_function(library, "MHD_add_response_header", api.add_header) &&
+         find_function(library, "MHD_queue_response", api.queue) &&
+         find_function(library, "MHD_destroy_response", api.destroy_response) &&
+         find_function(library, "MHD_suspend_connection", api.suspend) &&
+         find_function(library, "MHD_resume_connection", api.resume) &&
+         find_function(library, "MHD_lookup_connection_value", api.lookup) &&
+         find_function(library, "MHD_get_connection_info", api.info);
+}
+
+/// Null if it cannot be loaded. It stays loaded.
+const Api* load() {
+  static Api api{};
+  void* const library = ::dlopen("libmicrohttpd.so.12", RTLD_NOW | RTLD_LOCAL);
+  return library != nullptr && find_all(library, api) ? &api : nullptr;
+}
+
+}  // namespace mhd
+
 using Clock = std::chrono::steady_clock;
-namespace mhd = microhttpd;
 
 constexpr unsigned kMaxConnections = 512, kIdleSeconds = 120;
 constexpr std::size_t kConnectionBytes = std::size_t{64} << 10, kBlockBytes = std::size_t{16} << 10;

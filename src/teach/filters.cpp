@@ -5,7 +5,18 @@
 #include <map>
 #include <set>
 
-#include "json_schema.h"
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wshadow"
+#include <nlohmann/json.hpp>
+#include <valijson/adapters/nlohmann_json_adapter.hpp>
+#include <valijson/schema.hpp>
+#include <valijson/schema_parser.hpp>
+#include <valijson/validator.hpp>
+#pragma GCC diagnostic pop
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
@@ -14,6 +25,33 @@ namespace lora_train::teach {
 namespace {
 
 using tokenizer::TextPattern;
+
+/// JSON Schema, by valijson. Thread-safe for concurrent const calls.
+class JsonSchema {
+ public:
+  /// Throws IoError if the file cannot be read, ConfigError if it is no schema or refers to another file.
+  explicit JsonSchema(const std::filesystem::path& file) {
+    const auto json = nlohmann::json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) throw ConfigError(file.string(), "is no JSON object, and so no JSON Schema");
+    try {
+      valijson::SchemaParser(valijson::SchemaParser::kDraft7)
+          .populateSchema(valijson::adapters::NlohmannJsonAdapter(json), schema_);
+    } catch (const std::exception& error) {
+      throw ConfigError(file.string(),
+                        "cannot be used as a JSON Schema (draft 7, in one file): " + std::string(error.what()));
+    }
+  }
+
+  /// Whether a text is JSON that fits.
+  bool fits(const std::string& text) const {
+    const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (json.is_discarded()) return false;
+    return valijson::Validator().validate(schema_, valijson::adapters::NlohmannJsonAdapter(json), nullptr);
+  }
+
+ private:
+  valijson::Schema schema_;
+};
 
 std::unique_ptr<TextPattern> pattern(const std::string& text, const char* flag) {
   return text.empty() ? nullptr : std::make_unique<TextPattern>(text, flag);

@@ -33,8 +33,7 @@ std::int64_t count_in(const Json& usage, const char* name) {
                                                                                       : 0;
 }
 
-}  // namespace
-
+/// The request for a question, as JSON.
 std::string request_body(const TeacherOptions& options, const Question& question) {
   const SamplingOptions& sampling = options.sampling;
   Json body = {{"model", options.model}};
@@ -59,6 +58,7 @@ std::string request_body(const TeacherOptions& options, const Question& question
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+/// What a server returned for one. Throws NoAnswer, saying what is wrong with it.
 Answer parse_answer(const TeacherOptions& options, const std::string& body) {
   const auto fail = [&](const std::string& what) {
     throw NoAnswer(options.url, what + ": " + repair_utf8(body.substr(0, kMaxShown)));
@@ -94,6 +94,8 @@ Answer parse_answer(const TeacherOptions& options, const std::string& body) {
   answer.completion_tokens = count_in(usage, "completion_tokens");
   return answer;
 }
+
+}  // namespace
 
 Teacher::Teacher(TeacherOptions options) : options_(std::move(options)) {
   while (options_.url.ends_with('/')) options_.url.pop_back();

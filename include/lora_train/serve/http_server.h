@@ -8,7 +8,6 @@
 #include <string>
 #include <thread>
 
-#include "lora_train/serve/request_board.h"
 #include "lora_train/serve/service.h"
 
 namespace lora_train::serve {

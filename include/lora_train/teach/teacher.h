@@ -51,12 +51,6 @@ class NoAnswer : public IoError {
   using IoError::IoError;
 };
 
-/// The request for a question, as JSON.
-std::string request_body(const TeacherOptions& options, const Question& question);
-
-/// What a server returned for one. Throws NoAnswer, saying what is wrong with it.
-Answer parse_answer(const TeacherOptions& options, const std::string& body);
-
 /// Thread-safe: as many questions are asked at a time as threads call ask().
 class Teacher {
  public:

@@ -1,5 +1,6 @@
 #include "line_reader.h"
 
+#include <dlfcn.h>
 #include <langinfo.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -9,13 +10,14 @@
 #include <cerrno>
 #include <clocale>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
-#include "libedit.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
+#include "lora_train/base/library_function.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
@@ -65,6 +67,64 @@ std::optional<std::string> PlainLines::read(const std::string& prompt) {
 }
 
 namespace {
+
+// libedit (https://thrysoee.dk/editline, BSD-3-Clause), loaded where the machine has it. Declarations as in its histedit.h.
+namespace libedit {
+
+struct EditLine;
+struct History;
+struct HistEvent {
+  int num;
+  const char* str;
+};
+struct LineInfo {
+  const char *buffer, *cursor, *lastchar;
+};
+
+// Operations of Api::set and Api::get.
+constexpr int kPrompt = 0, kEditor = 2, kSignal = 3, kBind = 4, kAddFunction = 9, kHistory = 10, kGetCharacter = 13,
+              kClientData = 14, kPrepareTerminal = 16, kRefresh = 20;
+// Operations of Api::history.
+constexpr int kSetSize = 1, kEnter = 10, kLoad = 17, kSave = 18, kSetUnique = 20;
+// What a function that is bound to a key returns.
+constexpr unsigned char kRedraw = 4;
+
+struct Api {
+  EditLine* (*init)(const char* program, std::FILE* in, std::FILE* out, std::FILE* err);
+  void (*end)(EditLine*);
+  const char* (*gets)(EditLine*, int* count);
+  int (*set)(EditLine*, int operation, ...);
+  int (*get)(EditLine*, int operation, ...);
+  int (*source)(EditLine*, const char* file);
+  void (*resize)(EditLine*);
+  const LineInfo* (*line)(EditLine*);
+  int (*insert)(EditLine*, const char* text);
+  History* (*history_init)();
+  void (*history_end)(History*);
+  int (*history)(History*, HistEvent*, int operation, ...);
+};
+
+bool find_all(void* library, Api& api) {
+  return find_function(library, "el_init", api.init) && find_function(library, "el_end", api.end) &&
+         find_function(library, "el_gets", api.gets) && find_function(library, "el_set", api.set) &&
+         find_function(library, "el_get", api.get) && find_function(library, "el_source", api.source) &&
+         find_function(library, "el_resize", api.resize) && find_function(library, "el_line", api.line) &&
+         find_function(library, "el_insertstr", api.insert) &&
+         find_function(library, "history_init", api.history_init) &&
+         find_function(library, "history_end", api.history_end) && find_function(library, "history", api.history);
+}
+
+/// libedit.so.2 (Debian, Ubuntu) or libedit.so.0 (Fedora, Arch); null if neither can be loaded. It stays loaded.
+const Api* load() {
+  static Api api{};
+  for (const char* name : {"libedit.so.2", "libedit.so.0"}) {
+    void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr && find_all(library, api)) return &api;
+  }
+  return nullptr;
+}
+
+}  // namespace libedit
 
 namespace fs = std::filesystem;
 using libedit::EditLine;

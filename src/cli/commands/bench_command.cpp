@@ -3,25 +3,23 @@
 #include <cmath>
 #include <string>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/bench/bench.h"
 #include "lora_train/config/check.h"
 #include "lora_train/model/families/known_shapes.h"
 #include "output/standard_output.h"
-#include "profile_flags.h"
 #include "registry.h"
 
 namespace lora_train::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 using bench::BenchResult;
-
 using bench::BenchWork;
+using Json = nlohmann::ordered_json;
 
 Json work_json(const std::vector<BenchWork>& list) {
   Json lines = Json::array();
@@ -39,14 +37,12 @@ Json work_json(const std::vector<BenchWork>& list) {
   return lines;
 }
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
-
 Json rates_json(const bench::BenchRates& rates) {
   return {{"source", rates.source},
           {"gpu", rates.gpu},
-          {"shape", text_or_null(rates.shape)},
-          {"precision", text_or_null(rates.precision)},
-          {"date", text_or_null(rates.date)},
+          {"shape", or_null(rates.shape)},
+          {"precision", or_null(rates.precision)},
+          {"date", or_null(rates.date)},
           {"gemm_flops_per_s", rates.gemm_flops_per_s},
           {"copy_bytes_per_s", rates.copy_bytes_per_s},
           {"attention_forward_flops_per_s", rates.attention_forward_flops_per_s},

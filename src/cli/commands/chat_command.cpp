@@ -3,17 +3,17 @@
 
 #include "chat/chat_session.h"
 #include "chat/line_reader.h"
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/generation_flags.h"
+#include "flags/open_model.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
-#include "open_model.h"
 #include "output/answers.h"
-#include "profile_flags.h"
 #include "registry.h"
-#include "sampling_flags.h"
 
 namespace lora_train::cli {
 namespace {

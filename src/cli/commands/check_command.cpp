@@ -3,8 +3,10 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/profile_check.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/python_packages.h"
@@ -13,8 +15,6 @@
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
-#include "profile_check.h"
-#include "profile_flags.h"
 #include "registry.h"
 
 namespace lora_train::cli {

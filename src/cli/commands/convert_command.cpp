@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "command_line.h"
+#include "flags/command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"

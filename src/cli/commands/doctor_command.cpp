@@ -1,8 +1,8 @@
 // lora-train doctor: what this machine has, and whether this program can use it.
 #include <unistd.h>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/device/cuda_build.h"

@@ -3,8 +3,11 @@
 #include <cmath>
 #include <filesystem>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/generation_flags.h"
+#include "flags/open_model.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
@@ -14,11 +17,8 @@
 #include "lora_train/config/load.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/storage/run_marker.h"
-#include "open_model.h"
 #include "output/standard_output.h"
-#include "profile_flags.h"
 #include "registry.h"
-#include "sampling_flags.h"
 
 namespace lora_train::cli {
 namespace {
@@ -52,7 +52,7 @@ nlohmann::ordered_json as_json(const evaluate::TaskResult& task) {
   nlohmann::ordered_json line = {{"name", task.name}, {"kind", to_string(task.kind)}};
   for (const auto& metric : report::task_metrics(task.kind)) {
     const auto& value = task.figures.*metric.value;
-    line[metric.name] = value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+    line[metric.name] = or_null(value);
   }
   line["num_rows"] = task.figures.num_rows;
   if (task.num_cut > 0) line["num_cut"] = task.num_cut;

@@ -1,6 +1,7 @@
 // lora-train export: a model or an adapter as a GGUF file, or an adapter for mlx-lm.
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/open_model.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
@@ -9,9 +10,8 @@
 #include "lora_train/export/export.h"
 #include "lora_train/lora/mlx_export.h"
 #include "lora_train/storage/resolve_model.h"
-#include "open_model.h"
 #include "output/standard_output.h"
-#include "output/transfer_progress.h"
+#include "output/tensor_progress.h"
 #include "registry.h"
 
 namespace lora_train::cli {

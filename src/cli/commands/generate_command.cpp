@@ -5,9 +5,11 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "answer_request.h"
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/generation_flags.h"
+#include "flags/open_model.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
@@ -15,13 +17,10 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/data/encode/prompts.h"
 #include "lora_train/report/progress_bar.h"
-#include "open_model.h"
+#include "lora_train/teach/generation_file.h"
 #include "output/answers.h"
-#include "output/generation_file.h"
 #include "output/standard_output.h"
-#include "profile_flags.h"
 #include "registry.h"
-#include "sampling_flags.h"
 
 namespace lora_train::cli {
 namespace {
@@ -90,10 +89,10 @@ std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Mode
 }
 
 /// Everything that decides the answers.
-GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags, const ModelFolders& folders,
-                               const evaluate::GenerateRequest& request) {
-  GenerationSettings settings = model_settings(section, flags.adapter, folders, flags.raw);
-  const GenerationSettings sampling = sampling_settings(request.sampling);
+teach::GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags,
+                                      const ModelFolders& folders, const evaluate::GenerateRequest& request) {
+  teach::GenerationSettings settings = model_settings(section, flags.adapter, folders, flags.raw);
+  const teach::GenerationSettings sampling = teach::sampling_settings(request.sampling);
   settings.insert(settings.end(), sampling.begin(), sampling.end());
   settings.insert(settings.end(),
                   {{"compare", Json(flags.compare).dump()},
@@ -251,7 +250,7 @@ class GenerateJob {
   std::vector<data::Prompt> prompts_;
   std::vector<std::int64_t> lengths_;
   std::vector<std::size_t> indices_;  ///< of the prompts that are asked, among all
-  std::optional<GenerationFile> file_;
+  std::optional<teach::GenerationFile> file_;
   std::size_t num_answered_ = 0;
   std::string report_;
 };

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/open_model.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
@@ -24,9 +25,8 @@
 #include "lora_train/storage/output_folder.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
-#include "open_model.h"
 #include "output/standard_output.h"
-#include "output/transfer_progress.h"
+#include "output/tensor_progress.h"
 #include "registry.h"
 
 namespace lora_train::cli {

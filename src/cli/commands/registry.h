@@ -18,7 +18,7 @@ const std::vector<Command>& commands();
 /// What `lora-train --help` prints.
 std::string overview();
 
-// One per file <name>_command.cpp.
+// Each in <name>_command.cpp, or with its neighbours in <topic>_commands.cpp.
 int run_train(const std::vector<std::string>& arguments);
 int run_check(const std::vector<std::string>& arguments);
 int run_download(const std::vector<std::string>& arguments);

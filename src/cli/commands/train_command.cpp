@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "command_line.h"
 #include "engine/engine_loader.h"
-#include "engine/find_torch.h"
+#include "flags/command_line.h"
+#include "flags/profile_check.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/host_name.h"
@@ -26,8 +27,6 @@
 #include "lora_train/launch/world.h"
 #include "lora_train/report/metrics_writer.h"
 #include "output/standard_output.h"
-#include "profile_check.h"
-#include "profile_flags.h"
 #include "registry.h"
 
 namespace lora_train::cli {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/find_torch.h"
+#include "engine/engine_loader.h"
 #include "lora_train/bench/doctor/doctor.h"
 #include "lora_train/device/gpu.h"
 #include "lora_train/device/host.h"

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "chat/dialogue.h"
+#include "chat/chat_session.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::cli {

@@ -1,9 +1,9 @@
-#include "commands/command_line.h"
+#include "flags/command_line.h"
 
 #include <gtest/gtest.h>
 
-#include "commands/profile_flags.h"
 #include "commands/registry.h"
+#include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
 #include "lora_train/convert/convert.h"
 

@@ -1,7 +1,6 @@
-#include "chat/dialogue.h"
-
 #include <gtest/gtest.h>
 
+#include "chat/chat_session.h"
 #include "lora_train/base/error.h"
 #include "unit/data/byte_tokenizer.h"
 

@@ -1,10 +1,9 @@
-#include "engine/find_torch.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>
 
+#include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
 #include "support/temporary_folder.h"
 

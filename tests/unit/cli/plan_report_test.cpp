@@ -1,9 +1,9 @@
-#include "output/plan_report.h"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "commands/plan_command.h"
 
 namespace lora_train::cli {
 namespace {

@@ -1,6 +1,6 @@
-#include "output/row_display.h"
-
 #include <gtest/gtest.h>
+
+#include "commands/token_commands.h"
 
 namespace lora_train::cli {
 namespace {

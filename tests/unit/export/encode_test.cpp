@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "hex.h"
-#include "row_writer.h"
+#include "lora_train/export/gguf_file.h"
 
 namespace lora_train::gguf {
 namespace {

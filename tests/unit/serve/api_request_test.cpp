@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "api_error.h"
+#include "answer_json.h"
 #include "unit/serve/wrong_bodies.h"
 
 namespace lora_train::serve {

@@ -1,7 +1,6 @@
-#include "lora_train/serve/request_board.h"
-
 #include <gtest/gtest.h>
 
+#include "lora_train/serve/service.h"
 #include "unit/data/byte_tokenizer.h"
 
 namespace lora_train::serve {

@@ -1,0 +1,108 @@
+// What `teach` has to ask, the answers so far with their progress, and the rows that are made of them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/data/encode/prompts.h"
+#include "lora_train/report/progress_bar.h"
+#include "lora_train/teach/filters.h"
+#include "lora_train/teach/generation_file.h"
+#include "lora_train/teach/teacher.h"
+
+namespace lora_train::teach {
+
+struct TeachOptions {
+  std::string output;                      ///< FILE.jsonl, the rows; the answers are in FILE.answers.jsonl
+  std::string system;                      ///< what only the teacher sees; comes before a system message of the prompt
+  std::string student_system;              ///< what the rows have instead
+  std::int64_t samples = 1;                ///< answers to each prompt
+  std::int64_t shard = 0, num_shards = 1;  ///< prompts whose number leaves `shard` when divided are asked here
+  bool is_raw = false;                     ///< texts and /completions in place of chats
+  std::uint64_t seed = 0;
+};
+
+/// The model of the server that gave the answers beside `output`; empty where there are none.
+std::string model_of_answers(const std::string& output);
+
+/// Answers are numbered: prompt * samples + sample.
+class TeachJob {
+ public:
+  /// Throws what GenerationFile throws, and ConfigError where `output` exists and teach did not write it.
+  TeachJob(TeachOptions options, std::vector<data::ChatQuestion> prompts, const GenerationSettings& settings);
+
+  const TeachOptions& options() const { return options_; }
+  std::size_t num_wanted() const { return wanted_.size(); }
+  /// Of this shard, not answered yet.
+  std::vector<std::size_t> open() const;
+  /// What the teacher is asked.
+  Question question(std::size_t answer) const;
+  const std::string& source(std::size_t answer) const { return prompts_[prompt_of(answer)].source; }
+
+  /// Thread-safe. What is appended is there after a crash. Throws IoError.
+  void add(std::size_t answer, const Answer& given);
+  /// Takes the answers that another call, for another shard, has written beside `output`. Throws as the constructor, and ConfigError
+  /// where there are none.
+  void join(const std::string& output);
+
+  struct Rows {
+    std::int64_t num_answers = 0, num_rows = 0, num_cut = 0;
+    std::int64_t prompt_tokens = 0, completion_tokens = 0;  ///< of the answers
+    std::vector<FilterCount> dropped;
+  };
+  /// Writes `output` from all answers so far, in the order of the prompts.
+  Rows write_rows(const Filters& filters);
+
+ private:
+  std::size_t prompt_of(std::size_t answer) const { return answer / static_cast<std::size_t>(options_.samples); }
+  /// As JSON; logprobs is empty where none were asked for.
+  struct GivenAnswer {
+    std::string message, logprobs;
+  };
+  std::string row(std::size_t answer, const GivenAnswer& given) const;
+
+  TeachOptions options_;
+  std::vector<data::ChatQuestion> prompts_;
+  std::vector<std::string> given_;   ///< of each answer, the prompt's JSON
+  std::vector<std::size_t> wanted_;  ///< of this shard
+  GenerationSettings settings_;
+  std::mutex mutex_;
+  std::optional<GenerationFile> answers_;
+};
+
+/// USD per million tokens.
+struct TokenPrices {
+  std::optional<double> prompt = {}, completion = {};
+};
+
+struct TeachTotals {
+  std::int64_t answers = 0, prompt_tokens = 0, completion_tokens = 0;
+  double seconds = 0;
+  std::optional<double> cost_usd = {};
+};
+
+/// Thread-safe.
+class TeachProgress {
+ public:
+  TeachProgress(std::size_t num_answers, TokenPrices prices, bool is_quiet);
+  void add(const Answer& answer);
+  TeachTotals totals() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  TeachTotals totals_locked() const;
+
+  TokenPrices prices_;
+  Clock::time_point start_ = Clock::now();
+  mutable std::mutex mutex_;
+  TeachTotals totals_;
+  report::ProgressState state_;
+  report::ProgressBar bar_;
+};
+
+}  // namespace lora_train::teach

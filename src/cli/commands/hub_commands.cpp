@@ -1,0 +1,225 @@
+// The Hugging Face hub: download, push.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+
+#include "flags/command_line.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/hub/download.h"
+#include "lora_train/hub/push.h"
+#include "lora_train/report/progress_bar.h"
+#include "output/standard_output.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+namespace {
+
+/// Progress in bytes. Shows nothing until the first update(). Not thread-safe.
+class TransferProgress {
+ public:
+  explicit TransferProgress(bool quiet) : quiet_(quiet) {}
+  /// `doing` in place of the rate; empty: the rate. What was there at the first call does not count in it.
+  void update(std::uint64_t num_bytes, std::uint64_t total_bytes, const std::string& doing = {}) {
+    constexpr double kMiB = 1 << 20;
+    if (bar_ == nullptr) {
+      report::ProgressOptions options;
+      options.quiet = quiet_;
+      bar_ = std::make_unique<report::ProgressBar>(options);
+      start_ = Clock::now();
+      start_bytes_ = num_bytes;
+    }
+    const double elapsed_s = std::chrono::duration<double>(Clock::now() - start_).count();
+    const double rate =
+        elapsed_s > 0 ? (static_cast<double>(num_bytes) - static_cast<double>(start_bytes_)) / elapsed_s : 0;
+    report::ProgressState state;
+    state.unit = "MiB";
+    state.step = static_cast<long long>(static_cast<double>(num_bytes) / kMiB);
+    state.total_steps = static_cast<long long>(static_cast<double>(total_bytes) / kMiB);
+    state.steps_per_s = rate / kMiB;
+    state.eta_s = rate > 0 ? (static_cast<double>(total_bytes) - static_cast<double>(num_bytes)) / rate : 0;
+    state.elapsed_s = elapsed_s;
+    state.activity = doing.empty() ? format_bytes(rate) + "/s" : doing;
+    bar_->update(state);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  bool quiet_;
+  std::unique_ptr<report::ProgressBar> bar_;
+  Clock::time_point start_;
+  std::uint64_t start_bytes_ = 0;
+};
+
+std::string size_of(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+// download: a model, an adapter or a dataset from the Hugging Face hub into the local cache.
+
+/// "pytorch_model.bin, onnx/ (12 files)"
+std::string names_of(const std::vector<hub::SkippedFile>& files) {
+  std::map<std::string, int> folders;
+  std::vector<std::string> names;
+  for (const hub::SkippedFile& file : files) {
+    const auto slash = file.path.find('/');
+    if (slash == std::string::npos)
+      names.push_back(file.path);
+    else
+      ++folders[file.path.substr(0, slash + 1)];
+  }
+  for (const auto& [folder, count] : folders) names.push_back(folder + " (" + count_of(count, "file") + ")");
+  return join(names);
+}
+
+void log_skipped(const std::vector<hub::SkippedFile>& files) {
+  if (files.empty()) return;
+  std::uint64_t num_bytes = 0;
+  for (const hub::SkippedFile& file : files) num_bytes += file.num_bytes;
+  log_info("skipped, because lora-train does not read them (" + size_of(num_bytes) +
+           "; --all downloads them): " + names_of(files));
+}
+
+std::string next_command(const std::string& name, const hub::DownloadResult& result, bool is_dataset) {
+  if (is_dataset)
+    return "lora-train tokenize --profile my.yaml --set datasets[0].path=" + shell_line({name}) + " --show 3";
+  if (result.is_adapter) return "lora-train chat --model BASE --adapter " + shell_line({result.snapshot.string()});
+  return "lora-train train --model " + shell_line({name}) + " --train-data train.jsonl";
+}
+
+void print_download(const std::string& name, const hub::DownloadResult& result, bool is_dataset, bool json) {
+  if (json) {
+    nlohmann::ordered_json skipped = nlohmann::ordered_json::array();
+    for (const hub::SkippedFile& file : result.skipped) skipped.push_back(file.path);
+    print_line(to_line({{"snapshot", result.snapshot.string()},
+                        {"commit", result.commit},
+                        {"num_files", result.num_files},
+                        {"num_bytes", result.num_bytes},
+                        {"num_downloaded_bytes", result.num_downloaded_bytes},
+                        {"skipped", skipped}}));
+    return;
+  }
+  print_line(result.snapshot.string());
+  if (result.num_files > 0)
+    log_info(name + ": " + count_of(result.num_files, "file") + ", " + size_of(result.num_bytes) + ", commit " +
+             result.commit.substr(0, 12) +
+             (result.num_downloaded_bytes == 0 ? "; all were in the cache already"
+                                               : "; downloaded " + size_of(result.num_downloaded_bytes)));
+  log_info("next: " + next_command(name, result, is_dataset));
+}
+
+}  // namespace
+
+int run_download(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "download",
+      "Downloads a model, an adapter or a dataset from the Hugging Face hub into the local cache, where "
+      "model: ORG/NAME finds it. Only what lora-train reads of a model; every file is checked. Run it "
+      "again to resume. Reads HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and "
+      "https_proxy.");
+  std::string name;
+  bool is_dataset = false;
+  hub::DownloadRequest request;
+  parser.app()
+      .add_option("name", name, "a repository, with a branch, a tag or a commit if not main")
+      ->type_name("ORG/NAME[@REV]");
+  parser.app().add_flag("--dataset", is_dataset, "NAME is a dataset");
+  parser.app().add_flag("--all", request.all_files, "every file of a model, whatever its format");
+  if (!parser.parse(arguments)) return 0;
+  const auto id = storage::parse_hub_id(name);
+  if (!id)
+    parser.refuse("ORG/NAME", name.empty() ? "missing; expected a name such as Qwen/Qwen3-4B."
+                                           : "got " + name + ", expected org/name or org/name@revision.");
+  request.id = *id;
+  request.kind = is_dataset ? storage::HubKind::kDataset : storage::HubKind::kModel;
+  const StopRequests stop_requests;
+  hub::DownloadResult result;
+  {
+    TransferProgress progress(parser.common().quiet);
+    request.progress = [&](const hub::DownloadProgress& now) {
+      progress.update(now.num_bytes, now.total_bytes, now.is_verifying ? "checking" : "");
+    };
+    result = hub::download(request);
+  }
+  log_skipped(result.skipped);
+  print_download(name, result, is_dataset, parser.common().json);
+  return 0;
+}
+
+// push: an adapter or a model to the Hugging Face hub.
+namespace {
+
+void print_plan(const hub::PushPlan& plan, const std::string& target, bool json) {
+  for (const hub::PushFile& file : plan.files) {
+    if (json)
+      print_line(to_line({{"path", file.path}, {"num_bytes", file.num_bytes}}));
+    else
+      print_line(string_printf("%10s  ", size_of(file.num_bytes).c_str()) + file.path);
+  }
+  log_info(plan.folder.string() + " would go to " + target + "; --dry-run sent nothing");
+}
+
+void print_push(const std::string& name, const hub::PushResult& result, bool json) {
+  if (json) {
+    print_line(to_line({{"url", result.url},
+                        {"commit", result.commit},
+                        {"num_files", result.num_files},
+                        {"num_uploaded_bytes", result.num_uploaded_bytes},
+                        {"is_new", result.is_new}}));
+    return;
+  }
+  print_line(result.url);
+  log_info(name + ": " +
+           (result.num_files == 0 ? "the repository has all files already; no commit was made"
+                                  : count_of(result.num_files, "file") + " in commit " + result.commit.substr(0, 12) +
+                                        ", " + size_of(result.num_uploaded_bytes) + " of large files uploaded"));
+}
+
+}  // namespace
+
+int run_push(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "push",
+      "Uploads an adapter, a model, or the result of a run to the Hugging Face hub: creates the repository, "
+      "private unless --public, uploads what it lacks, and makes one commit at the end. Reads HF_TOKEN "
+      "(which must allow writing), HF_ENDPOINT and https_proxy.");
+  std::string folder, name;
+  bool is_dry = false;
+  hub::PushRequest request;
+  parser.app().add_option("folder", folder, "a PEFT adapter, a model, or output_dir of a run")->type_name("DIR");
+  parser.app().add_option("name", name, "the repository")->type_name("ORG/NAME");
+  parser.app().add_flag("--public", request.is_public, "everyone may see the repository");
+  parser.app()
+      .add_option("--revision", request.branch, "branch to commit to (default main); created if missing")
+      ->type_name("NAME");
+  parser.app().add_option("--message", request.message, "of the commit")->type_name("TEXT");
+  parser.app().add_flag("--dry-run", is_dry, "list the files, and send nothing");
+  if (!parser.parse(arguments)) return 0;
+  if (folder.empty()) parser.refuse("DIR", "missing; expected an adapter, a model, or output_dir of a run.");
+  const auto id = storage::parse_hub_id(name);
+  if (!id || !id->revision.empty())
+    parser.refuse("ORG/NAME", name.empty() ? "missing; expected a name such as my-name/my-adapter."
+                                           : "got " + name + ", expected org/name; a branch is --revision.");
+  if (!storage::parse_hub_id(name + "@" + request.branch))
+    parser.refuse("--revision", "got " + request.branch + ", expected the name of a branch.");
+  request.id = *id;
+  request.plan = hub::plan_push(folder, name);
+  if (request.message.empty()) request.message = "Upload with lora-train";
+  if (!request.plan.skipped.empty()) log_info("not uploaded: " + join(request.plan.skipped));
+  if (!request.plan.has_card) log_warning("there is no README.md: the repository will have no model card");
+  if (is_dry) {
+    print_plan(request.plan, name, parser.common().json);
+    return 0;
+  }
+  const StopRequests stop_requests;
+  hub::PushResult result;
+  {
+    TransferProgress progress(parser.common().quiet);
+    request.progress = [&](std::uint64_t num_bytes, std::uint64_t total) { progress.update(num_bytes, total); };
+    result = hub::push(request);
+  }
+  print_push(name, result, parser.common().json);
+  return 0;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,115 @@
+// Commands that write a model folder: init-model, quantize.
+#include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/model/weights/init_model.h"
+#include "lora_train/storage/resolve_model.h"
+#include "output/standard_output.h"
+#include "output/tensor_progress.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+
+// init-model: a Hugging Face folder with random weights.
+namespace {
+
+void print_result(const model::InitModelResult& result, const std::string& folder, bool json) {
+  if (json) {
+    const nlohmann::ordered_json line = {{"output_dir", folder},
+                                         {"num_parameters", result.num_parameters},
+                                         {"weight_bytes", result.weight_bytes},
+                                         {"files", result.files}};
+    print_line(to_line(line));
+    return;
+  }
+  print_line(folder + ": " + format_count(result.num_parameters) + " parameters, " +
+             format_bytes(static_cast<double>(result.weight_bytes)) + " in " + join(result.files));
+}
+
+}  // namespace
+
+int run_init_model(const std::vector<std::string>& arguments) {
+  CommandParser parser("init-model",
+                       "Writes a randomly initialised Hugging Face folder from a config.json and a "
+                       "tokenizer.");
+  std::string config, tokenizer, output_dir, dtype = "bf16";
+  model::InitModelRequest request;
+  parser.app().add_option("--config", config, "config.json, or a folder that holds one")->type_name("PATH");
+  parser.app().add_option("--tokenizer", tokenizer, "folder whose tokenizer files are copied")->type_name("DIR");
+  parser.app().add_option("--output-dir", output_dir, "folder to write")->type_name("DIR");
+  parser.app().add_option("--seed", request.seed, "seed of the weights (default 42)");
+  parser.app().add_option("--dtype", dtype, "type of the weights: bf16 (default), fp16 or fp32");
+  parser.app().add_flag("--overwrite", request.overwrite, "replace the model in the folder");
+  if (!parser.parse(arguments)) return 0;
+  if (config.empty()) parser.refuse("--config", "missing; expected a config.json or a folder that holds one.");
+  if (output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
+
+  request.config = config;
+  request.tokenizer = tokenizer;
+  request.output_dir = output_dir;
+  request.dtype = parser.weight_dtype("--dtype", dtype);
+  print_result(model::init_model(request), output_dir, parser.common().json);
+  return 0;
+}
+
+// quantize: a Hugging Face folder with quantised linears.
+namespace {
+
+model::LinearFormat parse_format(const CommandParser& parser, const std::string& word) {
+  if (word == "nf4") return model::LinearFormat::k4Bit;
+  if (word == "int8") return model::LinearFormat::kInt8;
+  if (word == "fp8") return model::LinearFormat::kFp8;
+  parser.refuse("--base-precision", "got " + word + ", expected nf4, int8 or fp8.");
+}
+
+void print_result(const model::QuantizeResult& result, bool json) {
+  if (json) {
+    print_line(to_line({{"output_dir", result.folder.string()},
+                        {"num_linears", result.num_linears},
+                        {"weight_bytes", result.weight_bytes},
+                        {"num_files", result.num_files}}));
+    return;
+  }
+  print_line(result.folder.string() + ": " + format_count(result.num_linears) + " linears quantised, " +
+             format_bytes(static_cast<double>(result.weight_bytes)) + " in " + std::to_string(result.num_files) +
+             " files");
+}
+
+}  // namespace
+
+int run_quantize(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "quantize",
+      "Writes a Hugging Face folder whose linears are quantised, for faster starts: training on it gives "
+      "the same numbers as base_precision on the original.");
+  std::string model, output_dir, precision = "nf4", double_quant;
+  model::QuantizeRequest request;
+  parser.app().add_option("--model", model, "folder, or org/name in the local Hugging Face cache")->type_name("DIR");
+  parser.app().add_option("--output-dir", output_dir, "folder to write")->type_name("DIR");
+  parser.app().add_option("--base-precision", precision, "nf4 (default), int8 or fp8");
+  parser.app()
+      .add_option("--double-quant", double_quant,
+                  "on: quantise the scales of nf4 too (default); off: keep them in fp32")
+      ->type_name("on|off");
+  parser.app().add_flag("--overwrite", request.overwrite, "replace the model in the folder");
+  if (!parser.parse(arguments)) return 0;
+  if (model.empty()) parser.refuse("--model", "missing; expected the folder of a model.");
+  if (output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
+  request.format = parse_format(parser, precision);
+  if (!double_quant.empty() && double_quant != "on" && double_quant != "off") {
+    parser.refuse("--double-quant", "got " + double_quant + ", expected on or off.");
+  }
+  if (double_quant == "on" && request.format != model::LinearFormat::k4Bit) {
+    parser.refuse("--double-quant", "only scales of nf4 are quantised.");
+  }
+  request.model = storage::resolve_model(model).folder;
+  request.output_dir = output_dir;
+  request.nested = double_quant != "off";
+  request.progress = TensorProgress("quantising");
+  const StopRequests stop_requests;
+  print_result(load_engine().quantize(request), parser.common().json);
+  return 0;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,494 @@
+// A teacher's answers as training rows: teach; and with training and a comparison of the student with its teacher: distill.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "engine/engine_loader.h"
+#include "flags/command_line.h"
+#include "flags/generation_flags.h"
+#include "flags/open_model.h"
+#include "flags/profile_check.h"
+#include "flags/profile_flags.h"
+#include "lora_train/base/console.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/config/check.h"
+#include "lora_train/config/keys/profile.h"
+#include "lora_train/launch/world.h"
+#include "lora_train/teach/distill.h"
+#include "lora_train/teach/teach_run.h"
+#include "output/answers.h"
+#include "output/standard_output.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+namespace {
+
+constexpr std::int64_t kMaxCount = 1000000000;
+
+void add_price(CommandParser& parser, const std::string& flag, std::optional<double>& value, const std::string& help) {
+  const auto is_price = [](double number) { return number >= 0 && number <= 1e12; };
+  parser.add_number(flag, value, is_price, "a number of 0 or more", help)->type_name("X");
+}
+
+/// Adds the flags that decide what a teacher is asked.
+void add_asking_flags(CommandParser& parser, teach::TeachRequest& flags) {
+  parser.app()
+      .add_option("--teacher-model", flags.teacher_model, "model of the server (default: the first that it lists)")
+      ->type_name("NAME");
+  parser.add_integer("--samples", flags.job.samples, 1, 10000, "answers to each prompt, a row each (default 1)");
+  parser.add_integer("--max-tokens,--max-new-tokens", flags.max_tokens, 1, kMaxNewTokens,
+                     "tokens of an answer at most (default 1024)");
+  parser.add_list("--stop", flags.stop, "end an answer before this text; repeatable")->type_name("TEXT");
+  parser.add_integer("--concurrency", flags.ask.concurrency, 1, 1024, "requests at a time (default 8)");
+  const auto is_in_range = [](double number) { return number > 0 && number <= 1e6; };
+  parser
+      .add_number("--requests-per-minute", flags.ask.requests_per_minute, is_in_range, "a number above 0",
+                  "requests a minute at most")
+      ->type_name("X");
+  parser
+      .add_number("--timeout", flags.timeout_s, is_in_range, "seconds above 0",
+                  "how long a request waits for the server (default 600)")
+      ->type_name("SECONDS");
+  parser.add_integer("--logprobs", flags.top_logprobs, 1, 100,
+                     "keep the log-probabilities of tokens and of so many alternatives");
+  parser.add_integer("--max-failures", flags.max_failures, 0, kMaxCount,
+                     "end well with so many prompts unanswered (default 0)");
+  add_price(parser, "--price-in", flags.prices.prompt, "USD per million prompt tokens, for the cost");
+  add_price(parser, "--price-out", flags.prices.completion, "USD per million answer tokens");
+}
+
+struct RefusalFlags {
+  std::string file;
+  bool drop = false;
+};
+
+/// Adds those that decide which answers become rows.
+void add_filter_flags(CommandParser& parser, teach::FilterOptions& filters, RefusalFlags& refusals) {
+  CLI::App& app = parser.app();
+  const auto chars = [&parser](const char* flag, std::optional<std::int64_t>& value, const char* help) {
+    const auto read = [&value](const std::string& text) {
+      value = parse_integer(text);
+      return value && *value >= 0;
+    };
+    parser.add_parsed(flag, read, "a whole number of 0 or more", help)->type_name("N");
+  };
+  app.add_flag("--drop-cut", filters.drop_cut, "filter: no answers that reached --max-tokens");
+  chars("--min-chars", filters.min_chars, "filter: no answers with fewer characters");
+  chars("--max-chars", filters.max_chars, "filter: no answers with more characters");
+  app.add_option("--keep-matching", filters.keep_matching, "filter: only answers that match")->type_name("REGEX");
+  app.add_option("--drop-matching", filters.drop_matching, "filter: no answers that match")->type_name("REGEX");
+  app.add_option("--json-schema", filters.json_schema, "filter: only answers that are JSON of this schema")
+      ->type_name("FILE");
+  app.add_flag("--drop-refusals", refusals.drop, "filter: no answers that begin as refusals do (\"I'm sorry, but\")");
+  app.add_option("--refusal-phrases", refusals.file, "filter: the same with the lines of a file")->type_name("FILE");
+  parser.add_integer("--agree", filters.agree, 2, kMaxCount,
+                     "filter: of --samples, those that agree, if there are so many");
+  app.add_option("--agree-on", filters.agree_on, "what has to agree (default: the whole answer)")->type_name("REGEX");
+  app.add_flag("--drop-duplicates", filters.drop_duplicates, "filter: no answer twice to one prompt");
+}
+
+/// The text of a file that a flag or key names, without the line end at its end; empty for no file. Refuses an empty one.
+std::string text_of_file(const CommandParser& parser, const char* flag, const std::string& file) {
+  if (file.empty()) return {};
+  std::string text = read_file(file);
+  while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  if (find_invalid_utf8(text)) parser.refuse(flag, file + " is not UTF-8.");
+  if (is_blank(text)) parser.refuse(flag, file + " is empty.");
+  return text;
+}
+
+/// After parsing: what one flag says of another, and the phrases of --refusal-phrases.
+void finish_teach_flags(const CommandParser& parser, teach::TeachRequest& flags, const RefusalFlags& refusals) {
+  if (flags.filters.agree > flags.job.samples) parser.refuse("--agree", "needs as many --samples.");
+  if (!flags.filters.agree_on.empty() && flags.filters.agree == 0) parser.refuse("--agree-on", "needs --agree N.");
+  if (refusals.drop) flags.filters.refusal_phrases = teach::usual_refusals();
+  const std::string phrases = text_of_file(parser, "--refusal-phrases", refusals.file);
+  for (std::size_t begin = 0; begin < phrases.size();) {
+    const std::size_t end = std::min(phrases.find('\n', begin), phrases.size());
+    flags.filters.refusal_phrases.push_back(phrases.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+/// A model of this machine, which may have an adapter.
+class ModelTeacher : public teach::LocalTeacher {
+ public:
+  ModelTeacher(Profile profile, std::string adapter, bool allow_other_base)
+      : profile_(std::move(profile)),
+        adapter_(std::move(adapter)),
+        folders_(open_model_folders(profile_.model, adapter_, allow_other_base)) {}
+
+  const std::filesystem::path& folder() const { return folders_.model; }
+
+  teach::GenerationSettings settings(bool is_raw) const override {
+    return model_settings(profile_.model, adapter_, folders_, is_raw);
+  }
+
+  void ask(const teach::TeachRequest& asked, const SamplingOptions& sampling, teach::TeachJob& job,
+           teach::TeachProgress& progress) override {
+    const std::vector<std::size_t> open = job.open();
+    if (open.empty()) return;
+    const data::PromptOptions options{folders_.tokenizer.get(), folders_.chat_template.get(), job.options().is_raw, ""};
+    std::vector<data::Prompt> prompts;
+    for (const std::size_t answer : open) {
+      const teach::Question question = job.question(answer);
+      prompts.push_back(
+          job.options().is_raw
+              ? data::make_prompt(nlohmann::json::parse(question.prompt).get<std::string>(), question.source, options)
+              : data::make_prompt(data::ChatQuestion{question.source, question.prompt, question.tools}, options));
+    }
+    const std::vector<std::int64_t> lengths =
+        answer_lengths(prompts, asked.max_tokens, folders_.config.context_length());
+    evaluate::GenerateRequest request;
+    request.profile = profile_;
+    request.adapter = folders_.adapter;
+    request.sampling = sampling;
+    request.stop_ids = tokenizer::stop_token_ids(*folders_.tokenizer, folders_.chat_template.get());
+    for (std::size_t i = 0; i < open.size(); ++i)
+      request.prompts.push_back({prompts[i].ids, static_cast<std::int64_t>(open[i]), lengths[i], prompts[i].source});
+    AnswerCollector::Callbacks callbacks;
+    callbacks.on_answers = [&](std::size_t i, const Answers& answers) {
+      const nlohmann::ordered_json text = answers.answer.text;
+      const nlohmann::ordered_json message = {{"role", "assistant"}, {"content", text}};
+      const teach::Answer answer{job.options().is_raw ? text.dump() : message.dump(),
+                                 answers.answer.is_cut ? "length" : "stop",
+                                 static_cast<std::int64_t>(prompts[i].ids.size()),
+                                 static_cast<std::int64_t>(answers.answer.ids.size()),
+                                 {}};
+      job.add(open[i], answer);
+      progress.add(answer);
+    };
+    AnswerCollector collector(*folders_.tokenizer, {request.stop_ids, asked.stop, false}, std::move(callbacks));
+    load_engine().generate(request, collector);
+  }
+
+ private:
+  Profile profile_;
+  std::string adapter_;  ///< as it was given
+  ModelFolders folders_;
+};
+
+// teach: training rows that a teacher answers.
+
+struct CommandFlags {
+  std::string teacher, adapter, prompts, row_template, system, student_system, shard;
+  std::vector<std::string> join;
+  bool allow_other_base = false;
+};
+
+void add_flags(CommandParser& parser, CommandFlags& flags, teach::TeachOptions& job) {
+  CLI::App& app = parser.app();
+  const auto text = [&app](const char* flag, std::string& value, const char* type, const char* help) {
+    app.add_option(flag, value, help)->type_name(type);
+  };
+  text("--teacher", flags.teacher, "URL",
+       "OpenAI-compatible server, http://host:8000/v1; its key is in $OPENAI_API_KEY");
+  text("--adapter", flags.adapter, "DIR", "adapter of a teacher that is a --model of this machine");
+  add_allow_other_base(parser, flags.allow_other_base);
+  text("--prompts", flags.prompts, "FILE", "rows with prompt or messages, or a .txt file with one prompt a line");
+  text("--template", flags.row_template, "FILE", "Jinja template that makes the prompt of the fields of a row");
+  text("--system", flags.system, "FILE", "system message that only the teacher sees");
+  text("--student-system", flags.student_system, "FILE", "system message that the rows have");
+  text("--output", job.output, "FILE.jsonl", "the rows; the same command resumes from FILE.answers.jsonl");
+  text("--shard", flags.shard, "I/N", "ask part I of N of the prompts, I from 0");
+  parser.add_list("--join", flags.join, "take the answers that shards wrote to this --output; repeatable")
+      ->type_name("FILE.jsonl");
+  app.add_flag("--raw", job.is_raw, "continue texts instead of answering chats; rows have prompt and completion");
+}
+
+void parse_shard(const CommandParser& parser, const std::string& shard, teach::TeachOptions& job) {
+  if (shard.empty()) return;
+  const auto slash = shard.find('/');
+  const auto part = slash == std::string::npos ? std::nullopt : parse_integer(shard.substr(0, slash));
+  const auto whole = slash == std::string::npos ? std::nullopt : parse_integer(shard.substr(slash + 1));
+  if (!part || !whole || *whole < 1 || *part < 0 || *part >= *whole)
+    parser.refuse("--shard", "got " + shard + ", expected I/N with I from 0 to N - 1, such as 0/4.");
+  job.shard = *part;
+  job.num_shards = *whole;
+}
+
+void check_flags(const CommandParser& parser, const CommandFlags& flags, const teach::TeachRequest& teach,
+                 bool has_model) {
+  const std::string& url = flags.teacher;
+  if (flags.prompts.empty()) parser.refuse("--prompts", "missing; expected a file of prompts.");
+  if (teach.job.output.empty()) parser.refuse("--output", "missing; expected the file to write.");
+  parser.refuse_special_file("--output", teach.job.output);
+  if (url.empty() && !has_model)
+    parser.refuse("--teacher", "missing; expected a server (--teacher http://host:8000/v1), or --model DIR.");
+  if (!url.empty() && has_model) parser.refuse("--teacher", "give a server or a --model of this machine, not both.");
+  if (!url.empty() && !url.starts_with("http://") && !url.starts_with("https://"))
+    parser.refuse("--teacher", "got " + url + ", expected a URL such as http://host:8000/v1; a folder is --model DIR.");
+  if (url.empty() && teach.top_logprobs > 0) parser.refuse("--logprobs", "needs a --teacher that is a server.");
+  if (teach.job.is_raw && !(flags.system.empty() && flags.student_system.empty()))
+    parser.refuse("--raw", "cannot be combined with --system and --student-system, which are messages of chats.");
+}
+
+void print_result(const std::string& output, const teach::TeachResult& result) {
+  const auto& [code, totals, rows, open] = result;
+  nlohmann::ordered_json dropped = nlohmann::ordered_json::object();
+  for (const teach::FilterCount& count : rows.dropped) dropped[count.reason] = count.count;
+  print_line(to_line({{"output", output},
+                      {"rows", rows.num_rows},
+                      {"answers", rows.num_answers},
+                      {"asked", totals.answers},
+                      {"unanswered", open.count()},
+                      {"cut", rows.num_cut},
+                      {"dropped", dropped},
+                      {"prompt_tokens", totals.prompt_tokens},
+                      {"completion_tokens", totals.completion_tokens},
+                      {"seconds", totals.seconds},
+                      {"cost_usd", or_null(totals.cost_usd)}}));
+}
+
+}  // namespace
+
+int run_teach(const std::vector<std::string>& arguments) {
+  // To the end of the process, as in train.
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  CommandParser parser("teach",
+                       "Lets a teacher answer prompts and writes the answers as rows of training data. Every answer is "
+                       "kept as it comes: the same command asks for those that are missing.");
+  const ProfileFlags profile_flags(
+      parser, {{"--model", "model", "a teacher of this machine: folder, or org/name in the local Hugging Face cache"}});
+  const SamplingFlags sampling(parser);
+  CommandFlags flags;
+  RefusalFlags refusals;
+  teach::TeachRequest teach;
+  add_flags(parser, flags, teach.job);
+  add_asking_flags(parser, teach);
+  add_filter_flags(parser, teach.filters, refusals);
+  if (!parser.parse(arguments)) return 0;
+  const bool has_model = !profile_flags.is_empty() || !flags.adapter.empty();
+  check_flags(parser, flags, teach, has_model);
+  parse_shard(parser, flags.shard, teach.job);
+  finish_teach_flags(parser, teach, refusals);
+  teach.job.system = text_of_file(parser, "--system", flags.system);
+  teach.job.student_system = text_of_file(parser, "--student-system", flags.student_system);
+  const std::string row_template = flags.row_template.empty() ? "" : read_file(flags.row_template);
+  const teach::TeachInput input{data::read_questions(flags.prompts, row_template), flags.join};
+  teach::TeachResult result;
+  if (has_model) {
+    const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
+    ModelTeacher model(loaded.profile, flags.adapter, flags.allow_other_base);
+    result =
+        teach::teach_by_model(model, teach, sampling.options(parser, model.folder()), input, parser.common().quiet);
+  } else {
+    result = teach::teach_by_server(flags.teacher, teach, sampling.options(parser, {}), input, parser.common().quiet);
+  }
+  if (parser.common().json && result.exit_code == 0) print_result(teach.job.output, result);
+  return result.exit_code;
+}
+
+// distill: a teacher's answers, training on them, and the student beside its teacher.
+namespace {
+
+struct Switches {
+  std::vector<std::string> allow_changed;
+  std::string template_file;
+  int num_ranks = 1;
+  bool overwrite = false, teacher_only = false;
+};
+
+void refuse_adapter_as_teacher(const std::string& teacher) {
+  const std::filesystem::path folder = std::filesystem::path(teacher).lexically_normal();
+  std::error_code code;
+  if (!std::filesystem::exists(std::filesystem::path(adapter_folder(teacher)) / "adapter_config.json", code)) return;
+  const std::string merged = (folder.has_filename() ? folder : folder.parent_path()).string() + "-merged";
+  throw ConfigError("teacher", teacher + " is an adapter, and a teacher is a whole model. Merge it: " +
+                                   shell_line({"lora-train", "merge", "--adapter", teacher, "--output-dir", merged}) +
+                                   ", and name " + merged + ".");
+}
+
+void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
+  CLI::App& app = parser.app();
+  app.add_flag("--start-teacher", server.starts,
+               "start the server of the teacher on this machine (vLLM), and end it before training");
+  app.add_option("--teacher-command", server.command, "what --start-teacher runs in place of vLLM")
+      ->type_name("COMMAND");
+  parser
+      .add_number(
+          "--teacher-timeout", server.timeout_s, [](double number) { return number > 0 && number <= 1e6; },
+          "seconds above 0", "how long to wait for its start (default 1800)")
+      ->type_name("SECONDS");
+  parser.add_integer("--tensor-parallel-size", server.tensor_parallel_size, 1, 1024,
+                     "vLLM: GPUs of the teacher (default: all that are visible)");
+  parser.add_integer("--max-model-len", server.max_model_len, 1, 100000000,
+                     "vLLM: tokens of prompt and answer at most (default 32768)");
+  app.add_option("--teacher-dtype", server.dtype, "vLLM: data type (default auto)")->type_name("TYPE");
+  parser
+      .add_number(
+          "--gpu-memory-utilization", server.gpu_memory_utilization,
+          [](double number) { return number > 0 && number <= 1; }, "a number above 0, at most 1",
+          "vLLM: share of the GPU memory (default 0.9)")
+      ->type_name("X");
+}
+
+/// A value that is one word and looks like a path is no text: it would be a slip of the name otherwise.
+std::string text_of(const CommandParser& parser, const LoadedProfile& loaded, const char* key, const std::string& value,
+                    Mistakes& mistakes) {
+  std::error_code code;
+  if (std::filesystem::exists(value, code)) return text_of_file(parser, key, value);
+  const bool is_word = value.find_first_of(" \t\n") == std::string::npos;
+  const std::size_t dot = value.find('.');
+  const bool is_path = value.find('/') != std::string::npos || (dot != std::string::npos && dot + 1 < value.size());
+  if (is_word && is_path)
+    mistakes.add(parse_place(loaded.origin.at(key)), key, "there is no file " + value + "; a text would have a space.");
+  return value;
+}
+
+/// Fills `request`. Throws what is wrong with the profile, all of it together, before anything is asked.
+void load_request(const CommandParser& parser, const ProfileFlags& flags, teach::DistillRequest& request) {
+  Mistakes mistakes;
+  request.sources = flags.sources();
+  request.loaded = load_and_log(request.sources, mistakes);
+  const TeacherSection& teacher = request.loaded.profile.teacher;
+  add_unbuilt_features(request.loaded, mistakes);
+  if (teacher.teacher.empty() && !mistakes.concern("teacher")) {
+    mistakes.add({}, "teacher",
+                 "missing. Name a server (`teacher: http://host:8000/v1` or --teacher), or a model folder.");
+  }
+  teach::check_prompt_specs(request.loaded, mistakes);
+  LoadedProfile checked = request.loaded;
+  teach::add_agreement_task(checked, mistakes);
+  check_inputs(checked, {}, mistakes);
+  request.teach.job.system = text_of(parser, request.loaded, "teacher_system", teacher.teacher_system, mistakes);
+  request.teach.job.student_system =
+      text_of(parser, request.loaded, "student_system", teacher.student_system, mistakes);
+  mistakes.throw_if_any();
+}
+
+void check_flags(const CommandParser& parser, const teach::DistillRequest& request) {
+  const TeacherSection& teacher = request.loaded.profile.teacher;
+  const teach::ServerOptions& server = request.server;
+  if (!teacher.is_server() && request.teach.top_logprobs > 0)
+    parser.refuse("--logprobs", "needs a teacher that is a server.");
+  if (!server.command.empty() && !server.starts) parser.refuse("--teacher-command", "needs --start-teacher.");
+  if (!server.starts) return;
+  if (!teacher.is_server() || !teach::is_local(teacher.teacher)) {
+    parser.refuse("--start-teacher", "starts a server on this machine, but the teacher is " + teacher.teacher +
+                                         "; expected http://localhost:8000/v1, or another port.");
+  }
+  if (server.command.empty() && request.teach.teacher_model.empty())
+    parser.refuse("--start-teacher", "needs the model to serve: --teacher-model ORG/NAME; or --teacher-command.");
+}
+
+std::vector<std::string> flags_of_train(const CommonFlags& common, const Switches& switches) {
+  std::vector<std::string> flags;
+  if (common.quiet) flags.emplace_back("--quiet");
+  if (!common.log_level.empty()) flags.insert(flags.end(), {"--log-level", common.log_level});
+  if (switches.overwrite) flags.emplace_back("--overwrite");
+  for (const std::string& key : switches.allow_changed) flags.insert(flags.end(), {"--allow-changed", key});
+  return flags;
+}
+
+/// A phase that ran in processes of its own, which have said what is wrong.
+void throw_if_failed(int code, const std::string& phase, const std::string& output_dir) {
+  if (code == 0 || code == static_cast<int>(ExitCode::kStopped)) return;
+  const char* const kinds[] = {"", "internal", "config", "data", "format", "io", "device", "numeric"};
+  throw PeerError(output_dir, phase + " ended with exit code " + std::to_string(code) + "; stderr says why",
+                  code < 8 ? kinds[code] : "internal", static_cast<ExitCode>(code));
+}
+
+/// Asks in a process of its own, whose memory, and that of its GPU, is free for training afterwards.
+int start_teacher_phase(std::vector<std::string> arguments) {
+  std::erase(arguments, "--json");
+  arguments.insert(arguments.begin(), {"distill", "--teacher-only"});
+  return start_program(arguments, 1);
+}
+
+int start_training(const teach::DistillRequest& request, const CommonFlags& common, const Switches& switches) {
+  std::vector<std::string> arguments = as_arguments(teach::sources_of_training(request));
+  const std::vector<std::string> flags = flags_of_train(common, switches);
+  arguments.insert(arguments.begin(), "train");
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return start_program(arguments, switches.num_ranks);
+}
+
+/// `arguments`: of the command.
+int run_phases(const teach::DistillRequest& request, const std::vector<std::string>& arguments,
+               const CommonFlags& common, const Switches& switches) {
+  const std::string& output_dir = request.loaded.profile.run.output_dir;
+  const bool is_here = request.loaded.profile.teacher.is_server() || switches.teacher_only;
+  int code = is_here ? teach::run_teacher_phase(request) : start_teacher_phase(arguments);
+  throw_if_failed(code, "the teacher", output_dir);
+  if (code == 0 && !switches.teacher_only) code = start_training(request, common, switches);
+  throw_if_failed(code, "training", output_dir);
+  if (code != 0) return code;
+  teach::DistillRecord record;
+  record.output_dir = output_dir;
+  record.teacher = teach::read_teacher_phase(output_dir);
+  if (!switches.teacher_only) {
+    teach::add_training(record);
+    teach::write_record(record);
+    print_text(common.json ? teach::to_json(record) + "\n" : teach::to_table(record));
+  } else if (common.json) {
+    print_line(teach::to_json(record));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int run_distill(const std::vector<std::string>& arguments) try {
+  const launch::World world = launch::world_from(process_environment);
+  // To the end of the process, as in train.
+  [[maybe_unused]] static const auto* const stop_requests =
+      new StopRequests(world.launcher != launch::Launcher::kNone, nullptr);
+  CommandParser parser(
+      "distill",
+      "Lets a teacher answer the prompts of a profile, trains the student on the answers, and compares "
+      "both on prompts held out. The same command resumes where it stopped.");
+  const ProfileFlags flags(parser,
+                           {{"--model", "model", "the student: folder, or org/name in the local Hugging Face cache"},
+                            {"--train-data", "datasets", "prompts: file, folder or glob"},
+                            {"--eval-data", "eval_datasets", "prompts held out: file, folder or glob"},
+                            {"--output-dir", "output_dir", "output folder of the run"},
+                            {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
+                            {"--max-time", "max_time", "of training: save a checkpoint and stop after this time"},
+                            {"--teacher", "teacher", "URL that ends in /v1, or a model folder"},
+                            {"--teacher-system", "teacher_system", "file or text: what only the teacher sees"},
+                            {"--student-system", "student_system", "file or text: what the student sees instead"}});
+  const SamplingFlags sampling(parser);
+  teach::DistillRequest request;
+  RefusalFlags refusals;
+  Switches switches;
+  add_asking_flags(parser, request.teach);
+  add_filter_flags(parser, request.teach.filters, refusals);
+  add_server_flags(parser, request.server);
+  parser.app()
+      .add_option("--template", switches.template_file, "Jinja template that makes the prompt of the fields of a row")
+      ->type_name("FILE");
+  parser.app()
+      .add_option("--match", request.match, "what has to be equal in the answers of student and teacher (default: all)")
+      ->type_name("REGEX");
+  parser.app().add_flag("--teacher-only", switches.teacher_only, "end before training");
+  parser.app().add_flag("--overwrite", switches.overwrite, "train anew; the teacher's answers stay");
+  parser.add_list("--allow-changed", switches.allow_changed, "let this key differ from the resumed run; repeatable")
+      ->type_name("KEY");
+  parser.add_integer("--nproc", switches.num_ranks, 1, 1024, "train with so many ranks on this host, one for each GPU");
+  if (!parser.parse(arguments)) return 0;
+  never_wait_for_stderr();
+  if (world.size > 1)
+    parser.refuse("--nproc", "give it here instead of starting several processes: training starts its own ranks.");
+  finish_teach_flags(parser, request.teach, refusals);
+  load_request(parser, flags, request);
+  check_flags(parser, request);
+  request.sampling = sampling.options(parser, request.loaded.profile.teacher.teacher);
+  request.open_teacher = [](const Profile& teacher) {
+    refuse_adapter_as_teacher(teacher.model.path);
+    return std::make_unique<ModelTeacher>(teacher, "", /*allow_other_base=*/false);
+  };
+  request.quiet = parser.common().quiet;
+  if (!switches.template_file.empty()) request.row_template = read_file(switches.template_file);
+  return run_phases(request, arguments, parser.common(), switches);
+} catch (const Killed& killed) {
+  return killed.exit_code;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,324 @@
+#include "token_commands.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "flags/command_line.h"
+#include "flags/open_model.h"
+#include "flags/profile_flags.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/config/check.h"
+#include "lora_train/config/value/value.h"
+#include "lora_train/data/cache/document_store.h"
+#include "lora_train/data/cache/token_cache_files.h"
+#include "lora_train/data/run_plan.h"
+#include "lora_train/model/families/model_config.h"
+#include "lora_train/storage/atomic_folder.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/model_folder.h"
+#include "output/standard_output.h"
+#include "registry.h"
+
+namespace lora_train::cli {
+
+// tokenize: the ids of texts, or the data of a profile as the trainer will see them.
+namespace {
+
+bool is_trained(const data::RowView& row, std::size_t i) { return i > 0 && row.labels[i] != data::kIgnoredLabel; }
+
+// Green is trained, bold green a trained special token, cyan an untrained one; without colour [[...]] is trained.
+std::string_view style_of(bool is_trained, bool is_special, bool use_color) {
+  if (!use_color) return is_trained ? "[[" : "";
+  if (is_trained) return is_special ? "\x1b[1;32m" : "\x1b[32m";
+  return is_special ? "\x1b[36m" : "";
+}
+
+std::string_view end_of(std::string_view style, bool use_color) {
+  if (style.empty()) return "";
+  return use_color ? "\x1b[0m" : "]]";
+}
+
+}  // namespace
+
+std::string format_row(const data::RowView& row, bool use_color) {
+  std::string text, ids;
+  std::string_view open_style;
+  long long num_trained = 0;
+  for (std::size_t i = 0; i < row.ids.size(); ++i) {
+    const bool trained = is_trained(row, i);
+    const std::string_view style = style_of(trained, i < row.is_special.size() && row.is_special[i], use_color);
+    if (!row.pieces.empty()) {
+      if (style != open_style) {
+        text += end_of(open_style, use_color);
+        text += style;
+        open_style = style;
+      }
+      text += visible_text(row.pieces[i]);
+    }
+    ids += (i == 0 ? "" : " ") + std::to_string(row.ids[i]) + (trained ? "*" : "");
+    if (trained && !row.weights.empty()) ids += string_printf("%g", static_cast<double>(row.weights[i]));
+    num_trained += trained ? 1 : 0;
+  }
+  text += end_of(open_style, use_color);
+  if (!text.empty()) text += "\n";
+  return visible_text(row.source) + ": " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(num_trained) +
+         " trained\n" + text + "ids: " + ids + "\n";
+}
+
+std::string row_to_json(const data::RowView& row) {
+  nlohmann::ordered_json object = {{"source", row.source}, {"input_ids", row.ids}, {"labels", row.labels}};
+  if (!row.weights.empty()) object["weights"] = row.weights;
+  object["text"] = row.pieces.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(row.text);
+  return to_line(object);
+}
+
+namespace {
+
+void print_ids(const tokenizer::Tokenizer& tokenizer, const std::string& text, bool json) {
+  const auto ids = tokenizer.encode(text).ids;
+  if (json) {
+    print_line(nlohmann::ordered_json({{"input_ids", ids}}).dump());
+    return;
+  }
+  std::string line;
+  for (const auto id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+  print_line(line);
+}
+
+/// A folder with a tokenizer alone will do: ids and lengths are then not checked.
+std::optional<model::ModelConfig> read_config(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder / "config.json")) return std::nullopt;
+  return model::read_model_config(folder);
+}
+
+void print_totals(const data::PreparedData& prepared) {
+  const auto& store = prepared.train;
+  print_line(format_count(static_cast<long long>(store.size())) + " documents, " + format_count(store.total_tokens()) +
+             " tokens, " + format_count(store.total_supervised()) + " trained (" + prepared.loss_description +
+             "), max_seq_len " + std::to_string(prepared.max_seq_len));
+  for (const auto& line : prepared.ledger.lines()) print_line(line);
+}
+
+void show_row(const data::RowView& row, bool json) {
+  if (json) {
+    print_line(row_to_json(row));
+  } else {
+    print_raw(format_row(row, stdout_has_color()) + "\n");
+  }
+}
+
+// The documents of an optimizer step, in the order of the step.
+std::vector<std::uint32_t> documents_of(const data::StepPlan& step) {
+  std::vector<std::uint32_t> documents;
+  for (const auto& micro_batch : step.micro_batches) {
+    documents.insert(documents.end(), micro_batch.documents.begin(), micro_batch.documents.end());
+  }
+  return documents;
+}
+
+void show_step(const Profile& profile, const data::PreparedData& prepared, long long number,
+               const tokenizer::Tokenizer* tokenizer, long long num_shown, bool json) {
+  const auto sizes = data::resolve_batch_sizes(profile.schedule, prepared.max_seq_len);
+  const data::RunPlan plan = data::plan_run(profile, prepared, sizes);
+  if (number > plan.total_steps()) {
+    throw ConfigError("--step", "the run has " + format_count(plan.total_steps()) + " steps.");
+  }
+  const data::StepPlan step = plan.step(number);
+  if (!json) {
+    print_line("step " + std::to_string(number) + " of " + std::to_string(plan.total_steps()) + ", epoch " +
+               std::to_string(step.epoch) + ": " + format_count(step.num_rows) + " rows, " +
+               format_count(step.num_documents) + " documents, " + format_count(step.num_tokens) + " tokens, " +
+               format_count(step.num_supervised) + " trained");
+  }
+  for (const std::uint32_t document : documents_of(step)) {
+    if (num_shown-- > 0) {
+      show_row(data::view_rows(prepared.train, tokenizer, document, 1).front(), json);
+    } else if (json) {
+      print_line(to_line({{"source", prepared.train.source(document)},
+                          {"num_tokens", prepared.train.num_tokens(document)},
+                          {"num_supervised", prepared.train.num_supervised(document)}}));
+    } else {
+      print_line("  " + prepared.train.source(document) + "  " + format_count(prepared.train.num_tokens(document)) +
+                 " tokens, " + format_count(prepared.train.num_supervised(document)) + " trained");
+    }
+  }
+}
+
+int tokenize_profile(const Profile& profile, long long num_shown, std::optional<long long> step, bool json) {
+  const auto folder = storage::resolve_model(profile.model.path).folder;
+  auto config = read_config(folder);
+  const auto tokenizer =
+      open_tokenizer(profile.model, folder, profile.adapter.init_adapter, config ? &*config : nullptr).tokenizer;
+  const auto chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
+  data::DataContext context{.tokenizer = tokenizer.get(),
+                            .chat_template = chat_template.get(),
+                            .seed = profile.run.seed,
+                            .cache_folder = data::token_cache_folder(profile.data)};
+  if (config) {
+    context.vocab_size = config->vocab_size;
+    context.max_position_embeddings = config->context_length();
+  }
+  const data::PreparedData prepared = data::prepare_data(profile.data, context, /*need_train=*/true);
+  if (step) {
+    show_step(profile, prepared, *step, tokenizer.get(), num_shown, json);
+    return 0;
+  }
+  for (const auto& row : data::view_rows(prepared.train, tokenizer.get(), 0, static_cast<std::size_t>(num_shown))) {
+    show_row(row, json);
+  }
+  if (!json) print_totals(prepared);
+  return 0;
+}
+
+}  // namespace
+
+int run_tokenize(const std::vector<std::string>& arguments) {
+  CommandParser parser("tokenize",
+                       "Tokenises the data of a profile, prints the ledger of dropped and changed rows, and shows "
+                       "rows; or, with --model, "
+                       "prints the token ids of texts. Needs no weights.");
+  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+                                    {"--train-data", "datasets", "training data: file, folder or glob"}});
+  std::vector<std::string> texts, files;
+  long long num_shown = 0;
+  std::optional<long long> step;
+  parser.app()
+      .add_option("--show", num_shown, "print text, ids and trained tokens (green) of the first N rows")
+      ->type_name("N");
+  parser.app()
+      .add_option("--step", step,
+                  "print file:line of the rows in optimizer step K; with --show, also their text and ids")
+      ->type_name("K");
+  parser.add_list("--text", texts, "print the token ids of this text; repeatable")->type_name("TEXT");
+  parser.add_list("--jsonl", files, "print the token ids of each {\"text\": ...} line; repeatable")->type_name("FILE");
+  if (!parser.parse(arguments)) return 0;
+  if (num_shown < 0) parser.refuse("--show", "must not be negative.");
+  if (step && *step < 1) parser.refuse("--step", "steps count from 1.");
+
+  const bool wants_texts = !texts.empty() || !files.empty();
+  ProfileSources sources = flags.sources();
+  sources.needs_datasets = !wants_texts;
+  const LoadedProfile loaded = load_and_log(sources);
+  refuse_unbuilt_features(loaded);
+  if (!wants_texts) return tokenize_profile(loaded.profile, num_shown, step, parser.common().json);
+
+  const Profile& profile = loaded.profile;
+  const auto folder = storage::resolve_model(profile.model.path).folder;
+  auto tokenizer = open_tokenizer(profile.model, folder, profile.adapter.init_adapter).tokenizer;
+  if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // says what is missing
+  for (const auto& text : texts) print_ids(*tokenizer, text, parser.common().json);
+  for (const auto& file : files) {
+    data::read_texts(file, [&](const std::string& text) { print_ids(*tokenizer, text, parser.common().json); });
+  }
+  return 0;
+}
+
+// cache: the files of the token cache.
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+std::string time_text(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm local{};
+  ::localtime_r(&time, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &local);
+  return text;
+}
+
+void list(const fs::path& folder, bool json) {
+  const std::vector<data::CachedTable> tables = data::list_token_tables(folder);
+  std::uint64_t total = 0;
+  for (const data::CachedTable& table : tables) {
+    total += table.num_bytes;
+    if (json) {
+      print_line(to_line({{"file", table.file.string()},
+                          {"num_bytes", table.num_bytes},
+                          {"last_used", table.last_used},
+                          {"is_in_use", table.is_in_use}}));
+    } else {
+      print_line(time_text(table.last_used) + string_printf("  %10s  ", size_text(table.num_bytes).c_str()) +
+                 table.file.filename().string() + (table.is_in_use ? "  in use" : ""));
+    }
+  }
+  if (json) return;
+  const std::uint64_t limit = data::token_cache_limit();
+  print_line(folder.string() + ": " + std::to_string(tables.size()) + " tables, " + size_text(total) +
+             (limit == data::kNoCacheLimit ? "; no limit" : " of at most " + size_text(limit)));
+}
+
+void clear(const fs::path& folder, std::int64_t used_before, bool json) {
+  data::sweep_token_cache(folder);
+  const data::DeletedTables deleted = data::shrink_token_cache(folder, 0, used_before);
+  std::vector<data::CachedTable> left = data::list_token_tables(folder);
+  std::erase_if(left, [&](const data::CachedTable& table) { return table.last_used >= used_before; });
+  const auto num_in_use = std::ranges::count_if(left, [](const data::CachedTable& table) { return table.is_in_use; });
+  const auto num_without_lock = std::ssize(left) - num_in_use;
+  if (json) {
+    print_line(to_line({{"folder", folder.string()},
+                        {"num_deleted", deleted.num_tables},
+                        {"num_bytes", deleted.num_bytes},
+                        {"num_in_use", num_in_use},
+                        {"num_without_lock", num_without_lock}}));
+    return;
+  }
+  print_line(folder.string() + ": deleted " + std::to_string(deleted.num_tables) + " tables, " +
+             size_text(deleted.num_bytes) +
+             (num_in_use == 0 ? "" : "; " + std::to_string(num_in_use) + " in use stay") +
+             (num_without_lock == 0 ? "" : "; " + std::to_string(num_without_lock) + " stay that cannot be locked"));
+}
+
+}  // namespace
+
+int run_cache(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "cache",
+      "Lists or deletes the token tables that runs share. LORA_TRAIN_CACHE_MAXSIZE (default 64G, 0 = no "
+      "limit) limits their size: beyond it, a run deletes those that were not used for longest.");
+  bool wants_list = false, wants_clear = false;
+  std::string folder = data::user_token_cache().string();
+  std::int64_t used_before = std::numeric_limits<std::int64_t>::max();
+  parser.app().add_flag("--list", wants_list, "show the tables, least recently used first");
+  parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and what killed runs left");
+  const CLI::Option* const older_than =
+      parser
+          .add_parsed(
+              "--older-than",
+              [&](const std::string& text) {
+                const auto age = parse_duration(text);
+                if (!age || *age < 0) return false;
+                const double now = static_cast<double>(std::time(nullptr));
+                used_before = static_cast<std::int64_t>(std::ceil(std::max(now - *age, 0.0)));
+                return true;
+              },
+              "an age such as 30d, 12h or 90m", "with --clear: keep the tables that were used in this time")
+          ->type_name("TIME");
+  const CLI::Option* const dir =
+      parser.app()
+          .add_option("--dir", folder,
+                      "dataset_prepared_path or stage_dir of a profile (default ~/.cache/lora-train/tokens)")
+          ->type_name("DIR");
+  if (!parser.parse(arguments)) return 0;
+  if (wants_list == wants_clear) parser.refuse("--list", "expected one of --list and --clear.");
+  if (wants_list && older_than->count() > 0) parser.refuse("--older-than", "expected with --clear only.");
+  if (folder.empty()) {
+    parser.refuse("--dir", "missing, and neither XDG_CACHE_HOME nor HOME says where your cache is.");
+  }
+  if (dir->count() > 0 && !fs::is_directory(folder)) {
+    parser.refuse("--dir", folder + (fs::exists(folder) ? " is not a folder." : " does not exist."));
+  }
+  if (folder == data::user_token_cache() && fs::exists(folder)) storage::make_private_folder(folder);
+  wants_list ? list(folder, parser.common().json) : clear(folder, used_before, parser.common().json);
+  return 0;
+}
+
+}  // namespace lora_train::cli

@@ -1,0 +1,179 @@
+#include "generation_flags.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/storage/model_file.h"
+#include "lora_train/storage/model_weights.h"
+
+namespace lora_train::cli {
+namespace {
+
+using nlohmann::json;
+
+struct Refused {
+  const char* key;
+  double neutral;
+};
+
+/// Keys that change what is generated, and the value with which they do not.
+constexpr Refused kRefused[] = {{"repetition_penalty", 1},   {"num_beams", 1},     {"typical_p", 1},
+                                {"no_repeat_ngram_size", 0}, {"penalty_alpha", 0}, {"diversity_penalty", 0},
+                                {"epsilon_cutoff", 0},       {"eta_cutoff", 0}};
+
+class GenerationConfig {
+ public:
+  explicit GenerationConfig(const std::filesystem::path& folder) : path_(folder / "generation_config.json") {
+    if (!std::filesystem::exists(path_)) {
+      throw ConfigError("--generation-config",
+                        "there is no " + path_.string() + ". Leave the flag out: greedy is the default.");
+    }
+    json_ = json::parse(storage::read_model_text(path_), nullptr, /*allow_exceptions=*/false);
+    if (!json_.is_object()) throw FormatError(path_.string(), "is not a JSON object");
+    for (const Refused& refused : kRefused) {
+      const auto value = number(refused.key);
+      if (value && *value != refused.neutral) {
+        throw ConfigError("--generation-config",
+                          path_.string() + " asks for " + refused.key + ": " + json_[refused.key].dump() +
+                              ", which is not supported. Leave the flag out, and give --temperature, "
+                              "--top-p and --top-k instead.");
+      }
+    }
+  }
+
+  std::optional<double> number(const char* key) const {
+    const auto found = json_.find(key);
+    if (found == json_.end() || found->is_null()) return std::nullopt;
+    if (!found->is_number()) refuse(key, "a number");
+    return found->get<double>();
+  }
+
+  std::optional<double> number(const char* key, const SamplingRange& range) const {
+    const auto value = number(key);
+    if (value && !range.holds(*value)) refuse(key, range.expected);
+    return value;
+  }
+
+  bool is_sampling() const {
+    const auto found = json_.find("do_sample");
+    if (found == json_.end() || found->is_null()) return false;
+    if (!found->is_boolean()) refuse("do_sample", "true or false");
+    return found->get<bool>();
+  }
+
+  /// transformers samples only where the file says so, with 1.0, 1.0 and 50 where it says no more.
+  SamplingOptions options() const {
+    SamplingOptions options;
+    if (!is_sampling()) return options;
+    options.temperature = number("temperature", kTemperatureRange).value_or(1.0);
+    options.top_p = number("top_p", kTopPRange).value_or(1.0);
+    options.top_k = static_cast<std::int64_t>(number("top_k", kTopKRange).value_or(50));
+    options.min_p = number("min_p", kMinPRange).value_or(0.0);
+    return options;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
+    throw FormatError(
+        path_.string() + ": " + key,
+        "is " + json_[key].dump(-1, ' ', true, json::error_handler_t::replace) + "; expected " + expected);
+  }
+
+  std::filesystem::path path_;
+  json json_;
+};
+
+using Json = nlohmann::ordered_json;
+
+std::string hash_of_adapter(const std::filesystem::path& adapter) {
+  std::string hashes;
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+    if (std::filesystem::exists(adapter / name)) hashes += hash_file(adapter / name).hash;
+  }
+  return hash128_hex(hashes);
+}
+
+}  // namespace
+
+SamplingFlags::SamplingFlags(CommandParser& parser) {
+  const auto add = [&](const char* flag, auto& value, const SamplingRange& range, const char* help) {
+    return parser.add_number(flag, value, range.holds, range.expected, help);
+  };
+  add("--temperature", temperature_, kTemperatureRange,
+      "0 takes the most likely token (default); above 0, tokens are sampled")
+      ->type_name("T");
+  add("--top-p", top_p_, kTopPRange, "sample from the most likely tokens whose probabilities add up to P")
+      ->type_name("P");
+  add("--top-k", top_k_, kTopKRange, "sample from the K most likely tokens; 0 = all")->type_name("K");
+  add("--min-p", min_p_, kMinPRange, "sample from tokens with at least P times the largest probability")
+      ->type_name("P");
+  parser.add_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max(),
+                     "seed for sampling (default 42): the same seed gives the same text");
+  parser.app().add_flag(
+      "--generation-config", use_generation_config_,
+      "take temperature, top-p, top-k and min-p from the model's generation_config.json unless a flag sets them");
+}
+
+SamplingOptions SamplingFlags::options(const CommandParser& parser, const std::filesystem::path& model_folder) const {
+  SamplingOptions options;
+  if (use_generation_config_) options = GenerationConfig(model_folder).options();
+  options.temperature = temperature_.value_or(options.temperature);
+  options.top_p = top_p_.value_or(options.top_p);
+  options.top_k = top_k_.value_or(options.top_k);
+  options.min_p = min_p_.value_or(options.min_p);
+  options.seed = seed_;
+  if (options.temperature == 0) {
+    const std::string why =
+        "has no effect at temperature 0, which takes the most likely token. Give --temperature too.";
+    if (top_p_) parser.refuse("--top-p", why);
+    if (top_k_) parser.refuse("--top-k", why);
+    if (min_p_) parser.refuse("--min-p", why);
+  }
+  return options;
+}
+
+std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompts, std::int64_t max_new_tokens,
+                                         std::int64_t context) {
+  std::vector<std::int64_t> lengths;
+  std::size_t num_short = 0;
+  for (const auto& prompt : prompts) {
+    const auto num_tokens = static_cast<std::int64_t>(prompt.ids.size());
+    if (num_tokens >= context) {
+      throw DataError(prompt.source, "the prompt has " + format_count(num_tokens) +
+                                         " tokens and leaves no room for an answer: "
+                                         "the model's context (max_position_embeddings) is " +
+                                         format_count(context) + ". Shorten or remove it");
+    }
+    lengths.push_back(std::min(max_new_tokens, context - num_tokens));
+    num_short += lengths.back() < max_new_tokens ? 1 : 0;
+  }
+  if (num_short > 0) {
+    log_warning(format_count(static_cast<long long>(num_short)) + " of " +
+                format_count(static_cast<long long>(prompts.size())) + " prompts leave room for fewer than " +
+                format_count(max_new_tokens) + " tokens in the context of " + format_count(context));
+  }
+  return lengths;
+}
+
+teach::GenerationSettings model_settings(const ModelSection& section, const std::string& adapter,
+                                         const ModelFolders& folders, bool is_raw) {
+  const std::string model =
+      hash128_hex(hash_file(folders.config.path).hash + storage::open_model_weights(folders.model).fingerprint());
+  const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
+  const bool is_chat = !is_raw && folders.chat_template != nullptr;
+  return {{"model", text(section.path)},
+          {"model_fingerprint", text(model)},
+          {"tokenizer_fingerprint", text(folders.tokenizer->fingerprint())},
+          {"adapter", adapter.empty() ? "null" : text(adapter)},
+          {"adapter_fingerprint", adapter.empty() ? "null" : text(hash_of_adapter(folders.adapter))},
+          {"precision", text(to_string(section.precision))},
+          {"chat_template_fingerprint", is_chat ? text(folders.chat_template->fingerprint()) : "null"}};
+}
+
+}  // namespace lora_train::cli

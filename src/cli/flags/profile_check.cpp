@@ -1,0 +1,260 @@
+#include "profile_check.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "flags/open_model.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/load.h"
+#include "lora_train/data/encode/confidence_tokens.h"
+#include "lora_train/data/first_rows.h"
+#include "lora_train/data/prepare.h"
+#include "lora_train/data/read/dataset_files.h"
+#include "lora_train/lora/choose_adapters.h"
+#include "lora_train/model/weights/stored_linear.h"
+#include "lora_train/report/best_metric.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/split/text_pattern.h"
+
+namespace lora_train::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+class InputChecker {
+ public:
+  InputChecker(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes)
+      : loaded_(loaded), profile_(loaded.profile), what_(what), mistakes_(mistakes) {}
+
+  /// What no file decides.
+  void check_evaluation() {
+    const std::vector<EvalTask>& tasks = profile_.tasks.eval_tasks;
+    const std::vector<std::string> sets = data::evaluation_names(profile_.data);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (std::ranges::count(sets, tasks[i].name) == 0) continue;
+      mistakes_.add(place_of("eval_tasks"), "eval_tasks[" + std::to_string(i) + "].name",
+                    "another task or dataset is named \"" + tasks[i].name + "\". Give each its own name.");
+    }
+    if (mistakes_.concern("eval_tasks") || mistakes_.concern("eval_datasets")) return;
+    attempt({"metric_for_best_model", ""}, [&] { report::find_best_metric(profile_.run, sets, tasks); });
+  }
+
+  void check() {
+    check_evaluation();
+    check_model();
+    check_datasets("datasets", profile_.data.datasets);
+    check_datasets("eval_datasets", profile_.data.eval_datasets);
+    check_tasks();
+    check_resume();
+  }
+
+ private:
+  /// What a profile names: at `key`, or at a place inside it, which is the label.
+  struct Named {
+    std::string key, path, label;
+    Named(const std::string& of_key, const std::string& named_path, const std::string& shown = "")
+        : key(of_key), path(named_path), label(shown.empty() ? of_key : shown) {}
+  };
+
+  void check_model() {
+    const std::string &chat_template = profile_.model.chat_template, &adapter = profile_.adapter.init_adapter;
+    const fs::path folder = find_model();
+    const Named model("model", folder.string());
+    std::optional<model::ModelConfig> config;
+    if (!folder.empty()) attempt(model, [&] { config = model::read_model_config(folder); });
+    const bool is_own = chat_template == "tokenizer";
+    if (!is_own || !folder.empty()) {
+      attempt(is_own ? model : Named("chat_template", chat_template), [&] {
+        chat_template_ = tokenizer::load_chat_template(chat_template, folder, /*is_quiet=*/!what_.reads_all);
+      });
+    }
+    const bool has_adapter = !adapter.empty() && profile_.adapter.kind != AdapterKind::kNone;
+    if (has_adapter) {
+      attempt({"init_adapter", adapter}, [&] { lora::read_adapter_config(find_adapter(adapter, "init_adapter")); });
+    }
+    const fs::path starts_from = has_adapter && !failed_.contains("init_adapter") ? adapter : "";
+    ModelSection section = profile_.model;
+    if (mistakes_.concern("add_tokens") || mistakes_.concern("token_init")) section.add_tokens.clear();
+    if ((what_.reads_all || !section.add_tokens.empty()) && !folder.empty()) {
+      attempt(model, [&] { opened_ = open_tokenizer(section, folder, starts_from); });
+      const bool has_all = section.add_tokens.size() == profile_.model.add_tokens.size();
+      if (opened_.tokenizer && has_all)
+        attempt({"confidence_tokens", ""}, [&] { data::confidence_tokens(profile_.tasks, *opened_.tokenizer); });
+      is_model_read_ = what_.reads_all && has_all && !failed_.contains("model") && !failed_.contains("chat_template");
+    }
+    if (config) check_against(*config, folder);
+  }
+
+  /// Empty if it is not there.
+  fs::path find_model() {
+    fs::path folder;
+    const std::string& path = profile_.model.path;
+    const auto resolve = [&] { folder = storage::resolve_model(path).folder; };
+    if (path.empty()) return folder;
+    if (!what_.is_shipped) {
+      attempt({"model", path}, resolve);
+      return folder;
+    }
+    try {
+      resolve();
+    } catch (const FormatError& error) {
+      log_warning("model: " + std::string(error.what()));
+    }
+    return folder;
+  }
+
+  /// What depends on the shape of the model and on how its weights are stored.
+  void check_against(const model::ModelConfig& config, const fs::path& folder) {
+    const std::string& adapter = profile_.adapter.init_adapter;
+    const bool is_wrong = mistakes_.concern("adapter") || mistakes_.concern("lora_target_modules") ||
+                          mistakes_.concern("rank_pattern") || mistakes_.concern("alpha_pattern");
+    if (!is_wrong) {
+      attempt(adapter.empty() ? Named("adapter", folder.string()) : Named("init_adapter", adapter),
+              [&] { lora::choose_adapters(profile_, config); });
+    }
+    if (const auto length = profile_.data.max_seq_len)
+      attempt({"max_seq_len", folder.string()}, [&] { model::check_rope_supported(config, *length); });
+    if (!what_.reads_all) return;
+    attempt({"model", folder.string()}, [&] {
+      const storage::WeightFiles weights = storage::open_model_weights(folder);
+      model::base_storage(profile_.model, config, weights);
+      log_info(folder.string() + ": " + model::linear_formats(config, weights));
+    });
+  }
+
+  void check_datasets(const std::string& key, const std::vector<DatasetSpec>& specs) {
+    const auto use = key == "datasets" ? data::DatasetUse::kTraining : data::DatasetUse::kEvaluation;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::string entry = key + "[" + std::to_string(i) + "]", &path = specs[i].path;
+      std::error_code code;
+      if (mistakes_.concern(entry) || fs::is_other(path, code))
+        continue;  // a pipe is nobody's mistake before it is read
+      attempt({key, path, entry + ".path"}, [&] { data::dataset_files(specs[i], use); });
+      const bool has_rows =
+          use == data::DatasetUse::kTraining || key == "eval_datasets";  // those of tasks are other ones
+      if (!what_.reads_all || !has_rows || failed_.contains(entry + ".path")) continue;
+      attempt({key, path, entry}, [&] {
+        const data::FirstRows rows =
+            data::look_at_first_rows(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
+                                                chat_template_.get(), profile_.data.loss_on, is_model_read_});
+        log_info(entry + " " + path + ": " + to_string(rows.type) + " (" + rows.reason + "), " +
+                 count_of(rows.num_rows, "row") + " looked at");
+        for (const std::string& warning : rows.warnings) {
+          if (said_.insert(warning).second) log_warning(warning);
+        }
+      });
+    }
+  }
+
+  void check_tasks() {
+    std::vector<DatasetSpec> specs;
+    for (const EvalTask& task : profile_.tasks.eval_tasks) specs.push_back(task.data);
+    if (!what_.is_shipped) {
+      check_datasets("eval_tasks", specs);
+    } else {
+      for (const DatasetSpec& spec : specs) warn_if_absent(spec);
+    }
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::string key = "eval_tasks[" + std::to_string(i) + "].regex";
+      const std::string& regex = profile_.tasks.eval_tasks[i].regex;
+      if (!regex.empty()) attempt({"eval_tasks", "", key}, [&] { tokenizer::TextPattern(regex, ""); });
+    }
+  }
+
+  static void warn_if_absent(const DatasetSpec& spec) {
+    try {
+      data::dataset_files(spec, data::DatasetUse::kEvaluation);
+    } catch (const Error& error) {
+      log_warning("eval_tasks: " + std::string(error.what()));
+    }
+  }
+
+  void check_resume() {
+    const std::string& resume = profile_.run.resume_from_checkpoint;
+    std::error_code code;
+    if (resume == "auto" || resume == "none" || fs::exists(resume, code) || began_with(resume)) return;
+    attempt({"resume_from_checkpoint", resume},
+            [&] { throw FormatError(resume, "no such folder; expected auto, none or a checkpoint folder"); });
+  }
+
+  /// Whether the run in output_dir began with this checkpoint, which may be gone when the same command comes again.
+  bool began_with(const std::string& checkpoint) const {
+    const fs::path written = fs::path(profile_.run.output_dir) / "profile.yaml";
+    std::error_code code;
+    try {
+      return fs::exists(written, code) && load_written_profile(written).run.resume_from_checkpoint == checkpoint;
+    } catch (const Error&) {  // train says what is wrong with it
+      return false;
+    }
+  }
+
+  /// Calls `action`, which does with `named` what the run would do. What it throws is a mistake.
+  template <class Action>
+  void attempt(const Named& named, const Action& action) {
+    if (failed_.contains(named.label) || mistakes_.concern(named.label)) return;
+    try {
+      action();
+    } catch (...) {
+      const ErrorReport report = describe_current_exception();
+      const bool is_input = report.code == ExitCode::kUsage || report.code == ExitCode::kData ||
+                            report.code == ExitCode::kFormat || report.code == ExitCode::kIo;
+      if (!is_input) throw;
+      failed_.insert(named.label);
+      add(named, report);
+    }
+  }
+
+  /// What is wrong inside a file or folder has its place there; what is not there, where the profile names it.
+  void add(const Named& named, const ErrorReport& report) {
+    const Place place = place_of(named.key);
+    std::error_code code;
+    if (loaded_.origin.contains(report.where)) {  // a key of the profile
+      mistakes_.add(place_of(report.where), report.where, report.message, report.code);
+    } else if (fs::exists(named.path, code)) {
+      const std::string origin = place.text();
+      mistakes_.add(parse_place(report.where), "",
+                    report.message + " (" + named.label + (origin.empty() ? "" : " at " + origin) + ")", report.code);
+    } else {
+      mistakes_.add(place, named.label, report.text(),
+                    what_.is_usage && named.key != "model" ? ExitCode::kUsage : report.code);
+      if (fs::path(named.path).is_relative() && named.key != "model")
+        mistakes_.add_hint("Relative paths start in " + fs::current_path(code).string() + ".");
+    }
+  }
+
+  Place place_of(const std::string& key) const {
+    const auto origin = loaded_.origin.find(key);
+    const bool is_none =
+        origin == loaded_.origin.end() || origin->second == "default" || origin->second.starts_with("follows ");
+    return is_none ? Place{} : parse_place(origin->second);
+  }
+
+  const LoadedProfile& loaded_;
+  const Profile& profile_;
+  const InputCheck what_;
+  Mistakes& mistakes_;
+  RunTokenizer opened_;
+  std::unique_ptr<tokenizer::ChatTemplate> chat_template_;
+  bool is_model_read_ = false;    ///< rows can be encoded as the run will
+  std::set<std::string> failed_;  ///< labels of attempts that threw
+  std::set<std::string> said_;    ///< warnings
+};
+
+}  // namespace
+
+void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes) {
+  InputChecker(loaded, what, mistakes).check();
+}
+
+void check_without_files(const LoadedProfile& loaded, Mistakes& mistakes) {
+  InputChecker(loaded, {}, mistakes).check_evaluation();
+}
+
+}  // namespace lora_train::cli

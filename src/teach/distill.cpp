@@ -1,0 +1,411 @@
+#include "lora_train/teach/distill.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/data/read/dataset_files.h"
+#include "lora_train/hub/http/url.h"
+#include "lora_train/report/run_log.h"
+
+namespace lora_train::teach {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// The task whose answers are those of the teacher, and the data set of its rows.
+constexpr const char* kAgreement = "agreement";
+constexpr const char* kHeldOut = "heldout";
+
+Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+std::optional<double> sum(const std::optional<double>& one, const std::optional<double>& other) {
+  if (!one && !other) return std::nullopt;
+  return one.value_or(0) + other.value_or(0);
+}
+
+double total_s(const DistillRecord& record) { return record.teacher.seconds + record.training_s.value_or(0); }
+
+std::optional<double> total_cost(const DistillRecord& record) {
+  return sum(record.teacher.cost_usd, record.training_cost_usd);
+}
+
+Json as_json(const TeacherPhase& phase) {
+  return {{"teacher", phase.teacher},
+          {"answers", phase.answers},
+          {"rows", phase.rows},
+          {"heldout_rows", phase.held_out_rows},
+          {"prompt_tokens", phase.prompt_tokens},
+          {"completion_tokens", phase.completion_tokens},
+          {"seconds", phase.seconds},
+          {"cost_usd", or_null(phase.cost_usd)}};
+}
+
+std::string cost_in_words(const std::optional<double>& cost) {
+  return cost ? string_printf("$%.2f", *cost) : "no price";
+}
+
+std::string share(const std::optional<double>& value) {
+  return value ? string_printf("%.2f%%", 100 * *value) : std::string("not measured");
+}
+
+std::string table_line(const std::string& name, double seconds, const std::optional<double>& cost,
+                       const std::string& what) {
+  return string_printf("%-10s %12s %10s   %s\n", name.c_str(), format_duration(seconds).c_str(),
+                       cost_in_words(cost).c_str(), what.c_str());
+}
+
+/// The prompts of `distill`: which are trained on, and which are held out to compare the student with its teacher.
+struct PromptSets {
+  std::vector<data::ChatQuestion> training;
+  std::vector<data::ChatQuestion> held_out;  ///< may be empty
+};
+
+std::vector<data::ChatQuestion> read_all(const std::vector<DatasetSpec>& specs, data::DatasetUse use,
+                                         const std::string& row_template) {
+  std::vector<data::ChatQuestion> all;
+  for (const DatasetSpec& spec : specs) {
+    const std::size_t begin = all.size();
+    for (const auto& file : data::dataset_files(spec, use)) {
+      std::vector<data::ChatQuestion> questions = data::read_questions(file.string(), row_template);
+      std::ranges::move(questions, std::back_inserter(all));
+    }
+    if (spec.max_samples) all.resize(std::min(all.size(), begin + static_cast<std::size_t>(*spec.max_samples)));
+  }
+  return all;
+}
+
+std::string place_in_order(const data::ChatQuestion& prompt, std::int64_t seed) {
+  return hash128_hex(std::to_string(seed) + ":" + prompt.messages);
+}
+
+/// Moves a part of the training prompts to those held out.
+void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
+  std::set<std::string> order;
+  for (const data::ChatQuestion& prompt : sets.training) order.insert(place_in_order(prompt, seed));
+  const auto num_prompts = static_cast<double>(order.size());
+  const double wanted = std::max(1.0, std::round(val_set_size < 1 ? val_set_size * num_prompts : val_set_size));
+  if (wanted >= num_prompts) {
+    throw ConfigError("val_set_size", "holds out all prompts: there are " +
+                                          count_of(static_cast<long long>(num_prompts), "prompt") + " in datasets.");
+  }
+  const std::string first_trained = *std::next(order.begin(), static_cast<std::ptrdiff_t>(wanted));
+  const auto held_out = std::ranges::stable_partition(
+      sets.training, [&](const data::ChatQuestion& prompt) { return place_in_order(prompt, seed) >= first_trained; });
+  std::ranges::move(held_out, std::back_inserter(sets.held_out));
+  sets.training.erase(held_out.begin(), held_out.end());
+}
+
+/// The rows of datasets, as data::read_questions reads them. Held out are those of eval_datasets, or a part of datasets that
+/// val_set_size names: chosen by the text of the prompt and the seed, so that equal prompts stay together. Throws as reading does,
+/// and ConfigError where val_set_size leaves nothing to train on.
+PromptSets read_prompt_sets(const Profile& profile, const std::string& row_template) {
+  const DataSection& data = profile.data;
+  PromptSets sets;
+  sets.training = read_all(data.datasets, data::DatasetUse::kTraining, row_template);
+  sets.held_out = read_all(data.eval_datasets, data::DatasetUse::kEvaluation, row_template);
+  if (data.val_set_size > 0) hold_out(sets, data.val_set_size, profile.run.seed);
+  return sets;
+}
+
+fs::path record_file(const fs::path& output_dir) { return output_dir / "distill.json"; }
+
+std::string rows_file(const Profile& profile, const char* name) {
+  return (fs::path(profile.run.output_dir) / name).string();
+}
+std::string training_rows(const Profile& profile) { return rows_file(profile, "teacher.jsonl"); }
+std::string held_out_rows(const Profile& profile) { return rows_file(profile, "teacher_heldout.jsonl"); }
+
+bool holds_out(const DataSection& data) { return !data.eval_datasets.empty() || data.val_set_size > 0; }
+
+/// Held-out prompts are answered once.
+TeachRequest held_out_request(const DistillRequest& request) {
+  TeachRequest teach = request.teach;
+  teach.job.samples = 1;
+  teach.filters.agree = 0;
+  teach.filters.agree_on.clear();
+  teach.job.output = held_out_rows(request.loaded.profile);
+  return teach;
+}
+
+/// The profile that loads the teacher: the student's device and precision, nothing of its adapter.
+Profile profile_of_teacher(const Profile& student) {
+  Profile profile = student;
+  profile.model = ModelSection{};
+  profile.model.path = student.teacher.teacher;
+  profile.model.precision = student.model.precision;
+  profile.adapter.init_adapter.clear();
+  return profile;
+}
+
+class TeacherRun {
+ public:
+  explicit TeacherRun(const DistillRequest& request)
+      : request_(request), profile_(request.loaded.profile), server_(server_options(request)) {
+    const bool is_server = profile_.teacher.is_server();
+    record_.output_dir = profile_.run.output_dir;
+    record_.teacher.teacher = is_server ? hub::shown_url(profile_.teacher.teacher) : profile_.teacher.teacher;
+    if (!is_server) teacher_ = request.open_teacher(profile_of_teacher(profile_));
+  }
+
+  int run() {
+    PromptSets prompts = read_prompt_sets(profile_, request_.row_template);
+    log_info(count_of(static_cast<long long>(prompts.training.size()), "prompt") + " for training, " +
+             format_count(static_cast<long long>(prompts.held_out.size())) + " held out");
+    make_folders(record_.output_dir);
+    earlier_ = read_teacher_phase(record_.output_dir);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto save = [&] {
+      const std::chrono::duration<double> now = std::chrono::steady_clock::now() - begin;
+      add_up(asked_ > 0 ? now.count() : 0);
+      write_record(record_);
+    };
+    try {
+      const int code = ask_both(std::move(prompts));
+      save();
+      return code;
+    } catch (...) {
+      server_.log_end();
+      save();
+      throw;
+    }
+  }
+
+ private:
+  static ServerOptions server_options(const DistillRequest& request) {
+    ServerOptions options = request.server;
+    options.url = request.loaded.profile.teacher.teacher;
+    options.model = request.teach.teacher_model;
+    if (options.model.empty()) options.model = model_of_answers(training_rows(request.loaded.profile));
+    options.log = rows_file(request.loaded.profile, "teacher.log");
+    return options;
+  }
+
+  int ask_both(PromptSets prompts) {
+    TeachRequest training = request_.teach;
+    training.job.output = training_rows(profile_);
+    const TeachResult trained = ask(training, std::move(prompts.training));
+    record_.teacher.rows = trained.rows.num_rows;
+    if (trained.exit_code != 0 || !holds_out(profile_.data)) return trained.exit_code;
+    TeachRequest held_out = held_out_request(request_);
+    if (held_out.teacher_model.empty()) held_out.teacher_model = model_of_answers(training.job.output);
+    const TeachResult result = ask(held_out, std::move(prompts.held_out));
+    record_.teacher.held_out_rows = result.rows.num_rows;
+    return result.exit_code;
+  }
+
+  TeachResult ask(const TeachRequest& teach, std::vector<data::ChatQuestion> prompts) {
+    TeachInput input{std::move(prompts)};
+    input.before_asking = [this] {
+      ++asked_;
+      if (profile_.teacher.is_server()) server_.get_ready();
+    };
+    const TeachResult result =
+        profile_.teacher.is_server()
+            ? teach_by_server(profile_.teacher.teacher, teach, request_.sampling, std::move(input), request_.quiet)
+            : teach_by_model(*teacher_, teach, request_.sampling, std::move(input), request_.quiet);
+    TeacherPhase& phase = record_.teacher;
+    phase.answers += result.rows.num_answers;
+    phase.prompt_tokens += result.rows.prompt_tokens;
+    phase.completion_tokens += result.rows.completion_tokens;
+    return result;
+  }
+
+  /// The cost of tokens, or of the GPUs of this machine that the teacher had.
+  void add_up(double seconds) {
+    TeacherPhase& phase = record_.teacher;
+    phase.seconds = earlier_.seconds + seconds;
+    const TokenPrices& prices = request_.teach.prices;
+    if (prices.prompt || prices.completion) {
+      phase.cost_usd = (static_cast<double>(phase.prompt_tokens) * prices.prompt.value_or(0) +
+                        static_cast<double>(phase.completion_tokens) * prices.completion.value_or(0)) /
+                       1e6;
+      return;
+    }
+    const bool is_here = server_.is_started() || !profile_.teacher.is_server();
+    const auto price = is_here ? profile_.run.gpu_price_per_hour : std::nullopt;
+    const double num_gpus = profile_.teacher.is_server() ? static_cast<double>(server_.num_gpus()) : 1;
+    phase.cost_usd = earlier_.cost_usd;
+    if (price) phase.cost_usd = earlier_.cost_usd.value_or(0) + *price * num_gpus * seconds / 3600;
+  }
+
+  const DistillRequest& request_;
+  const Profile& profile_;
+  std::unique_ptr<LocalTeacher> teacher_;  ///< null: a server
+  TeacherServer server_;
+  DistillRecord record_;
+  TeacherPhase earlier_;
+  int asked_ = 0;  ///< of both sets of prompts, those with questions that were open
+};
+
+/// "datasets" of "datasets[0].path".
+std::string key_of(const Override& setting) { return setting.path.substr(0, setting.path.find_first_of(".[")); }
+
+/// The profile as it was given, without what distill gives in its place.
+ProfileSources sources_as_given(const ProfileSources& given) {
+  ProfileSources sources = given;
+  std::erase_if(sources.overrides, [](const Override& setting) {
+    const std::string key = key_of(setting);
+    const bool is_data = key == "datasets" || key == "eval_datasets";
+    return (setting.literal && is_data) || key == "teacher" || key == "teacher_system" || key == "student_system";
+  });
+  for (const char* const key : {"teacher", "teacher_system", "student_system"})
+    sources.overrides.push_back({key, "null", "distill"});
+  return sources;
+}
+
+}  // namespace
+
+TeacherPhase read_teacher_phase(const fs::path& output_dir) {
+  TeacherPhase phase;
+  const fs::path file = record_file(output_dir);
+  if (path_kind(file) == PathKind::kNone) return phase;
+  const Json record = Json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
+  try {
+    const Json& teacher = record.at("teacher");
+    phase.teacher = teacher.at("teacher");
+    phase.answers = teacher.at("answers");
+    phase.rows = teacher.at("rows");
+    phase.held_out_rows = teacher.at("heldout_rows");
+    phase.prompt_tokens = teacher.at("prompt_tokens");
+    phase.completion_tokens = teacher.at("completion_tokens");
+    phase.seconds = teacher.at("seconds");
+    if (!teacher.at("cost_usd").is_null()) phase.cost_usd = teacher.at("cost_usd").get<double>();
+  } catch (const Json::exception&) {
+    throw ConfigError(file.string(), "was not written by distill: name another output_dir, or move the file");
+  }
+  return phase;
+}
+
+void write_record(const DistillRecord& record) {
+  write_file_atomic(record_file(record.output_dir), to_json(record) + "\n");
+}
+
+void add_training(DistillRecord& record) {
+  const report::RunRecord run = report::read_run(record.output_dir);
+  record.training_s = run.figures.wall_s;
+  record.training_cost_usd = run.figures.cost_usd;
+  record.steps = run.figures.step;
+  record.eval_loss = run.figures.eval_loss;
+  const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
+  const auto of_summary = [&](const char* key) { return summary.is_object() ? summary.value(key, Json()) : Json(); };
+  if (const Json adapter = of_summary("adapter"); adapter.is_string()) record.adapter = adapter;
+  const Json result = of_summary("adapter_step");
+  for (const report::LoggedEval& eval : run.evals) {
+    if (eval.name != kAgreement || eval.kind.empty()) continue;
+    if (eval.step == 0) record.agreement_before = eval.accuracy;
+    const bool is_of_result = result.is_number() ? eval.step == result.get<long long>() : eval.step > 0;
+    if (is_of_result) record.agreement_after = eval.accuracy;
+  }
+}
+
+std::string to_json(const DistillRecord& record) {
+  const Json json = {{"output_dir", record.output_dir},
+                     {"teacher", as_json(record.teacher)},
+                     {"training",
+                      {{"steps", or_null(record.steps)},
+                       {"eval_loss", or_null(record.eval_loss)},
+                       {"seconds", or_null(record.training_s)},
+                       {"cost_usd", or_null(record.training_cost_usd)}}},
+                     {"agreement",
+                      {{"rows", record.teacher.held_out_rows},
+                       {"before", or_null(record.agreement_before)},
+                       {"after", or_null(record.agreement_after)}}},
+                     {"seconds", total_s(record)},
+                     {"cost_usd", or_null(total_cost(record))},
+                     {"adapter", record.adapter.empty() ? Json() : Json(record.adapter)}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string to_table(const DistillRecord& record) {
+  const TeacherPhase& teacher = record.teacher;
+  std::string training =
+      count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " + count_of(teacher.rows, "row");
+  if (record.eval_loss) training += string_printf(", loss %.4f on those held out", *record.eval_loss);
+  std::string text = string_printf("%-10s %12s %10s\n", "phase", "time", "cost");
+  text += table_line("teacher", teacher.seconds, teacher.cost_usd,
+                     count_of(teacher.answers, "answer") + ", " + format_count(teacher.prompt_tokens) + " prompt and " +
+                         format_count(teacher.completion_tokens) + " answer tokens");
+  text += table_line("training", record.training_s.value_or(0), record.training_cost_usd, training);
+  text += table_line("all", total_s(record), total_cost(record), "");
+  text = text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
+  if (teacher.held_out_rows > 0) {
+    text += "the teacher's answer to " + count_of(teacher.held_out_rows, "prompt") +
+            " held out: " + share(record.agreement_before) + " before training, " + share(record.agreement_after) +
+            " after\n";
+  } else {
+    text +=
+        "no prompts are held out, so the student is not compared with its teacher: give eval_datasets or "
+        "val_set_size\n";
+  }
+  if (record.adapter.empty()) return text;
+  const bool is_model = fs::path(record.adapter).filename() == "model";
+  text += "result: " + record.adapter + "; try it: " +
+          shell_line({"lora-train", "chat", is_model ? "--model" : "--adapter",
+                      is_model ? record.adapter : record.output_dir}) +
+          "\nreport: " + (fs::path(record.output_dir) / "report.html").string() + "\n";
+  return text;
+}
+
+int run_teacher_phase(const DistillRequest& request) { return TeacherRun(request).run(); }
+
+ProfileSources sources_of_training(const DistillRequest& request) {
+  const Profile& profile = request.loaded.profile;
+  ProfileSources sources = sources_as_given(request.sources);
+  const auto set = [&](const char* key, const Json& value) {
+    sources.overrides.push_back({key, value.dump(), "distill"});
+  };
+  set("datasets", Json::array({{{"path", training_rows(profile)}}}));
+  if (holds_out(profile.data)) {
+    set("eval_datasets", Json::array({{{"path", held_out_rows(profile)}, {"name", kHeldOut}}}));
+    Json task = {{"name", kAgreement}, {"kind", "exact_match"}, {"path", held_out_rows(profile)}};
+    task["max_new_tokens"] = request.teach.max_tokens;
+    if (!request.match.empty()) task["regex"] = request.match;
+    set("eval_tasks[+]", task);
+  }
+  return sources;
+}
+
+void add_agreement_task(LoadedProfile& loaded, Mistakes& mistakes) {
+  Profile& profile = loaded.profile;
+  if (!holds_out(profile.data)) return;
+  for (const EvalTask& task : profile.tasks.eval_tasks) {
+    if (task.name != kAgreement && task.name != kHeldOut) continue;
+    mistakes.add(parse_place(loaded.origin.at("eval_tasks")), "eval_tasks",
+                 "\"" + task.name + "\" is a name that distill uses. Give the task another one.");
+    return;
+  }
+  EvalTask task;
+  task.name = kAgreement;
+  task.data = (profile.data.eval_datasets.empty() ? profile.data.datasets : profile.data.eval_datasets).front();
+  profile.tasks.eval_tasks.push_back(task);
+}
+
+void check_prompt_specs(const LoadedProfile& loaded, Mistakes& mistakes) {
+  const DataSection& data = loaded.profile.data;
+  for (const auto& [key, specs] : {std::pair("datasets", &data.datasets), {"eval_datasets", &data.eval_datasets}}) {
+    for (std::size_t i = 0; i < specs->size(); ++i) {
+      const DatasetSpec& spec = (*specs)[i];
+      const std::string entry = std::string(key) + "[" + std::to_string(i) + "]";
+      const auto refuse = [&](const char* member, const char* instead) {
+        mistakes.add(parse_place(loaded.origin.at(key)), entry + "." + member,
+                     std::string("is for rows with answers, but distill reads prompts. ") + instead);
+      };
+      if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");
+      if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt of the fields.");
+      if (spec.weight != 1) refuse("weight", "Remove it, or give --samples N.");
+    }
+  }
+}
+
+}  // namespace lora_train::teach
