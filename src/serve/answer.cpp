@@ -7,6 +7,16 @@
 #include "lora_train/tokenizer/text_stream.h"
 
 namespace lora_train::serve {
+namespace {
+
+/// A piece of a choice.
+std::string event_of(AnswerJson event, const ApiRequest& request, AnswerJson choice) {
+  event["choices"] = AnswerJson::array({std::move(choice)});
+  if (request.include_usage) event["usage"] = nullptr;
+  return dump_json(event);
+}
+
+}  // namespace
 
 void Outbox::wake() {
   if (std::exchange(is_suspended_, false) && resume_) resume_();
@@ -100,14 +110,6 @@ struct Answer::Choice {
   std::string finish_reason;
 };
 
-namespace {
-
-AnswerHead head_of(const ApiRequest& request, const std::string& id, const std::string& model, std::int64_t created) {
-  return {request.is_chat, request.streams, id, model, created};
-}
-
-}  // namespace
-
 Answer::Answer(ApiRequest request, const ServedModel& model, std::vector<data::Prompt> prompts, std::string id,
                std::int64_t created)
     : request_(std::move(request)), model_(model), prompts_(std::move(prompts)), id_(std::move(id)), created_(created) {
@@ -152,7 +154,6 @@ void Answer::send_text(std::size_t index, const std::string& text) {
   const bool is_first = choice.text.empty();
   choice.text += text;
   if (!request_.streams || text.empty()) return;
-  AnswerJson event = answer_head(head_of(request_, id_, model_.name, created_));
   AnswerJson logprobs;
   if (request_.num_top) {
     logprobs = logprobs_json(request_.is_chat, *model_.tokenizer, choice.tokens, choice.num_sent);
@@ -169,9 +170,7 @@ void Answer::send_text(std::size_t index, const std::string& text) {
   }
   sent["logprobs"] = std::move(logprobs);
   sent["finish_reason"] = nullptr;
-  event["choices"] = AnswerJson::array({std::move(sent)});
-  if (request_.include_usage) event["usage"] = nullptr;
-  send_event(dump_json(event));
+  send_event(event_of(answer_head(request_, id_, model_.name, created_), request_, std::move(sent)));
 }
 
 void Answer::send_event(const std::string& json) { outbox.write("data: " + json + "\n\n"); }
@@ -182,7 +181,6 @@ void Answer::on_done(std::size_t index, bool is_cut) {
   if (!choice.stops.is_found()) send_text(index, choice.stops.finish());
   choice.finish_reason = is_cut && !choice.stops.is_found() ? "length" : "stop";
   if (request_.streams) {
-    AnswerJson event = answer_head(head_of(request_, id_, model_.name, created_));
     AnswerJson last = {{"index", index}};
     if (request_.is_chat) {
       last["delta"] = AnswerJson::object();
@@ -192,16 +190,14 @@ void Answer::on_done(std::size_t index, bool is_cut) {
     }
     last["logprobs"] = nullptr;
     last["finish_reason"] = choice.finish_reason;
-    event["choices"] = AnswerJson::array({std::move(last)});
-    if (request_.include_usage) event["usage"] = nullptr;
-    send_event(dump_json(event));
+    send_event(event_of(answer_head(request_, id_, model_.name, created_), request_, std::move(last)));
   }
   if (++num_done_ == choices_.size()) finish();
 }
 
 /// All choices are there.
 void Answer::finish() {
-  AnswerJson whole = answer_head(head_of(request_, id_, model_.name, created_));
+  AnswerJson whole = answer_head(request_, id_, model_.name, created_);
   const AnswerJson usage = usage_json(num_prompt_tokens(), num_new_);
   whole["choices"] = AnswerJson::array();
   if (request_.streams) {

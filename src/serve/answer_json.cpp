@@ -16,11 +16,12 @@ AnswerJson chat_token(const tokenizer::Tokenizer& tokenizer, std::int32_t id, do
 
 }  // namespace
 
-AnswerJson answer_head(const AnswerHead& head) {
-  const char* const kind = !head.is_chat  ? "text_completion"
-                           : head.streams ? "chat.completion.chunk"
-                                          : "chat.completion";
-  return {{"id", head.id}, {"object", kind}, {"created", head.created}, {"model", head.model}};
+AnswerJson answer_head(const ApiRequest& request, const std::string& id, const std::string& model,
+                       std::int64_t created) {
+  const char* const kind = !request.is_chat  ? "text_completion"
+                           : request.streams ? "chat.completion.chunk"
+                                             : "chat.completion";
+  return {{"id", id}, {"object", kind}, {"created", created}, {"model", model}};
 }
 
 AnswerJson usage_json(std::int64_t prompt_tokens, std::int64_t new_tokens) {

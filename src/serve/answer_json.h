@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/serve/api_request.h"
 #include "lora_train/serve/request_queue.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
@@ -14,12 +15,8 @@ namespace lora_train::serve {
 using AnswerJson = nlohmann::ordered_json;
 
 /// What all objects of an answer begin with.
-struct AnswerHead {
-  bool is_chat = true, streams = false;
-  std::string id, model;
-  std::int64_t created = 0;
-};
-AnswerJson answer_head(const AnswerHead& head);
+AnswerJson answer_head(const ApiRequest& request, const std::string& id, const std::string& model,
+                       std::int64_t created);
 
 AnswerJson usage_json(std::int64_t prompt_tokens, std::int64_t new_tokens);
 

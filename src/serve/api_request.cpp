@@ -1,7 +1,6 @@
 #include "lora_train/serve/api_request.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -19,15 +18,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-inline constexpr std::int64_t kLargestInteger = std::int64_t{1} << 53;  ///< that every client's numbers hold
-
-inline constexpr std::int64_t kMaxTop = 20;  ///< log-probabilities per token
-
-/// 5.0 is 5.
-std::int64_t integer_field(const Json& value, const std::string& field, std::int64_t least, std::int64_t most);
-
+constexpr std::int64_t kLargestInteger = std::int64_t{1} << 53;  ///< that every client's numbers hold
+constexpr std::int64_t kMaxTop = 20;                             ///< log-probabilities per token
 constexpr int kMaxDepth = 64;
-
 constexpr std::size_t kMaxStops = 16;
 
 [[noreturn]] void refuse(const std::string& field, const Json& value, const std::string& expected) {
@@ -35,6 +28,15 @@ constexpr std::size_t kMaxStops = 16;
                                             : value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (shown.size() > 60) shown = shown.substr(0, 60) + "...";
   throw ApiError(400, field + " is " + shown + "; expected " + expected, field, "invalid_value");
+}
+
+/// 5.0 is 5.
+std::int64_t integer_field(const Json& value, const std::string& field, std::int64_t least, std::int64_t most) {
+  const double number = value.is_number() ? value.get<double>() : std::nan("");
+  const bool is_valid =
+      std::floor(number) == number && number >= static_cast<double>(least) && number <= static_cast<double>(most);
+  if (!is_valid) refuse(field, value, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  return static_cast<std::int64_t>(number);
 }
 
 std::int32_t token_of(const Json& value) {
@@ -101,14 +103,6 @@ const Json& object_field(const Json& value, const std::string& field) {
 double number_field(const Json& value, const std::string& field, const SamplingRange& range) {
   if (!value.is_number() || !range.holds(value.get<double>())) refuse(field, value, range.expected);
   return value.get<double>();
-}
-
-std::int64_t integer_field(const Json& value, const std::string& field, std::int64_t least, std::int64_t most) {
-  const double number = value.is_number() ? value.get<double>() : std::nan("");
-  const bool is_valid =
-      std::floor(number) == number && number >= static_cast<double>(least) && number <= static_cast<double>(most);
-  if (!is_valid) refuse(field, value, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
-  return static_cast<std::int64_t>(number);
 }
 
 /// A string, or a list of up to 16; none is empty.
@@ -190,15 +184,15 @@ void prompt_field(const Json& value, ApiRequest& request) {
 }
 
 /// Fields that change no answer.
-constexpr std::array kIgnored = {"user",
-                                 "metadata",
-                                 "store",
-                                 "service_tier",
-                                 "parallel_tool_calls",
-                                 "safety_identifier",
-                                 "prompt_cache_key",
-                                 "verbosity",
-                                 "prompt_cache_retention"};
+constexpr const char* kIgnored[] = {"user",
+                                    "metadata",
+                                    "store",
+                                    "service_tier",
+                                    "parallel_tool_calls",
+                                    "safety_identifier",
+                                    "prompt_cache_key",
+                                    "verbosity",
+                                    "prompt_cache_retention"};
 
 /// Fields that are not supported, and the value with which they change nothing.
 struct Neutral {
@@ -222,7 +216,7 @@ constexpr Neutral kNeutral[] = {{"frequency_penalty", "0"},
                                 {"ignore_eos", "false"}};
 
 bool is_ignored(const std::string& field) {
-  return std::find(kIgnored.begin(), kIgnored.end(), field) != kIgnored.end();
+  return std::find(std::begin(kIgnored), std::end(kIgnored), field) != std::end(kIgnored);
 }
 
 /// False: it is not in the list. Throws where it is, with another value.

@@ -107,6 +107,13 @@ struct OpenRequest {
   Clock::time_point start = Clock::now();
 };
 
+/// Reads of a stream: the answer, as far as it is there.
+struct StreamContext {
+  const mhd::Api* api;
+  mhd::Connection* connection;
+  std::shared_ptr<Answer> answer;
+};
+
 std::string header(const mhd::Api& api, mhd::Connection* connection, const char* name) {
   const char* const value = api.lookup(connection, mhd::kHeaderKind, name);
   return value == nullptr ? "" : value;
@@ -169,16 +176,118 @@ struct HttpServer::Impl {
   Impl(Service& of_service, const ListeningSocket& on) : service(of_service), socket(on) {}
 
   static int on_request(void* context, mhd::Connection* connection, const char* url, const char* method, const char*,
-                        const char* data, std::size_t* size, void** request);
-  static void on_completed(void* context, mhd::Connection*, void** request, int reason);
-  static ssize_t on_read(void* context, std::uint64_t, char* to, std::size_t most);
+                        const char* data, std::size_t* size, void** request) {
+    auto& server = *static_cast<Impl*>(context);
+    try {
+      if (*request == nullptr) return server.open_request(connection, url, method, request);
+      auto& open = *static_cast<OpenRequest*>(*request);
+      if (*size == 0) return server.answer(open);
+      server.take_body(open, data, *size);
+      *size = 0;
+      return mhd::kYes;
+    } catch (const std::exception&) {  // out of memory: closes the connection
+      return mhd::kNo;
+    }
+  }
 
-  int open_request(mhd::Connection* connection, const char* url, const char* method, void** request);
-  void take_body(OpenRequest& open, const char* data, std::size_t size) const;
-  int answer(OpenRequest& open);
-  int send(OpenRequest& open, int status, const std::string& body);
-  int send_stream(OpenRequest& open);
-  void add_headers(mhd::Response* response, const OpenRequest& open, const char* content_type) const;
+  static void on_completed(void* context, mhd::Connection*, void** request, int reason) {
+    auto& server = *static_cast<Impl*>(context);
+    const std::unique_ptr<OpenRequest> open(static_cast<OpenRequest*>(*request));
+    *request = nullptr;
+    if (!open) return;
+    if (open->reply.answer) open->reply.answer->outbox.abandon();
+    const bool is_answered = reason == mhd::kCompletedOk && open->has_reply;
+    log_info(log_line(*open, is_answered ? open->reply.status : kClientGone));
+    const std::lock_guard lock(server.mutex);
+    server.open_requests.erase(open.get());
+    server.closed.notify_all();
+  }
+
+  static ssize_t on_read(void* context, std::uint64_t, char* to, std::size_t most) {
+    const auto& stream = *static_cast<const StreamContext*>(context);
+    Outbox& outbox = stream.answer->outbox;
+    const std::size_t count = outbox.read(to, most, [&] { stream.api->suspend(stream.connection); });
+    if (count > 0) return static_cast<ssize_t>(count);
+    if (outbox.is_cancelled()) return mhd::kEndWithError;
+    return outbox.is_finished() ? mhd::kEndOfStream : 0;
+  }
+
+  int open_request(mhd::Connection* connection, const char* url, const char* method, void** request) {
+    auto open = std::make_unique<OpenRequest>();
+    open->connection = connection;
+    open->request = {method, url, header(*api, connection, "Authorization"), header(*api, connection, "Content-Type"),
+                     ""};
+    open->is_discarded = !service.has_access(open->request.authorization);
+    const std::lock_guard lock(mutex);
+    open_requests.insert(open.get());
+    *request = open.release();
+    return mhd::kYes;
+  }
+
+  void take_body(OpenRequest& open, const char* data, std::size_t size) const {
+    std::string& body = open.request.body;
+    open.request.is_too_large = open.request.is_too_large || body.size() + size > kMaxBodyBytes;
+    if (open.request.is_too_large || open.is_discarded) {
+      body.clear();
+    } else {
+      body.append(data, size);
+    }
+  }
+
+  /// Called once the body is there, and again after each suspension.
+  int answer(OpenRequest& open) {
+    if (!open.has_reply) {
+      HttpReply reply = service.reply(open.request);
+      const std::lock_guard lock(mutex);
+      open.reply = std::move(reply);
+      open.has_reply = true;
+      open.request.body.clear();
+      if (open.reply.answer) {
+        open.reply.answer->outbox.set_resume([this, connection = open.connection] { api->resume(connection); });
+      }
+    }
+    if (!open.reply.answer) return send(open, open.reply.status, open.reply.body);
+    Outbox& outbox = open.reply.answer->outbox;
+    if (open.reply.answer->request().streams) return send_stream(open);
+    if (!outbox.is_whole_or([&] { api->suspend(open.connection); })) return mhd::kYes;
+    if (outbox.is_cancelled()) return mhd::kNo;
+    std::string body;
+    char block[kBlockBytes];
+    while (const std::size_t count = outbox.read(block, sizeof block, [] {})) body.append(block, count);
+    open.reply.status = outbox.status();
+    return send(open, open.reply.status, body);
+  }
+
+  int send(OpenRequest& open, int status, const std::string& body) {
+    mhd::Response* const response = api->response_of_bytes(body.size(), const_cast<char*>(body.data()), mhd::kMustCopy);
+    if (response == nullptr) return mhd::kNo;
+    add_headers(response, open, "application/json");
+    const int result = api->queue(open.connection, static_cast<unsigned>(status), response);
+    api->destroy_response(response);
+    return result;
+  }
+
+  int send_stream(OpenRequest& open) {
+    auto* const context = new StreamContext{api, open.connection, open.reply.answer};
+    mhd::Response* const response =
+        api->response_of_reader(mhd::kSizeUnknown, kBlockBytes, &on_read, context,
+                                [](void* freed) { delete static_cast<StreamContext*>(freed); });
+    if (response == nullptr) {
+      delete context;
+      return mhd::kNo;
+    }
+    add_headers(response, open, "text/event-stream; charset=utf-8");
+    api->add_header(response, "Cache-Control", "no-cache");
+    const int result = api->queue(open.connection, 200, response);
+    api->destroy_response(response);
+    return result;
+  }
+
+  void add_headers(mhd::Response* response, const OpenRequest& open, const char* content_type) const {
+    api->add_header(response, "Content-Type", content_type);
+    for (const auto& [name, value] : open.reply.headers) api->add_header(response, name.c_str(), value.c_str());
+    if (is_draining) api->add_header(response, "Connection", "close");
+  }
 
   Service& service;
   const ListeningSocket& socket;
@@ -189,127 +298,6 @@ struct HttpServer::Impl {
   std::condition_variable closed;
   std::set<OpenRequest*> open_requests;
 };
-
-int HttpServer::Impl::open_request(mhd::Connection* connection, const char* url, const char* method, void** request) {
-  auto open = std::make_unique<OpenRequest>();
-  open->connection = connection;
-  open->request = {method, url, header(*api, connection, "Authorization"), header(*api, connection, "Content-Type"),
-                   ""};
-  open->is_discarded = !service.has_access(open->request.authorization);
-  const std::lock_guard lock(mutex);
-  open_requests.insert(open.get());
-  *request = open.release();
-  return mhd::kYes;
-}
-
-void HttpServer::Impl::take_body(OpenRequest& open, const char* data, std::size_t size) const {
-  std::string& body = open.request.body;
-  open.request.is_too_large = open.request.is_too_large || body.size() + size > kMaxBodyBytes;
-  if (open.request.is_too_large || open.is_discarded) {
-    body.clear();
-  } else {
-    body.append(data, size);
-  }
-}
-
-/// Called once the body is there, and again after each suspension.
-int HttpServer::Impl::answer(OpenRequest& open) {
-  if (!open.has_reply) {
-    HttpReply reply = service.reply(open.request);
-    const std::lock_guard lock(mutex);
-    open.reply = std::move(reply);
-    open.has_reply = true;
-    open.request.body.clear();
-    if (open.reply.answer) {
-      open.reply.answer->outbox.set_resume([this, connection = open.connection] { api->resume(connection); });
-    }
-  }
-  if (!open.reply.answer) return send(open, open.reply.status, open.reply.body);
-  Outbox& outbox = open.reply.answer->outbox;
-  if (open.reply.answer->request().streams) return send_stream(open);
-  if (!outbox.is_whole_or([&] { api->suspend(open.connection); })) return mhd::kYes;
-  if (outbox.is_cancelled()) return mhd::kNo;
-  std::string body;
-  char block[kBlockBytes];
-  while (const std::size_t count = outbox.read(block, sizeof block, [] {})) body.append(block, count);
-  open.reply.status = outbox.status();
-  return send(open, open.reply.status, body);
-}
-
-void HttpServer::Impl::add_headers(mhd::Response* response, const OpenRequest& open, const char* content_type) const {
-  api->add_header(response, "Content-Type", content_type);
-  for (const auto& [name, value] : open.reply.headers) api->add_header(response, name.c_str(), value.c_str());
-  if (is_draining) api->add_header(response, "Connection", "close");
-}
-
-int HttpServer::Impl::send(OpenRequest& open, int status, const std::string& body) {
-  mhd::Response* const response = api->response_of_bytes(body.size(), const_cast<char*>(body.data()), mhd::kMustCopy);
-  if (response == nullptr) return mhd::kNo;
-  add_headers(response, open, "application/json");
-  const int result = api->queue(open.connection, static_cast<unsigned>(status), response);
-  api->destroy_response(response);
-  return result;
-}
-
-/// Reads of a stream: the answer, as far as it is there.
-struct StreamContext {
-  const mhd::Api* api;
-  mhd::Connection* connection;
-  std::shared_ptr<Answer> answer;
-};
-
-ssize_t HttpServer::Impl::on_read(void* context, std::uint64_t, char* to, std::size_t most) {
-  const auto& stream = *static_cast<const StreamContext*>(context);
-  Outbox& outbox = stream.answer->outbox;
-  const std::size_t count = outbox.read(to, most, [&] { stream.api->suspend(stream.connection); });
-  if (count > 0) return static_cast<ssize_t>(count);
-  if (outbox.is_cancelled()) return mhd::kEndWithError;
-  return outbox.is_finished() ? mhd::kEndOfStream : 0;
-}
-
-int HttpServer::Impl::send_stream(OpenRequest& open) {
-  auto* const context = new StreamContext{api, open.connection, open.reply.answer};
-  mhd::Response* const response =
-      api->response_of_reader(mhd::kSizeUnknown, kBlockBytes, &on_read, context,
-                              [](void* freed) { delete static_cast<StreamContext*>(freed); });
-  if (response == nullptr) {
-    delete context;
-    return mhd::kNo;
-  }
-  add_headers(response, open, "text/event-stream; charset=utf-8");
-  api->add_header(response, "Cache-Control", "no-cache");
-  const int result = api->queue(open.connection, 200, response);
-  api->destroy_response(response);
-  return result;
-}
-
-int HttpServer::Impl::on_request(void* context, mhd::Connection* connection, const char* url, const char* method,
-                                 const char*, const char* data, std::size_t* size, void** request) {
-  auto& server = *static_cast<Impl*>(context);
-  try {
-    if (*request == nullptr) return server.open_request(connection, url, method, request);
-    auto& open = *static_cast<OpenRequest*>(*request);
-    if (*size == 0) return server.answer(open);
-    server.take_body(open, data, *size);
-    *size = 0;
-    return mhd::kYes;
-  } catch (const std::exception&) {  // out of memory: closes the connection
-    return mhd::kNo;
-  }
-}
-
-void HttpServer::Impl::on_completed(void* context, mhd::Connection*, void** request, int reason) {
-  auto& server = *static_cast<Impl*>(context);
-  const std::unique_ptr<OpenRequest> open(static_cast<OpenRequest*>(*request));
-  *request = nullptr;
-  if (!open) return;
-  if (open->reply.answer) open->reply.answer->outbox.abandon();
-  const bool is_answered = reason == mhd::kCompletedOk && open->has_reply;
-  log_info(log_line(*open, is_answered ? open->reply.status : kClientGone));
-  const std::lock_guard lock(server.mutex);
-  server.open_requests.erase(open.get());
-  server.closed.notify_all();
-}
 
 std::string missing_http_library() {
   if (mhd::load() != nullptr) return "";

@@ -15,7 +15,7 @@
 
 namespace lora_train::serve {
 
-/// Thread-safe. The calls of RequestQueue come from the thread that computes, the others from any.
+/// Requests that wait for the model and those that it answers. Thread-safe. The calls of RequestQueue come from the thread that computes, the others from any.
 class RequestBoard : public RequestQueue {
  public:
   /// At most max_waiting choices wait.

@@ -156,26 +156,150 @@ std::size_t expected_length(char lead) {
 
 class EditedLines : public LineReader {
  public:
-  EditedLines(const libedit::Api& api, fs::path history_file);
-  ~EditedLines() override;
+  EditedLines(const libedit::Api& api, fs::path history_file)
+      : screen_(::fdopen(::dup(STDERR_FILENO), "w")), history_file_(std::move(history_file)) {
+    api_ = &api;
+    use_utf8_locale();
+    struct sigaction action {};
+    action.sa_handler = note_continuation;
+    ::sigaction(SIGCONT, &action, nullptr);
+    line_ = api.init("lora-train", stdin, screen_, screen_);
+    history_ = api.history_init();
+    libedit::HistEvent event{};
+    api.history(history_, &event, libedit::kSetSize, kHistorySize);
+    api.history(history_, &event, libedit::kSetUnique, 1);
+    if (!history_file_.empty()) api.history(history_, &event, libedit::kLoad, history_file_.c_str());
+    api.set(line_, libedit::kClientData, static_cast<void*>(this));
+    api.set(line_, libedit::kSignal, 0);
+    api.set(line_, libedit::kEditor, "emacs");
+    api.set(line_, libedit::kPrompt, &prompt_of);
+    api.set(line_, libedit::kHistory, api.history, history_);
+    api.set(line_, libedit::kGetCharacter, &read_character);
+    bind_keys();
+  }
+
+  ~EditedLines() override {
+    api_->end(line_);
+    api_->history_end(history_);
+    std::fclose(screen_);
+    std::signal(SIGCONT, SIG_DFL);
+  }
+
   EditedLines(const EditedLines&) = delete;
   EditedLines& operator=(const EditedLines&) = delete;
 
-  std::optional<std::string> read(const std::string& prompt) override;
-  void remember(const std::string& message) override;
+  std::optional<std::string> read(const std::string& prompt) override {
+    prompt_ = prompt;
+    while (true) {
+      has_text_ = false;
+      write_all(STDERR_FILENO, kPasteOn);
+      api_->set(line_, libedit::kPrepareTerminal, 1);  // before the prompt: who sees it may type Ctrl-D
+      int count = 0;
+      const char* const line = api_->gets(line_, &count);
+      write_all(STDERR_FILENO, kPasteOff);
+      if (line != nullptr && count > 0) {
+        std::string text(line, static_cast<std::size_t>(count));
+        if (text.ends_with('\n')) text.pop_back();
+        return text;
+      }
+      const std::string stop = requested_stop();
+      write_all(STDERR_FILENO, stop == "SIGINT" ? "^C\n" : "\n");
+      if (stop != "SIGINT" || !has_text_) return std::nullopt;
+      forget_signal();
+    }
+  }
+
+  void remember(const std::string& message) override {
+    libedit::HistEvent event{};
+    api_->history(history_, &event, libedit::kEnter, message.c_str());
+    if (history_file_.empty()) return;
+    const std::string part = history_file_.string() + ".part" + std::to_string(::getpid());
+    try {
+      make_folders(history_file_.parent_path());
+      if (api_->history(history_, &event, libedit::kSave, part.c_str()) < 0) fail_with(history_file_, "cannot write");
+      rename_path(part, history_file_);
+    } catch (const IoError& error) {
+      log_warning(std::string(error.what()) + "; the history of this chat is not saved");
+      std::error_code code;
+      fs::remove(part, code);
+      history_file_.clear();
+    }
+  }
+
   bool is_interactive() const override { return true; }
 
  private:
-  static EditedLines& of(EditLine* line);
+  static EditedLines& of(EditLine* line) {
+    void* self = nullptr;
+    api_->get(line, libedit::kClientData, &self);
+    return *static_cast<EditedLines*>(self);
+  }
+
   static char* prompt_of(EditLine* line) { return of(line).prompt_.data(); }
   static int read_character(EditLine* line, wchar_t* character) { return of(line).next_character(*character); }
   static unsigned char paste(EditLine* line, int) { return of(line).insert_pasted(); }
 
-  void bind_keys();
-  bool wait();
-  void look_at_terminal();
-  int next_character(wchar_t& character);
-  unsigned char insert_pasted();
+  void bind_keys() {
+    constexpr const char* kNone = nullptr;  // ends the words
+    const auto bind = [&](const char* key, const char* function) {
+      api_->set(line_, libedit::kBind, key, function, kNone);
+    };
+    bind("^R", "em-inc-search-prev");
+    bind("^W", "ed-delete-prev-word");
+    bind("\\e[1;5C", "em-next-word");  // Ctrl and an arrow
+    bind("\\e[1;5D", "ed-prev-word");
+    api_->source(line_, nullptr);
+    api_->set(line_, libedit::kAddFunction, kPasteFunction, "insert what the terminal pastes", &paste);
+    bind(kPasteBegins.data(), kPasteFunction);
+  }
+
+  bool wait() {
+    const auto look = [](void* self) { static_cast<EditedLines*>(self)->look_at_terminal(); };
+    if (input_.wait(look, this)) return true;
+    const libedit::LineInfo* const info = api_->line(line_);
+    has_text_ = info->lastchar > info->buffer;
+    return false;
+  }
+
+  /// The terminal may have changed its size, or come back from the shell in the shell's mode.
+  void look_at_terminal() {
+    winsize now{};
+    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &now) == 0 && std::memcmp(&now, &size_, sizeof now) != 0) {
+      size_ = now;
+      api_->resize(line_);
+    }
+    if (has_continued == 0) return;
+    has_continued = 0;
+    write_all(STDERR_FILENO, kPasteOn);
+    api_->set(line_, libedit::kPrepareTerminal, 0);
+    api_->set(line_, libedit::kPrepareTerminal, 1);
+    api_->set(line_, libedit::kRefresh);
+  }
+
+  /// What libedit asks for: 1 and a character, or -1.
+  int next_character(wchar_t& character) {
+    constexpr wchar_t kUnreadable = 0xFFFD;
+    const std::string& text = input_.text();
+    while (text.empty() || text.size() < expected_length(text.front())) {
+      if (!wait()) return -1;
+    }
+    const Utf8Char next = utf8_char(text, 0);
+    character = next.length > 0 ? static_cast<wchar_t>(next.code_point) : kUnreadable;
+    input_.take(std::max<std::size_t>(next.length, 1));
+    return 1;
+  }
+
+  unsigned char insert_pasted() {
+    std::size_t end = 0;
+    while ((end = input_.text().find(kPasteEnds)) == std::string::npos) {
+      if (!wait()) return libedit::kRedraw;
+    }
+    std::string text = repair_utf8(input_.take(end));
+    input_.take(kPasteEnds.size());
+    for (char& c : text) c = c == '\r' ? '\n' : c;
+    api_->insert(line_, text.c_str());
+    return libedit::kRedraw;
+  }
 
   inline static const libedit::Api* api_ = nullptr;
   std::FILE* screen_;
@@ -187,141 +311,6 @@ class EditedLines : public LineReader {
   winsize size_{};
   bool has_text_ = false;  ///< on the line, when waiting for it ended
 };
-
-EditedLines& EditedLines::of(EditLine* line) {
-  void* self = nullptr;
-  api_->get(line, libedit::kClientData, &self);
-  return *static_cast<EditedLines*>(self);
-}
-
-EditedLines::EditedLines(const libedit::Api& api, fs::path history_file)
-    : screen_(::fdopen(::dup(STDERR_FILENO), "w")), history_file_(std::move(history_file)) {
-  api_ = &api;
-  use_utf8_locale();
-  struct sigaction action {};
-  action.sa_handler = note_continuation;
-  ::sigaction(SIGCONT, &action, nullptr);
-  line_ = api.init("lora-train", stdin, screen_, screen_);
-  history_ = api.history_init();
-  libedit::HistEvent event{};
-  api.history(history_, &event, libedit::kSetSize, kHistorySize);
-  api.history(history_, &event, libedit::kSetUnique, 1);
-  if (!history_file_.empty()) api.history(history_, &event, libedit::kLoad, history_file_.c_str());
-  api.set(line_, libedit::kClientData, static_cast<void*>(this));
-  api.set(line_, libedit::kSignal, 0);
-  api.set(line_, libedit::kEditor, "emacs");
-  api.set(line_, libedit::kPrompt, &prompt_of);
-  api.set(line_, libedit::kHistory, api.history, history_);
-  api.set(line_, libedit::kGetCharacter, &read_character);
-  bind_keys();
-}
-
-EditedLines::~EditedLines() {
-  api_->end(line_);
-  api_->history_end(history_);
-  std::fclose(screen_);
-  std::signal(SIGCONT, SIG_DFL);
-}
-
-void EditedLines::bind_keys() {
-  constexpr const char* kNone = nullptr;  // ends the words
-  const auto bind = [&](const char* key, const char* function) {
-    api_->set(line_, libedit::kBind, key, function, kNone);
-  };
-  bind("^R", "em-inc-search-prev");
-  bind("^W", "ed-delete-prev-word");
-  bind("\\e[1;5C", "em-next-word");  // Ctrl and an arrow
-  bind("\\e[1;5D", "ed-prev-word");
-  api_->source(line_, nullptr);
-  api_->set(line_, libedit::kAddFunction, kPasteFunction, "insert what the terminal pastes", &paste);
-  bind(kPasteBegins.data(), kPasteFunction);
-}
-
-/// The terminal may have changed its size, or come back from the shell in the shell's mode.
-void EditedLines::look_at_terminal() {
-  winsize now{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &now) == 0 && std::memcmp(&now, &size_, sizeof now) != 0) {
-    size_ = now;
-    api_->resize(line_);
-  }
-  if (has_continued == 0) return;
-  has_continued = 0;
-  write_all(STDERR_FILENO, kPasteOn);
-  api_->set(line_, libedit::kPrepareTerminal, 0);
-  api_->set(line_, libedit::kPrepareTerminal, 1);
-  api_->set(line_, libedit::kRefresh);
-}
-
-bool EditedLines::wait() {
-  const auto look = [](void* self) { static_cast<EditedLines*>(self)->look_at_terminal(); };
-  if (input_.wait(look, this)) return true;
-  const libedit::LineInfo* const info = api_->line(line_);
-  has_text_ = info->lastchar > info->buffer;
-  return false;
-}
-
-/// What libedit asks for: 1 and a character, or -1.
-int EditedLines::next_character(wchar_t& character) {
-  constexpr wchar_t kUnreadable = 0xFFFD;
-  const std::string& text = input_.text();
-  while (text.empty() || text.size() < expected_length(text.front())) {
-    if (!wait()) return -1;
-  }
-  const Utf8Char next = utf8_char(text, 0);
-  character = next.length > 0 ? static_cast<wchar_t>(next.code_point) : kUnreadable;
-  input_.take(std::max<std::size_t>(next.length, 1));
-  return 1;
-}
-
-unsigned char EditedLines::insert_pasted() {
-  std::size_t end = 0;
-  while ((end = input_.text().find(kPasteEnds)) == std::string::npos) {
-    if (!wait()) return libedit::kRedraw;
-  }
-  std::string text = repair_utf8(input_.take(end));
-  input_.take(kPasteEnds.size());
-  for (char& c : text) c = c == '\r' ? '\n' : c;
-  api_->insert(line_, text.c_str());
-  return libedit::kRedraw;
-}
-
-std::optional<std::string> EditedLines::read(const std::string& prompt) {
-  prompt_ = prompt;
-  while (true) {
-    has_text_ = false;
-    write_all(STDERR_FILENO, kPasteOn);
-    api_->set(line_, libedit::kPrepareTerminal, 1);  // before the prompt: who sees it may type Ctrl-D
-    int count = 0;
-    const char* const line = api_->gets(line_, &count);
-    write_all(STDERR_FILENO, kPasteOff);
-    if (line != nullptr && count > 0) {
-      std::string text(line, static_cast<std::size_t>(count));
-      if (text.ends_with('\n')) text.pop_back();
-      return text;
-    }
-    const std::string stop = requested_stop();
-    write_all(STDERR_FILENO, stop == "SIGINT" ? "^C\n" : "\n");
-    if (stop != "SIGINT" || !has_text_) return std::nullopt;
-    forget_signal();
-  }
-}
-
-void EditedLines::remember(const std::string& message) {
-  libedit::HistEvent event{};
-  api_->history(history_, &event, libedit::kEnter, message.c_str());
-  if (history_file_.empty()) return;
-  const std::string part = history_file_.string() + ".part" + std::to_string(::getpid());
-  try {
-    make_folders(history_file_.parent_path());
-    if (api_->history(history_, &event, libedit::kSave, part.c_str()) < 0) fail_with(history_file_, "cannot write");
-    rename_path(part, history_file_);
-  } catch (const IoError& error) {
-    log_warning(std::string(error.what()) + "; the history of this chat is not saved");
-    std::error_code code;
-    fs::remove(part, code);
-    history_file_.clear();
-  }
-}
 
 }  // namespace
 
