@@ -7,7 +7,7 @@ docs/durability.md has a mutation here, or in suite `saving`.
 
 FOLDERS, CHECKPOINT, LOOP = "src/storage/atomic_folder.cpp", "src/run_folder/checkpoint.cpp", "src/run/train_loop.cpp"
 BUILD, RUN_FOLDER, STOP = "src/run/build_run.cpp", "src/run_folder/output_folder.cpp", "src/base/stop_request.cpp"
-OUTPUT = "src/storage/output_folder.cpp"
+OUTPUT = "src/storage/model_output.cpp"
 SAVER, RUNNING = "src/run/background_saver.cpp", "src/run/run_training.cpp"
 
 SAVING = [

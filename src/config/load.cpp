@@ -4,8 +4,8 @@
 
 #include "consistency.h"
 #include "lora_train/base/error.h"
+#include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
-#include "lora_train/config/keys/other_tools.h"
 #include "lora_train/config/layers.h"
 #include "lora_train/config/merge.h"
 #include "lora_train/config/value/parse_yaml.h"
@@ -99,20 +99,19 @@ Override flag_override(const std::string& key, const std::string& value, const s
 }
 
 LoadedProfile load_profile(const ProfileSources& sources) {
-  Mistakes mistakes;
-  LoadedProfile loaded = load_profile(sources, mistakes);
-  mistakes.throw_if_any();
+  Findings findings;
+  LoadedProfile loaded = load_profile(sources, findings);
+  findings.throw_mistakes();
   return loaded;
 }
 
-LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
+LoadedProfile load_profile(const ProfileSources& sources, Findings& findings) {
   const Environment environment = sources.environment ? sources.environment : process_environment;
-  Findings findings(mistakes);
   Merger merger(findings);
   const auto layers = read_layers(sources, environment, findings);
   ProfileSources needs = sources;
   // What is required may stand in what could not be read.
-  if (mistakes.has_any()) needs.needs_model = needs.needs_datasets = false;
+  if (findings.has_mistakes()) needs.needs_model = needs.needs_datasets = false;
   const auto add = [&](const std::vector<Override>& settings) {
     for (const auto& setting : settings) {
       merger.add_setting(setting.path, override_value(setting, environment, findings), {setting.where, 0});
@@ -126,7 +125,7 @@ LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
     } else {
       merger.add_layer(layer);
       const auto hint = sources.are_written_by_runs ? std::nullopt : other_tools().convert_hint(layer);
-      if (hint) mistakes.add_hint(*hint);
+      if (hint) findings.hint(*hint);
     }
   }
   add(sources.overrides);

@@ -5,7 +5,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
-#include "lora_train/config/keys/other_tools.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {
@@ -137,7 +136,7 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
       {said({"model", "base_model", "model_name_or_path", "model_name"}), said({"seed", "train_seed"}),
        epochs.empty() ? number_value(*ScheduleSection{}.num_epochs).text : epochs});
   if (!verdict) return false;
-  if (value.place.line > 0) findings_.mistakes().add_hint(other_tools().convert_hint_of(value.place.file));
+  if (value.place.line > 0) findings_.hint(other_tools().convert_hint_of(value.place.file));
   if (verdict->is_idle) {
     findings_.note(value.place, name, "has no effect: " + verdict->reason);
   } else {

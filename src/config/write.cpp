@@ -3,7 +3,6 @@
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/load.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/config/yaml_entry.h"
 
 namespace lora_train {
 namespace {

@@ -80,11 +80,10 @@ bool is_unknown(const Value::Member& member) {
 
 /// Keys of the tool that a profile refuses.
 std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
-  Mistakes mistakes;
-  Findings findings(mistakes);
+  Findings findings;
   Merger(findings).add_layer(source);
   return std::ranges::count_if(source.members, [&](const Value::Member& member) {
-    return is_key_of(tool, member.name) && mistakes.concern(member.name);
+    return is_key_of(tool, member.name) && findings.is_wrong(member.name);
   });
 }
 

@@ -23,7 +23,7 @@
 #include "lora_train/report/host_memory.h"
 #include "lora_train/run/background_saver.h"
 #include "lora_train/run/rehearsal.h"
-#include "lora_train/storage/read_ahead.h"
+#include "lora_train/storage/model_weights.h"
 #include "objective.h"
 #include "rank_agreement.h"
 #include "run_price.h"

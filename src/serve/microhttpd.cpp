@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "lora_train/base/library_function.h"
+#include "lora_train/base/library.h"
 
 namespace lora_train::serve::microhttpd {
 namespace {

@@ -6,7 +6,6 @@
 #include "command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/config/check.h"
@@ -14,7 +13,7 @@
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/report/ablation/ablation_report.h"
 #include "lora_train/report/run_log.h"
-#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_file.h"
 #include "output/standard_output.h"
 #include "profile_check.h"
 #include "profile_flags.h"
@@ -167,11 +166,11 @@ int run_ablate(const std::vector<std::string>& arguments) try {
   refuse_foreign("ablate", png_file, [](std::string_view start) { return start.starts_with("\x89PNG"); });
   if (launch::world_from(process_environment).size > 1)
     parser.refuse("--nproc", "give it here instead of starting several processes: each run starts its own ranks.");
-  Mistakes mistakes;
-  const LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
-  add_unbuilt_features(loaded, mistakes);
-  check_inputs(loaded, {}, mistakes);
-  mistakes.throw_if_any();
+  Findings findings;
+  const LoadedProfile loaded = load_and_log(flags.sources(), findings);
+  add_unbuilt_features(loaded, findings);
+  check_inputs(loaded, {}, findings);
+  findings.throw_mistakes();
 
   const Workplace workplace(kept);
   Runs runs(as_arguments(flags.sources()), num_ranks, workplace);

@@ -4,7 +4,6 @@
 #include "command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/report/comparison.h"
 #include "lora_train/report/run_page.h"

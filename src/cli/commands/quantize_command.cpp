@@ -3,7 +3,7 @@
 #include "engine/engine_loader.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_file.h"
 #include "output/standard_output.h"
 #include "output/transfer_progress.h"
 #include "registry.h"

@@ -9,7 +9,6 @@
 #include "commands/start_program.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/hub/http/url.h"
@@ -343,13 +342,13 @@ int start_training(const DistillRequest& request) {
   return start_program(arguments, request.num_ranks);
 }
 
-void add_agreement_task(LoadedProfile& loaded, Mistakes& mistakes) {
+void add_agreement_task(LoadedProfile& loaded, Findings& findings) {
   Profile& profile = loaded.profile;
   if (!holds_out(profile.data)) return;
   for (const EvalTask& task : profile.tasks.eval_tasks) {
     if (task.name != kAgreement && task.name != kHeldOut) continue;
-    mistakes.add(parse_place(loaded.origin.at("eval_tasks")), "eval_tasks",
-                 "\"" + task.name + "\" is a name that distill uses. Give the task another one.");
+    findings.mistake(parse_place(loaded.origin.at("eval_tasks")), "eval_tasks",
+                     "\"" + task.name + "\" is a name that distill uses. Give the task another one.");
     return;
   }
   EvalTask task;

@@ -49,15 +49,15 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
 
 }  // namespace
 
-void check_prompt_specs(const LoadedProfile& loaded, Mistakes& mistakes) {
+void check_prompt_specs(const LoadedProfile& loaded, Findings& findings) {
   const DataSection& data = loaded.profile.data;
   for (const auto& [key, specs] : {std::pair("datasets", &data.datasets), {"eval_datasets", &data.eval_datasets}}) {
     for (std::size_t i = 0; i < specs->size(); ++i) {
       const DatasetSpec& spec = (*specs)[i];
       const std::string entry = std::string(key) + "[" + std::to_string(i) + "]";
       const auto refuse = [&](const char* member, const char* instead) {
-        mistakes.add(parse_place(loaded.origin.at(key)), entry + "." + member,
-                     std::string("is for rows with answers, but distill reads prompts. ") + instead);
+        findings.mistake(parse_place(loaded.origin.at(key)), entry + "." + member,
+                         std::string("is for rows with answers, but distill reads prompts. ") + instead);
       };
       if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");
       if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt of the fields.");

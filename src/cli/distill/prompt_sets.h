@@ -15,7 +15,7 @@ struct PromptSets {
 };
 
 /// Adds what datasets and eval_datasets say that only rows with answers have: type, field_map, weight.
-void check_prompt_specs(const LoadedProfile& loaded, Mistakes& mistakes);
+void check_prompt_specs(const LoadedProfile& loaded, Findings& findings);
 
 /// The rows of datasets, as data::read_questions reads them. Held out are those of eval_datasets, or a part of datasets that
 /// val_set_size names: chosen by the text of the prompt and the seed, so that equal prompts stay together. Throws as reading does,

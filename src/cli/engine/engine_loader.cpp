@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/library.h"
 #include "lora_train/base/python_packages.h"
 #include "lora_train_build_id.h"  // made by cmake/write_build_id.cmake at each build
 

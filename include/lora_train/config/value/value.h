@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/value/mistakes.h"
+#include "lora_train/config/value/findings.h"
 
 namespace lora_train {
 
