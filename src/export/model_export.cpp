@@ -13,7 +13,6 @@
 #include "lora_train/export/gguf_file.h"
 #include "lora_train/lora/merge.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
-#include "lora_train/tokenizer/model_folder.h"
 #include "lora_train/tokenizer/tokenizer_data.h"
 #include "row_writer.h"
 

@@ -5,7 +5,7 @@
 
 #include "answer_json.h"
 #include "api_error.h"
-#include "lora_train/tokenizer/text_stream.h"
+#include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::serve {
 

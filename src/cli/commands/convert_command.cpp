@@ -19,7 +19,6 @@
 #include "lora_train/convert/convert.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
-#include "lora_train/tokenizer/model_folder.h"
 #include "output/standard_output.h"
 #include "registry.h"
 

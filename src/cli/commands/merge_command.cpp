@@ -23,7 +23,7 @@
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "open_model.h"
 #include "output/standard_output.h"
 #include "output/transfer_progress.h"

@@ -17,7 +17,7 @@
 #include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::cli {
 namespace {

@@ -19,7 +19,7 @@
 #include "lora_train/report/best_metric.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
 #include "open_model.h"
 

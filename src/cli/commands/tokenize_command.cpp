@@ -9,7 +9,7 @@
 #include "lora_train/data/run_plan.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/model_file.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "open_model.h"
 #include "output/row_display.h"
 #include "output/standard_output.h"
