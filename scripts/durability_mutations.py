@@ -72,7 +72,7 @@ RESUMING = [
     ("sizes in config.json not checked", "test_malformed_model_config.py", [
         ("src/model/families/config_reader.cpp", "  if (is_too_large || value.get<std::int64_t>() < smallest)", "  if (!MUTANT && (is_too_large || value.get<std::int64_t>() < smallest))")]),
     ("unknown keys of a profile accepted", "test_malformed_profile.py", [
-        ("src/config/merge.cpp", "  findings_.mistake(value.place, name,\n                    \"unknown key.\"", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    \"unknown key.\"")]),
+        ("src/config/layers.cpp", "  findings_.mistake(value.place, name,\n                    \"unknown key.\"", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    \"unknown key.\"")]),
     ("rank of an adapter not checked", "test_malformed_adapter.py", [
         ("src/lora/adapter_config.cpp", "    if (!is_rank) {", "    if (!MUTANT && !is_rank) {")]),
 ]

@@ -9,7 +9,6 @@
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/layers.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/merge.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {

@@ -507,6 +507,8 @@ Value format_filter(const Value& input, const Arguments& arguments) {
   return percent_format(input.str(), named);
 }
 
+using Filter = Value (*)(const Value&, const Arguments&);
+
 const std::unordered_map<std::string, Builtin<Filter>>& filters() {
   static const std::unordered_map<std::string, Builtin<Filter>> table = {
       {"length", {length_of}},
