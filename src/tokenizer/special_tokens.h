@@ -1,4 +1,5 @@
-// Special tokens from the files beside a tokenizer.
+// Tokens that are found in the text before anything else (special tokens and user-added ones), special tokens from the files beside
+// a tokenizer, and these files with new tokens, as Hugging Face's add_tokens and save_pretrained leave them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // The merge loop of byte-pair encoding and the places where it can be cut, shared by byte-level BPE, SentencePiece-style BPE and
-// SentencePiece models.
+// SentencePiece models; and the encoder of stretches of text, which cuts them where that cannot change the tokens, and looks the
+// parts up before encoding them.
 #pragma once
 
 #include <bitset>

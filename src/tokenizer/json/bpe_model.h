@@ -1,4 +1,5 @@
-// The model section of tokenizer.json: a BPE vocabulary, its merges, and how characters outside it are treated.
+// The model section of tokenizer.json: a BPE vocabulary, its merges, and how characters outside it are treated. And the decoder:
+// token spellings to text.
 #pragma once
 
 #include <array>
