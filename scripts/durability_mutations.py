@@ -7,7 +7,7 @@ docs/durability.md has a mutation here, or in suite `saving`.
 
 FOLDERS, CHECKPOINT, LOOP = "src/storage/atomic_folder.cpp", "src/run_folder/checkpoint.cpp", "src/run/train_loop.cpp"
 BUILD, RUN_FOLDER, STOP = "src/run/build_run.cpp", "src/run_folder/output_folder.cpp", "src/base/stop_request.cpp"
-OUTPUT = "src/storage/output_folder.cpp"
+OUTPUT = "src/storage/model_output.cpp"
 SAVER, RUNNING = "src/run/background_saver.cpp", "src/run/run_training.cpp"
 
 SAVING = [
@@ -72,7 +72,7 @@ RESUMING = [
     ("sizes in config.json not checked", "test_malformed_model_config.py", [
         ("src/model/families/config_reader.cpp", "  if (is_too_large || value.get<std::int64_t>() < smallest)", "  if (!MUTANT && (is_too_large || value.get<std::int64_t>() < smallest))")]),
     ("unknown keys of a profile accepted", "test_malformed_profile.py", [
-        ("src/config/merge.cpp", "  findings_.mistake(value.place, name,\n                    \"unknown key.\"", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    \"unknown key.\"")]),
+        ("src/config/layers.cpp", "  findings_.mistake(value.place, name,\n                    \"unknown key.\"", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    \"unknown key.\"")]),
     ("rank of an adapter not checked", "test_malformed_adapter.py", [
         ("src/lora/adapter_config.cpp", "    if (!is_rank) {", "    if (!MUTANT && !is_rank) {")]),
 ]

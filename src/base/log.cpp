@@ -3,20 +3,22 @@
 // What %l writes: trace, debug, info, warning, error, critical, off.
 #define SPDLOG_LEVEL_NAMES \
   { "", "", "", "warning: ", "error: ", "", "" }
+#include <poll.h>
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/sinks/ringbuffer_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
-#include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
 
@@ -27,6 +29,9 @@ namespace sinks = spdlog::sinks;
 using Level = spdlog::level::level_enum;
 
 constexpr std::size_t kMaxEarlyLines = 10000;
+
+std::atomic<int> patience_ms = -1;  ///< -1: without end
+std::atomic<bool> has_stalled = false;
 
 Level spdlog_level(LogLevel level) {
   constexpr Level kLevels[] = {Level::debug, Level::info, Level::warn, Level::err, Level::off};
@@ -98,6 +103,19 @@ void write_line(Level level, std::string_view line) {
 }
 
 }  // namespace
+
+void never_wait_for_stderr(std::chrono::milliseconds patience) {
+  has_stalled = false;
+  patience_ms = static_cast<int>(patience.count());
+}
+
+bool can_write_to_stderr() {
+  if (patience_ms < 0) return true;
+  pollfd console{STDERR_FILENO, POLLOUT, 0};
+  const int num_ready = ::poll(&console, 1, has_stalled ? 0 : patience_ms.load());
+  has_stalled = num_ready == 0;
+  return num_ready != 0;  // an error is write()'s to find
+}
 
 LogLevel parse_log_level(std::string_view name) {
   constexpr std::string_view kNames[] = {"debug", "info", "warning", "error", "off"};

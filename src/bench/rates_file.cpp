@@ -4,7 +4,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/plan/tuning/tuning_store.h"
 
 namespace lora_train::bench {

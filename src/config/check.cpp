@@ -38,17 +38,17 @@ std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile) {
   return features;
 }
 
-void add_unbuilt_features(const LoadedProfile& loaded, Mistakes& mistakes) {
+void add_unbuilt_features(const LoadedProfile& loaded, Findings& findings) {
   for (const auto& [key, text] : unbuilt_features(loaded.profile)) {
     const auto origin = loaded.origin.find(key);
-    mistakes.add(parse_place(origin == loaded.origin.end() ? "" : origin->second), key, text);
+    findings.mistake(parse_place(origin == loaded.origin.end() ? "" : origin->second), key, text);
   }
 }
 
 void refuse_unbuilt_features(const LoadedProfile& loaded) {
-  Mistakes mistakes;
-  add_unbuilt_features(loaded, mistakes);
-  mistakes.throw_if_any();
+  Findings findings;
+  add_unbuilt_features(loaded, findings);
+  findings.throw_mistakes();
 }
 
 std::vector<ShippedProfile> shipped_profiles(const std::filesystem::path& folder) {

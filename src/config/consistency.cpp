@@ -18,7 +18,7 @@ struct Check {
 
   bool is_given(const std::string& key) const { return places.contains(key); }
   /// Whether the value of `key` could not be read, so that nothing can be said about it.
-  bool is_wrong(const std::string& key) const { return findings.mistakes().concern(key); }
+  bool is_wrong(const std::string& key) const { return findings.is_wrong(key); }
   /// Whether a profile that comes with the program gave it.
   bool is_shipped(const std::string& key, const ProfileSources& sources) const {
     const std::filesystem::path folder = std::filesystem::path(place(key).file).parent_path();

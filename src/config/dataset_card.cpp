@@ -4,7 +4,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/config/value/parse_yaml.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {

@@ -8,7 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/value/parse_yaml.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 namespace {

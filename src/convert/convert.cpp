@@ -10,7 +10,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
-#include "lora_train/config/value/parse_yaml.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {

@@ -8,9 +8,8 @@
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/layers.h"
-#include "lora_train/config/merge.h"
+#include "lora_train/config/load.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/config/yaml_entry.h"
 
 namespace lora_train {
 namespace {
@@ -48,9 +47,9 @@ bool are_equal(const Value& a, const Value& b) {
 
 std::string as_always(const Value& value) { return short_text(value) + " asks for what is done anyway"; }
 
-std::string error_of(const Mistakes& mistakes) {
+std::string error_of(const Findings& findings) {
   try {
-    mistakes.throw_if_any();
+    findings.throw_mistakes();
   } catch (const Error& error) {
     return error.message();
   }
@@ -205,8 +204,7 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
 }
 
 void Converter::apply_settings() {
-  Mistakes mistakes;
-  Findings findings(mistakes);
+  Findings findings;
   Merger merger(findings);
   for (const Override& setting : options_.settings) {
     merger.add_setting(setting.path, override_value(setting, process_environment, findings), {setting.where, 0});
@@ -225,7 +223,7 @@ void Converter::apply_settings() {
       if (std::ranges::count(fate.ours, ours) > 0) fate.remark = value.place.text();
     }
   }
-  mistakes.throw_if_any();
+  findings.throw_mistakes();
   notes_.insert(notes_.end(), findings.notes().begin(), findings.notes().end());
 }
 
@@ -235,13 +233,12 @@ void Converter::read_values() {
     const auto& [ours, value] = *entry;
     const Field* field = find_field(ours);
     Profile profile;
-    Mistakes mistakes;
-    Findings findings(mistakes);
+    Findings findings;
     field->read(value, profile, findings);
-    if (mistakes.has_any()) {
+    if (findings.has_mistakes()) {
       for (auto& [name, fate] : fates_) {
         if (std::ranges::find(fate.ours, ours) == fate.ours.end()) continue;
-        std::string message = error_of(mistakes);
+        std::string message = error_of(findings);
         if (name.starts_with(ours)) message = message.substr(message.find(": ") + 2);
         fate = {Part::kRefused, message, {}};
       }

@@ -9,7 +9,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/tokenizer/text_stream.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "read/row_format.h"
 #include "read/row_reader.h"

@@ -4,7 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::data {
 namespace {

@@ -14,7 +14,6 @@
 
 #include "inference.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/line_pace.h"
 #include "lora_train/base/log.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/loss_evaluation.h"

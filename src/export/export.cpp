@@ -17,7 +17,6 @@
 #include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/lora/merge.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
-#include "lora_train/tokenizer/model_folder.h"
 #include "lora_train/tokenizer/tokenizer_data.h"
 
 namespace lora_train::gguf {

@@ -5,13 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <numeric>
 #include <thread>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train::hub {
 namespace {
@@ -30,6 +35,32 @@ fs::path way_to_blobs(const std::string& file) {
     if (c == '/') way /= "..";
   }
   return way / "blobs";
+}
+
+constexpr std::uint64_t kCountBytes = sizeof(std::uint64_t);
+
+bool is_full(int code) { return code == ENOSPC || code == EDQUOT; }
+
+[[noreturn]] void fail_to_write(const std::filesystem::path& path, int code) {
+  throw IoError(path.string(), std::string("cannot write: ") + std::strerror(code) + ". What has arrived is kept; " +
+                                   (is_full(code) ? "free some space and " : "") +
+                                   "run the command again, and it resumes.");
+}
+
+[[noreturn]] void fail_to_reserve(const std::filesystem::path& path, std::uint64_t num_bytes, int code) {
+  throw IoError(path.string(),
+                "cannot reserve " + format_bytes(static_cast<double>(num_bytes)) + ": " + std::strerror(code) +
+                    (is_full(code) ? ". Free some space, or set HF_HOME to a folder on a larger disk." : "."));
+}
+
+void write_at(int fd, const std::filesystem::path& path, std::string_view bytes, std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const auto written = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail_to_write(path, errno);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
 }
 
 }  // namespace
@@ -107,6 +138,78 @@ BlobLock::BlobLock(const CacheFolder& cache, const RepositoryFile& file) {
 
 BlobLock::~BlobLock() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+PartialFile::PartialFile(std::filesystem::path path, std::uint64_t num_bytes)
+    : path_(std::move(path)), num_bytes_(num_bytes), done_((num_bytes + kSegmentBytes - 1) / kSegmentBytes) {
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd_ < 0) fail_with(path_, "cannot create");
+  try {
+    read_counts();
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+PartialFile::~PartialFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::uint64_t PartialFile::end(std::size_t segment) const {
+  return std::min(begin(segment) + kSegmentBytes, num_bytes_);
+}
+
+std::uint64_t PartialFile::num_done() const { return std::accumulate(done_.begin(), done_.end(), std::uint64_t{0}); }
+
+void PartialFile::read_counts() {
+  const std::uint64_t whole = num_bytes_ + kCountBytes * done_.size();
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) fail_with(path_, "cannot read");
+  bool is_ours = static_cast<std::uint64_t>(status.st_size) == whole;
+  for (std::size_t i = 0; is_ours && i < done_.size(); ++i) {
+    const auto offset = static_cast<off_t>(num_bytes_ + kCountBytes * i);
+    is_ours = ::pread(fd_, &done_[i], kCountBytes, offset) == static_cast<ssize_t>(kCountBytes) &&
+              done_[i] <= end(i) - begin(i);
+  }
+  if (is_ours) return;
+  if (::ftruncate(fd_, 0) != 0) fail_with(path_, "cannot write");
+  if (whole == 0) return;
+  const bool is_reserved = ::fallocate(fd_, 0, 0, static_cast<off_t>(whole)) == 0;
+  const bool is_unknown = errno == EOPNOTSUPP || errno == ENOSYS;  // NFS and others
+  if (!is_reserved && (!is_unknown || ::ftruncate(fd_, static_cast<off_t>(whole)) != 0)) {
+    const int refused = errno;
+    ::unlink(path_.c_str());
+    fail_to_reserve(path_, whole, refused);
+  }
+  std::ranges::fill(done_, 0);
+}
+
+void PartialFile::write_count(std::size_t segment) {
+  const std::string_view bytes(reinterpret_cast<const char*>(&done_[segment]), kCountBytes);
+  write_at(fd_, path_, bytes, num_bytes_ + kCountBytes * segment);
+}
+
+void PartialFile::append(std::size_t segment, std::string_view bytes) {
+  if (bytes.size() > end(segment) - begin(segment) - done_[segment])
+    throw IoError(path_.string(), "the server sent more bytes than the file has. Run the command again.");
+  write_at(fd_, path_, bytes, begin(segment) + done_[segment]);
+  done_[segment] += bytes.size();
+  write_count(segment);
+}
+
+void PartialFile::restart() {
+  for (std::size_t i = 0; i < done_.size(); ++i) {
+    done_[i] = 0;
+    write_count(i);
+  }
+}
+
+void PartialFile::publish(const std::filesystem::path& target) {
+  if (::ftruncate(fd_, static_cast<off_t>(num_bytes_)) != 0 || ::fsync(fd_) != 0) fail_to_write(path_, errno);
+  ::close(fd_);
+  fd_ = -1;
+  rename_path(path_, target);
 }
 
 }  // namespace lora_train::hub

@@ -13,12 +13,9 @@
 #include "cache_folder.h"
 #include "hub_api.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "needed_files.h"
-#include "partial_file.h"
 
 namespace lora_train::hub {
 namespace {

@@ -1,16 +1,43 @@
-// What the hub answers: requests to its API, and its refusals as one sentence each.
+// Requests to the hub's API, and its refusals as one sentence each; which of its files are needed; uploads; and the hashes by which
+// it names contents.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "digest.h"
 #include "lora_train/hub/http/client.h"
 #include "lora_train/storage/hub_cache.h"
 
 namespace lora_train::hub {
+
+enum class DigestKind {
+  kSha256,  ///< of files in large file storage
+  kGitSha1  ///< of a file in git: SHA-1 of "blob SIZE\0" and its bytes
+};
+
+class Digest {
+ public:
+  /// `num_bytes`: how many will come; kGitSha1 hashes the number too.
+  Digest(DigestKind kind, std::uint64_t num_bytes);
+  ~Digest();
+  void update(std::string_view bytes);
+  /// In lower-case hexadecimal. The last call.
+  std::string hex();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// With padding, in one line.
+std::string base64(std::string_view bytes);
 
 /// A repository on the hub.
 struct Repository {
@@ -76,5 +103,34 @@ bool is_safe_path(std::string_view path);
 
 /// The URL of rel="next" in a Link header; empty if there is none.
 std::string next_link(std::string_view header);
+
+struct NeededFiles {
+  std::vector<RepositoryFile> needed, skipped;
+};
+
+/// Of the root: *.json, *.jinja, *.safetensors, tokenizer files, README and licences; and additional_chat_templates/. Not: weights of
+/// other formats and their indices, and the second copy that Mistral ships (consolidated*.safetensors beside others). Throws FormatError
+/// where the weights are there in other formats alone.
+NeededFiles needed_files(const std::vector<RepositoryFile>& files, const std::string& repository);
+
+struct LargeFile {
+  std::filesystem::path file;
+  std::uint64_t num_bytes = 0;
+  std::string sha256;
+};
+
+/// Uploads those that the store lacks; returns how many bytes that were. `count` gets the bytes as they are done, those that the store
+/// has at once. Nobody sees the files before a commit names them. Throws IoError.
+std::uint64_t upload(Hub& hub, const Repository& repository, const std::string& branch,
+                     const std::vector<LargeFile>& files, const std::function<void(std::uint64_t)>& count);
+
+struct UploadPart {
+  std::string url;
+  std::uint64_t begin = 0, end = 0;
+};
+
+/// The parts of a multipart upload by the headers of its action ("chunk_size", and a URL under each number from 1), in order. Throws
+/// std::invalid_argument if they do not cover the file.
+std::vector<UploadPart> plan_parts(const std::map<std::string, std::string>& headers, std::uint64_t num_bytes);
 
 }  // namespace lora_train::hub

@@ -3,17 +3,14 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "digest.h"
 #include "hub_api.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/hub/http/url.h"
-#include "upload.h"
 
 namespace lora_train::hub {
 namespace {

@@ -20,9 +20,9 @@
 #include <string>
 #include <utility>
 
-#include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
 
 namespace lora_train::launch {
 namespace {

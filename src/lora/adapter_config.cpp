@@ -7,7 +7,6 @@
 #include "adapter_names.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/lora/adapter_tensors.h"

@@ -15,8 +15,8 @@
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/model/weights/init_model.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/output_folder.h"
 #include "uniform_adapter.h"
 
 namespace lora_train::lora {

@@ -7,7 +7,7 @@
 
 #include "adapter_names.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/storage/output_folder.h"
+#include "lora_train/storage/model_output.h"
 #include "uniform_adapter.h"
 
 namespace lora_train::lora {

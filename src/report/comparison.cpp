@@ -10,7 +10,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/config/keys/metric_names.h"
+#include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/config/value/value.h"

@@ -6,7 +6,6 @@
 #include "json_fields.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::report {

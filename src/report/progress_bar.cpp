@@ -14,7 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include "lora_train/base/console.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/report/run_times.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "manifest.h"

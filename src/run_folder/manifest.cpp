@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 
 namespace lora_train::run_folder {

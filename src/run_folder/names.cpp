@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
+#include "lora_train/base/file.h"
 #include "lora_train/config/load.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/run_folder/output_folder.h"

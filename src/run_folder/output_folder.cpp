@@ -5,7 +5,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/config/load.h"

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "answer_json.h"
+#include "api_error.h"
 #include "lora_train/tokenizer/text_stream.h"
+#include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::serve {
 namespace {

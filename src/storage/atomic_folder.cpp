@@ -10,7 +10,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 

@@ -6,7 +6,6 @@
 #include <random>
 
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::storage {

@@ -376,13 +376,13 @@ ProfileSources sources_of_training(const DistillRequest& request) {
   return sources;
 }
 
-void add_agreement_task(LoadedProfile& loaded, Mistakes& mistakes) {
+void add_agreement_task(LoadedProfile& loaded, Findings& findings) {
   Profile& profile = loaded.profile;
   if (!holds_out(profile.data)) return;
   for (const EvalTask& task : profile.tasks.eval_tasks) {
     if (task.name != kAgreement && task.name != kHeldOut) continue;
-    mistakes.add(parse_place(loaded.origin.at("eval_tasks")), "eval_tasks",
-                 "\"" + task.name + "\" is a name that distill uses. Give the task another one.");
+    findings.mistake(parse_place(loaded.origin.at("eval_tasks")), "eval_tasks",
+                     "\"" + task.name + "\" is a name that distill uses. Give the task another one.");
     return;
   }
   EvalTask task;

@@ -11,7 +11,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/file_ops.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 
 namespace lora_train::teach {

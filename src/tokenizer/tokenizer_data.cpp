@@ -8,12 +8,12 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "json/decoder.h"
+#include "json/bpe_model.h"
 #include "json/json_place.h"
 #include "json/pre_tokenizer.h"
 #include "lora_train/base/error.h"
 #include "lora_train/storage/model_file.h"
-#include "sentencepiece/sentencepiece_tokenizer.h"
+#include "tokenizer_files.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "lora_train/base/error.h"
-#include "tokenizer/jinja/evaluator.h"
-#include "tokenizer/jinja/json.h"
+#include "tokenizer/jinja/interpreter.h"
+#include "tokenizer/jinja/value.h"
 
 namespace lora_train::fuzz {
 

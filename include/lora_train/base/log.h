@@ -1,7 +1,10 @@
 // Log lines go to stderr, and to run.log once a run has a folder. stdout is for results only.
-// Thread-safe: a line is written whole.
+// Thread-safe: a line is written whole. The reader of stderr may stop reading: mpirun once it has been asked to stop, a pager, a
+// terminal after Ctrl-S.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string_view>
@@ -35,5 +38,32 @@ void log_to_file(LogLevel level, std::string_view line);
 /// A bar that is drawn on the terminal's last line registers how to clear and how to redraw itself, so that log lines
 /// do not tear it. Empty functions unregister.
 void set_log_bar(std::function<void()> clear, std::function<void()> redraw);
+
+/// For log lines about work that may take long: none for what takes less than 2 s, the first one then, and one every 10 s from there.
+/// Thread-safe.
+class LinePace {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit LinePace(Clock::duration first = std::chrono::seconds(2), Clock::duration next = std::chrono::seconds(10))
+      : next_(next), due_(Clock::now() + first) {}
+
+  /// Whether the caller is to log a line now. Of several threads, one is.
+  bool is_due() {
+    Clock::time_point due = due_;
+    const Clock::time_point now = Clock::now();
+    return now >= due && due_.compare_exchange_strong(due, now + next_);
+  }
+
+ private:
+  const Clock::duration next_;
+  std::atomic<Clock::time_point> due_;
+};
+
+/// From here on, a process does not wait longer than this for the reader: lines are lost (run.log has them) until it reads again.
+/// Before, it waits as long as it takes.
+void never_wait_for_stderr(std::chrono::milliseconds patience = std::chrono::seconds(2));
+
+/// Whether a line of up to 4096 bytes can be written to stderr without waiting. Thread-safe.
+bool can_write_to_stderr();
 
 }  // namespace lora_train

@@ -18,7 +18,7 @@ struct UnbuiltFeature {
 std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile);
 
 /// Adds those of the profile with their places.
-void add_unbuilt_features(const LoadedProfile& loaded, Mistakes& mistakes);
+void add_unbuilt_features(const LoadedProfile& loaded, Findings& findings);
 
 /// Throws one ConfigError that lists what add_unbuilt_features() finds.
 void refuse_unbuilt_features(const LoadedProfile& loaded);

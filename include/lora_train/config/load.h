@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/config/value/mistakes.h"
+#include "lora_train/config/value/findings.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 
@@ -62,7 +63,7 @@ std::optional<std::filesystem::path> find_shipped(const std::string& name,
 /// Throws one ConfigError with all mistakes.
 LoadedProfile load_profile(const ProfileSources& sources);
 /// The same for who has more to check: adds the mistakes, and returns what could be read. A wrong value leaves the default.
-LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes);
+LoadedProfile load_profile(const ProfileSources& sources, Findings& findings);
 
 /// profile.yaml of a run, which may be a stranger's: reads no other file and no variable. Throws like load_profile.
 Profile load_written_profile(const std::filesystem::path& file);
@@ -87,5 +88,8 @@ struct ProfileDifference {
 
 /// Keys whose values differ, in the order of docs/profile.md.
 std::vector<ProfileDifference> diff_profiles(const Profile& old_profile, const Profile& new_profile);
+
+/// "key: value", with a comment behind it if there is one; a list of maps has one to a line. Ends with a line feed.
+std::string yaml_entry(const std::string& key, const Value& value, const std::string& comment);
 
 }  // namespace lora_train

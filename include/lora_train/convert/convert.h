@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "lora_train/config/keys/other_tools.h"
+#include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/value/mistakes.h"
+#include "lora_train/config/value/findings.h"
 
 namespace lora_train {
 

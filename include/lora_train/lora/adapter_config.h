@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lora_train/lora/lora_plan.h"
-#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_file.h"
 
 namespace lora_train::lora {
 

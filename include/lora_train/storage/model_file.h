@@ -1,4 +1,5 @@
-// Checks files of a model or adapter folder before they are parsed: an interrupted download or a stranger may have left
+// The folder of a model on this machine (the network is never used), and checks of files of a model or adapter folder before
+// they are parsed: an interrupted download or a stranger may have left
 // something else in their place.
 #pragma once
 
@@ -25,5 +26,15 @@ std::string read_model_file(const std::filesystem::path& path);
 
 /// Reads a text file of up to 100 MB. Throws FormatError as above, and for an empty or larger file; IoError.
 std::string read_model_text(const std::filesystem::path& path);
+
+struct ResolvedModel {
+  std::filesystem::path folder;
+  std::string hub_name;  ///< "org/name" if the folder is in the Hugging Face cache, else empty
+};
+
+/// `path_or_id` is a folder, or "org/name" or "org/name@revision" in the local cache (hub_cache.h).
+/// Throws FormatError for a missing folder, for a folder that holds a pipe or a device, and for a model that is not in the
+/// cache; that message has the command to download it.
+ResolvedModel resolve_model(const std::string& path_or_id);
 
 }  // namespace lora_train::storage

@@ -1,10 +1,13 @@
-// The weights of a Hugging Face folder: one safetensors file, or several under an index.
+// The weights of a Hugging Face folder: one safetensors file, or several under an index; and reading them ahead.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "lora_train/storage/safetensors.h"
@@ -54,5 +57,24 @@ class WeightFiles {
 /// warning. Throws FormatError for invalid files, for a folder without weights, and for a pickle checkpoint; pickle can run
 /// code, so such a file is never opened, and the message says how to convert it.
 WeightFiles open_model_weights(const std::filesystem::path& folder);
+
+/// Asks the system, from a background thread, to read the *.safetensors files of a folder ahead (posix_fadvise). Ignores all
+/// errors: opening the files later reports them. The destructor stops the thread after the current piece of 16 MiB.
+class ReadAhead {
+ public:
+  /// Does nothing if the files have more than `most_bytes` in total: they would evict pages that are needed.
+  ReadAhead(const std::filesystem::path& folder, std::int64_t most_bytes);
+  ~ReadAhead();
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+
+  /// Waits until everything is requested. Returns the number of requested bytes.
+  std::int64_t wait();
+
+ private:
+  std::atomic<bool> is_stopped_ = false;
+  std::atomic<std::int64_t> asked_bytes_ = 0;
+  std::thread thread_;
+};
 
 }  // namespace lora_train::storage

@@ -72,6 +72,6 @@ void check_prompt_specs(const LoadedProfile& loaded, Mistakes& mistakes);
 
 /// Adds to a profile what training gets beside it, so that it can be checked before there are answers: the task that compares.
 /// Refuses a profile that has one of its name.
-void add_agreement_task(LoadedProfile& loaded, Mistakes& mistakes);
+void add_agreement_task(LoadedProfile& loaded, Findings& findings);
 
 }  // namespace lora_train::teach

@@ -13,7 +13,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/config/keys/reference.h"
-#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_file.h"
 #include "output/standard_output.h"
 #include "registry.h"
 
@@ -24,9 +24,9 @@ namespace {
 std::vector<std::string> unbuilt_keys(const ShippedProfile& profile) {
   ProfileSources sources;
   sources.profiles = {profile.file.string()};
-  Mistakes mistakes;  // it has no data
+  Findings findings;  // it has no data
   std::vector<std::string> keys;
-  for (const auto& feature : unbuilt_features(load_profile(sources, mistakes).profile)) keys.push_back(feature.key);
+  for (const auto& feature : unbuilt_features(load_profile(sources, findings).profile)) keys.push_back(feature.key);
   return keys;
 }
 
@@ -127,16 +127,16 @@ int run_check(const std::vector<std::string>& arguments) {
 
   ProfileSources sources = flags.sources();
   sources.needs_datasets = !flags.are_shipped();
-  Mistakes mistakes;
-  const LoadedProfile loaded = load_and_log(sources, mistakes);
-  add_unbuilt_features(loaded, mistakes);
+  Findings findings;
+  const LoadedProfile loaded = load_and_log(sources, findings);
+  add_unbuilt_features(loaded, findings);
   if (ignores_files) {
-    check_without_files(loaded, mistakes);
+    check_without_files(loaded, findings);
   } else {
     check_inputs(loaded, {.reads_all = true, .is_shipped = is_shipped_model(flags, loaded), .is_usage = true},
-                 mistakes);
+                 findings);
   }
-  mistakes.throw_if_any();
+  findings.throw_mistakes();
   if (!ignores_files) check_target_gpu(loaded.profile);
   if (parser.common().json) {
     print_line(to_json(loaded.profile));

@@ -12,7 +12,6 @@
 #include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/python_packages.h"
 #include "lora_train/base/stop_request.h"
@@ -23,6 +22,7 @@
 #include "lora_train/report/comparison.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/report/run_page.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
 #include "registry.h"
@@ -245,11 +245,11 @@ int run_ablate(const std::vector<std::string>& arguments) try {
   refuse_foreign("ablate", png_file, [](std::string_view start) { return start.starts_with("\x89PNG"); });
   if (launch::world_from(process_environment).size > 1)
     parser.refuse("--nproc", "give it here instead of starting several processes: each run starts its own ranks.");
-  Mistakes mistakes;
-  const LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
-  add_unbuilt_features(loaded, mistakes);
-  check_inputs(loaded, {}, mistakes);
-  mistakes.throw_if_any();
+  Findings findings;
+  const LoadedProfile loaded = load_and_log(flags.sources(), findings);
+  add_unbuilt_features(loaded, findings);
+  check_inputs(loaded, {}, findings);
+  findings.throw_mistakes();
 
   const Workplace workplace(kept);
   Runs runs(as_arguments(flags.sources()), num_ranks, workplace);

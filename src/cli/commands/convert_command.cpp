@@ -10,7 +10,6 @@
 #include "flags/command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
@@ -18,9 +17,8 @@
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/convert/convert.h"
-#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
-#include "lora_train/tokenizer/model_folder.h"
 #include "output/standard_output.h"
 #include "registry.h"
 

@@ -15,7 +15,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
-#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
 #include "output/standard_output.h"
 #include "registry.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine_loader.h"
+#include "engine/find_torch.h"
 #include "flags/command_line.h"
 #include "flags/profile_check.h"
 #include "flags/profile_flags.h"
@@ -59,7 +60,7 @@ report::NamedTexts base_values(const std::vector<std::string>& base_files, const
   ProfileSources sources;
   sources.profiles = base_files;
   sources.needs_model = sources.needs_datasets = false;
-  Mistakes ignored;
+  Findings ignored;
   for (const auto& key : diff_profiles(load_profile(sources, ignored).profile, profile))
     values.emplace_back(key.key, key.old_value);
   return values;
@@ -105,20 +106,20 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
 /// Fills the request. Throws for a profile that cannot be trained with, whatever the files say; what only they make impossible
 /// goes with the request, since a run that is complete needs none of them. Returns what was loaded.
 LoadedProfile resolve_profile(const ProfileFlags& flags, run::TrainRequest& request) {
-  Mistakes mistakes, of_inputs;
-  LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
-  add_unbuilt_features(loaded, mistakes);
+  Findings findings, of_inputs;
+  LoadedProfile loaded = load_and_log(flags.sources(), findings);
+  add_unbuilt_features(loaded, findings);
   if (!loaded.profile.teacher.teacher.empty()) {
-    mistakes.add(parse_place(loaded.origin.at("teacher")), "teacher",
-                 "is for lora-train distill, which asks it and then trains: run distill in place of train.");
+    findings.mistake(parse_place(loaded.origin.at("teacher")), "teacher",
+                     "is for lora-train distill, which asks it and then trains: run distill in place of train.");
   }
-  if (mistakes.has_any()) {
-    check_inputs(loaded, {}, mistakes);
-    mistakes.throw_if_any();
+  if (findings.has_mistakes()) {
+    check_inputs(loaded, {}, findings);
+    findings.throw_mistakes();
   }
   check_inputs(loaded, {}, of_inputs);
   try {
-    of_inputs.throw_if_any();
+    of_inputs.throw_mistakes();
   } catch (...) {
     request.bad_inputs = std::current_exception();
   }

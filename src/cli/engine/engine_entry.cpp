@@ -1,6 +1,6 @@
 // What liblora_train_engine.so exports. Linked into the engine only.
 #include "engine_api.h"
-#include "lora_train/base/build_id.h"
+#include "lora_train/base/library.h"
 #include "lora_train/bench/bench.h"
 #include "lora_train/bench/doctor/doctor.h"
 #include "lora_train/bench/forecast/forecast.h"

@@ -4,9 +4,9 @@
 
 #include <cstdlib>
 
-#include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/library.h"
 #include "lora_train/base/python_packages.h"
 #include "lora_train/base/text.h"
 #include "lora_train_build_id.h"

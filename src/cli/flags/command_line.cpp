@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "output/standard_output.h"
@@ -248,12 +248,12 @@ void CommandParser::find_wrong_words() {
 
 void CommandParser::throw_if_wrong() const {
   if (wrong_.empty()) return;
-  Mistakes mistakes;
-  for (const auto& [flag, message] : wrong_) mistakes.add({flag}, "", message);
-  if (find_more_) find_more_(mistakes);
-  if (mistakes.size() == 1) refuse(wrong_.front().first, wrong_.front().second);
-  mistakes.add_hint("See " + app_.get_name() + " --help.");
-  mistakes.throw_if_any();
+  Findings findings;
+  for (const auto& [flag, message] : wrong_) findings.mistake({flag}, "", message);
+  if (find_more_) find_more_(findings);
+  if (findings.num_mistakes() == 1) refuse(wrong_.front().first, wrong_.front().second);
+  findings.hint("See " + app_.get_name() + " --help.");
+  findings.throw_mistakes();
 }
 
 void CommandParser::add_unknown_flag(const std::string& name) {

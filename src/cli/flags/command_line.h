@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lora_train/config/value/mistakes.h"
+#include "lora_train/config/value/findings.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/storage/safetensors.h"
 
@@ -98,7 +98,7 @@ class CommandParser {
   void accept_others(std::vector<OtherFlag> flags, TakeOther take);
 
   /// What else is wrong with a line on which flags are wrong: is asked once, so that all is told at once.
-  void find_more_mistakes(std::function<void(Mistakes&)> find) { find_more_ = std::move(find); }
+  void find_more_mistakes(std::function<void(Findings&)> find) { find_more_ = std::move(find); }
 
   /// Parses, sets the log level. Throws one ConfigError with all flags that are wrong. Returns false when help or the names of the flags (--list-flags, for completion in shells) were asked
   /// for and printed: the command ends with code 0.
@@ -136,7 +136,7 @@ class CommandParser {
   CommonFlags common_;
   std::vector<OtherFlag> other_flags_;
   TakeOther take_other_;
-  std::function<void(Mistakes&)> find_more_;
+  std::function<void(Findings&)> find_more_;
   std::vector<std::pair<std::string, std::string>> wrong_;  ///< flags, and what is wrong with them
 };
 

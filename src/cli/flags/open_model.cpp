@@ -15,9 +15,9 @@
 #include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/storage/hub_cache.h"
-#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::cli {
 namespace {

@@ -18,9 +18,9 @@
 #include "lora_train/lora/choose_adapters.h"
 #include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/report/best_metric.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/resolve_model.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
 
 namespace lora_train::cli {
@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 
 class InputChecker {
  public:
-  InputChecker(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes)
-      : loaded_(loaded), profile_(loaded.profile), what_(what), mistakes_(mistakes) {}
+  InputChecker(const LoadedProfile& loaded, const InputCheck& what, Findings& findings)
+      : loaded_(loaded), profile_(loaded.profile), what_(what), findings_(findings) {}
 
   /// What no file decides.
   void check_evaluation() {
@@ -39,10 +39,10 @@ class InputChecker {
     const std::vector<std::string> sets = data::evaluation_names(profile_.data);
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       if (std::ranges::count(sets, tasks[i].name) == 0) continue;
-      mistakes_.add(place_of("eval_tasks"), "eval_tasks[" + std::to_string(i) + "].name",
-                    "another task or dataset is named \"" + tasks[i].name + "\". Give each its own name.");
+      findings_.mistake(place_of("eval_tasks"), "eval_tasks[" + std::to_string(i) + "].name",
+                        "another task or dataset is named \"" + tasks[i].name + "\". Give each its own name.");
     }
-    if (mistakes_.concern("eval_tasks") || mistakes_.concern("eval_datasets")) return;
+    if (findings_.is_wrong("eval_tasks") || findings_.is_wrong("eval_datasets")) return;
     attempt({"metric_for_best_model", ""}, [&] { report::find_best_metric(profile_.run, sets, tasks); });
   }
 
@@ -81,7 +81,7 @@ class InputChecker {
     }
     const fs::path starts_from = has_adapter && !failed_.contains("init_adapter") ? adapter : "";
     ModelSection section = profile_.model;
-    if (mistakes_.concern("add_tokens") || mistakes_.concern("token_init")) section.add_tokens.clear();
+    if (findings_.is_wrong("add_tokens") || findings_.is_wrong("token_init")) section.add_tokens.clear();
     if ((what_.reads_all || !section.add_tokens.empty()) && !folder.empty()) {
       attempt(model, [&] { opened_ = open_tokenizer(section, folder, starts_from); });
       const bool has_all = section.add_tokens.size() == profile_.model.add_tokens.size();
@@ -113,8 +113,8 @@ class InputChecker {
   /// What depends on the shape of the model and on how its weights are stored.
   void check_against(const model::ModelConfig& config, const fs::path& folder) {
     const std::string& adapter = profile_.adapter.init_adapter;
-    const bool is_wrong = mistakes_.concern("adapter") || mistakes_.concern("lora_target_modules") ||
-                          mistakes_.concern("rank_pattern") || mistakes_.concern("alpha_pattern");
+    const bool is_wrong = findings_.is_wrong("adapter") || findings_.is_wrong("lora_target_modules") ||
+                          findings_.is_wrong("rank_pattern") || findings_.is_wrong("alpha_pattern");
     if (!is_wrong) {
       attempt(adapter.empty() ? Named("adapter", folder.string()) : Named("init_adapter", adapter),
               [&] { lora::choose_adapters(profile_, config); });
@@ -134,7 +134,7 @@ class InputChecker {
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string entry = key + "[" + std::to_string(i) + "]", &path = specs[i].path;
       std::error_code code;
-      if (mistakes_.concern(entry) || fs::is_other(path, code))
+      if (findings_.is_wrong(entry) || fs::is_other(path, code))
         continue;  // a pipe is nobody's mistake before it is read
       attempt({key, path, entry + ".path"}, [&] { data::dataset_files(specs[i], use); });
       const bool has_rows =
@@ -198,7 +198,7 @@ class InputChecker {
   /// Calls `action`, which does with `named` what the run would do. What it throws is a mistake.
   template <class Action>
   void attempt(const Named& named, const Action& action) {
-    if (failed_.contains(named.label) || mistakes_.concern(named.label)) return;
+    if (failed_.contains(named.label) || findings_.is_wrong(named.label)) return;
     try {
       action();
     } catch (...) {
@@ -216,16 +216,17 @@ class InputChecker {
     const Place place = place_of(named.key);
     std::error_code code;
     if (loaded_.origin.contains(report.where)) {  // a key of the profile
-      mistakes_.add(place_of(report.where), report.where, report.message, report.code);
+      findings_.mistake(place_of(report.where), report.where, report.message, report.code);
     } else if (fs::exists(named.path, code)) {
       const std::string origin = place.text();
-      mistakes_.add(parse_place(report.where), "",
-                    report.message + " (" + named.label + (origin.empty() ? "" : " at " + origin) + ")", report.code);
+      findings_.mistake(parse_place(report.where), "",
+                        report.message + " (" + named.label + (origin.empty() ? "" : " at " + origin) + ")",
+                        report.code);
     } else {
-      mistakes_.add(place, named.label, report.text(),
-                    what_.is_usage && named.key != "model" ? ExitCode::kUsage : report.code);
+      findings_.mistake(place, named.label, report.text(),
+                        what_.is_usage && named.key != "model" ? ExitCode::kUsage : report.code);
       if (fs::path(named.path).is_relative() && named.key != "model")
-        mistakes_.add_hint("Relative paths start in " + fs::current_path(code).string() + ".");
+        findings_.hint("Relative paths start in " + fs::current_path(code).string() + ".");
     }
   }
 
@@ -239,7 +240,7 @@ class InputChecker {
   const LoadedProfile& loaded_;
   const Profile& profile_;
   const InputCheck what_;
-  Mistakes& mistakes_;
+  Findings& findings_;
   RunTokenizer opened_;
   std::unique_ptr<tokenizer::ChatTemplate> chat_template_;
   bool is_model_read_ = false;    ///< rows can be encoded as the run will
@@ -249,12 +250,12 @@ class InputChecker {
 
 }  // namespace
 
-void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes) {
-  InputChecker(loaded, what, mistakes).check();
+void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Findings& findings) {
+  InputChecker(loaded, what, findings).check();
 }
 
-void check_without_files(const LoadedProfile& loaded, Mistakes& mistakes) {
-  InputChecker(loaded, {}, mistakes).check_evaluation();
+void check_without_files(const LoadedProfile& loaded, Findings& findings) {
+  InputChecker(loaded, {}, findings).check_evaluation();
 }
 
 }  // namespace lora_train::cli

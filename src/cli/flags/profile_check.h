@@ -17,9 +17,9 @@ struct InputCheck {
 
 /// Adds what a run would refuse of the model's folder, datasets, chat template, init_adapter and resume_from_checkpoint, and where
 /// the profile contradicts the model. Keys that are wrong already are left out. Needs no GPU.
-void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes);
+void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Findings& findings);
 
 /// The part of it that looks at no file: names of tasks and data sets, and metric_for_best_model.
-void check_without_files(const LoadedProfile& loaded, Mistakes& mistakes);
+void check_without_files(const LoadedProfile& loaded, Findings& findings);
 
 }  // namespace lora_train::cli

@@ -67,9 +67,9 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
     overrides_.push_back({name, value, flag, /*literal=*/false});
     if (comma_lists_.contains(name)) lists_.push_back({flag, value, words});
   });
-  parser.find_more_mistakes([this](Mistakes& mistakes) {
+  parser.find_more_mistakes([this](Findings& findings) {
     try {
-      load_profile(sources(), mistakes);
+      load_profile(sources(), findings);
     } catch (const Error&) {  // is said once the flags are right
     }
   });
@@ -168,14 +168,14 @@ std::optional<device::GpuFacts> target_gpu(const Profile& profile) {
 }
 
 LoadedProfile load_and_log(const ProfileSources& sources) {
-  Mistakes mistakes;
-  LoadedProfile loaded = load_and_log(sources, mistakes);
-  mistakes.throw_if_any();
+  Findings findings;
+  LoadedProfile loaded = load_and_log(sources, findings);
+  findings.throw_mistakes();
   return loaded;
 }
 
-LoadedProfile load_and_log(const ProfileSources& sources, Mistakes& mistakes) {
-  LoadedProfile loaded = load_profile(sources, mistakes);
+LoadedProfile load_and_log(const ProfileSources& sources, Findings& findings) {
+  LoadedProfile loaded = load_profile(sources, findings);
   std::string& start = loaded.profile.adapter.init_adapter;
   start = adapter_folder(start);
   warn_of_older_result(start);

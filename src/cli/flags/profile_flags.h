@@ -76,8 +76,8 @@ std::optional<device::GpuFacts> target_gpu(const Profile& profile);
 
 /// load_profile, with its notes and warnings in the log. An init_adapter that is a run becomes the PEFT folder in it.
 LoadedProfile load_and_log(const ProfileSources& sources);
-/// The same, with its mistakes added to `mistakes`.
-LoadedProfile load_and_log(const ProfileSources& sources, Mistakes& mistakes);
+/// The same, with its mistakes added to `findings`.
+LoadedProfile load_and_log(const ProfileSources& sources, Findings& findings);
 
 class RanksFlag {
  public:

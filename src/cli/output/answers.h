@@ -12,7 +12,7 @@
 
 #include "lora_train/data/encode/prompts.h"
 #include "lora_train/evaluate/generation.h"
-#include "lora_train/tokenizer/text_stream.h"
+#include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::cli {
 

@@ -1,7 +1,6 @@
 #include "lora_train/config/keys/aliases.h"
 
 #include "lora_train/base/text.h"
-#include "lora_train/config/keys/metric_names.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/config/value/value.h"
 
@@ -321,6 +320,11 @@ std::vector<ForeignKey> with_adapter_flags(std::vector<ForeignKey> table) {
   return table;
 }
 
+OtherTools& introduced() {
+  static OtherTools tools;
+  return tools;
+}
+
 }  // namespace
 
 const std::vector<Alias>& aliases() {
@@ -484,5 +488,29 @@ const std::vector<ForeignKey>& idle_keys() {
   };
   return table;
 }
+
+const std::vector<std::pair<std::string, std::string>>& foreign_metrics() {
+  static const std::vector<std::pair<std::string, std::string>> table = {
+      {"loss", "eval_loss"},
+      {"eval_loss", "eval_loss"},
+      {"perplexity", "perplexity"},
+      {"eval_perplexity", "perplexity"},
+      {"accuracy", "token_accuracy"},
+      {"eval_accuracy", "token_accuracy"},
+      {"mean_token_accuracy", "token_accuracy"},
+      {"eval_mean_token_accuracy", "token_accuracy"}};
+  return table;
+}
+
+std::string metric_from(const std::string& theirs) {
+  for (const auto& [from, ours] : foreign_metrics()) {
+    if (lower_case(theirs) == from) return ours;
+  }
+  return {};
+}
+
+void introduce_other_tools(const OtherTools& tools) { introduced() = tools; }
+
+const OtherTools& other_tools() { return introduced(); }
 
 }  // namespace lora_train

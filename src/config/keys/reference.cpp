@@ -9,7 +9,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
-#include "lora_train/config/keys/other_tools.h"
 
 namespace lora_train {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
+#include "lora_train/base/file.h"
 #include "lora_train/data/cache/token_table.h"
 #include "table_lock.h"
 

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/cache/document_store.h"
 #include "table_lock.h"

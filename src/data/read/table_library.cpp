@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/library.h"
 #include "lora_train/base/python_packages.h"
 #include "lora_train/base/text.h"
 #include "lora_train_build_id.h"

@@ -1,4 +1,4 @@
-// In place of client.cpp, transfer.cpp and curl_library.cpp where the build has no headers of libcurl.
+// In place of client.cpp where the build has no headers of libcurl.
 #include "lora_train/hub/http/client.h"
 
 namespace lora_train::hub {

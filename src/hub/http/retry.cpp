@@ -59,4 +59,12 @@ std::optional<std::uint64_t> content_range_begin(std::string_view text) {
   return whole_number(std::string_view(value).substr(kUnit.size(), dash - kUnit.size()));
 }
 
+std::string Answer::header(std::string_view name) const {
+  const std::string wanted = lower_case(std::string(name));
+  for (const Header& header : headers) {
+    if (lower_case(header.name) == wanted) return header.value;
+  }
+  return {};
+}
+
 }  // namespace lora_train::hub

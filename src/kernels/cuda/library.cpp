@@ -1,4 +1,6 @@
 // What liblora_train_cuda.so exports.
+#include "lora_train/base/library.h"
+
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -8,7 +10,6 @@
 #include "check.h"
 #include "gemm.h"
 #include "graph.h"
-#include "lora_train/base/build_id.h"
 #include "lora_train_build_id.h"
 #include "nccl_group.h"
 #include "settings.h"

@@ -3,8 +3,8 @@
 #include <c10/core/Allocator.h>
 #include <dlfcn.h>
 
-#include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/library.h"
 #include "lora_train_build_id.h"
 
 namespace lora_train::kernels {

@@ -14,8 +14,8 @@
 #include "lora_train/base/text.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/output_folder.h"
 
 namespace lora_train::model {
 namespace {

@@ -11,8 +11,8 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/model/weights/init_model.h"
 #include "lora_train/model/weights/tensor_io.h"
+#include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/output_folder.h"
 #include "quantized_linear.h"
 
 namespace lora_train::model {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/base/line_pace.h"
+#include "lora_train/base/log.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::model {

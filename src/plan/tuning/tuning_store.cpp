@@ -7,7 +7,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 

@@ -1,12 +1,18 @@
 // The merge loop of byte-pair encoding and the places where it can be cut, shared by byte-level BPE, SentencePiece-style BPE and
-// SentencePiece models.
+// SentencePiece models; and the encoder of stretches of text, which cuts them where that cannot change the tokens, and looks the
+// parts up before encoding them.
 #pragma once
 
 #include <bitset>
 #include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "lora_train/base/stop_request.h"
+#include "lora_train/tokenizer/tokenizer.h"
 #include "valid_utf8.h"
 
 namespace lora_train::tokenizer {
@@ -106,5 +112,172 @@ class CutTable {
   std::vector<std::uint64_t> pairs_;   // bits by hash
   unsigned shift_ = 0;
 };
+
+/// Word -> symbols, of one tokenizer. Direct-mapped: a new word takes the place of an old one. Short words stand with
+/// their symbols in one cache line each; the others in arenas, which are emptied when they are full.
+/// Not thread-safe: one per thread.
+class WordCache {
+ public:
+  static constexpr std::size_t kMaxWordBytes = 64;  ///< longer words hardly repeat
+
+  WordCache();
+  /// Empty when it is not known. Valid until the next insert. `word` has 1 to kMaxWordBytes bytes.
+  std::span<const Symbol> find(std::string_view word) const {
+    if (word.size() > kMaxShortBytes) return find_long(word);
+    const ShortKey key = short_key(word);
+    const ShortSlot& slot = short_slots_[slot_of(key)];
+    if (slot.key.low == key.low && slot.key.high == key.high) return {slot.symbols, slot.num_symbols};
+    return find_long(word);
+  }
+  void insert(std::string_view word, std::span<const Symbol> symbols);
+
+  /// This thread's cache for the tokenizer with this serial number.
+  static WordCache& of_thread(std::uint64_t serial);
+  static std::uint64_t next_serial();
+
+ private:
+  static constexpr std::size_t kMaxShortBytes = 15;
+  static constexpr std::size_t kMaxShortSymbols = 5;
+  static constexpr unsigned kShortSlotBits = 14;
+
+  struct ShortKey {
+    std::uint64_t low = 0, high = 0;  // the bytes of the word, zeros, and its length in the last byte
+  };
+  struct alignas(64) ShortSlot {
+    ShortKey key;
+    std::uint32_t num_symbols = 0;
+    Symbol symbols[kMaxShortSymbols] = {};
+  };
+  struct LongSlot {
+    std::uint64_t hash = 0;
+    std::uint32_t word_at = 0, word_length = 0, symbols_at = 0, num_symbols = 0;
+  };
+
+  static ShortKey short_key(std::string_view word);
+  static std::size_t slot_of(const ShortKey& key) {
+    const std::uint64_t mixed = (key.low ^ (key.high * 0xC2B2AE3D27D4EB4FULL)) * 0x9E3779B97F4A7C15ULL;
+    return static_cast<std::size_t>((mixed ^ mixed >> 29U) * 0xBF58476D1CE4E5B9ULL >> (64U - kShortSlotBits));
+  }
+  std::span<const Symbol> find_long(std::string_view word) const;
+
+  std::vector<ShortSlot> short_slots_;
+  std::vector<LongSlot> long_slots_;
+  std::string words_;
+  std::vector<Symbol> symbols_;
+};
+
+// Reads overlapping halves, so that no byte outside the word is touched.
+inline WordCache::ShortKey WordCache::short_key(std::string_view word) {
+  const std::size_t size = word.size();
+  const char* bytes = word.data();
+  ShortKey key;
+  if (size >= 8) {
+    std::memcpy(&key.low, bytes, 8);
+    std::memcpy(&key.high, bytes + size - 8, 8);
+    key.high = key.high >> 1U >> (8 * (16 - size) - 1);
+  } else if (size >= 4) {
+    std::uint32_t first, last;
+    std::memcpy(&first, bytes, 4);
+    std::memcpy(&last, bytes + size - 4, 4);
+    key.low = first | std::uint64_t{last} << (8 * (size - 4));
+  } else {
+    for (std::size_t i = 0; i < size; ++i) {
+      key.low |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+    }
+  }
+  key.high |= std::uint64_t{size} << 56U;
+  return key;
+}
+
+/// Encodes a word by itself. Thread-safe for concurrent const calls.
+class WordModel {
+ public:
+  virtual ~WordModel() = default;
+  /// Replaces `symbols` by those of the word. Their lengths add up to the word's, except where characters that the
+  /// vocabulary lacks are dropped.
+  virtual void encode(std::string_view word, std::vector<Symbol>& symbols) const = 0;
+  /// Null where a word cannot be encoded in parts.
+  virtual const CutTable* cuts() const = 0;
+};
+
+/// For one call of Tokenizer::encode. Throws StopError on a stop request.
+class WordEncoder {
+ public:
+  WordEncoder(const WordModel& model, std::uint64_t serial)
+      : model_(model), cuts_(model.cuts()), cache_(WordCache::of_thread(serial)) {}
+
+  /// A piece that a split rule made: take(position in the piece, symbols), part by part.
+  template <typename Take>
+  void encode_piece(std::string_view piece, Take&& take) {
+    const bool is_ordinary = piece.size() <= WordCache::kMaxWordBytes && skip_ascii(piece, 0) == piece.size();
+    if (is_ordinary) return take(0, look_up(piece));
+    encode_parts(piece, take);
+  }
+
+  /// A stretch input[begin, end) whose spaces stand for U+2581, and one more in front of it with `prefix`:
+  /// take(id, range in the input) for every token. A prefix alone has the range of the character at `begin`.
+  template <typename Take>
+  void encode_spaced(std::string_view input, std::size_t begin, std::size_t end, bool prefix, Take&& take);
+
+ private:
+  std::size_t part_end(std::string_view text, std::size_t at) const {
+    return cuts_ == nullptr ? text.size() : cuts_->part_end(text, at);
+  }
+  template <typename Take>
+  void encode_parts(std::string_view text, Take&& take) {
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = part_end(text, at);
+      take(at, look_up(text.substr(at, end - at)));
+      at = end;
+    }
+  }
+  std::span<const Symbol> look_up(std::string_view word) {
+    stop_poll_();
+    const bool is_short = word.size() <= WordCache::kMaxWordBytes;
+    if (is_short) {
+      if (const auto known = cache_.find(word); !known.empty()) return known;
+    }
+    model_.encode(word, symbols_);
+    if (is_short) cache_.insert(word, symbols_);
+    return symbols_;
+  }
+
+  const WordModel& model_;
+  const CutTable* cuts_;
+  WordCache& cache_;
+  StopPoll stop_poll_;
+  std::vector<Symbol> symbols_;
+  std::string prefixed_;
+};
+
+/// The range of whole characters around text[begin, end).
+inline ByteRange whole_characters(std::string_view text, std::size_t begin, std::size_t end) {
+  while (begin > 0 && is_continuation(text[begin])) --begin;
+  while (end < text.size() && is_continuation(text[end])) ++end;
+  return {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end)};
+}
+
+template <typename Take>
+void WordEncoder::encode_spaced(std::string_view input, std::size_t begin, std::size_t end, bool prefix, Take&& take) {
+  // `inserted` bytes of the parts are not in the input.
+  const auto take_parts = [&](std::string_view text, std::size_t text_begin, std::size_t inserted) {
+    encode_parts(text, [&](std::size_t at, std::span<const Symbol> symbols) {
+      for (const Symbol& symbol : symbols) {
+        const std::size_t from = std::max(at, inserted) - inserted;
+        at += symbol.length;
+        const std::size_t to = std::max(at - inserted, from + 1);
+        take(symbol.id, whole_characters(input, text_begin + from, text_begin + to));
+      }
+    });
+  };
+  const std::string_view text = input.substr(begin, end - begin);
+  std::size_t done = 0;
+  if (prefix) {
+    if (!text.empty()) done = part_end(text, 0);
+    prefixed_.assign(1, ' ').append(text.substr(0, done));
+    take_parts(prefixed_, begin, 1);
+  }
+  take_parts(text.substr(done), begin + done, 0);
+}
 
 }  // namespace lora_train::tokenizer

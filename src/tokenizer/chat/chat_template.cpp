@@ -2,18 +2,24 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <cstring>
+#include <ctime>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <vector>
 
-#include "jinja/evaluator.h"
-#include "jinja/json.h"
+#include "jinja/interpreter.h"
 #include "jinja/parser.h"
+#include "jinja/value.h"
 #include "json/json_place.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/storage/model_file.h"
 #include "special_tokens.h"
@@ -21,6 +27,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
+namespace fs = std::filesystem;
 using jinja::Text;
 
 using FieldBytes = std::array<std::size_t, jinja::kNumFields>;
@@ -488,6 +495,46 @@ std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std
     trained[i] = first < spans.size() && spans[first].first < end && begin < end ? 1 : 0;
   }
   return trained;
+}
+
+namespace {
+
+std::atomic<std::int64_t> fixed_time{-1};
+
+bool has_chat_template(const fs::path& folder) {
+  if (folder.empty()) return false;
+  if (fs::exists(folder / "chat_template.jinja")) return true;
+  const fs::path config = folder / "tokenizer_config.json";
+  if (!fs::exists(config)) return false;
+  const auto object = nlohmann::json::parse(storage::read_model_file(config), nullptr, /*allow_exceptions=*/false);
+  // A file that is no JSON is reported by ChatTemplate::load.
+  return object.is_discarded() ||
+         (object.is_object() && object.contains("chat_template") && !object["chat_template"].is_null());
+}
+
+}  // namespace
+
+std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const fs::path& folder,
+                                                 bool is_quiet) {
+  const bool has_own = has_chat_template(folder);
+  if (chat_template == "tokenizer") return has_own ? ChatTemplate::load(folder) : nullptr;
+  if (has_own && !is_quiet) log_info("chat_template: " + chat_template + " takes the place of the model's own");
+  if (const auto text = builtin_template(chat_template)) {
+    return ChatTemplate::parse(std::string(*text), "built-in template " + chat_template, folder);
+  }
+  const bool is_name = fs::path(chat_template).extension() != ".jinja" && chat_template.find('/') == std::string::npos;
+  if (is_name && !fs::exists(chat_template)) {
+    throw IoError(chat_template,
+                  "no such file, and no built-in chat template. Built in: " + join(builtin_template_names()));
+  }
+  return ChatTemplate::parse(storage::read_model_file(chat_template), chat_template, folder);
+}
+
+void set_template_time(std::int64_t unix_s) { fixed_time = unix_s; }
+
+std::int64_t template_time() {
+  const std::int64_t fixed = fixed_time;
+  return fixed >= 0 ? fixed : static_cast<std::int64_t>(std::time(nullptr));
 }
 
 }  // namespace lora_train::tokenizer

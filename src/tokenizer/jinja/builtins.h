@@ -47,11 +47,6 @@ struct Builtin {
   Function function;
   std::vector<std::string_view> parameters = {};
 };
-using Filter = Value (*)(const Value&, const Arguments&);
-using FilterTable = std::unordered_map<std::string, Builtin<Filter>>;
-const FilterTable& list_filters();
-const FilterTable& scalar_filters();
-
 /// RenderError for arguments that `parameters` do not name: nothing that is given is ignored.
 void check_arguments(const std::string& who, const Arguments& arguments,
                      const std::vector<std::string_view>& parameters);

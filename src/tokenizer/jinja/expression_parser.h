@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "ast.h"
 #include "lexer.h"
 #include "lora_train/base/error.h"
+#include "parser.h"
 
 namespace lora_train::tokenizer::jinja {
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "builtins.h"
-#include "format_spec.h"
 #include "interpreter.h"
 #include "lora_train/base/utf8.h"
 #include "strings.h"

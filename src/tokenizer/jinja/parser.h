@@ -1,12 +1,105 @@
 // Tokens to a syntax tree.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
-#include "ast.h"
+#include "value.h"
 
 namespace lora_train::tokenizer::jinja {
+
+struct Expr;
+using ExprPtr = std::unique_ptr<Expr>;
+
+/// Arguments as written: positional ones first.
+struct CallArguments {
+  std::vector<ExprPtr> positional;
+  std::vector<std::pair<std::string, ExprPtr>> named;
+  ExprPtr unpacked = {}, unpacked_named = {};  ///< *list, **dict; null for none
+};
+
+enum class ExprKind {
+  kLiteral,    // value
+  kName,       // text
+  kList,       // children; text "tuple" when commas or parentheses made it
+  kDict,       // children: key, value, key, value, ...
+  kAttribute,  // children[0] . text
+  kSubscript,  // children[0] [ children[1] ]
+  kSlice,      // children[0] [ children[1] : children[2] : children[3] ], null = left out
+  kCall,       // children[0] ( arguments )
+  kFilter,     // children[0] | text ( arguments )
+  kTest,       // children[0] is text ( arguments )
+  kNot,
+  kNegate,
+  kPlus,
+  kAnd,
+  kOr,
+  kBinary,     // text: + - * / // % ** ~
+  kCompare,    // children[0] names[i] children[i + 1] ...; names: == != < <= > >= in, "not in"
+  kCondition,  // children: then, if, else (null = undefined)
+  kCaptured    // what the block wrote to which a chain of filters is applied
+};
+
+struct Expr {
+  ExprKind kind;
+  int line = 0;
+  std::string text = {};
+  Value value = {};
+  std::vector<ExprPtr> children = {};
+  std::vector<std::string> names = {};
+  CallArguments arguments = {};
+  int depth = 1;  ///< of the tree below, itself included; the parser bounds it, so recursion is safe
+};
+
+enum class StatementKind {
+  kText,
+  kPrint,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kWith,
+  kFilterBlock,
+  kMacro,
+  kCallBlock,
+  kGeneration,
+  kBreak,
+  kContinue
+};
+
+struct Statement;
+using Block = std::vector<Statement>;
+
+/// Where values go: a name, or parts that each take one of the value's items.
+struct Target {
+  std::string name;
+  std::vector<Target> parts;
+};
+
+/// What a macro takes, and so does the body of a call block.
+struct Signature {
+  std::vector<std::string> names;
+  std::vector<ExprPtr> defaults;  ///< of the last parameters
+  bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
+};
+
+struct Statement {
+  StatementKind kind;
+  int line = 0;
+  std::string text = {};                 // kText; the name of a macro
+  ExprPtr expr = {};                     // kPrint, kSet, kFor: what is iterated; kCallBlock: the call;
+                                         // kSetBlock, kFilterBlock: filters on kCaptured, null for none
+  ExprPtr filter = {};                   // kFor: for x in y if filter
+  bool is_recursive = false;             // kFor
+  std::vector<Target> targets = {};      // kFor and kSet: one; kWith: one per value
+  std::string attribute = {};            // set name.attribute = ...
+  Signature signature = {};              // kMacro, kCallBlock
+  std::vector<ExprPtr> conditions = {};  // kIf: one per branch but else; kWith: the values
+  std::vector<Block> blocks = {};        // kIf: branches, then else; kFor: body, else; one for the others
+};
 
 struct ParsedTemplate {
   Block body;

@@ -46,4 +46,9 @@ class CaseMapper {
   const std::string& text_;
 };
 
+/// text % values.
+Value percent_format(const Text& text, const Value& values);
+/// text.format(...).
+Value brace_format(const Text& text, const Arguments& arguments);
+
 }  // namespace lora_train::tokenizer::jinja

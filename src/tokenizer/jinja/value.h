@@ -1,9 +1,13 @@
-// Values of the template language, as Python has them, and text that knows where its bytes come from.
+// Values of the template language, as Python has them, from JSON and to it; text that knows where its bytes come from; and the time
+// and memory budget of one rendering. Creating a value or walking one spends from it, so that neither a template nor a row can blow
+// up time or memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,9 +15,44 @@
 #include <variant>
 #include <vector>
 
-#include "budget.h"
+#include "lora_train/base/stop_request.h"
 
 namespace lora_train::tokenizer::jinja {
+
+/// What goes wrong while a template runs; run() adds the line and makes a DataError of it (the chat does not suit the
+/// template) or a FormatError (not supported, or beyond a limit).
+struct RenderError {
+  std::string message;
+  bool is_format = false, is_limit = false;
+};
+
+struct Limits {
+  std::size_t steps = 1000000;                 ///< statements and expressions evaluated
+  std::size_t bytes = std::size_t{512} << 20;  ///< of values made or walked through
+  bool blames_chat = false;                    ///< what passes them is a DataError, not a FormatError
+};
+
+/// The budget of this thread while it lives; an outer one rests meanwhile.
+class Budget {
+ public:
+  explicit Budget(const Limits& limits);
+  ~Budget();
+  Budget(const Budget&) = delete;
+  Budget& operator=(const Budget&) = delete;
+
+ private:
+  friend void spend_step();
+  friend void spend_bytes(std::size_t bytes);
+
+  Limits left_;
+  StopPoll stop_poll_;
+  const Limits given_;
+  Budget* outer_;
+};
+
+/// RenderError if this thread's budget is used up, StopError on a stop request. Without a budget they cost nothing.
+void spend_step();
+void spend_bytes(std::size_t bytes);
 
 /// Where bytes come from: the template's own text, a field of a message of the chat, or something made of values, which
 /// may be the chat's.
@@ -185,5 +224,20 @@ bool equal(const Value& a, const Value& b);
 
 /// repr() of a float in Python.
 std::string float_repr(double value);
+
+/// DataError if nested deeper than Value::kMaxDepth or with an integer beyond 64 bits. Every string in it gets the
+/// origin; at the top level of a message, role and content have their own.
+Value from_json(const nlohmann::ordered_json& json, Origin origin = kTemplate, int depth = 0);
+Value message_from_json(const nlohmann::ordered_json& json, int message);
+/// What a key of a message stands for.
+Field field_named(std::string_view key);
+
+/// How json.dumps of Python is asked to write.
+struct JsonStyle {
+  std::optional<std::string> indent = {};  ///< of one level; none = one line
+  std::string item_separator = ", ", key_separator = ": ";
+  bool ensure_ascii = false, sort_keys = false;
+};
+Text to_json(const Value& value, const JsonStyle& style = {});
 
 }  // namespace lora_train::tokenizer::jinja

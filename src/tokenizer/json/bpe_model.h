@@ -1,8 +1,10 @@
-// The model section of tokenizer.json: a BPE vocabulary, its merges, and how characters outside it are treated.
+// The model section of tokenizer.json: a BPE vocabulary, its merges, and how characters outside it are treated. And the decoder:
+// token spellings to text.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,7 +12,6 @@
 #include <vector>
 
 #include "bpe/bpe.h"
-#include "bpe/word_encoder.h"
 #include "json_place.h"
 
 namespace lora_train::tokenizer {
@@ -67,5 +68,14 @@ class BpeModel final : public WordModel {
   bool byte_tokens_merge_ = false;            // a merge takes a <0xNN>
   std::vector<std::int32_t> character_ids_;   // by code point; -1 = none
 };
+
+/// Changes the list of spellings; the text is their concatenation.
+using Decoder = std::function<void(std::vector<std::string>& tokens)>;
+
+/// Empty for a null or absent decoder (tokens are then joined with spaces). FormatError names what is not supported.
+Decoder load_decoder(const JsonPlace& place);
+
+/// The byte of "<0x0A>"-style tokens, else -1. Exactly two hexadecimal digits.
+int byte_of_token(std::string_view token);
 
 }  // namespace lora_train::tokenizer

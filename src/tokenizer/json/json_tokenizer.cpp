@@ -1,13 +1,11 @@
-#include "json_tokenizer.h"
-
 #include <unordered_set>
 
-#include "bpe/word_encoder.h"
+#include "bpe/bpe.h"
 #include "bpe_model.h"
-#include "decoder.h"
 #include "lora_train/base/log.h"
 #include "normalizer.h"
 #include "pre_tokenizer.h"
+#include "tokenizer_files.h"
 
 namespace lora_train::tokenizer {
 namespace {

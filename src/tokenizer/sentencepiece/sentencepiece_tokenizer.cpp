@@ -1,5 +1,3 @@
-#include "sentencepiece_tokenizer.h"
-
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -13,13 +11,12 @@
 
 #include "bpe/bpe.h"
 #include "bpe/valid_utf8.h"
-#include "bpe/word_encoder.h"
-#include "json/added_tokens.h"
 #include "json/bpe_model.h"
-#include "json/decoder.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
+#include "special_tokens.h"
+#include "tokenizer_files.h"
 
 // The library exports it, its header does not name it: without it every load writes to stderr.
 namespace sentencepiece::logging {

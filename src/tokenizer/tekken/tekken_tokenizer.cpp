@@ -1,15 +1,14 @@
-#include "tekken_tokenizer.h"
-
 #include <algorithm>
 #include <unordered_set>
 
-#include "bpe/word_encoder.h"
-#include "json/added_tokens.h"
+#include "bpe/bpe.h"
 #include "json/bpe_model.h"
 #include "json/json_place.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
+#include "special_tokens.h"
 #include "split/regex.h"
+#include "tokenizer_files.h"
 
 namespace lora_train::tokenizer {
 namespace {

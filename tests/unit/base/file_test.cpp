@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
 #include "support/faulty_file_ops.h"
 #include "support/temporary_folder.h"
 

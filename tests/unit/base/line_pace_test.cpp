@@ -1,10 +1,10 @@
-#include "lora_train/base/line_pace.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <thread>
 #include <vector>
+
+#include "lora_train/base/log.h"
 
 namespace lora_train {
 namespace {

@@ -10,7 +10,6 @@
 #include <sstream>
 #include <thread>
 
-#include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "support/file_size_limit.h"

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "engine/engine_api.h"
-#include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/library.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/report/summary.h"

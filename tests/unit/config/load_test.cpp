@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lora_train/config/merge.h"
+#include "lora_train/config/layers.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {

@@ -1,8 +1,7 @@
-#include "lora_train/config/value/parse_yaml.h"
-
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 namespace {

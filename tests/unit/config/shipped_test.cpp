@@ -9,7 +9,6 @@
 #include "lora_train/base/file.h"
 #include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
-#include "lora_train/config/value/parse_yaml.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {

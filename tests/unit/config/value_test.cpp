@@ -4,8 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lora_train/config/value/parse_yaml.h"
-
 namespace lora_train {
 namespace {
 

@@ -13,7 +13,7 @@
 
 #include "cache/table_lock.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/cache/token_cache_files.h"

@@ -1,6 +1,6 @@
-#include "digest.h"
-
 #include <gtest/gtest.h>
+
+#include "hub_api.h"
 
 namespace lora_train::hub {
 namespace {

@@ -1,6 +1,6 @@
-#include "needed_files.h"
-
 #include <gtest/gtest.h>
+
+#include "hub_api.h"
 
 namespace lora_train::hub {
 namespace {

@@ -1,7 +1,6 @@
-#include "partial_file.h"
-
 #include <gtest/gtest.h>
 
+#include "cache_folder.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "support/temporary_folder.h"

@@ -2,7 +2,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/hub/push.h"
 #include "support/temporary_folder.h"
 

@@ -1,8 +1,6 @@
-#include "upload.h"
-
 #include <gtest/gtest.h>
 
-#include "digest.h"
+#include "hub_api.h"
 
 namespace lora_train::hub {
 namespace {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/model/weights/init_model.h"

@@ -11,7 +11,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "support/faulty_file_ops.h"

@@ -1,10 +1,9 @@
-#include "lora_train/storage/read_ahead.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>
 
+#include "lora_train/storage/model_weights.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::storage {

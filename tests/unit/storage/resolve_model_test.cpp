@@ -1,5 +1,3 @@
-#include "lora_train/storage/resolve_model.h"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -7,6 +5,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/storage/hub_cache.h"
+#include "lora_train/storage/model_file.h"
 #include "support/safetensors_bytes.h"
 #include "support/temporary_folder.h"
 

@@ -9,7 +9,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
-#include "lora_train/tokenizer/model_folder.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 

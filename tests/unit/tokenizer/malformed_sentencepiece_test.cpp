@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "lora_train/base/error.h"
-#include "tokenizer/sentencepiece/sentencepiece_tokenizer.h"
+#include "tokenizer/tokenizer_files.h"
 #include "unit/tokenizer/sentencepiece_bytes.h"
 
 namespace lora_train::tokenizer {

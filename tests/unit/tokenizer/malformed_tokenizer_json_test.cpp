@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tokenizer/json/json_tokenizer.h"
+#include "tokenizer/tokenizer_files.h"
 #include "unit/tokenizer/bad_json_case.h"
 
 namespace lora_train::tokenizer {

@@ -1,11 +1,10 @@
-#include "lora_train/tokenizer/model_folder.h"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::tokenizer {

@@ -1,12 +1,11 @@
 // Tokens that are added to a tokenizer, and the files that it is then saved as.
-#include "tokenizer/new_tokens.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "special_tokens.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 #include "unit/tokenizer/sentencepiece_bytes.h"

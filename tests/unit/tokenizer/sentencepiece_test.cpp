@@ -9,7 +9,7 @@
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
-#include "tokenizer/sentencepiece/sentencepiece_tokenizer.h"
+#include "tokenizer/tokenizer_files.h"
 #include "unit/tokenizer/sentencepiece_bytes.h"
 
 namespace lora_train::tokenizer {

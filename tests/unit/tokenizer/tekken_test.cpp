@@ -6,8 +6,7 @@
 #include "lora_train/base/error.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
-#include "tekken/tekken_tokenizer.h"
-#include "tokenizer/tekken/tekken_tokenizer.h"
+#include "tokenizer/tokenizer_files.h"
 #include "unit/tokenizer/bad_json_case.h"
 
 namespace lora_train::tokenizer {

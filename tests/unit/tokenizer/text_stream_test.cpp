@@ -1,12 +1,11 @@
-#include "lora_train/tokenizer/text_stream.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "lora_train/base/utf8.h"
+#include "lora_train/tokenizer/tokenizer.h"
 #include "support/test_data.h"
-#include "tokenizer/sentencepiece/sentencepiece_tokenizer.h"
+#include "tokenizer/tokenizer_files.h"
 #include "unit/tokenizer/sentencepiece_bytes.h"
 
 namespace lora_train::tokenizer {

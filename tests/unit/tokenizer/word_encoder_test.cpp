@@ -1,11 +1,10 @@
 // Cutting and remembering change no token.
-#include "tokenizer/bpe/word_encoder.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
+#include "bpe/bpe.h"
 #include "json/pre_tokenizer.h"
 #include "tokenizer/json/bpe_model.h"
 

@@ -1,4 +1,4 @@
-// A parsed YAML or JSON value with the place it came from, its scalars read as numbers and words, and paths into it. Order of map
+// YAML (and JSON, which is YAML) to values with their places, its scalars read as numbers and words, and paths into it. Order of map
 // members is kept.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/config/value/mistakes.h"
+#include "lora_train/config/value/findings.h"
 
 namespace lora_train {
 
@@ -79,5 +79,12 @@ std::optional<double> parse_duration(const std::string& text);
 
 /// "10m", "2h30m", "45s"; parse_duration reads it back.
 std::string duration_text(double seconds);
+
+/// Parses one document; an empty one is null. `place.file` names it in places and messages; a `place.line` above 0 is
+/// the line of all values (a --set has no lines of its own).
+/// `<<: *base` and `<<: [*first, *second]` add the members that the map does not have itself, with their own lines.
+/// Throws ConfigError: syntax, tabs as indentation, a key twice in one map, a key that is not text, more than one
+/// document, more than 100,000 values or nesting that the parser refuses.
+Value parse_yaml(const std::string& text, const Place& place);
 
 }  // namespace lora_train

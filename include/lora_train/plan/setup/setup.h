@@ -12,8 +12,8 @@
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/weights/base_weights.h"
 #include "lora_train/plan/setup/run_device.h"
-#include "lora_train/storage/resolve_model.h"
-#include "lora_train/tokenizer/model_folder.h"
+#include "lora_train/storage/model_file.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::plan {
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lora_train/tokenizer/tokenizer.h"
@@ -100,5 +101,18 @@ std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatT
 
 /// Per token 1 when any of its bytes lies in a span (transformers' rule), else 0. Spans ascend and do not overlap.
 std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std::span<const ByteRange> spans);
+
+/// Of a chat template that comes with the program (templates/*.jinja: the formats of common models, for chats without tools) its
+/// text; nothing for a name that is not built in.
+std::optional<std::string_view> builtin_template(std::string_view name);
+
+/// "chatml", "qwen2.5", ...
+std::vector<std::string> builtin_template_names();
+
+/// The profile's `chat_template`: "tokenizer" = the folder's own, null when it has none; a built-in name ("chatml"); or a .jinja
+/// file. Logs where one takes the place of the folder's own, unless `is_quiet`: who only checks one that is loaded again.
+/// Throws FormatError for one that does not parse, IoError for a file that cannot be read.
+std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const std::filesystem::path& folder,
+                                                 bool is_quiet = false);
 
 }  // namespace lora_train::tokenizer

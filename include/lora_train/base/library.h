@@ -1,5 +1,8 @@
-// Program, engine and CUDA library fit together only if they were built from the same headers.
+// Shared libraries that are opened at run time. Program, engine and CUDA library fit together only if they were built from the
+// same headers.
 #pragma once
+
+#include <dlfcn.h>
 
 #include <string>
 #include <string_view>
@@ -14,5 +17,12 @@ std::string build_mismatch(void* library, std::string_view own_id);
 
 /// "cannot be loaded: ", and why the last dlopen() of this thread failed.
 std::string loading_failure();
+
+/// Sets `function`, a pointer of the right type, to the symbol of an open library. False: it has none of that name.
+template <class Function>
+bool find_function(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  return function != nullptr;
+}
 
 }  // namespace lora_train

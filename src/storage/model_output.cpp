@@ -1,4 +1,4 @@
-#include "lora_train/storage/output_folder.h"
+#include "lora_train/storage/model_output.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -10,7 +10,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"

@@ -1,9 +1,11 @@
-// Methods of strings, lists, dictionaries and loops.
+// Methods of strings, lists, dictionaries and loops; the functions that every template can call; arguments.
+#include "builtins.h"
+
 #include <algorithm>
+#include <ctime>
 #include <unordered_map>
 
-#include "builtins.h"
-#include "format_spec.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
 #include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -276,6 +278,60 @@ std::optional<Callable> loop_method(const std::shared_ptr<Loop>& loop, const std
                   }};
 }
 
+Value make_range(const Arguments& arguments) {
+  std::int64_t parts[3] = {0, 0, 1};
+  const std::size_t count = arguments.positional.size();
+  if (count < 1 || count > 3 || !arguments.named.empty()) throw RenderError{"range expected 1 to 3 arguments"};
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!arguments.positional[i].is_whole()) throw RenderError{"range() takes integers"};
+    parts[count == 1 ? 1 : i] = arguments.positional[i].whole();
+  }
+  if (parts[2] == 0) throw RenderError{"range() arg 3 must not be zero"};
+  List out;
+  for (std::int64_t i = parts[0]; parts[2] > 0 ? i < parts[1] : i > parts[1];) {
+    if (out.size() >= 100000) throw RenderError{"a range of more than 100,000 items", true, true};
+    out.push_back(i);
+    if (__builtin_add_overflow(i, parts[2], &i)) break;
+  }
+  return {std::move(out), ListKind::kRange};
+}
+
+Value make_dict(const Arguments& arguments, bool is_namespace) {
+  Dict dict;
+  for (const Value& source : arguments.positional) {
+    if (arguments.positional.size() > 1) throw RenderError{"namespace() and dict() take one dictionary at most"};
+    if (source.as_dict() == nullptr || source.as_namespace() != nullptr)
+      throw RenderError{"namespace() or dict() of something other than a dictionary is not supported", true};
+    for (const auto& [key, value] : source.as_dict()->items) dict.set(key, value);
+  }
+  for (const auto& [key, value] : arguments.named) dict.set(key, value);
+  for (const auto& item : dict.items) {
+    if (is_namespace && item.second.holds_mutable())
+      throw RenderError{"a namespace or loop inside a namespace is not supported", true};
+  }
+  dict.is_namespace = is_namespace;
+  return dict;
+}
+
+Value format_now(const Arguments& arguments) {
+  check_arguments("strftime_now", arguments, {"format"});
+  const Value& format = required(arguments, 0, "format");
+  if (format.as_text() == nullptr) throw RenderError{"strftime_now takes a string"};
+  if (format.as_text()->empty()) return Text();
+  if (format.as_text()->size() > 256) throw RenderError{"a time format of more than 256 bytes is not supported", true};
+  const auto now = static_cast<std::time_t>(template_time());
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::string out(65536, '\0');
+  out.resize(std::strftime(out.data(), out.size(), format.as_text()->bytes().c_str(), &local));
+  return Value::string(out);
+}
+
+Value raise_exception(const Arguments& arguments) {
+  const Value* message = arguments.get(0, "message");
+  throw RenderError{message == nullptr ? "the template refuses this chat" : message->str().bytes()};
+}
+
 }  // namespace
 
 std::optional<Value> find_method(const Value& object, const std::string& name) {
@@ -299,6 +355,48 @@ std::optional<Value> find_method(const Value& object, const std::string& name) {
   if (const auto* loop = std::get_if<std::shared_ptr<Loop>>(&object.data)) method = loop_method(*loop, name);
   if (!method) return std::nullopt;
   return Value(std::move(*method), object);
+}
+
+std::optional<Value> find_global(const std::string& name) {
+  if (name == "range") return Callable{name, make_range};
+  if (name == "namespace") return Callable{name, [](const Arguments& a) { return make_dict(a, true); }};
+  if (name == "dict") return Callable{name, [](const Arguments& a) { return make_dict(a, false); }};
+  if (name == "strftime_now") return Callable{name, format_now};
+  if (name == "raise_exception") return Callable{name, raise_exception};
+  if (name != "cycler" && name != "joiner" && name != "lipsum") return std::nullopt;
+  return Callable{name, [name](const Arguments&) -> Value { throw RenderError{name + "() is not supported", true}; }};
+}
+
+void check_arguments(const std::string& who, const Arguments& arguments,
+                     const std::vector<std::string_view>& parameters) {
+  if (!parameters.empty() && parameters.front() == "*") return;
+  if (arguments.positional.size() > parameters.size()) {
+    throw RenderError{who + " takes at most " + std::to_string(parameters.size()) +
+                      " argument(s), or further ones are not supported"};
+  }
+  for (const auto& [name, unused] : arguments.named) {
+    const auto found = std::find(parameters.begin(), parameters.end(), name);
+    if (static_cast<std::size_t>(found - parameters.begin()) < arguments.positional.size() || found == parameters.end())
+      throw RenderError{who + " takes no argument \"" + name + "\", or it is not supported"};
+  }
+}
+
+const Value& required(const Arguments& arguments, std::size_t index, const char* name) {
+  const Value* value = arguments.get(index, name);
+  if (value == nullptr) throw RenderError{std::string("missing argument: ") + name};
+  return *value;
+}
+
+bool flag(const Arguments& arguments, std::size_t index, const char* name) {
+  const Value* value = arguments.get(index, name);
+  return value != nullptr && value->truth();
+}
+
+std::int64_t integer_argument(const Arguments& arguments, std::size_t index, const char* name, std::int64_t fallback) {
+  const Value* value = arguments.get(index, name);
+  if (value == nullptr || value->is_none()) return fallback;
+  if (!value->is_whole()) throw RenderError{std::string(name) + " must be an integer, not " + value->type_name()};
+  return value->whole();
 }
 
 }  // namespace lora_train::tokenizer::jinja

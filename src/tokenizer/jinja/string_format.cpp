@@ -1,4 +1,4 @@
-#include "format_spec.h"
+// Python's format specifications: how one value is written by "%" and by str.format().
 
 #include <algorithm>
 #include <array>
@@ -8,9 +8,20 @@
 
 #include "builtins.h"
 #include "lora_train/base/utf8.h"
+#include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
+
+struct FormatSpec {
+  std::string fill = " ";  ///< one character
+  char align = 0;          ///< < > ^, = between sign and digits, 0 for the type's own
+  char sign = '-';         ///< + and ' ' show if there is no minus
+  bool alternate = false, grouped = false;
+  std::size_t width = 0;  ///< in characters
+  int precision = -1;     ///< -1 when not given
+  char type = 0;
+};
 
 constexpr int kMaxPrecision = 500;
 
@@ -67,6 +78,100 @@ Text repr_of_real(double value, const FormatSpec& spec) {
                        spec.grouped ? with_commas(digits) : digits, spec);
 }
 
+/// A decimal number that begins at spec[at], which moves past the number; 0 when there are no digits.
+std::size_t take_number(std::string_view spec, std::size_t& at) {
+  std::size_t value = 0;
+  const auto parsed = std::from_chars(spec.data() + at, spec.data() + spec.size(), value);
+  if (parsed.ec == std::errc::result_out_of_range) throw RenderError{"too many decimal digits in a format string"};
+  at = static_cast<std::size_t>(parsed.ptr - spec.data());
+  return value;
+}
+
+/// [[fill]align][sign][#][0][width][,][.precision][type]. RenderError for anything else, or what is not supported.
+FormatSpec parse_format_spec(std::string_view spec) {
+  FormatSpec parsed;
+  std::size_t at = 0;
+  const auto accept = [&](char c) { return at < spec.size() && spec[at] == c ? (++at, true) : false; };
+  const std::size_t first = spec.empty() ? 0 : std::max<std::size_t>(utf8_char(std::string(spec), 0).length, 1);
+  if (first < spec.size() && is_align(spec[first])) {
+    parsed.fill = spec.substr(0, first);
+    parsed.align = spec[first];
+    at = first + 1;
+  } else if (!spec.empty() && is_align(spec[0])) {
+    parsed.align = spec[at++];
+  }
+  const bool has_fill = at > 1;
+  if (at < spec.size() && (spec[at] == '+' || spec[at] == '-' || spec[at] == ' ')) parsed.sign = spec[at++];
+  parsed.alternate = accept('#');
+  if (accept('0')) {
+    if (!has_fill) parsed.fill = "0";
+    if (parsed.align == 0) parsed.align = '0';  // = for numbers, < for strings
+  }
+  parsed.width = take_number(spec, at);
+  parsed.grouped = accept(',');
+  if (accept('.')) {
+    const std::size_t begin = at;
+    const std::size_t precision = take_number(spec, at);
+    if (at == begin) throw RenderError{"format specifier missing precision"};
+    parsed.precision = checked_precision(precision);
+  }
+  if (at < spec.size()) parsed.type = spec[at++];
+  if (at < spec.size() || std::string_view("\0sdxXobeEfFgG%", 14).find(parsed.type) == std::string_view::npos)
+    throw RenderError{"the format \"" + std::string(spec) + "\" is not supported", true};
+  if (parsed.grouped && (parsed.align == '0' || parsed.fill == "0"))
+    throw RenderError{"a format with both 0 and , is not supported", true};
+  return parsed;
+}
+
+/// Cut to the precision and padded to the width.
+Text format_text(const Text& text, const FormatSpec& spec) {
+  Text body = text;
+  if (spec.precision >= 0) {
+    const auto positions = char_positions(text.bytes());
+    const std::size_t kept = std::min(static_cast<std::size_t>(spec.precision), positions.size() - 1);
+    body = text.slice(0, positions[kept]);
+  }
+  const std::size_t missing = missing_chars(body.bytes(), spec);
+  const std::size_t before = spec.align == '>' ? missing : spec.align == '^' ? missing / 2 : 0;
+  Text out;
+  append_fill(out, spec.fill, before);
+  out.append(body);
+  append_fill(out, spec.fill, missing - before);
+  return out;
+}
+
+/// Types d x X o b; a precision is the least number of digits.
+Text format_integer(std::int64_t value, const FormatSpec& spec) {
+  const int base = spec.type == 'x' || spec.type == 'X' ? 16 : spec.type == 'o' ? 8 : spec.type == 'b' ? 2 : 10;
+  const std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+  std::array<char, 64> buffer{};
+  std::string digits(buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), magnitude, base).ptr);
+  if (spec.type == 'X')
+    std::transform(digits.begin(), digits.end(), digits.begin(),
+                   [](char c) { return c >= 'a' ? static_cast<char>(c - 32) : c; });
+  const auto least = static_cast<std::size_t>(std::max(spec.precision, 0));
+  if (digits.size() < least) digits.insert(0, least - digits.size(), '0');
+  std::string prefix = sign_of(value < 0, spec);
+  if (spec.alternate && base != 10) (prefix += '0') += spec.type;
+  if (spec.grouped && base != 10) throw RenderError{std::string("cannot specify ',' with '") + spec.type + "'"};
+  return padded_number(prefix, spec.grouped ? with_commas(digits) : digits, spec);
+}
+
+/// Types e E f F g G %.
+Text format_real(double value, const FormatSpec& spec) {
+  const bool is_percent = spec.type == '%';
+  std::string format = spec.alternate ? "%#.*" : "%.*";
+  format += is_percent ? 'f' : spec.type;
+  std::array<char, 1024> buffer{};
+  const int length =
+      std::snprintf(buffer.data(), buffer.size(), format.c_str(), spec.precision < 0 ? 6 : spec.precision,
+                    std::fabs(is_percent ? value * 100 : value));
+  std::string digits(buffer.data(), static_cast<std::size_t>(length));
+  if (spec.grouped) digits = with_commas(digits);
+  const bool is_negative = std::signbit(value) && !std::isnan(value);
+  return padded_number(sign_of(is_negative, spec), is_percent ? digits + '%' : digits, spec);
+}
+
 Text format_number(const Value& value, const FormatSpec& spec) {
   const bool is_real_type = std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos && spec.type != 0;
   if (is_real_type) return format_real(value.number(), spec);
@@ -76,6 +181,23 @@ Text format_number(const Value& value, const FormatSpec& spec) {
   }
   if (spec.type == 0) return repr_of_real(value.number(), spec);
   throw RenderError{std::string("unknown format code '") + spec.type + "' for an object of type 'float'"};
+}
+
+/// format(value, spec). RenderError if the type does not take it.
+Text format_value(const Value& value, const FormatSpec& spec) {
+  FormatSpec used = spec;
+  if (value.is_number()) {
+    if (spec.align == '0') used.align = '=';
+    if (spec.type == 's')
+      throw RenderError{"unknown format code 's' for an object of type '" + value.type_name() + "'"};
+    return format_number(value, used);
+  }
+  if (value.as_text() == nullptr)
+    throw RenderError{"unsupported format string passed to " + value.type_name() + ".__format__"};
+  const bool is_plain = spec.align != '=' && spec.sign == '-' && !spec.alternate && !spec.grouped;
+  if (!is_plain || (spec.type != 0 && spec.type != 's')) throw RenderError{"the format is not one for strings"};
+  if (spec.align == '0') used.align = '<';
+  return format_text(*value.as_text(), used);
 }
 
 // The values that the directives of a "%" format take one after another, or by name.
@@ -298,111 +420,6 @@ class BraceFormat {
 };
 
 }  // namespace
-
-std::size_t take_number(std::string_view spec, std::size_t& at) {
-  std::size_t value = 0;
-  const auto parsed = std::from_chars(spec.data() + at, spec.data() + spec.size(), value);
-  if (parsed.ec == std::errc::result_out_of_range) throw RenderError{"too many decimal digits in a format string"};
-  at = static_cast<std::size_t>(parsed.ptr - spec.data());
-  return value;
-}
-
-FormatSpec parse_format_spec(std::string_view spec) {
-  FormatSpec parsed;
-  std::size_t at = 0;
-  const auto accept = [&](char c) { return at < spec.size() && spec[at] == c ? (++at, true) : false; };
-  const std::size_t first = spec.empty() ? 0 : std::max<std::size_t>(utf8_char(std::string(spec), 0).length, 1);
-  if (first < spec.size() && is_align(spec[first])) {
-    parsed.fill = spec.substr(0, first);
-    parsed.align = spec[first];
-    at = first + 1;
-  } else if (!spec.empty() && is_align(spec[0])) {
-    parsed.align = spec[at++];
-  }
-  const bool has_fill = at > 1;
-  if (at < spec.size() && (spec[at] == '+' || spec[at] == '-' || spec[at] == ' ')) parsed.sign = spec[at++];
-  parsed.alternate = accept('#');
-  if (accept('0')) {
-    if (!has_fill) parsed.fill = "0";
-    if (parsed.align == 0) parsed.align = '0';  // = for numbers, < for strings
-  }
-  parsed.width = take_number(spec, at);
-  parsed.grouped = accept(',');
-  if (accept('.')) {
-    const std::size_t begin = at;
-    const std::size_t precision = take_number(spec, at);
-    if (at == begin) throw RenderError{"format specifier missing precision"};
-    parsed.precision = checked_precision(precision);
-  }
-  if (at < spec.size()) parsed.type = spec[at++];
-  if (at < spec.size() || std::string_view("\0sdxXobeEfFgG%", 14).find(parsed.type) == std::string_view::npos)
-    throw RenderError{"the format \"" + std::string(spec) + "\" is not supported", true};
-  if (parsed.grouped && (parsed.align == '0' || parsed.fill == "0"))
-    throw RenderError{"a format with both 0 and , is not supported", true};
-  return parsed;
-}
-
-Text format_text(const Text& text, const FormatSpec& spec) {
-  Text body = text;
-  if (spec.precision >= 0) {
-    const auto positions = char_positions(text.bytes());
-    const std::size_t kept = std::min(static_cast<std::size_t>(spec.precision), positions.size() - 1);
-    body = text.slice(0, positions[kept]);
-  }
-  const std::size_t missing = missing_chars(body.bytes(), spec);
-  const std::size_t before = spec.align == '>' ? missing : spec.align == '^' ? missing / 2 : 0;
-  Text out;
-  append_fill(out, spec.fill, before);
-  out.append(body);
-  append_fill(out, spec.fill, missing - before);
-  return out;
-}
-
-Text format_integer(std::int64_t value, const FormatSpec& spec) {
-  const int base = spec.type == 'x' || spec.type == 'X' ? 16 : spec.type == 'o' ? 8 : spec.type == 'b' ? 2 : 10;
-  const std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
-  std::array<char, 64> buffer{};
-  std::string digits(buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), magnitude, base).ptr);
-  if (spec.type == 'X')
-    std::transform(digits.begin(), digits.end(), digits.begin(),
-                   [](char c) { return c >= 'a' ? static_cast<char>(c - 32) : c; });
-  const auto least = static_cast<std::size_t>(std::max(spec.precision, 0));
-  if (digits.size() < least) digits.insert(0, least - digits.size(), '0');
-  std::string prefix = sign_of(value < 0, spec);
-  if (spec.alternate && base != 10) (prefix += '0') += spec.type;
-  if (spec.grouped && base != 10) throw RenderError{std::string("cannot specify ',' with '") + spec.type + "'"};
-  return padded_number(prefix, spec.grouped ? with_commas(digits) : digits, spec);
-}
-
-Text format_real(double value, const FormatSpec& spec) {
-  const bool is_percent = spec.type == '%';
-  std::string format = spec.alternate ? "%#.*" : "%.*";
-  format += is_percent ? 'f' : spec.type;
-  std::array<char, 1024> buffer{};
-  const int length =
-      std::snprintf(buffer.data(), buffer.size(), format.c_str(), spec.precision < 0 ? 6 : spec.precision,
-                    std::fabs(is_percent ? value * 100 : value));
-  std::string digits(buffer.data(), static_cast<std::size_t>(length));
-  if (spec.grouped) digits = with_commas(digits);
-  const bool is_negative = std::signbit(value) && !std::isnan(value);
-  return padded_number(sign_of(is_negative, spec), is_percent ? digits + '%' : digits, spec);
-}
-
-Text format_value(const Value& value, const FormatSpec& spec) {
-  FormatSpec used = spec;
-  if (value.is_number()) {
-    if (spec.align == '0') used.align = '=';
-    if (spec.type == 's')
-      throw RenderError{"unknown format code 's' for an object of type '" + value.type_name() + "'"};
-    return format_number(value, used);
-  }
-  if (value.as_text() == nullptr)
-    throw RenderError{"unsupported format string passed to " + value.type_name() + ".__format__"};
-  const bool is_plain = spec.align != '=' && spec.sign == '-' && !spec.alternate && !spec.grouped;
-  if (!is_plain || (spec.type != 0 && spec.type != 's')) throw RenderError{"the format is not one for strings"};
-  if (spec.align == '0') used.align = '<';
-  return format_text(*value.as_text(), used);
-}
 
 Value percent_format(const Text& text, const Value& values) {
   const std::string_view format = text.bytes();

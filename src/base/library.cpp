@@ -1,4 +1,4 @@
-#include "lora_train/base/build_id.h"
+#include "lora_train/base/library.h"
 
 #include <dlfcn.h>
 

@@ -1,10 +1,9 @@
-#include "lora_train/storage/output_folder.h"
+#include "lora_train/storage/model_output.h"
 
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::storage {
