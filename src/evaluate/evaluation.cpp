@@ -16,7 +16,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/line_pace.h"
 #include "lora_train/base/log.h"
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/loss_evaluation.h"
 #include "lora_train/evaluate/task_evaluation.h"
 #include "lora_train/plan/setup/batch_feed.h"

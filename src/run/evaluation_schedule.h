@@ -10,7 +10,7 @@
 
 #include "best_model.h"
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/report/summary.h"
 #include "lora_train/run/run_state.h"
 #include "reporters.h"

@@ -6,7 +6,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/data/run_plan.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lora_train/data/cache/token_table.h"
+#include "lora_train/data/cache/document_store.h"
 #include "table_lock.h"
 
 namespace lora_train::data {

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "epoch_rows.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/data/plan/epoch_rows.h"
 
 namespace lora_train::data {
 namespace {

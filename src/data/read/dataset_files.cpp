@@ -19,7 +19,7 @@
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/run_marker.h"
-#include "table_library.h"
+#include "table_reader.h"
 
 namespace lora_train::data {
 namespace {

@@ -4,7 +4,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train::data {
 namespace {
@@ -288,6 +290,80 @@ JsonRow parse_json_value(std::string_view text) { return parse_one(text, Root::k
 std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonRow&&)>& on_row) {
   RowBuilder builder(text, Root::kRows, on_row);
   return parse(text, builder);
+}
+
+std::string name_in(const FieldMap& map, const std::string& field) {
+  const auto mapped = map.find(field);
+  return mapped == map.end() ? field : mapped->second;
+}
+
+bool is_unread(const FieldMap& map, const std::string& field) {
+  const auto mapped = map.find(field);
+  return mapped != map.end() && mapped->second.empty();
+}
+
+const Json* optional_field(const Json& object, const FieldMap& map, const std::string& field) {
+  if (is_unread(map, field)) return nullptr;
+  const auto found = object.find(name_in(map, field));
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+const Json& required(const Json& object, const FieldMap& map, const std::string& field) {
+  if (const Json* value = optional_field(object, map, field)) {
+    return *value;
+  }
+  const std::string name = name_in(map, field);
+  throw DataError("", "\"" + name + "\" is " + (object.contains(name) ? "null" : "missing"));
+}
+
+const std::string& string_of(const Json& value, const std::string& field) {
+  if (!value.is_string()) {
+    wrong_type(field, value, "a string");
+  }
+  return value.get_ref<const std::string&>();
+}
+
+void wrong_type(const std::string& field, const Json& value, const std::string& expected) {
+  throw DataError("", field + " is " + value.type_name() + ", expected " + expected);
+}
+
+Json inner_json(const std::string& text, const std::string& field) {
+  JsonRow parsed = parse_json_value(text);
+  if (parsed.problem) {
+    throw DataError("", field + " is string, and its text is refused: " + parsed.problem->message);
+  }
+  return std::move(parsed.value);
+}
+
+std::string printable(const std::string& text, std::size_t max_bytes) {
+  std::string out;
+  for (const char c : text.substr(0, max_bytes)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) {
+      out += byte == '\n' ? "\\n" : string_printf("\\x%02x", byte);
+    } else {
+      out += c;
+    }
+  }
+  // A cut must not leave a part of a character.
+  if (text.size() > max_bytes) {
+    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) {
+      out.pop_back();
+    }
+    if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0x80) {
+      out.pop_back();
+    }
+    out += "...";
+  }
+  return out;
+}
+
+std::string key_names(const Json& row) {
+  std::vector<std::string> names;
+  for (const auto& item : row.items()) {
+    if (names.size() < 20) names.push_back(printable(item.key(), 40));
+  }
+  return join(names);
 }
 
 }  // namespace lora_train::data
