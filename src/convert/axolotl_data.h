@@ -19,9 +19,6 @@ std::string first_chat_dataset(const Converter& converter);
 /// The first of them that leaves its template to the tokenizer, where the file has none for all; empty if there is none.
 std::string chat_without_template(const Converter& converter);
 
-/// The first dataset that is none of chats; empty if there is none.
-std::string first_other_dataset(const Converter& converter);
-
 /// eot_tokens and special_tokens, and where Axolotl does not train the end of an answer. Once the template is decided.
 void convert_axolotl_end_tokens(Converter& converter);
 

@@ -74,6 +74,11 @@ AnswerEnd find_answer_end(const Converter& converter) {
   return end;
 }
 
+/// The first dataset that is none of chats; empty if there is none.
+std::string first_other_dataset(const Converter& converter) {
+  return first_dataset(converter, [](const Value& entry) { return !is_chat_type(entry.find("type")); });
+}
+
 void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
   const Value* tokens = converter.find("special_tokens");
   if (!tokens) return;
@@ -246,10 +251,6 @@ std::string template_text(const std::string& jinja) {
 
 std::string first_chat_dataset(const Converter& converter) {
   return first_dataset(converter, [](const Value& entry) { return is_chat_type(entry.find("type")); });
-}
-
-std::string first_other_dataset(const Converter& converter) {
-  return first_dataset(converter, [](const Value& entry) { return !is_chat_type(entry.find("type")); });
 }
 
 std::string chat_without_template(const Converter& converter) {

@@ -77,6 +77,11 @@ bool is_true(const Value& source, const char* key) {
   return value && value->is_scalar() && parse_bool(value->text) == true;
 }
 
+/// Whether one of the tools has a key of this name, and lora-train has none.
+bool is_foreign_key(const std::string& name) {
+  return !is_ours(name) && std::ranges::any_of(kTools, [&](ForeignTool tool) { return is_key_of(tool, name); });
+}
+
 /// Whether a key is nobody's: neither a profile's nor a tool's.
 bool is_unknown(const Value::Member& member) {
   const std::string& name = member.name;
@@ -416,10 +421,6 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
 const std::vector<std::string>& foreign_keys_of(ForeignTool tool) {
   static const std::vector<std::string> all[] = {axolotl_keys().all(), llamafactory_keys().all(), trl_keys().all()};
   return all[static_cast<std::size_t>(tool)];
-}
-
-bool is_foreign_key(const std::string& name) {
-  return !is_ours(name) && std::ranges::any_of(kTools, [&](ForeignTool tool) { return is_key_of(tool, name); });
 }
 
 std::string product_name(ForeignTool tool) {

@@ -54,9 +54,7 @@ std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& sto
   std::int64_t num_rows = 0, num_tokens = 0, num_cut = 0, num_masked = 0;
   std::string first;
   for (std::size_t i = 0; i < store.size(); ++i) {
-    if (store.num_tokens(i) <= max_seq_len) {
-      continue;
-    }
+    if (store.num_tokens(i) <= max_seq_len) continue;
     first = first.empty() ? store.source(i) : first;
     ++num_rows;
     num_tokens += store.num_tokens(i);
@@ -106,9 +104,7 @@ struct Pair {
 bool is_earlier(const Pair& a, const Pair& b) { return a.document < b.document; }
 
 void add(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& train, Ledger& ledger) {
-  if (pairs.empty()) {
-    return;
-  }
+  if (pairs.empty()) return;
   const Pair& first = *std::min_element(pairs.begin(), pairs.end(), is_earlier);
   ledger.add(reason, train.source(first.document), "like " + first.store->source(first.twin),
              static_cast<std::int64_t>(pairs.size()));
@@ -187,9 +183,7 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
   for (const std::int64_t length : {lengths.percentile_50, lengths.percentile_99, lengths.longest}) {
     choices.insert(round_up(length));
   }
-  if (choices.size() < 2) {
-    return {};
-  }
+  if (choices.size() < 2) return {};
   std::vector<std::string> lines;
   const auto order = epoch_order(store.size(), 0, 0, /*shuffle=*/false);
   for (const std::int64_t choice : choices) {

@@ -189,9 +189,7 @@ void read_texts(const std::string& file, const std::function<void(const std::str
   const auto reader = RowReader::open(file);
   while (auto block = reader->next()) {
     for (const RawRow& row : parse_rows(std::move(*block))) {
-      if (row.is_bad) {
-        throw DataError(row.where, row.message);
-      }
+      if (row.is_bad) throw DataError(row.where, row.message);
       try {
         on_text(string_of(required(row.value, {}, "text"), "text"));
       } catch (const DataError& error) {

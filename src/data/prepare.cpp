@@ -89,9 +89,7 @@ void log_ledger(const Ledger& ledger, const std::string& what) {
 // Users see here that their turns are not where the mask looks for them, before any step is lost.
 void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, LossOn loss_on,
                        const std::string& what) {
-  if (store.empty() || store.total_supervised() > 0) {
-    return;
-  }
+  if (store.empty() || store.total_supervised() > 0) return;
   std::string message = "every row of the " + what +
                         " is masked: no token is trained with loss_on: " + to_string(loss_on) +
                         ". Chats need an assistant turn, completions some text, pre-tokenised rows "
@@ -198,9 +196,7 @@ class Preparation {
   }
 
   void split_validation() {
-    if (section_.val_set_size <= 0) {
-      return;
-    }
+    if (section_.val_set_size <= 0) return;
     const Split split =
         split_rows(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
     NamedStore held_out;
@@ -219,9 +215,7 @@ class Preparation {
 
   // Of what is trained and evaluated in the end. Rows stay: repeating some may be meant.
   void count_duplicates(bool has_train) {
-    if (!has_train) {
-      return;
-    }
+    if (!has_train) return;
     Ledger found;
     std::vector<const DocumentStore*> evals;
     for (const NamedStore& set : data_.evals) {
@@ -238,9 +232,7 @@ class Preparation {
     if (has_texts_) {
       if (const auto warning = audit_end_of_text(*context_.tokenizer)) log_warning(*warning);
     }
-    if (!has_chats_) {
-      return;
-    }
+    if (!has_chats_) return;
     const StopTokenAudit audit = audit_stop_token(*context_.tokenizer, *context_.chat_template, data_.train);
     data_.stop_token_id = audit.id;
     for (const std::string& warning : audit.warnings) {

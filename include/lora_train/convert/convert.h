@@ -81,7 +81,4 @@ const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
 /// What a profile needs of this module: introduce_other_tools(known_tools()).
 OtherTools known_tools();
 
-/// Whether one of the tools has a key of this name, and lora-train has none.
-bool is_foreign_key(const std::string& name);
-
 }  // namespace lora_train

@@ -116,9 +116,7 @@ std::shared_ptr<const TokenTable> TokenTable::from_bytes(std::string bytes, cons
 
 void TokenTable::check(const std::string& key, const std::string& where) {
   const auto require = [&](bool is_good, const char* message) {
-    if (!is_good) {
-      throw FormatError(where, message);
-    }
+    if (!is_good) throw FormatError(where, message);
   };
   Footer footer;
   require(bytes_.size() >= sizeof footer, "too short for a token table");
@@ -221,27 +219,21 @@ std::shared_ptr<const TokenTable> TokenTableWriter::finish(std::string_view meta
   std::memcpy(footer.body_hash, hasher_.hex().data(), sizeof footer.body_hash);
   footer.footer_hash = hash_of(footer);
   buffer_ += bytes_of(footer);
-  if (file_ == nullptr) {
-    return TokenTable::from_bytes(std::move(buffer_), key_);
-  }
+  if (file_ == nullptr) return TokenTable::from_bytes(std::move(buffer_), key_);
   flush();
   file_->commit();
   return TokenTable::open(path_, key_, std::move(lock_));
 }
 
 std::int64_t count_supervised(std::span<const std::int32_t> labels) {
-  if (labels.empty()) {
-    return 0;
-  }
+  if (labels.empty()) return 0;
   const auto predicted = labels.subspan(1);
   return std::count_if(predicted.begin(), predicted.end(), [](std::int32_t label) { return label != kIgnoredLabel; });
 }
 
 double DocumentStore::weight_sum(std::size_t i) const {
   const auto of_tokens = weights(i);
-  if (of_tokens.empty()) {
-    return static_cast<double>(num_supervised(i));
-  }
+  if (of_tokens.empty()) return static_cast<double>(num_supervised(i));
   return std::accumulate(of_tokens.begin() + 1, of_tokens.end(), 0.0);
 }
 

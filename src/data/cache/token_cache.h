@@ -47,10 +47,4 @@ class TokenCache {
 /// there and not a folder, or a folder or link of another user (root's are good), or one whose files others may replace.
 std::filesystem::path find_stage_folder(const std::string& stage_dir);
 
-/// Creates the folder, for this user only, if it is missing. One that `auto` named must be private. Throws IoError.
-void make_stage_folder(const std::string& stage_dir, const std::filesystem::path& folder);
-
-/// False if the file is a link, not a regular file, or written by another user. Throws nothing.
-bool is_own_file(const std::filesystem::path& file);
-
 }  // namespace lora_train::data

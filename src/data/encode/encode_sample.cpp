@@ -42,9 +42,7 @@ void check_weights(const ChatSample& chat, LossOn loss_on) {
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     const bool is_all = loss_on == LossOn::kAll;
     const bool is_possible = is_all ? !is_weighted(chat, i) : weight_of(chat, i).value_or(0) == 0;
-    if (chat.messages[i].role == "assistant" || is_possible) {
-      continue;
-    }
+    if (chat.messages[i].role == "assistant" || is_possible) continue;
     throw DataError("",
                     "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
                         (is_all ? "not to be trained, or with a weight, but loss_on: all trains every turn that is not "
@@ -56,9 +54,7 @@ void check_weights(const ChatSample& chat, LossOn loss_on) {
 
 // The first message whose turn loss_on trains.
 std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
-  if (loss_on != LossOn::kLast) {
-    return loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
-  }
+  if (loss_on != LossOn::kLast) return loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
   const auto is_assistant = [](const tokenizer::Message& message) { return message.role == "assistant"; };
   const auto last = std::find_if(chat.messages.rbegin(), chat.messages.rend(), is_assistant);
   return static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
@@ -142,9 +138,7 @@ std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenize
                                           const std::vector<ByteRange>& offsets, LossOn loss_on) {
   check_weights(chat, loss_on);
   check_turns_are_told(chat, rendered, loss_on);
-  if (loss_on != LossOn::kAll) {
-    return tokenizer::trained_tokens(offsets, trained_spans(chat, rendered, loss_on));
-  }
+  if (loss_on != LossOn::kAll) return tokenizer::trained_tokens(offsets, trained_spans(chat, rendered, loss_on));
   const std::vector<ByteRange> whole = {{0, static_cast<std::uint32_t>(rendered.text.size())}};
   auto is_trained = tokenizer::trained_tokens(offsets, whole);
   check_places(chat, rendered);
@@ -201,6 +195,13 @@ tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemp
   } catch (const DataError& error) {
     throw DataError("", "the chat template refuses the row: " + std::string(error.what()));
   }
+}
+
+/// "a part of messages[0].content (system)"
+std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages) {
+  if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "a part of tools" : "tools";
+  return (omission.is_partial ? "a part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
+         omission.field + " (" + messages[static_cast<std::size_t>(omission.message)].role + ")";
 }
 
 EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
@@ -392,18 +393,10 @@ void check_loss_on(DatasetType type, const EncodeOptions& options) {
 }
 
 std::string describe_loss(DatasetType type, LossOn loss_on) {
-  if (loss_on == LossOn::kAll) {
-    return "all tokens";
-  }
-  if (type == DatasetType::kPretokenized) {
-    return "the rows' own labels";
-  }
-  if (type == DatasetType::kText) {
-    return "all tokens of texts";
-  }
-  if (!is_chat(type) && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) {
-    return "completions";
-  }
+  if (loss_on == LossOn::kAll) return "all tokens";
+  if (type == DatasetType::kPretokenized) return "the rows' own labels";
+  if (type == DatasetType::kText) return "all tokens of texts";
+  if (!is_chat(type) && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) return "completions";
   return loss_on == LossOn::kLast ? "the last assistant turn of each chat" : "assistant turns of chats";
 }
 
@@ -417,12 +410,6 @@ EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options) 
     check_ids(out.labels, "labels", options);
   }
   return out;
-}
-
-std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages) {
-  if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "a part of tools" : "tools";
-  return (omission.is_partial ? "a part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
-         omission.field + " (" + messages[static_cast<std::size_t>(omission.message)].role + ")";
 }
 
 ChatSample chat_of_prompt(const Json& row, const FieldMap& map) {

@@ -55,9 +55,6 @@ std::string describe_loss(DatasetType type, LossOn loss_on);
 /// FormatError if messages meet no chat template.
 EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options);
 
-/// "a part of messages[0].content (system)"
-std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages);
-
 /// The list of messages in the field prompt of a row. Throws DataError (where empty) naming the field.
 ChatSample chat_of_prompt(const Json& row, const FieldMap& map);
 

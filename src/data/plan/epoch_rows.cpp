@@ -75,9 +75,7 @@ class FirstFit {
     while (node > 1) {
       node /= 2;
       const std::uint32_t largest = std::max(room_[2 * node], room_[2 * node + 1]);
-      if (room_[node] == largest) {
-        break;
-      }
+      if (room_[node] == largest) break;
       room_[node] = largest;
     }
     return bin;
@@ -165,9 +163,7 @@ std::vector<std::uint32_t> shuffled(std::size_t n, PhiloxKey key, std::uint32_t 
 }
 
 std::vector<std::uint32_t> epoch_order(std::size_t n, std::uint64_t seed, int epoch, bool shuffle) {
-  if (shuffle) {
-    return shuffled(n, philox_key(seed, RandomPurpose::kDataOrder, {}, static_cast<std::uint64_t>(epoch)));
-  }
+  if (shuffle) return shuffled(n, philox_key(seed, RandomPurpose::kDataOrder, {}, static_cast<std::uint64_t>(epoch)));
   std::vector<std::uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0U);
   return order;
@@ -184,9 +180,7 @@ std::uint64_t first_place(const WeightedRange& range, int epoch) {
 }  // namespace
 
 std::size_t num_documents_in_epoch(const PlanOptions& options, std::size_t num_documents, int epoch) {
-  if (options.ranges.empty()) {
-    return num_documents;
-  }
+  if (options.ranges.empty()) return num_documents;
   std::size_t count = 0;
   for (const WeightedRange& range : options.ranges) {
     count += first_place(range, epoch + 1) - first_place(range, epoch);
@@ -226,9 +220,7 @@ void choose(const PlanOptions& options, std::size_t r, int epoch, std::vector<st
 std::vector<std::uint32_t> documents_of_epoch(const PlanOptions& options, std::size_t num_documents, int epoch) {
   const std::size_t count = num_documents_in_epoch(options, num_documents, epoch);
   auto order = epoch_order(count, options.seed, epoch, options.shuffle);
-  if (options.ranges.empty()) {
-    return order;
-  }
+  if (options.ranges.empty()) return order;
   std::vector<std::uint32_t> chosen;
   chosen.reserve(count);
   for (std::size_t r = 0; r < options.ranges.size(); ++r) {

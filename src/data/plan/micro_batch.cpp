@@ -131,9 +131,7 @@ class FreeBuffers {
 
   HostBuffer take() {
     const std::lock_guard lock(mutex_);
-    if (buffers_.empty()) {
-      return HostBuffer(memory_);
-    }
+    if (buffers_.empty()) return HostBuffer(memory_);
     HostBuffer buffer = std::move(buffers_.back());
     buffers_.pop_back();
     return buffer;
@@ -324,9 +322,7 @@ class BatchPrefetcher::State {
   // False when nothing is left to prepare, or the prefetcher ends.
   bool prepare_one() {
     Item* const item = claim();
-    if (item == nullptr) {
-      return false;
-    }
+    if (item == nullptr) return false;
     std::shared_ptr<OwnedMicroBatch> made;
     std::exception_ptr error;
     try {
@@ -352,15 +348,11 @@ class BatchPrefetcher::State {
     const std::lock_guard one_at_a_time(claim_mutex_);
     std::unique_lock lock(mutex_);
     has_room_.wait(lock, [this] { return is_stopping_ || items_.size() < depth_; });
-    if (is_stopping_ || claim_step_ > last_step_) {
-      return nullptr;
-    }
+    if (is_stopping_ || claim_step_ > last_step_) return nullptr;
     Item& item = items_.emplace_back();
     item.step = claim_step_;
     item.index = claim_index_;
-    if (claim_index_ == 0 && !plan_step(item, lock)) {
-      return nullptr;
-    }
+    if (claim_index_ == 0 && !plan_step(item, lock)) return nullptr;
     item.plan = claim_plan_;
     if (++claim_index_ == claim_plan_->micro_batches.size()) {
       ++claim_step_;

@@ -1,5 +1,6 @@
 #include "json_rows.h"
 
+#include <cmath>
 #include <iterator>
 #include <unordered_set>
 #include <vector>
@@ -44,9 +45,7 @@ std::string reason_of(std::string what) {
       what.erase(0, at + mark.size());
     }
   };
-  if (what.find("number overflow") != std::string::npos) {
-    return "a number out of range";
-  }
+  if (what.find("number overflow") != std::string::npos) return "a number out of range";
   cut_through("column ");
   cut_through(": ");
   cut_through("syntax error while parsing ");
@@ -125,9 +124,7 @@ class RowBuilder {
 
   // An integer that the chat template would write otherwise than it stands here.
   bool unrepresentable() {
-    if (depth_ == 0 && root_ != Root::kValue) {
-      return scalar(0);
-    }
+    if (depth_ == 0 && root_ != Root::kValue) return scalar(0);
     if (depth_ == 0) {
       begin_row();
     }
@@ -252,9 +249,7 @@ std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
   const CountingIterator first(text.data(), builder.consumed());
   const CountingIterator last(text.data() + text.size(), builder.consumed());
   const bool is_good = Json::sax_parse(first, last, &builder);
-  if (builder.was_stopped()) {
-    return std::nullopt;
-  }
+  if (builder.was_stopped()) return std::nullopt;
   if (!is_good) {
     const JsonProblem& problem = *builder.syntax_problem();
     return JsonProblem{problem.offset, explain(text, problem.offset, problem.message)};
@@ -279,6 +274,17 @@ JsonRow parse_one(std::string_view text, Root root) {
     found.problem = earlier && earlier->offset < problem->offset ? earlier : problem;
   }
   return found;
+}
+
+float weight_number(const Json& weight, const std::string& field) {
+  constexpr auto kExpected = "0 (not trained) or a positive number";
+  if (!weight.is_number()) wrong_type(field, weight, kExpected);
+  const auto value = static_cast<float>(weight.get<double>());
+  if (weight.get<double>() != 0.0 && !(std::isnormal(value) && value > 0)) {
+    throw DataError("", field + " is " + weight.dump() + "; the weight of a turn is " + kExpected +
+                            " from 1.2e-38 to 3.4e38. To weight whole datasets, set `weight` in the profile");
+  }
+  return std::abs(value);  // 0 for -0
 }
 
 }  // namespace
@@ -309,17 +315,13 @@ const Json* optional_field(const Json& object, const FieldMap& map, const std::s
 }
 
 const Json& required(const Json& object, const FieldMap& map, const std::string& field) {
-  if (const Json* value = optional_field(object, map, field)) {
-    return *value;
-  }
+  if (const Json* value = optional_field(object, map, field)) return *value;
   const std::string name = name_in(map, field);
   throw DataError("", "\"" + name + "\" is " + (object.contains(name) ? "null" : "missing"));
 }
 
 const std::string& string_of(const Json& value, const std::string& field) {
-  if (!value.is_string()) {
-    wrong_type(field, value, "a string");
-  }
+  if (!value.is_string()) wrong_type(field, value, "a string");
   return value.get_ref<const std::string&>();
 }
 
@@ -329,9 +331,7 @@ void wrong_type(const std::string& field, const Json& value, const std::string& 
 
 Json inner_json(const std::string& text, const std::string& field) {
   JsonRow parsed = parse_json_value(text);
-  if (parsed.problem) {
-    throw DataError("", field + " is string, and its text is refused: " + parsed.problem->message);
-  }
+  if (parsed.problem) throw DataError("", field + " is string, and its text is refused: " + parsed.problem->message);
   return std::move(parsed.value);
 }
 
@@ -364,6 +364,24 @@ std::string key_names(const Json& row) {
     if (names.size() < 20) names.push_back(printable(item.key(), 40));
   }
   return join(names);
+}
+
+std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place) {
+  const Json* train = optional_field(message, map, "train");
+  const Json* weight = optional_field(message, map, "weight");
+  if (!is_unread(map, "train") && optional_field(message, map, "train_detail") != nullptr) {
+    throw DataError("",
+                    place + ".train_detail is not supported: a turn is trained whole or not at all (train, weight)");
+  }
+  if (train != nullptr && !train->is_boolean()) wrong_type(place + ".train", *train, "true or false");
+  std::optional<float> value;
+  if (weight != nullptr) value = weight_number(*weight, place + ".weight");
+  if (train == nullptr) return value;
+  if (value && train->get<bool>() != (*value > 0)) {
+    throw DataError("",
+                    place + ": train is " + train->dump() + " and weight is " + weight->dump() + "; keep one of them");
+  }
+  return value.value_or(train->get<bool>() ? 1.0F : 0.0F);
 }
 
 }  // namespace lora_train::data

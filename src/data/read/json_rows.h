@@ -74,4 +74,9 @@ std::string printable(const std::string& text, std::size_t max_bytes);
 /// The first keys of a row for a message: "a, b, c".
 std::string key_names(const Json& row);
 
+/// How much a row wants a message to count, from the fields train (true, false: 1, 0) and weight (0 or a positive number) of a message; absent or null is nullopt.
+/// Throws DataError for other values, for both when they disagree, and for train_detail, which is not supported.
+/// `place` names the message: "messages[2]".
+std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place);
+
 }  // namespace lora_train::data

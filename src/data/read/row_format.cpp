@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <set>
 
 #include "lora_train/base/error.h"
@@ -13,9 +12,7 @@ namespace lora_train::data {
 namespace {
 
 std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::int64_t min) {
-  if (!list.is_array()) {
-    wrong_type(field, list, "a list of integers");
-  }
+  if (!list.is_array()) wrong_type(field, list, "a list of integers");
   std::vector<std::int32_t> out;
   out.reserve(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -44,9 +41,7 @@ void require_length(const char* field, std::size_t length, std::size_t expected)
 std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_t>& mask) {
   const auto first = std::find(mask.begin(), mask.end(), 1);
   const auto end = std::find(mask.rbegin(), mask.rend(), 1).base();
-  if (first == mask.end()) {
-    throw DataError("", "attention_mask has no 1");
-  }
+  if (first == mask.end()) throw DataError("", "attention_mask has no 1");
   if (!std::all_of(first, end, [](std::int32_t value) { return value == 1; }) ||
       std::any_of(mask.begin(), mask.end(), [](std::int32_t value) { return value > 1; })) {
     throw DataError("",
@@ -75,9 +70,7 @@ void remove_padding(TokenSample& sample, const std::vector<std::int32_t>& mask) 
 Sample parse_tokens(const Json& row, const FieldMap& map) {
   TokenSample sample;
   sample.ids = integers_of(required(row, map, "input_ids"), "input_ids", 0);
-  if (sample.ids.empty()) {
-    throw DataError("", "input_ids is empty");
-  }
+  if (sample.ids.empty()) throw DataError("", "input_ids is empty");
   if (const Json* labels = optional_field(row, map, "labels")) {
     sample.labels = integers_of(*labels, "labels", kIgnoredLabel);
     require_length("labels", sample.labels.size(), sample.ids.size());
@@ -103,9 +96,7 @@ Sample parse_text(const Json& row, const FieldMap& map) {
 Sample parse_prompt_completion(const Json& row, const FieldMap& map) {
   const Json& prompt = required(row, map, "prompt");
   const Json& completion = required(row, map, "completion");
-  if (prompt.is_array() || completion.is_array()) {
-    return parse_prompt_completion_chat(row, map);
-  }
+  if (prompt.is_array() || completion.is_array()) return parse_prompt_completion_chat(row, map);
   return TextSample{string_of(prompt, "prompt"), string_of(completion, "completion")};
 }
 
@@ -159,19 +150,6 @@ bool has_layout(const Json& row, const FieldMap& map, const Layout& layout) {
                           "answer}.");
 }
 
-float weight_number(const Json& weight, const std::string& field) {
-  constexpr auto kExpected = "0 (not trained) or a positive number";
-  if (!weight.is_number()) {
-    wrong_type(field, weight, kExpected);
-  }
-  const auto value = static_cast<float>(weight.get<double>());
-  if (weight.get<double>() != 0.0 && !(std::isnormal(value) && value > 0)) {
-    throw DataError("", field + " is " + weight.dump() + "; the weight of a turn is " + kExpected +
-                            " from 1.2e-38 to 3.4e38. To weight whole datasets, set `weight` in the profile");
-  }
-  return std::abs(value);  // 0 for -0
-}
-
 using tokenizer::Message;
 
 constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
@@ -205,9 +183,7 @@ auto named(const std::string& name, Read read) {
 // What field_map calls `theirs` as a role: user, assistant, tool or function_call; `theirs` if it has no such name.
 std::string mapped_role(const std::string& theirs, const FieldMap& map) {
   for (const char* ours : {"user", "assistant", "tool", "function_call"}) {
-    if (const auto found = map.find(ours); found != map.end() && found->second == theirs) {
-      return ours;
-    }
+    if (const auto found = map.find(ours); found != map.end() && found->second == theirs) return ours;
   }
   return theirs;
 }
@@ -254,12 +230,8 @@ void add_turn(ChatSample& sample, Message message, std::optional<float> weight =
 }
 
 const Json& list_of(const Json& value, const char* field) {
-  if (!value.is_array()) {
-    wrong_type(field, value, "a list of messages");
-  }
-  if (value.empty()) {
-    throw DataError("", std::string(field) + " is empty; a conversation has at least one message");
-  }
+  if (!value.is_array()) wrong_type(field, value, "a list of messages");
+  if (value.empty()) throw DataError("", std::string(field) + " is empty; a conversation has at least one message");
   return value;
 }
 
@@ -289,9 +261,7 @@ void append_beside(Json& object, const std::string& key, const Json& value, cons
 // of just these two.
 std::string template_json(const Json& value, const Keys& keys, const std::string& role, const std::string& place) {
   const bool is_plain = value.size() == 2 && value.begin().key() == keys.role && value.contains(keys.content);
-  if (is_plain && value[keys.content].is_string()) {
-    return {};
-  }
+  if (is_plain && value[keys.content].is_string()) return {};
   Json object = Json::object();
   for (const auto& [key, item] : value.items()) {
     if (key == keys.role) {
@@ -327,9 +297,7 @@ Message read_message(const Json& value, const FieldMap& map, const Keys& keys, c
 
 // A message of `list`.
 Message parse_message(const Json& value, const FieldMap& map, const std::string& place, const Json& list) {
-  if (!value.is_object()) {
-    wrong_type(place, value, "an object with role and content");
-  }
+  if (!value.is_object()) wrong_type(place, value, "an object with role and content");
   const Json& role =
       named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
   const std::string ours = mapped_role(string_of(role, place + ".role"), map);
@@ -348,13 +316,9 @@ void parse_list(const Json& value, const FieldMap& map, const char* field, ChatS
 // `field` as JSON text, from a value or from a string that holds JSON.
 std::string json_text(const Json& row, const FieldMap& map, const char* field, bool is_list) {
   const Json* value = optional_field(row, map, field);
-  if (value == nullptr) {
-    return {};
-  }
+  if (value == nullptr) return {};
   // Tables write "" for "no tools".
-  if (value->is_string() && is_blank(value->get_ref<const std::string&>())) {
-    return {};
-  }
+  if (value->is_string() && is_blank(value->get_ref<const std::string&>())) return {};
   const Json parsed = value->is_string() ? inner_json(value->get_ref<const std::string&>(), field) : *value;
   if (is_list ? !parsed.is_array() : !parsed.is_object()) {
     wrong_type(field, *value, is_list ? "a list, or a string that holds one as JSON" : "an object");
@@ -378,9 +342,7 @@ void add_system(ChatSample& sample, const Json& row, const FieldMap& map) {
 
 std::string sharegpt_role(const std::string& theirs, const std::string& field) {
   for (const RoleName& role : kSharegptRoles) {
-    if (theirs == role.theirs) {
-      return std::string(role.ours);
-    }
+    if (theirs == role.theirs) return std::string(role.ours);
   }
   throw DataError("", field + " is \"" + printable(theirs, 40) +
                           "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation. "
@@ -433,9 +395,7 @@ Json function_call_message(const std::string& value, const std::string& field) {
 Message parse_function_call(const Json& value, const Keys& keys, const std::string& text, const std::string& place) {
   Json message = named(place, [&] { return function_call_message(text, keys.content); });
   for (const auto& [key, item] : value.items()) {
-    if (key == keys.role || key == keys.content) {
-      continue;
-    }
+    if (key == keys.role || key == keys.content) continue;
     const bool is_taken = key == "role" || key == "content" || key == "tool_calls";
     append_beside(message, key, item, is_taken ? (key == "role" ? keys.role : keys.content) : "", place);
   }
@@ -464,9 +424,7 @@ Detection detect_layout(const Json& row, const FieldMap& field_map) {
   Detection found;
   std::vector<std::string> others;
   for (const Layout& layout : layouts()) {
-    if (!has_layout(row, field_map, layout)) {
-      continue;
-    }
+    if (!has_layout(row, field_map, layout)) continue;
     if (found.type == DatasetType::kAuto) {
       found = {layout.type, "the first row has " + names_of(layout.keys, field_map)};
     } else {
@@ -517,31 +475,9 @@ void check_field_map(const FieldMap& field_map) {
 
 Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map) {
   for (const Layout& layout : layouts()) {
-    if (layout.type == type) {
-      return layout.parse(row, field_map);
-    }
+    if (layout.type == type) return layout.parse(row, field_map);
   }
   throw ShapeError("parse_row", "type auto has no parser");
-}
-
-std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place) {
-  const Json* train = optional_field(message, map, "train");
-  const Json* weight = optional_field(message, map, "weight");
-  if (!is_unread(map, "train") && optional_field(message, map, "train_detail") != nullptr) {
-    throw DataError("",
-                    place + ".train_detail is not supported: a turn is trained whole or not at all (train, weight)");
-  }
-  if (train != nullptr && !train->is_boolean()) {
-    wrong_type(place + ".train", *train, "true or false");
-  }
-  std::optional<float> value;
-  if (weight != nullptr) value = weight_number(*weight, place + ".weight");
-  if (train == nullptr) return value;
-  if (value && train->get<bool>() != (*value > 0)) {
-    throw DataError("",
-                    place + ": train is " + train->dump() + " and weight is " + weight->dump() + "; keep one of them");
-  }
-  return value.value_or(train->get<bool>() ? 1.0F : 0.0F);
 }
 
 Sample parse_messages(const Json& row, const FieldMap& map, const char* field) {
@@ -571,9 +507,7 @@ Sample parse_sharegpt(const Json& row, const FieldMap& map) {
   const Json& list = list_of(required(row, map, "conversations"), "conversations");
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string place = at("conversations", i, "");
-    if (!list[i].is_object()) {
-      wrong_type(place, list[i], "an object with from and value");
-    }
+    if (!list[i].is_object()) wrong_type(place, list[i], "an object with from and value");
     add_turn(sample, parse_sharegpt_message(list[i], map, place), turn_weight(list[i], map, place));
   }
   return with_template_fields(std::move(sample), row, map);
@@ -583,14 +517,10 @@ Sample parse_alpaca(const Json& row, const FieldMap& map) {
   ChatSample sample;
   add_system(sample, row, map);
   if (const Json* history = optional_field(row, map, "history")) {
-    if (!history->is_array()) {
-      wrong_type("history", *history, "a list of [user, assistant] pairs");
-    }
+    if (!history->is_array()) wrong_type("history", *history, "a list of [user, assistant] pairs");
     for (std::size_t i = 0; i < history->size(); ++i) {
       const Json& pair = (*history)[i];
-      if (!pair.is_array() || pair.size() != 2) {
-        wrong_type(at("history", i, ""), pair, "a pair [user, assistant]");
-      }
+      if (!pair.is_array() || pair.size() != 2) wrong_type(at("history", i, ""), pair, "a pair [user, assistant]");
       add_turn(sample, {"user", string_of(pair[0], at("history", i, "") + "[0]")});
       add_turn(sample, {"assistant", string_of(pair[1], at("history", i, "") + "[1]")});
     }

@@ -53,11 +53,6 @@ void check_field_map(const FieldMap& field_map);
 /// expected.
 Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map);
 
-/// How much a row wants a message to count, from the fields train (true, false: 1, 0) and weight (0 or a positive number) of a message; absent or null is nullopt.
-/// Throws DataError for other values, for both when they disagree, and for train_detail, which is not supported.
-/// `place` names the message: "messages[2]".
-std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place);
-
 /// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. The template gets
 /// each message as the row has it; train and weight also say what its tokens count for (turn_weight). `field` may
 /// be another one that holds such a list.

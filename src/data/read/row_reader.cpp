@@ -52,9 +52,7 @@ RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, st
                    "a byte order mark inside the file; it may only start the first line");
   }
   JsonRow row = parse_json_row(text);
-  if (!row.problem) {
-    return {std::move(row.value), piece.line, false, {}, {}};
-  }
+  if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
   std::string message = std::move(row.problem->message);
   if (row.problem->offset == text.size()) {
     message += piece.has_line_end ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
@@ -73,21 +71,11 @@ RawRow parse_table_row(const std::string& file, const RowBlock::Piece& piece, st
 }
 
 RawRow parse_piece(const std::string& file, RowBlock::Piece& piece, std::string_view text) {
-  if (piece.kind == Kind::kParsed) {
-    return std::move(piece.row);
-  }
-  if (piece.kind == Kind::kTableRow) {
-    return parse_table_row(file, piece, text);
-  }
-  if (text.size() > kMaxRowBytes) {
-    return too_long(file, piece.line, piece.num_skipped);
-  }
-  if (piece.kind == Kind::kText) {
-    return parse_text_line(file, piece, text);
-  }
-  if (piece.kind == Kind::kJsonLine) {
-    return parse_json_line(file, piece, text);
-  }
+  if (piece.kind == Kind::kParsed) return std::move(piece.row);
+  if (piece.kind == Kind::kTableRow) return parse_table_row(file, piece, text);
+  if (text.size() > kMaxRowBytes) return too_long(file, piece.line, piece.num_skipped);
+  if (piece.kind == Kind::kText) return parse_text_line(file, piece, text);
+  if (piece.kind == Kind::kJsonLine) return parse_json_line(file, piece, text);
   return {parse_json_row(text).value, piece.line, false, {}, {}};
 }
 
@@ -105,9 +93,7 @@ class LineReader : public RowReader {
     RowBlock block;
     block.file = file_;
     while (block.pieces.empty()) {
-      if (is_at_end_ && pending_.empty()) {
-        return std::nullopt;
-      }
+      if (is_at_end_ && pending_.empty()) return std::nullopt;
       fill();
       take_lines(block);
     }
@@ -116,9 +102,7 @@ class LineReader : public RowReader {
 
  private:
   void fill() {
-    if (is_at_end_) {
-      return;
-    }
+    if (is_at_end_) return;
     const std::size_t had = pending_.size();
     pending_.resize(had + kBlockBytes);
     const std::size_t got = bytes_->read(pending_.data() + had, kBlockBytes);
@@ -128,9 +112,7 @@ class LineReader : public RowReader {
 
   // Moves all whole lines out of pending_; at the end of the file what is left is a line too.
   void take_lines(RowBlock& block) {
-    if (is_in_long_line_ && !skip_long_line()) {
-      return;
-    }
+    if (is_in_long_line_ && !skip_long_line()) return;
     const std::size_t last = pending_.rfind('\n');
     if (last == std::string::npos && !is_at_end_) {
       if (pending_.size() > kMaxRowBytes) {
@@ -151,9 +133,7 @@ class LineReader : public RowReader {
   bool skip_long_line() {
     const std::size_t end = pending_.find('\n');
     pending_.erase(0, end == std::string::npos ? end : end + 1);
-    if (end == std::string::npos) {
-      return false;
-    }
+    if (end == std::string::npos) return false;
     is_in_long_line_ = false;
     end_line();
     return true;
@@ -251,9 +231,7 @@ class ArrayReader : public RowReader {
       last_line_ = piece.line;
       block.pieces.push_back(std::move(piece));
     }
-    if (!block.pieces.empty()) {
-      return block;
-    }
+    if (!block.pieces.empty()) return block;
     if (broken_) {
       throw DataError(place(file_, lines_.line_of(broken_->offset), lines_.byte_of(broken_->offset)),
                       broken_->message + "; the file is read as one JSON array, and the rest of it cannot be read");
@@ -312,9 +290,7 @@ class NonEmpty : public RowReader {
   NonEmpty(std::string file, std::unique_ptr<RowReader> rows) : file_(std::move(file)), rows_(std::move(rows)) {}
   std::optional<RowBlock> next() override {
     auto block = rows_->next();
-    if (!block && !has_rows_) {
-      throw DataError(file_, "the file has no row");
-    }
+    if (!block && !has_rows_) throw DataError(file_, "the file has no row");
     has_rows_ = true;
     return block;
   }
@@ -437,9 +413,7 @@ class ZstdSource : public ByteSource {
  public:
   explicit ZstdSource(PlainSource packed)
       : packed_(std::move(packed)), stream_(::ZSTD_createDStream(), ::ZSTD_freeDStream) {
-    if (stream_ == nullptr) {
-      throw IoError(packed_.file().path().string(), "zstd cannot start: out of memory");
-    }
+    if (stream_ == nullptr) throw IoError(packed_.file().path().string(), "zstd cannot start: out of memory");
   }
 
   std::size_t read(char* buffer, std::size_t size) override {
@@ -449,9 +423,7 @@ class ZstdSource : public ByteSource {
       if (in_.pos == in_.size && !refill()) {
         // What zstd holds back comes without new input; only then is the end known.
         const std::size_t before = out.pos;
-        if (is_between_frames_) {
-          break;
-        }
+        if (is_between_frames_) break;
         step(out);
         if (out.pos == before && !is_between_frames_) {
           fail(packed_.file(), "the zstd data ends early");
@@ -484,6 +456,18 @@ class ZstdSource : public ByteSource {
   bool is_between_frames_ = false;
 };
 
+/// Opens `file`; gzip and zstd are known by their first bytes, whatever the file's name is.
+std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
+  auto file = std::make_unique<FileReader>(path);
+  std::string begin(kZstdMark.size(), '\0');
+  begin.resize(file->read(begin.data(), begin.size()));
+  const bool is_gzip = begin.starts_with(kGzipMark), is_zstd = begin.starts_with(kZstdMark);
+  PlainSource bytes(std::move(file), std::move(begin));
+  if (is_gzip) return std::make_unique<GzipSource>(std::move(bytes));
+  if (is_zstd) return std::make_unique<ZstdSource>(std::move(bytes));
+  return std::make_unique<PlainSource>(std::move(bytes));
+}
+
 }  // namespace
 
 std::vector<RawRow> parse_rows(RowBlock&& block) {
@@ -499,21 +483,6 @@ std::vector<RawRow> parse_rows(RowBlock&& block) {
 std::unique_ptr<RowReader> RowReader::open(const std::filesystem::path& file) {
   return std::make_unique<NonEmpty>(file.string(),
                                     is_table(file) ? open_table(file) : open_kind(file, open_bytes(file)));
-}
-
-std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
-  auto file = std::make_unique<FileReader>(path);
-  std::string begin(kZstdMark.size(), '\0');
-  begin.resize(file->read(begin.data(), begin.size()));
-  const bool is_gzip = begin.starts_with(kGzipMark), is_zstd = begin.starts_with(kZstdMark);
-  PlainSource bytes(std::move(file), std::move(begin));
-  if (is_gzip) {
-    return std::make_unique<GzipSource>(std::move(bytes));
-  }
-  if (is_zstd) {
-    return std::make_unique<ZstdSource>(std::move(bytes));
-  }
-  return std::make_unique<PlainSource>(std::move(bytes));
 }
 
 }  // namespace lora_train::data

@@ -81,7 +81,4 @@ class ByteSource {
   virtual std::size_t read(char* buffer, std::size_t size) = 0;
 };
 
-/// Opens `file`; gzip and zstd are known by their first bytes, whatever the file's name is.
-std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& file);
-
 }  // namespace lora_train::data

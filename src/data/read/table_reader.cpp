@@ -115,6 +115,13 @@ OpenTable open_all() {
 
 constexpr std::size_t kTableBlockBytes = 1 << 20;
 
+/// Loads the library, once. Throws as require_table_library() does, and where it cannot be loaded.
+OpenTable load_table_library(const fs::path& file) {
+  require_table_library(file);
+  static const OpenTable open = open_all();
+  return open;
+}
+
 class TableReader : public RowReader {
  public:
   explicit TableReader(const std::filesystem::path& file) : file_(file.string()) {
@@ -175,9 +182,7 @@ class RecordReader {
   // False at the end of the file.
   bool read(Record& record) {
     skip_blank_lines();
-    if (peek() == kEnd) {
-      return false;
-    }
+    if (peek() == kEnd) return false;
     record = {{}, line_, 0};
     for (bool has_more = true; has_more;) {
       has_more = read_field(record);
@@ -231,9 +236,7 @@ class RecordReader {
     }
     int c = take();
     for (; c != kEnd && c != '\n' && c != separator_; c = take()) {
-      if (c == '\r' && (peek() == '\n' || peek() == kEnd)) {
-        continue;
-      }
+      if (c == '\r' && (peek() == '\n' || peek() == kEnd)) continue;
       field += static_cast<char>(c);
       limit(record.line, record.num_bytes + field.size());
     }
@@ -249,12 +252,8 @@ class RecordReader {
     take();
     for (;;) {
       const int c = take();
-      if (c == kEnd) {
-        throw DataError(place(file_, line, byte), "the quote that opens here is never closed");
-      }
-      if (c == '"' && peek() != '"') {
-        return;
-      }
+      if (c == kEnd) throw DataError(place(file_, line, byte), "the quote that opens here is never closed");
+      if (c == '"' && peek() != '"') return;
       if (c == '"') {
         take();
       }
@@ -284,9 +283,7 @@ class CsvReader : public RowReader {
     block.file = file_;
     Record record;
     for (std::size_t size = 0; block.pieces.size() < kRowsPerBlock && size < kBytesPerBlock; size += record.num_bytes) {
-      if (!records_.read(record)) {
-        break;
-      }
+      if (!records_.read(record)) break;
       RowBlock::Piece piece{.kind = RowBlock::Kind::kParsed, .line = record.line};
       piece.row = row_of(record);
       block.pieces.push_back(std::move(piece));
@@ -297,9 +294,7 @@ class CsvReader : public RowReader {
  private:
   void read_header() {
     Record record;
-    if (!records_.read(record)) {
-      return;
-    }
+    if (!records_.read(record)) return;
     columns_ = std::move(record.fields);
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       const bool is_double = std::count(columns_.begin(), columns_.end(), columns_[i]) > 1;
@@ -347,12 +342,6 @@ void require_table_library(const fs::path& file) {
   if (arrow().folder.empty()) {
     throw DataError(file.string(), arrow().problem + ". Or convert it: " + conversion_of(file));
   }
-}
-
-OpenTable load_table_library(const fs::path& file) {
-  require_table_library(file);
-  static const OpenTable open = open_all();
-  return open;
 }
 
 std::unique_ptr<RowReader> open_table(const std::filesystem::path& file) { return std::make_unique<TableReader>(file); }

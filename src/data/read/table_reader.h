@@ -17,9 +17,6 @@ bool is_table(const std::filesystem::path& file);
 /// python3. The message has the commands that install it and that convert `file`. Loads nothing.
 void require_table_library(const std::filesystem::path& file);
 
-/// Loads the library, once. Throws as above, and where it cannot be loaded.
-OpenTable load_table_library(const std::filesystem::path& file);
-
 /// `line` of a row is its number in the file, from 1. Throws DataError where the file cannot be read: no library
 /// (require_table_library), damage, a column type that JSON has no value for.
 std::unique_ptr<RowReader> open_table(const std::filesystem::path& file);
