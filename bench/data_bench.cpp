@@ -10,9 +10,8 @@
 #include <numeric>
 #include <random>
 
-#include "lora_train/data/plan/batch_prefetcher.h"
+#include "lora_train/data/plan/epoch_rows.h"
 #include "lora_train/data/plan/micro_batch.h"
-#include "lora_train/data/plan/packing.h"
 #include "lora_train/data/plan/plan.h"
 
 namespace lora_train::data {

@@ -1,7 +1,7 @@
 # liblora_train_arrow.so: Parquet and Arrow files, with the C++ libraries of the pyarrow wheel. The program loads it where such a file
-# is read (data/read/table_library.cpp), after libarrow.so and libparquet.so, so that it needs no path to them. Not built where there
+# is read (data/read/table_reader.cpp), after libarrow.so and libparquet.so, so that it needs no path to them. Not built where there
 # is no pyarrow.
-set(_series 2400)  # of pyarrow 24, as data/read/table_library.cpp has it
+set(_series 2400)  # of pyarrow 24, as data/read/table_reader.cpp has it
 if(NOT LORA_TRAIN_ARROW_DIR)
   file(GLOB _arrow_default ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/pyarrow)
   set(LORA_TRAIN_ARROW_DIR "${_arrow_default}" CACHE PATH "folder of the pyarrow wheel (holds include/ and libarrow.so)" FORCE)
@@ -11,7 +11,7 @@ if(NOT EXISTS ${LORA_TRAIN_ARROW_DIR}/libarrow.so.${_series} OR LORA_TRAIN_SANIT
   return()
 endif()
 set(_table ${PROJECT_SOURCE_DIR}/src/data/read)
-add_library(lora_train_arrow SHARED ${_table}/arrow_library.cpp ${_table}/json_text.cpp)
+add_library(lora_train_arrow SHARED ${_table}/arrow_library.cpp)
 target_include_directories(lora_train_arrow PRIVATE ${PROJECT_SOURCE_DIR}/include)
 target_include_directories(lora_train_arrow SYSTEM PRIVATE ${LORA_TRAIN_ARROW_DIR}/include)
 target_link_libraries(lora_train_arrow PRIVATE lt_flags lt_build_id ${LORA_TRAIN_ARROW_DIR}/libarrow.so.${_series}

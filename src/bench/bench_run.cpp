@@ -9,7 +9,7 @@
 #include <random>
 
 #include "lora_train/base/error.h"
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/families/known_shapes.h"
 #include "lora_train/run/build_run.h"

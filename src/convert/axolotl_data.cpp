@@ -9,11 +9,10 @@
 #include <set>
 #include <string>
 
-#include "axolotl_prompts.h"
-#include "chat_templates.h"
+#include "converter.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
-#include "source_data.h"
+#include "lora_train/data/first_rows.h"
 
 namespace lora_train {
 namespace {
@@ -22,9 +21,9 @@ namespace fs = std::filesystem;
 
 /// Axolotl knows human and gpt in messages, too. They are left out where a file that is here has none.
 void map_default_roles(DataEntry& entry, const std::filesystem::path& file) {
-  const bool is_known = !first_row_keys(file).empty();
+  const bool is_known = !data::row_keys(file, 1).empty();
   for (const auto& [ours, theirs] : {std::pair{"user", "human"}, {"assistant", "gpt"}}) {
-    if (!is_known || has_string(file, theirs)) entry.map(ours, theirs);
+    if (!is_known || data::has_string(file, theirs)) entry.map(ours, theirs);
   }
 }
 
@@ -53,10 +52,10 @@ std::optional<std::string> map_roles(DataEntry& entry, const Value& roles) {
 std::string map_training(DataEntry& entry, const std::string& theirs, const std::filesystem::path& file) {
   const std::string read = theirs.empty() || theirs == "weight" ? theirs : "train";
   if (read == "train") entry.map("train", theirs);
-  const bool is_known = !first_row_keys(file).empty();
+  const bool is_known = !data::row_keys(file, 1).empty();
   std::vector<std::string> unread;
   for (const char* field : {"train", "weight"}) {
-    if (field == read || (is_known && !has_string(file, field))) continue;
+    if (field == read || (is_known && !data::has_string(file, field))) continue;
     entry.leave_unread(field);
     unread.emplace_back(field);
   }
@@ -206,7 +205,7 @@ class EntryConverter {
     return found == words.columns.end() ? ours : found->second;
   }
   bool has_column(const std::string& name) {
-    if (!columns_) columns_ = row_keys(text("path"));
+    if (!columns_) columns_ = data::row_keys(text("path"));
     return std::ranges::count(*columns_, name) > 0;
   }
 
@@ -219,9 +218,9 @@ class EntryConverter {
   std::string advice_for_border(PromptWords words) {
     constexpr const char* kChat = "use type: chat_template for it.";
     if (!find("type")->is_map()) return std::string(" To train it, ") + kChat;
-    const auto& tokens = converter_.prompt_tokens();
+    const auto& tokens = converter_.model_tokens();
     words.without_input += '\n';
-    if (tokens && tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words), ""))
+    if (tokens && !tokens->keeps_apart(sample_prompt(words), ""))
       return std::string(" The tokenizer of the model does not cut there either: ") + kChat;
     return std::string(" End the format with a line feed") +
            (tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert looks)") + "; or " +
@@ -244,13 +243,13 @@ class EntryConverter {
                                    ", which Axolotl reads in place of system_prompt, empty or not. Take system_prompt "
                                    "out of the file, or the column out of the rows.");
     }
-    const auto& tokens = converter_.prompt_tokens();
+    const auto& tokens = converter_.model_tokens();
     if (!tokens) {
       return leave_out("type", "needs the tokenizer of " + model +
                                    ", to see that it cuts between prompt and answer, where Axolotl does. "
                                    "Download the model, or name its folder.");
     }
-    if (tokens->keeps_apart && !tokens->keeps_apart(sample_prompt(words), "")) {
+    if (!tokens->keeps_apart(sample_prompt(words), "")) {
       return leave_out("type", "is tokenised in two parts by Axolotl, prompt and answer; the tokenizer of " + model +
                                    " begins the answer with another token when they are one text, as here." + instead);
     }
@@ -264,7 +263,7 @@ class EntryConverter {
         prefix_ + "type",
         "Axolotl's prompts are the chat template of the run, of its evaluation and of the result. An answer "
         "that begins with white space may be cut into other tokens than there" +
-            std::string(tokens->keeps_apart ? "" : "; the tokenizer is taken for what the model's name says"));
+            std::string(tokens->tokenizer ? "" : "; the tokenizer is taken for what the model's name says"));
   }
 
   void convert_sharegpt(DataEntry& entry) {

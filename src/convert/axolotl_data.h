@@ -1,11 +1,13 @@
 // Axolotl's data sets and chat templates.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "converter.h"
-#include "source_data.h"
+#include "lora_train/config/value/value.h"
 
 namespace lora_train {
 
@@ -17,9 +19,6 @@ std::string first_chat_dataset(const Converter& converter);
 /// The first of them that leaves its template to the tokenizer, where the file has none for all; empty if there is none.
 std::string chat_without_template(const Converter& converter);
 
-/// The first dataset that is none of chats; empty if there is none.
-std::string first_other_dataset(const Converter& converter);
-
 /// eot_tokens and special_tokens, and where Axolotl does not train the end of an answer. Once the template is decided.
 void convert_axolotl_end_tokens(Converter& converter);
 
@@ -29,5 +28,31 @@ std::string template_text(const std::string& jinja);
 /// A template's `name` under `key`; `jinja` is what chat_template_jinja says beside it, and `prefix` the place of both: "datasets[0].".
 void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
                               const std::string& jinja, const std::string& prefix = {});
+
+/// The words around the columns. Formats are Python's: {instruction}, {input} and {system} stand for columns, {{ and }} for braces.
+struct PromptWords {
+  std::string with_input, without_input;                          ///< of the prompt; {instruction}, {input}
+  std::string system = "{system}";                                ///< before it, where a row has a system prompt
+  std::string default_with_input, default_without_input;          ///< text before it, where a row has none
+  std::vector<std::pair<std::string, std::string>> columns = {};  ///< our name of a column of type alpaca, theirs
+  bool reads_system = false;                                      ///< whether rows may have a system prompt
+  bool has_system_prompt = false;                                 ///< for all rows; a column of the rows would win
+};
+
+/// The words of a `type` that is a name; nullopt if it is none of these.
+std::optional<PromptWords> prompt_words(const std::string& type);
+/// The words of a `type` that is a map.
+PromptWords prompt_words(const Value& type);
+
+/// "format is "{instruct}", where only {instruction} and {input} have a value."; empty: nothing is wrong.
+std::string problem_of(const PromptWords& words);
+/// "ends its prompt with ...": a prompt without a line feed at its end; empty: each has one.
+std::string border_problem(const PromptWords& words);
+
+/// A prompt of these words, with columns of one letter.
+std::string sample_prompt(const PromptWords& words);
+
+/// The chat template that writes rows of type alpaca so.
+std::string template_of(const PromptWords& words, bool adds_bos);
 
 }  // namespace lora_train

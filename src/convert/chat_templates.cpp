@@ -1,14 +1,20 @@
-#include "chat_templates.h"
-
+// Names that tools have for the formats of chats, and the tokens of a model that they depend on.
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <memory>
 #include <string_view>
 #include <utility>
 
+#include "converter.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/value/parse_yaml.h"
 #include "lora_train/config/value/value.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/chat/chat_template.h"
+#include "lora_train/tokenizer/model_folder.h"
 
 namespace lora_train {
 namespace {
@@ -29,6 +35,27 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kBuiltin
      {"llama-3", "llama3"}}};
 
 constexpr std::array<std::string_view, 4> kOwn = {"granite3", "ministral", "mistral_small", "llama2"};
+
+using Ids = std::vector<std::int32_t>;
+
+/// Answers begin with a letter, a digit, a bracket, a quote, a mark, a letter of several bytes.
+constexpr const char* kAnswers[] = {"Yes.",  "no",  "42",  "(a)",           "<b>",
+                                    "\"c\"", "- d", "`e`", "\u00c9t\u00e9", "\u4e2d\u6587"};
+
+Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+std::string end_of_turn(const std::filesystem::path& folder, const tokenizer::Tokenizer& tokenizer) {
+  try {
+    const auto own = tokenizer::load_chat_template("tokenizer", folder, /*is_quiet=*/true);
+    const auto id = own ? tokenizer::end_of_turn_id(*own, tokenizer) : std::nullopt;
+    return id ? tokenizer.id_to_token(*id) : "";
+  } catch (const Error&) {  // the run will say what is wrong with it
+    return "";
+  }
+}
 
 }  // namespace
 
@@ -124,11 +151,35 @@ std::string token_of_model(const std::filesystem::path& model, const std::string
   }
 }
 
-std::optional<PromptTokens> tokens_by_name(const std::string& model) {
+bool ModelTokens::keeps_apart(const std::string& prompt, const std::string& opening) const {
+  if (!tokenizer) return true;
+  const Ids ids = tokenizer->encode(prompt).ids;
+  return std::ranges::all_of(kAnswers, [&](const std::string& answer) {
+    return tokenizer->encode(prompt + opening + answer).ids == joined(ids, tokenizer->encode(opening + answer).ids);
+  });
+}
+
+bool ModelTokens::lacks_token(const std::string& token) const {
+  return tokenizer && !tokenizer->token_to_id(token).has_value();
+}
+
+std::optional<ModelTokens> open_tokens(const std::string& model) {
+  try {
+    const std::filesystem::path folder = storage::resolve_model(model).folder;
+    const std::shared_ptr<const tokenizer::Tokenizer> opened = tokenizer::load_tokenizer_if_present(folder);
+    if (!opened) return std::nullopt;
+    return ModelTokens{opened, opened->adds_bos(), opened->eos_id() ? opened->id_to_token(*opened->eos_id()) : "",
+                       end_of_turn(folder, *opened)};
+  } catch (const Error&) {  // not on this machine, or not ours to judge
+    return std::nullopt;
+  }
+}
+
+std::optional<ModelTokens> tokens_by_name(const std::string& model) {
   const std::string name = lower_case(model);
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-  if (has("qwen")) return PromptTokens{.adds_bos = false};
-  if (has("llama-3") || has("llama3")) return PromptTokens{.adds_bos = true};
+  if (has("qwen")) return ModelTokens{.adds_bos = false};
+  if (has("llama-3") || has("llama3")) return ModelTokens{.adds_bos = true};
   return std::nullopt;
 }
 

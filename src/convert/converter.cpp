@@ -1,9 +1,8 @@
 #include "converter.h"
 
 #include <algorithm>
+#include <set>
 
-#include "chat_templates.h"
-#include "detect.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
@@ -56,10 +55,23 @@ std::string error_of(const Findings& findings) {
   return {};
 }
 
+namespace fs = std::filesystem;
+
+bool is_row_file(const fs::path& file) {
+  static const std::set<std::string> kEndings = {".jsonl", ".json", ".ndjson", ".csv", ".parquet", ".arrow"};
+  return kEndings.contains(lower_case(file.extension().string()));
+}
+
 }  // namespace
 
-Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options)
-    : tool_(tool), source_(source), file_(std::move(file)), options_(std::move(options)), keys_(keys_of(tool)) {}
+Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options,
+                     bool opens_tokenizer)
+    : tool_(tool),
+      source_(source),
+      file_(std::move(file)),
+      options_(std::move(options)),
+      keys_(keys_of(tool)),
+      opens_tokenizer_(opens_tokenizer) {}
 
 const Value* Converter::find(const std::string& name) const {
   const Value* value = source_.find(name);
@@ -149,10 +161,10 @@ void Converter::set_template(const std::string& name, const std::string& text) {
   }
 }
 
-const std::optional<PromptTokens>& Converter::prompt_tokens() const {
+const std::optional<ModelTokens>& Converter::model_tokens() const {
   const std::string model = profile_text("model");
-  const auto [entry, is_new] = prompt_tokens_.try_emplace(model);
-  if (is_new && options_.find_tokenizer) entry->second = options_.find_tokenizer(model);
+  const auto [entry, is_new] = model_tokens_.try_emplace(model);
+  if (is_new && opens_tokenizer_) entry->second = open_tokens(model);
   if (is_new && !entry->second) entry->second = tokens_by_name(model);
   return entry->second;
 }
@@ -337,6 +349,89 @@ Conversion Converter::finish() {
     }
   }
   return conversion;
+}
+
+void DataEntry::map(const std::string& ours, const std::string& theirs) {
+  if (theirs.empty() || theirs == ours) return;
+  std::erase_if(field_map, [&](const auto& pair) { return pair.first == ours; });
+  field_map.emplace_back(ours, theirs);
+}
+
+Value DataEntry::value() const {
+  Value value;
+  value.kind = Value::Kind::kMap;
+  value.members.push_back({"path", text_value(path)});
+  if (!split.empty()) value.members.push_back({"split", text_value(split)});
+  if (!subset.empty()) value.members.push_back({"subset", text_value(subset)});
+  if (!type.empty()) value.members.push_back({"type", text_value(type)});
+  if (weight && *weight != 1) value.members.push_back({"weight", number_value(*weight)});
+  if (max_samples) value.members.push_back({"max_samples", number_value(*max_samples)});
+  if (!field_map.empty()) {
+    Value map;
+    map.kind = Value::Kind::kMap;
+    for (const auto& [ours, theirs] : field_map) {
+      map.members.push_back({ours, theirs.empty() ? null_value() : text_value(theirs)});
+    }
+    value.members.push_back({"field_map", std::move(map)});
+  }
+  return value;
+}
+
+Value to_value(const std::vector<DataEntry>& entries) {
+  Value list = list_value({});
+  for (const auto& entry : entries) list.items.push_back(entry.value());
+  return list;
+}
+
+bool is_hub_dataset(const std::string& path) {
+  std::error_code code;
+  const auto slash = path.find('/');
+  return slash != std::string::npos && slash > 0 && slash + 1 < path.size() && path.find('/', slash + 1) == path.npos &&
+         path[0] != '.' && path[0] != '~' && path.find_first_of("*?[ ") == path.npos && !is_row_file(path) &&
+         !fs::exists(path, code);
+}
+
+std::string split_problem(const std::string& split) {
+  if (split.find_first_of("[+%") == std::string::npos) return {};
+  return "Parts and sums of splits are not built. Name one split; val_set_size holds out a share of it.";
+}
+
+std::optional<std::string> split_path(const fs::path& folder, const std::string& split) {
+  std::error_code code;
+  for (const fs::path& place : {folder, folder / "data"}) {
+    if (fs::is_directory(place / split, code)) return (place / split).string();
+    std::set<std::string> found;  // sorted: the order of a folder is the file system's
+    for (const auto& entry : fs::directory_iterator(place, code)) {
+      const std::string stem = entry.path().stem().string();
+      if (is_row_file(entry.path()) && (stem == split || stem.starts_with(split + "-")))
+        found.insert(entry.path().string());
+    }
+    if (found.size() == 1) return *found.begin();
+    if (found.size() > 1) return (place / (split + "-*" + fs::path(*found.begin()).extension().string())).string();
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> names_in(const Value& value) {
+  if (value.is_list()) {
+    std::vector<std::string> names;
+    for (const auto& item : value.items) names.push_back(item.text);
+    return names;
+  }
+  std::vector<std::string> names = {""};
+  for (const char c : value.text) {
+    if (c == ',') {
+      names.emplace_back();
+    } else if (c != ' ') {
+      names.back() += c;
+    }
+  }
+  return names;
+}
+
+bool has_only(const Value& map, const std::vector<std::string>& known) {
+  return std::ranges::all_of(map.members,
+                             [&](const auto& member) { return std::ranges::count(known, member.name) > 0; });
 }
 
 }  // namespace lora_train

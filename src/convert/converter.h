@@ -1,21 +1,53 @@
 // Collects what becomes of the keys of another tool's file.
 #pragma once
 
+#include <cstddef>
+#include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lora_train/config/keys/other_tools.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/convert/convert.h"
 #include "tool_keys.h"
 
+namespace lora_train::tokenizer {
+class Tokenizer;
+}  // namespace lora_train::tokenizer
+
 namespace lora_train {
+
+/// How a model's tokenizer treats a prompt with the answer behind it, and what ends the answer.
+struct ModelTokens {
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer = nullptr;  ///< null: not on this machine
+  bool adds_bos = false;                                            ///< puts BOS before a plain text
+  std::string eos = {};                                             ///< empty: not known
+  std::string end_of_turn = {};  ///< what the model's own chat template ends an answer with; empty: not known
+
+  /// Whether an answer that begins with `opening` has the same tokens behind this prompt as alone. True without the tokenizer: such
+  /// models are known to cut behind a line feed.
+  bool keeps_apart(const std::string& prompt, const std::string& opening) const;
+  /// False without the tokenizer.
+  bool lacks_token(const std::string& token) const;
+};
+
+/// Of a model folder or a model in the local Hugging Face cache; nullopt if it is not there, or its tokenizer cannot be read.
+std::optional<ModelTokens> open_tokens(const std::string& model);
+
+/// What a model's name says of its tokenizer, for families whose tokenizers always cut behind a line feed; nullopt for others.
+std::optional<ModelTokens> tokens_by_name(const std::string& model);
 
 class Converter {
  public:
-  /// `source` is the map of the file and must outlive it.
-  Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options);
+  /// `source` is the map of the file and must outlive it. `opens_tokenizer`: that of a model on this machine; else its name alone
+  /// tells of its tokens.
+  Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options,
+            bool opens_tokenizer);
 
   const std::filesystem::path& file() const { return file_; }
   const Value& source() const { return source_; }
@@ -52,9 +84,8 @@ class Converter {
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
   bool is_set(const std::string& ours) const { return profile_.contains(ours); }
-  /// How the tokenizer of `model`, once that is set, treats prompts: of its files, which are read once, or by its name
-  /// (keeps_apart is empty then); nullopt = not known.
-  const std::optional<PromptTokens>& prompt_tokens() const;
+  /// The tokens of `model`, once that is set: of its tokenizer, which is opened once, or by its name; nullopt = not known.
+  const std::optional<ModelTokens>& model_tokens() const;
   /// What `ours` is set to; empty if it is not set, or no scalar.
   std::string profile_text(const std::string& ours) const;
   /// Whether `ours` is set to this text.
@@ -97,15 +128,83 @@ class Converter {
   std::map<std::string, std::string> origin_;  ///< by our key: what stands in its comment
   std::map<std::string, std::string> default_reasons_;
   std::vector<std::string> notes_;
-  mutable std::map<std::string, std::optional<PromptTokens>> prompt_tokens_;  ///< by model
+  bool opens_tokenizer_;
+  mutable std::map<std::string, std::optional<ModelTokens>> model_tokens_;  ///< by model
 };
 
 /// `body` below the lines that say where it came from, and by which an edited file is known.
 std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body);
 
 void convert_axolotl(Converter& converter);
+
 void convert_llamafactory(Converter& converter);
+
 void convert_trl(Converter& converter);
-void convert_with(ForeignTool tool, Converter& converter);
+
+/// "LLaMA-Factory": title_of without the version.
+std::string product_name(ForeignTool tool);
+
+/// One entry of `datasets`, as a profile has it.
+struct DataEntry {
+  std::string path;
+  std::string type;                                            ///< empty = auto
+  std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs ("": null); equal ones are left out
+  std::string split = {}, subset = {};                         ///< of a dataset of the Hub
+  bool has_tools = false;                                      ///< its rows have tools, or calls of them
+  std::optional<double> max_samples = {};                      ///< its first rows
+  std::optional<double> weight = {};                           ///< how often a row occurs in an epoch
+
+  void map(const std::string& ours, const std::string& theirs);
+  /// The rows' field of that name is not read.
+  void leave_unread(const std::string& ours) { field_map.emplace_back(ours, ""); }
+  Value value() const;
+};
+
+Value to_value(const std::vector<DataEntry>& entries);
+
+/// Whether `path` is the name of a dataset of the Hub (org/name), and nothing on this machine.
+bool is_hub_dataset(const std::string& path);
+
+/// What speaks against a split of a Hub dataset here (train[:1000], train+test); empty = nothing.
+std::string split_problem(const std::string& split);
+
+/// The file or folder of one split of a local dataset folder: train.jsonl, train/, data/train-*.json, ...; nullopt if there is none.
+std::optional<std::string> split_path(const std::filesystem::path& folder, const std::string& split);
+
+/// The names in a list, or in a text with commas; one empty name for an empty text.
+std::vector<std::string> names_in(const Value& value);
+
+/// Whether all `keys` of a map are among `known`.
+bool has_only(const Value& map, const std::vector<std::string>& known);
+
+/// What chat_template is here for Axolotl's or LLaMA-Factory's name of a format ("llama3", "qwen_25"): one of our built-in names, or empty.
+std::string builtin_template(const std::string& theirs);
+
+/// What ends a turn in one of our built-in templates: a token, or "eos_token" for that of the tokenizer; empty for other names.
+std::string end_of_builtin(const std::string& ours);
+
+/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written. With `default_system`,
+/// which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
+std::string written_template(const std::string& theirs, const std::string& default_system = {});
+
+/// A text in quotes, as Jinja reads it.
+std::string jinja_text(const std::string& text);
+
+/// LLaMA-Factory's name of a format that models of this family bring in their own template ("granite3").
+bool is_models_own_template(const std::string& theirs);
+
+/// The token of that name in tokenizer_config.json ("eos_token"); empty if there is no folder, or no such token in it.
+std::string token_of_model(const std::filesystem::path& model, const std::string& name);
+
+/// The entries for the names in `key` (dataset or eval_dataset), which are refused where dataset_info.json is not found, lacks one, or says
+/// what has no counterpart. dataset_dir is looked for in the working directory, then in the folders above the configuration.
+std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const std::string& key);
+
+/// mix_strategy: interleave_under and interleave_over, with interleave_probs: how often rows of each dataset occur until the first, or
+/// the last, is used up.
+void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& entries);
+
+/// `template`, with default_system and enable_thinking; `train`: the datasets.
+void convert_llamafactory_template(Converter& converter, const std::vector<DataEntry>& train);
 
 }  // namespace lora_train

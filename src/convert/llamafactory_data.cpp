@@ -1,14 +1,13 @@
-#include "llamafactory_data.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 
-#include "chat_templates.h"
+#include "converter.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
+#include "lora_train/data/first_rows.h"
 
 namespace lora_train {
 namespace {
@@ -151,14 +150,14 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
   entry.map("tools", column(info, "tools", ""));
   const bool is_openai = formatting == "openai";
   const std::string call = is_openai ? "tool_calls" : tag(info, "function_tag", "function_call");
-  entry.has_tools =
-      !column(info, "tools", "").empty() || (!is_pretraining && formatting != "alpaca" && has_string(entry.path, call));
+  entry.has_tools = !column(info, "tools", "").empty() ||
+                    (!is_pretraining && formatting != "alpaca" && data::has_string(entry.path, call));
 }
 
 /// Whether the messages of the rows have other keys than the tags say, and which tags would fit; empty = they fit.
 std::string tag_problem(const DataEntry& entry, const Value& info) {
   const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
-  const auto keys = first_message_keys(entry.path, column(info, "messages", "conversations"));
+  const auto keys = data::first_message_keys(entry.path, column(info, "messages", "conversations"));
   const auto has = [&](const std::string& name) { return std::ranges::count(keys, name) > 0; };
   if (keys.empty() || has(role) || !has("role") || !has("content")) return {};
   return "has messages with role and content, where LLaMA-Factory looks for " + role + " and " + content +
@@ -175,7 +174,7 @@ std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& in
   if (is_alpaca) named.insert({{"input", column(info, "query", "input")}, {"history", column(info, "history", "")}});
   if (!is_alpaca) named["tools"] = column(info, "tools", "");
   std::vector<std::string> unnamed;
-  for (const std::string& key : row_keys(entry.path)) {
+  for (const std::string& key : data::row_keys(entry.path)) {
     if (const auto found = named.find(key); found != named.end() && found->second != key) unnamed.push_back(key);
   }
   return unnamed;
@@ -205,7 +204,7 @@ std::string share_of_file(const std::string& limit) {
 void refuse_num_samples(Converter& converter, const std::string& name, const std::string& path,
                         const std::string& limit) {
   if (limit.empty()) return;
-  const auto rows = count_rows(path);
+  const auto rows = data::count_rows(path);
   if (rows && parse_number(limit) && static_cast<double>(*rows) == *parse_number(limit)) return;
   converter.refuse(name, "draws " + limit + " rows of a file" + (rows ? " of " + std::to_string(*rows) : "") +
                              ", which differ from those drawn here. Make a file of them (" + share_of_file(limit) +
@@ -215,7 +214,7 @@ void refuse_num_samples(Converter& converter, const std::string& name, const std
 /// The first rows that max_samples leaves of a file that has more, or that is not here.
 std::optional<double> sample_limit(const Converter& converter, const DataEntry& entry) {
   const auto limit = converter.number("max_samples");
-  const auto rows = entry.split.empty() && entry.subset.empty() ? count_rows(entry.path) : std::nullopt;
+  const auto rows = entry.split.empty() && entry.subset.empty() ? data::count_rows(entry.path) : std::nullopt;
   return limit && rows && static_cast<double>(*rows) <= *limit ? std::nullopt : limit;
 }
 
@@ -303,8 +302,8 @@ std::string token_problem(const Converter& converter, const std::string& name) {
   const auto found = turn_cuts().find(name);
   if (found == turn_cuts().end()) return {};
   const std::string model = converter.profile_text("model");
-  const auto& tokens = converter.prompt_tokens();
-  const bool is_seen = tokens && tokens->keeps_apart;
+  const auto& tokens = converter.model_tokens();
+  const bool is_seen = tokens && tokens->tokenizer;
   const auto is_line = [](const TurnCut& cut) { return cut.before.ends_with('\n') && cut.opening.empty(); };
   if (!is_seen && !(tokens && std::ranges::all_of(found->second, is_line))) {
     if (written_template(name).empty()) return {};  // a chat format, which its models have tokens for
@@ -443,7 +442,7 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
   }
   std::vector<double> rows;
   for (const DataEntry& entry : entries) {
-    const auto count = count_rows(entry.path);
+    const auto count = data::count_rows(entry.path);
     if (!count) {
       return converter.refuse("mix_strategy", "gives each dataset a share that depends on its rows, and " + entry.path +
                                                   " cannot be counted here. Say `weight` in `datasets`.");

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "chat_templates.h"
+#include "converter.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
-#include "source_data.h"
+#include "lora_train/data/first_rows.h"
 #include "tool_keys.h"
 #include "training_keys.h"
 
@@ -172,7 +172,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
 
 /// Rows of preferences in files that are here: the chosen answers are what is trained.
 void map_chosen_answers(Converter& converter, TrlData& data) {
-  const auto keys = data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
+  const auto keys = data.train.empty() ? std::vector<std::string>{} : data::row_keys(data.train.front().path, 1);
   const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
   if (!has("prompt") || !has("chosen")) return;
   for (auto* entries : {&data.train, &data.test}) {
@@ -186,7 +186,7 @@ void map_chosen_answers(Converter& converter, TrlData& data) {
 
 /// Keys of the first row; empty if no file is there.
 std::vector<std::string> row_keys(const TrlData& data) {
-  return data.train.empty() ? std::vector<std::string>{} : first_row_keys(data.train.front().path);
+  return data.train.empty() ? std::vector<std::string>{} : data::row_keys(data.train.front().path, 1);
 }
 
 // TRL trains whole chats unless it is told otherwise, and the completion of rows that have one.

@@ -3,7 +3,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "encode/teacher_tokens.h"
+#include "encode/encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
@@ -58,9 +58,7 @@ class FileBlocks {
       if (reader_ == nullptr) {
         reader_ = RowReader::open(files_[file_]);
       }
-      if (auto rows = reader_->next()) {
-        return FileBlock{file_, std::move(*rows)};
-      }
+      if (auto rows = reader_->next()) return FileBlock{file_, std::move(*rows)};
     }
     return std::nullopt;
   }
@@ -187,9 +185,7 @@ class DatasetReader {
     for (auto block = blocks.next(); block && type_ == DatasetType::kAuto; block = blocks.next()) {
       throw_if_stop_requested();
       for (const RawRow& row : parse_rows(std::move(block->rows))) {
-        if (!row.is_bad && detect(row.value, reason)) {
-          break;
-        }
+        if (!row.is_bad && detect(row.value, reason)) break;
       }
     }
     if (type_ != DatasetType::kAuto) {
@@ -321,9 +317,7 @@ class DatasetReader {
       begin += row.num_tokens;
       weights_begin += row.has_weights ? row.num_tokens : 0;
       soft_begin += row.num_soft;
-      if (options_.max_rows && writer.num_rows() >= *options_.max_rows) {
-        return false;
-      }
+      if (options_.max_rows && writer.num_rows() >= *options_.max_rows) return false;
     }
     return true;
   }
@@ -371,9 +365,7 @@ class DatasetReader {
 }  // namespace
 
 std::string date_of(const tokenizer::ChatTemplate& chat_template) {
-  if (chat_template.source().find("strftime_now") == std::string::npos) {
-    return {};
-  }
+  if (chat_template.source().find("strftime_now") == std::string::npos) return {};
   const auto now = static_cast<std::time_t>(tokenizer::template_time());
   std::tm local{};
   ::localtime_r(&now, &local);

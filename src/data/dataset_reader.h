@@ -9,8 +9,8 @@
 #include "cache/token_cache.h"
 #include "encode/encode_sample.h"
 #include "lora_train/config/keys/profile.h"
+#include "lora_train/data/cache/document_store.h"
 #include "lora_train/data/cache/ledger.h"
-#include "lora_train/data/cache/token_table.h"
 #include "lora_train/data/read/dataset_files.h"
 
 namespace lora_train::data {

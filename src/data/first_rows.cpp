@@ -1,6 +1,7 @@
 #include "lora_train/data/first_rows.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "encode/encode_sample.h"
@@ -64,6 +65,39 @@ std::vector<std::string> pieces_of(std::span<const std::int32_t> ids, const toke
   return pieces;
 }
 
+bool is_json_file(const std::filesystem::path& file) {
+  const std::string ending = lower_case(file.extension().string());
+  std::error_code code;
+  return (ending == ".jsonl" || ending == ".json" || ending == ".ndjson") &&
+         std::filesystem::is_regular_file(file, code);
+}
+
+/// Until on_block returns false, or the file cannot be read: the run will say what is wrong with it.
+void look_at_blocks(const std::filesystem::path& file, const std::function<bool(RowBlock&&)>& on_block) {
+  if (!is_json_file(file)) return;
+  try {
+    const auto reader = RowReader::open(file);
+    for (auto block = reader->next(); block && on_block(std::move(*block));) block = reader->next();
+  } catch (const DataError&) {
+  } catch (const IoError&) {
+  }
+}
+
+/// Those of them that are good.
+std::vector<Json> first_rows_of(const std::filesystem::path& file, std::size_t most_rows) {
+  std::vector<Json> rows;
+  std::size_t num_read = 0;
+  look_at_blocks(file, [&](RowBlock&& block) {
+    if (block.pieces.size() > most_rows - num_read) block.pieces.resize(most_rows - num_read);
+    num_read += block.pieces.size();
+    for (RawRow& row : parse_rows(std::move(block))) {
+      if (!row.is_bad) rows.push_back(std::move(row.value));
+    }
+    return num_read < most_rows;
+  });
+  return rows;
+}
+
 }  // namespace
 
 FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& options) {
@@ -110,13 +144,51 @@ std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUs
   return std::nullopt;
 }
 
+std::vector<std::string> row_keys(const std::filesystem::path& file, std::size_t most_rows) {
+  std::vector<std::string> keys;
+  for (const Json& row : first_rows_of(file, most_rows)) {
+    for (const auto& field : row.items()) {
+      if (std::ranges::count(keys, field.key()) == 0) keys.push_back(field.key());
+    }
+  }
+  return keys;
+}
+
+std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column) {
+  std::vector<std::string> keys;
+  for (const Json& row : first_rows_of(file, 1)) {
+    const auto messages = row.find(column);
+    if (messages == row.end() || !messages->is_array() || messages->empty() || !messages->front().is_object()) continue;
+    for (const auto& field : messages->front().items()) keys.push_back(field.key());
+  }
+  return keys;
+}
+
+bool has_string(const std::filesystem::path& file, const std::string& text) {
+  const std::string quoted = '"' + text + '"';
+  bool is_found = false;
+  look_at_blocks(file, [&](RowBlock&& block) {
+    is_found = block.text.find(quoted) != std::string::npos;
+    return !is_found;
+  });
+  return is_found;
+}
+
+std::optional<std::size_t> count_rows(const std::filesystem::path& file) {
+  if (!is_json_file(file)) return std::nullopt;
+  std::size_t count = 0;
+  look_at_blocks(file, [&](RowBlock&& block) {
+    count += block.pieces.size();
+    return true;
+  });
+  return count;
+}
+
 void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text) {
   const auto reader = RowReader::open(file);
   while (auto block = reader->next()) {
     for (const RawRow& row : parse_rows(std::move(*block))) {
-      if (row.is_bad) {
-        throw DataError(row.where, row.message);
-      }
+      if (row.is_bad) throw DataError(row.where, row.message);
       try {
         on_text(string_of(required(row.value, {}, "text"), "text"));
       } catch (const DataError& error) {

@@ -42,9 +42,7 @@ class OrderedMap {
       threads.emplace_back([this] { work(); });
     }
     while (auto result = take()) {
-      if (!consume(std::move(*result))) {
-        return;
-      }
+      if (!consume(std::move(*result))) return;
     }
   }
 
@@ -75,13 +73,9 @@ class OrderedMap {
   std::optional<std::pair<std::size_t, Item>> next_item() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return is_ended_ || num_produced_ - num_consumed_ < max_under_way_; });
-    if (is_ended_) {
-      return std::nullopt;
-    }
+    if (is_ended_) return std::nullopt;
     try {
-      if (auto item = produce_()) {
-        return std::pair(num_produced_++, std::move(*item));
-      }
+      if (auto item = produce_()) return std::pair(num_produced_++, std::move(*item));
     } catch (...) {
       slots_[num_produced_++].error = std::current_exception();
     }
@@ -100,9 +94,7 @@ class OrderedMap {
     std::unique_lock lock(mutex_);
     changed_.wait(lock,
                   [&] { return slots_.contains(num_consumed_) || (is_ended_ && num_consumed_ == num_produced_); });
-    if (!slots_.contains(num_consumed_)) {
-      return std::nullopt;
-    }
+    if (!slots_.contains(num_consumed_)) return std::nullopt;
     Slot slot = std::move(slots_.extract(num_consumed_++).mapped());
     changed_.notify_all();
     if (slot.error) {

@@ -10,21 +10,21 @@
 #include <vector>
 
 #include "dataset_reader.h"
-#include "duplicates.h"
+#include "document_filter.h"
+#include "encode/encode_sample.h"
 #include "encode/stop_token_audit.h"
-#include "encode/teacher_tokens.h"
-#include "length_policy.h"
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/cache/token_cache_files.h"
+#include "lora_train/data/plan/epoch_rows.h"
 #include "lora_train/data/plan/plan.h"
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "plan/shuffle.h"
 #include "read/row_format.h"
 
 namespace lora_train::data {
@@ -89,9 +89,7 @@ void log_ledger(const Ledger& ledger, const std::string& what) {
 // Users see here that their turns are not where the mask looks for them, before any step is lost.
 void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, LossOn loss_on,
                        const std::string& what) {
-  if (store.empty() || store.total_supervised() > 0) {
-    return;
-  }
+  if (store.empty() || store.total_supervised() > 0) return;
   std::string message = "every row of the " + what +
                         " is masked: no token is trained with loss_on: " + to_string(loss_on) +
                         ". Chats need an assistant turn, completions some text, pre-tokenised rows "
@@ -198,9 +196,7 @@ class Preparation {
   }
 
   void split_validation() {
-    if (section_.val_set_size <= 0) {
-      return;
-    }
+    if (section_.val_set_size <= 0) return;
     const Split split =
         split_rows(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
     NamedStore held_out;
@@ -219,9 +215,7 @@ class Preparation {
 
   // Of what is trained and evaluated in the end. Rows stay: repeating some may be meant.
   void count_duplicates(bool has_train) {
-    if (!has_train) {
-      return;
-    }
+    if (!has_train) return;
     Ledger found;
     std::vector<const DocumentStore*> evals;
     for (const NamedStore& set : data_.evals) {
@@ -238,9 +232,7 @@ class Preparation {
     if (has_texts_) {
       if (const auto warning = audit_end_of_text(*context_.tokenizer)) log_warning(*warning);
     }
-    if (!has_chats_) {
-      return;
-    }
+    if (!has_chats_) return;
     const StopTokenAudit audit = audit_stop_token(*context_.tokenizer, *context_.chat_template, data_.train);
     data_.stop_token_id = audit.id;
     for (const std::string& warning : audit.warnings) {
@@ -411,6 +403,53 @@ std::string data_fingerprint(const DataSection& section, const DataContext& cont
   std::string identity;
   for (const DatasetSpec& spec : section.datasets) identity += fingerprint_of_files(spec, DatasetUse::kTraining);
   return fingerprint_of(section, context, identity, max_seq_len);
+}
+
+BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_seq_len, std::int64_t auto_tokens,
+                               std::int64_t num_ranks, std::int64_t rows_of_rank) {
+  const std::int64_t fitting = std::max<std::int64_t>(1, auto_tokens / max_seq_len);
+  BatchSizes sizes;
+  sizes.micro = section.micro_batch_size.value_or(fitting);
+  sizes.global = section.gradient_accumulation_steps ? sizes.micro * *section.gradient_accumulation_steps * num_ranks
+                                                     : section.global_batch_size.value_or(1);
+  if (section.batch_unit == BatchUnit::kDocuments && rows_of_rank > 0) {
+    sizes.micro = std::min(sizes.micro, rows_of_rank);
+    return sizes;
+  }
+  if (section.gradient_accumulation_steps) return sizes;
+  rows_of_rank = ceil_div(sizes.global, num_ranks);
+  sizes.micro = std::min(sizes.micro, rows_of_rank);
+  while (!section.micro_batch_size && rows_of_rank % sizes.micro != 0) {
+    --sizes.micro;
+  }
+  return sizes;
+}
+
+std::int64_t count_rows_of_rank(const Profile& profile, const PreparedData& prepared, std::int64_t num_ranks) {
+  if (!profile.packs_documents()) return 0;
+  const BatchSizes sizes =
+      resolve_batch_sizes(profile.schedule, prepared.max_seq_len, kAutoMicroBatchTokens, num_ranks);
+  return plan_run(profile, prepared, sizes, {0, num_ranks}).most_rows_of_rank();
+}
+
+RunPlan plan_run(const Profile& profile, const PreparedData& prepared, const BatchSizes& sizes, RankOf of) {
+  PlanOptions options;
+  options.max_seq_len = prepared.max_seq_len;
+  options.packing = profile.data.packing;
+  options.shuffle = profile.data.shuffle;
+  options.seed = static_cast<std::uint64_t>(profile.run.seed);
+  options.global_batch_size = sizes.global;
+  options.batch_unit = profile.schedule.batch_unit;
+  options.micro_batch_size = sizes.micro;
+  options.rank = of.rank;
+  options.world_size = of.world_size;
+  options.num_epochs = profile.schedule.num_epochs;
+  options.max_steps = profile.schedule.max_steps;
+  const auto is_plain = [](const WeightedRange& range) { return range.weight == 1; };
+  if (!std::all_of(prepared.train_ranges.begin(), prepared.train_ranges.end(), is_plain)) {
+    options.ranges = prepared.train_ranges;
+  }
+  return {prepared.train, options};
 }
 
 }  // namespace lora_train::data

@@ -15,7 +15,7 @@
 #include "inference.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/loss_evaluation.h"
 #include "lora_train/evaluate/task_evaluation.h"
 #include "lora_train/plan/setup/batch_feed.h"

@@ -3,9 +3,7 @@
 
 #include "answer_match.h"
 #include "choice_figures.h"
-#include "lora_train/data/encode/answer_rows.h"
-#include "lora_train/data/encode/choices.h"
-#include "lora_train/data/encode/confidence_tokens.h"
+#include "lora_train/data/encode/task_rows.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/plan/setup/setup.h"

@@ -19,8 +19,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/data/encode/answer_rows.h"
-#include "lora_train/data/encode/confidence_tokens.h"
+#include "lora_train/data/encode/task_rows.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "questions.h"
 

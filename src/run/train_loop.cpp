@@ -11,7 +11,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/plan/batch_prefetcher.h"
+#include "lora_train/data/plan/micro_batch.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/setup/run_device.h"
 #include "lora_train/report/host_memory.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,23 +50,11 @@ struct Conversion {
   std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
 };
 
-/// How a model's tokenizer treats a prompt with the answer behind it, and what ends the answer.
-struct PromptTokens {
-  bool adds_bos = false;  ///< puts BOS before a plain text
-  /// Whether an answer that begins with `opening` has the same tokens behind this prompt as alone. Empty: it has, behind a line feed.
-  std::function<bool(const std::string& prompt, const std::string& opening)> keeps_apart = {};
-  std::string eos = {};          ///< empty: not known
-  std::string end_of_turn = {};  ///< what the model's own chat template ends an answer with; empty: not known
-  std::function<bool(const std::string& token)> has_token = {};  ///< empty: not known
-};
-
 struct ConvertOptions {
   std::vector<Override> overrides = {};  ///< set in what the file says before it is converted: the tool's own keys
   std::vector<Override> settings = {};   ///< keys of the profile, set in what it becomes: `where` is the flag
   /// The name that the profile has for Conversion::chat_template, which the caller writes; without it, such a template is refused.
   std::string template_file = {};
-  /// The tokenizer of a model that is on this machine; nullopt if it is not.
-  std::function<std::optional<PromptTokens>(const std::string& model)> find_tokenizer = {};
 };
 
 /// What became of a profile since it was converted.
@@ -78,7 +65,7 @@ ConvertedFile kind_of_converted(std::string_view text);
 std::string source_of_converted(std::string_view text);
 
 /// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
-/// content decides (dataset_info.json, a DeepSpeed configuration, the first row of local data); they may be missing.
+/// content decides (dataset_info.json, a DeepSpeed configuration, the rows of local data, the tokenizer of the model); they may be missing.
 /// Throws ConfigError if the file is no map of keys, is a profile already, trains nothing, or fits several tools or none; IoError if
 /// it cannot be read.
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
@@ -93,8 +80,5 @@ const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
 
 /// What a profile needs of this module: introduce_other_tools(known_tools()).
 OtherTools known_tools();
-
-/// Whether one of the tools has a key of this name, and lora-train has none.
-bool is_foreign_key(const std::string& name);
 
 }  // namespace lora_train

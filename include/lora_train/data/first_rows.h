@@ -1,7 +1,9 @@
-// A look at the first rows of a dataset, before anything is tokenised.
+// A look at the rows of a dataset, before anything is tokenised.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,5 +47,19 @@ struct ShortPrompt {
 /// The first prompt among the first 20 rows that is one line of at most 80 characters: of a chat, a question that nothing but its
 /// answer follows or precedes. Nothing where there is none, or the rows cannot be read.
 std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUse use);
+
+// Looks at a file of JSON rows (.jsonl, .ndjson, .json; not packed). What cannot be read counts as not there: nothing is thrown.
+
+/// Names of the keys of the first rows, each once.
+std::vector<std::string> row_keys(const std::filesystem::path& file, std::size_t most_rows = 1000);
+
+/// Names of the keys of the first message in the list `column` of the first row.
+std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column);
+
+/// Whether the rows have the string `text`, in quotes, anywhere.
+bool has_string(const std::filesystem::path& file, const std::string& text);
+
+/// nullopt if the file is not there or of another kind.
+std::optional<std::size_t> count_rows(const std::filesystem::path& file);
 
 }  // namespace lora_train::data

@@ -18,7 +18,7 @@ namespace lora_train::evaluate {
 
 /// What `eval` measures on eval_datasets besides the loss.
 struct EvalFlags {
-  bool choices = false;      ///< the rows have choices (data/encode/choices.h)
+  bool choices = false;      ///< the rows have choices (data/encode/task_rows.h)
   bool exact_match = false;  ///< compare greedy answers with those of the rows
   std::string answer_regex;  ///< extracts the answer from both texts; empty = the whole text
   std::int64_t max_new_tokens = 256;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/plan/setup/run_device.h"
 #include "lora_train/plan/setup/setup.h"
 

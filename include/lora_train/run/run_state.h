@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/loss_evaluation.h"
 #include "lora_train/evaluate/task_evaluation.h"
 #include "lora_train/lora/lora_plan.h"

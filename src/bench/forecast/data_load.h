@@ -7,7 +7,6 @@
 
 #include "lora_train/bench/forecast/forecast.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/data/run_plan.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/run_spec.h"
 #include "lora_train/plan/setup/setup.h"

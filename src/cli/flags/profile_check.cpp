@@ -11,7 +11,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
-#include "lora_train/data/encode/confidence_tokens.h"
+#include "lora_train/data/encode/task_rows.h"
 #include "lora_train/data/first_rows.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/data/read/dataset_files.h"

@@ -3,27 +3,237 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <cstring>
+#include <fstream>
 #include <numeric>
+#include <tuple>
 
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "table_lock.h"
 
 namespace lora_train::data {
+namespace {
+
+constexpr std::size_t kUnit = 8;
+constexpr std::size_t kBufferBytes = 1 << 20;
+
+struct RecordHeader {
+  std::uint64_t line;
+  std::uint64_t content_hash;
+  std::uint32_t num_tokens;
+  std::uint32_t num_supervised;
+  std::uint32_t file;
+  std::uint16_t has_weights, soft_width;
+};
+static_assert(sizeof(RecordHeader) == 32);
+
+// Begins a table and its footer. A new layout gets a new one, so that no version reads the other's files; older ones have it in the
+// footer only.
+constexpr std::string_view kMark = "LTOKENS4", kAnyMark = "LTOKENS";
+
+struct Footer {
+  char mark[8] = {};
+  std::uint64_t num_rows = 0;
+  std::uint64_t num_tokens = 0;
+  std::uint64_t num_record_bytes = 0;
+  std::uint64_t num_metadata_bytes = 0;
+  char key[32] = {};
+  char body_hash[32] = {};
+  std::uint64_t footer_hash = 0;  // of all bytes before it
+};
+static_assert(sizeof(Footer) == 112);
+
+template <typename T>
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+template <typename T>
+std::string_view bytes_of(std::span<const T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+std::uint64_t hash_of(const Footer& footer) {
+  return hash64(bytes_of(footer).substr(0, offsetof(Footer, footer_hash)));
+}
+
+/// hash128_hex() of a body of any size.
+std::string hash_of(std::string_view body) {
+  constexpr std::size_t kPiece = std::size_t{16} << 20;
+  Hasher hasher;
+  for (std::size_t begin = 0; begin < body.size(); begin += kPiece) {
+    throw_if_stop_requested();
+    hasher.update(body.substr(begin, kPiece));
+  }
+  return hasher.hex();
+}
+
+std::string padded_key(std::string key) {
+  assert(key.size() <= sizeof Footer::key);
+  key.resize(sizeof Footer::key, '\0');
+  return key;
+}
+
+}  // namespace
+
+bool is_token_table(const std::filesystem::path& file) {
+  if (path_kind(file) != PathKind::kFile) return false;
+  std::ifstream stream(file, std::ios::binary);
+  const auto has_mark = [&] {
+    char start[kAnyMark.size()];
+    return stream.read(start, sizeof start) && std::string_view(start, sizeof start) == kAnyMark;
+  };
+  if (has_mark()) return true;
+  stream.clear();
+  stream.seekg(-static_cast<std::streamoff>(sizeof(Footer)), std::ios::end);
+  return has_mark();
+}
+
+std::shared_ptr<const TokenTable> TokenTable::open(const std::filesystem::path& file, const std::string& key,
+                                                   std::shared_ptr<const void> lock) {
+  auto map = std::make_shared<const MappedFile>(file);
+  std::shared_ptr<TokenTable> table(new TokenTable());
+  table->path_ = file;
+  table->lock_ = std::move(lock);
+  table->bytes_ = map->bytes();
+  table->owner_ = std::move(map);
+  table->check(key, file.string());
+  return table;
+}
+
+std::shared_ptr<const TokenTable> TokenTable::from_bytes(std::string bytes, const std::string& key) {
+  auto owned = std::make_shared<const std::string>(std::move(bytes));
+  std::shared_ptr<TokenTable> table(new TokenTable());
+  table->bytes_ = *owned;
+  table->owner_ = std::move(owned);
+  table->check(key, "token table");
+  return table;
+}
+
+void TokenTable::check(const std::string& key, const std::string& where) {
+  const auto require = [&](bool is_good, const char* message) {
+    if (!is_good) throw FormatError(where, message);
+  };
+  Footer footer;
+  require(bytes_.size() >= sizeof footer, "too short for a token table");
+  const std::string_view body = bytes_.substr(0, bytes_.size() - sizeof footer);
+  std::memcpy(&footer, bytes_.data() + body.size(), sizeof footer);
+  require(body.starts_with(kMark) && std::string_view(footer.mark, sizeof footer.mark) == kMark,
+          "not a token table of this version");
+  require(footer.footer_hash == hash_of(footer), "the footer of the token table is damaged");
+  require(footer.num_record_bytes >= kMark.size() && footer.num_record_bytes <= body.size() &&
+              body.size() - footer.num_record_bytes == footer.num_metadata_bytes,
+          "the size of the token table differs from what its footer says");
+  require(std::string(footer.key, sizeof footer.key) == padded_key(key), "a token table for other data or options");
+  require(hash_of(body) == std::string_view(footer.body_hash, sizeof footer.body_hash), "the token table is damaged");
+  num_rows_ = static_cast<std::int64_t>(footer.num_rows);
+  num_tokens_ = static_cast<std::int64_t>(footer.num_tokens);
+  metadata_ = body.substr(footer.num_record_bytes);
+}
+
+TokenRow TokenTable::row(std::uint64_t position) const {
+  const char* at = bytes_.data() + kMark.size() + position * kUnit;
+  const auto& header = *reinterpret_cast<const RecordHeader*>(at);
+  const auto* tokens = reinterpret_cast<const std::int32_t*>(at + sizeof header);
+  const auto* weights = reinterpret_cast<const float*>(tokens + 2 * header.num_tokens);
+  const std::size_t num_weights = header.has_weights != 0 ? header.num_tokens : 0;
+  const std::size_t num_soft = std::size_t{header.num_supervised} * header.soft_width;
+  const auto* soft_ids = reinterpret_cast<const std::int32_t*>(weights + (num_weights + 1) / 2 * 2);
+  const auto* soft_log_probs = reinterpret_cast<const float*>(soft_ids + num_soft);
+  return {header.line,
+          header.content_hash,
+          header.file,
+          header.num_supervised,
+          {tokens, header.num_tokens},
+          {tokens + header.num_tokens, header.num_tokens},
+          {weights, num_weights},
+          {header.soft_width, {soft_ids, num_soft}, {soft_log_probs, num_soft}}};
+}
+
+TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::string key)
+    : path_(file), key_(padded_key(std::move(key))) {
+  if (!path_.empty()) {
+    std::tie(file_, lock_) = open_locked(path_, 0);
+  }
+  write(kMark);
+  num_record_bytes_ = kMark.size();
+  if (file_ != nullptr) flush();  // a killed process leaves a file that is known for its own
+}
+
+void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
+                              std::uint32_t file, std::uint64_t line, std::span<const float> weights,
+                              const SoftLabels& soft) {
+  assert(!ids.empty() && ids.size() == labels.size() && (weights.empty() || weights.size() == ids.size()));
+  constexpr float kPadding = 0;
+  const auto num_supervised = static_cast<std::uint32_t>(count_supervised(labels));
+  assert(soft.ids.size() == num_supervised * static_cast<std::size_t>(soft.width) && soft.width <= UINT16_MAX);
+  std::uint64_t hash = hash64(bytes_of(labels), hash64(bytes_of(ids)));
+  if (!weights.empty()) hash = hash64(bytes_of(weights), hash);
+  if (soft.width > 0) hash = hash64(bytes_of(soft.log_probs), hash64(bytes_of(soft.ids), hash));
+  const RecordHeader header{line,
+                            hash,
+                            static_cast<std::uint32_t>(ids.size()),
+                            num_supervised,
+                            file,
+                            static_cast<std::uint16_t>(weights.empty() ? 0 : 1),
+                            static_cast<std::uint16_t>(soft.width)};
+  write(bytes_of(header));
+  write(bytes_of(ids));
+  write(bytes_of(labels));
+  write(bytes_of(weights));
+  if (weights.size() % 2 != 0) write(bytes_of(kPadding));
+  write(bytes_of(soft.ids));
+  write(bytes_of(soft.log_probs));
+  num_record_bytes_ += sizeof header + 2 * ids.size_bytes() + ((weights.size() + 1) / 2 + soft.ids.size()) * kUnit;
+  ++num_rows_;
+  num_tokens_ += static_cast<std::int64_t>(ids.size());
+  num_supervised_ += num_supervised;
+}
+
+void TokenTableWriter::write(std::string_view bytes) {
+  hasher_.update(bytes);
+  buffer_ += bytes;
+  if (file_ != nullptr && buffer_.size() >= kBufferBytes) {
+    flush();
+  }
+}
+
+void TokenTableWriter::flush() {
+  file_->write(buffer_);
+  buffer_.clear();
+}
+
+std::shared_ptr<const TokenTable> TokenTableWriter::finish(std::string_view metadata) {
+  write(metadata);
+  Footer footer;
+  kMark.copy(footer.mark, sizeof footer.mark);
+  footer.num_rows = static_cast<std::uint64_t>(num_rows_);
+  footer.num_tokens = static_cast<std::uint64_t>(num_tokens_);
+  footer.num_record_bytes = num_record_bytes_;
+  footer.num_metadata_bytes = metadata.size();
+  std::memcpy(footer.key, key_.data(), sizeof footer.key);
+  std::memcpy(footer.body_hash, hasher_.hex().data(), sizeof footer.body_hash);
+  footer.footer_hash = hash_of(footer);
+  buffer_ += bytes_of(footer);
+  if (file_ == nullptr) return TokenTable::from_bytes(std::move(buffer_), key_);
+  flush();
+  file_->commit();
+  return TokenTable::open(path_, key_, std::move(lock_));
+}
 
 std::int64_t count_supervised(std::span<const std::int32_t> labels) {
-  if (labels.empty()) {
-    return 0;
-  }
+  if (labels.empty()) return 0;
   const auto predicted = labels.subspan(1);
   return std::count_if(predicted.begin(), predicted.end(), [](std::int32_t label) { return label != kIgnoredLabel; });
 }
 
 double DocumentStore::weight_sum(std::size_t i) const {
   const auto of_tokens = weights(i);
-  if (of_tokens.empty()) {
-    return static_cast<double>(num_supervised(i));
-  }
+  if (of_tokens.empty()) return static_cast<double>(num_supervised(i));
   return std::accumulate(of_tokens.begin() + 1, of_tokens.end(), 0.0);
 }
 

@@ -89,9 +89,7 @@ std::vector<std::string> Ledger::lines() const {
 }
 
 void Ledger::check_drop_fraction(double max_fraction, const std::string& what) const {
-  if (total == 0 || static_cast<double>(lost()) <= max_fraction * static_cast<double>(total)) {
-    return;
-  }
+  if (total == 0 || static_cast<double>(lost()) <= max_fraction * static_cast<double>(total)) return;
   std::string message = what + " would lose " + format_count(lost()) + " of " + format_count(total) + " rows (" +
                         percent(lost(), total) +
                         "), more than max_drop_fraction: " + string_printf("%g", max_fraction) + " allows:";

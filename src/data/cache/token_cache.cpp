@@ -28,9 +28,7 @@ void touch(const fs::path& file) {
 std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::string& key) {
   if (!is_token_table(file)) return nullptr;  // refuse_foreign() says so
   const auto lock = std::make_shared<TableLock>(file, TableLock::Mode::kShared);
-  if (!lock->is_held() && !lock->is_unsupported()) {
-    return nullptr;
-  }
+  if (!lock->is_held() && !lock->is_unsupported()) return nullptr;
   try {
     auto table = TokenTable::open(file, key, lock);
     touch(file);
@@ -70,6 +68,17 @@ std::string problem_of(const fs::path& folder) {
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0)
     return "is writable for everybody (chmod o-w closes it)";
   return {};
+}
+
+/// Creates the folder, for this user only, if it is missing. One that `auto` named must be private. Throws IoError.
+void make_stage_folder(const std::string& stage_dir, const fs::path& folder) {
+  if (stage_dir == kAuto || !fs::exists(folder)) storage::make_private_folder(folder);
+}
+
+/// False if the file is a link, not a regular file, or written by another user. Throws nothing.
+bool is_own_file(const fs::path& file) {
+  struct stat info {};
+  return ::lstat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
 }
 
 }  // namespace
@@ -115,9 +124,7 @@ std::unique_ptr<BuildLock> TokenCache::wait_to_build(const std::string& key, con
 }
 
 TokenTableWriter TokenCache::writer(const std::string& key) const {
-  if (folder_.empty()) {
-    return {fs::path(), key};
-  }
+  if (folder_.empty()) return {fs::path(), key};
   try {
     fs::create_directories(folder_);
     sweep_token_cache(folder_);
@@ -132,9 +139,7 @@ TokenTableWriter TokenCache::writer(const std::string& key) const {
 
 std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const TokenTable> table,
                                                      const std::string& key) const {
-  if (stage_folder_.empty() || table->path().empty()) {
-    return table;
-  }
+  if (stage_folder_.empty() || table->path().empty()) return table;
   const fs::path file = file_of(stage_folder_, key);
   try {
     make_stage_folder(stage_dir_, stage_folder_);
@@ -183,15 +188,6 @@ fs::path find_stage_folder(const std::string& stage_dir) {
                           "or auto");
   }
   return folder;
-}
-
-void make_stage_folder(const std::string& stage_dir, const fs::path& folder) {
-  if (stage_dir == kAuto || !fs::exists(folder)) storage::make_private_folder(folder);
-}
-
-bool is_own_file(const fs::path& file) {
-  struct stat info {};
-  return ::lstat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
 }
 
 }  // namespace lora_train::data

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lora_train/data/cache/token_table.h"
+#include "lora_train/data/cache/document_store.h"
 #include "table_lock.h"
 
 namespace lora_train::data {
@@ -46,11 +46,5 @@ class TokenCache {
 /// The folder that stage_dir names, with `auto` as lora-train-stage-<user id> in the temporary folder. Throws ConfigError if it is
 /// there and not a folder, or a folder or link of another user (root's are good), or one whose files others may replace.
 std::filesystem::path find_stage_folder(const std::string& stage_dir);
-
-/// Creates the folder, for this user only, if it is missing. One that `auto` named must be private. Throws IoError.
-void make_stage_folder(const std::string& stage_dir, const std::filesystem::path& folder);
-
-/// False if the file is a link, not a regular file, or written by another user. Throws nothing.
-bool is_own_file(const std::filesystem::path& file);
 
 }  // namespace lora_train::data

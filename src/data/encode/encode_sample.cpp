@@ -1,14 +1,19 @@
 #include "encode_sample.h"
 
 #include <algorithm>
+#include <atomic>
+#include <charconv>
 #include <set>
+#include <span>
+#include <tuple>
 
-#include "chat_prompt.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "read/row_format.h"
 
 namespace lora_train::data {
 namespace {
@@ -37,9 +42,7 @@ void check_weights(const ChatSample& chat, LossOn loss_on) {
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     const bool is_all = loss_on == LossOn::kAll;
     const bool is_possible = is_all ? !is_weighted(chat, i) : weight_of(chat, i).value_or(0) == 0;
-    if (chat.messages[i].role == "assistant" || is_possible) {
-      continue;
-    }
+    if (chat.messages[i].role == "assistant" || is_possible) continue;
     throw DataError("",
                     "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
                         (is_all ? "not to be trained, or with a weight, but loss_on: all trains every turn that is not "
@@ -51,9 +54,7 @@ void check_weights(const ChatSample& chat, LossOn loss_on) {
 
 // The first message whose turn loss_on trains.
 std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
-  if (loss_on != LossOn::kLast) {
-    return loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
-  }
+  if (loss_on != LossOn::kLast) return loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
   const auto is_assistant = [](const tokenizer::Message& message) { return message.role == "assistant"; };
   const auto last = std::find_if(chat.messages.rbegin(), chat.messages.rend(), is_assistant);
   return static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
@@ -137,9 +138,7 @@ std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenize
                                           const std::vector<ByteRange>& offsets, LossOn loss_on) {
   check_weights(chat, loss_on);
   check_turns_are_told(chat, rendered, loss_on);
-  if (loss_on != LossOn::kAll) {
-    return tokenizer::trained_tokens(offsets, trained_spans(chat, rendered, loss_on));
-  }
+  if (loss_on != LossOn::kAll) return tokenizer::trained_tokens(offsets, trained_spans(chat, rendered, loss_on));
   const std::vector<ByteRange> whole = {{0, static_cast<std::uint32_t>(rendered.text.size())}};
   auto is_trained = tokenizer::trained_tokens(offsets, whole);
   check_places(chat, rendered);
@@ -196,6 +195,13 @@ tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemp
   } catch (const DataError& error) {
     throw DataError("", "the chat template refuses the row: " + std::string(error.what()));
   }
+}
+
+/// "a part of messages[0].content (system)"
+std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages) {
+  if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "a part of tools" : "tools";
+  return (omission.is_partial ? "a part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
+         omission.field + " (" + messages[static_cast<std::size_t>(omission.message)].role + ")";
 }
 
 EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
@@ -263,6 +269,103 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
                                          "to chatml, another built-in name (docs/data.md) or a .jinja file");
 }
 
+[[noreturn]] void no_prompt(const Json& row) {
+  throw DataError("", "the row (" + (row.empty() ? "no keys" : key_names(row)) +
+                          ") has no prompt; expected {\"prompt\": \"...\"} or {\"messages\": [...]}");
+}
+
+void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector<tokenizer::Message>& messages) {
+  static std::atomic<bool> has_warned = false;
+  if (rendered.omissions.empty() || has_warned.exchange(true)) return;
+  log_warning("the chat template leaves out " + describe(rendered.omissions.front(), messages) +
+              ": the model does not see it");
+}
+
+constexpr std::string_view kIdMark = "token_id:";
+
+/// The token that the teacher chose, and those that it thought of, itself among them.
+struct TeacherToken {
+  std::int32_t id = SoftLabels::kNone;
+  std::vector<std::pair<std::int32_t, float>> alternatives = {};
+
+  void add(std::int32_t alternative, float log_prob) {
+    const bool is_new =
+        std::ranges::find(alternatives, alternative, [](const auto& a) { return a.first; }) == alternatives.end();
+    if (alternative != SoftLabels::kNone && is_new) alternatives.emplace_back(alternative, log_prob);
+  }
+};
+
+std::int32_t id_of_number(std::int64_t id, const TeacherVocabulary& vocabulary) {
+  return id >= 0 && id < vocabulary.vocab_size() ? static_cast<std::int32_t>(id) : SoftLabels::kNone;
+}
+
+std::int32_t id_of_text(const std::string& text, const TeacherVocabulary& vocabulary) {
+  if (!text.starts_with(kIdMark)) return vocabulary.id_of_text(text);
+  std::int64_t id = -1;
+  std::from_chars(text.data() + kIdMark.size(), text.data() + text.size(), id);
+  return id_of_number(id, vocabulary);
+}
+
+float log_prob_of(const Json& value, const std::string& place) {
+  if (!value.is_number()) wrong_type(place, value, "a number");
+  return value.get<float>();
+}
+
+std::pair<std::int32_t, float> read_token(const Json& entry, const std::string& place,
+                                          const TeacherVocabulary& vocabulary) {
+  if (!entry.is_object()) wrong_type(place, entry, "an object with token and logprob");
+  const float log_prob = log_prob_of(entry.value("logprob", Json()), place + ".logprob");
+  if (entry.contains("id") && entry["id"].is_number_integer())
+    return {id_of_number(entry["id"].get<std::int64_t>(), vocabulary), log_prob};
+  return {id_of_text(string_of(entry.value("token", Json()), place + ".token"), vocabulary), log_prob};
+}
+
+/// The form of chats.
+std::vector<TeacherToken> read_content(const Json& list, const TeacherVocabulary& vocabulary) {
+  std::vector<TeacherToken> tokens;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string place = "logprobs.content[" + std::to_string(i) + "]";
+    const auto [id, log_prob] = read_token(list[i], place, vocabulary);
+    TeacherToken token{id};
+    token.add(id, log_prob);
+    const Json top = list[i].value("top_logprobs", Json());
+    if (!top.is_null() && !top.is_array()) wrong_type(place + ".top_logprobs", top, "a list");
+    for (std::size_t k = 0; k < top.size(); ++k) {
+      const auto [other, value] = read_token(top[k], place + ".top_logprobs[" + std::to_string(k) + "]", vocabulary);
+      token.add(other, value);
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+/// The form of completions.
+std::vector<TeacherToken> read_lists(const Json& lists, const TeacherVocabulary& vocabulary) {
+  const Json texts = lists.value("tokens", Json()), values = lists.value("token_logprobs", Json());
+  const Json tops = lists.value("top_logprobs", Json());
+  if (!texts.is_array() || !values.is_array() || texts.size() != values.size())
+    throw DataError("", "logprobs has neither content nor the lists tokens and token_logprobs of one length");
+  std::vector<TeacherToken> tokens;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::string place = "[" + std::to_string(i) + "]";
+    TeacherToken token{id_of_text(string_of(texts[i], "logprobs.tokens" + place), vocabulary)};
+    if (!values[i].is_null()) token.add(token.id, log_prob_of(values[i], "logprobs.token_logprobs" + place));
+    if (tops.is_array() && i < tops.size() && tops[i].is_object()) {
+      for (const auto& [text, value] : tops[i].items())
+        token.add(id_of_text(text, vocabulary), log_prob_of(value, "logprobs.top_logprobs" + place));
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+std::vector<TeacherToken> read_tokens(const Json& logprobs, const TeacherVocabulary& vocabulary) {
+  if (logprobs.is_array()) return read_content(logprobs, vocabulary);
+  if (!logprobs.is_object()) wrong_type("logprobs", logprobs, "an object as servers return it");
+  const Json content = logprobs.value("content", Json());
+  return content.is_array() ? read_content(content, vocabulary) : read_lists(logprobs, vocabulary);
+}
+
 }  // namespace
 
 bool is_chat(DatasetType type) {
@@ -290,18 +393,10 @@ void check_loss_on(DatasetType type, const EncodeOptions& options) {
 }
 
 std::string describe_loss(DatasetType type, LossOn loss_on) {
-  if (loss_on == LossOn::kAll) {
-    return "all tokens";
-  }
-  if (type == DatasetType::kPretokenized) {
-    return "the rows' own labels";
-  }
-  if (type == DatasetType::kText) {
-    return "all tokens of texts";
-  }
-  if (!is_chat(type) && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) {
-    return "completions";
-  }
+  if (loss_on == LossOn::kAll) return "all tokens";
+  if (type == DatasetType::kPretokenized) return "the rows' own labels";
+  if (type == DatasetType::kText) return "all tokens of texts";
+  if (!is_chat(type) && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) return "completions";
   return loss_on == LossOn::kLast ? "the last assistant turn of each chat" : "assistant turns of chats";
 }
 
@@ -315,6 +410,86 @@ EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options) 
     check_ids(out.labels, "labels", options);
   }
   return out;
+}
+
+ChatSample chat_of_prompt(const Json& row, const FieldMap& map) {
+  const Json& prompt = required(row, map, "prompt");
+  if (!prompt.is_array()) wrong_type("prompt", prompt, "a text or a list of messages");
+  return std::get<ChatSample>(parse_messages(row, map, "prompt"));
+}
+
+ChatSample chat_of_row(const Json& row) {
+  if (optional_field(row, {}, "messages") != nullptr) return std::get<ChatSample>(parse_messages(row, {}));
+  if (optional_field(row, {}, "conversations") != nullptr) return std::get<ChatSample>(parse_sharegpt(row, {}));
+  if (optional_field(row, {}, "instruction") == nullptr) no_prompt(row);
+  return std::get<ChatSample>(parse_alpaca(row, {}));
+}
+
+std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options) {
+  if (options.raw) throw DataError("", "a list of messages needs the chat template; remove --raw, or give a text");
+  if (options.chat_template == nullptr) {
+    throw FormatError("chat_template",
+                      "the model folder has no chat template. Use --raw to pass the text unchanged, or "
+                      "--set chat_template=FILE.jinja");
+  }
+  std::vector<tokenizer::Message> messages = chat.messages;
+  if (!options.system.empty()) {
+    if (messages.front().role == "system")
+      throw DataError("", "the row has a system message of its own; remove --system");
+    messages.insert(messages.begin(), {"system", options.system});
+  }
+  const auto rendered = options.chat_template->render(
+      messages, {.add_generation_prompt = true, .tools_json = chat.tools_json, .kwargs_json = chat.kwargs_json});
+  warn_of_omission(rendered, messages);
+  return rendered.text;
+}
+
+std::vector<std::int32_t> encode_prompt(const std::string& text, bool is_chat, const PromptOptions& options) {
+  const tokenizer::Tokenizer& tokenizer = *options.tokenizer;
+  std::vector<std::int32_t> ids = tokenizer.encode(text).ids;
+  const auto bos = tokenizer.bos_id();
+  if (!is_chat && tokenizer.adds_bos() && bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  if (ids.empty()) throw DataError("", "the prompt is empty: it has no token");
+  return ids;
+}
+
+TeacherVocabulary::TeacherVocabulary(const tokenizer::Tokenizer* tokenizer, std::int64_t vocab_size)
+    : vocab_size_(vocab_size) {
+  if (tokenizer == nullptr) return;
+  for (std::int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
+    const auto [found, is_new] = id_of_text_.try_emplace(tokenizer->decode(std::span(&id, 1)), id);
+    if (!is_new) found->second = SoftLabels::kNone;
+  }
+}
+
+std::int32_t TeacherVocabulary::id_of_text(const std::string& text) const {
+  const auto found = id_of_text_.find(text);
+  return found == id_of_text_.end() ? SoftLabels::kNone : found->second;
+}
+
+void add_soft_labels(const Json& logprobs, const TeacherVocabulary& vocabulary, EncodedSample& sample) {
+  const std::vector<TeacherToken> tokens = read_tokens(logprobs, vocabulary);
+  const auto is_trained = [&](std::size_t i) { return sample.labels[i] != kIgnoredLabel; };
+  std::size_t end = sample.labels.size();
+  while (end > 0 && !is_trained(end - 1)) --end;
+  std::size_t begin = end;
+  while (begin > 0 && is_trained(begin - 1)) --begin;
+  std::size_t num_equal = 0, width = 0;
+  while (num_equal < tokens.size() && begin + num_equal < end &&
+         tokens[num_equal].id == sample.ids[begin + num_equal]) {
+    width = std::max(width, tokens[num_equal++].alternatives.size());
+  }
+  if (width == 0) return;
+  const auto num_supervised = static_cast<std::size_t>(count_supervised(sample.labels));
+  sample.soft_width = static_cast<std::int64_t>(width);
+  sample.soft_ids.assign(num_supervised * width, SoftLabels::kNone);
+  sample.soft_log_probs.assign(num_supervised * width, 0);
+  std::size_t at = static_cast<std::size_t>(count_supervised(std::span(sample.labels).first(begin)));
+  for (std::size_t i = begin == 0 ? 1 : 0; i < num_equal; ++i, ++at) {  // nothing predicts the first token of a row
+    for (std::size_t k = 0; k < tokens[i].alternatives.size(); ++k) {
+      std::tie(sample.soft_ids[at * width + k], sample.soft_log_probs[at * width + k]) = tokens[i].alternatives[k];
+    }
+  }
 }
 
 }  // namespace lora_train::data

@@ -1,11 +1,15 @@
-// From a row's content to ids and labels: template, tokenizer, loss mask, EOS.
+// From a row's content to ids and labels: template, tokenizer, loss mask, EOS, soft labels of a teacher; and prompts from rows: the
+// chat of a row, and its text up to where the answer starts.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
+#include "lora_train/data/encode/prompts.h"
+#include "read/json_rows.h"
 #include "read/row_format.h"
 
 namespace lora_train::tokenizer {
@@ -50,5 +54,40 @@ std::string describe_loss(DatasetType type, LossOn loss_on);
 /// Throws DataError (where empty) for what is wrong with this row: the template refuses it, an id is out of range.
 /// FormatError if messages meet no chat template.
 EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options);
+
+/// The list of messages in the field prompt of a row. Throws DataError (where empty) naming the field.
+ChatSample chat_of_prompt(const Json& row, const FieldMap& map);
+
+/// The chat of a row of training data: messages, conversations, or instruction with output. Throws DataError (where empty)
+/// naming the keys found and those expected.
+ChatSample chat_of_row(const Json& row);
+
+/// The chat through the template, with what begins the assistant's turn. A system message of the options comes first.
+/// Warns once of what the template leaves out. Throws FormatError without a template, DataError with --raw or with two
+/// system messages, and what the template throws.
+std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options);
+
+/// Ids of a prompt, at least one; text that is not a chat gets BOS where the tokenizer adds one.
+std::vector<std::int32_t> encode_prompt(const std::string& text, bool is_chat, const PromptOptions& options);
+
+/// Finds the ids of the tokens that servers name by their text. Thread-safe.
+class TeacherVocabulary {
+ public:
+  /// Decodes every token once. Without a tokenizer only ids are understood, below `vocab_size`.
+  TeacherVocabulary(const tokenizer::Tokenizer* tokenizer, std::int64_t vocab_size);
+
+  /// SoftLabels::kNone for a text that no token has, or several.
+  std::int32_t id_of_text(const std::string& text) const;
+  std::int64_t vocab_size() const { return vocab_size_; }
+
+ private:
+  std::int64_t vocab_size_;
+  std::unordered_map<std::string, std::int32_t> id_of_text_;
+};
+
+/// Fills sample.soft_* from `logprobs`: {"content": [{"token", "logprob", "top_logprobs"}]} of a chat, the parallel lists of a
+/// completion, or the list alone. Tokens are named by "id", by "token_id:17", or by their text. They belong to the last stretch of
+/// trained tokens, and count up to the first one that the row has otherwise. Throws DataError (where empty) for another form.
+void add_soft_labels(const Json& logprobs, const TeacherVocabulary& vocabulary, EncodedSample& sample);
 
 }  // namespace lora_train::data

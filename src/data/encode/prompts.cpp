@@ -1,10 +1,9 @@
 #include "lora_train/data/encode/prompts.h"
 
-#include "chat_prompt.h"
+#include "encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "read/chat_layouts.h"
 #include "read/row_format.h"
 #include "read/row_reader.h"
 

@@ -33,9 +33,7 @@ std::optional<std::string> not_an_end_token(const tokenizer::Tokenizer& tokenize
   if (!has_file && tokenizer.eos_id()) {
     ends = {*tokenizer.eos_id()};
   }
-  if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
-    return std::nullopt;
-  }
+  if (std::find(ends.begin(), ends.end(), id) != ends.end()) return std::nullopt;
   std::vector<std::string> names;
   for (const std::int32_t end : ends) {
     names.push_back(named(tokenizer, end));

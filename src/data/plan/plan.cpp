@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "epoch_rows.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/data/plan/epoch_rows.h"
 
 namespace lora_train::data {
 namespace {
@@ -56,9 +56,7 @@ DocumentStep plan_document_step(std::span<const std::uint32_t> documents, std::s
 
 void check_options(const PlanOptions& options, std::size_t num_documents) {
   const auto require = [](bool is_good, const char* key, const char* message) {
-    if (!is_good) {
-      throw ConfigError(key, message);
-    }
+    if (!is_good) throw ConfigError(key, message);
   };
   require(options.max_seq_len > 0 && options.max_seq_len <= INT32_MAX, "max_seq_len", "must be in 1..2147483647");
   require(options.global_batch_size > 0, "global_batch_size", "must be above 0");
@@ -323,9 +321,7 @@ struct RunPlan::State {
 
 RunPlan::RunPlan(const DocumentStore& store, const PlanOptions& options) {
   check_options(options, store.size());
-  if (store.empty()) {
-    throw DataError("datasets", "no row to train on");
-  }
+  if (store.empty()) throw DataError("datasets", "no row to train on");
   check_lengths(store, options.max_seq_len);
   state_ = std::make_unique<State>(store, options);
   state_->count_steps();

@@ -1,14 +1,21 @@
-// liblora_train_arrow.so: opens Parquet and Arrow files with Apache Arrow's C++ libraries.
+// liblora_train_arrow.so: opens Parquet and Arrow files with Apache Arrow's C++ libraries, and makes JSON of their values.
 #include <arrow/api.h>
 #include <arrow/io/file.h>
 #include <arrow/ipc/reader.h>
+#include <arrow/util/float16.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/properties.h>
 
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include "json_text.h"
+#include "lora_train/base/build_id.h"
 #include "lora_train/base/library.h"
 #include "lora_train_build_id.h"
 #include "table_rows.h"
@@ -17,6 +24,218 @@ extern "C" const char* lora_train_build_id() { return LORA_TRAIN_BUILD_ID; }
 
 namespace lora_train::data {
 namespace {
+
+using arrow::Type;
+
+constexpr std::int64_t kMsPerDay = 86'400'000;
+
+/// Appends value `index` of an array whose type check_column_type() took, as table_rows.h has it.
+void append_json(const arrow::Array& array, std::int64_t index, std::string& out);
+
+/// Appends `text` in quotes. Bytes that are not UTF-8 stay as they are.
+void append_json_string(std::string_view text, std::string& out) {
+  constexpr char kHex[] = "0123456789abcdef";
+  out += '"';
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20) {
+      out += "\\u00";
+      out += kHex[byte >> 4];
+      out += kHex[byte & 15];
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+template <class Number>
+void append_number(Number number, std::string& out) {
+  std::array<char, 32> text{};
+  out.append(text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr);
+}
+
+template <class Float>
+void append_float(Float number, std::string& out) {
+  if (!std::isfinite(number)) {
+    out += "null";
+    return;
+  }
+  const std::size_t begin = out.size();
+  append_number(number, out);
+  if (out.find_first_of(".e", begin) == std::string::npos) out += ".0";  // 1.0 is no integer
+}
+
+std::int64_t floor_divide(std::int64_t number, std::int64_t by) { return number / by - (number % by < 0 ? 1 : 0); }
+
+std::int64_t milliseconds(std::int64_t count, arrow::TimeUnit::type unit) {
+  switch (unit) {
+    case arrow::TimeUnit::SECOND: {
+      std::int64_t result = 0;
+      if (__builtin_mul_overflow(count, 1000, &result)) throw std::runtime_error("a time is beyond 64 bits");
+      return result;
+    }
+    case arrow::TimeUnit::MILLI: return count;
+    case arrow::TimeUnit::MICRO: return floor_divide(count, 1000);
+    default: return floor_divide(count, 1'000'000);
+  }
+}
+
+template <class Array>
+void append_values(const Array& lists, std::int64_t index, std::string& out) {
+  const auto& values = *lists.values();
+  const std::int64_t begin = lists.value_offset(index), end = begin + lists.value_length(index);
+  out += '[';
+  for (std::int64_t i = begin; i < end; ++i) {
+    if (i > begin) out += ',';
+    append_json(values, i, out);
+  }
+  out += ']';
+}
+
+void append_struct(const arrow::StructArray& structs, std::int64_t index, std::string& out) {
+  const auto& type = *structs.struct_type();
+  out += '{';
+  for (int i = 0; i < type.num_fields(); ++i) {
+    if (i > 0) out += ',';
+    append_json_string(type.field(i)->name(), out);
+    out += ':';
+    append_json(*structs.field(i), index, out);
+  }
+  out += '}';
+}
+
+void append_map(const arrow::MapArray& maps, std::int64_t index, std::string& out) {
+  const std::int64_t begin = maps.value_offset(index), end = begin + maps.value_length(index);
+  out += '[';
+  for (std::int64_t i = begin; i < end; ++i) {
+    out += i > begin ? ",[" : "[";
+    append_json(*maps.keys(), i, out);
+    out += ',';
+    append_json(*maps.items(), i, out);
+    out += ']';
+  }
+  out += ']';
+}
+
+/// Array of a number, as `Array::Value()` gives it.
+template <class Array>
+auto value_of(const arrow::Array& array, std::int64_t index) {
+  return static_cast<const Array&>(array).Value(index);
+}
+
+template <class Array>
+void append_view(const arrow::Array& array, std::int64_t index, std::string& out) {
+  append_json_string(static_cast<const Array&>(array).GetView(index), out);
+}
+
+bool append_if_number(const arrow::Array& array, std::int64_t i, std::string& out) {
+  switch (array.type_id()) {
+    case Type::INT8: append_number(int{value_of<arrow::Int8Array>(array, i)}, out); return true;
+    case Type::INT16: append_number(value_of<arrow::Int16Array>(array, i), out); return true;
+    case Type::INT32: append_number(value_of<arrow::Int32Array>(array, i), out); return true;
+    case Type::INT64: append_number(value_of<arrow::Int64Array>(array, i), out); return true;
+    case Type::UINT8: append_number(int{value_of<arrow::UInt8Array>(array, i)}, out); return true;
+    case Type::UINT16: append_number(value_of<arrow::UInt16Array>(array, i), out); return true;
+    case Type::UINT32: append_number(value_of<arrow::UInt32Array>(array, i), out); return true;
+    case Type::UINT64: append_number(value_of<arrow::UInt64Array>(array, i), out); return true;
+    case Type::HALF_FLOAT:
+      append_float(arrow::util::Float16::FromBits(value_of<arrow::HalfFloatArray>(array, i)).ToFloat(), out);
+      return true;
+    case Type::FLOAT: append_float(value_of<arrow::FloatArray>(array, i), out); return true;
+    case Type::DOUBLE: append_float(value_of<arrow::DoubleArray>(array, i), out); return true;
+    default: return false;
+  }
+}
+
+bool append_if_text(const arrow::Array& array, std::int64_t i, std::string& out) {
+  switch (array.type_id()) {
+    case Type::STRING:
+    case Type::BINARY: append_view<arrow::BinaryArray>(array, i, out); return true;
+    case Type::LARGE_STRING:
+    case Type::LARGE_BINARY: append_view<arrow::LargeBinaryArray>(array, i, out); return true;
+    case Type::STRING_VIEW:
+    case Type::BINARY_VIEW: append_view<arrow::BinaryViewArray>(array, i, out); return true;
+    case Type::FIXED_SIZE_BINARY: append_view<arrow::FixedSizeBinaryArray>(array, i, out); return true;
+    default: return false;
+  }
+}
+
+bool append_if_time(const arrow::Array& array, std::int64_t i, std::string& out) {
+  switch (array.type_id()) {
+    case Type::DATE32: append_number(value_of<arrow::Date32Array>(array, i) * kMsPerDay, out); return true;
+    case Type::DATE64: append_number(value_of<arrow::Date64Array>(array, i), out); return true;
+    case Type::TIMESTAMP:
+      append_number(milliseconds(value_of<arrow::TimestampArray>(array, i),
+                                 static_cast<const arrow::TimestampType&>(*array.type()).unit()),
+                    out);
+      return true;
+    case Type::DURATION:
+      append_number(milliseconds(value_of<arrow::DurationArray>(array, i),
+                                 static_cast<const arrow::DurationType&>(*array.type()).unit()),
+                    out);
+      return true;
+    case Type::TIME32:
+    case Type::TIME64:
+    case Type::DECIMAL32:
+    case Type::DECIMAL64:
+    case Type::DECIMAL128:
+    case Type::DECIMAL256: append_json_string(array.GetScalar(i).ValueOrDie()->ToString(), out); return true;
+    default: return false;
+  }
+}
+
+void append_nested(const arrow::Array& array, std::int64_t i, std::string& out) {
+  switch (array.type_id()) {
+    case Type::LIST: return append_values(static_cast<const arrow::ListArray&>(array), i, out);
+    case Type::LARGE_LIST: return append_values(static_cast<const arrow::LargeListArray&>(array), i, out);
+    case Type::LIST_VIEW: return append_values(static_cast<const arrow::ListViewArray&>(array), i, out);
+    case Type::LARGE_LIST_VIEW: return append_values(static_cast<const arrow::LargeListViewArray&>(array), i, out);
+    case Type::FIXED_SIZE_LIST: return append_values(static_cast<const arrow::FixedSizeListArray&>(array), i, out);
+    case Type::MAP: return append_map(static_cast<const arrow::MapArray&>(array), i, out);
+    case Type::STRUCT: return append_struct(static_cast<const arrow::StructArray&>(array), i, out);
+    case Type::DICTIONARY: {
+      const auto& coded = static_cast<const arrow::DictionaryArray&>(array);
+      return append_json(*coded.dictionary(), coded.GetValueIndex(i), out);
+    }
+    case Type::EXTENSION: return append_json(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, out);
+    default: throw std::logic_error("append_json: " + array.type()->ToString());  // check_column_type() took it
+  }
+}
+
+/// Throws std::runtime_error where JSON has no value for a type, anywhere inside `type`. `column` names it.
+void check_column_type(const arrow::DataType& type, const std::string& column) {
+  switch (type.id()) {
+    case Type::SPARSE_UNION:
+    case Type::DENSE_UNION:
+    case Type::INTERVAL_MONTHS:
+    case Type::INTERVAL_DAY_TIME:
+    case Type::INTERVAL_MONTH_DAY_NANO:
+    case Type::RUN_END_ENCODED:
+      throw std::runtime_error("the column \"" + column + "\" is of type " + type.ToString() +
+                               ", which has no JSON value. Write the file without it");
+    case Type::DICTIONARY:
+      return check_column_type(*static_cast<const arrow::DictionaryType&>(type).value_type(), column);
+    case Type::EXTENSION:
+      return check_column_type(*static_cast<const arrow::ExtensionType&>(type).storage_type(), column);
+    default:
+      for (const auto& field : type.fields()) check_column_type(*field->type(), column + "." + field->name());
+  }
+}
+
+void append_json(const arrow::Array& array, std::int64_t index, std::string& out) {
+  if (array.type_id() == Type::NA || array.IsNull(index)) {
+    out += "null";
+  } else if (array.type_id() == Type::BOOL) {
+    out += value_of<arrow::BooleanArray>(array, index) ? "true" : "false";
+  } else if (!append_if_text(array, index, out) && !append_if_number(array, index, out) &&
+             !append_if_time(array, index, out)) {
+    append_nested(array, index, out);
+  }
+}
 
 using Input = std::shared_ptr<arrow::io::RandomAccessFile>;
 

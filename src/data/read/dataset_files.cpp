@@ -19,7 +19,7 @@
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/run_marker.h"
-#include "table_library.h"
+#include "table_reader.h"
 
 namespace lora_train::data {
 namespace {
@@ -216,9 +216,7 @@ bool is_description(const fs::path& path) {
 
 void check_file(const fs::path& path) {
   for (const UnreadKind& kind : kUnreadKinds) {
-    if (path.extension() == kind.extension) {
-      throw DataError(path.string(), std::string(kind.advice));
-    }
+    if (path.extension() == kind.extension) throw DataError(path.string(), std::string(kind.advice));
   }
   if (!fs::is_regular_file(path)) {
     throw DataError(path.string(), "not a regular file; a dataset is a file, a folder or a glob");
@@ -258,16 +256,12 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
       files.push_back(entry->path());
     }
   }
-  if (error) {
-    throw IoError(folder.string(), "cannot list the folder: " + error.message());
-  }
+  if (error) throw IoError(folder.string(), "cannot list the folder: " + error.message());
   // Beside data, a .txt is a licence or a note; alone it is the data.
   if (!std::all_of(files.begin(), files.end(), is_text)) {
     std::erase_if(files, is_text);
   }
-  if (files.empty()) {
-    throw DataError(folder.string(), "the folder has no " + std::string(kReadable) + " file");
-  }
+  if (files.empty()) throw DataError(folder.string(), "the folder has no " + std::string(kReadable) + " file");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -285,9 +279,7 @@ std::vector<fs::path> files_of_glob(const std::string& pattern) {
     }
   }
   ::globfree(&found);
-  if (files.empty()) {
-    throw DataError(pattern, "no file matches");
-  }
+  if (files.empty()) throw DataError(pattern, "no file matches");
   return files;
 }
 

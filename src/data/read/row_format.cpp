@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <set>
 
-#include "chat_layouts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/cache/document_store.h"
@@ -13,9 +12,7 @@ namespace lora_train::data {
 namespace {
 
 std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::int64_t min) {
-  if (!list.is_array()) {
-    wrong_type(field, list, "a list of integers");
-  }
+  if (!list.is_array()) wrong_type(field, list, "a list of integers");
   std::vector<std::int32_t> out;
   out.reserve(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -44,9 +41,7 @@ void require_length(const char* field, std::size_t length, std::size_t expected)
 std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_t>& mask) {
   const auto first = std::find(mask.begin(), mask.end(), 1);
   const auto end = std::find(mask.rbegin(), mask.rend(), 1).base();
-  if (first == mask.end()) {
-    throw DataError("", "attention_mask has no 1");
-  }
+  if (first == mask.end()) throw DataError("", "attention_mask has no 1");
   if (!std::all_of(first, end, [](std::int32_t value) { return value == 1; }) ||
       std::any_of(mask.begin(), mask.end(), [](std::int32_t value) { return value > 1; })) {
     throw DataError("",
@@ -75,9 +70,7 @@ void remove_padding(TokenSample& sample, const std::vector<std::int32_t>& mask) 
 Sample parse_tokens(const Json& row, const FieldMap& map) {
   TokenSample sample;
   sample.ids = integers_of(required(row, map, "input_ids"), "input_ids", 0);
-  if (sample.ids.empty()) {
-    throw DataError("", "input_ids is empty");
-  }
+  if (sample.ids.empty()) throw DataError("", "input_ids is empty");
   if (const Json* labels = optional_field(row, map, "labels")) {
     sample.labels = integers_of(*labels, "labels", kIgnoredLabel);
     require_length("labels", sample.labels.size(), sample.ids.size());
@@ -103,9 +96,7 @@ Sample parse_text(const Json& row, const FieldMap& map) {
 Sample parse_prompt_completion(const Json& row, const FieldMap& map) {
   const Json& prompt = required(row, map, "prompt");
   const Json& completion = required(row, map, "completion");
-  if (prompt.is_array() || completion.is_array()) {
-    return parse_prompt_completion_chat(row, map);
-  }
+  if (prompt.is_array() || completion.is_array()) return parse_prompt_completion_chat(row, map);
   return TextSample{string_of(prompt, "prompt"), string_of(completion, "completion")};
 }
 
@@ -159,17 +150,272 @@ bool has_layout(const Json& row, const FieldMap& map, const Layout& layout) {
                           "answer}.");
 }
 
-float weight_number(const Json& weight, const std::string& field) {
-  constexpr auto kExpected = "0 (not trained) or a positive number";
-  if (!weight.is_number()) {
-    wrong_type(field, weight, kExpected);
+using tokenizer::Message;
+
+constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
+
+struct RoleName {
+  std::string_view theirs, ours;
+};
+constexpr std::array<RoleName, 8> kSharegptRoles = {{{"human", "user"},
+                                                     {"user", "user"},
+                                                     {"gpt", "assistant"},
+                                                     {"assistant", "assistant"},
+                                                     {"system", "system"},
+                                                     {"tool", "tool"},
+                                                     {"observation", "tool"},
+                                                     {"function_response", "tool"}}};
+
+std::string at(const char* list, std::size_t i, const char* field) {
+  return std::string(list) + "[" + std::to_string(i) + "]" + (*field == 0 ? "" : ".") + field;
+}
+
+// Rethrows what `read` says with the message's place in the row before it.
+template <typename Read>
+auto named(const std::string& name, Read read) {
+  try {
+    return read();
+  } catch (const DataError& error) {
+    throw DataError("", name + ": " + error.message());
   }
-  const auto value = static_cast<float>(weight.get<double>());
-  if (weight.get<double>() != 0.0 && !(std::isnormal(value) && value > 0)) {
-    throw DataError("", field + " is " + weight.dump() + "; the weight of a turn is " + kExpected +
-                            " from 1.2e-38 to 3.4e38. To weight whole datasets, set `weight` in the profile");
+}
+
+// What field_map calls `theirs` as a role: user, assistant, tool or function_call; `theirs` if it has no such name.
+std::string mapped_role(const std::string& theirs, const FieldMap& map) {
+  for (const char* ours : {"user", "assistant", "tool", "function_call"}) {
+    if (const auto found = map.find(ours); found != map.end() && found->second == theirs) return ours;
   }
-  return std::abs(value);  // 0 for -0
+  return theirs;
+}
+
+bool is_known_role(const std::string& role) { return std::ranges::count(kRoles, role) > 0; }
+
+// What other tools call our roles.
+std::string our_role_of(const std::string& theirs) {
+  for (const std::string_view name : {"gpt", "bot", "model", "ai", "chatbot"}) {
+    if (theirs == name) return "assistant";
+  }
+  const auto found = std::ranges::find(kSharegptRoles, theirs, &RoleName::theirs);
+  return found == kSharegptRoles.end() ? "" : std::string(found->ours);
+}
+
+// `list`: all messages of the row, whose unknown roles are named together.
+[[noreturn]] void refuse_role(const std::string& role, const std::string& field, const Json& list,
+                              const FieldMap& map) {
+  std::vector<std::string> unknown = {role}, entries;
+  for (const Json& message : list) {
+    const Json* const other = message.is_object() ? optional_field(message, map, "role") : nullptr;
+    if (other == nullptr || !other->is_string()) continue;
+    const auto name = other->get<std::string>();
+    if (!is_known_role(mapped_role(name, map)) && std::ranges::count(unknown, name) == 0) unknown.push_back(name);
+  }
+  std::string others;
+  std::set<std::string> named_roles;
+  for (const std::string& name : unknown) {
+    if (name != role) others += (others.empty() ? " (and so is \"" : ", \"") + printable(name, 40) + "\"";
+    const std::string ours = our_role_of(name);
+    if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
+  }
+  const bool are_all_guessed = entries.size() == unknown.size();
+  throw DataError("", field + " is \"" + printable(role, 40) + "\", an unknown role" + others +
+                          (others.empty() ? "" : ")") + "; known are system, user, assistant and tool. field_map: {" +
+                          (entries.empty() ? "assistant: NAME} names another"
+                                           : join(entries) + (are_all_guessed && entries.size() > 1 ? "} names them"
+                                                                                                    : "} names it")));
+}
+
+void add_turn(ChatSample& sample, Message message, std::optional<float> weight = std::nullopt) {
+  sample.messages.push_back(std::move(message));
+  sample.weights.push_back(weight);
+}
+
+const Json& list_of(const Json& value, const char* field) {
+  if (!value.is_array()) wrong_type(field, value, "a list of messages");
+  if (value.empty()) throw DataError("", std::string(field) + " is empty; a conversation has at least one message");
+  return value;
+}
+
+// What the row calls role and content of its messages.
+struct Keys {
+  std::string role, content;
+};
+
+void append(Json& object, const std::string& key, Json value) {
+  // Keys of a row are different: without ordered_json's search a message of many fields takes linear time.
+  static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>()).emplace_back(key, std::move(value));
+}
+
+// Appends a field that stands in the row beside the one called `taken_by`, which the template gets under this key. Null
+// is what tables write for "not there".
+void append_beside(Json& object, const std::string& key, const Json& value, const std::string& taken_by,
+                   const std::string& place) {
+  if (taken_by.empty()) {
+    append(object, key, value);
+  } else if (!value.is_null()) {
+    throw DataError("",
+                    place + " has \"" + key + "\" beside \"" + taken_by + "\", which means the same; keep one of them");
+  }
+}
+
+// The message as the template gets it: the row's own object, its role and content under these names; "" for an object
+// of just these two.
+std::string template_json(const Json& value, const Keys& keys, const std::string& role, const std::string& place) {
+  const bool is_plain = value.size() == 2 && value.begin().key() == keys.role && value.contains(keys.content);
+  if (is_plain && value[keys.content].is_string()) return {};
+  Json object = Json::object();
+  for (const auto& [key, item] : value.items()) {
+    if (key == keys.role) {
+      append(object, "role", role);
+    } else if (key == keys.content) {
+      append(object, "content", item);
+    } else {
+      append_beside(object, key, item, key == "role" ? keys.role : key == "content" ? keys.content : "", place);
+    }
+  }
+  return object.dump();
+}
+
+// A message of tool calls may have no content, or null: templates tell these from an empty one.
+bool may_lack_content(const Json& value, const std::string& role) {
+  const auto calls = value.find("tool_calls");
+  return role == "assistant" && calls != value.end() && calls->is_array() && !calls->empty();
+}
+
+// `keys` are what the row calls role and content, `content_field` what we call the latter.
+Message read_message(const Json& value, const FieldMap& map, const Keys& keys, const char* content_field,
+                     std::string role, const std::string& place) {
+  Message message;
+  message.role = std::move(role);
+  if (const Json* content = optional_field(value, map, content_field)) {
+    message.content = string_of(*content, place + "." + content_field);
+  } else if (!may_lack_content(value, message.role)) {
+    named(place, [&] { return std::cref(required(value, map, content_field)); });
+  }
+  message.json = template_json(value, keys, message.role, place);
+  return message;
+}
+
+// A message of `list`.
+Message parse_message(const Json& value, const FieldMap& map, const std::string& place, const Json& list) {
+  if (!value.is_object()) wrong_type(place, value, "an object with role and content");
+  const Json& role =
+      named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
+  const std::string ours = mapped_role(string_of(role, place + ".role"), map);
+  if (!is_known_role(ours)) refuse_role(ours, place + ".role", list, map);
+  return read_message(value, map, {name_in(map, "role"), name_in(map, "content")}, "content", ours, place);
+}
+
+void parse_list(const Json& value, const FieldMap& map, const char* field, ChatSample& sample) {
+  const Json& list = list_of(value, field);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string place = at(field, i, "");
+    add_turn(sample, parse_message(list[i], map, place, list), turn_weight(list[i], map, place));
+  }
+}
+
+// `field` as JSON text, from a value or from a string that holds JSON.
+std::string json_text(const Json& row, const FieldMap& map, const char* field, bool is_list) {
+  const Json* value = optional_field(row, map, field);
+  if (value == nullptr) return {};
+  // Tables write "" for "no tools".
+  if (value->is_string() && is_blank(value->get_ref<const std::string&>())) return {};
+  const Json parsed = value->is_string() ? inner_json(value->get_ref<const std::string&>(), field) : *value;
+  if (is_list ? !parsed.is_array() : !parsed.is_object()) {
+    wrong_type(field, *value, is_list ? "a list, or a string that holds one as JSON" : "an object");
+  }
+  return parsed.empty() ? std::string() : parsed.dump();
+}
+
+ChatSample with_template_fields(ChatSample sample, const Json& row, const FieldMap& map) {
+  sample.tools_json = json_text(row, map, "tools", true);
+  sample.kwargs_json = json_text(row, map, "chat_template_kwargs", false);
+  return sample;
+}
+
+void add_system(ChatSample& sample, const Json& row, const FieldMap& map) {
+  if (const Json* system = optional_field(row, map, "system")) {
+    if (const std::string& content = string_of(*system, "system"); !content.empty()) {
+      add_turn(sample, {"system", content});
+    }
+  }
+}
+
+std::string sharegpt_role(const std::string& theirs, const std::string& field) {
+  for (const RoleName& role : kSharegptRoles) {
+    if (theirs == role.theirs) return std::string(role.ours);
+  }
+  throw DataError("", field + " is \"" + printable(theirs, 40) +
+                          "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation. "
+                          "field_map: {user: NAME} names another");
+}
+
+[[noreturn]] void refuse_call(const std::string& field, const std::string& value, const std::string& reason) {
+  throw DataError("", field + " of function_call is \"" + printable(value, 60) + "\": " + reason +
+                          "; expected JSON {\"name\": ..., \"arguments\": {...}}, or a list of these");
+}
+
+// One entry of tool_calls, or what is wrong.
+Json tool_call(const Json& call, const std::string& field, const std::string& value) {
+  if (!call.is_object()) {
+    refuse_call(field, value, "a call is " + std::string(call.type_name()));
+  }
+  if (!call.contains("name") || !call["name"].is_string()) {
+    refuse_call(field, value, "a call has no name that is a string");
+  }
+  if (!call.contains("arguments") || !(call["arguments"].is_object() || call["arguments"].is_string())) {
+    refuse_call(field, value, "a call has no arguments that are an object");
+  }
+  if (call.size() != 2) {
+    refuse_call(field, value, "a call has other fields than name and arguments");
+  }
+  return {{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}};
+}
+
+// The value of a function_call turn, JSON {name, arguments} or a list of these, as LLaMA-Factory's ShareGPT rows hold it:
+// an assistant message with an empty content and tool_calls.
+Json function_call_message(const std::string& value, const std::string& field) {
+  JsonRow parsed = parse_json_value(value);
+  if (parsed.problem) {
+    refuse_call(field, value, parsed.problem->message);
+  }
+  Json& calls = parsed.value;
+  if (!calls.is_array()) {
+    calls = Json::array({calls});
+  }
+  if (calls.empty()) {
+    refuse_call(field, value, "it has no call");
+  }
+  Json tool_calls = Json::array();
+  for (const Json& call : calls) {
+    tool_calls.push_back(tool_call(call, field, value));
+  }
+  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(tool_calls)}};
+}
+
+Message parse_function_call(const Json& value, const Keys& keys, const std::string& text, const std::string& place) {
+  Json message = named(place, [&] { return function_call_message(text, keys.content); });
+  for (const auto& [key, item] : value.items()) {
+    if (key == keys.role || key == keys.content) continue;
+    const bool is_taken = key == "role" || key == "content" || key == "tool_calls";
+    append_beside(message, key, item, is_taken ? (key == "role" ? keys.role : keys.content) : "", place);
+  }
+  return {"assistant", "", message.dump()};
+}
+
+Message parse_sharegpt_message(const Json& value, const FieldMap& map, const std::string& place) {
+  const bool has_our_names =
+      optional_field(value, map, "from") == nullptr && optional_field(value, map, "role") != nullptr;
+  const char* from = has_our_names ? "role" : "from";
+  const char* text_field = has_our_names ? "content" : "value";
+  const Keys keys = {name_in(map, from), name_in(map, text_field)};
+  const std::string speaker =
+      mapped_role(named(place, [&] { return string_of(required(value, map, from), from); }), map);
+  if (speaker == "function_call") {
+    const std::string text = named(place, [&] { return string_of(required(value, map, text_field), text_field); });
+    return parse_function_call(value, keys, text, place);
+  }
+  std::string role = named(place, [&] { return sharegpt_role(speaker, from); });
+  return read_message(value, map, keys, text_field, std::move(role), place);
 }
 
 }  // namespace
@@ -178,9 +424,7 @@ Detection detect_layout(const Json& row, const FieldMap& field_map) {
   Detection found;
   std::vector<std::string> others;
   for (const Layout& layout : layouts()) {
-    if (!has_layout(row, field_map, layout)) {
-      continue;
-    }
+    if (!has_layout(row, field_map, layout)) continue;
     if (found.type == DatasetType::kAuto) {
       found = {layout.type, "the first row has " + names_of(layout.keys, field_map)};
     } else {
@@ -231,105 +475,73 @@ void check_field_map(const FieldMap& field_map) {
 
 Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map) {
   for (const Layout& layout : layouts()) {
-    if (layout.type == type) {
-      return layout.parse(row, field_map);
-    }
+    if (layout.type == type) return layout.parse(row, field_map);
   }
   throw ShapeError("parse_row", "type auto has no parser");
 }
 
-std::string name_in(const FieldMap& map, const std::string& field) {
-  const auto mapped = map.find(field);
-  return mapped == map.end() ? field : mapped->second;
+Sample parse_messages(const Json& row, const FieldMap& map, const char* field) {
+  ChatSample sample;
+  if (map.contains("system")) add_system(sample, row, map);
+  parse_list(required(row, map, field), map, field, sample);
+  return with_template_fields(std::move(sample), row, map);
 }
 
-bool is_unread(const FieldMap& map, const std::string& field) {
-  const auto mapped = map.find(field);
-  return mapped != map.end() && mapped->second.empty();
-}
-
-const Json* optional_field(const Json& object, const FieldMap& map, const std::string& field) {
-  if (is_unread(map, field)) return nullptr;
-  const auto found = object.find(name_in(map, field));
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-const Json& required(const Json& object, const FieldMap& map, const std::string& field) {
-  if (const Json* value = optional_field(object, map, field)) {
-    return *value;
+Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map) {
+  const Json& prompt = required(row, map, "prompt");
+  const Json& completion = required(row, map, "completion");
+  if (prompt.is_array() != completion.is_array()) {
+    throw DataError("", "prompt is " + std::string(prompt.type_name()) + ", completion " + completion.type_name() +
+                            "; both are strings or both are lists of messages");
   }
-  const std::string name = name_in(map, field);
-  throw DataError("", "\"" + name + "\" is " + (object.contains(name) ? "null" : "missing"));
+  ChatSample sample;
+  parse_list(prompt, map, "prompt", sample);
+  sample.num_prompt_messages = sample.messages.size();
+  parse_list(completion, map, "completion", sample);
+  return with_template_fields(std::move(sample), row, map);
 }
 
-const std::string& string_of(const Json& value, const std::string& field) {
-  if (!value.is_string()) {
-    wrong_type(field, value, "a string");
+Sample parse_sharegpt(const Json& row, const FieldMap& map) {
+  ChatSample sample;
+  add_system(sample, row, map);
+  const Json& list = list_of(required(row, map, "conversations"), "conversations");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string place = at("conversations", i, "");
+    if (!list[i].is_object()) wrong_type(place, list[i], "an object with from and value");
+    add_turn(sample, parse_sharegpt_message(list[i], map, place), turn_weight(list[i], map, place));
   }
-  return value.get_ref<const std::string&>();
+  return with_template_fields(std::move(sample), row, map);
 }
 
-void wrong_type(const std::string& field, const Json& value, const std::string& expected) {
-  throw DataError("", field + " is " + value.type_name() + ", expected " + expected);
-}
-
-Json inner_json(const std::string& text, const std::string& field) {
-  JsonRow parsed = parse_json_value(text);
-  if (parsed.problem) {
-    throw DataError("", field + " is string, and its text is refused: " + parsed.problem->message);
-  }
-  return std::move(parsed.value);
-}
-
-std::string printable(const std::string& text, std::size_t max_bytes) {
-  std::string out;
-  for (const char c : text.substr(0, max_bytes)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      out += byte == '\n' ? "\\n" : string_printf("\\x%02x", byte);
-    } else {
-      out += c;
+Sample parse_alpaca(const Json& row, const FieldMap& map) {
+  ChatSample sample;
+  add_system(sample, row, map);
+  if (const Json* history = optional_field(row, map, "history")) {
+    if (!history->is_array()) wrong_type("history", *history, "a list of [user, assistant] pairs");
+    for (std::size_t i = 0; i < history->size(); ++i) {
+      const Json& pair = (*history)[i];
+      if (!pair.is_array() || pair.size() != 2) wrong_type(at("history", i, ""), pair, "a pair [user, assistant]");
+      add_turn(sample, {"user", string_of(pair[0], at("history", i, "") + "[0]")});
+      add_turn(sample, {"assistant", string_of(pair[1], at("history", i, "") + "[1]")});
     }
   }
-  // A cut must not leave a part of a character.
-  if (text.size() > max_bytes) {
-    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) {
-      out.pop_back();
+  Message question = {"user", string_of(required(row, map, "instruction"), "instruction")};
+  if (const Json* input = optional_field(row, map, "input")) {
+    const std::string& text = string_of(*input, "input");
+    if (!text.empty()) {
+      question.content += (question.content.empty() ? "" : "\n") + text;
+      question.json = Json({{"role", "user"}, {"content", question.content}, {"input", text}}).dump();
     }
-    if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0x80) {
-      out.pop_back();
-    }
-    out += "...";
   }
-  return out;
+  add_turn(sample, std::move(question));
+  add_turn(sample, {"assistant", string_of(required(row, map, "output"), "output")});
+  return with_template_fields(std::move(sample), row, map);
 }
 
-std::string key_names(const Json& row) {
-  std::vector<std::string> names;
-  for (const auto& item : row.items()) {
-    if (names.size() < 20) names.push_back(printable(item.key(), 40));
-  }
-  return join(names);
-}
-
-std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place) {
-  const Json* train = optional_field(message, map, "train");
-  const Json* weight = optional_field(message, map, "weight");
-  if (!is_unread(map, "train") && optional_field(message, map, "train_detail") != nullptr) {
-    throw DataError("",
-                    place + ".train_detail is not supported: a turn is trained whole or not at all (train, weight)");
-  }
-  if (train != nullptr && !train->is_boolean()) {
-    wrong_type(place + ".train", *train, "true or false");
-  }
-  std::optional<float> value;
-  if (weight != nullptr) value = weight_number(*weight, place + ".weight");
-  if (train == nullptr) return value;
-  if (value && train->get<bool>() != (*value > 0)) {
-    throw DataError("",
-                    place + ": train is " + train->dump() + " and weight is " + weight->dump() + "; keep one of them");
-  }
-  return value.value_or(train->get<bool>() ? 1.0F : 0.0F);
+bool has_alpaca_input(const Json& message) {
+  if (message.size() != 3 || !message.contains("input") || !message["input"].is_string()) return false;
+  const std::string content = message.value("content", "");
+  return message.value("role", "") == "user" && content.ends_with(message["input"].get<std::string>());
 }
 
 }  // namespace lora_train::data

@@ -1,8 +1,7 @@
-// Dataset layouts: the fields of a row, the list of layouts, detecting a row's layout, and parsing a row.
+// Dataset layouts: the list of layouts, detecting a row's layout, and parsing a row.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -35,9 +34,6 @@ struct TokenSample {
 
 using Sample = std::variant<ChatSample, TextSample, TokenSample>;
 
-/// Our field name -> the name in the file; a field that is not in it has our name.
-using FieldMap = std::map<std::string, std::string>;
-
 struct Detection {
   DatasetType type = DatasetType::kAuto;
   std::string reason;  ///< for the log: "the rows have messages"
@@ -57,36 +53,23 @@ void check_field_map(const FieldMap& field_map);
 /// expected.
 Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map);
 
-/// What a row calls the field.
-std::string name_in(const FieldMap& map, const std::string& field);
+/// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. The template gets
+/// each message as the row has it; train and weight also say what its tokens count for (turn_weight). `field` may
+/// be another one that holds such a list.
+Sample parse_messages(const Json& row, const FieldMap& map, const char* field);
+inline Sample parse_messages(const Json& row, const FieldMap& map) { return parse_messages(row, map, "messages"); }
 
-/// Whether the field map says that nobody reads the field: {train: null}.
-bool is_unread(const FieldMap& map, const std::string& field);
+/// prompt and completion as lists of messages.
+Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map);
 
-/// The field (by our name), or null when the row does not have it, has null there, or nobody reads it.
-const Json* optional_field(const Json& object, const FieldMap& map, const std::string& field);
+/// conversations: [{from, value}] with human, gpt, function_call, observation and system (or our roles), train and weight
+/// as above; a `system` column comes first.
+Sample parse_sharegpt(const Json& row, const FieldMap& map);
 
-/// The field; throws DataError if it is missing.
-const Json& required(const Json& object, const FieldMap& map, const std::string& field);
-
-/// A string; throws DataError naming `field` when it is something else.
-const std::string& string_of(const Json& value, const std::string& field);
-
-/// Throws DataError: "field is a number, expected ...".
-[[noreturn]] void wrong_type(const std::string& field, const Json& value, const std::string& expected);
-
-/// Any JSON value inside a string, parsed as strictly as a row; throws DataError naming `field`.
-Json inner_json(const std::string& text, const std::string& field);
-
-/// `text` for a message: at most `max_bytes` of it, control characters escaped.
-std::string printable(const std::string& text, std::size_t max_bytes);
-
-/// The first keys of a row for a message: "a, b, c".
-std::string key_names(const Json& row);
-
-/// How much a row wants a message to count, from the fields train (true, false: 1, 0) and weight (0 or a positive number) of a message; absent or null is nullopt.
-/// Throws DataError for other values, for both when they disagree, and for train_detail, which is not supported.
-/// `place` names the message: "messages[2]".
-std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place);
+/// instruction, input, output, system, history [[user, assistant], ...] as chat turns: user = instruction LF input, which a template
+/// gets as `input` too, so that it can put its own text between them.
+Sample parse_alpaca(const Json& row, const FieldMap& map);
+/// Whether `message`, as a template gets it, has that `input`, which is no part of the message itself.
+bool has_alpaca_input(const Json& message);
 
 }  // namespace lora_train::data

@@ -1,207 +1,22 @@
 #include "row_reader.h"
 
+#include <zlib.h>
+#include <zstd.h>
+
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "byte_source.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
-#include "table_library.h"
+#include "table_reader.h"
 
 namespace lora_train::data {
 namespace {
-
-constexpr std::size_t kReadBytes = 1 << 20;
-
-constexpr std::size_t kRowsPerBlock = 1024;
-
-constexpr std::size_t kBytesPerBlock = 1 << 20;
-
-struct Record {
-  std::vector<std::string> fields;
-  std::uint64_t line = 0;
-  std::size_t num_bytes = 0;
-};
-
-// Characters and places to records.
-class RecordReader {
- public:
-  RecordReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
-      : file_(std::move(file)), bytes_(std::move(bytes)), buffer_(std::move(begin)), separator_(separator) {}
-
-  // False at the end of the file.
-  bool read(Record& record) {
-    skip_blank_lines();
-    if (peek() == kEnd) {
-      return false;
-    }
-    record = {{}, line_, 0};
-    for (bool has_more = true; has_more;) {
-      has_more = read_field(record);
-    }
-    return true;
-  }
-
- private:
-  static constexpr int kEnd = -1;
-
-  int peek() {
-    if (at_ == buffer_.size()) {
-      buffer_.resize(kReadBytes);
-      buffer_.resize(bytes_->read(buffer_.data(), kReadBytes));
-      at_ = 0;
-    }
-    return buffer_.empty() ? kEnd : static_cast<unsigned char>(buffer_[at_]);
-  }
-
-  int take() {
-    const int c = peek();
-    if (c != kEnd) {
-      ++at_;
-      ++byte_;
-      if (c == '\n') {
-        ++line_;
-        byte_ = 0;
-      }
-    }
-    return c;
-  }
-
-  void skip_blank_lines() {
-    while (peek() == '\n' || peek() == '\r') {
-      take();
-    }
-  }
-
-  void limit(std::uint64_t line, std::size_t num_bytes) const {
-    if (num_bytes > kMaxRowBytes) {
-      throw DataError(place(file_, line, 1),
-                      "the record is longer than 64 MiB: probably a quote is opened here and never closed");
-    }
-  }
-
-  // Takes a field and what ends it; false when that is the end of the record.
-  bool read_field(Record& record) {
-    std::string field;
-    if (peek() == '"') {
-      read_quoted(record, field);
-    }
-    int c = take();
-    for (; c != kEnd && c != '\n' && c != separator_; c = take()) {
-      if (c == '\r' && (peek() == '\n' || peek() == kEnd)) {
-        continue;
-      }
-      field += static_cast<char>(c);
-      limit(record.line, record.num_bytes + field.size());
-    }
-    record.num_bytes += field.size() + 1;
-    limit(record.line, record.num_bytes);
-    record.fields.push_back(std::move(field));
-    return c == separator_;
-  }
-
-  void read_quoted(const Record& record, std::string& field) {
-    const std::uint64_t line = line_;
-    const std::size_t byte = byte_ + 1;
-    take();
-    for (;;) {
-      const int c = take();
-      if (c == kEnd) {
-        throw DataError(place(file_, line, byte), "the quote that opens here is never closed");
-      }
-      if (c == '"' && peek() != '"') {
-        return;
-      }
-      if (c == '"') {
-        take();
-      }
-      field += static_cast<char>(c);
-      limit(record.line, record.num_bytes + field.size());
-    }
-  }
-
-  std::string file_;
-  std::unique_ptr<ByteSource> bytes_;
-  std::string buffer_;
-  std::size_t at_ = 0;
-  char separator_;
-  std::uint64_t line_ = 1;
-  std::size_t byte_ = 0;
-};
-
-class CsvReader : public RowReader {
- public:
-  CsvReader(const std::string& file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
-      : file_(file), records_(file, std::move(bytes), std::move(begin), separator) {
-    read_header();
-  }
-
-  std::optional<RowBlock> next() override {
-    RowBlock block;
-    block.file = file_;
-    Record record;
-    for (std::size_t size = 0; block.pieces.size() < kRowsPerBlock && size < kBytesPerBlock; size += record.num_bytes) {
-      if (!records_.read(record)) {
-        break;
-      }
-      RowBlock::Piece piece{.kind = RowBlock::Kind::kParsed, .line = record.line};
-      piece.row = row_of(record);
-      block.pieces.push_back(std::move(piece));
-    }
-    return block.pieces.empty() ? std::nullopt : std::optional(std::move(block));
-  }
-
- private:
-  void read_header() {
-    Record record;
-    if (!records_.read(record)) {
-      return;
-    }
-    columns_ = std::move(record.fields);
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      const bool is_double = std::count(columns_.begin(), columns_.end(), columns_[i]) > 1;
-      if (columns_[i].empty() || is_double || find_invalid_utf8(columns_[i])) {
-        throw DataError(place(file_, record.line, 1), "column " + std::to_string(i + 1) + " of the header " +
-                                                          (columns_[i].empty() ? "has no name"
-                                                           : is_double         ? "has a name that occurs twice"
-                                                                               : "is not valid UTF-8") +
-                                                          "; the first record names the columns, each once");
-      }
-    }
-  }
-
-  RawRow row_of(const Record& record) const {
-    const auto bad = [&](std::string message) {
-      return RawRow{nullptr, record.line, true, place(file_, record.line, 1), std::move(message)};
-    };
-    if (record.fields.size() != columns_.size()) {
-      return bad("the record has " + std::to_string(record.fields.size()) + " fields, the header " +
-                 std::to_string(columns_.size()) + "; a field with a separator, quote or line end must be quoted");
-    }
-    RawRow row{Json::object(), record.line, false, {}, {}};
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      if (find_invalid_utf8(record.fields[i])) {
-        return bad("field \"" + columns_[i] + "\" is not valid UTF-8; convert the file to UTF-8");
-      }
-      row.value[columns_[i]] = record.fields[i];
-    }
-    return row;
-  }
-
-  std::string file_;
-  RecordReader records_;
-  std::vector<std::string> columns_;
-};
-
-/// The first record names the columns; every further one is a row {"column": "text", ...}. Blank lines are skipped.
-/// `begin` is what was already read of `bytes`. Throws DataError for a header without names or with a name twice; a
-/// record with more or fewer fields is a bad row.
-std::unique_ptr<RowReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
-                                    char separator) {
-  return std::make_unique<CsvReader>(file, std::move(bytes), std::move(begin), separator);
-}
 
 using Kind = RowBlock::Kind;
 
@@ -237,9 +52,7 @@ RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, st
                    "a byte order mark inside the file; it may only start the first line");
   }
   JsonRow row = parse_json_row(text);
-  if (!row.problem) {
-    return {std::move(row.value), piece.line, false, {}, {}};
-  }
+  if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
   std::string message = std::move(row.problem->message);
   if (row.problem->offset == text.size()) {
     message += piece.has_line_end ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
@@ -258,21 +71,11 @@ RawRow parse_table_row(const std::string& file, const RowBlock::Piece& piece, st
 }
 
 RawRow parse_piece(const std::string& file, RowBlock::Piece& piece, std::string_view text) {
-  if (piece.kind == Kind::kParsed) {
-    return std::move(piece.row);
-  }
-  if (piece.kind == Kind::kTableRow) {
-    return parse_table_row(file, piece, text);
-  }
-  if (text.size() > kMaxRowBytes) {
-    return too_long(file, piece.line, piece.num_skipped);
-  }
-  if (piece.kind == Kind::kText) {
-    return parse_text_line(file, piece, text);
-  }
-  if (piece.kind == Kind::kJsonLine) {
-    return parse_json_line(file, piece, text);
-  }
+  if (piece.kind == Kind::kParsed) return std::move(piece.row);
+  if (piece.kind == Kind::kTableRow) return parse_table_row(file, piece, text);
+  if (text.size() > kMaxRowBytes) return too_long(file, piece.line, piece.num_skipped);
+  if (piece.kind == Kind::kText) return parse_text_line(file, piece, text);
+  if (piece.kind == Kind::kJsonLine) return parse_json_line(file, piece, text);
   return {parse_json_row(text).value, piece.line, false, {}, {}};
 }
 
@@ -290,9 +93,7 @@ class LineReader : public RowReader {
     RowBlock block;
     block.file = file_;
     while (block.pieces.empty()) {
-      if (is_at_end_ && pending_.empty()) {
-        return std::nullopt;
-      }
+      if (is_at_end_ && pending_.empty()) return std::nullopt;
       fill();
       take_lines(block);
     }
@@ -301,9 +102,7 @@ class LineReader : public RowReader {
 
  private:
   void fill() {
-    if (is_at_end_) {
-      return;
-    }
+    if (is_at_end_) return;
     const std::size_t had = pending_.size();
     pending_.resize(had + kBlockBytes);
     const std::size_t got = bytes_->read(pending_.data() + had, kBlockBytes);
@@ -313,9 +112,7 @@ class LineReader : public RowReader {
 
   // Moves all whole lines out of pending_; at the end of the file what is left is a line too.
   void take_lines(RowBlock& block) {
-    if (is_in_long_line_ && !skip_long_line()) {
-      return;
-    }
+    if (is_in_long_line_ && !skip_long_line()) return;
     const std::size_t last = pending_.rfind('\n');
     if (last == std::string::npos && !is_at_end_) {
       if (pending_.size() > kMaxRowBytes) {
@@ -336,9 +133,7 @@ class LineReader : public RowReader {
   bool skip_long_line() {
     const std::size_t end = pending_.find('\n');
     pending_.erase(0, end == std::string::npos ? end : end + 1);
-    if (end == std::string::npos) {
-      return false;
-    }
+    if (end == std::string::npos) return false;
     is_in_long_line_ = false;
     end_line();
     return true;
@@ -436,9 +231,7 @@ class ArrayReader : public RowReader {
       last_line_ = piece.line;
       block.pieces.push_back(std::move(piece));
     }
-    if (!block.pieces.empty()) {
-      return block;
-    }
+    if (!block.pieces.empty()) return block;
     if (broken_) {
       throw DataError(place(file_, lines_.line_of(broken_->offset), lines_.byte_of(broken_->offset)),
                       broken_->message + "; the file is read as one JSON array, and the rest of it cannot be read");
@@ -497,9 +290,7 @@ class NonEmpty : public RowReader {
   NonEmpty(std::string file, std::unique_ptr<RowReader> rows) : file_(std::move(file)), rows_(std::move(rows)) {}
   std::optional<RowBlock> next() override {
     auto block = rows_->next();
-    if (!block && !has_rows_) {
-      throw DataError(file_, "the file has no row");
-    }
+    if (!block && !has_rows_) throw DataError(file_, "the file has no row");
     has_rows_ = true;
     return block;
   }
@@ -534,6 +325,147 @@ std::unique_ptr<RowReader> open_kind(const std::filesystem::path& path, std::uni
   }
   return std::make_unique<LineReader>(file, std::move(bytes), std::move(begin), num_skipped,
                                       ending == ".txt" ? Kind::kText : Kind::kJsonLine);
+}
+
+constexpr std::size_t kBlock = 256 << 10;
+constexpr std::string_view kGzipMark = "\x1F\x8B";
+constexpr std::string_view kZstdMark = "\x28\xB5\x2F\xFD";
+
+[[noreturn]] void fail(const FileReader& file, const std::string& what) {
+  throw DataError(file.path().string(), what + "; the file is damaged or its download was cut off: fetch it again");
+}
+
+// A file whose first block was already looked at.
+class PlainSource : public ByteSource {
+ public:
+  PlainSource(std::unique_ptr<FileReader> file, std::string begin) : file_(std::move(file)), begin_(std::move(begin)) {}
+
+  std::size_t read(char* buffer, std::size_t size) override {
+    throw_if_stop_requested();
+    const std::size_t from_begin = std::min(size, begin_.size() - taken_);
+    std::memcpy(buffer, begin_.data() + taken_, from_begin);
+    taken_ += from_begin;
+    return from_begin + (size > from_begin ? file_->read(buffer + from_begin, size - from_begin) : 0);
+  }
+  const FileReader& file() const { return *file_; }
+
+ private:
+  std::unique_ptr<FileReader> file_;
+  std::string begin_;
+  std::size_t taken_ = 0;
+};
+
+class GzipSource : public ByteSource {
+ public:
+  explicit GzipSource(PlainSource packed) : packed_(std::move(packed)) {
+    constexpr int kGzipWindow = 15 + 16;
+    if (::inflateInit2(&stream_, kGzipWindow) != Z_OK) {
+      throw IoError(packed_.file().path().string(), "zlib cannot start: out of memory");
+    }
+  }
+  ~GzipSource() override { ::inflateEnd(&stream_); }
+  GzipSource(const GzipSource&) = delete;
+  GzipSource& operator=(const GzipSource&) = delete;
+
+  std::size_t read(char* buffer, std::size_t size) override {
+    throw_if_stop_requested();
+    stream_.next_out = reinterpret_cast<Bytef*>(buffer);
+    stream_.avail_out = static_cast<uInt>(size);
+    while (stream_.avail_out > 0) {
+      if (stream_.avail_in == 0 && !refill()) {
+        if (!is_between_members_) {
+          fail(packed_.file(), "the gzip data ends early");
+        }
+        break;
+      }
+      step();
+    }
+    return size - stream_.avail_out;
+  }
+
+ private:
+  bool refill() {
+    stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
+    stream_.avail_in = static_cast<uInt>(packed_.read(input_.data(), input_.size()));
+    return stream_.avail_in > 0;
+  }
+
+  // Files that were packed piece by piece are several members, one behind the other.
+  void step() {
+    is_between_members_ = false;
+    const int code = ::inflate(&stream_, Z_NO_FLUSH);
+    if (code == Z_STREAM_END) {
+      is_between_members_ = true;
+      ::inflateReset(&stream_);
+    } else if (code != Z_OK) {
+      fail(packed_.file(),
+           std::string("the gzip data is wrong (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
+    }
+  }
+
+  PlainSource packed_;
+  std::string input_ = std::string(kBlock, '\0');
+  z_stream stream_{};
+  bool is_between_members_ = false;
+};
+
+class ZstdSource : public ByteSource {
+ public:
+  explicit ZstdSource(PlainSource packed)
+      : packed_(std::move(packed)), stream_(::ZSTD_createDStream(), ::ZSTD_freeDStream) {
+    if (stream_ == nullptr) throw IoError(packed_.file().path().string(), "zstd cannot start: out of memory");
+  }
+
+  std::size_t read(char* buffer, std::size_t size) override {
+    throw_if_stop_requested();
+    ZSTD_outBuffer out{buffer, size, 0};
+    while (out.pos < out.size) {
+      if (in_.pos == in_.size && !refill()) {
+        // What zstd holds back comes without new input; only then is the end known.
+        const std::size_t before = out.pos;
+        if (is_between_frames_) break;
+        step(out);
+        if (out.pos == before && !is_between_frames_) {
+          fail(packed_.file(), "the zstd data ends early");
+        }
+        continue;
+      }
+      step(out);
+    }
+    return out.pos;
+  }
+
+ private:
+  bool refill() {
+    in_ = {input_.data(), packed_.read(input_.data(), input_.size()), 0};
+    return in_.size > 0;
+  }
+
+  void step(ZSTD_outBuffer& out) {
+    const std::size_t code = ::ZSTD_decompressStream(stream_.get(), &out, &in_);
+    if (::ZSTD_isError(code) != 0) {
+      fail(packed_.file(), std::string("the zstd data is wrong (") + ::ZSTD_getErrorName(code) + ")");
+    }
+    is_between_frames_ = code == 0;
+  }
+
+  PlainSource packed_;
+  std::string input_ = std::string(kBlock, '\0');
+  ZSTD_inBuffer in_{nullptr, 0, 0};
+  std::unique_ptr<ZSTD_DStream, decltype(&::ZSTD_freeDStream)> stream_;
+  bool is_between_frames_ = false;
+};
+
+/// Opens `file`; gzip and zstd are known by their first bytes, whatever the file's name is.
+std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
+  auto file = std::make_unique<FileReader>(path);
+  std::string begin(kZstdMark.size(), '\0');
+  begin.resize(file->read(begin.data(), begin.size()));
+  const bool is_gzip = begin.starts_with(kGzipMark), is_zstd = begin.starts_with(kZstdMark);
+  PlainSource bytes(std::move(file), std::move(begin));
+  if (is_gzip) return std::make_unique<GzipSource>(std::move(bytes));
+  if (is_zstd) return std::make_unique<ZstdSource>(std::move(bytes));
+  return std::make_unique<PlainSource>(std::move(bytes));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The rows of one dataset file, with their places, in blocks that can be parsed by several threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -55,7 +56,7 @@ std::vector<RawRow> parse_rows(RowBlock&& block);
 /// Reads a file from its start, unpacking gzip and zstd:
 ///   .csv, .tsv   the first record names the columns; every value is a string
 ///   .txt         one row {"text": line} per line
-///   .parquet, .arrow, .feather  rows of a table (table/table_reader.h), never packed; `line` is the row's number
+///   .parquet, .arrow, .feather  rows of a table (table_reader.h), never packed; `line` is the row's number
 ///   others       JSON Lines, or one JSON array of objects when the first character is [
 /// (.gz and .zst at the end of the name do not count.) Blank lines are skipped, CRLF is a line end, a byte order mark
 /// may open the file. Memory is a few MiB, whatever the size of the file; a JSON array is held whole.
@@ -69,6 +70,15 @@ class RowReader {
   /// The next rows, at least one; nullopt at the end. Throws DataError for what makes the rest of the file unreadable
   /// (a broken array, an open quote, damaged packing, UTF-16) and for a file without rows, IoError.
   virtual std::optional<RowBlock> next() = 0;
+};
+
+/// A stream of bytes. Not thread-safe.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  /// Fills `buffer` and returns how many bytes came: fewer than `size` only at the end.
+  /// Throws IoError, and DataError (where = file) for packed data that is damaged or ends early.
+  virtual std::size_t read(char* buffer, std::size_t size) = 0;
 };
 
 }  // namespace lora_train::data

@@ -9,7 +9,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
-#include "source_data.h"
 #include "tool_keys.h"
 #include "unit/config/profile_text.h"
 
@@ -254,13 +253,6 @@ TEST(Convert, WhatContradictsItselfDoesNotReachTheProfile) {
   EXPECT_TRUE(by_key(patience.dropped).contains("early_stopping_patience"));
   EXPECT_TRUE(by_key(files.of("finetuning_type: lora\nval_size: 0.1\neval_dataset: d\n").refused).contains("val_size"));
   for (const Conversion* conversion : {&full, &bits, &patience}) EXPECT_EQ(files.error(conversion->yaml), "");
-}
-
-TEST(Convert, CountsTheRowsOfAFile) {
-  const Converted files;
-  EXPECT_EQ(count_rows(files.write("a.jsonl", "{\"a\": 1}\n\n{\"b\": \"}{\"}\n")), 2u);
-  EXPECT_EQ(count_rows(files.write("a.json", "[{\"a\": {\"b\": 1}},\n {\"c\": \"\\\"{\"}, {}]")), 3u);
-  EXPECT_EQ(count_rows(files.folder() / "missing.json"), std::nullopt);
 }
 
 TEST(Convert, ALimitOfRowsBecomesThatOfEachDatasetThatHasMore) {

@@ -1,9 +1,7 @@
-#include "lora_train/data/encode/answer_rows.h"
-
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
-#include "lora_train/data/encode/confidence_tokens.h"
+#include "lora_train/data/encode/task_rows.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 

@@ -1,5 +1,3 @@
-#include "lora_train/data/plan/batch_prefetcher.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,6 +5,7 @@
 #include <new>
 
 #include "lora_train/base/error.h"
+#include "lora_train/data/plan/micro_batch.h"
 #include "plan_support.h"
 
 namespace lora_train::data {

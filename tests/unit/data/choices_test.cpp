@@ -1,8 +1,7 @@
-#include "lora_train/data/encode/choices.h"
-
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
+#include "lora_train/data/encode/task_rows.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 

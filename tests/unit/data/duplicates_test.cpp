@@ -1,7 +1,6 @@
-#include "duplicates.h"
-
 #include <gtest/gtest.h>
 
+#include "document_filter.h"
 #include "lora_train/base/error.h"
 #include "prepare_fixture.h"
 #include "store_builder.h"

@@ -1,7 +1,6 @@
-#include "length_policy.h"
-
 #include <gtest/gtest.h>
 
+#include "document_filter.h"
 #include "lora_train/base/error.h"
 #include "store_builder.h"
 

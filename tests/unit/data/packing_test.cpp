@@ -1,10 +1,9 @@
-#include "lora_train/data/plan/packing.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "lora_train/data/plan/epoch_rows.h"
 #include "plan_support.h"
 
 namespace lora_train::data {

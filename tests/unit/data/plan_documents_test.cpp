@@ -5,7 +5,7 @@
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/data/plan/plan.h"
-#include "lora_train/data/run_plan.h"
+#include "lora_train/data/prepare.h"
 #include "plan_support.h"
 
 namespace lora_train::data {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "lora_train/base/error.h"
-#include "plan/epoch_rows.h"
+#include "lora_train/data/plan/epoch_rows.h"
 #include "plan_support.h"
 
 namespace lora_train::data {

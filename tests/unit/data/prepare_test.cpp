@@ -396,5 +396,21 @@ TEST_F(PrepareData, ViewJoinsTokensOfOneCharacter) {
   EXPECT_EQ(view_rows(data.train, &tokenizer_, 3, 9).size(), 1U);
 }
 
+TEST_F(PrepareData, LooksAtRowsOfJsonAndThrowsNothing) {
+  const auto lines = dataset("a.jsonl", "{\"a\": 1}\n\n{\"b\": \"}{\"}\n{\"c\": [{\"d\": 1}], \"a\"\n").path;
+  const auto array = dataset("a.json", "[{\"a\": [{\"b\": 1}]},\n {\"c\": \"\\\"{\"}, {}]").path;
+  EXPECT_EQ(count_rows(lines), 3u);
+  EXPECT_EQ(count_rows(array), 3u);
+  EXPECT_EQ(count_rows(folder_ / "missing.json"), std::nullopt);
+  EXPECT_EQ(row_keys(lines), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(row_keys(lines, 1), std::vector<std::string>{"a"});
+  EXPECT_EQ(row_keys(dataset("a.csv", "a,b\n1,2\n").path), std::vector<std::string>{});
+  EXPECT_EQ(first_message_keys(array, "a"), std::vector<std::string>{"b"});
+  EXPECT_EQ(first_message_keys(lines, "c"), std::vector<std::string>{});
+  EXPECT_TRUE(has_string(lines, "c"));
+  EXPECT_TRUE(has_string(array, "b"));
+  EXPECT_FALSE(has_string(array, "d"));
+}
+
 }  // namespace
 }  // namespace lora_train::data

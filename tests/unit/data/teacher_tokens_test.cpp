@@ -1,7 +1,6 @@
-#include "encode/teacher_tokens.h"
-
 #include <gtest/gtest.h>
 
+#include "encode/encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/data/cache/document_store.h"
 

@@ -1,5 +1,3 @@
-#include "lora_train/data/cache/token_table.h"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>

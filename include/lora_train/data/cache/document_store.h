@@ -1,17 +1,125 @@
-// Tokenised rows as the training loop reads them: documents that point into token tables.
+// Tokenised rows as the training loop reads them: documents that point into token tables. A table holds the rows of one dataset in one
+// flat file or buffer; it is written once, then only read.
+//
+// Layout of a table, little-endian: 8 bytes LTOKENS4; records, one per row, each {u64 line, u64 content_hash, u32 num_tokens,
+// u32 num_supervised, u32 file, u16 has_weights, u16 soft_width, i32 ids[num_tokens], i32 labels[num_tokens]}, where has_weights is 1
+// {f32 weights[num_tokens], 4 bytes 0 where num_tokens is odd}, and {i32 soft_ids[num_supervised][soft_width],
+// f32 soft_log_probs[num_supervised][soft_width]}; then metadata (JSON); then a footer with sizes, the key and
+// hashes of body and footer. Nothing has to be known before the first row, and no part grows in memory while a table is
+// written.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "lora_train/base/file.h"
+#include "lora_train/base/hash.h"
 #include "lora_train/data/cache/ledger.h"
-#include "lora_train/data/cache/token_table.h"
 
 namespace lora_train::data {
+
+/// Of every trained token, in their order, `width` tokens of the teacher in its place, with their log-probabilities.
+struct SoftLabels {
+  static constexpr std::int32_t kNone = -1;  ///< fills up where there are fewer
+
+  std::int64_t width = 0;  ///< 0: the row has none
+  std::span<const std::int32_t> ids = {};
+  std::span<const float> log_probs = {};
+
+  /// Of the first trained tokens.
+  SoftLabels first(std::size_t num_supervised) const {
+    const std::size_t count = num_supervised * static_cast<std::size_t>(width);
+    return {width, ids.first(count), log_probs.first(count)};
+  }
+};
+
+class TableLock;
+
+/// Whether this program wrote the file: a table, whole, damaged or not yet finished. False if it cannot be read.
+bool is_token_table(const std::filesystem::path& file);
+
+/// One row. Spans point into the table.
+struct TokenRow {
+  std::uint64_t line = 0;          ///< from 1; the upper half: RawRow::element
+  std::uint64_t content_hash = 0;  ///< of ids, labels, weights and soft labels
+  std::uint32_t file = 0;          ///< index into the files that the metadata names
+  std::uint32_t num_supervised = 0;
+  std::span<const std::int32_t> ids, labels;
+  std::span<const float> weights = {};  ///< of the tokens in the loss, 0 if the label is -100; empty: all 1
+  SoftLabels soft = {};
+};
+
+/// A finished table. Threads: any number may read.
+class TokenTable {
+ public:
+  /// Maps a table file and checks all of it: sizes, hashes, and that it was written for `key`.
+  /// `lock` is kept as long as the table. Throws FormatError (where = file) if it is not whole or of another key, IoError if it
+  /// cannot be read, StopError on a stop request.
+  static std::shared_ptr<const TokenTable> open(const std::filesystem::path& file, const std::string& key,
+                                                std::shared_ptr<const void> lock = nullptr);
+  /// The same for a table in memory.
+  static std::shared_ptr<const TokenTable> from_bytes(std::string bytes, const std::string& key);
+
+  std::int64_t num_rows() const { return num_rows_; }
+  std::int64_t num_tokens() const { return num_tokens_; }
+  std::string_view bytes() const { return bytes_; }
+  /// What the writer was given at the end, a JSON object.
+  std::string_view metadata() const { return metadata_; }
+  /// The file it is mapped from; empty for a table in memory.
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Rows are found by position, in units of 8 bytes: the first is at 0, the one after row r at next(position, r).
+  TokenRow row(std::uint64_t position) const;
+  static std::uint64_t next(std::uint64_t position, const TokenRow& row) {
+    return position + 4 + row.ids.size() + (row.weights.size() + 1) / 2 + row.soft.ids.size();
+  }
+
+ private:
+  TokenTable() = default;
+  void check(const std::string& key, const std::string& where);
+
+  std::filesystem::path path_;
+  std::shared_ptr<const void> owner_;  // the map, or the string
+  std::shared_ptr<const void> lock_;
+  std::string_view bytes_, metadata_;
+  std::int64_t num_rows_ = 0, num_tokens_ = 0;
+};
+
+/// Writes a table row by row, in memory that does not grow with a table in a file. Not thread-safe.
+class TokenTableWriter {
+ public:
+  /// To `file`, which appears whole in finish() or not at all; an empty path writes to memory.
+  TokenTableWriter(const std::filesystem::path& file, std::string key);
+
+  /// ids and labels have the same length, at least 1; so have weights, or they are empty. Throws IoError (disk full).
+  void append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels, std::uint32_t file,
+              std::uint64_t line, std::span<const float> weights = {}, const SoftLabels& soft = {});
+  std::int64_t num_rows() const { return num_rows_; }
+  std::int64_t num_tokens() const { return num_tokens_; }
+  std::int64_t num_supervised() const { return num_supervised_; }
+
+  /// Finishes the table and opens it. The writer cannot be used afterwards.
+  std::shared_ptr<const TokenTable> finish(std::string_view metadata);
+
+ private:
+  void write(std::string_view bytes);
+  void flush();
+
+  std::filesystem::path path_;
+  std::string key_;
+  std::unique_ptr<AtomicFileWriter> file_;
+  std::shared_ptr<TableLock> lock_;  // of the temporary file, which the cache is not to sweep
+  std::string buffer_;               // what is not yet in the file; in memory mode all of it
+  Hasher hasher_;
+  std::uint64_t num_record_bytes_ = 0;
+  std::int64_t num_rows_ = 0, num_tokens_ = 0, num_supervised_ = 0;
+};
 
 /// A label that is not trained (Hugging Face's ignore index).
 inline constexpr std::int32_t kIgnoredLabel = -100;

@@ -3,47 +3,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/data/cache/document_store.h"
-#include "lora_train/data/plan/packing.h"
+#include "lora_train/data/plan/epoch_rows.h"
 
 namespace lora_train::data {
-
-/// Documents begin..end-1 (one dataset) and how often each is seen in an epoch, on average.
-struct WeightedRange {
-  std::size_t begin = 0, end = 0;
-  double weight = 1.0;  ///< > 0
-};
-
-struct PlanOptions {
-  std::int64_t max_seq_len = 0;  ///< capacity of a row in tokens; no document is longer
-  bool packing = DataSection{}.packing;
-  bool shuffle =
-      DataSection{}.shuffle;  ///< false: the order of the files in every epoch, rows filled one after another
-  std::uint64_t seed = static_cast<std::uint64_t>(RunSection{}.seed);
-  std::int64_t global_batch_size = 1;       ///< rows or documents per step over all ranks, > 0
-  BatchUnit batch_unit = BatchUnit::kRows;  ///< what global_batch_size counts
-  std::int64_t micro_batch_size = 1;        ///< rows per micro-batch, > 0; has no influence on what is in a step
-  std::optional<double> num_epochs;         ///< > 0; a fraction ends the last epoch early (its steps rounded up)
-  std::optional<std::int64_t> max_steps;    ///< > 0; the smaller of the two ends the run; at least one is given
-  /// Ranges one after another that cover the store; empty = every document once an epoch. A range of n documents and
-  /// weight w goes through its documents again and again, in a new seeded order each time (in the order of the files
-  /// without shuffle); epoch e takes documents floor(w n e) .. floor(w n (e + 1)) - 1 of that sequence, so that the
-  /// documents of a range are used equally often, give or take one, at every time.
-  std::vector<WeightedRange> ranges;
-  std::int64_t world_size = 1, rank = 0;  ///< no influence on what documents are in a step
-  /// Cost of a token^2 of a document (attention) relative to a token (everything else), for dealing rows to
-  /// ranks. About 1 / (12 hidden_size); the default is that of hidden_size 1,365.
-  double attention_cost = 1.0 / 16384;
-};
-
-struct MicroBatchPlan {
-  std::vector<std::uint32_t> documents;         ///< indices into the DocumentStore
-  std::vector<std::uint32_t> document_in_step;  ///< ordinal of each in its global step, from 0 (dropout counters)
-};
 
 /// Numbers are those of the whole step, over all ranks; micro_batches are those of this rank.
 struct StepPlan {
@@ -56,9 +22,6 @@ struct StepPlan {
   /// At least one, and the same number on every rank. A micro-batch may be empty if there are too few rows.
   std::vector<MicroBatchPlan> micro_batches;
 };
-
-/// The order of all documents in an epoch: 0..n-1 shuffled by Fisher-Yates with Philox numbers of (seed, epoch).
-std::vector<std::uint32_t> epoch_order(std::size_t n, std::uint64_t seed, int epoch, bool shuffle);
 
 /// All rows of an epoch (from 0): documents chosen by weight, their order, and packing. A pure function of (seed,
 /// epoch), the lengths, max_seq_len, packing, shuffle and the ranges; the other options are ignored.

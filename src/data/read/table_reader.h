@@ -1,4 +1,4 @@
-// Rows of Parquet and Arrow files, through liblora_train_arrow.so and the Arrow libraries of the pyarrow wheel that it needs.
+// Rows of tables: CSV, and Parquet and Arrow files, through liblora_train_arrow.so and the Arrow libraries of the pyarrow wheel that it needs.
 #pragma once
 
 #include <filesystem>
@@ -17,11 +17,14 @@ bool is_table(const std::filesystem::path& file);
 /// python3. The message has the commands that install it and that convert `file`. Loads nothing.
 void require_table_library(const std::filesystem::path& file);
 
-/// Loads the library, once. Throws as above, and where it cannot be loaded.
-OpenTable load_table_library(const std::filesystem::path& file);
-
 /// `line` of a row is its number in the file, from 1. Throws DataError where the file cannot be read: no library
-/// (table_library.h), damage, a column type that JSON has no value for.
+/// (require_table_library), damage, a column type that JSON has no value for.
 std::unique_ptr<RowReader> open_table(const std::filesystem::path& file);
+
+/// The first record names the columns; every further one is a row {"column": "text", ...}. Blank lines are skipped.
+/// `begin` is what was already read of `bytes`. Throws DataError for a header without names or with a name twice; a
+/// record with more or fewer fields is a bad row.
+std::unique_ptr<RowReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
+                                    char separator);
 
 }  // namespace lora_train::data

@@ -1,4 +1,4 @@
-#include "length_policy.h"
+#include "document_filter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/plan/packing.h"
+#include "lora_train/data/plan/epoch_rows.h"
 #include "lora_train/data/plan/plan.h"
 
 namespace lora_train::data {
@@ -54,9 +54,7 @@ std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& sto
   std::int64_t num_rows = 0, num_tokens = 0, num_cut = 0, num_masked = 0;
   std::string first;
   for (std::size_t i = 0; i < store.size(); ++i) {
-    if (store.num_tokens(i) <= max_seq_len) {
-      continue;
-    }
+    if (store.num_tokens(i) <= max_seq_len) continue;
     first = first.empty() ? store.source(i) : first;
     ++num_rows;
     num_tokens += store.num_tokens(i);
@@ -75,6 +73,79 @@ std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& sto
                              " of the rows would be left without a trained token and dropped" +
                              (is_all && num_masked == num_rows ? ": none is left" : "") + "\n  " +
                              larger_choice(store, max_seq_len, limits.max_position_embeddings));
+}
+
+struct HashedRow {
+  std::uint64_t hash;
+  std::uint32_t document;
+};
+
+// By hash, equal ones in the order of the documents.
+std::vector<HashedRow> sorted_rows(const DocumentStore& store) {
+  std::vector<HashedRow> rows(store.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = {store.content_hash(i), static_cast<std::uint32_t>(i)};
+  }
+  StopPoll stop_poll;
+  std::sort(rows.begin(), rows.end(), [&](const HashedRow& a, const HashedRow& b) {
+    stop_poll();
+    return a.hash != b.hash ? a.hash < b.hash : a.document < b.document;
+  });
+  return rows;
+}
+
+// A training row and the row that it equals.
+struct Pair {
+  std::uint32_t document;
+  std::uint32_t twin;
+  const DocumentStore* store;  // of the twin
+};
+
+bool is_earlier(const Pair& a, const Pair& b) { return a.document < b.document; }
+
+void add(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& train, Ledger& ledger) {
+  if (pairs.empty()) return;
+  const Pair& first = *std::min_element(pairs.begin(), pairs.end(), is_earlier);
+  ledger.add(reason, train.source(first.document), "like " + first.store->source(first.twin),
+             static_cast<std::int64_t>(pairs.size()));
+}
+
+std::vector<Pair> pairs_within(const std::vector<HashedRow>& rows, const DocumentStore& train) {
+  std::vector<Pair> pairs;
+  for (std::size_t first = 0, i = 1; i < rows.size(); ++i) {
+    if (rows[i].hash != rows[first].hash) {
+      first = i;
+    } else {
+      pairs.push_back({rows[i].document, rows[first].document, &train});
+    }
+  }
+  return pairs;
+}
+
+void add_pairs_between(const std::vector<HashedRow>& rows, const DocumentStore& eval, std::vector<Pair>& pairs) {
+  const std::vector<HashedRow> others = sorted_rows(eval);
+  auto other = others.begin();
+  for (const HashedRow& row : rows) {
+    while (other != others.end() && other->hash < row.hash) {
+      ++other;
+    }
+    if (other != others.end() && other->hash == row.hash) {
+      pairs.push_back({row.document, other->document, &eval});
+    }
+  }
+}
+
+/// The rows that are not in `pairs`, which count as lost.
+DocumentStore without(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& store, Ledger& ledger) {
+  std::vector<bool> is_dropped(store.size());
+  for (const Pair& pair : pairs) is_dropped[pair.document] = true;
+  std::vector<std::uint32_t> kept;
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    if (!is_dropped[i]) kept.push_back(static_cast<std::uint32_t>(i));
+  }
+  add(pairs, reason, store, ledger);
+  ledger.kept -= static_cast<std::int64_t>(pairs.size());
+  return store.subset(kept);
 }
 
 }  // namespace
@@ -112,9 +183,7 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
   for (const std::int64_t length : {lengths.percentile_50, lengths.percentile_99, lengths.longest}) {
     choices.insert(round_up(length));
   }
-  if (choices.size() < 2) {
-    return {};
-  }
+  if (choices.size() < 2) return {};
   std::vector<std::string> lines;
   const auto order = epoch_order(store.size(), 0, 0, /*shuffle=*/false);
   for (const std::int64_t choice : choices) {
@@ -170,6 +239,30 @@ DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_le
   }
   ledger.kept = static_cast<std::int64_t>(out.size());
   return out;
+}
+
+DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger) {
+  return without(pairs_within(sorted_rows(train), train), LedgerReason::kDroppedDuplicate, train, ledger);
+}
+
+DocumentStore without_training_rows(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger) {
+  std::vector<Pair> pairs;
+  add_pairs_between(sorted_rows(eval), train, pairs);
+  return without(pairs, LedgerReason::kDroppedInTraining, eval, ledger);
+}
+
+void count_duplicates(const DocumentStore& train, const std::vector<const DocumentStore*>& evals, Ledger& ledger) {
+  const std::vector<HashedRow> rows = sorted_rows(train);
+  add(pairs_within(rows, train), LedgerReason::kDuplicate, train, ledger);
+  std::vector<Pair> pairs;
+  for (const DocumentStore* eval : evals) {
+    add_pairs_between(rows, *eval, pairs);
+  }
+  // A row in several sets counts once.
+  std::stable_sort(pairs.begin(), pairs.end(), is_earlier);
+  const auto is_same = [](const Pair& a, const Pair& b) { return a.document == b.document; };
+  pairs.erase(std::unique(pairs.begin(), pairs.end(), is_same), pairs.end());
+  add(pairs, LedgerReason::kInValidation, train, ledger);
 }
 
 }  // namespace lora_train::data

@@ -1,4 +1,4 @@
-// How long a row may be, and what happens to longer ones.
+// Which documents are left out: longer ones than a row may be, those without a target, and repeated ones.
 #pragma once
 
 #include <cstdint>
@@ -34,5 +34,15 @@ struct LengthLimits {
 /// other choice would cost, when a row is longer than max_seq_len; within the limits. `what` names the data in messages.
 DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
                                   const std::string& what, const LengthLimits& limits = {});
+
+/// Counts into `ledger` the training rows that equal an earlier one (kDuplicate) and those that equal a row of an
+/// evaluation set (kInValidation). Rows are equal when their ids and labels are, before any cut. Memory: 16 bytes a row.
+void count_duplicates(const DocumentStore& train, const std::vector<const DocumentStore*>& evals, Ledger& ledger);
+
+/// The training rows without those that equal an earlier one; counts these into `ledger` (kDroppedDuplicate).
+DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger);
+
+/// The rows of an evaluation set without those that equal a training row; counts these into `ledger` (kDroppedInTraining).
+DocumentStore without_training_rows(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger);
 
 }  // namespace lora_train::data

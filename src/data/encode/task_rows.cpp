@@ -1,10 +1,12 @@
-#include "lora_train/data/encode/choices.h"
+#include "lora_train/data/encode/task_rows.h"
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <iterator>
+#include <string>
 
-#include "chat_prompt.h"
-#include "choice_row.h"
+#include "encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -12,7 +14,6 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/chat_layouts.h"
 #include "read/row_format.h"
 #include "read/row_reader.h"
 
@@ -144,12 +145,66 @@ ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows
   return set;
 }
 
-}  // namespace
-
-ChoiceRow read_choice_row(const Json& row, std::string source, const PromptOptions& prompts, const FieldMap& map,
-                          std::int64_t max_tokens) {
-  return RowEncoder(prompts, map, max_tokens).encode(row, std::move(source));
+std::optional<bool> correct_of(const Json& row, const FieldMap& map) {
+  const Json* correct = optional_field(row, map, "correct");
+  if (correct == nullptr) return std::nullopt;
+  if (!correct->is_boolean()) wrong_type(name_in(map, "correct"), *correct, "true or false");
+  return correct->get<bool>();
 }
+
+/// The row without its last answer.
+Json without_answer(Json row, const FieldMap& map) {
+  const auto messages = row.find(name_in(map, "messages"));
+  if (messages == row.end() || !messages->is_array()) return row;
+  while (!messages->empty() && messages->back().is_object() && messages->back().value("role", "") == "assistant")
+    messages->erase(messages->size() - 1);
+  return row;
+}
+
+class AnswerReader {
+ public:
+  AnswerReader(const DatasetSpec& spec, const DataContext& context, bool with_choices)
+      : spec_(spec),
+        options_{context.tokenizer, context.chat_template, LossOn::kAuto, context.vocab_size},
+        max_tokens_(context.max_position_embeddings),
+        with_choices_(with_choices),
+        type_(spec.type) {}
+
+  AnswerRow read(const RawRow& raw, const std::string& source) {
+    if (raw.is_bad) throw DataError(raw.where, raw.message);
+    try {
+      if (type_ == DatasetType::kAuto) type_ = detect_layout(raw.value, spec_.field_map).type;
+      check_loss_on(type_, options_);
+      EncodedSample sample = encode_sample(parse_row(raw.value, type_, spec_.field_map), options_);
+      const auto [begin, end] = answer_span(sample.labels);
+      if (begin == end) throw DataError("", "has no answer: no token of the row is trained");
+      if (begin == 0) {
+        throw DataError(
+            "",
+            "has an answer and no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
+            "the tokens of the prompt");
+      }
+      AnswerRow row{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
+      if (with_choices_ && !row.correct && optional_field(raw.value, spec_.field_map, "choices") != nullptr) {
+        const PromptOptions prompts{options_.tokenizer, options_.chat_template, false, {}};
+        row.choices = RowEncoder(prompts, spec_.field_map, max_tokens_)
+                          .encode(without_answer(raw.value, spec_.field_map), source);
+      }
+      return row;
+    } catch (const DataError& error) {
+      throw DataError(source, error.message());
+    }
+  }
+
+ private:
+  const DatasetSpec& spec_;
+  const EncodeOptions options_;
+  const std::int64_t max_tokens_;
+  const bool with_choices_;
+  DatasetType type_;  ///< once known, of all rows
+};
+
+}  // namespace
 
 ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
                           std::int64_t max_tokens) {
@@ -169,6 +224,78 @@ std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const Prompt
     if (num_same > 0) sets.back().right.name += "-" + std::to_string(num_same + 1);
   }
   return sets;
+}
+
+std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> labels) {
+  std::size_t end = labels.size();
+  while (end > 0 && labels[end - 1] == kIgnoredLabel) --end;
+  std::size_t begin = end;
+  while (begin > 0 && labels[begin - 1] != kIgnoredLabel) --begin;
+  return {begin, end};
+}
+
+std::vector<AnswerRow> read_answer_rows(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
+                                        const DataContext& context, bool with_choices) {
+  check_field_map(spec.field_map);
+  AnswerReader answers(spec, context, with_choices);
+  std::vector<AnswerRow> rows;
+  const auto is_enough = [&] { return max_rows && std::ssize(rows) >= *max_rows; };
+  for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
+    const auto reader = RowReader::open(path);
+    while (!is_enough()) {
+      auto block = reader->next();
+      if (!block) break;
+      throw_if_stop_requested();
+      for (const RawRow& raw : parse_rows(std::move(*block))) {
+        if (is_enough()) break;
+        rows.push_back(answers.read(raw, path.string() + ":" + std::to_string(raw.line)));
+      }
+    }
+  }
+  if (rows.empty()) throw DataError(spec.path, "has no rows");
+  return rows;
+}
+
+bool ConfidenceTokens::has(std::int32_t id) const { return std::ranges::count(ids, id) > 0; }
+
+std::vector<std::int32_t> ConfidenceTokens::without(std::span<const std::int32_t> ids_of_text) const {
+  std::vector<std::int32_t> rest;
+  std::ranges::copy_if(ids_of_text, std::back_inserter(rest), [&](std::int32_t id) { return !has(id); });
+  return rest;
+}
+
+std::string ConfidenceTokens::in_words() const { return join(names); }
+
+ConfidenceTokens confidence_tokens(const TaskSection& section, const tokenizer::Tokenizer& tokenizer) {
+  ConfidenceTokens tokens;
+  for (const auto& [name, probability] : section.confidence_tokens) {
+    const std::vector<std::int32_t> ids = tokenizer.encode(name).ids;
+    if (ids.size() != 1) {
+      throw ConfigError("confidence_tokens", "\"" + name + "\" is " + std::to_string(ids.size()) +
+                                                 " tokens of the tokenizer, expected one. Name it in add_tokens, or "
+                                                 "choose texts that the tokenizer has as one token.");
+    }
+    tokens.names.push_back(name);
+    tokens.ids.push_back(ids.front());
+    tokens.probabilities.push_back(probability);
+  }
+  return tokens;
+}
+
+std::size_t find_confidence(std::span<const std::int32_t> ids, std::size_t begin, std::size_t end,
+                            const ConfidenceTokens& tokens, const std::string& source) {
+  std::size_t place = end;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (!tokens.has(ids[i])) continue;
+    if (place != end) {
+      throw DataError(source,
+                      "has more than one confidence token in its last answer; expected one of " + tokens.in_words());
+    }
+    place = i;
+  }
+  if (place == end)
+    throw DataError(source, "has no confidence token in its last answer; expected one of " + tokens.in_words());
+  return place;
 }
 
 }  // namespace lora_train::data

@@ -1,0 +1,354 @@
+#include "table_reader.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/library.h"
+#include "lora_train/base/python_packages.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train_build_id.h"
+
+namespace lora_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kArrowLibraries[] = {"libarrow.so.2400", "libparquet.so.2400"};  // their names have the series
+constexpr const char* kInstall = "pip install 'pyarrow==24.*'";
+
+/// Also where no pyarrow is wanted: other tools read the file.
+std::string conversion_of(const fs::path& file) {
+  const std::string name = file.string(), target = fs::path(file).replace_extension(".jsonl").filename().string();
+  if (file.extension() == ".parquet") {
+    return "python3 -c \"import pandas; pandas.read_parquet('" + name + "').to_json('" + target +
+           "', orient='records', lines=True)\"";
+  }
+  return "python3 -c \"import datasets; datasets.Dataset.from_file('" + name + "').to_json('" + target + "')\"";
+}
+
+fs::path library_file() { return program_folder() / "lib" / "liblora_train_arrow.so"; }
+
+bool has_arrow(const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : kArrowLibraries) {
+    if (!fs::exists(folder / name, error)) return false;
+  }
+  return true;
+}
+
+/// "libarrow.so.2600" of a pyarrow of another series; empty if the folder has none.
+std::string other_arrow(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("libarrow.so.")) return name;
+  }
+  return {};
+}
+
+/// Takes a folder that has what is needed; else notes what it has.
+bool takes_arrow(const fs::path& folder, const std::string& found_by, std::vector<std::string>& seen) {
+  if (folder.empty()) {
+    seen.push_back(found_by + ": has no pyarrow");
+    return false;
+  }
+  if (has_arrow(folder)) return true;
+  const std::string other = other_arrow(folder);
+  seen.push_back(found_by + ": " + (other.empty() ? "no pyarrow" : other) + " in " + folder.string());
+  return false;
+}
+
+struct FoundArrow {
+  fs::path folder;      ///< empty if there is none
+  std::string problem;  ///< then
+};
+
+FoundArrow find_arrow() {
+  std::error_code error;
+  if (!fs::exists(library_file(), error)) {
+    return {{}, "this build of lora-train does not read such files (it has no " + library_file().string() + ")"};
+  }
+  std::vector<std::string> seen;
+  const char* const named = std::getenv("LORA_TRAIN_ARROW");
+  if (named != nullptr && *named != '\0') {
+    if (takes_arrow(named, "$LORA_TRAIN_ARROW", seen)) return {named, ""};
+  } else {
+    const fs::path built_with = package_of_build("arrow");
+    if (!built_with.empty() && takes_arrow(built_with, "lib/arrow_path", seen)) return {built_with, ""};
+    for (const auto& python : python_programs()) {
+      const fs::path folder = find_python_package(python, "pyarrow");
+      if (takes_arrow(folder, python, seen)) return {folder, ""};
+    }
+  }
+  return {
+      {},
+      "reading it needs " + std::string(kArrowLibraries[0]) + " of the pyarrow wheel, which is not found (" +
+          join(seen, "; ") + "). Install it: " + kInstall +
+          ", then run lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder"};
+}
+
+const FoundArrow& arrow() {
+  static const FoundArrow found = find_arrow();
+  return found;
+}
+
+void* open_table_library(const fs::path& library) {
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle != nullptr) return handle;
+  throw DataError(library.string(), loading_failure() + ". Reinstall pyarrow: " + kInstall);
+}
+
+OpenTable open_all() {
+  // By full path and first: ours then finds them, though it has no path to them.
+  for (const char* name : kArrowLibraries) open_table_library(arrow().folder / name);
+  void* const handle = open_table_library(library_file());
+  const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
+  if (!mismatch.empty()) throw DataError(library_file().string(), mismatch);
+  return reinterpret_cast<OpenTable>(::dlsym(handle, "lora_train_open_table"));
+}
+
+constexpr std::size_t kTableBlockBytes = 1 << 20;
+
+/// Loads the library, once. Throws as require_table_library() does, and where it cannot be loaded.
+OpenTable load_table_library(const fs::path& file) {
+  require_table_library(file);
+  static const OpenTable open = open_all();
+  return open;
+}
+
+class TableReader : public RowReader {
+ public:
+  explicit TableReader(const std::filesystem::path& file) : file_(file.string()) {
+    const OpenTable open_rows = load_table_library(file);
+    at_file([&] { rows_.reset(open_rows(file_.c_str())); });
+  }
+
+  std::optional<RowBlock> next() override {
+    RowBlock block;
+    block.file = file_;
+    std::vector<std::size_t> ends;
+    at_file([&] { rows_->read(block.text, ends, kTableBlockBytes); });
+    if (ends.empty()) return std::nullopt;
+    std::size_t begin = 0;
+    for (const std::size_t end : ends) {
+      RowBlock::Piece piece{.kind = RowBlock::Kind::kTableRow, .line = ++num_rows_};
+      piece.begin = begin;
+      piece.size = end - begin;
+      block.pieces.push_back(std::move(piece));
+      begin = end;
+    }
+    return block;
+  }
+
+ private:
+  /// A problem of the whole file; one of a single row is found as its text is parsed.
+  void at_file(const std::function<void()>& action) const {
+    try {
+      action();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw DataError(file_, (num_rows_ > 0 ? "after row " + std::to_string(num_rows_) + ": " : "") + error.what());
+    }
+  }
+
+  std::string file_;
+  std::unique_ptr<TableRows> rows_;
+  std::uint64_t num_rows_ = 0;
+};
+
+constexpr std::size_t kReadBytes = 1 << 20;
+constexpr std::size_t kRowsPerBlock = 1024;
+constexpr std::size_t kBytesPerBlock = 1 << 20;
+
+struct Record {
+  std::vector<std::string> fields;
+  std::uint64_t line = 0;
+  std::size_t num_bytes = 0;
+};
+
+// Characters and places to records.
+class RecordReader {
+ public:
+  RecordReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
+      : file_(std::move(file)), bytes_(std::move(bytes)), buffer_(std::move(begin)), separator_(separator) {}
+
+  // False at the end of the file.
+  bool read(Record& record) {
+    skip_blank_lines();
+    if (peek() == kEnd) return false;
+    record = {{}, line_, 0};
+    for (bool has_more = true; has_more;) {
+      has_more = read_field(record);
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int kEnd = -1;
+
+  int peek() {
+    if (at_ == buffer_.size()) {
+      buffer_.resize(kReadBytes);
+      buffer_.resize(bytes_->read(buffer_.data(), kReadBytes));
+      at_ = 0;
+    }
+    return buffer_.empty() ? kEnd : static_cast<unsigned char>(buffer_[at_]);
+  }
+
+  int take() {
+    const int c = peek();
+    if (c != kEnd) {
+      ++at_;
+      ++byte_;
+      if (c == '\n') {
+        ++line_;
+        byte_ = 0;
+      }
+    }
+    return c;
+  }
+
+  void skip_blank_lines() {
+    while (peek() == '\n' || peek() == '\r') {
+      take();
+    }
+  }
+
+  void limit(std::uint64_t line, std::size_t num_bytes) const {
+    if (num_bytes > kMaxRowBytes) {
+      throw DataError(place(file_, line, 1),
+                      "the record is longer than 64 MiB: probably a quote is opened here and never closed");
+    }
+  }
+
+  // Takes a field and what ends it; false when that is the end of the record.
+  bool read_field(Record& record) {
+    std::string field;
+    if (peek() == '"') {
+      read_quoted(record, field);
+    }
+    int c = take();
+    for (; c != kEnd && c != '\n' && c != separator_; c = take()) {
+      if (c == '\r' && (peek() == '\n' || peek() == kEnd)) continue;
+      field += static_cast<char>(c);
+      limit(record.line, record.num_bytes + field.size());
+    }
+    record.num_bytes += field.size() + 1;
+    limit(record.line, record.num_bytes);
+    record.fields.push_back(std::move(field));
+    return c == separator_;
+  }
+
+  void read_quoted(const Record& record, std::string& field) {
+    const std::uint64_t line = line_;
+    const std::size_t byte = byte_ + 1;
+    take();
+    for (;;) {
+      const int c = take();
+      if (c == kEnd) throw DataError(place(file_, line, byte), "the quote that opens here is never closed");
+      if (c == '"' && peek() != '"') return;
+      if (c == '"') {
+        take();
+      }
+      field += static_cast<char>(c);
+      limit(record.line, record.num_bytes + field.size());
+    }
+  }
+
+  std::string file_;
+  std::unique_ptr<ByteSource> bytes_;
+  std::string buffer_;
+  std::size_t at_ = 0;
+  char separator_;
+  std::uint64_t line_ = 1;
+  std::size_t byte_ = 0;
+};
+
+class CsvReader : public RowReader {
+ public:
+  CsvReader(const std::string& file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
+      : file_(file), records_(file, std::move(bytes), std::move(begin), separator) {
+    read_header();
+  }
+
+  std::optional<RowBlock> next() override {
+    RowBlock block;
+    block.file = file_;
+    Record record;
+    for (std::size_t size = 0; block.pieces.size() < kRowsPerBlock && size < kBytesPerBlock; size += record.num_bytes) {
+      if (!records_.read(record)) break;
+      RowBlock::Piece piece{.kind = RowBlock::Kind::kParsed, .line = record.line};
+      piece.row = row_of(record);
+      block.pieces.push_back(std::move(piece));
+    }
+    return block.pieces.empty() ? std::nullopt : std::optional(std::move(block));
+  }
+
+ private:
+  void read_header() {
+    Record record;
+    if (!records_.read(record)) return;
+    columns_ = std::move(record.fields);
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      const bool is_double = std::count(columns_.begin(), columns_.end(), columns_[i]) > 1;
+      if (columns_[i].empty() || is_double || find_invalid_utf8(columns_[i])) {
+        throw DataError(place(file_, record.line, 1), "column " + std::to_string(i + 1) + " of the header " +
+                                                          (columns_[i].empty() ? "has no name"
+                                                           : is_double         ? "has a name that occurs twice"
+                                                                               : "is not valid UTF-8") +
+                                                          "; the first record names the columns, each once");
+      }
+    }
+  }
+
+  RawRow row_of(const Record& record) const {
+    const auto bad = [&](std::string message) {
+      return RawRow{nullptr, record.line, true, place(file_, record.line, 1), std::move(message)};
+    };
+    if (record.fields.size() != columns_.size()) {
+      return bad("the record has " + std::to_string(record.fields.size()) + " fields, the header " +
+                 std::to_string(columns_.size()) + "; a field with a separator, quote or line end must be quoted");
+    }
+    RawRow row{Json::object(), record.line, false, {}, {}};
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (find_invalid_utf8(record.fields[i])) {
+        return bad("field \"" + columns_[i] + "\" is not valid UTF-8; convert the file to UTF-8");
+      }
+      row.value[columns_[i]] = record.fields[i];
+    }
+    return row;
+  }
+
+  std::string file_;
+  RecordReader records_;
+  std::vector<std::string> columns_;
+};
+
+}  // namespace
+
+bool is_table(const fs::path& file) {
+  const std::string extension = file.extension().string();
+  return extension == ".parquet" || extension == ".arrow" || extension == ".feather";
+}
+
+void require_table_library(const fs::path& file) {
+  if (arrow().folder.empty()) {
+    throw DataError(file.string(), arrow().problem + ". Or convert it: " + conversion_of(file));
+  }
+}
+
+std::unique_ptr<RowReader> open_table(const std::filesystem::path& file) { return std::make_unique<TableReader>(file); }
+
+std::unique_ptr<RowReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
+                                    char separator) {
+  return std::make_unique<CsvReader>(file, std::move(bytes), std::move(begin), separator);
+}
+
+}  // namespace lora_train::data
