@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "chart/line_chart.h"
+#include "chart/charts.h"
 #include "lora_train/report/run_log.h"
 
 namespace lora_train::report {

@@ -9,7 +9,7 @@
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/evaluation.h"
-#include "lora_train/report/best_metric.h"
+#include "lora_train/report/task_figures.h"
 #include "lora_train/run_folder/checkpoint.h"
 
 namespace lora_train::run {

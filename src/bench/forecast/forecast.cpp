@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -12,6 +13,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/model/families/known_shapes.h"
 #include "lora_train/optim/optimizer.h"
@@ -274,6 +276,25 @@ void check_without_data(const ForecastRequest& request, const plan::ModelFiles& 
   for (const device::GpuFacts& gpu : request.gpus) rates_of(gpu, profile);
 }
 
+constexpr std::uintmax_t kSmallData = std::uintmax_t{16} << 20;
+
+bool are_small(const std::vector<DatasetSpec>& datasets) {
+  std::uintmax_t bytes = 0;
+  for (const DatasetSpec& dataset : datasets) {
+    std::error_code code;  // folders and globs have no size
+    const std::uintmax_t size = std::filesystem::file_size(dataset.path, code);
+    if (code) return false;
+    bytes += size;
+  }
+  return !datasets.empty() && bytes <= kSmallData;
+}
+
+std::optional<std::int64_t> length_of_rows(const Profile& profile, const plan::ModelFiles& files) {
+  if (profile.data.max_seq_len) return profile.data.max_seq_len;
+  if (!are_small(profile.data.datasets)) return std::nullopt;
+  return data::prepare_data(profile.data, plan::data_context(profile, files), true).max_seq_len;
+}
+
 }  // namespace
 
 ForecastResult make_forecast(const ForecastRequest& request) {
@@ -305,6 +326,23 @@ ForecastResult make_forecast(const ForecastRequest& request) {
     result.variants.push_back(std::move(variant));
   }
   return result;
+}
+
+std::string check_fit(const FitRequest& request) {
+  const Profile& profile = request.profile;
+  try {
+    const plan::ModelFiles files = open_model_files(profile);
+    const auto max_seq_len = length_of_rows(profile, files);
+    if (!max_seq_len) return {};
+    const auto adapters = plan::choose_adapters(profile, files);
+    const bool has_evaluation = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
+    plan::RunFacts facts{profile, files.config, adapters.specs, *max_seq_len, has_evaluation};
+    facts.base = files.base;
+    facts.token_rows = adapters.token_rows;
+    return plan::misfit(facts, request.gpu);
+  } catch (const Error&) {  // what is wrong with the files, other checks say
+    return {};
+  }
 }
 
 }  // namespace lora_train::bench

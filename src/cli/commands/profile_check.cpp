@@ -16,7 +16,7 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/lora/choose_adapters.h"
 #include "lora_train/model/weights/stored_linear.h"
-#include "lora_train/report/best_metric.h"
+#include "lora_train/report/task_figures.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"

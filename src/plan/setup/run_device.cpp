@@ -9,7 +9,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/device/cuda_build.h"
 #include "lora_train/device/gpu.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/dispatch/implementation.h"

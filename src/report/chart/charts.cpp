@@ -1,9 +1,9 @@
-#include "line_chart.h"
+#include "charts.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "axis.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train::report {
 namespace {
@@ -151,6 +151,42 @@ void draw_square(double top, Drawing& drawing) {
             kSquareTickSize, Ink::kMuted, Align::kCenter);
 }
 
+constexpr double kStart = 0.1;       ///< of a curve, whose values may be left out
+constexpr double kMuchWider = 1.8;   ///< times the range of the other values
+constexpr double kFarShare = 0.005;  ///< of the values, on each side, may lie outside
+constexpr std::size_t kFewValues = 50;
+
+Range range_of(const std::vector<Sample>& samples) {
+  const auto [low, high] =
+      std::minmax_element(samples.begin(), samples.end(), [](auto& a, auto& b) { return a.y < b.y; });
+  return {low->y, high->y};
+}
+
+/// The range of the values after the start, with room; that of all where there are too few.
+Range later_range(const std::vector<Sample>& samples, const Range& whole) {
+  std::vector<double> later;
+  for (const Sample& sample : samples) {
+    if (sample.x >= kStart) later.push_back(sample.y);
+  }
+  if (later.size() < 3) return whole;
+  std::sort(later.begin(), later.end());
+  const double far = later.size() > kFewValues ? kFarShare : 0;
+  const auto last = static_cast<double>(later.size() - 1);
+  const double low = later[static_cast<std::size_t>(std::ceil(far * last))];
+  const double high = later[static_cast<std::size_t>((1 - far) * last)];
+  const double room = std::max({0.3 * (high - low), 0.02 * std::abs(high), 1e-9});
+  return {std::max(whole.low, low - room), std::min(whole.high, high + room)};
+}
+
+constexpr double kMargin = 20, kTextGap = 10, kTitleSize = 17, kTextSize = 13, kBarHeight = 20, kRowHeight = 30;
+constexpr double kLongestBar = 360, kLeastWidth = 640, kLineHeight = 24;
+
+double widest(const std::vector<Bar>& bars, std::string Bar::*text) {
+  double width = 0;
+  for (const Bar& bar : bars) width = std::max(width, label_width(bar.*text, kTextSize));
+  return width;
+}
+
 }  // namespace
 
 Drawing draw(const LineCharts& charts) {
@@ -213,6 +249,82 @@ Drawing draw(const ReliabilityChart& chart) {
             Ink::kMuted, Align::kCenter);
   drawing.width = static_cast<int>(kSquareWidth);
   drawing.height = static_cast<int>(counts_bottom + 18 + kSquareMargin);
+  return drawing;
+}
+
+std::vector<double> nice_ticks(const Range& range, int count) {
+  const double raw = (range.high - range.low) / std::max(count, 1);
+  if (!(raw > 0) || !std::isfinite(raw)) return {};
+  const double power = std::pow(10, std::floor(std::log10(raw)));
+  double step = 10 * power;
+  for (const double factor : {5.0, 2.5, 2.0, 1.0}) {
+    if (factor * power >= raw * 0.999) step = factor * power;
+  }
+  std::vector<double> ticks;
+  for (double i = std::ceil(range.low / step - 1e-9); i * step <= range.high + step * 1e-9; ++i)
+    ticks.push_back(i * step + 0.0);  // never -0
+  return ticks;
+}
+
+Range fitted_range(const std::vector<Sample>& samples, bool from_zero) {
+  if (samples.empty()) return {};
+  Range range = range_of(samples);
+  const Range later = later_range(samples, range);
+  const double low = from_zero ? std::min(0.0, later.low) : later.low;
+  if (range.high - range.low > kMuchWider * (later.high - low)) range = later;
+  if (from_zero) range.low = std::min(0.0, range.low);
+  if (range.high <= range.low) {
+    const double room = std::abs(range.high) * 0.1 + 1e-9;
+    return {range.low - room, range.high + room};
+  }
+  const double pad = 0.05 * (range.high - range.low);
+  return {from_zero && range.low == 0 ? 0 : range.low - pad, range.high + pad};
+}
+
+std::string tick_text(double value) {
+  const double size = std::abs(value);
+  if (size >= 1e9) return string_printf("%.4gG", value / 1e9);
+  if (size >= 1e6) return string_printf("%.4gM", value / 1e6);
+  if (size >= 1e4) return string_printf("%.4gk", value / 1e3);
+  return string_printf("%.4g", value);
+}
+
+Drawing draw(const BarChart& chart) {
+  const double names = widest(chart.bars, &Bar::name), texts = widest(chart.bars, &Bar::text);
+  double largest = 0;
+  for (const Bar& bar : chart.bars) largest = std::max(largest, bar.value.value_or(0));
+  const double titles = std::max(label_width(chart.title, kTitleSize), label_width(chart.subtitle, kTextSize));
+  const double row_width = names + kTextGap + kLongestBar + kTextGap + texts;
+  Drawing drawing;
+  drawing.title = chart.title;
+  drawing.width = static_cast<int>(std::ceil(std::max({kLeastWidth, row_width + 2 * kMargin, titles + 2 * kMargin})));
+  double y = kMargin + kTitleSize;
+  drawing.labels.push_back({.x = kMargin, .baseline = y, .text = chart.title, .size = kTitleSize});
+  if (!chart.subtitle.empty()) {
+    y += kLineHeight;
+    drawing.labels.push_back(
+        {.x = kMargin, .baseline = y, .text = chart.subtitle, .size = kTextSize, .ink = Ink::kMuted});
+  }
+  y += kTextGap;
+  const double left = kMargin + names + kTextGap, longest = drawing.width - left - kTextGap - texts - kMargin;
+  const double top = y;
+  for (const Bar& bar : chart.bars) {
+    const double baseline = y + kRowHeight / 2 + kTextSize * 0.36;
+    drawing.labels.push_back(
+        {.x = left - kTextGap, .baseline = baseline, .text = bar.name, .size = kTextSize, .align = Align::kRight});
+    const double length = largest > 0 ? longest * bar.value.value_or(0) / largest : 0;
+    if (bar.value)
+      drawing.rectangles.push_back({left, y + (kRowHeight - kBarHeight) / 2, std::max(1.0, length), kBarHeight,
+                                    bar.is_accented ? Ink::kAccent : Ink::kBar});
+    drawing.labels.push_back({.x = left + length + kTextGap,
+                              .baseline = baseline,
+                              .text = bar.text,
+                              .size = kTextSize,
+                              .ink = bar.value ? Ink::kText : Ink::kBad});
+    y += kRowHeight;
+  }
+  drawing.rectangles.push_back({left - 1, top, 1, y - top, Ink::kGrid});
+  drawing.height = static_cast<int>(std::ceil(y + kMargin));
   return drawing;
 }
 

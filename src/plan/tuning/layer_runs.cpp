@@ -1,5 +1,6 @@
 // N tokens of the largest micro-batch, H heads, K kv heads, E head size.
-#include "attention_tuning.h"
+
+#include "layer_runs.h"
 
 #include <ATen/ATen.h>
 
@@ -16,6 +17,34 @@ using kernels::AttentionBackend;
 using kernels::TuningCandidate;
 
 std::string numbered(const char* name, std::int64_t value) { return std::string(" ") + name + std::to_string(value); }
+
+using model::ProjectionShape;
+
+constexpr double kWeightStd = 0.02;
+
+std::int64_t padded_width(std::int64_t width) {
+  return (width + model::kPitchStep - 1) / model::kPitchStep * model::kPitchStep;
+}
+
+at::Tensor rows_of(const at::Tensor& memory, std::int64_t rows, std::int64_t width, std::int64_t pitch) {
+  return memory.as_strided({rows, width}, {pitch, 1});
+}
+
+void add_adapters(const ProjectionShape& shape, const at::TensorOptions& options, model::Projection& projection) {
+  for (const model::AdapterPlace& place : shape.adapters) {
+    const model::LinearShape& linear = shape.linears[static_cast<std::size_t>(place.linear)];
+    model::LoraAdapter& adapter = projection.adapters.emplace_back();
+    adapter.path = linear.name;
+    adapter.out_begin = linear.out_begin;
+    adapter.out_end = linear.out_begin + linear.out_features;
+    adapter.column = place.column;
+    adapter.rank = place.spec.rank;
+    adapter.scale = place.spec.scale;
+    adapter.masters = {at::empty({adapter.rank, shape.in_features}, options).normal_(0, kWeightStd),
+                       at::empty({linear.out_features, adapter.rank}, options).normal_(0, kWeightStd)};
+    for (const at::Tensor& master : adapter.masters) adapter.grads.push_back(at::zeros_like(master));
+  }
+}
 
 }  // namespace
 
@@ -134,6 +163,87 @@ AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::i
   };
   const auto chosen = tuner.choose({run.key(window), accepts, make_candidates, run.key_of_run(window)});
   return chosen ? *find(*chosen) : AttentionBackend::kAuto;
+}
+
+LinearsMemory::LinearsMemory(const model::LayerShape& layer, std::int64_t tokens, at::ScalarType dtype,
+                             at::Device device)
+    : num_tokens(tokens) {
+  std::int64_t most_weights = 0, widest_input = 0, widest_output = 0;
+  for (const ProjectionShape& p : projections_of(layer)) {
+    const std::int64_t input_width = padded_width(p.input_width()), output_width = p.out_features + p.num_columns;
+    most_weights = std::max(most_weights, output_width * input_width);
+    widest_input = std::max(widest_input, input_width);
+    widest_output = std::max(widest_output, padded_width(output_width));
+  }
+  const auto options = at::TensorOptions(dtype).device(device);
+  const auto normal = [&](std::int64_t size, double std) { return at::empty({size}, options).normal_(0, std); };
+  weight = normal(most_weights, kWeightStd);
+  input = normal(num_tokens * widest_input, 1);
+  output = normal(num_tokens * widest_output, 1);
+  residual = normal(num_tokens * widest_input, 1);
+  d_input = normal(num_tokens * widest_input, 1);
+}
+
+const model::LayerShape& first_adapted_layer(const model::ModelShape& shape) {
+  for (const model::LayerShape& layer : shape.layers) {
+    const auto shapes = projections_of(layer);
+    if (std::any_of(shapes.begin(), shapes.end(), [](const auto& p) { return p.num_columns > 0; })) return layer;
+  }
+  return shape.layers.front();
+}
+
+std::string short_name(const ProjectionShape& projection) {
+  std::string name;
+  for (const model::LinearShape& linear : projection.linears) {
+    const std::string last = linear.name.substr(linear.name.rfind('.') + 1);
+    name += (name.empty() ? "" : "|") + last.substr(0, last.rfind("_proj"));
+  }
+  return name;
+}
+
+std::vector<ProjectionShape> projections_of(const model::LayerShape& layer) {
+  std::vector<ProjectionShape> shapes;
+  for (const model::BlockShape& block : layer.blocks) {
+    shapes.insert(shapes.end(), block.projections.begin(), block.projections.end());
+  }
+  return shapes;
+}
+
+LinearsRun::LinearsRun(const std::vector<ProjectionShape>& shapes, const LinearsMemory& memory) {
+  const std::int64_t N = memory.num_tokens;
+  for (const ProjectionShape& shape : shapes) {
+    Linear& linear = linears_.emplace_back(Linear{model::Projection(shape), {}, {}, {}, {}, {}});
+    model::Projection& p = linear.projection;
+    const std::int64_t O = p.out_features;
+    p.weight = rows_of(memory.weight, O + p.num_columns, p.input_width(), p.input_pitch());
+    if (shape.has_bias) p.bias = memory.weight.narrow(0, 0, O);
+    add_adapters(shape, memory.weight.options().dtype(at::kFloat), p);
+    linear.input = rows_of(memory.input, N, p.input_width(), p.input_pitch());
+    linear.d_output = rows_of(memory.output, N, p.d_output_width(), p.d_output_pitch());
+    const bool is_in_place = shape.linears.front().name == "mlp.gate_proj";  // SwiGLU's gradient replaces gate|up
+    linear.output = is_in_place ? linear.d_output.narrow(1, 0, O) : rows_of(memory.output, N, O, O);
+    linear.d_input = rows_of(memory.d_input, N, p.d_input_width(), p.d_input_pitch());
+    const bool ends_block = shape.linears.size() == 1;  // o and down
+    if (ends_block) linear.residual = rows_of(memory.residual, N, O, O);
+  }
+}
+
+void LinearsRun::forward(std::size_t index) {
+  Linear& linear = linears_[index];
+  model::fill_adapter_columns(linear.projection, linear.input, {});
+  model::projection_forward(linear.projection, linear.input, linear.residual, linear.output, {});
+}
+
+void LinearsRun::backward(std::size_t index) {
+  Linear& linear = linears_[index];
+  model::projection_backward(linear.projection, linear.input, linear.d_output, linear.d_input, true, {});
+}
+
+void LinearsRun::run_all() {
+  for (std::size_t i = 0; i < linears_.size(); ++i) {
+    forward(i);
+    backward(i);
+  }
 }
 
 }  // namespace lora_train::plan

@@ -1,4 +1,6 @@
 // Text by FreeType, the file by libpng.
+#include "lora_train/report/chart/drawing.h"
+
 #include <ft2build.h>
 #include FT_FREETYPE_H
 #include <png.h>
@@ -9,10 +11,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "font.h"
-#include "ink.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/report/chart/drawing.h"
 
 namespace lora_train::report {
 namespace {
@@ -20,6 +20,20 @@ namespace {
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 27;
 constexpr std::uint8_t kBackground = 255;
 constexpr double kUnitsPerPixel = 64;  // FreeType's 26.6 fixed point
+
+/// Of a light page.
+struct InkColor {
+  const char* name;  ///< of the page's variable: --<name>
+  unsigned char red, green, blue;
+};
+
+const InkColor& color_of(Ink ink) {
+  static constexpr InkColor kColors[] = {{"text", 31, 41, 55},     {"faint", 107, 114, 128}, {"line", 209, 213, 219},
+                                         {"bar", 147, 179, 226},   {"accent", 37, 99, 235},  {"bad", 180, 60, 40},
+                                         {"curve2", 229, 115, 11}, {"curve3", 47, 158, 95},  {"curve4", 208, 59, 75},
+                                         {"curve5", 138, 99, 210}, {"curve6", 15, 159, 176}};
+  return kColors[static_cast<int>(ink)];
+}
 
 [[noreturn]] void fail(const char* what) { throw std::runtime_error(std::string("a chart was not drawn: ") + what); }
 
@@ -189,6 +203,32 @@ class Canvas {
   std::vector<std::uint8_t> pixels_;
 };
 
+std::string paint_of(Ink ink) {
+  const InkColor& color = color_of(ink);
+  return string_printf("var(--%s,#%02x%02x%02x)", color.name, color.red, color.green, color.blue);
+}
+
+std::string style_of(Ink ink) { return "fill:" + paint_of(ink); }
+
+std::string element_of(const Polyline& line) {
+  if (line.points.size() == 1) {
+    return string_printf("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" opacity=\"%.2f\" style=\"", line.points[0].x,
+                         line.points[0].y, line.width / 2, line.opacity) +
+           style_of(line.ink) + "\"/>\n";
+  }
+  std::string points;
+  for (const Point& point : line.points) points += string_printf("%.1f,%.1f ", point.x, point.y);
+  return "<polyline points=\"" + points +
+         string_printf("\" stroke-width=\"%.1f\" opacity=\"%.2f\" style=\"fill:none;stroke:", line.width,
+                       line.opacity) +
+         paint_of(line.ink) + "\"/>\n";
+}
+
+const char* anchor_of(Align align) {
+  if (align == Align::kLeft) return "";
+  return align == Align::kRight ? " text-anchor=\"end\"" : " text-anchor=\"middle\"";
+}
+
 }  // namespace
 
 double label_width(const std::string& text, double size) {
@@ -202,6 +242,26 @@ std::string to_png(const Drawing& drawing, int scale) {
   for (const Polyline& line : drawing.polylines) canvas.paint(line);
   for (const Label& label : drawing.labels) canvas.paint(label, face);
   return canvas.png();
+}
+
+std::string to_svg(const Drawing& drawing) {
+  std::string svg = string_printf(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" role=\"img\" "
+      "font-family=\"system-ui, sans-serif\">\n",
+      drawing.width, drawing.height, drawing.width);
+  svg += "<title>" + escape_html(drawing.title) + "</title>\n";
+  for (const Rectangle& box : drawing.rectangles) {
+    svg += string_printf("<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" style=\"", box.x, box.y, box.width,
+                         box.height) +
+           style_of(box.ink) + "\"/>\n";
+  }
+  for (const Polyline& line : drawing.polylines) svg += element_of(line);
+  for (const Label& label : drawing.labels) {
+    svg += string_printf("<text x=\"%.1f\" y=\"%.1f\" font-size=\"%.0f\"%s style=\"", label.x, label.baseline,
+                         label.size, anchor_of(label.align)) +
+           style_of(label.ink) + "\">" + escape_html(label.text) + "</text>\n";
+  }
+  return svg + "</svg>\n";
 }
 
 }  // namespace lora_train::report
