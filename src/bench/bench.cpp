@@ -18,7 +18,7 @@
 #include "lora_train/run/rehearsal.h"
 #include "lora_train/run/run_state.h"
 #include "lora_train/run/train_step.h"
-#include "work_counter.h"
+#include "measure.h"
 
 namespace lora_train::bench {
 namespace {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "chart/charts.h"
 #include "figures.h"
 #include "json_fields.h"
 #include "lora_train/base/error.h"
@@ -16,7 +17,6 @@
 #include "lora_train/base/version.h"
 #include "lora_train/config/load.h"
 #include "lora_train/report/run_log.h"
-#include "pictures.h"
 
 namespace lora_train::report {
 

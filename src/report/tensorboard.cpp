@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "chart/charts.h"
 #include "json_fields.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -18,7 +19,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "lora_train/report/eval_files.h"
-#include "pictures.h"
 
 namespace lora_train::report {
 namespace {

@@ -18,7 +18,7 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/run_spec.h"
-#include "lora_train/plan/setup/rank_values.h"
+#include "lora_train/plan/setup/run_device.h"
 #include "lora_train/plan/tuning/tuning_cases.h"
 #include "lora_train/report/host_memory.h"
 #include "lora_train/run/background_saver.h"

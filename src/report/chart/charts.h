@@ -1,4 +1,5 @@
-// Charts as drawings: curves over steps, in panels beside and below each other; reliability diagrams; horizontal bars.
+// Charts as drawings: curves over steps, in panels beside and below each other; reliability diagrams; horizontal bars; and those of a run, for
+// curves.png and TensorBoard, without a browser.
 #pragma once
 
 #include <optional>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "lora_train/report/chart/drawing.h"
+#include "lora_train/report/run_log.h"
 
 namespace lora_train::report {
 
@@ -80,5 +82,12 @@ struct BarChart {
 
 /// As wide as names and texts need, at least 640. Bars begin at zero.
 Drawing draw(const BarChart& chart);
+
+/// A PNG of loss, accuracy, learning rate, gradient norm, throughput, memory and use of the device over steps, each where the run has it.
+/// Throws std::runtime_error.
+std::string curves_png(const RunRecord& run);
+
+/// A curve of a reliability diagram.
+ReliabilityCurve reliability_curve(const std::string& name, const std::vector<ReliabilityBin>& bins, Ink ink);
 
 }  // namespace lora_train::report

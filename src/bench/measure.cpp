@@ -1,4 +1,4 @@
-#include "work_counter.h"
+#include "measure.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/function_schema.h>

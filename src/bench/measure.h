@@ -1,5 +1,5 @@
-// Times calls on a device, adds up the work that kernels report (kernels/accounting/work_record.h), and counts the other operations
-// of LibTorch.
+// What `bench` measures: times of calls on a device, the work that kernels report (kernels/accounting/work_record.h), the other
+// operations of LibTorch, and rates.
 #pragma once
 
 #include <ATen/core/Tensor.h>
