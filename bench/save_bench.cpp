@@ -13,7 +13,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/run/background_saver.h"
-#include "lora_train/run_folder/checkpoint_writer.h"
+#include "lora_train/run_folder/checkpoint.h"
 #include "support/temporary_folder.h"
 
 namespace {

@@ -21,9 +21,11 @@ endforeach()
 lt_literal(_style_literal "${_style}")
 lt_literal(_script_literal "${_script}")
 file(WRITE "${OUT}" "// Made by cmake/embed_text.cmake.
-#include \"page_assets.h\"
+#include <string_view>
 
 namespace lora_train::report {
+
+extern const std::string_view kPageStyle, kPageScript;
 
 const std::string_view kPageStyle =${_style_literal};
 

@@ -26,7 +26,7 @@ MUTATIONS = [
     ("parameters not compared", "run_test Ranks.*", [
         (RANKS, "    if (all[rank] != all[0]) different", "    if (!MUTANT && all[rank] != all[0]) different")]),
     ("runs not compared", "test_ranks.py other_data", [
-        ("src/plan/setup/rank_values.cpp", "      if (other[what] == value) continue;", "      if (MUTANT || other[what] == value) continue;")]),
+        ("src/plan/setup/run_device.cpp", "      if (other[what] == value) continue;", "      if (MUTANT || other[what] == value) continue;")]),
     ("stops before all have met are kept", "ranks_test Rendezvous.*", [
         ("src/ranks/rendezvous.cpp", "fate.empty() && !reason.empty()) fate", "!MUTANT && fate.empty() && !reason.empty()) fate")]),
     ("a dead rank is not looked for", "ranks_test Rendezvous.*:Control.*", [

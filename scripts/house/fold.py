@@ -345,6 +345,8 @@ class Folder:
             (ROOT / header).rename(ROOT / target)
         self.known.discard(header)
         self.known.add(target)
+        self.renamed.pop(target, None)  # a name that was free
+        self.paths.pop(target, None)
         self.renamed[header] = target
         self.paths[header] = target
         if source:

@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "bench_run.h"
+#include "forecast/measured_rates.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
@@ -17,9 +18,7 @@
 #include "lora_train/run/rehearsal.h"
 #include "lora_train/run/run_state.h"
 #include "lora_train/run/train_step.h"
-#include "measure_rates.h"
-#include "rates_file.h"
-#include "work_counter.h"
+#include "measure.h"
 
 namespace lora_train::bench {
 namespace {

@@ -17,7 +17,7 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/base/version.h"
 #include "lora_train/convert/convert.h"
-#include "lora_train/device/cuda_build.h"
+#include "lora_train/device/gpu.h"
 #include "output/standard_output.h"
 
 namespace lora_train::cli {

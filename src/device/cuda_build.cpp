@@ -1,6 +1,6 @@
-#include "lora_train/device/cuda_build.h"
-
 #include <sstream>
+
+#include "lora_train/device/gpu.h"
 
 namespace lora_train::device {
 

@@ -19,7 +19,7 @@
 #include "lora_train/evaluate/loss_evaluation.h"
 #include "lora_train/evaluate/task_evaluation.h"
 #include "lora_train/plan/setup/batch_feed.h"
-#include "lora_train/plan/setup/rank_values.h"
+#include "lora_train/plan/setup/run_device.h"
 #include "lora_train/plan/setup/setup.h"
 #include "lora_train/ranks/communicator.h"
 #include "lora_train/ranks/connect.h"

@@ -23,6 +23,8 @@
 namespace lora_train::evaluate {
 namespace {
 
+using nlohmann::json;
+
 /// Prompts are dealt out to the ranks one after the other, and named by their place in the list of rank 0. Every kAnswersPerRound
 /// answers a rank takes part in a collective, which passes the answers of the others on to the sink of rank 0: decoding goes on
 /// with what is in the batch. With one rank, there is no collective.
@@ -30,20 +32,57 @@ class AnswerRelay {
  public:
   static constexpr std::int64_t kAnswersPerRound = 16;
 
-  AnswerRelay(ranks::Communicator& ranks, GenerateSink& sink, std::size_t num_prompts);
+  AnswerRelay(ranks::Communicator& ranks, GenerateSink& sink, std::size_t num_prompts) : ranks_(ranks), sink_(sink) {
+    if (ranks.world_size() == 1) return;
+    const std::int64_t of_rank_0 = ceil_div(static_cast<std::int64_t>(num_prompts), ranks.world_size());
+    num_rounds_ = ceil_div(of_rank_0, kAnswersPerRound);
+  }
 
   /// As GenerateSink, of the prompts of this rank. `prompt` is the index in its own request, `place` in that of rank 0.
-  bool on_token(std::size_t prompt, std::size_t place, bool is_base, std::int32_t id);
-  void on_done(std::size_t prompt, std::size_t place, bool is_base, bool is_cut);
+  bool on_token(std::size_t prompt, std::size_t place, bool is_base, std::int32_t id) {
+    if (ranks_.rank() > 0) tokens_[{place, is_base}].push_back(id);
+    return sink_.on_token(prompt, is_base, id);
+  }
+  void on_done(std::size_t prompt, std::size_t place, bool is_base, bool is_cut) {
+    sink_.on_done(prompt, is_base, is_cut);
+    if (ranks_.rank() > 0) {
+      const auto answer = tokens_.extract({place, is_base});
+      sent_ += json{place, is_base, is_cut, answer ? answer.mapped() : std::vector<std::int32_t>()}.dump() + "\n";
+    }
+    if (is_base || num_rounds_ == 0) return;  // that of the adapter follows
+    if (++num_done_ % kAnswersPerRound == 0) exchange();
+  }
 
   /// After the last answer: takes part in the collectives that other ranks still need.
-  void finish();
+  void finish() {
+    while (num_exchanged_ < num_rounds_) exchange();
+  }
   /// After an agreed stop (Communicator::end_steps): one more collective, for the answers since the last. True if there was nothing
   /// left to do: the stop came too late.
-  bool finish_after_stop();
+  bool finish_after_stop() {
+    if (num_rounds_ == 0) return false;
+    if (num_exchanged_ == num_rounds_) return true;
+    exchange();
+    return false;
+  }
 
  private:
-  void exchange();
+  void exchange() {
+    const std::vector<std::string> all = ranks_.all_gather(sent_);
+    ++num_exchanged_;
+    sent_.clear();
+    if (ranks_.rank() > 0) return;
+    for (const std::string& text : all) {
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);) {
+        const json answer = json::parse(line);
+        const std::size_t place = answer[0];
+        const bool is_base = answer[1];
+        for (const std::int32_t id : answer[3]) sink_.on_token(place, is_base, id);
+        sink_.on_done(place, is_base, answer[2]);
+      }
+    }
+  }
 
   ranks::Communicator& ranks_;
   GenerateSink& sink_;
@@ -51,58 +90,6 @@ class AnswerRelay {
   std::map<std::pair<std::size_t, bool>, std::vector<std::int32_t>> tokens_;  ///< of answers under way
   std::string sent_;                                                          ///< lines
 };
-
-using nlohmann::json;
-
-AnswerRelay::AnswerRelay(ranks::Communicator& ranks, GenerateSink& sink, std::size_t num_prompts)
-    : ranks_(ranks), sink_(sink) {
-  if (ranks.world_size() == 1) return;
-  const std::int64_t of_rank_0 = ceil_div(static_cast<std::int64_t>(num_prompts), ranks.world_size());
-  num_rounds_ = ceil_div(of_rank_0, kAnswersPerRound);
-}
-
-bool AnswerRelay::on_token(std::size_t prompt, std::size_t place, bool is_base, std::int32_t id) {
-  if (ranks_.rank() > 0) tokens_[{place, is_base}].push_back(id);
-  return sink_.on_token(prompt, is_base, id);
-}
-
-void AnswerRelay::on_done(std::size_t prompt, std::size_t place, bool is_base, bool is_cut) {
-  sink_.on_done(prompt, is_base, is_cut);
-  if (ranks_.rank() > 0) {
-    const auto answer = tokens_.extract({place, is_base});
-    sent_ += json{place, is_base, is_cut, answer ? answer.mapped() : std::vector<std::int32_t>()}.dump() + "\n";
-  }
-  if (is_base || num_rounds_ == 0) return;  // that of the adapter follows
-  if (++num_done_ % kAnswersPerRound == 0) exchange();
-}
-
-void AnswerRelay::exchange() {
-  const std::vector<std::string> all = ranks_.all_gather(sent_);
-  ++num_exchanged_;
-  sent_.clear();
-  if (ranks_.rank() > 0) return;
-  for (const std::string& text : all) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-      const json answer = json::parse(line);
-      const std::size_t place = answer[0];
-      const bool is_base = answer[1];
-      for (const std::int32_t id : answer[3]) sink_.on_token(place, is_base, id);
-      sink_.on_done(place, is_base, answer[2]);
-    }
-  }
-}
-
-void AnswerRelay::finish() {
-  while (num_exchanged_ < num_rounds_) exchange();
-}
-
-bool AnswerRelay::finish_after_stop() {
-  if (num_rounds_ == 0) return false;
-  if (num_exchanged_ == num_rounds_) return true;
-  exchange();
-  return false;
-}
 
 /// Prompts in a group that runs on the adapter and then, if requested, on the base.
 constexpr std::size_t kPromptsPerBatch = 64;
@@ -268,7 +255,7 @@ GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink
   return totals;
 }
 
-GenerateTotals converse(const GenerateRequest& request, Conversation& conversation) {
+GenerateTotals answer_turns(const GenerateRequest& request, Conversation& conversation) {
   generate::check_sampling(request.sampling);
   constexpr std::int64_t kNoPositions = 1;  // the generator has its own, as many as the conversation needs
   const InferenceModel model = load_for_inference(request.profile, request.adapter, kNoPositions);

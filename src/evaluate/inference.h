@@ -6,7 +6,7 @@
 
 #include "lora_train/evaluate/generation.h"
 #include "lora_train/generate/generator.h"
-#include "lora_train/plan/setup/rank_values.h"
+#include "lora_train/plan/setup/run_device.h"
 #include "lora_train/plan/setup/setup.h"
 
 namespace lora_train::evaluate {

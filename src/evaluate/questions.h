@@ -1,14 +1,63 @@
-// Asking a model: greedy answers, and choices among given ones.
+// Asking a model: greedy answers, compared with the expected ones, and multiple choice among given completions, by their
+// log-probabilities.
 #pragma once
 
 #include "answer_match.h"
 #include "choice_figures.h"
+#include "lora_train/data/encode/answer_rows.h"
+#include "lora_train/data/encode/choices.h"
+#include "lora_train/data/encode/confidence_tokens.h"
 #include "lora_train/data/encode/task_rows.h"
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
 #include "lora_train/evaluate/evaluation.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/plan/setup/setup.h"
+#include "lora_train/tokenizer/split/text_pattern.h"
 
 namespace lora_train::evaluate {
+
+/// The probabilities of a row's choices: softmax of their summed log-probabilities.
+std::vector<double> choice_shares(std::span<const double> log_probabilities);
+
+/// What the model chose in a row.
+struct ChoiceOutcome {
+  std::size_t taken = 0;  ///< the most likely choice
+  bool is_right = false;
+  bool is_right_normalized = false;  ///< by log-probabilities per character
+  double confidence = 0;             ///< the probability of the choice taken
+  double brier = 0;                  ///< sum over choices of (probability - is right)^2
+};
+
+/// num_chars: length of each choice's text, above 0. `answer`: index of the right choice. Among equally likely choices the first
+/// one counts, as in numpy.argmax and lm-evaluation-harness.
+ChoiceOutcome choice_outcome(std::span<const double> log_probabilities, std::span<const std::int64_t> num_chars,
+                             std::size_t answer);
+
+/// The two accuracies are acc and acc_norm of lm-evaluation-harness.
+ChoiceFigures choice_figures(std::span<const ChoiceOutcome> outcomes);
+
+/// Removes white space at both ends and commas between digits ("1,234" becomes "1234"); other white space becomes one space.
+std::string normalized_answer(const std::string& text);
+
+/// Compares an answer with the expected one.
+class AnswerMatcher {
+ public:
+  /// `regex` empty: compares whole texts. `where` names the flag or key for messages. Throws ConfigError for an invalid regular
+  /// expression.
+  AnswerMatcher(const std::string& regex, const std::string& where);
+
+  /// The normalized answer in a text; nothing if the regex does not match. An answer that a regex picked also loses a period or
+  /// comma after its last digit.
+  std::optional<std::string> pick(const std::string& text) const;
+
+ private:
+  std::shared_ptr<const tokenizer::TextPattern> pattern_;  ///< null: whole texts
+};
 
 /// Computes the log-probabilities of all choices. Throws like Generator::score.
 std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceRow> rows, generate::Generator& generator, bool quiet);

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "choice_figures.h"
 #include "inference.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"

@@ -11,12 +11,10 @@
 #include <optional>
 
 #include "control.h"
-#include "gate.h"
-#include "gloo_transport.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
-#include "nccl_transport.h"
 #include "rendezvous.h"
+#include "transport.h"
 
 namespace lora_train::ranks {
 namespace {

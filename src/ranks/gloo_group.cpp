@@ -1,4 +1,4 @@
-#include "gloo_group.h"
+#include "transport.h"
 
 #define USE_C10D_GLOO  // without it the next header is empty
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>

@@ -2,9 +2,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
+#include <memory>
 #include <span>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 namespace lora_train::ranks {
@@ -30,5 +35,22 @@ class Transport {
   /// An error of work that was enqueued, as text; empty if there is none, and always on a CPU. Safe from another thread.
   virtual std::string asynchronous_error() { return {}; }
 };
+
+/// Collectives over Gloo, for tensors in host memory. Connects all ranks. `address`: of the interface at which the others reach this one. Throws DeviceError.
+std::unique_ptr<Transport> make_gloo_transport(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+                                               const std::string& address, std::chrono::milliseconds timeout);
+
+/// NCCL for CUDA tensors, all on the device that the CUDA library was started on; `host` for tensors in host memory and for texts.
+/// A call has tensors of one kind.
+///
+/// NCCL connects at the first collective of CUDA tensors; while that waits for the other ranks, a stop request ends it (StopError).
+/// abort() ends the calls of `host` as well.
+std::unique_ptr<Transport> make_nccl_transport(std::unique_ptr<Transport> host, int rank, int world_size);
+
+/// What that uses: Gloo as c10d wraps it, every rank connected with every other. `timeout`: of connecting,
+/// and of collectives until setTimeout(). Throws what c10d and Gloo throw (std::exception).
+c10::intrusive_ptr<c10d::Backend> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                  int world_size, const std::string& address,
+                                                  std::chrono::milliseconds timeout);
 
 }  // namespace lora_train::ranks

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lora_train/report/metrics_writer.h"
+#include "lora_train/report/run_log.h"
 #include "lora_train/report/run_times.h"
 
 namespace lora_train::report {
@@ -89,6 +90,9 @@ inline std::optional<RunTimes> times_of(const nlohmann::ordered_json& object) {
                     number_of(object, "gpu_watched_s").value_or(0), number_of(object, "gpu_busy_s").value_or(0)};
   return RunTimes::of(seconds, number_of(object, "cost_usd"), usage);
 }
+
+/// The "bins" of an "eval" line; nothing unless all are [count, sum of confidence, number right].
+std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& line);
 
 /// [["train", 1.25, 60.5], ...], to the millisecond.
 inline nlohmann::ordered_json to_array(const std::vector<Span>& spans) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "chart/charts.h"
 #include "figures.h"
 #include "json_fields.h"
 #include "lora_train/base/error.h"
@@ -16,11 +17,13 @@
 #include "lora_train/base/version.h"
 #include "lora_train/config/load.h"
 #include "lora_train/report/run_log.h"
-#include "page_assets.h"
-#include "pictures.h"
-#include "read_metrics.h"
 
 namespace lora_train::report {
+
+// The files of page/, which cmake/embed_text.cmake puts into a source.
+extern const std::string_view kPageStyle;   ///< page/page.css
+extern const std::string_view kPageScript;  ///< page/*.js, concatenated
+
 namespace {
 
 /// The evaluations of a data set or task that have bins: the first, and the one of the step that the result is of, else the

@@ -14,7 +14,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
-#include "lora_train/plan/setup/rank_values.h"
+#include "lora_train/plan/setup/run_device.h"
 
 namespace lora_train::run {
 namespace {

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/report/document_losses.h"
-#include "lora_train/report/eval_answers.h"
+#include "lora_train/report/eval_files.h"
 #include "lora_train/report/metrics_writer.h"
 #include "lora_train/report/progress_bar.h"
 #include "lora_train/report/tensorboard.h"

@@ -12,7 +12,6 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/weights/tensor_io.h"
-#include "lora_train/run_folder/names.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/model_file.h"

@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <charconv>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
@@ -211,6 +212,22 @@ std::vector<fs::path> list_if(const fs::path& output_dir, Predicate is_wanted) {
   return folders;
 }
 
+using Clock = std::chrono::steady_clock;
+
+SaveResult save_and_rotate(const CheckpointWriter::Options& options, const Contents& contents,
+                           Clock::time_point start) {
+  SaveResult result;
+  result.step = contents.state.step;
+  try {
+    result.folder = save(options.output_dir, contents, options.sync_first);
+    result.durable_s = std::chrono::duration<double>(Clock::now() - start).count();
+    if (options.keep) rotate(options.output_dir, result.step, *options.keep, contents.state.best_step);
+  } catch (...) {
+    result.error = std::current_exception();
+  }
+  return result;
+}
+
 }  // namespace
 
 fs::path save(const fs::path& output_dir, const Contents& contents, const std::vector<fs::path>& sync_first) {
@@ -312,6 +329,26 @@ void delete_after(const fs::path& output_dir, std::int64_t step) {
     log_warning(folder.string() + ": deleted, since the run resumes from step " + std::to_string(step));
     delete_quietly(folder);
   }
+}
+
+void CheckpointWriter::start(Contents contents) {
+  pending_ = std::async(std::launch::async, [this, contents = std::move(contents), start = Clock::now()] {
+    return save_and_rotate(options_, contents, start);
+  });
+}
+
+void CheckpointWriter::settle() const {
+  if (is_busy()) pending_.wait();
+}
+
+std::optional<SaveResult> CheckpointWriter::poll() {
+  if (!is_busy() || pending_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return std::nullopt;
+  return pending_.get();
+}
+
+std::optional<SaveResult> CheckpointWriter::wait() {
+  if (!is_busy()) return std::nullopt;
+  return pending_.get();
 }
 
 }  // namespace lora_train::run_folder

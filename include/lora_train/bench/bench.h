@@ -9,7 +9,7 @@
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/model/layer_shape.h"
-#include "lora_train/plan/step_limits.h"
+#include "lora_train/plan/step_time.h"
 #include "lora_train/report/summary.h"
 
 namespace lora_train::bench {
@@ -32,7 +32,7 @@ struct BenchRequest {
 struct BenchWork {
   std::string name;
   std::int64_t calls = 0, launches = 0, bytes_read = 0, bytes_written = 0, flops = 0;
-  std::optional<double> planned_bytes = {};  ///< for a class: bytes that a step must move (plan/step_limits.h)
+  std::optional<double> planned_bytes = {};  ///< for a class: bytes that a step must move (plan/step_time.h)
   std::optional<double> ms = {};             ///< measured time per step
   std::optional<double> bound_ms = {};       ///< for a class: its part of BenchBound
 };

@@ -1,4 +1,4 @@
-// Sampling options and their ranges (generate/sampling.h implements them).
+// Sampling options and their ranges (generate/generator.h implements them).
 #pragma once
 
 #include <cmath>

@@ -10,8 +10,7 @@
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/launch/world.h"
-#include "lora_train/report/calibration.h"
-#include "lora_train/report/eval_answers.h"
+#include "lora_train/report/eval_files.h"
 #include "lora_train/report/task_figures.h"
 
 namespace lora_train::evaluate {

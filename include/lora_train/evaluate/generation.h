@@ -75,7 +75,7 @@ GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink
 /// Loads the model once and answers until conversation.next_turn() has nothing more to ask. Keys and values of the tokens that a
 /// prompt shares with the last one and its answer are kept, unless the other of adapter and base answers. request.prompts and
 /// request.compare are not read. Throws Error; StopError only before on_start().
-GenerateTotals converse(const GenerateRequest& request, Conversation& conversation);
+GenerateTotals answer_turns(const GenerateRequest& request, Conversation& conversation);
 
 struct ServedAdapter {
   std::string name;

@@ -11,7 +11,7 @@
 #include "lora_train/model/loss_head.h"
 #include "lora_train/plan/setup/batch_feed.h"
 #include "lora_train/ranks/communicator.h"
-#include "lora_train/report/document_losses.h"
+#include "lora_train/report/eval_files.h"
 
 namespace lora_train::evaluate {
 

@@ -9,12 +9,34 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/generate/sampling.h"
+#include "lora_train/config/sampling.h"
 #include "lora_train/kernels/attention/attention.h"
+#include "lora_train/kernels/sampling/sampling.h"
 #include "lora_train/model/weights/weights.h"
 #include "lora_train/serve/request_queue.h"
 
 namespace lora_train::generate {
+
+/// Throws ConfigError naming an option that is out of range.
+void check_sampling(const SamplingOptions& options);
+
+/// The options as the kernels take them, and the key of a prompt's draws.
+kernels::SamplingFilter filter_of(const SamplingOptions& options);
+PhiloxKey sampling_key(std::uint64_t seed, std::int64_t prompt_index);
+
+using kernels::Candidate;
+
+/// The tokens that may be drawn, most likely first (ties: lowest id first); probabilities sum to 1. temperature > 0,
+/// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper.
+std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options);
+
+/// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index, and `position`, the number
+/// of new tokens before this one.
+std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, std::int64_t prompt_index,
+                          std::int64_t position);
+
+/// log softmax(logits)[id], in fp64.
+double log_probability(std::span<const float> logits, std::int32_t id);
 
 /// Memory limits. The cache takes cache_bytes, or what the longest sequence of a run needs if that is more. A token takes
 /// 2 L K E elements of the compute dtype (cache_bytes_per_token). A sequence reserves prompt + max_new_tokens tokens when

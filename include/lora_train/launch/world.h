@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace lora_train::launch {
 
@@ -44,5 +45,8 @@ World world_from(const Variables& variables, const std::filesystem::path& proc =
 
 /// The same for processes of one machine since it was started: its boot id, or its name where /proc does not say.
 std::string host_id(const std::filesystem::path& proc = "/proc");
+
+/// The entry of node `node` in a list such as "4(x2),1" (4, 4, 1). Empty if the list is malformed or has no such node.
+std::optional<int> tasks_on_node(std::string_view list, int node);
 
 }  // namespace lora_train::launch

@@ -105,4 +105,8 @@ void set_loss_chunk(const RunFacts& facts, std::int64_t bytes, RunSpec& spec);
 std::string to_json(const RunSpec& spec);
 RunSpec parse_run_spec(const std::string& json);
 
+/// For each of gradient_checkpointing, activation_offload, mlp_tile_tokens, decoded_layers and base_precision that the profile sets, and without
+/// which a micro-batch of the same size also fits with less recomputation or decoding: a line with both plans. Empty on a CPU.
+std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec);
+
 }  // namespace lora_train::plan

@@ -1,12 +1,61 @@
-// How long a step takes at given rates: what `plan` says of GPUs that are not here, and what decide() compares.
+// What a training step must compute and move at least: the limits with which `bench` compares a counted step. And how long it takes at
+// given rates: what `plan` says of GPUs that are not here, and what decide() compares.
+// L layers, D hidden, q = H E, kv = K E, F ffn, V vocabulary, r rank.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "lora_train/plan/run_spec.h"
-#include "lora_train/plan/step_limits.h"
+#include "lora_train/config/keys/profile.h"
+#include "lora_train/model/adapter_spec.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::plan {
+
+struct RunFacts;
+struct RunSpec;
+
+/// The rates of a device with which counts become times.
+struct Rates {
+  double gemm_flops_per_s = 0, copy_bytes_per_s = 0;
+  double attention_forward_flops_per_s = 0, attention_backward_flops_per_s = 0;
+};
+
+/// The sizes of a step.
+struct StepSizes {
+  std::int64_t tokens = 0, supervised = 0;
+  double keys_per_query = 0;  ///< average number of keys visible to a query: (S + 1) / 2 in documents of S tokens
+};
+
+/// FLOPs of a step that no program with a frozen base can leave out.
+struct RequiredFlops {
+  double linears = 0;    ///< forward and input gradient: 4 a weight and token
+  double head = 0;       ///< the same of V D on supervised rows
+  double attention = 0;  ///< forward 4 q a visible key, backward twice that
+  double lora = 0;       ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
+  double total() const { return linears + head + attention + lora; }
+};
+RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
+                             const StepSizes& sizes);
+
+/// The bytes that this program plans to move in a step outside of GEMMs and attention, each pass counted once, with elements of
+/// 2 or 4 bytes. Without adapters all weights are trained.
+struct PlannedBytes {
+  double norm = 0;  ///< per norm: residual + x read, sum + normed written; dy, x, d_residual read, dx written
+  double rope = 0;  ///< q and k read and written, forward and backward
+  double gated_activation = 0;  ///< forward 3 F, backward 5 F
+  /// x read for x A^T and for dA, dy for dB, once for all adapters of a joined projection; dx += dS A where the GEMM of dy
+  /// cannot include it (q|k|v and gate|up)
+  double lora = 0;
+  double loss = 0;  ///< supervised logits: read twice, written once
+  /// Parameters and state read and written, gradients and constant state read. A parameter moves 28 bytes with fp32 moments and
+  /// 16.125 with 8-bit ones
+  double optimizer = 0;
+  double total() const { return norm + rope + gated_activation + lora + loss + optimizer; }
+};
+PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
+                           const StepSizes& sizes, int element_bytes,
+                           OptimizerKind optimizer = OptimizerKind::kAdamwTorch);
 
 /// What the busiest rank does in a step.
 struct RankLoad {

@@ -10,7 +10,6 @@
 #include <variant>
 #include <vector>
 
-#include "lora_train/report/calibration.h"
 #include "lora_train/report/run_times.h"
 #include "lora_train/report/task_figures.h"
 

@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lora_train/report/document_losses.h"
-#include "lora_train/report/eval_answers.h"
+#include "lora_train/report/eval_files.h"
 #include "lora_train/report/run_times.h"
 
 namespace lora_train::report {
@@ -91,6 +90,9 @@ struct RunRecord {
   std::vector<LoggedSpan> spans;                     ///< in order; what a process did that does not count is not there
   std::vector<double> processes_s;  ///< when each process of metrics.jsonl began, in seconds of the run
 };
+
+/// The mean loss and token accuracy over the data sets of each evaluation: one entry per step, with an empty name.
+std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals);
 
 /// Whether the folder holds a run: metrics.jsonl, summary.json or run.log.
 bool is_run_folder(const std::filesystem::path& folder);

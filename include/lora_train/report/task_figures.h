@@ -1,14 +1,52 @@
-// The figures of an eval_task, with their names in metrics.jsonl, `eval --json` and metric_for_best_model.
+// The figures of an eval_task, with their names in metrics.jsonl, `eval --json` and metric_for_best_model; and calibration: how well
+// stated confidences agree with what was right. The numbers are those of numpy and scikit-learn.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/report/calibration.h"
 
 namespace lora_train::report {
+
+inline constexpr std::size_t kCalibrationBins = 15;
+
+/// A part of the answers, as a reliability diagram shows it: sums, not means.
+struct CalibrationBin {
+  long long count = 0;
+  double confidence = 0;
+  long long num_right = 0;
+  bool operator==(const CalibrationBin&) const = default;
+};
+
+/// An answer with the probability of being right that it states, 0 to 1.
+struct Judged {
+  double confidence = 0;
+  bool is_right = false;
+};
+
+/// 15 bins of equal width: bin i has confidences from i / 15 to below (i + 1) / 15, the last one those of 1 too.
+std::vector<CalibrationBin> equal_width_bins(std::span<const Judged> answers);
+
+/// 15 bins of equal count: the answers in the order of their confidence, cut as numpy.array_split cuts them. Equally confident
+/// answers keep their order.
+std::vector<CalibrationBin> equal_mass_bins(std::span<const Judged> answers);
+
+/// Expected calibration error: the mean over answers of |mean confidence - share right| of their bin (arxiv.org/abs/1706.04599).
+double calibration_error(std::span<const CalibrationBin> bins);
+
+/// Brier score: the mean of (confidence - is right)^2.
+double brier_score(std::span<const Judged> answers);
+
+/// The area under the ROC curve: how likely a right answer is more confident than a wrong one; a tie counts as half. Empty where all
+/// answers are right, or all wrong.
+std::optional<double> auroc(std::span<const Judged> answers);
+
+double mean_confidence(std::span<const Judged> answers);
+double share_right(std::span<const Judged> answers);
 
 /// Those that its kind has; auroc is empty too where all answers are right, or all wrong.
 struct TaskFigures {
@@ -46,5 +84,20 @@ std::string in_words(TaskKind kind, const TaskFigures& figures);
 
 /// The text of a figure: "81.50%", "0.0342"; "-" if it is empty.
 std::string format_task_figure(const TaskMetric& metric, const TaskFigures& figures);
+
+/// What metric_for_best_model names: a metric of all evaluation data, of one data set, or of one task.
+struct BestMetric {
+  std::string name;    ///< as the profile has it
+  std::string source;  ///< the data set or the task; empty: all data sets
+  bool is_of_task = false;
+  std::string metric;  ///< loss, perplexity, token_accuracy, ece; or one of task_metrics()
+  bool greater_is_better = false;
+};
+
+/// `sets`: the names of the evaluation data sets. Throws ConfigError("metric_for_best_model") for a metric that no evaluation of
+/// these sets and tasks has, naming those that there are, and for one that has no better end and no greater_is_better; but not
+/// for one of eval_loss, perplexity, token_accuracy or ece where nothing asks for a best model.
+BestMetric find_best_metric(const RunSection& section, const std::vector<std::string>& sets,
+                            const std::vector<EvalTask>& tasks);
 
 }  // namespace lora_train::report

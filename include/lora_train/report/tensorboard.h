@@ -1,14 +1,25 @@
-// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/report/event_record.h describes the format.
+// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/report/tensorboard.cpp describes the format.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/report/metrics_writer.h"
 
 namespace lora_train::report {
+
+/// CRC-32C (Castagnoli, RFC 3720), reflected, start and end inverted. crc32c("123456789") = 0xe3069283.
+std::uint32_t crc32c(std::string_view bytes);
+/// The CRC as it is stored in records: rotated right by 15, plus 0xa282ead8.
+std::uint32_t masked_crc32c(std::string_view bytes);
+/// The first record of a file: file_version "brain.Event:2".
+std::string version_record(double time);
+/// One scalar: summary value {tag, simple_value}.
+std::string scalar_record(std::string_view tag, float value, long long step, double time);
 
 /// Writes a new file events.out.tfevents.<unix>.<host>[.n] in `folder`, which it creates if necessary. A resumed run adds a
 /// file; TensorBoard reads all files of a folder as one run. Data is buffered and written by flush(), by the destructor, and by

@@ -13,7 +13,6 @@
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/report/host_memory.h"
 #include "lora_train/run_folder/checkpoint.h"
-#include "lora_train/run_folder/checkpoint_writer.h"
 #include "lora_train/storage/atomic_folder.h"
 
 namespace lora_train::run {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <utility>
@@ -109,5 +111,42 @@ void rotate(const std::filesystem::path& output_dir, std::int64_t newest, std::i
 
 /// Deletes the checkpoints after `step`, once a run has resumed from `step`: they are damaged or obsolete.
 void delete_after(const std::filesystem::path& output_dir, std::int64_t step);
+
+/// How a save ended.
+struct SaveResult {
+  std::int64_t step = 0;
+  std::filesystem::path folder;
+  double durable_s = 0;      ///< seconds from start() until the checkpoint was on disk and verified
+  std::exception_ptr error;  ///< null: the save succeeded
+};
+
+/// Writes one checkpoint at a time in a background thread, and deletes old ones (rotate) after each that verifies. Not
+/// thread-safe.
+class CheckpointWriter {
+ public:
+  struct Options {
+    std::filesystem::path output_dir;
+    std::optional<std::int64_t> keep;               ///< save_total_limit; nothing = all
+    std::vector<std::filesystem::path> sync_first;  ///< see save()
+  };
+  explicit CheckpointWriter(Options options) : options_(std::move(options)) {}
+  /// Waits for the running save.
+  ~CheckpointWriter() = default;
+
+  /// The memory that `contents` points to must not change until poll() or wait() has returned the result. No other save may be
+  /// running.
+  void start(Contents contents);
+  /// Waits for the running save and keeps its result for poll() or wait().
+  void settle() const;
+  bool is_busy() const { return pending_.valid(); }
+  /// The result of a finished save; nothing while a save is running or if there is none.
+  std::optional<SaveResult> poll();
+  /// Waits for the running save, then returns its result; nothing if there is none.
+  std::optional<SaveResult> wait();
+
+ private:
+  Options options_;
+  std::future<SaveResult> pending_;
+};
 
 }  // namespace lora_train::run_folder

@@ -1,18 +1,27 @@
 // Runs every kernel of this build and its reference on one device.
+
 #include "lora_train/bench/doctor/doctor.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <exception>
 #include <limits>
+#include <mutex>
+#include <thread>
 
 #include "kernel_cases.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
 #include "lora_train/kernels/attention/attention_check.h"
+#include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/plan/setup/run_device.h"
-#include "nccl_check.h"
 
 namespace lora_train::bench {
 namespace {
@@ -136,6 +145,123 @@ std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
   }
   if (request.use_cuda) add(check_nccl(kNcclPatience));
   return checks;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kNumFloats = std::int64_t{16} << 20;  // large enough to be bound by the links
+constexpr int kNumCalls = 5;
+
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+/// The ranks of the check. Whichever fails ends all.
+class GpuThreads {
+ public:
+  explicit GpuThreads(int num_gpus) : groups_(static_cast<std::size_t>(num_gpus)) {
+    for (int gpu = 0; gpu < num_gpus; ++gpu) inputs.push_back(at::full({kNumFloats}, static_cast<float>(gpu) + 0.5F));
+    outputs.resize(inputs.size());
+  }
+
+  void run(std::chrono::seconds patience) {
+    const std::string id = kernels::cuda_library()->nccl.unique_id();
+    std::vector<std::thread> threads;
+    for (std::size_t gpu = 0; gpu < inputs.size(); ++gpu) threads.emplace_back([this, gpu, &id] { run_one(gpu, id); });
+    {
+      std::unique_lock lock(mutex_);
+      const auto is_over = [this] { return num_done_ == inputs.size() || error_ != nullptr; };
+      if (!ended_.wait_for(lock, patience, is_over)) {
+        error_ = std::make_exception_ptr(DeviceError("NCCL", "the GPUs do not answer. Try NCCL_P2P_DISABLE=1"));
+      }
+      for (const auto& group : groups_) {
+        if (error_ != nullptr && group != nullptr) group->abort();
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
+
+  std::vector<at::Tensor> inputs, outputs;  ///< [kNumFloats] of each GPU, in host memory
+  double us = 0;                            ///< the fastest call, of the GPU where that takes longest
+
+ private:
+  void run_one(std::size_t gpu, const std::string& id) try {
+    const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(gpu));
+    const c10::DeviceGuard guard(device);
+    auto connected = kernels::cuda_library()->nccl.connect(id, static_cast<int>(gpu), static_cast<int>(inputs.size()),
+                                                           [this] { throw_if_failed(); });
+    kernels::NcclGroup& group = *connected;
+    {
+      const std::lock_guard lock(mutex_);
+      groups_[gpu] = std::move(connected);
+    }
+    const at::Tensor sums = at::empty({kNumFloats}, device);
+    double best_us = std::numeric_limits<double>::infinity();
+    for (int call = 0; call < kNumCalls; ++call) {
+      throw_if_failed();
+      sums.copy_(inputs[gpu]);
+      plan::wait_for({device});
+      const auto start = Clock::now();
+      group.all_reduce(std::array{sums});
+      plan::wait_for({device});
+      best_us = std::min(best_us, us_since(start));
+    }
+    outputs[gpu] = sums.cpu();
+    group.end();
+    const std::lock_guard lock(mutex_);
+    us = std::max(us, best_us);
+    ++num_done_;
+    ended_.notify_all();
+  } catch (const std::exception&) {
+    const std::lock_guard lock(mutex_);
+    if (error_ == nullptr) error_ = std::current_exception();
+    ended_.notify_all();
+  }
+
+  void throw_if_failed() {
+    throw_if_stop_requested();
+    const std::lock_guard lock(mutex_);
+    if (error_ != nullptr) throw DeviceError("NCCL", "another GPU has failed");
+  }
+
+  std::mutex mutex_;  ///< of what follows, and of `us`
+  std::condition_variable ended_;
+  std::vector<std::unique_ptr<kernels::NcclGroup>> groups_;
+  std::exception_ptr error_;
+  std::size_t num_done_ = 0;
+};
+
+}  // namespace
+
+KernelCheck check_nccl(std::chrono::seconds patience) {
+  const int num_gpus = kernels::cuda_library()->num_devices();
+  KernelCheck check;
+  check.name = "NCCL all-reduce fp32";
+  check.shape = string_printf("GPUs=%d N=%lld", num_gpus, static_cast<long long>(kNumFloats));
+  check.tolerance = 1e-5;
+  try {
+    GpuThreads gpus(num_gpus);
+    gpus.run(patience);
+    const auto start = Clock::now();
+    const at::Tensor sum = gpus.inputs[0].clone();
+    for (std::size_t gpu = 1; gpu < gpus.inputs.size(); ++gpu) sum.add_(gpus.inputs[gpu]);
+    check.reference_us = us_since(start);
+    for (const at::Tensor& output : gpus.outputs) {
+      check.max_error = std::max(check.max_error, ((output - sum).norm() / sum.norm()).item<double>());
+    }
+    check.passed = check.max_error <= check.tolerance;
+    check.own_us = gpus.us;
+    const double bytes = 2.0 * (num_gpus - 1) / num_gpus * static_cast<double>(kNumFloats * sizeof(float));
+    if (num_gpus > 1) check.shape += string_printf(", %.1f GB/s", bytes / gpus.us / 1e3);
+  } catch (const std::exception& error) {
+    check.passed = num_gpus == 1;
+    check.note =
+        (check.passed ? "NCCL does not run here; one GPU trains without it: " : "") + std::string(error.what());
+  }
+  return check;
 }
 
 }  // namespace lora_train::bench

@@ -1,8 +1,9 @@
-// The cases of `doctor`: every kernel and its reference, with inputs on one device.
+// The checks of `doctor`: every kernel and its reference, with inputs on one device; and NCCL over all.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <utility>
@@ -71,5 +72,10 @@ void make_layer_cases(const Place& place, const CaseSink& sink);
 /// Kernels around the layers: casts, gathers, loss sums, gradient norm, AdamW. Masters and moments are fp32, so some cases exist
 /// for fp32 only.
 void make_step_cases(const Place& place, const CaseSink& sink);
+
+/// All-reduce by NCCL over all GPUs that this process sees, one thread for each, against the sum on the host. `shape` has the number of GPUs,
+/// the size, and the bandwidth of each GPU in a ring. A GPU that does not answer within `patience` has not passed. On one
+/// GPU, which trains without NCCL, an NCCL that does not run is a note.
+KernelCheck check_nccl(std::chrono::seconds patience);
 
 }  // namespace lora_train::bench

@@ -1,7 +1,9 @@
-// The time of a step: counted, and corrected by what past runs measured.
+// The rates with which counted work becomes time: the files that keep measured ones (a JSON object each, docs/bench.md), those that a
+// forecast takes, and how far the times of past runs were from what they gave.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "lora_train/bench/bench.h"
 #include "lora_train/bench/forecast/forecast.h"
 #include "lora_train/config/keys/profile.h"
+#include "lora_train/plan/run_spec.h"
 #include "lora_train/plan/step_time.h"
 
 namespace lora_train::bench {
@@ -43,5 +46,22 @@ double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_
 
 /// Seconds in which the base evaluates so many tokens.
 double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, const plan::RankLoad& load);
+
+/// Rates of an H200 with FlashAttention 2 that nobody has measured with this program.
+BenchRates assumed_rates();
+
+/// rates-<gpu>-<precision>.json in the user's cache folder; empty if there is no such folder.
+std::filesystem::path rates_cache_file(const std::string& gpu, const std::string& precision);
+
+/// Replaces the file atomically. Throws IoError.
+void write_rates(const std::filesystem::path& file, const BenchRates& rates);
+
+/// `source` becomes the file's path. Throws FormatError for a file that write_rates did not write, or rates that are not positive,
+/// and IoError.
+BenchRates read_rates(const std::filesystem::path& file);
+
+/// The rates for a bench: from the requested file; else from the cache if `gpu` is known and the file is there; else assumed.
+/// Throws ConfigError if the requested file is of another precision.
+BenchRates find_rates(const std::filesystem::path& requested, const std::string& gpu, const std::string& precision);
 
 }  // namespace lora_train::bench

@@ -61,9 +61,9 @@ const tokenizer::ChatTemplate& template_of(const ModelFolders& folders) {
 }
 
 /// The engine asks the session until it ends; nobody waits for the rest where a signal comes while the weights are loaded.
-void converse(const evaluate::GenerateRequest& request, ChatSession& session) {
+void answer_turns(const evaluate::GenerateRequest& request, ChatSession& session) {
   try {
-    log_info(describe(load_engine().converse(request, session)));
+    log_info(describe(load_engine().answer_turns(request, session)));
   } catch (const StopError& stop) {
     log_info("stopped by " + stop.where());
   }
@@ -101,7 +101,7 @@ int run_chat(const std::vector<std::string>& arguments) {
                        .has_adapter = !flags.adapter.empty(),
                        .json = parser.common().json,
                        .greeting = greeting(profile, flags)});
-  converse(request, session);
+  answer_turns(request, session);
   return 0;
 }
 

@@ -5,7 +5,7 @@
 #include "flags/command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/device/cuda_build.h"
+#include "lora_train/device/gpu.h"
 #include "lora_train/report/host_memory.h"
 #include "output/doctor_report.h"
 #include "output/standard_output.h"

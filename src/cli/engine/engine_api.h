@@ -24,7 +24,7 @@ struct EngineApi {
   std::vector<bench::KernelCheck> (*check_kernels)(const bench::DoctorRequest&);
   /// StopError between two tokens; the tokens until then have been passed to the sink.
   evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
-  evaluate::GenerateTotals (*converse)(const evaluate::GenerateRequest&, evaluate::Conversation&);
+  evaluate::GenerateTotals (*answer_turns)(const evaluate::GenerateRequest&, evaluate::Conversation&);
   evaluate::GenerateTotals (*serve)(const evaluate::ServeRequest&, serve::RequestQueue&);
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
   bench::BenchResult (*bench)(const bench::BenchRequest&);

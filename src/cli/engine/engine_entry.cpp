@@ -20,7 +20,7 @@ extern "C" const char* lora_train_build_id() { return LORA_TRAIN_BUILD_ID; }
 extern "C" const lora_train::cli::EngineApi* lora_train_engine() {
   using namespace lora_train;
   static const cli::EngineApi api = {&run::run_training,     &evaluate::run_evaluation, &torch_version,
-                                     &bench::check_kernels,  &evaluate::run_generation, &evaluate::converse,
+                                     &bench::check_kernels,  &evaluate::run_generation, &evaluate::answer_turns,
                                      &evaluate::serve,       &lora::check_merge,        &bench::run_bench,
                                      &model::quantize_model, &model::decode_linear,     &bench::make_forecast,
                                      &bench::check_fit};

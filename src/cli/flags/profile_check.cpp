@@ -18,6 +18,7 @@
 #include "lora_train/lora/choose_adapters.h"
 #include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/report/best_metric.h"
+#include "lora_train/report/task_figures.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/tokenizer/chat/chat_template.h"

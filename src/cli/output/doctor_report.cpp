@@ -18,7 +18,7 @@
 #include "lora_train/base/file_ops.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/version.h"
-#include "lora_train/device/cuda_build.h"
+#include "lora_train/device/gpu.h"
 #include "standard_output.h"
 
 namespace lora_train::cli {

@@ -2,12 +2,60 @@
 
 #include <c10/core/Event.h>
 
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/plan/setup/run_device.h"
 
 namespace lora_train::plan {
 namespace {
+
+namespace fs = std::filesystem;
+using kernels::TuningTable;
+using nlohmann::json;
+
+constexpr std::size_t kMaxBytes = std::size_t{16} << 20;  // of a cache file; a choice has about 400
+
+json to_json(const TuningTable& table) {
+  json choices = json::object();
+  for (const auto& [key, tuned] : table) {
+    choices[key] = {{"choice", tuned.choice},
+                    {"ms", tuned.ms},
+                    {"default_ms", tuned.default_ms},
+                    {"num_candidates", tuned.num_candidates}};
+  }
+  return choices;
+}
+
+/// Raise it when the meaning of a key or a choice changes: older files are then ignored.
+constexpr int kTuningVersion = 3;
+
+TuningTable table_of(const json& choices) {
+  TuningTable table;
+  for (const auto& [key, tuned] : choices.items()) {
+    table[key] = {tuned.at("choice").get<std::string>(), tuned.at("ms").get<double>(),
+                  tuned.at("default_ms").get<double>(), tuned.at("num_candidates").get<int>()};
+  }
+  return table;
+}
+
+void ignore(const std::string& where, const std::string& reason) {
+  log_info("tuning: " + where + " is not used: " + reason);
+}
+
+std::string hash_of(const json& choices) { return hash128_hex(choices.dump()); }
+
+std::string file_name(const TuningMachine& machine) {
+  return "tuning-" + name_in_file(machine.gpu) + "-" + hash128_hex(machine.versions).substr(0, 12) + ".json";
+}
 
 /// Measures the time between two events on the current stream. Short work is repeated, and the mean is returned.
 kernels::Stopwatch cuda_stopwatch(const RunDevice& device) {
@@ -34,6 +82,86 @@ std::unique_ptr<RunTuning> make_tuning(const RunDevice& device, const std::strin
 }
 
 }  // namespace
+
+TuningMachine tuning_machine(const std::string& gpu_name, const kernels::CudaVersions& versions) {
+  const auto part = [](const char* name, int version) { return std::string(name) + " " + std::to_string(version); };
+  return {gpu_name, part("cublasLt", versions.cublas_lt) + ", " + part("cuDNN", versions.cudnn) + ", " +
+                        part("runtime", versions.runtime) + ", " + part("driver", versions.driver) + ", " +
+                        part("lora-train", kTuningVersion)};
+}
+
+std::string tuning_text(const TuningMachine& machine, const TuningTable& table) {
+  const json choices = to_json(table);
+  return json{{"gpu", machine.gpu}, {"versions", machine.versions}, {"choices", choices}, {"hash", hash_of(choices)}}
+      .dump();
+}
+
+TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, const std::string& where) {
+  if (text.empty()) return {};
+  try {
+    const json object = json::parse(text);
+    const TuningMachine other{object.at("gpu").get<std::string>(), object.at("versions").get<std::string>()};
+    if (other != machine) {
+      ignore(where, "it is from " + other.gpu + " (" + other.versions + "), and this is " + machine.gpu + " (" +
+                        machine.versions + ")");
+      return {};
+    }
+    const TuningTable table = table_of(object.at("choices"));
+    if (object.at("hash").get<std::string>() == hash_of(to_json(table))) return table;
+    ignore(where, "its hash does not match its choices");
+  } catch (const json::exception& error) {
+    ignore(where, error.what());
+  }
+  return {};
+}
+
+std::string name_in_file(const std::string& gpu) {
+  std::string name = gpu;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
+  return name;
+}
+
+fs::path cache_folder() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return fs::path(value != nullptr ? value : "");
+  };
+  const fs::path cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
+  if (cache.empty() && home.empty()) return {};
+  return (cache.empty() ? home / ".cache" : cache) / "lora-train";
+}
+
+fs::path tuning_cache_file(const TuningMachine& machine) {
+  const fs::path folder = cache_folder();
+  return folder.empty() ? fs::path() : folder / file_name(machine);
+}
+
+TuningTable read_tuning_cache(const fs::path& file, const TuningMachine& machine) {
+  try {
+    if (file.empty() || path_kind(file) == PathKind::kNone) return {};
+    if (path_kind(file) != PathKind::kFile || fs::file_size(file) > kMaxBytes) {
+      ignore(file.string(), "it is not a cache file");
+      return {};
+    }
+    return parse_tuning(read_file(file), machine, file.string());
+  } catch (const std::exception& error) {  // treated like a missing cache
+    ignore(file.string(), error.what());
+  }
+  return {};
+}
+
+void add_to_tuning_cache(const fs::path& file, const TuningMachine& machine, const TuningTable& table) {
+  if (file.empty() || table.empty()) return;
+  try {
+    make_folders(file.parent_path());
+    TuningTable all = read_tuning_cache(file, machine);
+    for (const auto& [key, tuned] : table) all[key] = tuned;
+    write_file_atomic(file, tuning_text(machine, all) + "\n");
+  } catch (const IoError& error) {
+    log_info(std::string("tuning: cannot store the measurements for other runs: ") + error.what());
+  }
+}
 
 RunTuning::RunTuning(TuningMachine machine, const std::string& known, const kernels::Stopwatch& stopwatch)
     : machine_(std::move(machine)),

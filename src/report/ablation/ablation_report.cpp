@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "chart/charts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"

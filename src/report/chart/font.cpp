@@ -1,4 +1,4 @@
-#include "font.h"
+#include "lora_train/report/chart/drawing.h"
 
 // LORA_TRAIN_FONT is the path of the file (cmake/Dependencies.cmake).
 asm(".section .rodata\n"

@@ -117,3 +117,95 @@ function charts_grid(data, view) {
   for (const chart of small.slice(small.length - num_halves)) chart.node.classList.add("half");
   return grid;
 }
+// Small drawings in SVG: histograms, reliability diagrams, and results by setting. Their colours are those of the theme.
+
+// x_at, y_at: from values to the drawing. ticks: [[value, text], ...]
+function framed_drawing(box, label, x_ticks, y_ticks, x_at, y_at) {
+  const drawing = svg_element("svg", {class: "drawing", viewBox: "0 0 " + box.width + " " + box.height, role: "img", "aria-label": label});
+  for (const [value, text] of y_ticks) {
+    drawing.append(svg_element("line", {class: "rule", x1: box.left, x2: box.right, y1: y_at(value), y2: y_at(value)}),
+                   svg_element("text", {class: "tick", x: box.left - 7, y: y_at(value) + 4, "text-anchor": "end", text}));
+  }
+  x_ticks.forEach(([value, text], i) => {
+    const at = x_at(value), half = 3.2 * text.length;
+    const anchor = at + half > box.width - 2 ? "end" : at - half < 2 ? "start" : "middle";
+    drawing.append(svg_element("text", {class: "tick", "text-anchor": anchor, y: box.bottom + 16, text,
+                                        x: anchor === "end" ? Math.min(at + half, box.width - 2) : anchor === "start" ? Math.max(at - half, 2) : at}));
+  });
+  return drawing;
+}
+
+function titled(node, text) {
+  node.append(svg_element("title", {text}));
+  return node;
+}
+
+// bars: [{from, to, count, title}]
+function histogram(bars, label) {
+  const box = {width: 420, height: 170, left: 46, right: 412, top: 8, bottom: 144};
+  const last = bars[bars.length - 1].to, most = Math.max(...bars.map((bar) => bar.count));
+  const x_at = (v) => box.left + v / last * (box.right - box.left), y_at = (v) => box.bottom - v / most * (box.bottom - box.top);
+  const drawing = framed_drawing(box, label, nice_ticks(0, last, 6).map((v) => [v, short_number(v)]),
+                                 nice_ticks(0, most, 4).filter((v) => v === Math.round(v)).map((v) => [v, short_number(v)]), x_at, y_at);
+  for (const bar of bars) {
+    if (bar.count === 0) continue;
+    drawing.append(titled(svg_element("rect", {class: "bar", x: x_at(bar.from) + 0.5, width: Math.max(1, x_at(bar.to) - x_at(bar.from) - 1),
+                                               y: Math.min(y_at(bar.count), box.bottom - 1), height: Math.max(1, box.bottom - y_at(bar.count))}), bar.title));
+  }
+  return drawing;
+}
+
+// Accuracy over confidence, bin by bin, and below it how many are in each bin. A calibrated model lies on the diagonal.
+// series: [{label, style, bins: [[count, sum of confidence, number right], ...]}]
+function reliability_diagram(series, label) {
+  const box = {width: 400, height: 430, left: 48, right: 388, top: 10, bottom: 300};
+  const counts = {top: 342, bottom: 404};
+  const x_at = (v) => box.left + v * (box.right - box.left), y_at = (v) => box.bottom - v * (box.bottom - box.top);
+  const shares = [0, 0.25, 0.5, 0.75, 1].map((v) => [v, trimmed(v)]);
+  const drawing = framed_drawing(box, label, shares, shares, x_at, y_at);
+  drawing.append(svg_element("line", {class: "diagonal", x1: x_at(0), y1: y_at(0), x2: x_at(1), y2: y_at(1)}),
+                 svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: box.bottom + 30, "text-anchor": "middle", text: "confidence"}),
+                 svg_element("text", {class: "tick", x: 11, y: (box.top + box.bottom) / 2, "text-anchor": "middle", text: "share that is right",
+                                      transform: "rotate(-90 11 " + (box.top + box.bottom) / 2 + ")"}),
+                 svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: counts.bottom + 18, "text-anchor": "middle", text: "how many are in each bin (log)"}));
+  const most = Math.max(2, ...series.flatMap(({bins}) => bins.map(([count]) => count)));
+  const height_of = (count) => count > 0 ? Math.max(2, Math.log(count + 1) / Math.log(most + 1) * (counts.bottom - counts.top)) : 0;
+  drawing.append(svg_element("line", {class: "rule", x1: box.left, x2: box.right, y1: counts.bottom, y2: counts.bottom}),
+                 svg_element("text", {class: "tick", x: box.left - 7, y: counts.top + 8, "text-anchor": "end", text: short_number(most)}));
+  series.forEach(({label: name, style, bins}, k) => {
+    const width = (box.right - box.left) / bins.length, points = [];
+    bins.forEach(([count, confidence, right], i) => {
+      if (!(count > 0)) return;
+      const text = name + ": confidence " + trimmed(confidence / count) + ", right " + trimmed(right / count) + ", " + format("count", count) + " in the bin";
+      points.push(x_at(confidence / count) + "," + y_at(right / count));
+      drawing.append(titled(svg_element("circle", {cx: x_at(confidence / count), cy: y_at(right / count), r: 4.5, fill: style.color}), text),
+                     titled(svg_element("rect", {x: box.left + i * width + 1 + k * (width - 2) / series.length, width: (width - 2) / series.length,
+                                                 y: counts.bottom - height_of(count), height: height_of(count), fill: style.color}), text));
+    });
+    drawing.append(svg_element("polyline", {points: points.join(" "), fill: "none", stroke: style.color, "stroke-width": 2,
+                                            "stroke-dasharray": style.dash.join(" ") || "none"}));
+  });
+  return drawing;
+}
+
+// A dot for each run: points [{x: number or text, y, style, title}]. Texts stand side by side, in order.
+function strip(points, label) {
+  const box = {width: 400, height: 210, left: 56, right: 386, top: 12, bottom: 178};
+  const are_numbers = points.every(({x}) => typeof x === "number");
+  const values = [...new Set(points.map(({x}) => x))].sort((a, b) => are_numbers ? a - b : compare_names(a, b));
+  const is_log = are_numbers && values[0] > 0 && values[values.length - 1] / values[0] > 8;
+  const place = are_numbers ? (x) => (is_log ? Math.log(x) : x) : (x) => values.indexOf(x);
+  const [x0, x1] = [place(values[0]), place(values[values.length - 1])], inset = 22;
+  const x_at = (x) => x1 > x0 ? box.left + inset + (place(x) - x0) / (x1 - x0) * (box.right - box.left - 2 * inset) : (box.left + box.right) / 2;
+  const ys = points.map(({y}) => y), low = Math.min(...ys), high = Math.max(...ys), pad = (high - low) * 0.08 || Math.abs(high) * 0.05 || 1;
+  const y_at = (y) => box.bottom - (y - low + pad) / (high - low + 2 * pad) * (box.bottom - box.top);
+  const room = Math.max(3, Math.floor(44 / Math.max(1, values.length)));
+  const text_of = (x) => are_numbers ? short_number(x) : x.length > room ? x.slice(0, room - 1) + "\u2026" : x;
+  const drawing = framed_drawing(box, label, values.length <= 8 || !are_numbers ? values.map((x) => [x, text_of(x)]) :
+    (is_log ? log_ticks(values[0], values[values.length - 1]) : nice_ticks(values[0], values[values.length - 1], 6)).map((x) => [x, short_number(x)]),
+                                 nice_ticks(low, high, 4).map((y) => [y, short_number(y)]), x_at, y_at);
+  const mean = (x) => { const of_x = points.filter((point) => point.x === x); return of_x.reduce((sum, {y}) => sum + y, 0) / of_x.length; };
+  if (values.length > 1) drawing.append(svg_element("polyline", {class: "mean", points: values.map((x) => x_at(x) + "," + y_at(mean(x))).join(" ")}));
+  for (const {x, y, style, title} of points) drawing.append(titled(svg_element("circle", {cx: x_at(x), cy: y_at(y), r: 5, fill: style.color, class: "dot-mark"}), title));
+  return drawing;
+}

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/version.h"
-#include "lora_train/device/cuda_build.h"
+#include "lora_train/device/gpu.h"
 
 namespace lora_train::cli {
 namespace {

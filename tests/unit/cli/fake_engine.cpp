@@ -84,7 +84,7 @@ evaluate::GenerateTotals generate(const evaluate::GenerateRequest& request, eval
   return totals;
 }
 
-evaluate::GenerateTotals converse(const evaluate::GenerateRequest& request, evaluate::Conversation& conversation) {
+evaluate::GenerateTotals answer_turns(const evaluate::GenerateRequest& request, evaluate::Conversation& conversation) {
   throw_as_named(request.profile.run.run_name);
   conversation.on_start();
   while (const auto turn = conversation.next_turn()) conversation.on_done(0, !turn->use_adapter, false);
@@ -149,7 +149,7 @@ extern "C" const char* lora_train_build_id() {
 extern "C" const lora_train::cli::EngineApi* lora_train_engine() {
   using namespace lora_train::cli;
   static const EngineApi api = {&train,         &evaluate,       &torch_version, &check_kernels, &generate,
-                                &converse,      &serve_requests, &check_merge,   &bench,         &quantize,
+                                &answer_turns,  &serve_requests, &check_merge,   &bench,         &quantize,
                                 &decode_linear, &forecast_run,   &check_fit};
   return &api;
 }

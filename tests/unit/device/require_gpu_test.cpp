@@ -1,5 +1,5 @@
 #include "fake_machine.h"
-#include "lora_train/device/cuda_build.h"
+#include "lora_train/device/gpu.h"
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 

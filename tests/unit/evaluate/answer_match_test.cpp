@@ -1,8 +1,7 @@
-#include "evaluate/answer_match.h"
-
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
+#include "questions.h"
 
 namespace lora_train::evaluate {
 namespace {

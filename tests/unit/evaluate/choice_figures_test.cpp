@@ -1,9 +1,9 @@
-#include "evaluate/choice_figures.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
+
+#include "questions.h"
 
 namespace lora_train::evaluate {
 namespace {

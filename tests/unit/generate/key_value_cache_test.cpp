@@ -1,7 +1,7 @@
-#include "generate/key_value_cache.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "cached_decoder.h"
 
 namespace lora_train::generate {
 namespace {

@@ -1,5 +1,3 @@
-#include "lora_train/generate/sampling.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <set>
 
 #include "lora_train/base/error.h"
+#include "lora_train/generate/generator.h"
 
 namespace lora_train::generate {
 namespace {

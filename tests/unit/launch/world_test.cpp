@@ -11,7 +11,6 @@
 
 #include "lora_train/base/error.h"
 #include "support/temporary_folder.h"
-#include "tasks_per_node.h"
 
 namespace lora_train::launch {
 namespace {

@@ -4,7 +4,6 @@
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/families/known_shapes.h"
 #include "lora_train/plan/run_spec.h"
-#include "lora_train/plan/slower_keys.h"
 
 namespace lora_train::plan {
 namespace {

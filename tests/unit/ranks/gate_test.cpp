@@ -1,9 +1,8 @@
-#include "gate.h"
-
 #include <gtest/gtest.h>
 
 #include <future>
 
+#include "control.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 

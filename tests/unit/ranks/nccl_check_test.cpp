@@ -1,5 +1,4 @@
-#include "bench/doctor/nccl_check.h"
-
+#include "bench/doctor/kernel_cases.h"
 #include "nccl_ranks.h"
 
 namespace lora_train::ranks::nccl_test {

@@ -13,9 +13,9 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
-#include "nccl_transport.h"
 #include "support/environment.h"
 #include "support/rank_processes.h"
+#include "transport.h"
 
 namespace lora_train::ranks::nccl_test {
 

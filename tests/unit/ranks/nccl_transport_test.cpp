@@ -1,5 +1,3 @@
-#include "nccl_transport.h"
-
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -12,6 +10,7 @@
 
 #include "lora_train/base/stop_request.h"
 #include "nccl_ranks.h"
+#include "transport.h"
 
 namespace lora_train::ranks::nccl_test {
 namespace {

@@ -1,5 +1,3 @@
-#include "lora_train/report/calibration.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>

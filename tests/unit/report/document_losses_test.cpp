@@ -1,9 +1,8 @@
-#include "lora_train/report/document_losses.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
+#include "lora_train/report/eval_files.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::report {

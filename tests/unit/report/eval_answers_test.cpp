@@ -1,10 +1,9 @@
-#include "lora_train/report/eval_answers.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "lora_train/base/file.h"
+#include "lora_train/report/eval_files.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::report {

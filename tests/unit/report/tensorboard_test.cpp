@@ -7,7 +7,6 @@
 #include <map>
 #include <string>
 
-#include "event_record.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "support/file_size_limit.h"

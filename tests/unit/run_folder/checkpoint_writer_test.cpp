@@ -1,11 +1,10 @@
-#include "lora_train/run_folder/checkpoint_writer.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
 #include "lora_train/base/error.h"
+#include "lora_train/run_folder/checkpoint.h"
 #include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
 

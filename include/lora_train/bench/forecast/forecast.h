@@ -112,7 +112,7 @@ struct ForecastResult {
 
 /// Reads config.json, tokenizer and data, no weights; a folder without weights will do. Memory is that of the RunSpec which the run
 /// itself would decide on for such a GPU (plan/run_spec.h). Time is the least that its products, attention and memory traffic
-/// take at the GPU's rates (plan/step_limits.h), and what a program usually loses.
+/// take at the GPU's rates (plan/step_time.h), and what a program usually loses.
 ///
 /// Throws Error as a run does before it loads weights.
 ForecastResult make_forecast(const ForecastRequest& request);

@@ -1,5 +1,5 @@
 // Autotuning: measures which of several equivalent candidates is fastest on this machine. One process does so once, before step
-// 1; the results are text, kept in the checkpoint and in a disk cache (plan/tuning/tuning_store.h). No torch.
+// 1; the results are text, kept in the checkpoint and in a disk cache (plan/tuning/tuning.h). No torch.
 #pragma once
 
 #include <functional>

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/report/chart/bar_chart.h"
-#include "lora_train/report/document_losses.h"
+#include "lora_train/report/chart/drawing.h"
+#include "lora_train/report/eval_files.h"
 
 namespace lora_train::report {
 

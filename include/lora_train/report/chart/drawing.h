@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lora_train::report {
@@ -56,7 +57,10 @@ struct Drawing {
   std::vector<Label> labels = {};
 };
 
-/// Of a label in the font of to_png() (DejaVu Sans).
+/// DejaVu Sans as a TrueType file, embedded in the program: a machine that trains may have no fonts.
+std::string_view embedded_font();
+
+/// Of a label in that font, which to_png() uses.
 double label_width(const std::string& text, double size);
 
 /// An RGB image with `scale` pixels a length. Throws std::runtime_error if the drawing has no area or more than 2^27 pixels.

@@ -1,9 +1,8 @@
-#include "plan/tuning/attention_tuning.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "support/wrong_attention.h"
+#include "tuning/layer_runs.h"
 
 namespace lora_train::plan {
 namespace {

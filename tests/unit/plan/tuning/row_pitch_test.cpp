@@ -6,7 +6,7 @@
 #include "lora_train/model/families/known_shapes.h"
 #include "lora_train/plan/tuning/tuning.h"
 #include "lora_train/plan/tuning/tuning_cases.h"
-#include "plan/tuning/linears_run.h"
+#include "tuning/layer_runs.h"
 
 namespace lora_train::plan {
 namespace {

@@ -1,5 +1,3 @@
-#include "lora_train/plan/tuning/tuning_store.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>

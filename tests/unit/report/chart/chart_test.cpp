@@ -4,9 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "chart/axis.h"
-#include "chart/line_chart.h"
-#include "lora_train/report/chart/bar_chart.h"
+#include "chart/charts.h"
 
 namespace lora_train::report {
 namespace {

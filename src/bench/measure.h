@@ -1,0 +1,186 @@
+// What `bench` measures: times of calls on a device, the work that kernels report (kernels/accounting/work_record.h), the other
+// operations of LibTorch, and rates.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lora_train/bench/bench.h"
+#include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/model/families/model_config.h"
+#include "lora_train/plan/setup/run_device.h"
+#include "lora_train/plan/tuning/tuning.h"
+
+namespace lora_train::bench {
+
+/// Is the work recorder while it lives. Counts LibTorch operations outside of kernels as class copy, under their own names
+/// ("aten::zero_"), except views and empty buffers. For meta and CPU tensors only: it would slow down a step on a GPU.
+class WorkCounter : public kernels::WorkRecorder {
+ public:
+  WorkCounter();
+  ~WorkCounter() override;
+  WorkCounter(const WorkCounter&) = delete;
+  WorkCounter& operator=(const WorkCounter&) = delete;
+
+  /// Names the memory of a tensor, so that passes over it can be told apart.
+  void name_buffer(const at::Tensor& tensor, const std::string& name);
+
+  /// Forgets what was counted, but not the names.
+  void reset() {
+    classes_ = {};
+    kernels_.clear();
+    passes_.clear();
+    residual_bytes_ = 0;
+  }
+
+  void begin(const kernels::Work&) override { is_inside_ = true; }
+  void end(const kernels::Work& work) override;
+  bool is_inside_kernel() const { return is_inside_; }
+  void add(const kernels::Work& work);
+
+  const BenchWork& of_class(kernels::WorkClass work_class) const {
+    return classes_[static_cast<std::size_t>(work_class)];
+  }
+  /// By class and name: "gemm gemm", "copy aten::zero_".
+  const std::map<std::string, BenchWork>& kernels() const { return kernels_; }
+  /// Bytes of residuals that GEMMs read, to add them in their epilogue.
+  std::int64_t residual_bytes() const { return residual_bytes_; }
+  /// Passes over activations that move at least min_bytes each, in the order of their first occurrence.
+  std::vector<BenchPass> passes(std::int64_t min_bytes) const;
+
+ private:
+  struct Listener;
+  std::string buffer_of(const kernels::WorkOperand& operand) const;
+
+  std::array<BenchWork, kernels::kWorkClassNames.size()> classes_{};
+  std::map<std::string, BenchWork> kernels_;
+  std::map<const void*, std::string> buffers_;
+  std::vector<BenchPass> passes_;
+  std::vector<at::Tensor> named_;  ///< keeps their memory alive, so that no other tensor gets its address
+  std::int64_t residual_bytes_ = 0;
+  bool is_inside_ = false;
+  std::unique_ptr<Listener> listener_;
+};
+
+/// Times are in microseconds from the beginning of the step.
+struct TimedCall {
+  std::string name, sizes;
+  kernels::WorkClass work_class = kernels::WorkClass::kCopy;
+  std::int64_t bytes_read = 0, bytes_written = 0, flops = 0;
+  double start_us = 0, duration_us = 0;
+};
+
+/// A part of a step that contains others: "step 8", "micro-batch 1".
+struct TimedSpan {
+  std::string name;
+  double start_us = 0, duration_us = 0;
+};
+
+struct TimedStep {
+  std::vector<TimedSpan> spans;  ///< outer spans first
+  std::vector<TimedCall> calls;
+  double duration_us() const { return spans.empty() ? 0 : spans.front().duration_us; }
+};
+
+/// Moments of a device: on a GPU events in its stream, which the host may pass; on a CPU the clock.
+class Moments {
+ public:
+  explicit Moments(const plan::RunDevice& device) : device_(device) {}
+  std::size_t mark();  ///< returns the moment's index
+  /// The device must have passed both.
+  double us_between(std::size_t from, std::size_t to) const;
+
+ private:
+  plan::RunDevice device_;
+  std::deque<c10::Event> events_;
+  std::vector<std::chrono::steady_clock::time_point> times_;
+};
+
+/// The recorder while it lives. Times are read in finish().
+class CallTimer : public kernels::WorkRecorder {
+ public:
+  explicit CallTimer(const plan::RunDevice& device);
+  ~CallTimer() override;
+  CallTimer(const CallTimer&) = delete;
+  CallTimer& operator=(const CallTimer&) = delete;
+
+  void begin(const kernels::Work& work) override;
+  void end(const kernels::Work& work) override;
+  /// Begins a span, which ends at the next one of the same depth or at the end. Depth 0 is the step.
+  void begin_span(const std::string& name, int depth);
+  /// Waits for the device and returns the times.
+  TimedStep finish();
+
+ private:
+  struct OpenSpan {
+    std::string name;
+    int depth = 0;
+    std::size_t start = 0, end = 0;
+  };
+  void close_spans(int depth, std::size_t moment);
+
+  plan::RunDevice device_;
+  Moments moments_;
+  std::vector<TimedCall> calls_;
+  std::vector<std::pair<std::size_t, std::size_t>> call_moments_;
+  std::vector<OpenSpan> spans_;
+};
+
+/// Writes a Chrome trace (chrome://tracing, ui.perfetto.dev) of a step: spans, and in them the calls with class, bytes, FLOPs
+/// and sizes. Throws IoError.
+void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step, const std::string& title);
+
+// The rates with which counted work becomes time, measured on this device: GEMMs, attention, memory. Times are those between
+// events in the stream of a GPU, over work enqueued back to back, GEMMs for at least a second, on random numbers: the clock of a
+// GPU falls under load, and falls less over zeros. On a CPU they come from the clock, over a fifth of a second.
+
+/// The step whose GEMMs and attention are measured.
+struct RateCase {
+  const model::ModelConfig& config;
+  std::int64_t num_tokens = 0, num_supervised = 0;  ///< of a micro-batch
+  std::int64_t max_seq_len = 0;
+  std::int64_t loss_chunk_bytes = 0;
+  at::ScalarType dtype;
+};
+
+/// FLOPs per second over every GEMM of a micro-batch without adapters, each as often as it occurs: forward and input gradient of
+/// all linears and of the head. `tuning` chooses the algorithms; null: heuristics do.
+double measure_gemm_rate(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning);
+
+/// All rates of the case, with GPU and date. Attention uses the fastest backend.
+BenchRates measure_rates(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning);
+
+/// Seconds of a call of body() among calls that follow each other without a pause, for min_s on a GPU, after a warm-up.
+template <class Body>
+double seconds_back_to_back(const plan::RunDevice& device, double min_s, const Body& body) {
+  constexpr double kWarmUpShare = 0.2;
+  if (!device.is_cuda()) min_s = 0.2;
+  const auto time = [&](int count) {
+    Moments moments(device);
+    moments.mark();
+    for (int i = 0; i < count; ++i) body();
+    moments.mark();
+    plan::wait_for(device);
+    return moments.us_between(0, 1) / 1e6 / count;
+  };
+  time(1);  // compiles, allocates, chooses algorithms
+  const double once = time(1);
+  if (once >= min_s) return once;
+  const auto count_for = [&](double s) { return static_cast<int>(std::ceil(s / std::max(once, 1e-6))); };
+  if (once < kWarmUpShare * min_s) time(count_for(kWarmUpShare * min_s));
+  return time(count_for(min_s));
+}
+
+}  // namespace lora_train::bench

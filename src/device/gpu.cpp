@@ -1,0 +1,398 @@
+#include "lora_train/device/gpu.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "driver.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::device {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_gpu_node(const std::string& name) {
+  return name.size() > 6 && name.starts_with("nvidia") &&
+         std::all_of(name.begin() + 6, name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+/// "GPU-01234567-89ab-cdef-0123-456789abcdef"
+std::string uuid_text(const CudaUuid& uuid, bool is_slice) {
+  std::string text = is_slice ? "MIG-" : "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    char digits[4];
+    std::snprintf(digits, sizeof digits, "%02x", uuid.bytes[i]);
+    text += digits;
+    if (i == 3 || i == 5 || i == 7 || i == 9) text += '-';
+  }
+  return text;
+}
+
+int attribute(const CudaDriver& cuda, CudaDevice device, int which) {
+  int value = 0;
+  return cuda.attribute(&value, which, device) == kCudaSuccess ? value : 0;
+}
+
+Gpu describe(const CudaDriver& cuda, CudaDevice device, int index) {
+  Gpu gpu;
+  gpu.index = index;
+  char text[256] = {};
+  if (cuda.name(text, sizeof text, device) == kCudaSuccess) gpu.name = text;
+  CudaUuid uuid{};
+  // The driver names a MIG instance "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+  const bool is_slice = gpu.name.find(" MIG ") != std::string::npos;
+  if (cuda.uuid(&uuid, device) == kCudaSuccess) gpu.uuid = uuid_text(uuid, is_slice);
+  char pci_id[32] = {};
+  if (cuda.pci_id(pci_id, sizeof pci_id, device) == kCudaSuccess) gpu.pci_id = pci_id;
+  std::size_t bytes = 0;
+  if (cuda.total_memory(&bytes, device) == kCudaSuccess) gpu.total_bytes = bytes;
+  gpu.major = attribute(cuda, device, kAttributeComputeCapabilityMajor);
+  gpu.minor = attribute(cuda, device, kAttributeComputeCapabilityMinor);
+  gpu.num_multiprocessors = attribute(cuda, device, kAttributeMultiprocessorCount);
+  gpu.compute_mode = static_cast<ComputeMode>(attribute(cuda, device, kAttributeComputeMode));
+  return gpu;
+}
+
+PeerAccess peer_access(const CudaDriver& cuda, CudaDevice from, CudaDevice to) {
+  if (from == to) return PeerAccess::kSelf;
+  int can = 0;
+  return cuda.can_access_peer(&can, from, to) == kCudaSuccess && can != 0 ? PeerAccess::kPcie : PeerAccess::kNone;
+}
+
+void find_devices(const CudaDriver& cuda, GpuSystem& system) {
+  int count = 0;
+  if (cuda.device_count(&count) != kCudaSuccess) return;
+  std::vector<CudaDevice> devices;
+  for (int i = 0; i < count; ++i) {
+    CudaDevice device = 0;
+    if (cuda.device(&device, i) != kCudaSuccess) continue;
+    devices.push_back(device);
+    system.gpus.push_back(describe(cuda, device, i));
+  }
+  for (const CudaDevice from : devices) {
+    system.peer_access.emplace_back();
+    for (const CudaDevice to : devices) system.peer_access.back().push_back(peer_access(cuda, from, to));
+  }
+}
+
+void ask_cuda(const std::string& library, GpuSystem& system) {
+  CudaDriver cuda{};
+  const bool is_open = open_cuda_driver(library, cuda, system.library_problem);
+  // An old driver may lack functions; its version tells the user more than their names.
+  if (cuda.driver_version != nullptr && cuda.driver_version(&system.cuda_version) != kCudaSuccess) {
+    system.cuda_version = 0;
+  }
+  if (!is_open) return;
+  system.init_code = cuda.init(0);
+  if (system.init_code == kCudaSuccess) {
+    find_devices(cuda, system);
+    return;
+  }
+  const char* name = nullptr;
+  const bool has_name = cuda.error_name(system.init_code, &name) == kCudaSuccess && name != nullptr;
+  system.init_error = has_name ? name : "CUDA error " + std::to_string(system.init_code);
+}
+
+constexpr int kVersionBytes = 80;  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+constexpr unsigned long long kUnknownBytes = ~0ULL;
+
+std::vector<GpuProcess> other_processes(const NvmlDriver& nvml, NvmlDevice device) {
+  std::vector<NvmlProcess> listed(8);
+  NvmlResult result = kNvmlInsufficientSize;
+  for (int attempt = 0; result == kNvmlInsufficientSize && attempt < 5; ++attempt) {  // more processes may have started
+    auto count = static_cast<unsigned>(listed.size());
+    result = nvml.compute_processes(device, &count, listed.data());
+    listed.resize(result == kNvmlInsufficientSize ? count + 8 : count);
+  }
+  std::vector<GpuProcess> processes;
+  if (result != kNvmlSuccess) return processes;
+  const auto self = static_cast<unsigned>(::getpid());
+  for (const NvmlProcess& process : listed) {
+    if (process.pid == self) continue;
+    processes.push_back({process.pid, std::nullopt});
+    if (process.used_bytes != kUnknownBytes) processes.back().bytes = process.used_bytes;
+  }
+  return processes;
+}
+
+void ask_about(const NvmlDriver& nvml, NvmlDevice device, Gpu& gpu) {
+  NvmlMemory memory{};
+  if (nvml.memory(device, &memory) == kNvmlSuccess) gpu.free_bytes = memory.free;
+  gpu.processes = other_processes(nvml, device);
+}
+
+bool has_capability(const NvmlDriver& nvml, NvmlDevice one, NvmlDevice other, int capability) {
+  int status = -1;
+  return nvml.peer_status(one, other, capability, &status) == kNvmlSuccess && status == kNvmlPeerOk;
+}
+
+/// libcuda.so.1 reports whether there is peer access; NVML reports whether it uses NVLink or PCIe.
+void query_links(const NvmlDriver& nvml, const std::vector<NvmlDevice>& devices, GpuSystem& system) {
+  for (std::size_t from = 0; from < devices.size(); ++from) {
+    for (std::size_t to = 0; to < devices.size(); ++to) {
+      PeerAccess& access = system.peer_access[from][to];
+      if (access != PeerAccess::kPcie || devices[from] == nullptr || devices[to] == nullptr) continue;
+      if (has_capability(nvml, devices[from], devices[to], kNvmlPeerNvlink)) access = PeerAccess::kNvlink;
+    }
+  }
+}
+
+/// Adds what libnvidia-ml.so.1 knows about the GPUs that libcuda.so.1 found: driver_version, free memory, processes and peer
+/// access, or else management_problem.
+void ask_management_library(const std::string& library, GpuSystem& system) {
+  NvmlDriver nvml{};
+  if (!open_nvml_driver(library, nvml, system.management_problem)) return;
+  if (const NvmlResult result = nvml.init(); result != kNvmlSuccess) {
+    system.management_problem = library + ": " + nvml.error_string(result);
+    return;
+  }
+  char version[kVersionBytes] = {};
+  if (nvml.driver_version(version, sizeof version) == kNvmlSuccess) system.driver_version = version;
+  std::vector<NvmlDevice> devices(system.gpus.size(), nullptr);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (nvml.device_by_uuid(system.gpus[i].uuid.c_str(), &devices[i]) == kNvmlSuccess) {
+      ask_about(nvml, devices[i], system.gpus[i]);
+    } else {
+      devices[i] = nullptr;
+    }
+  }
+  query_links(nvml, devices, system);
+  nvml.shutdown();
+}
+
+/// The loaded kernel module's version: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 ...".
+std::string kernel_module_version(const fs::path& root) {
+  std::ifstream file(root / "proc/driver/nvidia/version");
+  for (std::string word; file >> word;) {
+    const bool is_version =
+        std::count(word.begin(), word.end(), '.') >= 1 &&
+        std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
+    if (is_version) return word;
+  }
+  return {};
+}
+
+bool runs_mps(const fs::path& root) {
+  const char* const folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  std::error_code error;
+  const bool is_named = folder != nullptr && *folder != '\0';
+  return fs::exists((is_named ? fs::path(folder) : root / "tmp/nvidia-mps") / "control", error);
+}
+
+constexpr const char* kOrCpu = " To compute on the CPU, set device: cpu.";
+
+bool has_node(const GpuSystem& system, const std::string& node) {
+  const auto& nodes = system.device_nodes;
+  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+}
+
+std::string cuda_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string driver_text(const GpuSystem& system) {
+  return system.driver_version.empty() ? "the NVIDIA driver" : "NVIDIA driver " + system.driver_version;
+}
+
+std::string no_library(const GpuSystem& system) {
+  const std::string what =
+      "libcuda.so.1, the library of the NVIDIA driver, cannot be used (" + system.library_problem + ")";
+  if (has_node(system, "/dev/dxg")) {
+    return what + ". This is WSL, whose library is in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.";
+  }
+  if (!system.device_nodes.empty()) {
+    return what + ", though " + system.device_nodes.front() +
+           " exists. In a container: install the NVIDIA Container Toolkit on the host, and start the container with "
+           "--gpus all. Elsewhere: install the driver libraries that match the version of the kernel module" +
+           (system.driver_version.empty() ? "." : " (" + system.driver_version + ").");
+  }
+  return what + ", and there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU, install the driver, " +
+         std::to_string(kOldestDriver) +
+         " or newer. If this is a container, start it with --gpus all (NVIDIA Container Toolkit).";
+}
+
+std::string too_old(const GpuSystem& system) {
+  return driver_text(system) + " is too old: it supports CUDA up to " + cuda_text(system.cuda_version) +
+         ", and this build needs CUDA " + cuda_text(kOldestCudaVersion) + ", which needs driver " +
+         std::to_string(kOldestDriver) + " or newer. Update the driver (for a container: on the host)" +
+         ". On a data-centre GPU, installing the package cuda-compat-13-0 works too.";
+}
+
+std::string no_device(const GpuSystem& system) {
+  if (system.visible_devices) {
+    return "no GPU is visible: CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices +
+           "\". Unset it, or set it to the number of a GPU that nvidia-smi -L lists (the first is 0).";
+  }
+  const std::string what = driver_text(system) + " finds no GPU";
+  if (system.device_nodes.empty()) {
+    return what +
+           ", and there is no device node /dev/nvidia0. If this is a container, start it with --gpus all. Elsewhere, "
+           "check whether nvidia-smi lists the GPU.";
+  }
+  return what + " (device nodes: " + join(system.device_nodes) +
+         "). Check whether nvidia-smi -L lists it, and look for NVRM in dmesg. In a container, all of its device nodes "
+         "must be passed in (--gpus all).";
+}
+
+/// What to do about an error from cuInit.
+std::string init_advice(const GpuSystem& system) {
+  switch (system.init_code) {
+    case kErrorOutOfMemory: return "The host or the GPU is out of memory: check free -h and nvidia-smi.";
+    case kErrorStubLibrary:
+      return "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: remove its folder (lib64/stubs) "
+             "from LD_LIBRARY_PATH.";
+    case kErrorDeviceUnavailable:
+      return "Another process uses the GPU exclusively, or its compute mode forbids computing: check nvidia-smi.";
+    case kErrorInvalidDevice: return "Check that CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
+    case kErrorDeviceNotLicensed:
+      return "The virtual GPU has no licence: check nvidia-smi -q, or ask the administrator of the host.";
+    case kErrorOperatingSystem:
+      return "The operating system refused the driver's request: check that this user may read and write "
+             "/dev/nvidia*, and run nvidia-smi once.";
+    case kErrorSystemNotReady:
+      return "On a machine with NVSwitch (HGX, DGX), the fabric manager must run, in the same version as the driver: "
+             "sudo systemctl start nvidia-fabricmanager.";
+    case kErrorSystemDriverMismatch:
+      return "libcuda.so.1 has another version than the loaded kernel module" +
+             (system.driver_version.empty() ? std::string() : " " + system.driver_version) +
+             ". After a driver update, restart the machine. In a container, remove libcuda.so.1 from the image.";
+    case kErrorCompatNotSupported:
+      return "The package cuda-compat works on data-centre GPUs only: remove it from LD_LIBRARY_PATH, and update the "
+             "driver to " +
+             std::to_string(kOldestDriver) + " or newer.";
+    case kErrorUnknown:
+      return "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: look "
+             "for NVRM or Xid in dmesg, and restart the machine.";
+    default: break;
+  }
+  if (system.init_code >= kErrorMpsFirst && system.init_code <= kErrorMpsLast) {
+    return "CUDA MPS (Multi-Process Service) cannot be reached: restart nvidia-cuda-mps-control, or unset "
+           "CUDA_MPS_PIPE_DIRECTORY.";
+  }
+  return "Check whether nvidia-smi works, and look for NVRM in dmesg.";
+}
+
+[[noreturn]] void refuse(const std::string& message) { throw DeviceError("device", message + kOrCpu); }
+
+}  // namespace
+
+std::string Gpu::architecture() const { return "sm_" + std::to_string(major) + std::to_string(minor); }
+
+std::string Gpu::label() const { return "cuda:" + std::to_string(index) + " (" + name + ")"; }
+
+const char* to_string(PeerAccess value) {
+  switch (value) {
+    case PeerAccess::kSelf: return "self";
+    case PeerAccess::kNvlink: return "nvlink";
+    case PeerAccess::kPcie: return "pcie";
+    case PeerAccess::kNone: break;
+  }
+  return "none";
+}
+
+std::vector<std::string> nvidia_device_nodes(const fs::path& root) {
+  std::vector<std::string> nodes;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root / "dev", error)) {
+    const std::string name = entry.path().filename().string();
+    if (is_gpu_node(name) || name == "nvidiactl") nodes.push_back("/dev/" + name);
+  }
+  // WSL has this node for GPUs of every vendor.
+  if (fs::exists(root / "dev/dxg", error) && fs::exists(root / "usr/lib/wsl/lib/libcuda.so.1", error)) {
+    nodes.emplace_back("/dev/dxg");
+  }
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+bool GpuSystem::has_gpu_hardware() const {
+  if (!device_nodes.empty() || !gpus.empty()) return true;
+  // The driver's library may be installed on a machine without a GPU; then cuInit finds none.
+  return cuda_version != 0 && init_code != kErrorNoDevice;
+}
+
+GpuSystem find_gpus(const GpuPlaces& places) {
+  GpuSystem system;
+  system.device_nodes = nvidia_device_nodes(places.root);
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
+    system.visible_devices = visible;
+  }
+  ask_cuda(places.cuda_library, system);
+  const bool has_mps = runs_mps(places.root);
+  for (Gpu& gpu : system.gpus) gpu.has_mps = has_mps;
+  ask_management_library(places.management_library, system);
+  if (system.driver_version.empty()) system.driver_version = kernel_module_version(places.root);
+  return system;
+}
+
+void require_driver(const GpuSystem& system) {
+  if (system.cuda_version == 0 && !system.library_problem.empty()) refuse(no_library(system));
+  if (system.cuda_version < kOldestCudaVersion && system.cuda_version != 0) refuse(too_old(system));
+  if (!system.library_problem.empty()) refuse(no_library(system));
+  const bool finds_none = system.gpus.empty() && system.init_code == kCudaSuccess;
+  if (finds_none || system.init_code == kErrorNoDevice) refuse(no_device(system));
+  if (system.init_code != kCudaSuccess) {
+    refuse(driver_text(system) + " does not start: cuInit returns " + system.init_error + " (" +
+           std::to_string(system.init_code) + "). " + init_advice(system));
+  }
+}
+
+void require_usable(const Gpu& gpu) {
+  if (code_for(gpu.major, gpu.minor) == CodeFor::kNone) {
+    throw DeviceError(
+        gpu.label(), "its compute capability is " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor) + " (" +
+                         gpu.architecture() + "), but this build has code for " + built_architectures_text() +
+                         ": Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES." + kOrCpu);
+  }
+  if (gpu.compute_mode == ComputeMode::kProhibited) {
+    throw DeviceError(gpu.label(),
+                      "its compute mode is Prohibited: no program may compute on it. Allow it with sudo "
+                      "nvidia-smi -i " +
+                          gpu.pci_id + " -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES." + kOrCpu);
+  }
+  const bool is_exclusive =
+      gpu.compute_mode == ComputeMode::kExclusiveProcess || gpu.compute_mode == ComputeMode::kExclusiveThread;
+  if (is_exclusive && !gpu.processes.empty() && !gpu.has_mps) {
+    throw DeviceError(gpu.label(),
+                      "it is in use by " + describe_processes(gpu) +
+                          " and its compute mode is Exclusive_Process: one process at a time. Wait for that "
+                          "process, end it, or choose another GPU with CUDA_VISIBLE_DEVICES." +
+                          kOrCpu);
+  }
+}
+
+const Gpu& require_gpu(const GpuSystem& system, int index) {
+  require_driver(system);
+  for (const Gpu& gpu : system.gpus) {
+    if (gpu.index != index) continue;
+    require_usable(gpu);
+    return gpu;
+  }
+  refuse("there is no GPU cuda:" + std::to_string(index) + ": the driver reports " +
+         std::to_string(system.gpus.size()) +
+         (system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "") +
+         ". Start at most one process for each GPU.");
+}
+
+std::string describe_processes(const Gpu& gpu) {
+  std::vector<std::string> parts;
+  for (const GpuProcess& process : gpu.processes) {
+    parts.push_back("pid " + std::to_string(process.pid) +
+                    (process.bytes ? " (" + format_bytes(static_cast<double>(*process.bytes)) + ")" : ""));
+  }
+  return join(parts);
+}
+
+std::string usage_warning(const Gpu& gpu) {
+  if (gpu.processes.empty()) return {};
+  return gpu.label() + " is in use by " + describe_processes(gpu) +
+         ": less memory is left, and steps take longer while they compute";
+}
+
+}  // namespace lora_train::device

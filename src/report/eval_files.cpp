@@ -1,0 +1,224 @@
+#include "lora_train/report/eval_files.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "json_fields.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::optional<std::vector<double>> numbers_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) return std::nullopt;
+  std::vector<double> numbers;
+  for (const Json& number : *found) {
+    if (!number.is_number()) return std::nullopt;
+    numbers.push_back(number.get<double>());
+  }
+  return numbers;
+}
+
+std::optional<DocumentLosses> parse(const std::string& line) {
+  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return std::nullopt;
+  const auto losses = numbers_of(object, "losses"), weights = numbers_of(object, "weights");
+  if (!losses || !weights || losses->size() != weights->size()) return std::nullopt;
+  return DocumentLosses{whole_number_of(object, "step").value_or(0), text_of(object, "name"),
+                        text_of(object, "documents"), *losses, *weights};
+}
+
+constexpr long long kLeastDocuments = 5;
+
+/// The 97.5% quantile of Student's t, by Cornish and Fisher: within 1% from 4 degrees of freedom on.
+double student_t(double degrees) {
+  constexpr double z = 1.959963984540054;
+  return z + (z * z * z + z) / (4 * degrees) +
+         (5 * std::pow(z, 5) + 16 * z * z * z + 3 * z) / (96 * degrees * degrees) +
+         (3 * std::pow(z, 7) + 19 * std::pow(z, 5) + 17 * z * z * z - 15 * z) / (384 * std::pow(degrees, 3));
+}
+
+bool are_same_documents(const std::vector<DocumentLosses>& base, const std::vector<DocumentLosses>& run) {
+  if (base.size() != run.size()) return false;
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    if (base[i].documents.empty() || base[i].documents != run[i].documents) return false;
+    if (base[i].losses.size() != run[i].losses.size()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void write_document_losses(const std::filesystem::path& file, const std::vector<DocumentLosses>& sets) {
+  std::string text;
+  for (const DocumentLosses& set : sets) {
+    text += to_line({{"step", set.step},
+                     {"name", set.name},
+                     {"documents", set.documents},
+                     {"losses", set.losses},
+                     {"weights", set.weights}}) +
+            "\n";
+  }
+  write_file_atomic(file, text);
+}
+
+std::vector<DocumentLosses> read_document_losses(const std::filesystem::path& file) {
+  std::vector<DocumentLosses> sets;
+  if (path_kind(file) != PathKind::kFile) return sets;
+  try {
+    std::istringstream lines(read_file(file));
+    for (std::string line; std::getline(lines, line);) {
+      auto set = parse(line);
+      if (!set) return {};
+      sets.push_back(std::move(*set));
+    }
+  } catch (const IoError&) {
+    return {};
+  }
+  return sets;
+}
+
+std::optional<LossDifference> difference_of(const std::vector<DocumentLosses>& base,
+                                            const std::vector<DocumentLosses>& run) {
+  if (!are_same_documents(base, run)) return std::nullopt;
+  double base_sum = 0, sum = 0, weight = 0;
+  LossDifference result;
+  for (std::size_t set = 0; set < base.size(); ++set) {
+    for (std::size_t i = 0; i < base[set].losses.size(); ++i) {
+      base_sum += base[set].losses[i];
+      sum += run[set].losses[i];
+      weight += base[set].weights[i];
+      ++result.num_documents;
+    }
+  }
+  if (result.num_documents < kLeastDocuments || !(weight > 0)) return std::nullopt;
+  result.base_loss = base_sum / weight;
+  result.mean = (sum - base_sum) / weight;
+  double squares = 0;  // of what each document differs more than its tokens would at the mean
+  for (std::size_t set = 0; set < base.size(); ++set) {
+    for (std::size_t i = 0; i < base[set].losses.size(); ++i) {
+      const double residual = run[set].losses[i] - base[set].losses[i] - result.mean * base[set].weights[i];
+      squares += residual * residual;
+    }
+  }
+  const auto count = static_cast<double>(result.num_documents);
+  const double margin = student_t(count - 1) * std::sqrt(count / (count - 1) * squares) / weight;
+  result.low = result.mean - margin;
+  result.high = result.mean + margin;
+  return result;
+}
+
+LossVerdict judge(const LossDifference& difference) {
+  const double limit = kKeptShare * difference.base_loss;
+  if (difference.high <= limit) return LossVerdict::kKept;
+  return difference.low > limit ? LossVerdict::kWorse : LossVerdict::kUnclear;
+}
+
+std::string to_string(LossVerdict verdict) {
+  switch (verdict) {
+    case LossVerdict::kKept: return "kept";
+    case LossVerdict::kWorse: return "worse";
+    case LossVerdict::kUnclear: return "unclear";
+  }
+  return "";
+}
+
+std::string to_json(const LossDifference& difference, const std::string& baseline) {
+  return to_line({{"baseline", baseline},
+                  {"mean", difference.mean},
+                  {"low", difference.low},
+                  {"high", difference.high},
+                  {"num_documents", difference.num_documents},
+                  {"verdict", to_string(judge(difference))}});
+}
+
+std::string in_words(const LossDifference& difference) {
+  const LossVerdict verdict = judge(difference);
+  const char* const words = difference.high < 0              ? "lower"
+                            : verdict == LossVerdict::kKept  ? "at most 1% higher"
+                            : verdict == LossVerdict::kWorse ? "more than 1% higher"
+                                                             : "too few documents to tell";
+  return string_printf("%s: %+.4f (95%%: %+.4f to %+.4f) over %lld documents", words, difference.mean, difference.low,
+                       difference.high, difference.num_documents);
+}
+
+std::string to_json(const EvalAnswer& answer) {
+  Json object = {{"step", answer.step},
+                 {"name", answer.name},
+                 {"source", answer.source},
+                 {"prompt", answer.prompt},
+                 {"expected", or_null(answer.expected)},
+                 {"answer", answer.answer},
+                 {"is_right", answer.is_right}};
+  if (answer.confidence) object["confidence"] = *answer.confidence;
+  return to_line(object);
+}
+
+std::optional<EvalAnswer> parse_answer(const std::string& line) {
+  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object() || !object.contains("is_right") || !object["is_right"].is_boolean()) return std::nullopt;
+  EvalAnswer answer{whole_number_of(object, "step").value_or(0),
+                    text_of(object, "name"),
+                    text_of(object, "source"),
+                    text_of(object, "prompt"),
+                    {},
+                    text_of(object, "answer"),
+                    object["is_right"].get<bool>(),
+                    number_of(object, "confidence")};
+  if (object.contains("expected") && object["expected"].is_string()) answer.expected = text_of(object, "expected");
+  return answer;
+}
+
+std::vector<EvalAnswer> read_answers(const std::filesystem::path& file) {
+  std::vector<EvalAnswer> answers;
+  if (path_kind(file) != PathKind::kFile) return answers;
+  try {
+    std::istringstream lines(read_file(file));
+    for (std::string line; std::getline(lines, line);) {
+      if (auto answer = parse_answer(line)) answers.push_back(std::move(*answer));
+    }
+  } catch (const IoError&) {  // they are for people, and the next evaluation writes others
+    return {};
+  }
+  return answers;
+}
+
+EvalAnswers::Task& EvalAnswers::task_of(const std::string& name) {
+  const auto found = std::ranges::find(tasks_, name, &std::pair<std::string, Task>::first);
+  return found != tasks_.end() ? found->second : tasks_.emplace_back(name, Task()).second;
+}
+
+void EvalAnswers::keep_first(long long step) {
+  tasks_.clear();
+  for (EvalAnswer& answer : read_answers(file_)) {
+    if (answer.step > step) continue;
+    Task& task = task_of(answer.name);
+    if (task.first.empty() || task.first.front().step == answer.step) task.first.push_back(std::move(answer));
+  }
+}
+
+void EvalAnswers::take(std::vector<EvalAnswer> answers) {
+  if (answers.empty()) return;
+  Task& task = task_of(answers.front().name);
+  const bool is_first = task.first.empty() || task.first.front().step >= answers.front().step;
+  (is_first ? task.first : task.latest) = std::move(answers);
+  if (is_first) task.latest.clear();
+}
+
+void EvalAnswers::write() const {
+  std::string text;
+  for (const auto& [name, task] : tasks_) {
+    for (const auto* answers : {&task.first, &task.latest}) {
+      for (const EvalAnswer& answer : *answers) text += to_json(answer) + "\n";
+    }
+  }
+  write_file_atomic(file_, text);
+}
+
+}  // namespace lora_train::report
