@@ -13,7 +13,7 @@
 namespace lora_train::generate {
 namespace {
 
-// Rows of a decoding pass that cost little more than one (kernels/gemm/skinny_gemm.h): guesses fill them up.
+// Rows of a decoding pass that cost little more than one (kernels/gemm/gemm.h): guesses fill them up.
 constexpr std::size_t kCheapRows = 4;
 
 /// A prompt with a range of the cache.

@@ -1,5 +1,4 @@
 // O rows, I columns, R rank.
-
 #include "merge_math.h"
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 #include <thread>
 
 #include "lora_train/base/half.h"
-#include "lora_train/kernels/launch/cpu_clones.h"
+#include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::lora {
 namespace {

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "lora_train/kernels/gemm/gemm.h"
-#include "lora_train/kernels/gemm/skinny_gemm.h"
 #include "lora_train/model/projection.h"
 
 namespace lora_train::model {

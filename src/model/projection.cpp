@@ -7,7 +7,6 @@
 #include "linear_product.h"
 #include "lora_train/kernels/dropout/dropout.h"
 #include "lora_train/kernels/gemm/gemm.h"
-#include "lora_train/kernels/gemm/skinny_gemm.h"
 #include "lora_train/kernels/launch/graph.h"
 #include "lora_train/kernels/lora/lora.h"
 

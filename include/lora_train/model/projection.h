@@ -64,7 +64,7 @@ struct DropoutContext {
 
 enum class Product {
   kGemm,
-  kSkinny  ///< for few rows; a row gets the same bits in any batch (kernels/gemm/skinny_gemm.h)
+  kSkinny  ///< for few rows; a row gets the same bits in any batch (kernels/gemm/gemm.h)
 };
 
 /// How a forward pass computes linears.

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "kernel_cases.h"
-#include "lora_train/kernels/attention/attention_check.h"
+#include "lora_train/kernels/attention/attention.h"
 #include "lora_train/plan/setup/run_device.h"
 #include "nccl_check.h"
 

@@ -4,7 +4,7 @@
 
 #include "attention_shape.h"
 #include "block.h"
-#include "lora_train/kernels/rope/qk_norm_rope.h"
+#include "lora_train/kernels/rope/rope.h"
 #include "lora_train/model/batch.h"
 
 namespace lora_train::model {

@@ -1,5 +1,4 @@
 // D hidden, O outputs, C adapter columns, V vocabulary.
-
 #include "lora_train/model/weights/base_weights.h"
 
 #include <ATen/ATen.h>

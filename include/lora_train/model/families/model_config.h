@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lora_train/kernels/gated_activation/activation.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
 
 namespace lora_train::storage {
 class WeightFiles;

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lora_train/kernels/adamw/parameter_block.h"
+#include "lora_train/kernels/adamw/adamw.h"
 #include "lora_train/model/adapter_spec.h"
 
 namespace lora_train::model {
