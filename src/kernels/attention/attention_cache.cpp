@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "attention_cpu.h"
 #include "attention_kernels.h"
 #include "dispatch/arguments.h"
 #include "lora_train/base/error.h"

@@ -95,6 +95,21 @@ void dequantize_one(const QuantizedWeight& weight, at::Tensor& out) {
   dispatch_dtype(out, [&]<class To>(ElementType<To>) { dequantize_cpu(view_of(weight), write_rows<To>(out)); });
 }
 
+/// Codes and scales of `count` rows from `begin` on, multiples of row_multiple, as views.
+struct RowRange {
+  at::Tensor codes, scales;
+};
+RowRange range_of(QuantizedWeight& weight, std::int64_t begin, std::int64_t count) {
+  if (!has_4_bits(weight.code)) {
+    const std::int64_t per_scale = weight.code == WeightCode::kInt8 ? 1 : weight.block_rows;
+    return {weight.codes.narrow(0, begin, count),
+            weight.scales.narrow(0, begin / per_scale, (count + per_scale - 1) / per_scale)};
+  }
+  const std::int64_t first = begin * weight.in_features, size = count * weight.in_features;
+  return {weight.codes.narrow(0, first / 2, (size + 1) / 2),
+          weight.scales.narrow(0, first / weight.block_size, (size + weight.block_size - 1) / weight.block_size)};
+}
+
 constexpr auto kQuantizeRows = "quantize_rows";
 
 void check_range(const at::Tensor& rows, std::int64_t begin, const QuantizedWeight& weight) {
@@ -328,21 +343,6 @@ std::int64_t row_multiple(const QuantizedWeight& weight) {
   if (weight.code == WeightCode::kInt8) return 1;
   if (weight.code == WeightCode::kFp8) return weight.block_rows;
   return weight.block_size / std::gcd(weight.block_size, weight.in_features);
-}
-
-/// Codes and scales of `count` rows from `begin` on, multiples of row_multiple, as views.
-struct RowRange {
-  at::Tensor codes, scales;
-};
-RowRange range_of(QuantizedWeight& weight, std::int64_t begin, std::int64_t count) {
-  if (!has_4_bits(weight.code)) {
-    const std::int64_t per_scale = weight.code == WeightCode::kInt8 ? 1 : weight.block_rows;
-    return {weight.codes.narrow(0, begin, count),
-            weight.scales.narrow(0, begin / per_scale, (count + per_scale - 1) / per_scale)};
-  }
-  const std::int64_t first = begin * weight.in_features, size = count * weight.in_features;
-  return {weight.codes.narrow(0, first / 2, (size + 1) / 2),
-          weight.scales.narrow(0, first / weight.block_size, (size + weight.block_size - 1) / weight.block_size)};
 }
 
 void quantize_rows(const at::Tensor& rows, std::int64_t begin, QuantizedWeight& weight) {
