@@ -85,7 +85,7 @@ MUTATIONS = [
     Mutation("no weight decay", "test_lora_curves.py", [
         ("src/optim/adamw.cpp", "block.decays ? static_cast<float>", "block.decays && scalars == nullptr ? static_cast<float>")]),
     Mutation("LoRA+ ratio dropped", "test_lora_plus.py", [
-        ("src/lora/choose_adapters.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
+        ("src/lora/adapter_config.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
         in_comparison=False),
     Mutation("dft without probabilities", "test_loss_type.py", [
         ("src/run/objective.cpp", "at::exp_out(weights, log_probs);", "weights.fill_(1);")], in_comparison=False),

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "adapter_names.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
@@ -17,7 +16,7 @@
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/output_folder.h"
-#include "uniform_adapter.h"
+#include "merge_math.h"
 
 namespace lora_train::lora {
 namespace {

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "adapter_names.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/output_folder.h"
-#include "uniform_adapter.h"
+#include "merge_math.h"
 
 namespace lora_train::lora {
 namespace {

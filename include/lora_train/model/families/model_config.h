@@ -139,4 +139,10 @@ std::vector<float> rope_inv_freq(const ModelConfig& config);
 /// The factor that multiplies cos and sin (yarn, longrope; 1 otherwise).
 double rope_attention_factor(const ModelConfig& config);
 
+/// Names of all shapes: "qwen2.5-7b", ..., and small ones for tests.
+std::vector<std::string> known_shapes();
+
+/// The config of one of them. Throws ConfigError (where = "--shape") that lists all names for an unknown one.
+ModelConfig known_shape(std::string_view name);
+
 }  // namespace lora_train::model

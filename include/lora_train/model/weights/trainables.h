@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lora_train/kernels/adamw/adamw.h"
-#include "lora_train/model/adapter_spec.h"
+#include "lora_train/model/layer_shape.h"
 
 namespace lora_train::model {
 

@@ -1,7 +1,17 @@
-// The shape of a dense MLP block, and what each index of its lists means.
+// The shapes of the blocks, and what each index of their lists means.
 #pragma once
 
 #include "lora_train/model/layer_shape.h"
+
+namespace lora_train::model::attention {
+
+enum ProjectionIndex { kQkv, kO };
+enum NormIndex { kInputNorm, kQNorm, kKNorm, kOutputNorm };
+enum SavedIndex { kNormed, kRstd, kQkvOut, kQkRaw, kQkRstd, kAttended, kLse, kBranch, kBranchRstd };
+
+BlockShape shape(const ModelConfig& config, std::int64_t layer);
+
+}  // namespace lora_train::model::attention
 
 namespace lora_train::model::mlp {
 
