@@ -18,7 +18,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/generate/generator.h"
-#include "lora_train/kernels/launch/cpu_clones.h"
 #include "lora_train/kernels/launch/parallel.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/weights/base_weights.h"

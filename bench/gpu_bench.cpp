@@ -21,7 +21,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/setup/run_device.h"
 #include "lora_train/plan/tuning/tuning.h"
 #include "plan/tuning/layer_runs.h"

@@ -61,9 +61,9 @@ MUTATIONS = [
         ("src/kernels/rope/rope.cpp", "at::arange(num_positions, inv_freq.options()).unsqueeze(1) * inv_freq;",
          "at::zeros({num_positions, 1}, inv_freq.options()) * inv_freq;")]),
     Mutation("no causal mask", "test_lora_gradients.py", [
-        ("src/kernels/attention/attention_cpu.cpp", "return diagonal == 0 && num_queries == num_keys && window == 0;",
+        ("src/kernels/attention/attention.cpp", "return diagonal == 0 && num_queries == num_keys && window == 0;",
          "return false;"),
-        ("src/kernels/attention/attention_cpu.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
+        ("src/kernels/attention/attention.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
     Mutation("leaking documents", "test_lora_gradients.py", [
         ("src/plan/setup/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
          "batch.cu_seqlens = {0, ends[parts.cu_seqlens.count - 1]};"),
@@ -76,8 +76,8 @@ MUTATIONS = [
     Mutation("dA dropped", "test_lora_gradients.py", [
         ("src/model/projection.cpp", "      unmasked.push_back(part);", "      if (adapter.rank < 0) unmasked.push_back(part);")]),
     Mutation("no bias correction", "test_lora_curves.py", [
-        ("src/optim/adam_scalars.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0 + 0.0 * options.beta1"),
-        ("src/optim/adam_scalars.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0 + 0.0 * options.beta2")]),
+        ("src/optim/adamw.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0 + 0.0 * options.beta1"),
+        ("src/optim/adamw.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0 + 0.0 * options.beta2")]),
     Mutation("alpha wrong by 2", "test_lora_gradients.py", [
         ("src/lora/lora_plan.cpp", "found.push_back({rank, alpha / (", "found.push_back({rank, 2 * alpha / (")]),
     Mutation("warm-up off by one", "test_lora_curves.py", [
@@ -85,7 +85,7 @@ MUTATIONS = [
     Mutation("no weight decay", "test_lora_curves.py", [
         ("src/optim/adamw.cpp", "block.decays ? static_cast<float>", "block.decays && scalars == nullptr ? static_cast<float>")]),
     Mutation("LoRA+ ratio dropped", "test_lora_plus.py", [
-        ("src/lora/choose_adapters.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
+        ("src/lora/adapter_config.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
         in_comparison=False),
     Mutation("dft without probabilities", "test_loss_type.py", [
         ("src/run/train_step.cpp", "at::exp_out(weights, log_probs);", "weights.fill_(1);")], in_comparison=False),
@@ -97,7 +97,7 @@ MUTATIONS = [
 ]
 
 
-DECODING = "src/kernels/quantized_weight/dequantize_cpu.cpp"
+DECODING = "src/kernels/quantized_weight/quantized_weight_cpu.cpp"
 MUTATIONS += [Mutation(name, "test_quantized_weight.py", [(DECODING, *edit)], in_comparison=False) for name, *edit in [
     ("nibble order", "Words8{4, 0, 12, 8, 20, 16, 28, 24}", "Words8{0, 4, 8, 12, 16, 20, 24, 28}"),
     ("absmax off by one block", "weight.map, scale_of_block(weight, block),",
@@ -129,12 +129,12 @@ MUTATIONS += [Mutation(name, UNIT_TESTS["saving"], [edit]) for name, *edit in [
     ("rotation keeps one less", CHECKPOINT, "std::max<std::int64_t>(keep, 1)", "std::max<std::int64_t>(keep - 1, 1)"),
 ]]
 
-ADAMW_8BIT = "src/optim/adamw_8bit_cpu.cpp"
+ADAMW_8BIT = "src/optim/adamw_cpu.cpp"
 MUTATIONS += [Mutation(name, UNIT_TESTS["optimizer"], [edit]) for name, *edit in [
     ("decay before instead of after", ADAMW_8BIT, "(params[i] + f.step_size * (m / (std::sqrt(v) + f.epsilon))) * f.decay",
      "params[i] * f.decay + f.step_size * (m / (std::sqrt(v) + f.epsilon))"),
     ("sign rule left out", ADAMW_8BIT, "code -= values[i] < 0 && code == 127 ? 1 : 0;", ""),
-    ("embeddings in 8 bits", "src/optim/adamw_8bit.cpp", "&& !block.is_embedding", ""),
+    ("embeddings in 8 bits", "src/optim/adamw.cpp", "&& !block.is_embedding", ""),
 ]]
 
 

@@ -16,7 +16,7 @@
 #include "lora_train/kernels/attention/attention_cache.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/model/layer.h"
-#include "lora_train/model/lm_head.h"
+#include "lora_train/model/loss_head.h"
 
 namespace lora_train::generate {
 

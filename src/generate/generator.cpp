@@ -19,7 +19,7 @@ void check(const char* option, double value, const SamplingRange& range) {
   if (!range.holds(value)) throw ConfigError(option, "is " + std::to_string(value) + "; expected " + range.expected);
 }
 
-// Rows of a decoding pass that cost little more than one (kernels/gemm/skinny_gemm.h): guesses fill them up.
+// Rows of a decoding pass that cost little more than one (kernels/gemm/gemm.h): guesses fill them up.
 constexpr std::size_t kCheapRows = 4;
 
 /// A prompt with a range of the cache.

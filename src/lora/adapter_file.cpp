@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "adapter_names.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_tensors.h"

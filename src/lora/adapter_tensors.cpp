@@ -4,7 +4,6 @@
 #include <iterator>
 #include <set>
 
-#include "adapter_names.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "adapter_names.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
@@ -17,6 +16,8 @@
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/output_folder.h"
+#include "merge_math.h"
 #include "uniform_adapter.h"
 
 namespace lora_train::lora {

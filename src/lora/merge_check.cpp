@@ -11,7 +11,7 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/decoder.h"
-#include "lora_train/model/lm_head.h"
+#include "lora_train/model/loss_head.h"
 #include "lora_train/model/weights/base_weights.h"
 #include "lora_train/storage/model_weights.h"
 

@@ -1,7 +1,7 @@
 # What of the lora module sees no torch (adapter_config.json, which linears get an adapter, merging); the executable holds it.
 set(LT_LORA_CONFIG_SOURCES
-  adapter_config.cpp adapter_tensors.cpp choose_adapters.cpp lora_plan.cpp merge.cpp merged_weights.cpp merge_math.cpp
-  mlx_export.cpp uniform_adapter.cpp usage_section.cpp)
+  adapter_config.cpp adapter_tensors.cpp lora_plan.cpp merge.cpp merged_weights.cpp merge_math.cpp
+  mlx_export.cpp usage_section.cpp)
 list(TRANSFORM LT_LORA_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_lora_config)
   add_library(lt_lora_config OBJECT ${LT_LORA_CONFIG_SOURCES})

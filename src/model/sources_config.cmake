@@ -1,12 +1,12 @@
 # What the executable needs of the model module (config.json, names and shapes of weights, names of linears, RoPE,
 # init-model): no torch.
 set(LT_MODEL_CONFIG_SOURCES
-  activation_plan.cpp adapter_spec.cpp layer_shape.cpp
-  blocks/attention_shape.cpp blocks/mlp_shape.cpp
-  families/config_reader.cpp families/gemma3.cpp families/granite.cpp families/known_shapes.cpp
+  activation_plan.cpp layer_shape.cpp
+  blocks/block_shapes.cpp
+  families/config_reader.cpp families/gemma3.cpp families/granite.cpp
   families/llama.cpp families/mistral.cpp families/model_config.cpp families/qwen2.cpp
   families/qwen3.cpp families/registry.cpp families/rope_config.cpp
-  weights/base_storage.cpp weights/expected_weights.cpp weights/init_model.cpp weights/linear_reader.cpp
+  weights/expected_weights.cpp weights/init_model.cpp weights/linear_reader.cpp
   weights/stored_linear.cpp)
 list(TRANSFORM LT_MODEL_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_model_config)

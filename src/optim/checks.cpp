@@ -1,7 +1,7 @@
 #include "checks.h"
 
 #include "lora_train/base/error.h"
-#include "lora_train/optim/adam_scalars.h"
+#include "lora_train/optim/adamw.h"
 
 namespace lora_train::optim {
 

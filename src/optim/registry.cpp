@@ -5,7 +5,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cast/cast.h"
 #include "lora_train/optim/adamw.h"
-#include "lora_train/optim/adamw_8bit.h"
 #include "lora_train/optim/optimizer.h"
 
 namespace lora_train::optim {

@@ -52,7 +52,7 @@ class Case:
 EVEN_SHAPES = [(40, 5, 1, 8), (72, 6, 2, 12), (48, 4, 4, 12), (56, 4, 2, 14), (36, 6, 3, 6)]
 ODD_SHAPES = [(40, 5, 5, 16), (72, 6, 2, 20), (36, 6, 1, 10), (52, 4, 2, 8), (33, 3, 1, 14)]
 ONE_HEAD = (36, 1, 1, 36)
-WIDE = (160, 5, 1, 32)  # with 300 tokens, more than one thread's share for every kernel (kernels/launch/rows.h: 16384 elements)
+WIDE = (160, 5, 1, 32)  # with 300 tokens, more than one thread's share for every kernel (kernels/launch/elements.h: 16384 elements)
 
 
 def rope_parameters(kind, head_dim):

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/launch/rows.h"
+#include "kernels/launch/elements.h"
 #include "support/kernel_executor.h"
 
 #ifdef __SANITIZE_ADDRESS__

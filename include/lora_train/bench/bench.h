@@ -16,7 +16,7 @@ namespace lora_train::bench {
 
 struct BenchRequest {
   Profile profile;    ///< sizes (max_seq_len, micro_batch_size, ...), adapter, precision, device, kernels
-  std::string shape;  ///< a name from model/families/known_shapes.h
+  std::string shape;  ///< a name from model/families/model_config.h
   std::int64_t num_steps = 20, num_warm_up = 5;
   bool mix = false;  ///< packed documents of log-normal lengths, trained in their second half, instead of full rows
   bool count_only = false;  ///< no steps: count one on the meta device

@@ -84,7 +84,7 @@ struct ServedAdapter {
 
 struct ServeRequest {
   Profile profile;  ///< the engine reads model, device, precision and similar keys
-  /// ServedRequest::owner is an index in this list. Adapters with token rows (model/adapter_spec.h) are not taken.
+  /// ServedRequest::owner is an index in this list. Adapters with token rows (model/layer_shape.h) are not taken.
   std::vector<ServedAdapter> adapters;
   /// Instead: the only adapter, token rows or not; it answers requests without an owner.
   std::filesystem::path only_adapter;

@@ -110,7 +110,7 @@ struct GenerateStats {
 /// Greedy decoding and sampling. Runs on the device of the weights, in their dtype (fp32 or bf16). Not thread-safe.
 ///
 /// On a CPU a prompt's result does not depend on the other prompts: prompts are prefilled one by one, and batched decoding
-/// uses products whose sums do not depend on the number of rows (kernels/gemm/skinny_gemm.h). While up to four sequences are decoded there,
+/// uses products whose sums do not depend on the number of rows (kernels/gemm/gemm.h). While up to four sequences are decoded there,
 /// spare rows of a pass check guesses of what comes next (prompt lookup), which changes no token and no bit. On a GPU, products may differ in their
 /// last bits with the batch size, and so may a greedy choice between two nearly equal tokens. The random draw for a token is the
 /// same everywhere. There, tokens are chosen on the device (kernels/sampling/sampling.h), unless log-probabilities or logits are wanted, and

@@ -35,6 +35,9 @@ std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const
 /// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as targets.
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
 
+// The files of an adapter folder.
+inline constexpr const char* kConfigFile = "adapter_config.json";
+inline constexpr const char* kTensorFile = "adapter_model.safetensors";
 inline constexpr const char* kBaseFile = "base_model.json";
 
 /// The text of base_model.json. `weights` is WeightFiles::fingerprint() of the base.
@@ -51,5 +54,14 @@ struct OtherBase {
 /// adapter_config.json is warned of. Reads samples of the weights, and those only if base_model.json is there. Throws what
 /// read_adapter_config and open_model_weights throw.
 void check_base(const std::filesystem::path& adapter, const storage::ResolvedModel& model, const OtherBase& other);
+
+struct AdapterChoice {
+  AdapterConfig config;
+  std::vector<model::AdapterSpec> specs;  ///< none with adapter: none
+};
+
+/// Throws what read_adapter_config, plan_adapters and check_patterns throw (those of a file are not checked: call it to warn); ConfigError for an init_adapter that the profile
+/// contradicts; FormatError for full fine-tuning of a model that is stored quantised.
+AdapterChoice choose_adapters(const Profile& profile, const model::ModelConfig& config);
 
 }  // namespace lora_train::lora

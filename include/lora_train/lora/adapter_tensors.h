@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/model/adapter_spec.h"
 #include "lora_train/model/families/model_config.h"
+#include "lora_train/model/layer_shape.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::lora {

@@ -17,6 +17,10 @@
 #include "lora_train/kernels/cast/cast.h"
 #include "lora_train/model/layer_shape.h"
 
+namespace lora_train::kernels {
+struct GemmExtras;
+}
+
 namespace lora_train::model {
 
 /// One LoRA adapter on outputs [out_begin, out_end) of a projection.
@@ -64,7 +68,7 @@ struct DropoutContext {
 
 enum class Product {
   kGemm,
-  kSkinny  ///< for few rows; a row gets the same bits in any batch (kernels/gemm/skinny_gemm.h)
+  kSkinny  ///< for few rows; a row gets the same bits in any batch (kernels/gemm/gemm.h)
 };
 
 /// How a forward pass computes linears.
@@ -96,5 +100,9 @@ void projection_forward(const Projection& projection, const at::Tensor& input, c
 /// Accumulates into every defined gradient of the projection.
 void projection_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,
                          bool need_input_grad, const LinearPass& pass);
+
+/// y = extras.alpha x weight^T + extras.bias + extras.residual. x [N, D], weight [O, D], bf16 beside an fp32 x too, y [N, O].
+void linear_product(Product kind, const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras,
+                    at::Tensor& y);
 
 }  // namespace lora_train::model

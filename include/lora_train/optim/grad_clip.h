@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lora_train/optim/adam_scalars.h"
+#include "lora_train/optim/adamw.h"
 
 namespace lora_train::optim {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/kernels/adamw/parameter_block.h"
-#include "lora_train/optim/adam_scalars.h"
+#include "lora_train/kernels/adamw/adamw.h"
+#include "lora_train/optim/adamw.h"
 
 namespace lora_train::optim {
 

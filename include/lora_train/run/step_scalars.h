@@ -1,4 +1,4 @@
-// The scalars of a step (optim/adam_scalars.h) and the keys of its dropout masks: copies them to the device, and the scalars
+// The scalars of a step (optim/adamw.h) and the keys of its dropout masks: copies them to the device, and the scalars
 // back. The host does not wait for the copies: on a GPU several steps may be in flight.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lora_train/base/philox.h"
-#include "lora_train/optim/adam_scalars.h"
+#include "lora_train/optim/adamw.h"
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/plan/setup/run_device.h"
 

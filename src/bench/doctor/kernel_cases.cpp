@@ -16,12 +16,9 @@
 #include "lora_train/kernels/lora/lora.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
-#include "lora_train/kernels/rope/qk_norm_rope.h"
 #include "lora_train/kernels/rope/rope.h"
 #include "lora_train/kernels/sampling/sampling.h"
-#include "lora_train/optim/adam_scalars.h"
 #include "lora_train/optim/adamw.h"
-#include "lora_train/optim/adamw_8bit.h"
 #include "lora_train/optim/grad_clip.h"
 #include "lora_train/optim/optimizer.h"
 

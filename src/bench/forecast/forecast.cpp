@@ -16,7 +16,7 @@
 #include "lora_train/config/load.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/data/run_plan.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/plan/memory_plan.h"
 #include "lora_train/plan/run_spec.h"

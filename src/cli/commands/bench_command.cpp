@@ -10,7 +10,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/bench/bench.h"
 #include "lora_train/config/check.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 #include "output/standard_output.h"
 #include "registry.h"
 

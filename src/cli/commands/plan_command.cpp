@@ -14,7 +14,7 @@
 #include "lora_train/config/check.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/device/gpu_table.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/report/run_times.h"
 #include "output/standard_output.h"

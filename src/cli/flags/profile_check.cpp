@@ -15,7 +15,7 @@
 #include "lora_train/data/first_rows.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/data/read/dataset_files.h"
-#include "lora_train/lora/choose_adapters.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/report/best_metric.h"
 #include "lora_train/report/task_figures.h"

@@ -2,8 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "dispatch/native_arguments.h"
-#include "lora_train/kernels/adamw/adamw_8bit.h"
+#include "dispatch/arguments.h"
 
 namespace lora_train::kernels {
 

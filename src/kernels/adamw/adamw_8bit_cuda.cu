@@ -1,14 +1,14 @@
 // Memory traffic of an element with coded moments: 10 bytes read (parameter, gradient, two codes) and 6 written, and for a
 // block of 256 its 16 bytes in the table and two scales read and written: 16.13 in all, where fp32 moments take 28. Every
 // rounding of the update is written out, so that no multiplication and addition are contracted: the bits are those of
-// optim/adamw_8bit_cpu.cpp.
+// optim/adamw_cpu.cpp.
 #include <cfloat>
 #include <cmath>
 
-#include "adamw_8bit_cuda.h"
+#include "adamw_kernels.h"
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
-#include "lora_train/kernels/quantized_weight/dynamic_map.h"
+#include "lora_train/kernels/quantized_weight/codes.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "adamw_cuda.h"
+#include "adamw_kernels.h"
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
 
 namespace lora_train::kernels {
 namespace {

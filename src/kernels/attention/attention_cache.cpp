@@ -4,10 +4,8 @@
 
 #include <algorithm>
 
-#include "attention_cpu.h"
-#include "attention_decode_cpu.h"
-#include "dispatch/checks.h"
-#include "dispatch/cpu_arguments.h"
+#include "attention_kernels.h"
+#include "dispatch/arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/kernels/launch/graph.h"

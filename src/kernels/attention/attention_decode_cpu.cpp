@@ -1,13 +1,12 @@
 // Split-KV decoding. G = H / K heads share a KV head, so its keys and values are read once for all of them. Threads take parts
 // of a document's keys; their partial softmax results are merged at the end.
-#include "attention_decode_cpu.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "launch/vector_math.h"
+#include "attention_kernels.h"
+#include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {

@@ -1,8 +1,8 @@
 // One thread for each entry of a table, a few thousand of them once a batch and pass, or for each slot of padded statistics.
 #include <cmath>
 
+#include "attention_kernels.h"
 #include "launch/launch.h"
-#include "ragged_cuda.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "dispatch/checks.h"
-#include "dispatch/native_arguments.h"
-#include "dispatch/segment_table_builder.h"
+#include "dispatch/arguments.h"
 #include "lora_train/kernels/accounting/work_record.h"
+#include "lora_train/kernels/dispatch/segment_table.h"
 
 namespace lora_train::kernels {
 

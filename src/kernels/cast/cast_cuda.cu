@@ -1,7 +1,7 @@
 // Many small matrices in one launch: a block takes up to 1024 packs of 8 elements of one of them, which a table in device memory
 // names, so that narrow adapter columns and long weights fill their blocks alike. Memory traffic: 4 bytes per element read,
 // 2 written in bf16, and 68 bytes of the tables per block, 0.1% of what the block moves.
-#include "cast_cuda.h"
+#include "cast_kernels.h"
 #include "launch/launch.h"
 
 namespace lora_train::kernels {

@@ -1,10 +1,9 @@
-#include "cross_entropy_cpu.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "launch/vector_math.h"
+#include "cross_entropy_kernels.h"
+#include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {

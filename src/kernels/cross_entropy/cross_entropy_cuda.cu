@@ -6,9 +6,9 @@
 #include <cfloat>
 #include <cmath>
 
-#include "cross_entropy_cuda.h"
+#include "cross_entropy_kernels.h"
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
 
 namespace lora_train::kernels {
 namespace {

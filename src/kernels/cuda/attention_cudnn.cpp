@@ -12,12 +12,10 @@
 #include <map>
 #include <vector>
 
-#include "attention.h"
-#include "attention/ragged_cuda.h"
+#include "attention/attention_kernels.h"
 #include "check.h"
 #include "cudnn_plans.h"
-#include "dispatch/growing_workspace.h"
-#include "settings.h"
+#include "library.h"
 
 namespace lora_train::cuda {
 namespace {
@@ -195,7 +193,7 @@ struct State {
   cudnnHandle_t handle = nullptr;
   PlanCache<Plan> forwards{kMostPlans, &start_plan<&make_forward>, &wait_for_stream};
   PlanCache<Plan> backwards{kMostPlans, &start_plan<&make_backward>, &wait_for_stream};
-  kernels::GrowingWorkspace workspace;
+  GrowingWorkspace workspace;
 };
 State& state() {
   static State* const state = new State;

@@ -1,5 +1,8 @@
-// Which attention calls share a cuDNN plan, and where plans are kept. Knows nothing of cuDNN.
+// Which attention calls share a cuDNN plan, and where plans and their workspace are kept. Knows nothing of cuDNN.
 #pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <bit>
@@ -8,6 +11,7 @@
 #include <future>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "lora_train/kernels/dispatch/cuda_library.h"
 
@@ -108,6 +112,28 @@ class PlanCache {
   std::function<void()> wait_;
   std::map<CudnnShape, Entry> plans_;
   std::int64_t num_uses_ = 0;
+};
+
+/// A device workspace shared by the plans of one stream. It grows to the largest request and never shrinks. Not thread-safe.
+class GrowingWorkspace {
+ public:
+  /// Returns at least `bytes` bytes. If a larger buffer replaces one that was returned during a capture, the old one is kept,
+  /// because the graph still uses it.
+  void* at_least(std::int64_t bytes, at::Device device, bool is_capturing) {
+    if (!memory_.defined() || memory_.numel() < bytes) {
+      if (is_in_graph_) kept_.push_back(memory_);
+      memory_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+      is_in_graph_ = false;
+    }
+    is_in_graph_ = is_in_graph_ || is_capturing;
+    return memory_.mutable_data_ptr();
+  }
+  std::size_t num_kept() const { return kept_.size(); }
+
+ private:
+  at::Tensor memory_;
+  std::vector<at::Tensor> kept_;
+  bool is_in_graph_ = false;
 };
 
 }  // namespace lora_train::cuda

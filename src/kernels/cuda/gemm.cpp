@@ -1,5 +1,3 @@
-#include "gemm.h"
-
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -10,6 +8,7 @@
 #include <optional>
 
 #include "check.h"
+#include "library.h"
 
 namespace lora_train::cuda {
 namespace {

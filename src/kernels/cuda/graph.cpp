@@ -1,13 +1,12 @@
 // CUDA graphs with a private memory pool in LibTorch's allocator. Not LibTorch's CUDAGraph: a failed capture leaves its
 // generator capturing and its pools referenced (2.11), and we never draw from that generator.
-#include "graph.h"
-
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include "library.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::cuda {

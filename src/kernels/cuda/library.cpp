@@ -1,4 +1,5 @@
 // What liblora_train_cuda.so exports.
+#include "library.h"
 #include "lora_train/base/library.h"
 
 #include <ATen/Context.h>
@@ -6,13 +7,11 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "attention.h"
 #include "check.h"
 #include "gemm.h"
 #include "graph.h"
+#include "lora_train/base/build_id.h"
 #include "lora_train_build_id.h"
-#include "nccl_group.h"
-#include "settings.h"
 
 namespace lora_train::kernels {
 

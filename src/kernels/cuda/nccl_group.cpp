@@ -1,6 +1,4 @@
 // NCCL without c10d: ProcessGroupNCCL ends the process in its own way, and keeps no optimizer from applying half a sum.
-#include "nccl_group.h"
-
 #include <ATen/ops/ones.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -14,7 +12,7 @@
 #include <thread>
 
 #include "check.h"
-#include "settings.h"
+#include "library.h"
 
 namespace lora_train::cuda {
 namespace {

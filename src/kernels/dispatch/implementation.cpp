@@ -6,8 +6,8 @@
 
 #include <vector>
 
+#include "arguments.h"
 #include "lora_train/base/error.h"
-#include "native_arguments.h"
 
 namespace lora_train::kernels {
 namespace {

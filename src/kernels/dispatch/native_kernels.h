@@ -2,20 +2,19 @@
 // for the CPU (launch.h). No torch.
 #pragma once
 
-#include "adamw/adamw_8bit_cuda.h"
-#include "adamw/adamw_cuda.h"
-#include "cast/cast_cuda.h"
-#include "cross_entropy/cross_entropy_cuda.h"
-#include "dropout/dropout_cuda.h"
-#include "embedding/embedding_cuda.h"
-#include "gated_activation/gated_activation_cuda.h"
-#include "gather/gather_cuda.h"
-#include "launch/rows.h"
-#include "lora/lora_cuda.h"
-#include "quantized_weight/quantized_weight_cuda.h"
-#include "rms_norm/rms_norm_cuda.h"
-#include "rope/rope_cuda.h"
-#include "sampling/sampling_cuda.h"
+#include "adamw/adamw_kernels.h"
+#include "cast/cast_kernels.h"
+#include "cross_entropy/cross_entropy_kernels.h"
+#include "dropout/dropout_kernels.h"
+#include "embedding/embedding_kernels.h"
+#include "gated_activation/gated_activation_kernels.h"
+#include "gather/gather_kernels.h"
+#include "launch/elements.h"
+#include "lora/lora_kernels.h"
+#include "quantized_weight/quantized_weight_kernels.h"
+#include "rms_norm/rms_norm_kernels.h"
+#include "rope/rope_kernels.h"
+#include "sampling/sampling_kernels.h"
 
 namespace lora_train::kernels {
 

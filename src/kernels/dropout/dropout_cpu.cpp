@@ -1,8 +1,7 @@
-#include "dropout_cpu.h"
-
 #include <algorithm>
 
-#include "launch/vector_math.h"
+#include "dropout_kernels.h"
+#include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {

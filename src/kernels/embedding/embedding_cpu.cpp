@@ -1,8 +1,7 @@
-#include "embedding_cpu.h"
-
 #include <algorithm>
 
-#include "launch/vector_math.h"
+#include "embedding_kernels.h"
+#include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {

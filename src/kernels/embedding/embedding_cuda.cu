@@ -1,9 +1,9 @@
 // Forward: one block per token copies, or scales, its row. Elements moved: 1 read, 1 written.
 // Backward without atomics: tokens are sorted by id, so that those of one id are neighbours; the block of the first of them
 // sums them all, 8 tokens at a time. Elements moved: 1 read per token; 4 bytes read and written per distinct id.
-#include "embedding_cuda.h"
+#include "embedding_kernels.h"
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,8 +1,9 @@
 #include "lora_train/kernels/gated_activation/gated_activation.h"
 
-#include "dispatch/checks.h"
-#include "dispatch/native_arguments.h"
-#include "gated_activation_cpu.h"
+#include <ATen/ATen.h>
+
+#include "dispatch/arguments.h"
+#include "gated_activation_kernels.h"
 #include "lora_train/kernels/accounting/work_record.h"
 
 namespace lora_train::kernels {
@@ -53,6 +54,27 @@ void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, 
     how == Implementation::kCpu ? run(gated_activation_backward_cpu<T>)
                                 : run(native_kernels_of<T>().gated_activation_backward, native_stream());
   });
+}
+
+void gated_activation_forward_reference(const at::Tensor& gate_up, at::Tensor& y, Activation activation) {
+  const auto parts = to_math(gate_up).chunk(2, -1);
+  y.copy_((activation == Activation::kSilu ? at::silu(parts[0]) : at::gelu(parts[0], "tanh")) * parts[1]);
+}
+
+void gated_activation_backward_reference(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor& d_gate_up,
+                                         Activation activation) {
+  const auto parts = to_math(gate_up).chunk(2, -1);
+  const auto& gate = parts[0];
+  const auto& up = parts[1];
+  const auto dyf = to_math(dy);
+  if (activation == Activation::kGeluTanh) {
+    d_gate_up.copy_(at::cat({at::gelu_backward(dyf * up, gate, "tanh"), dyf * at::gelu(gate, "tanh")}, -1));
+    return;
+  }
+  const auto sigmoid = at::sigmoid(gate);
+  const auto d_gate = dyf * up * sigmoid * (1 + gate * (1 - sigmoid));
+  const auto d_up = dyf * gate * sigmoid;
+  d_gate_up.copy_(at::cat({d_gate, d_up}, -1));
 }
 
 }  // namespace lora_train::kernels

@@ -1,7 +1,5 @@
-#include "gated_activation_cpu.h"
-
-#include "activation_functions.h"
-#include "launch/vector_math.h"
+#include "gated_activation_kernels.h"
+#include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {

@@ -1,10 +1,9 @@
 // Element by element: a block takes a part of one row, a thread up to two packs of it, read before anything is written
 // so that the gradient may take the place of gate and up.
 // Elements moved per feature: forward 2 read, 1 written; backward 3 read, 2 written.
-#include "activation_functions.h"
-#include "gated_activation_cuda.h"
+#include "gated_activation_kernels.h"
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,7 +1,7 @@
 // One block per row. Elements moved: 1 read, 1 written.
-#include "gather_cuda.h"
+#include "gather_kernels.h"
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,6 +1,9 @@
 #include "lora_train/kernels/gemm/gemm.h"
 
-#include "dispatch/checks.h"
+#include <ATen/ATen.h>
+
+#include "dispatch/arguments.h"
+#include "gemm_kernels.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
@@ -74,6 +77,57 @@ std::vector<TuningCandidate> candidates(const CudaLibrary& cuda, const CudaGemm&
   return found;
 }
 
+// y of another dtype than a and b: the product is rounded to theirs first.
+void gemm_mixed(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
+  const at::Tensor product = at::mm(a, b);
+  if (extras.accumulate) {
+    y.add_(product, extras.alpha);
+  } else if (extras.residual.defined()) {
+    at::add_out(y, extras.residual, product, extras.alpha);
+  } else {
+    y.copy_(product);
+    if (extras.alpha != 1) y.mul_(extras.alpha);
+  }
+  if (extras.bias.defined()) y.add_(extras.bias);
+}
+
+struct Stored {
+  bool is_row_major = true;
+  std::int64_t ld = 0;
+};
+
+// Strides of a dimension of size 1 mean nothing, so they may be whatever ld is wanted.
+std::optional<Stored> stored(const MatrixView& view) {
+  if ((view.column_stride == 1 || view.columns == 1) && (view.row_stride >= view.columns || view.rows == 1)) {
+    return Stored{true, view.rows == 1 ? view.columns : view.row_stride};
+  }
+  if ((view.row_stride == 1 || view.rows == 1) && (view.column_stride >= view.rows || view.columns == 1)) {
+    return Stored{false, view.columns == 1 ? view.rows : view.column_stride};
+  }
+  return std::nullopt;
+}
+
+template <class X, class W, class Y>
+void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
+                at::Tensor& y, double alpha) {
+  skinny_gemm_cpu(SkinnyGemm<X, W, Y>{read_rows<X>(x), read_rows<W>(weight), read<Y>(bias), read_rows<Y>(residual),
+                                      write_rows<Y>(y), static_cast<float>(alpha), x.size(0), weight.size(0),
+                                      x.size(1)});
+}
+
+void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
+                     const at::Tensor& y) {
+  constexpr auto kName = "skinny_gemm";
+  check_rows(kName, "x", x, {-1, -1});
+  check_floating(kName, "x", x);
+  check_rows(kName, "weight", weight, {-1, x.size(1)});
+  if (!is_widened(weight, x)) check_dtype(kName, "weight", weight, x.scalar_type());
+  check_rows(kName, "y", y, {x.size(0), weight.size(0)});
+  if (x.scalar_type() != at::kBFloat16 || y.scalar_type() != at::kFloat) check_dtype(kName, "y", y, x.scalar_type());
+  if (bias.defined()) check_vector(kName, "bias", bias, weight.size(0), y.scalar_type());
+  if (residual.defined()) check_rows(kName, "residual", residual, y.sizes(), y.scalar_type());
+}
+
 }  // namespace
 
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
@@ -121,6 +175,59 @@ std::string gemm_key(const CudaGemm& gemm, bool tf32) {
   key += gemm.c == nullptr ? "" : gemm.c == gemm.d ? " accumulates" : " adds";
   key += gemm.bias != nullptr ? " bias" : "";
   return key + " aligned " + alignment(gemm.a) + "," + alignment(gemm.b) + "," + alignment(c) + "," + alignment(gemm.d);
+}
+
+void gemm_reference(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
+  if (a.scalar_type() != y.scalar_type()) return gemm_mixed(a, b, y, extras);
+  if (extras.accumulate || extras.residual.defined()) {
+    at::addmm_out(y, extras.accumulate ? y : extras.residual, a, b, 1, extras.alpha);
+    if (extras.bias.defined()) y.add_(extras.bias);
+  } else if (extras.bias.defined()) {
+    at::addmm_out(y, extras.bias, a, b, 1, extras.alpha);
+  } else if (extras.alpha != 1) {
+    at::addmm_out(y, y, a, b, 0, extras.alpha);
+  } else {
+    at::mm_out(y, a, b);
+  }
+}
+
+std::optional<ColumnMajorGemm> column_major_gemm(const MatrixView& a, const MatrixView& b, const MatrixView& c,
+                                                 const MatrixView& y) {
+  const auto stored_a = stored(a), stored_b = stored(b), stored_c = stored(c), stored_y = stored(y);
+  if (!stored_a || !stored_b || !stored_c || !stored_y) return std::nullopt;
+  if (!stored_c->is_row_major || !stored_y->is_row_major) return std::nullopt;
+  ColumnMajorGemm gemm;
+  gemm.m = y.columns;
+  gemm.n = y.rows;
+  gemm.k = a.columns;
+  gemm.transpose_a = !stored_b->is_row_major;
+  gemm.transpose_b = !stored_a->is_row_major;
+  gemm.lda = stored_b->ld;
+  gemm.ldb = stored_a->ld;
+  gemm.ldc = stored_c->ld;
+  gemm.ldd = stored_y->ld;
+  return gemm;
+}
+
+void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
+                 at::Tensor& y, double alpha) {
+  check_arguments(x, weight, bias, residual, y);
+  const bool is_ours =
+      x.is_cpu() && x.scalar_type() != at::kDouble && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
+  if (!is_ours) {
+    const bool adds = residual.defined() && residual.is_same(y);
+    return gemm(x, weight.to(x.scalar_type()).t(), y,
+                {.bias = bias, .residual = adds ? at::Tensor() : residual, .accumulate = adds, .alpha = alpha});
+  }
+  if (is_widened(weight, x)) return run_on_cpu<float, Bf16, float>(x, weight, bias, residual, y, alpha);
+  if (x.scalar_type() == at::kFloat) return run_on_cpu<float, float, float>(x, weight, bias, residual, y, alpha);
+  if (y.scalar_type() == at::kFloat) return run_on_cpu<Bf16, Bf16, float>(x, weight, bias, residual, y, alpha);
+  run_on_cpu<Bf16, Bf16, Bf16>(x, weight, bias, residual, y, alpha);
+}
+
+bool skinny_gemm_is_faster(at::Device device, at::ScalarType dtype) {
+  return device.is_cpu() && dtype == at::kBFloat16 && kernel_setting(KernelName::kGemm) != KernelSetting::kReference &&
+         !has_bf16_gemm();
 }
 
 }  // namespace lora_train::kernels

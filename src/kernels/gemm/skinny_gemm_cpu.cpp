@@ -2,13 +2,12 @@
 // number of rows. Up to four rows cost little more than reading the weights: they are streamed. For more rows arithmetic is the
 // cost: blocks of outputs and rows go through K in chunks that stay in the first cache.
 // bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to match.
-#include "skinny_gemm_cpu.h"
-
 #include <algorithm>
 #include <type_traits>
 #include <vector>
 
-#include "launch/vector_math.h"
+#include "gemm_kernels.h"
+#include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {

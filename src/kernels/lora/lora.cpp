@@ -1,10 +1,11 @@
 #include "lora_train/kernels/lora/lora.h"
 
+#include <ATen/ATen.h>
+
 #include <array>
 
-#include "dispatch/checks.h"
-#include "dispatch/native_arguments.h"
-#include "lora_cpu.h"
+#include "dispatch/arguments.h"
+#include "lora_kernels.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "lora_train/kernels/gemm/gemm.h"
@@ -155,6 +156,25 @@ void lora_grad_s_and_b(const at::Tensor& dy, const at::Tensor& scaled_b, const a
   native_kernels().lora_grad_s_and_b(read_rows<Bf16>(dy), read_rows<Bf16>(scaled_b), read_rows<Bf16>(s), targets,
                                      product, C, write_rows<Bf16>(ds), native_workspace(product.workspace_elements()),
                                      native_stream());
+}
+
+void lora_grad_b_reference(const at::Tensor& dy, const at::Tensor& s, const std::vector<LoraPart>& parts) {
+  for (const LoraPart& part : parts) {
+    const at::Tensor dy_part = to_math(dy.narrow(1, part.out_begin, part.out_end - part.out_begin));
+    part.grad.add_(at::mm(dy_part.t(), to_math(s.narrow(1, part.column, part.rank))), part.scale);
+  }
+}
+
+void lora_grad_a_reference(const at::Tensor& ds, const at::Tensor& x, const std::vector<LoraPart>& parts) {
+  for (const LoraPart& part : parts) {
+    part.grad.add_(at::mm(to_math(ds.narrow(1, part.column, part.rank)).t(), to_math(x)), part.scale);
+  }
+}
+
+void lora_grad_s_and_b_reference(const at::Tensor& dy, const at::Tensor& scaled_b, const at::Tensor& s, at::Tensor& ds,
+                                 const std::vector<LoraPart>& parts) {
+  gemm_reference(dy, scaled_b, ds);
+  lora_grad_b_reference(dy, s, parts);
 }
 
 }  // namespace lora_train::kernels

@@ -1,6 +1,6 @@
-#include "lora_amx.h"
-
 #include <algorithm>
+
+#include "lora_kernels.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>

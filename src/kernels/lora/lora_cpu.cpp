@@ -1,13 +1,11 @@
 // Reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a tile stay in registers. Threads own
 // columns, so no sum depends on their number.
-#include "lora_cpu.h"
-
 #include <algorithm>
 #include <type_traits>
 #include <vector>
 
-#include "launch/vector_math.h"
-#include "lora_amx.h"
+#include "launch/elements.h"
+#include "lora_kernels.h"
 #include "lora_train/kernels/launch/parallel.h"
 
 namespace lora_train::kernels {

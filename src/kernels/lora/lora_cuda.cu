@@ -5,16 +5,15 @@
 // On fp32 cores a block takes 64 packs of 16 bytes of a row: a thread has the sums of one pack and 8 ranks in registers,
 // threads of other ranks read the same pack from L1; the thin matrix lies in shared memory as fp32. That
 // is N C R multiplications and additions, which above R = 16 take longer than to read bf16; so bf16 whose rows allow
-// packs goes through tensor cores (lora_tensor_cores.h), where dS = dy sB can come from the same read.
+// packs goes through tensor cores (lora_device.h), where dS = dy sB can come from the same read.
 //
 // Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) of every partial sum, [chunks, ranks, C] of
 // them, with dS [column blocks, N, R] more. At C = 3584, N = 16384, R = 16 these are 11% of the bytes of big on tensor
 // cores, and 27% with dS; for gate|up of Qwen2.5-7B (C = 2 x 18944), whose blocks are wide, 7.6% with dS (5.8 of 75.8 KB per
 // token). Where the partial sums of dS do not fit the workspace, the tokens are taken in pieces.
-#include "launch/pack.h"
-#include "lora_cuda.h"
-#include "lora_partials.h"
-#include "lora_tensor_cores.h"
+#include "launch/elements.h"
+#include "lora_device.h"
+#include "lora_kernels.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -3,19 +3,20 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <numeric>
+#include <vector>
 
-#include "dispatch/checks.h"
-#include "dispatch/native_arguments.h"
-#include "dispatch/segment_table_builder.h"
+#include "dispatch/arguments.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
 #include "lora_train/kernels/cast/cast.h"
-#include "quantized_weight_cpu.h"
-#include "quantized_weight_cuda.h"
-#include "weight_view.h"
+#include "lora_train/kernels/dispatch/implementation.h"
+#include "lora_train/kernels/dispatch/segment_table.h"
+#include "lora_train/kernels/quantized_weight/codes.h"
+#include "quantized_weight_kernels.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -92,6 +93,101 @@ WeightView view_of(const QuantizedWeight& weight) {
 void dequantize_one(const QuantizedWeight& weight, at::Tensor& out) {
   if (implementation_for(KernelName::kCast, out) != Implementation::kCpu) return dequantize_reference(weight, out);
   dispatch_dtype(out, [&]<class To>(ElementType<To>) { dequantize_cpu(view_of(weight), write_rows<To>(out)); });
+}
+
+/// Codes and scales of `count` rows from `begin` on, multiples of row_multiple, as views.
+struct RowRange {
+  at::Tensor codes, scales;
+};
+RowRange range_of(QuantizedWeight& weight, std::int64_t begin, std::int64_t count) {
+  if (!has_4_bits(weight.code)) {
+    const std::int64_t per_scale = weight.code == WeightCode::kInt8 ? 1 : weight.block_rows;
+    return {weight.codes.narrow(0, begin, count),
+            weight.scales.narrow(0, begin / per_scale, (count + per_scale - 1) / per_scale)};
+  }
+  const std::int64_t first = begin * weight.in_features, size = count * weight.in_features;
+  return {weight.codes.narrow(0, first / 2, (size + 1) / 2),
+          weight.scales.narrow(0, first / weight.block_size, (size + weight.block_size - 1) / weight.block_size)};
+}
+
+constexpr auto kQuantizeRows = "quantize_rows";
+
+void check_range(const at::Tensor& rows, std::int64_t begin, const QuantizedWeight& weight) {
+  check_shape(kQuantizeRows, "rows", rows, {-1, weight.in_features});
+  const std::int64_t multiple = row_multiple(weight), end = begin + rows.size(0);
+  const bool is_last = end == weight.out_features;
+  if (begin < 0 || end > weight.out_features || begin % multiple != 0 || (end % multiple != 0 && !is_last)) {
+    throw ShapeError(kQuantizeRows, "rows " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
+                                        std::to_string(weight.out_features) + ", expected multiples of " +
+                                        std::to_string(multiple));
+  }
+}
+
+/// Repeats every element `times` along `dim`, and keeps `size` of them.
+at::Tensor spread(const at::Tensor& t, std::int64_t times, std::int64_t dim, std::int64_t size) {
+  return t.repeat_interleave(std::min(times, size), dim).narrow(dim, 0, size);
+}
+
+at::Tensor scales_of_blocks(const QuantizedWeight& weight) {
+  if (!weight.is_nested()) return weight.scales;
+  const at::Tensor values = weight.nested_map.index_select(0, weight.scales.to(at::kLong));
+  return values * spread(weight.nested_scales, weight.nested_block_size, 0, values.size(0)) + weight.nested_offset;
+}
+
+at::Tensor values_of(const QuantizedWeight& weight) {
+  const std::int64_t O = weight.out_features, D = weight.in_features;
+  if (weight.code == WeightCode::kInt8) {
+    return weight.codes.to(at::kFloat) * (weight.scales * kInt8Step).unsqueeze(1);
+  }
+  if (weight.code == WeightCode::kFp8) {
+    return weight.codes.to(at::kFloat) *
+           spread(spread(weight.scales, weight.block_rows, 0, O), weight.block_columns, 1, D);
+  }
+  const at::Tensor pairs = at::stack({weight.codes.bitwise_right_shift(4), weight.codes.bitwise_and(15)}, 1);
+  const at::Tensor values = weight.map.index_select(0, pairs.flatten().narrow(0, 0, O * D).to(at::kLong));
+  return (values * spread(scales_of_blocks(weight), weight.block_size, 0, O * D)).view({O, D});
+}
+
+/// [blocks, size], padded with zeros.
+at::Tensor in_blocks(const at::Tensor& flat, std::int64_t size) {
+  const std::int64_t num_blocks = (flat.size(0) + size - 1) / size;
+  return at::constant_pad_nd(flat, {0, num_blocks * size - flat.size(0)}).view({num_blocks, size});
+}
+
+void quantize_4_bits(const at::Tensor& w, const QuantizedWeight& weight, RowRange& range) {
+  const at::Tensor blocks = in_blocks(w.flatten(), weight.block_size), scales = at::amax(blocks.abs(), 1);
+  const at::Tensor x = blocks * scales.clamp_min(1e-38).reciprocal().unsqueeze(1);
+  const at::Tensor thresholds = thresholds_of(weight.code).to(w.device());
+  at::Tensor codes;
+  if (weight.code == WeightCode::kFp4) {
+    const at::Tensor ranks = at::bucketize(x.abs(), thresholds);
+    codes =
+        fp4_codes_by_magnitude().to(w.device()).index_select(0, ranks.flatten()).view_as(x) + (x < 0).to(at::kLong) * 8;
+  } else {
+    codes = at::bucketize(x, thresholds);
+  }
+  const at::Tensor pairs = codes.to(at::kByte).view({-1, 2});
+  const at::Tensor bytes = pairs.select(1, 0).bitwise_left_shift(4).bitwise_or(pairs.select(1, 1));
+  range.codes.copy_(bytes.narrow(0, 0, range.codes.size(0)));
+  range.scales.copy_(scales);
+}
+
+void quantize_int8(const at::Tensor& w, RowRange& range) {
+  const at::Tensor scales = at::amax(w.abs(), 1, /*keepdim=*/true);
+  range.codes.copy_((w * (scales.reciprocal() * 127.0)).round().nan_to_num(0));
+  range.scales.copy_(scales.squeeze(1));
+}
+
+void quantize_fp8(const at::Tensor& w, const QuantizedWeight& weight, RowRange& range) {
+  const std::int64_t rows = std::min(weight.block_rows, w.size(0)), columns = std::min(weight.block_columns, w.size(1));
+  const std::int64_t down = range.scales.size(0), across = range.scales.size(1);
+  const at::Tensor tiles = at::constant_pad_nd(w, {0, across * columns - w.size(1), 0, down * rows - w.size(0)})
+                               .view({down, rows, across, columns});
+  const at::Tensor largest = at::amax(tiles.abs(), {1, 3});
+  const at::Tensor ratio = largest / at::full({}, 448.0, largest.options());  // a number would be its inverse on a GPU
+  range.scales.copy_(ratio.masked_fill(ratio == 0, 1.0));
+  const at::Tensor x = w / spread(spread(range.scales, rows, 0, w.size(0)), columns, 1, w.size(1));
+  range.codes.copy_(x.clamp(-448.0, 448.0).to(at::kFloat8_e4m3fn));
 }
 
 }  // namespace
@@ -183,6 +279,133 @@ void dequantize(const QuantizedWeight& weight, at::Tensor& out) {
   Dequantizations one;
   one.add(weight, out);
   one.run();
+}
+
+at::Tensor nf4_map() {
+  return at::tensor({-1.0F, -0.6961928009986877F, -0.5250730514526367F, -0.39491748809814453F, -0.28444138169288635F,
+                     -0.18477343022823334F, -0.09105003625154495F, 0.0F, 0.07958029955625534F, 0.16093020141124725F,
+                     0.24611230194568634F, 0.33791524171829224F, 0.44070982933044434F, 0.5626170039176941F,
+                     0.7229568362236023F, 1.0F},
+                    at::kFloat);
+}
+
+at::Tensor fp4_map() {
+  constexpr std::array<float, 8> kTwelfths = {0, 0.0625F, 8, 12, 4, 6, 2, 3};
+  std::vector<float> values;
+  for (const float sign : {1.0F, -1.0F}) {
+    for (const float twelfths : kTwelfths) values.push_back(twelfths == 0 ? 0.0F : sign * twelfths / 12.0F);
+  }
+  return at::tensor(values, at::kFloat);
+}
+
+at::Tensor dynamic_map(bool is_signed) {
+  const DynamicMap& map = is_signed ? kSignedMap : kUnsignedMap;
+  return at::tensor(at::ArrayRef<float>(map.values), at::kFloat);
+}
+
+at::Tensor thresholds_of(WeightCode code) {
+  if (code == WeightCode::kFp4) {
+    return at::tensor({0.00260417F, 0.0859375F, 0.20833333F, 0.29166667F, 0.4166667F, 0.583333F, 0.8333333F},
+                      at::kFloat);
+  }
+  const at::Tensor map = nf4_map();
+  return (map.narrow(0, 0, 15) + map.narrow(0, 1, 15)) * 0.5;
+}
+
+at::Tensor fp4_codes_by_magnitude() { return at::tensor({0, 1, 6, 7, 4, 5, 2, 3}, at::kLong); }
+
+QuantizedWeight make_quantized_weight(WeightCode code, std::int64_t out_features, std::int64_t in_features,
+                                      const at::Device& device) {
+  QuantizedWeight weight;
+  weight.code = code;
+  weight.out_features = out_features;
+  weight.in_features = in_features;
+  const auto empty = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
+    return at::empty(sizes, at::device(device).dtype(dtype));
+  };
+  if (has_4_bits(code)) {
+    const std::int64_t count = out_features * in_features;
+    weight.map = (code == WeightCode::kNf4 ? nf4_map() : fp4_map()).to(device);
+    weight.codes = empty({ceil_div(count, 2)}, at::kByte);
+    weight.scales = empty({ceil_div(count, weight.block_size)}, at::kFloat);
+  } else if (code == WeightCode::kInt8) {
+    weight.codes = empty({out_features, in_features}, at::kChar);
+    weight.scales = empty({out_features}, at::kFloat);
+  } else {
+    weight.codes = empty({out_features, in_features}, at::kFloat8_e4m3fn);
+    weight.scales =
+        empty({ceil_div(out_features, weight.block_rows), ceil_div(in_features, weight.block_columns)}, at::kFloat);
+  }
+  return weight;
+}
+
+std::int64_t row_multiple(const QuantizedWeight& weight) {
+  if (weight.code == WeightCode::kInt8) return 1;
+  if (weight.code == WeightCode::kFp8) return weight.block_rows;
+  return weight.block_size / std::gcd(weight.block_size, weight.in_features);
+}
+
+void quantize_rows(const at::Tensor& rows, std::int64_t begin, QuantizedWeight& weight) {
+  check_range(rows, begin, weight);
+  RowRange range = range_of(weight, begin, rows.size(0));
+  const WorkScope recorded(kQuantizeRows, WorkClass::kCopy, [&](Work& work) {
+    work.reads("rows", rows).writes("codes", range.codes).writes("scales", range.scales);
+  });
+  if (rows.is_meta() || rows.numel() == 0) return;
+  const bool is_int8 = weight.code == WeightCode::kInt8;
+  const at::Tensor exact = is_int8                           ? rows.to(at::kHalf).to(at::kFloat)
+                           : rows.scalar_type() == at::kHalf ? rows.to(at::kFloat)
+                                                             : rows;
+  if (!exact.is_cpu() || implementation_for(KernelName::kCast, exact) == Implementation::kReference) {
+    return quantize_rows_reference(rows, begin, weight);
+  }
+  const at::Tensor w = exact.contiguous();
+  float* const scales = write<float>(range.scales);
+  if (is_int8) return quantize_int8_cpu(read<float>(w), w.size(0), w.size(1), write<std::int8_t>(range.codes), scales);
+  dispatch_dtype(w, [&]<class T>(ElementType<T>) {
+    if (weight.code == WeightCode::kFp8) {
+      quantize_fp8_cpu(read<T>(w), w.size(0), w.size(1), weight.block_rows, weight.block_columns,
+                       write<std::uint8_t>(range.codes), scales);
+    } else {
+      quantize_4_bits_cpu(read<T>(w), w.numel(), weight.block_size, weight.code == WeightCode::kFp4,
+                          thresholds_of(weight.code).const_data_ptr<float>(), write<std::uint8_t>(range.codes), scales);
+    }
+  });
+}
+
+bool are_scales_finite(const QuantizedWeight& weight) {
+  return weight.scales.is_meta() || at::isfinite(weight.scales).all().item<bool>();
+}
+
+void finish_nested(QuantizedWeight& weight) {
+  check_vector("finish_nested", "scales", weight.scales, -1, at::kFloat);
+  const std::int64_t count = weight.scales.size(0), size = weight.nested_block_size,
+                     num_blocks = (count + size - 1) / size;
+  weight.nested_map = dynamic_map(/*is_signed=*/true).to(weight.scales.device());
+  if (weight.scales.is_meta()) {
+    weight.nested_scales = at::empty({num_blocks}, weight.scales.options());
+    weight.scales = at::empty({count}, weight.scales.options().dtype(at::kByte));
+    return;
+  }
+  const at::Tensor offset = weight.scales.mean();
+  weight.nested_offset = offset.item<float>();
+  const at::Tensor centered =
+      at::constant_pad_nd(weight.scales - offset, {0, num_blocks * size - count}).view({num_blocks, size});
+  weight.nested_scales = at::amax(centered.abs(), 1);
+  const at::Tensor scaled = centered * weight.nested_scales.clamp_min(1e-38).reciprocal().unsqueeze(1);
+  const at::Tensor thresholds =
+      at::tensor(at::ArrayRef<float>(kSignedMap.thresholds), at::kFloat).to(weight.scales.device());
+  const at::Tensor codes = at::bucketize(scaled, thresholds, /*out_int32=*/true);
+  weight.scales = codes.flatten().narrow(0, 0, count).to(at::kByte);
+}
+
+void dequantize_reference(const QuantizedWeight& weight, at::Tensor& out) { out.copy_(values_of(weight)); }
+
+void quantize_rows_reference(const at::Tensor& rows, std::int64_t begin, QuantizedWeight& weight) {
+  RowRange range = range_of(weight, begin, rows.size(0));
+  if (weight.code == WeightCode::kInt8) return quantize_int8(rows.to(at::kHalf).to(at::kFloat), range);
+  const at::Tensor w = rows.to(at::kFloat);
+  weight.code == WeightCode::kFp8 ? quantize_fp8(w, weight, range) : quantize_4_bits(w, weight, range);
 }
 
 }  // namespace lora_train::kernels

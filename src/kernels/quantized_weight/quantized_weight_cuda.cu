@@ -5,7 +5,7 @@
 // and linears that their folder leaves plain are written by the same launch: 4 or 2 bytes read, and so few of them that a pack
 // at a time will do, which leaves registers to the codes.
 #include "launch/launch.h"
-#include "quantized_weight_cuda.h"
+#include "quantized_weight_kernels.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,10 +1,9 @@
-#include "rms_norm_cpu.h"
-
 #include <algorithm>
 #include <cmath>
 
-#include "launch/vector_math.h"
+#include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
+#include "rms_norm_kernels.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -7,9 +7,9 @@
 // loads in flight with the weight, instead of 28.
 #include <type_traits>
 
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
-#include "rms_norm_cuda.h"
+#include "rms_norm_kernels.h"
 
 namespace lora_train::kernels {
 namespace {

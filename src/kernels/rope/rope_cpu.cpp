@@ -1,7 +1,6 @@
-#include "rope_cpu.h"
-
-#include "launch/vector_math.h"
+#include "launch/elements.h"
 #include "lora_train/kernels/launch/parallel.h"
+#include "rope_kernels.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -3,9 +3,9 @@
 // Elements moved: rope 1 read, 1 written; with norm 1 read, 2 written (raw); its backward 2 read, 1 written; weight
 // gradients 2 read. The backwards copy v besides where it lies elsewhere. The table's rows are read once a token from
 // memory, then cached.
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
-#include "rope_cuda.h"
+#include "rope_kernels.h"
 
 namespace lora_train::kernels {
 namespace {

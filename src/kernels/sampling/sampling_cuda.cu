@@ -6,9 +6,9 @@
 // more, or 2 among equals. exp is computed only in the range that is left.
 #include <cfloat>
 
+#include "launch/elements.h"
 #include "launch/launch.h"
-#include "launch/pack.h"
-#include "sampling_cuda.h"
+#include "sampling_kernels.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -2,9 +2,9 @@
 // N tokens, D hidden, H heads, K kv heads, E head size.
 #include <ATen/ATen.h>
 
-#include "attention_shape.h"
 #include "block.h"
-#include "lora_train/kernels/rope/qk_norm_rope.h"
+#include "block_shapes.h"
+#include "lora_train/kernels/rope/rope.h"
 #include "lora_train/model/batch.h"
 
 namespace lora_train::model {

@@ -1,4 +1,4 @@
-// The computation of a block. Each kind of block has one file for its shape and one for its code; layer.cpp selects the code.
+// The computation of a block. Each kind of block has a shape (block_shapes.h) and one file for its code; layer.cpp selects the code.
 #pragma once
 
 #include "lora_train/model/layer.h"

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "block.h"
+#include "block_shapes.h"
 #include "lora_train/kernels/gated_activation/gated_activation.h"
-#include "mlp_shape.h"
 
 namespace lora_train::model::mlp {
 namespace {

@@ -27,7 +27,7 @@ struct FamilyRules {
   kernels::Activation activation = kernels::Activation::kSilu;
   /// Sets biases, norms and layer_window (one entry per layer) from the family's own keys. Sizes are already set.
   void (*read_own_keys)(const ConfigReader& reader, ModelConfig& config);
-  /// Reads the RoPE keys. Null: read_rope of rope_config.h does.
+  /// Reads the RoPE keys. Null: read_rope does.
   void (*read_rope)(const ConfigReader& reader, ModelConfig& config) = nullptr;
 };
 
@@ -56,5 +56,15 @@ bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> wi
 
 /// Fills layer_window for Qwen2 and Qwen3: from layer_types, else from use_sliding_window and max_window_layers.
 void read_qwen_windows(const ConfigReader& reader, ModelConfig& config);
+
+// The RoPE keys of config.json, in all three spellings.
+
+/// Reads rope_parameters (new), or rope_theta with rope_scaling (`rope_type`, or `type` in old files), which wins if both are
+/// present, as in transformers. config.head_dim and max_position_embeddings must be set.
+void read_rope(const ConfigReader& reader, ModelConfig& config);
+
+/// Reads one set of RoPE keys from the object `rope`, if the file has it. `theta` is the base unless the object has its own.
+RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<ConfigReader>& rope, double theta,
+                          const ModelConfig& config);
 
 }  // namespace lora_train::model

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "family.h"
-#include "rope_config.h"
 
 namespace lora_train::model {
 namespace {

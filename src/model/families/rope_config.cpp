@@ -1,10 +1,9 @@
-#include "rope_config.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 
+#include "family.h"
 #include "lora_train/base/error.h"
 #include "lora_train/model/families/model_config.h"
 

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <set>
 
+#include "linear_reader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/model/weights/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
-#include "weight_check.h"
 
 namespace lora_train::model {
 namespace {

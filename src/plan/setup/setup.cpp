@@ -6,7 +6,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
-#include "lora_train/lora/choose_adapters.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::plan {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lora_train/kernels/attention/attention_check.h"
+#include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/gemm/gemm.h"
 
 namespace lora_train::plan {

@@ -10,7 +10,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/bench/bench.h"
 #include "lora_train/lora/lora_plan.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::bench {
 namespace {

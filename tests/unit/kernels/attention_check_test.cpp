@@ -1,11 +1,10 @@
-#include "lora_train/kernels/attention/attention_check.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
+#include "lora_train/kernels/attention/attention.h"
 #include "support/tensors.h"
 
 namespace lora_train::kernels {

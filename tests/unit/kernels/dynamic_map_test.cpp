@@ -1,9 +1,9 @@
-#include "lora_train/kernels/quantized_weight/dynamic_map.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
+
+#include "lora_train/kernels/quantized_weight/codes.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,7 +1,6 @@
-#include "lora_train/kernels/gemm/gemm_layout.h"
-
 #include <ATen/ATen.h>
 
+#include "lora_train/kernels/gemm/gemm.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 

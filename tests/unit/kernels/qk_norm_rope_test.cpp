@@ -1,5 +1,3 @@
-#include "lora_train/kernels/rope/qk_norm_rope.h"
-
 #include <ATen/ATen.h>
 
 #include <array>
@@ -7,6 +5,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
+#include "lora_train/kernels/rope/rope.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"

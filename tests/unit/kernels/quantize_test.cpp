@@ -4,10 +4,9 @@
 #include <map>
 #include <string>
 
-#include "kernels/quantized_weight/maps.h"
-#include "kernels/quantized_weight/weight_view.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
+#include "quantized_weight/quantized_weight_kernels.h"
 #include "quantized_weights.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"

@@ -1,8 +1,7 @@
-#include "lora_train/kernels/gemm/skinny_gemm.h"
-
 #include <ATen/ATen.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/gemm/gemm.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"

@@ -18,7 +18,7 @@
 #include "lora_train/kernels/lora/lora.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/kernels/rms_norm/rms_norm.h"
-#include "lora_train/kernels/rope/qk_norm_rope.h"
+#include "lora_train/kernels/rope/rope.h"
 
 namespace lora_train::kernels {
 namespace {

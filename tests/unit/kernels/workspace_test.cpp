@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "kernels/dispatch/growing_workspace.h"
-#include "kernels/dispatch/native_arguments.h"
+#include "dispatch/arguments.h"
+#include "kernels/cuda/cudnn_plans.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -23,7 +23,7 @@ TEST(Workspace, IsOneBufferThatGrowsWhenMoreIsWanted) {
 }
 
 TEST(GrowingWorkspace, KeepsWhatACapturedGraphUses) {
-  GrowingWorkspace memory;
+  cuda::GrowingWorkspace memory;
   void* const first = memory.at_least(64, at::kCPU, false);
   EXPECT_EQ(memory.at_least(32, at::kCPU, false), first);
   memory.at_least(128, at::kCPU, false);

@@ -1,8 +1,8 @@
 #include <array>
 #include <limits>
 
-#include "kernels/adamw/adamw_8bit_cuda.h"
-#include "lora_train/kernels/quantized_weight/dynamic_map.h"
+#include "kernels/adamw/adamw_kernels.h"
+#include "lora_train/kernels/quantized_weight/codes.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -5,8 +5,7 @@
 
 #include <vector>
 
-#include "kernels/launch/bf16.h"
-#include "kernels/launch/tensor_cores.h"
+#include "kernels/launch/elements.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::kernels {

@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "kernels/lora/lora_cuda.h"
+#include "kernels/lora/lora_kernels.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/attention/ragged_cuda.h"
+#include "kernels/attention/attention_kernels.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -1,4 +1,4 @@
-#include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/rms_norm/rms_norm_kernels.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

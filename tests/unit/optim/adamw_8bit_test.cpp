@@ -1,12 +1,11 @@
-#include "lora_train/optim/adamw_8bit.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <limits>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/quantized_weight/dynamic_map.h"
+#include "lora_train/kernels/quantized_weight/codes.h"
+#include "lora_train/optim/adamw.h"
 #include "lora_train/optim/optimizer.h"
 #include "optim_goldens.h"
 #include "step_scalars_of.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/kernels/adamw/parameter_block.h"
+#include "lora_train/kernels/adamw/adamw.h"
 
 namespace lora_train::optim {
 

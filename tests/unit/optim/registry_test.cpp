@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "lora_train/optim/adamw.h"
-#include "lora_train/optim/adamw_8bit.h"
 #include "lora_train/optim/optimizer.h"
 #include "support/tensors.h"
 

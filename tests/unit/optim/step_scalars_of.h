@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "lora_train/optim/adam_scalars.h"
+#include "lora_train/optim/adamw.h"
 
 namespace lora_train::optim {
 

@@ -2,7 +2,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/lora/lora_plan.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/run_spec.h"
 
 namespace lora_train::plan {

@@ -23,7 +23,7 @@ struct PastRun {
 struct ForecastRequest {
   Profile profile = {};
   std::string shape =
-      {};  ///< a name from model/families/known_shapes.h in place of the profile's model; empty: a folder
+      {};  ///< a name from model/families/model_config.h in place of the profile's model; empty: a folder
   std::vector<device::GpuFacts> gpus = {};
   std::vector<int> counts = {};  ///< of GPUs
   /// Documents of that many tokens each in place of the profile's data; 0: read it.

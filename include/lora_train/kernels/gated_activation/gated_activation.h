@@ -1,12 +1,17 @@
-// Gated activation: y = act(gate) * up; SwiGLU with silu, GeGLU with gelu_tanh. N tokens, F features.
+// Gated activation: y = act(gate) * up; SwiGLU with silu, GeGLU with gelu_tanh. N tokens, F features. No torch.
 // Source: arXiv 2002.05202; gelu_tanh as torch.nn.GELU(approximate="tanh").
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include "lora_train/kernels/gated_activation/activation.h"
+namespace at {
+class Tensor;
+}
 
 namespace lora_train::kernels {
+
+enum class Activation {
+  kSilu,      ///< x sigmoid(x): SwiGLU
+  kGeluTanh,  ///< GELU in its tanh approximation (transformers' "gelu_pytorch_tanh"): GeGLU
+};
 
 /// gate_up [N, 2F], gate first; y [N, F]; rows may be strided. fp32, bf16 or fp64; computes in fp32 (fp64) and rounds
 /// y once.

@@ -1,9 +1,16 @@
-// A parallel loop over ATen's threads. The template at::parallel_for runs serially in sources compiled without OpenMP, so
-// kernels call this instead.
+// CPU kernels: a parallel loop over ATen's threads, and clones of a function for each vector extension. The template
+// at::parallel_for runs serially in sources compiled without OpenMP, so kernels call this instead. No torch.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+
+// Function multi-versioning. The loader picks the clone through an ifunc, which address sanitizer does not support.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#define LORA_TRAIN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define LORA_TRAIN_CLONES
+#endif
 
 namespace lora_train::kernels {
 

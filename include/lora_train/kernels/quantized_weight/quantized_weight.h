@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lora_train/kernels/dispatch/segment_table.h"
-#include "lora_train/kernels/quantized_weight/weight_code.h"
+#include "lora_train/kernels/quantized_weight/codes.h"
 
 namespace lora_train::kernels {
 
@@ -48,6 +48,13 @@ void check_quantized_weight(const QuantizedWeight& weight);
 at::Tensor nf4_map();
 at::Tensor fp4_map();
 at::Tensor dynamic_map(bool is_signed);
+
+/// The thresholds of bitsandbytes' CUDA kernels, fp32 on the CPU: [15] between the values of nf4, or [7] between the magnitudes of
+/// fp4. What lies on one belongs to the lower side.
+at::Tensor thresholds_of(WeightCode code);
+
+/// codes_by_magnitude[i]: the code of fp4's magnitude number i, ascending. [8] int64 on the CPU.
+at::Tensor fp4_codes_by_magnitude();
 
 /// Dequantisations to make together, as often as needed. The tensors stay where they are in memory.
 class Dequantizations {

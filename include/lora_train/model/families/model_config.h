@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lora_train/kernels/gated_activation/activation.h"
+#include "lora_train/kernels/gated_activation/gated_activation.h"
 
 namespace lora_train::storage {
 class WeightFiles;
@@ -138,5 +138,11 @@ void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len);
 std::vector<float> rope_inv_freq(const ModelConfig& config);
 /// The factor that multiplies cos and sin (yarn, longrope; 1 otherwise).
 double rope_attention_factor(const ModelConfig& config);
+
+/// Names of all shapes: "qwen2.5-7b", ..., and small ones for tests.
+std::vector<std::string> known_shapes();
+
+/// The config of one of them. Throws ConfigError (where = "--shape") that lists all names for an unknown one.
+ModelConfig known_shape(std::string_view name);
 
 }  // namespace lora_train::model

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lora_train/kernels/adamw/parameter_block.h"
-#include "lora_train/model/adapter_spec.h"
+#include "lora_train/kernels/adamw/adamw.h"
+#include "lora_train/model/layer_shape.h"
 
 namespace lora_train::model {
 

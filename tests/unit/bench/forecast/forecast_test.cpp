@@ -15,7 +15,7 @@
 #include "lora_train/bench/bench.h"
 #include "lora_train/config/load.h"
 #include "lora_train/lora/lora_plan.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/memory_plan.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"

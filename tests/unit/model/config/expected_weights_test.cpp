@@ -4,7 +4,7 @@
 
 #include "config_text.h"
 #include "lora_train/base/error.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/model_weights.h"
 #include "support/temporary_folder.h"
 

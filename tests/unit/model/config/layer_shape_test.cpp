@@ -7,7 +7,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/model/activation_plan.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 
 namespace lora_train::model {
 namespace {

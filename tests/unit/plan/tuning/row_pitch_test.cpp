@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lora_train/lora/lora_plan.h"
-#include "lora_train/model/families/known_shapes.h"
+#include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/tuning/tuning.h"
 #include "lora_train/plan/tuning/tuning_cases.h"
 #include "tuning/layer_runs.h"

@@ -1,0 +1,59 @@
+// Attention on a CPU to keys and values in a cache, and what fused backends want on a GPU. No torch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "launch/elements.h"
+
+namespace lora_train::kernels {
+
+// Attention of one query per document. T is float or Bf16. H heads, K kv heads, E head size.
+
+/// The query of a document, and the keys that it attends to.
+struct DecodeDocument {
+  std::int64_t query, key, num_keys;
+};
+
+struct HeadSizes {
+  std::int64_t num_heads, num_kv_heads, head_size;
+};
+
+/// Rows of q and out are [H, E], rows of k and v [K, E]. Sums in fp32. Splits the keys of a document at fixed places, so that its
+/// result depends on neither the other documents nor the threads.
+template <class T>
+void attention_decode_cpu(Rows<const T> q, Rows<const T> k, Rows<const T> v, std::span<const DecodeDocument> documents,
+                          const HeadSizes& sizes, float scale, Rows<T> out);
+
+// What fused attention backends want to know of packed documents, computed on the device from cu_seqlens: cuDNN's ragged
+// offsets, and the memory-efficient attention's log-sum-exp per document.
+
+constexpr int kMaxRaggedTables = 8;
+
+struct RaggedTables {
+  int count = 0;
+  std::int64_t strides[kMaxRaggedTables] = {};  ///< elements between two tokens
+  bool is_of_keys[kMaxRaggedTables] = {};       ///< uses cu_seqlens_k, else cu_seqlens_q
+};
+
+/// begins [count, begins_row]: cu_seqlens[min(d, num_docs)] * stride. lengths [2, lengths_row]: the lengths of the documents in
+/// queries, then in keys; 0 past the last document. cu_seqlens [num_docs + 1] on the device.
+void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
+                        const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row,
+                        std::int32_t* lengths, std::int64_t lengths_row, Stream stream);
+
+/// Log-sum-exp of packed documents [N, H], N tokens in all documents.
+template <class T>
+struct PackedLse {
+  T* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;
+};
+
+/// Between packed and padded [num_docs, num_heads, row], where row covers the longest document. Reads and writes 4 bytes for each
+/// token and head, but pad_lse writes all of `padded`: infinity after the end of a document.
+void unpad_lse_cuda(const std::int32_t* cu_seqlens, std::int64_t num_docs, std::int64_t num_heads, const float* padded,
+                    std::int64_t row, PackedLse<float> packed, Stream stream);
+void pad_lse_cuda(const std::int32_t* cu_seqlens, std::int64_t num_docs, std::int64_t num_heads,
+                  PackedLse<const float> packed, float* padded, std::int64_t row, Stream stream);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,24 @@
+// Contract in cross_entropy.h; T is float or Bf16. weights, denominator, correct and confidence may be null. On a GPU in stream
+// order: pointers are device memory, including denominator. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "launch/elements.h"
+
+namespace lora_train::kernels {
+
+template <class T>
+void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, const float* weights,
+                                const double* denominator, float* losses, bool* correct, float* confidence,
+                                std::int64_t num_rows, std::int64_t V);
+
+template <class T>
+void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, const float* weights,
+                                 const double* denominator, float* losses, bool* correct, float* confidence,
+                                 std::int64_t num_rows, std::int64_t V, Stream stream);
+
+/// *sum += sum(weights * losses), each [num_rows], in fp64, in an order that depends on num_rows alone. Null weights: 1.
+void add_losses_cuda(const float* losses, const float* weights, std::int64_t num_rows, double* sum, Stream stream);
+
+}  // namespace lora_train::kernels

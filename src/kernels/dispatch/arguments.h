@@ -1,0 +1,90 @@
+// Arguments of kernels: their checks, whose failure is a bug in lora-train, so that the message names kernel, tensor and both
+// shapes; and tensors as what native kernels take, on a CPU and on a GPU.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "launch/elements.h"
+#include "lora_train/kernels/dispatch/implementation.h"
+#include "native_kernels.h"
+
+namespace lora_train::kernels {
+
+/// Throws ShapeError unless t has these sizes; -1 matches any size.
+void check_shape(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes);
+
+/// check_shape, and every dimension after the first must be contiguous (rows may be strided).
+void check_rows(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes);
+
+/// check_rows and check_dtype.
+void check_rows(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes, at::ScalarType dtype);
+
+/// The same for a contiguous vector.
+void check_vector(const char* kernel, const char* name, const at::Tensor& t, int64_t size, at::ScalarType dtype);
+
+void check_dtype(const char* kernel, const char* name, const at::Tensor& t, at::ScalarType dtype);
+
+/// fp32, bf16 or fp64.
+void check_floating(const char* kernel, const char* name, const at::Tensor& t);
+
+void check_contiguous(const char* kernel, const char* name, const at::Tensor& t);
+
+/// Whether bf16 values stand beside fp32 ones, where a kernel takes both: they are widened.
+inline bool is_widened(const at::Tensor& values, const at::Tensor& beside) {
+  return values.scalar_type() == at::kBFloat16 && beside.scalar_type() == at::kFloat;
+}
+
+/// The dtype a kernel computes in: fp32 for bf16, else that of t.
+inline at::ScalarType math_dtype(const at::Tensor& t) {
+  return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+inline at::Tensor to_math(const at::Tensor& t) { return t.to(math_dtype(t)); }
+
+template <class T>
+struct ElementType {};
+
+/// Calls run(ElementType<float>()) for an fp32 tensor, run(ElementType<Bf16>()) for a bf16 one.
+template <class Run>
+void dispatch_dtype(const at::Tensor& t, const Run& run) {
+  t.scalar_type() == at::kFloat ? run(ElementType<float>()) : run(ElementType<Bf16>());
+}
+
+/// Null, and rows without data, for an undefined tensor.
+template <class T>
+const T* read(const at::Tensor& t) {
+  return t.defined() ? static_cast<const T*>(t.const_data_ptr()) : nullptr;
+}
+
+template <class T>
+T* write(at::Tensor& t) {
+  return t.defined() ? static_cast<T*>(t.mutable_data_ptr()) : nullptr;
+}
+
+template <class T>
+Rows<const T> read_rows(const at::Tensor& t) {
+  return {read<T>(t), t.defined() ? t.stride(0) : 0};
+}
+
+template <class T>
+Rows<T> write_rows(at::Tensor& t) {
+  return {write<T>(t), t.stride(0)};
+}
+
+/// The kernel table in use. Call only after implementation_for returned kCuda.
+const NativeKernels& native_kernels();
+Stream native_stream();
+
+/// `num_elements` uninitialised floats on the device of the kernels in use, aligned to 16 bytes. All kernels share the buffer
+/// (reserve_native_workspace).
+float* native_workspace(std::int64_t num_elements);
+
+template <class T>
+const NativeKernelsOf<T>& native_kernels_of() {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return native_kernels().f32;
+  } else {
+    return native_kernels().bf16;
+  }
+}
+
+}  // namespace lora_train::kernels
