@@ -10,11 +10,9 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/value/parse_yaml.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
-#include "lora_train/tokenizer/model_folder.h"
 
 namespace lora_train {
 namespace {

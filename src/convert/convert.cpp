@@ -10,8 +10,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
-#include "lora_train/config/merge.h"
-#include "lora_train/config/value/parse_yaml.h"
+#include "lora_train/config/layers.h"
 #include "lora_train/config/value/value.h"
 
 namespace lora_train {
@@ -93,11 +92,10 @@ bool is_unknown(const Value::Member& member) {
 
 /// Keys of the tool that a profile refuses.
 std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
-  Mistakes mistakes;
-  Findings findings(mistakes);
+  Findings findings;
   Merger(findings).add_layer(source);
   return std::ranges::count_if(source.members, [&](const Value::Member& member) {
-    return is_key_of(tool, member.name) && mistakes.concern(member.name);
+    return is_key_of(tool, member.name) && findings.is_wrong(member.name);
   });
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lora_train/config/keys/other_tools.h"
+#include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/value/value.h"
 #include "lora_train/convert/convert.h"
 #include "tool_keys.h"

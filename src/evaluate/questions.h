@@ -2,22 +2,19 @@
 // log-probabilities.
 #pragma once
 
-#include "answer_match.h"
-#include "choice_figures.h"
-#include "lora_train/data/encode/answer_rows.h"
-#include "lora_train/data/encode/choices.h"
-#include "lora_train/data/encode/confidence_tokens.h"
-#include "lora_train/data/encode/task_rows.h"
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "lora_train/data/encode/task_rows.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/plan/setup/setup.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
+#include "questions.h"
 
 namespace lora_train::evaluate {
 

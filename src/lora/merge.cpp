@@ -16,9 +16,7 @@
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/output_folder.h"
 #include "merge_math.h"
-#include "uniform_adapter.h"
 
 namespace lora_train::lora {
 namespace {

@@ -8,9 +8,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/model_output.h"
-#include "lora_train/storage/output_folder.h"
 #include "merge_math.h"
-#include "uniform_adapter.h"
 
 namespace lora_train::lora {
 namespace {

@@ -26,8 +26,6 @@
 #include "lora_train/run/run_costs.h"
 #include "lora_train/run/train_step.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/read_ahead.h"
-#include "objective.h"
 #include "rank_agreement.h"
 
 namespace lora_train::run {

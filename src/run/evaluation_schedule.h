@@ -11,10 +11,9 @@
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/evaluation.h"
-#include "lora_train/report/best_metric.h"
 #include "lora_train/report/summary.h"
+#include "lora_train/report/task_figures.h"
 #include "lora_train/run/run_state.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "reporters.h"

@@ -17,8 +17,6 @@
 #include "lora_train/base/version.h"
 #include "lora_train/config/load.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/data/run_plan.h"
-#include "lora_train/plan/setup/rank_values.h"
 #include "lora_train/plan/setup/run_device.h"
 #include "lora_train/plan/setup/setup.h"
 #include "lora_train/ranks/connect.h"

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "answer_json.h"
-#include "api_error.h"
-#include "lora_train/tokenizer/text_stream.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::serve {

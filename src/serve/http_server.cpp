@@ -18,7 +18,7 @@
 #include <set>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/library_function.h"
+#include "lora_train/base/library.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"

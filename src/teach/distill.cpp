@@ -9,7 +9,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
@@ -391,15 +390,15 @@ void add_agreement_task(LoadedProfile& loaded, Findings& findings) {
   profile.tasks.eval_tasks.push_back(task);
 }
 
-void check_prompt_specs(const LoadedProfile& loaded, Mistakes& mistakes) {
+void check_prompt_specs(const LoadedProfile& loaded, Findings& findings) {
   const DataSection& data = loaded.profile.data;
   for (const auto& [key, specs] : {std::pair("datasets", &data.datasets), {"eval_datasets", &data.eval_datasets}}) {
     for (std::size_t i = 0; i < specs->size(); ++i) {
       const DatasetSpec& spec = (*specs)[i];
       const std::string entry = std::string(key) + "[" + std::to_string(i) + "]";
       const auto refuse = [&](const char* member, const char* instead) {
-        mistakes.add(parse_place(loaded.origin.at(key)), entry + "." + member,
-                     std::string("is for rows with answers, but distill reads prompts. ") + instead);
+        findings.mistake(parse_place(loaded.origin.at(key)), entry + "." + member,
+                         std::string("is for rows with answers, but distill reads prompts. ") + instead);
       };
       if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");
       if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt of the fields.");

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lora_train/config/keys/profile.h"
-#include "lora_train/model/adapter_spec.h"
 #include "lora_train/model/families/model_config.h"
+#include "lora_train/model/layer_shape.h"
 
 namespace lora_train::plan {
 

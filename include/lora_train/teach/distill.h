@@ -68,7 +68,7 @@ int run_teacher_phase(const DistillRequest& request);
 ProfileSources sources_of_training(const DistillRequest& request);
 
 /// Adds what datasets and eval_datasets say that only rows with answers have: type, field_map, weight.
-void check_prompt_specs(const LoadedProfile& loaded, Mistakes& mistakes);
+void check_prompt_specs(const LoadedProfile& loaded, Findings& findings);
 
 /// Adds to a profile what training gets beside it, so that it can be checked before there are answers: the task that compares.
 /// Refuses a profile that has one of its name.

@@ -20,7 +20,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/kernels/attention/attention.h"
-#include "lora_train/kernels/attention/attention_check.h"
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/plan/setup/run_device.h"
 

@@ -15,7 +15,6 @@
 #include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
 #include "lora_train/data/prepare.h"
-#include "lora_train/data/run_plan.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/plan/memory_plan.h"

@@ -6,7 +6,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/plan/tuning/tuning.h"
 
 namespace lora_train::bench {

@@ -16,8 +16,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
-#include "lora_train/base/library_function.h"
+#include "lora_train/base/library.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"

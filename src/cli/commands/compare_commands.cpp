@@ -23,7 +23,6 @@
 #include "lora_train/report/run_log.h"
 #include "lora_train/report/run_page.h"
 #include "lora_train/storage/model_file.h"
-#include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
 #include "registry.h"
 

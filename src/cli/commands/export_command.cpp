@@ -9,8 +9,6 @@
 #include "lora_train/export/export.h"
 #include "lora_train/lora/mlx_export.h"
 #include "lora_train/storage/model_file.h"
-#include "lora_train/storage/resolve_model.h"
-#include "open_model.h"
 #include "output/standard_output.h"
 #include "output/tensor_progress.h"
 #include "registry.h"

@@ -5,7 +5,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/model/weights/init_model.h"
 #include "lora_train/storage/model_file.h"
-#include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
 #include "output/tensor_progress.h"
 #include "registry.h"

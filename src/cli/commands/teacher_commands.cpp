@@ -10,7 +10,6 @@
 #include "flags/open_model.h"
 #include "flags/profile_check.h"
 #include "flags/profile_flags.h"
-#include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
@@ -331,36 +330,37 @@ void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
 
 /// A value that is one word and looks like a path is no text: it would be a slip of the name otherwise.
 std::string text_of(const CommandParser& parser, const LoadedProfile& loaded, const char* key, const std::string& value,
-                    Mistakes& mistakes) {
+                    Findings& findings) {
   std::error_code code;
   if (std::filesystem::exists(value, code)) return text_of_file(parser, key, value);
   const bool is_word = value.find_first_of(" \t\n") == std::string::npos;
   const std::size_t dot = value.find('.');
   const bool is_path = value.find('/') != std::string::npos || (dot != std::string::npos && dot + 1 < value.size());
   if (is_word && is_path)
-    mistakes.add(parse_place(loaded.origin.at(key)), key, "there is no file " + value + "; a text would have a space.");
+    findings.mistake(parse_place(loaded.origin.at(key)), key,
+                     "there is no file " + value + "; a text would have a space.");
   return value;
 }
 
 /// Fills `request`. Throws what is wrong with the profile, all of it together, before anything is asked.
 void load_request(const CommandParser& parser, const ProfileFlags& flags, teach::DistillRequest& request) {
-  Mistakes mistakes;
+  Findings findings;
   request.sources = flags.sources();
-  request.loaded = load_and_log(request.sources, mistakes);
+  request.loaded = load_and_log(request.sources, findings);
   const TeacherSection& teacher = request.loaded.profile.teacher;
-  add_unbuilt_features(request.loaded, mistakes);
-  if (teacher.teacher.empty() && !mistakes.concern("teacher")) {
-    mistakes.add({}, "teacher",
-                 "missing. Name a server (`teacher: http://host:8000/v1` or --teacher), or a model folder.");
+  add_unbuilt_features(request.loaded, findings);
+  if (teacher.teacher.empty() && !findings.is_wrong("teacher")) {
+    findings.mistake({}, "teacher",
+                     "missing. Name a server (`teacher: http://host:8000/v1` or --teacher), or a model folder.");
   }
-  teach::check_prompt_specs(request.loaded, mistakes);
+  teach::check_prompt_specs(request.loaded, findings);
   LoadedProfile checked = request.loaded;
-  teach::add_agreement_task(checked, mistakes);
-  check_inputs(checked, {}, mistakes);
-  request.teach.job.system = text_of(parser, request.loaded, "teacher_system", teacher.teacher_system, mistakes);
+  teach::add_agreement_task(checked, findings);
+  check_inputs(checked, {}, findings);
+  request.teach.job.system = text_of(parser, request.loaded, "teacher_system", teacher.teacher_system, findings);
   request.teach.job.student_system =
-      text_of(parser, request.loaded, "student_system", teacher.student_system, mistakes);
-  mistakes.throw_if_any();
+      text_of(parser, request.loaded, "student_system", teacher.student_system, findings);
+  findings.throw_mistakes();
 }
 
 void check_flags(const CommandParser& parser, const teach::DistillRequest& request) {

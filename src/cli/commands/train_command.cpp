@@ -9,11 +9,9 @@
 #include <vector>
 
 #include "engine/engine_loader.h"
-#include "engine/find_torch.h"
 #include "flags/command_line.h"
 #include "flags/profile_check.h"
 #include "flags/profile_flags.h"
-#include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/host_name.h"
 #include "lora_train/base/log.h"

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/folder.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"

@@ -10,9 +10,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/data/cache/document_store.h"
-#include "lora_train/data/cache/token_table.h"
 #include "table_lock.h"
 
 namespace lora_train::data {

@@ -14,8 +14,6 @@
 #include <string>
 #include <string_view>
 
-#include "json_text.h"
-#include "lora_train/base/build_id.h"
 #include "lora_train/base/library.h"
 #include "lora_train_build_id.h"
 #include "table_rows.h"

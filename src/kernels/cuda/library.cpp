@@ -1,6 +1,5 @@
 // What liblora_train_cuda.so exports.
 #include "library.h"
-#include "lora_train/base/library.h"
 
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContextLight.h>
@@ -8,9 +7,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "check.h"
-#include "gemm.h"
-#include "graph.h"
-#include "lora_train/base/build_id.h"
+#include "lora_train/base/library.h"
 #include "lora_train_build_id.h"
 
 namespace lora_train::kernels {

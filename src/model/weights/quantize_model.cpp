@@ -13,8 +13,6 @@
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/output_folder.h"
-#include "quantized_linear.h"
 #include "weight_reader.h"
 
 namespace lora_train::model {

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/base/line_pace.h"
 #include "lora_train/base/log.h"
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 #include "lora_train/model/weights/stored_linear.h"

@@ -9,7 +9,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/folder.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/keys/profile.h"
