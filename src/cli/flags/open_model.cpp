@@ -10,6 +10,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/run_folder/checkpoint.h"
