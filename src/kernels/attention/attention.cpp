@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "attention_kernels.h"
 #include "dispatch/arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/accounting/work_record.h"
@@ -115,26 +116,6 @@ at::Tensor sum_groups(const at::Tensor& t, int64_t num_kv_heads) {
   }
   return t.view({t.size(0), num_kv_heads, t.size(1) / num_kv_heads, t.size(2)})
       .sum(2, /*keepdim=*/false, math_dtype(t));
-}
-
-/// Contracts: attention_forward and attention_backward. The caller has checked the arguments.
-void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
-                           at::Tensor& out, at::Tensor& lse) {
-  const Plan plan = make_plan(layout);
-  MaskCache masks;
-  for (const auto& b : plan.blocks) {
-    const bool is_causal = b.is_plain_causal();
-    const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, q));
-    const auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(
-        heads_first(q, b.query, b.num_queries), heads_first(k, b.key, b.num_keys), heads_first(v, b.key, b.num_keys),
-        /*dropout_p=*/0.0, is_causal, mask, layout.scale);
-    out.narrow(0, b.query, b.num_queries).copy_(tokens_first(o));
-    lse.narrow(0, b.query, b.num_queries).copy_(l.squeeze(0).transpose(0, 1));
-  }
-  for (const auto& [begin, end] : plan.blind_queries) {
-    out.narrow(0, begin, end - begin).zero_();
-    lse.narrow(0, begin, end - begin).fill_(-std::numeric_limits<double>::infinity());
-  }
 }
 
 void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -418,6 +399,25 @@ at::Tensor sum_heads_of_groups(const at::Tensor& t, int64_t num_kv_heads) {
 }
 
 }  // namespace
+
+void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
+                           at::Tensor& out, at::Tensor& lse) {
+  const Plan plan = make_plan(layout);
+  MaskCache masks;
+  for (const auto& b : plan.blocks) {
+    const bool is_causal = b.is_plain_causal();
+    const auto mask = is_causal ? std::nullopt : std::optional<at::Tensor>(masks.get(b, q));
+    const auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(
+        heads_first(q, b.query, b.num_queries), heads_first(k, b.key, b.num_keys), heads_first(v, b.key, b.num_keys),
+        /*dropout_p=*/0.0, is_causal, mask, layout.scale);
+    out.narrow(0, b.query, b.num_queries).copy_(tokens_first(o));
+    lse.narrow(0, b.query, b.num_queries).copy_(l.squeeze(0).transpose(0, 1));
+  }
+  for (const auto& [begin, end] : plan.blind_queries) {
+    out.narrow(0, begin, end - begin).zero_();
+    lse.narrow(0, begin, end - begin).fill_(-std::numeric_limits<double>::infinity());
+  }
+}
 
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                        at::Tensor& out, at::Tensor& lse) {

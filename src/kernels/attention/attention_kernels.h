@@ -1,4 +1,4 @@
-// Attention on a CPU to keys and values in a cache, and what fused backends want on a GPU. No torch.
+// Attention on a CPU, to keys and values in a cache too, and what fused backends want on a GPU. No torch.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,18 @@
 
 #include "launch/elements.h"
 
+namespace at {
+class Tensor;
+}
+
 namespace lora_train::kernels {
+
+struct AttentionLayout;
+
+/// ATen's flash attention, one document (or one block of its queries) at a time. Contract: attention_forward; the caller has
+/// checked the arguments.
+void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
+                           at::Tensor& out, at::Tensor& lse);
 
 // Attention of one query per document. T is float or Bf16. H heads, K kv heads, E head size.
 
