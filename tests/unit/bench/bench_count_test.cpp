@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "forecast/measured_rates.h"
+#include "bench/forecast/measured_rates.h"
 #include "lora_train/base/error.h"
 #include "lora_train/bench/bench.h"
 #include "lora_train/lora/lora_plan.h"

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "forecast/measured_rates.h"
+#include "bench/forecast/measured_rates.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/bench/bench.h"

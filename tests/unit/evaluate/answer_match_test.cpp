@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "evaluate/questions.h"
 #include "lora_train/base/error.h"
-#include "questions.h"
 
 namespace lora_train::evaluate {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "questions.h"
+#include "evaluate/questions.h"
 
 namespace lora_train::evaluate {
 namespace {

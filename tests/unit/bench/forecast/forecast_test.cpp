@@ -8,7 +8,6 @@
 #include <cstdlib>
 
 #include "bench/forecast/measured_rates.h"
-#include "forecast/measured_rates.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"

@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "plan/tuning/layer_runs.h"
 #include "support/wrong_attention.h"
-#include "tuning/layer_runs.h"
 
 namespace lora_train::plan {
 namespace {

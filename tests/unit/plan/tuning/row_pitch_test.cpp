@@ -6,7 +6,7 @@
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/tuning/tuning.h"
 #include "lora_train/plan/tuning/tuning_cases.h"
-#include "tuning/layer_runs.h"
+#include "plan/tuning/layer_runs.h"
 
 namespace lora_train::plan {
 namespace {
