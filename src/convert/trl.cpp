@@ -170,9 +170,14 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
   }
 }
 
+/// Keys of the first row; empty if no file is there.
+std::vector<std::string> row_keys(const TrlData& data) {
+  return data.train.empty() ? std::vector<std::string>{} : data::row_keys(data.train.front().path, 1);
+}
+
 /// Rows of preferences in files that are here: the chosen answers are what is trained.
 void map_chosen_answers(Converter& converter, TrlData& data) {
-  const auto keys = data.train.empty() ? std::vector<std::string>{} : data::row_keys(data.train.front().path, 1);
+  const std::vector<std::string> keys = row_keys(data);
   const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
   if (!has("prompt") || !has("chosen")) return;
   for (auto* entries : {&data.train, &data.test}) {
@@ -182,11 +187,6 @@ void map_chosen_answers(Converter& converter, TrlData& data) {
   converter.set(source, "datasets", to_value(data.train));
   if (!data.test.empty()) converter.set(source, "eval_datasets", to_value(data.test));
   converter.set_default("loss_on", "completion", "of the chosen answers");
-}
-
-/// Keys of the first row; empty if no file is there.
-std::vector<std::string> row_keys(const TrlData& data) {
-  return data.train.empty() ? std::vector<std::string>{} : data::row_keys(data.train.front().path, 1);
 }
 
 // TRL trains whole chats unless it is told otherwise, and the completion of rows that have one.
