@@ -31,7 +31,7 @@ DEBIAN_DEV=(pre-commit clang-tidy)
 # PyPI wheels, installed into .deps/venv. torch brings LibTorch and the CUDA libraries it runs with.
 TORCH_VERSION=2.11.0
 PYTHON_SERIES="3.10 3.11 3.12 3.13 3.14"  # what it has wheels for
-PYARROW_VERSION=24.0.0  # the last with wheels for all of them; cmake/Arrow.cmake and data/table have its series
+PYARROW_VERSION=24.0.0  # the last with wheels for all of them; cmake/Arrow.cmake and data/read/table_reader have its series
 PYPI_BUILD=("torch==${TORCH_VERSION}" "numpy==2.3.5" "pyarrow==${PYARROW_VERSION}")  # numpy: below 2.4 for mistral-common
 PYPI_TEST=(
   transformers==5.17.0 accelerate==1.15.0 peft==0.21.2 safetensors==0.8.0 tokenizers==0.23.3 sentencepiece==0.2.1

@@ -37,7 +37,7 @@ struct Rendezvous {
 Rendezvous meet(const launch::World& world, const std::filesystem::path& shared_folder,
                 std::chrono::milliseconds timeout);
 
-/// In the store: own_process() of a rank that has met the others (peer_process.h).
+/// In the store: own_process() of a rank that has met the others.
 std::string process_key(int rank);
 
 /// Returns once every rank has met. Throws DeviceError naming those that have not within `timeout`; PeerError when one has ended

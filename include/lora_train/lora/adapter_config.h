@@ -15,7 +15,7 @@ namespace lora_train::lora {
 struct AdapterConfig {
   LoraOptions options;
   std::string base_model_name_or_path;
-  std::string base_weights = {};  ///< fingerprint, for base_model.json (adapter_base.h); not read
+  std::string base_weights = {};  ///< fingerprint; for base_model.json, not read
   /// trainable_token_indices: a list is of the embedding. `head` may repeat `embedding`, which is how PEFT says that they are tied.
   model::TokenRows token_rows = {};
 };

@@ -14,7 +14,7 @@ namespace lora_train::model {
 struct ActivationOptions {
   std::int64_t max_tokens = 0;
   bool needs_backward = true;   ///< false: evaluation and generation; one layer's buffers serve all
-  bool offload_inputs = false;  ///< layer inputs are kept in host memory from forward to backward (input_offload.h)
+  bool offload_inputs = false;  ///< layer inputs are kept in host memory from forward to backward
   std::int64_t mlp_tile_tokens =
       0;  ///< tokens that an MLP computes at a time; 0: all. Every layer must be Recompute::kFull
 };

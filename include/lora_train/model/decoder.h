@@ -1,4 +1,4 @@
-// The decoder: embedding, layers, final norm and loss head, forward and backward, without autograd.
+// The decoder: embedding and layers, forward and backward, without autograd. Final norm and head: loss_head.h.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWei
 /// Runs all layers. The caller has filled activations.layer(0).input [N, D]; the result is activations.final_hidden.
 void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& activations, int64_t num_tokens);
 
-/// Runs embedding and all layers; the result is activations.final_hidden [N, D]. At most activations.max_tokens() tokens.
+/// Runs embedding and all layers; the result is activations.final_hidden [N, D], before the final norm. At most activations.max_tokens() tokens.
 /// use_adapter false: the base model, from the same weights; no backward may follow.
 void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activations, bool use_adapter = true);
 

@@ -29,7 +29,7 @@ std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double los
 // Source: arXiv 1711.05101; pytorch.org/docs/stable/generated/torch.optim.AdamW.html
 
 /// One fused pass over flat buffers. params, grads, exp_avg, exp_avg_sq: [n] fp32 (fp64), contiguous.
-/// scalars (step_scalars.h): reads kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and kNonFinite. Writes nothing
+/// scalars (kernels/adamw/adamw.h): reads kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and kNonFinite. Writes nothing
 /// if kNonFinite is set. `blocks` cover the buffers in order; each sets the factor of the learning rate, and whether weight decay
 /// applies. Multiplies gradients by kClipFactor on the fly, without changing the buffer. Buffers may be empty (no block). Runs
 /// on the device of the tensors, without synchronizing.
@@ -65,7 +65,7 @@ struct AdamW8bitState {
   at::Tensor blocks;                               ///< moment_blocks(), on the device
 };
 
-/// One fused pass, with the contract of adamw_step (adamw.h), for fp32 buffers. Writes kZeroedMoments, too.
+/// One fused pass, with the contract of adamw_step, for fp32 buffers. Writes kZeroedMoments, too.
 /// Throws ShapeError if tensors differ in more than AdamW8bitGroups::kMax ways.
 void adamw_8bit_step(at::Tensor& params, const at::Tensor& grads, AdamW8bitState state, const AdamWOptions& options,
                      std::span<const kernels::ParameterBlock> blocks, at::Tensor& scalars);

@@ -14,7 +14,7 @@ const LargestMicroBatch& largest_micro_batch(Run& run);
 /// Frees weights, buffers and graphs, all that depends on the spec. Waits for the device.
 void release_buffers(Run& run);
 
-/// Captures the steps of the run (step_graphs.h) if `cuda_graphs` and the device allow it, after one frozen step of each batch
+/// Captures the steps of the run (StepGraphs) if `cuda_graphs` and the device allow it, after one frozen step of each batch
 /// class. If CUDA refuses, logs a warning, and steps run without graphs. run.capture says what was done. Throws if the device has
 /// failed.
 void capture_steps(Run& run);

@@ -1,4 +1,4 @@
-// One optimizer step, top to bottom: micro-batches forward and backward, clip, update; and its captured graphs.
+// One optimizer step: micro-batches forward and backward, clip, update; its captured graphs; the table of objectives.
 #pragma once
 
 #include <functional>

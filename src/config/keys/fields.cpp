@@ -1,4 +1,4 @@
-// Keys of the model, the device and the adapter.
+// Every key of a profile: name, help, limits.
 
 #include "field_kinds.h"
 

@@ -12,7 +12,7 @@
 
 namespace lora_train::kernels {
 
-const NativeKernels& linked_native_kernels();  // kernels/native_kernels.h, whose kernels are linked into this library
+const NativeKernels& linked_native_kernels();  // dispatch/native_kernels.h, whose kernels are linked into this library
 
 }  // namespace lora_train::kernels
 

@@ -52,7 +52,7 @@ const std::vector<FieldGroup>& field_groups();
 const Field* find_field(const std::string& name);
 std::vector<std::string> field_names();
 
-// The parts of field_groups(), one source file each.
+// The parts of field_groups().
 std::vector<FieldGroup> model_field_groups();
 std::vector<FieldGroup> data_field_groups();
 std::vector<FieldGroup> training_field_groups();

@@ -1,5 +1,5 @@
 // The resolved profile: what one run does, as plain data in sections. A module takes the section that it reads. A member
-// is named as its key, or the comment names the key; docs/profile.md (made from src/config/keys/fields_*.cpp) gives
+// is named as its key, or the comment names the key; docs/profile.md (made from src/config/keys/fields.cpp) gives
 // range, unit and meaning of each. How a profile gets here: config/load.h.
 #pragma once
 

@@ -48,7 +48,7 @@ class HostBuffer {
 };
 
 /// N = tokens of all documents side by side; no padding. The parts lie one after another in `storage`, each at a
-/// multiple of 64 bytes, so that one copy brings all of them to a device. Whoever built it owns the memory.
+/// multiple of 64 bytes. Whoever built it owns the memory.
 struct MicroBatch {
   std::span<const std::int32_t> ids;               ///< [N]
   std::span<const std::int32_t> labels;            ///< [N] shifted: that of token t is ids[t + 1]'s; -100 = none

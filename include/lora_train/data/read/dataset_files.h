@@ -16,8 +16,7 @@ enum class DatasetUse { kTraining, kEvaluation };
 /// .txt files when it has no other; text files also packed as .gz or .zst; subfolders included, hidden ones not), a glob (*,
 /// ?, [...]; not **), or org/name[@revision] in the local Hugging Face cache. Sorted by name, so that the order of rows
 /// never depends on the file system.
-/// Of a dataset from the Hub, and of a folder where `spec` has a split or a subset, the files of one split are taken
-/// (read/dataset_splits.h).
+/// Of a dataset from the Hub, and of a folder where `spec` has a split or a subset, the files of one split are taken.
 /// Throws DataError (where = path) if nothing is found or a file is of a kind that is not read (xz, ...; Parquet where
 /// Arrow is not there), with what to do.
 std::vector<std::filesystem::path> dataset_files(const DatasetSpec& spec, DatasetUse use);

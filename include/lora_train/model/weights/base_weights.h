@@ -1,5 +1,5 @@
 // The weights of a run. Three questions are kept apart: the format of a stored linear (per linear, from its tensors), its
-// conversion to a compute view (a RowSink, row_sink.h), and where the bytes live until a layer is acquired (the class).
+// conversion to a compute view (a RowSink), and where the bytes live until a layer is acquired (the class).
 #pragma once
 
 #include <c10/core/TensorOptions.h>
