@@ -32,8 +32,8 @@ namespace lora_train::run {
 namespace {
 
 /// Keys that enter the data's fingerprint. The fingerprint cannot tell which of them changed.
-constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on", "max_seq_len",
-                                     "overlength", "on_bad_row", "val_set_size",  "seed"};
+constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on",         "max_seq_len",
+                                     "overlength", "on_bad_row", "val_set_size",  "drop_duplicates", "seed"};
 
 bool is_allowed(const OpenedRun& run, const char* key) {
   const auto& keys = run.request.allow_changed;
@@ -336,7 +336,7 @@ plan::LoadOptions load_options(const Run& run) {
   return {run.profile().adapter.kind == AdapterKind::kNone, run.data.max_seq_len, run.spec.decoded_layers};
 }
 
-void build_planned(Run& run) {
+void build_from_facts(Run& run) {
   const Profile& profile = run.profile();
   decide_spec(run);
   if (run.tuning) run.end_phase("tuning", report::Phase::kTune);
@@ -411,7 +411,7 @@ Run build_run(const TrainRequest& request, const std::shared_ptr<ranks::Communic
   return Run(open_run(request, ranks, clock, checkpoint), [](Run& run) {
     settle_facts(run);
     if (run.is_leader()) warn_of_target_gpu(run);
-    build_planned(run);
+    build_from_facts(run);
     log_start(run);
     run.end_phase("buffers", report::Phase::kLoad);
   });

@@ -105,7 +105,7 @@ class EvaluationSchedule {
     return run_.profile().run.load_best_model_at_end && run_.state.best_step == run_.state.step;
   }
   /// Whether early_stopping_patience ends the run here.
-  bool end_run() const { return !is_owed() && best_.has_stopped_improving(run_.state); }
+  bool ends_run() const { return !is_owed() && best_.has_stopped_improving(run_.state); }
   /// Why, if they do.
   std::string stop_in_words() const { return best_.stop_in_words(run_.state); }
   /// The latest figures of each task that this process has evaluated.

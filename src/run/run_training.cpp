@@ -111,9 +111,11 @@ void describe_stop(report::RunSummary& summary, const StopError& error) {
   summary.exit_code = static_cast<int>(ExitCode::kStopped);
 }
 
-/// Call it once the run is certain to start: removes from the folder what the run replaces.
-void take_over(const TrainRequest& request, const run_folder::OutputDecision& decision, std::int64_t step) {
-  const fs::path output_dir = request.profile.run.output_dir;
+fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / "profile.yaml"; }
+
+/// Call it once the run is certain to start: removes from the folder what the run replaces, and writes its profile.
+void take_over_folder(const Run& run, const run_folder::OutputDecision& decision) {
+  const fs::path output_dir = run.profile().run.output_dir;
   if (decision.overwrites) {
     run_folder::set_run_aside(output_dir);
     set_log_file(output_dir / "run.log");
@@ -121,7 +123,10 @@ void take_over(const TrainRequest& request, const run_folder::OutputDecision& de
   remove_tree(output_dir / "summary.json");  // an older result: until the end there is none
   sync_folder(output_dir);                   // before the new profile.yaml appears
   // Damaged checkpoints that were skipped stay until a newer one is saved.
-  if (decision.goes_back) run_folder::delete_after(output_dir, step);
+  if (decision.goes_back) run_folder::delete_after(output_dir, run.state.step);
+  log_changes(run, decision.changes);
+  const bool changes_no_step = !decision.changes.empty() && !has_steps_left(run);
+  if (!changes_no_step || !fs::exists(profile_of(run))) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
 }
 
 /// That of the request, and the driver of a GPU.
@@ -139,16 +144,9 @@ report::LengthHistogram lengths_of(const data::DocumentStore& store) {
   return report::length_histogram(lengths);
 }
 
-fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / "profile.yaml"; }
-
 /// What the run leaves in the folder besides checkpoints, on the rank that writes; else nothing.
 std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::OutputDecision& decision) {
   if (!run.is_leader()) return std::make_unique<NoReporters>();
-  take_over(run.request, decision, run.state.step);
-  log_changes(run, decision.changes);
-  if (decision.changes.empty() || has_steps_left(run) ||
-      !fs::exists(profile_of(run)))  // else no step used what changed
-    write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
   auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
   reporters->write(report::StartRecord{
@@ -224,7 +222,7 @@ struct Training {
   std::shared_ptr<report::RunClock> clock = std::make_shared<report::RunClock>();
   report::RunSummary summary;
 
-  bool leads() const { return ranks->rank() == 0; }
+  bool is_leader() const { return ranks->rank() == 0; }
   fs::path output_dir() const { return request.profile.run.output_dir; }
   /// Before anybody has looked at the output folder.
   TrainResult stopped_at_once(const StopError& error) {
@@ -234,7 +232,7 @@ struct Training {
 };
 
 /// A mistake about the output folder does not hide those about the files that the profile names.
-run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
+run_folder::OutputDecision prepare_or_list_mistakes(TrainRequest& request) {
   try {
     return run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
   } catch (const ConfigError& error) {
@@ -253,11 +251,11 @@ run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
 run_folder::OutputDecision decide_output_folder(Training& training, std::optional<run_folder::FolderLock>& lock) {
   TrainRequest& request = training.request;
   run_folder::OutputDecision decision;
-  if (training.leads() && request.dry_run) {
+  if (training.is_leader() && request.dry_run) {
     decision = run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
-  } else if (training.leads()) {
+  } else if (training.is_leader()) {
     lock.emplace(request.profile.run.output_dir);
-    decision = prepare_output_folder(request);
+    decision = prepare_or_list_mistakes(request);
     if (decision.is_complete) refuse_other_data(request);
   }
   return share(*training.ranks, decision, request.profile);
@@ -282,7 +280,7 @@ void prepare_first_step(Run& run) {
     log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
   } else if (run.device.is_cuda()) {
     const auto rebuild = [&] {
-      build_planned(run);
+      build_from_facts(run);
       if (run.is_leader()) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
     };
     log_info("before step 1: " + prepare_steps(run, rebuild) + " fits; " + plan::memory_in_words(run.device));
@@ -327,7 +325,7 @@ TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& de
   } else {
     Run run = build(training, decision);
     const std::string rehearsed = prepare_steps(
-        run, [&] { build_planned(run); }, /*captures=*/false);
+        run, [&] { build_from_facts(run); }, /*captures=*/false);
     summary.reason = "dry run: " + rehearsed + " ran; nothing was updated or written";
     log_info(summary.reason);
     summary.step = run.state.step;
@@ -343,7 +341,7 @@ TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& de
 TrainResult finish(Training& training) {
   report::RunSummary& summary = training.summary;
   finish_summary(training);
-  if (!training.leads()) return {summary.exit_code, report::to_json(summary)};
+  if (!training.is_leader()) return {summary.exit_code, report::to_json(summary)};
   if (!run_folder::holds_done_summary(training.output_dir())) {
     report::write_summary(training.output_dir() / "summary.json", summary);
     report::write_report(training.output_dir());
@@ -356,7 +354,7 @@ TrainResult finish(Training& training) {
 /// open, so that the report reaches it too.
 void finish_failed(Training& training) {
   describe_failure(training.summary);
-  if (!training.leads()) return;
+  if (!training.is_leader()) return;
   try {
     set_log_file(training.output_dir() / "run.log");
     finish(training);
@@ -375,7 +373,8 @@ TrainResult train(Training& training) {
   } catch (const StopError& error) {  // while checkpoints were read
     if (request.dry_run) throw;
     describe_stop(training.summary, error);
-    if (training.leads() && !request.overwrite) count_newest(training.output_dir(), training.summary, *training.clock);
+    if (training.is_leader() && !request.overwrite)
+      count_newest(training.output_dir(), training.summary, *training.clock);
     return finish(training);
   }
   if (request.dry_run) return end_dry_run(training, decision);
@@ -383,12 +382,14 @@ TrainResult train(Training& training) {
     log_info(request.profile.run.output_dir + ": already complete: nothing to do, and nothing was changed");
     return {0, decision.summary_json};
   }
-  if (!decision.overwrites && training.leads())
+  if (!decision.overwrites && training.is_leader())
     set_log_file(training.output_dir() / "run.log");  // else once the old run is moved aside
   try {
-    if (decision.checkpoint && training.leads()) count_earlier(*decision.checkpoint, training.summary, *training.clock);
+    if (decision.checkpoint && training.is_leader())
+      count_earlier(*decision.checkpoint, training.summary, *training.clock);
     Run run = build(training, decision);
     describe_run(run, training.summary);
+    if (run.is_leader()) take_over_folder(run, decision);
     const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
     run.startup.end_phase("output folder");
     train_to_the_end(run, *reporters, training.summary);
@@ -421,7 +422,7 @@ TrainResult run_training(const TrainRequest& requested) {
       return result.exit_code;
     }
     const auto& max_time = training.request.profile.schedule.max_time;
-    if (max_time && training.leads()) set_max_time(*max_time);
+    if (max_time && training.is_leader()) set_max_time(*max_time);
     result = train(training);
     return result.exit_code;
   });

@@ -100,7 +100,7 @@ class Loop {
                                 .elapsed_s = run_.clock->elapsed_s(),
                                 .activity = "first step"});
     }
-    while (run_.state.step < total && !evals_.end_run()) {
+    while (run_.state.step < total && !evals_.ends_run()) {
       enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
       if (saver_) rethrow_if_too_many(take(saver_->poll()));
@@ -350,7 +350,7 @@ class Loop {
     if (run_.ranks().world_size() > 1 && steps_here_ > 0) log_info(rank_times_.in_words());
     if (state.total_loss_weight > 0) summary_.train_loss = state.total_loss_sum / state.total_loss_weight;
     const bool has_all_steps = state.step == run_.plan->total_steps() && !evals_.is_owed();
-    const bool is_done = has_all_steps || evals_.end_run();
+    const bool is_done = has_all_steps || evals_.ends_run();
     summary_.status = is_done ? "done" : "stopped";
     summary_.reason = has_all_steps ? "all steps done" : is_done ? evals_.stop_in_words() : stop_reason();
     summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);

@@ -166,6 +166,12 @@ def test_an_allowed_change_of_the_data_options_goes_on(setup):
     assert run.code == 0 and [line["step"] for line in setup.events("train")] == [1, 2, 3, 4], run
 
 
+def test_a_run_may_begin_to_drop_duplicates(setup):
+    assert setup.train(max_steps=2).code == 0
+    run = setup.train("--allow-changed", "drop_duplicates", max_steps=4, drop_duplicates=True)
+    assert run.code == 0 and [line["step"] for line in setup.events("train")] == [1, 2, 3, 4], run
+
+
 def test_an_extended_run_that_dies_is_not_complete(setup):
     assert setup.train(max_steps=3).code == 0
     process = setup.start(max_steps=100000)

@@ -27,7 +27,7 @@ void allocate(Run& run);
 
 /// From run.facts to buffers: decides, plans the data, loads the weights, and restores the checkpoint of run.resumed. May be called
 /// again.
-void build_planned(Run& run);
+void build_from_facts(Run& run);
 
 /// Opens what `request` names: model, device, adapters, data and tasks; every rank the same. `checkpoint`: what it resumes from.
 /// Throws what opening throws, and ConfigError where ranks differ.

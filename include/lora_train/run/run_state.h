@@ -60,7 +60,7 @@ struct OpenedRun {
 
 /// A run that is ready for a step.
 struct Run : OpenedRun {
-  /// Gathers the facts of what was opened; `build` decides, loads and allocates (build_planned() for training).
+  /// Gathers the facts of what was opened; `build` decides, loads and allocates (build_from_facts() for training).
   Run(OpenedRun&& opened, const std::function<void(Run&)>& build);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;

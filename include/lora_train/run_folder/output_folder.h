@@ -23,7 +23,7 @@ struct OutputDecision {
   bool is_complete = false;  ///< the folder holds a finished run with this profile: nothing to do
   std::optional<std::filesystem::path> checkpoint;  ///< resume from here; empty: start a new run
   bool goes_back = false;                           ///< --resume named the checkpoint: later ones here are obsolete
-  bool overwrites = false;  ///< the run there is replaced; false if --overwrite has begun it already
+  bool overwrites = false;           ///< the run there is replaced; false if --overwrite has begun it already
   std::vector<std::string> changes;  ///< "key: old -> new", of the keys that differ only because of allow_changed
   std::string summary_json;          ///< of the finished run, if is_complete
 };
