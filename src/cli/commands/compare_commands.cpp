@@ -101,7 +101,6 @@ int run_compare(const std::vector<std::string>& arguments) {
 // ablate: what each setting of a profile brings, measured by one short run for each.
 namespace {
 
-namespace fs = std::filesystem;
 using Values = std::vector<std::pair<std::string, std::string>>;
 
 constexpr int kStopped = static_cast<int>(ExitCode::kStopped);

@@ -52,8 +52,6 @@ void refuse_foreign(const fs::path& file) {
   }
 }
 
-namespace fs = std::filesystem;
-
 constexpr const char* kAuto = "auto";
 
 /// Empty if the folder is missing or good.
