@@ -99,10 +99,12 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
                                           count_of(static_cast<long long>(num_prompts), "prompt") + " in datasets.");
   }
   const std::string first_trained = *std::next(order.begin(), static_cast<std::ptrdiff_t>(wanted));
-  const auto held_out = std::ranges::stable_partition(
-      sets.training, [&](const data::ChatQuestion& prompt) { return place_in_order(prompt, seed) >= first_trained; });
-  std::ranges::move(held_out, std::back_inserter(sets.held_out));
-  sets.training.erase(held_out.begin(), held_out.end());
+  const auto is_trained = [&](const data::ChatQuestion& prompt) {
+    return place_in_order(prompt, seed) >= first_trained;
+  };
+  const auto held_out = std::stable_partition(sets.training.begin(), sets.training.end(), is_trained);
+  std::move(held_out, sets.training.end(), std::back_inserter(sets.held_out));
+  sets.training.erase(held_out, sets.training.end());
 }
 
 /// The rows of datasets, as data::read_questions reads them. Held out are those of eval_datasets, or a part of datasets that
@@ -393,11 +395,12 @@ void add_agreement_task(LoadedProfile& loaded, Findings& findings) {
 void check_prompt_specs(const LoadedProfile& loaded, Findings& findings) {
   const DataSection& data = loaded.profile.data;
   for (const auto& [key, specs] : {std::pair("datasets", &data.datasets), {"eval_datasets", &data.eval_datasets}}) {
+    const Place place = parse_place(loaded.origin.at(key));
     for (std::size_t i = 0; i < specs->size(); ++i) {
       const DatasetSpec& spec = (*specs)[i];
       const std::string entry = std::string(key) + "[" + std::to_string(i) + "]";
       const auto refuse = [&](const char* member, const char* instead) {
-        findings.mistake(parse_place(loaded.origin.at(key)), entry + "." + member,
+        findings.mistake(place, entry + "." + member,
                          std::string("is for rows with answers, but distill reads prompts. ") + instead);
       };
       if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");
