@@ -26,8 +26,8 @@ std::string base_in_words(const std::filesystem::path& folder) {
   }
 }
 
-/// After a resize, PEFT saves the whole embedding and head beside the trained rows, and those of a tied head again. Nothing else of
-/// them was trained.
+/// After a resize, PEFT saves the whole embedding and head with the trained rows, and the rows of a tied head again.
+/// Only the rows were trained.
 bool is_saved_after_resize(const storage::SafetensorsFile& file, const std::string& name) {
   if (file.find(kSavedEmbedding) == nullptr) return false;
   const std::string head = "base_model.model.lm_head.";

@@ -1,5 +1,5 @@
-// Checks a merge: compares the logits of the merged folder with those of the base model and adapter. Plain data without torch;
-// the engine computes it.
+// Checks a merge: compares the logits of the merged folder with those of the base model and adapter. No torch here; the
+// engine computes it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace lora_train::lora {
 
 struct MergeCheckRequest {
   std::filesystem::path model, adapter, merged;
-  std::vector<std::vector<std::int32_t>> rows;  ///< token ids, none empty; at most a few thousand tokens in all
+  std::vector<std::vector<std::int32_t>> rows;  ///< token ids, no row empty; at most a few thousand tokens in total
 };
 
 struct MergeCheck {
@@ -21,7 +21,7 @@ struct MergeCheck {
   std::int64_t num_argmax_changed = 0;  ///< positions where another token is the most likely
 };
 
-/// Runs both models in fp32 on the CPU, with one layer in memory at a time, and keeps the logits of one of them. Throws
+/// Runs both models in fp32 on the CPU, with one layer in memory at a time, and keeps the logits of only one. Throws
 /// FormatError, NumericError naming row and position if a logit is not finite, StopError.
 MergeCheck check_merge(const MergeCheckRequest& request);
 

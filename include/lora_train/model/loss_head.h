@@ -61,7 +61,7 @@ struct LossHeadOptions {
   bool needs_backward = true;                ///< false: only evaluate() is used
   int64_t chunk_bytes = int64_t{256} << 20;  ///< approximate; with few rows a GEMM mostly packs the head
   bool has_weights = false;                  ///< the batches of train_next() have weights
-  bool has_soft_targets = false;             ///< train_soft() is used; counts in bytes() what it allocates for a chunk
+  bool has_soft_targets = false;             ///< train_soft() is used; bytes() includes its allocations for a chunk
 };
 
 /// Allocates its buffers once; the logits buffer holds one chunk. Not thread-safe.
@@ -90,7 +90,7 @@ class LossHead {
   int64_t chunk_rows() const { return chunk_rows_; }
   int64_t num_chunks(const Batch& batch) const { return (batch.num_trained_tokens() + chunk_rows_ - 1) / chunk_rows_; }
 
-  /// For objectives that need every log p before a gradient: two passes over the logits.
+  /// For objectives that need every log p before any gradient: two passes over the logits.
   /// Writes log p of the supervised tokens, [M] fp32 (fp64), on the device.
   void log_probs(const at::Tensor& hidden, const Batch& batch, at::Tensor& log_probs, bool use_adapter = true);
   /// The gradients that train() computes, for sum(-token_weights * log p) / denominator. token_weights [M] fp32, of any sign, or

@@ -1,6 +1,6 @@
 // Memory traffic: the norm reads 4 bytes of a parameter; the update reads 16 (parameter, gradient, both moments) and
-// writes 12. Sums are fp64, their order depends on n alone. Every rounding of the update is written out, so that no
-// multiplication and addition are contracted: the bits are those of optim/adamw_cpu.cpp.
+// writes 12. Sums are fp64, in an order that depends only on n. Every rounding of the update is explicit, so no
+// multiplication and addition are contracted: the bits match optim/adamw_cpu.cpp.
 #include <algorithm>
 #include <cmath>
 

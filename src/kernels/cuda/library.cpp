@@ -1,4 +1,4 @@
-// What liblora_train_cuda.so exports.
+// The exports of liblora_train_cuda.so.
 #include "library.h"
 
 #include <ATen/Context.h>
@@ -50,7 +50,7 @@ void start(const kernels::CudaSettings& wanted) {
                                         std::to_string(num_devices()));
   }
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(wanted.device));
-  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator is not there before
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator does not exist before this
   current_settings = wanted;
   start_gemm(wanted);
 }
