@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs a build into a folder as releases hold it: stripped, without the paths of this machine, with the licences of every
-# library in it, and checked to run on other machines. scripts/make_wheel.sh and scripts/make_release.sh pack such a folder.
+# Installs a build into a folder in release form: stripped, without paths of this machine, with the licences of all its
+# libraries, and checked to run on other machines. scripts/make_wheel.sh and scripts/make_release.sh pack such a folder.
 #
 #   scripts/stage_program.sh [--build DIR] [--without-cuda] FOLDER
 #
-#   --build DIR     the build that is installed, as it is (default build/release, which is brought up to date)
-#   --without-cuda  leave the CUDA library out
+#   --build DIR     the build to install, as is (default build/release, which is updated first)
+#   --without-cuda  omit the CUDA library
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/dependencies.sh

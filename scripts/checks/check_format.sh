@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the layout of all C++ and CUDA sources against .clang-format.
 #   scripts/checks/check_format.sh [--fix]
-# --fix rewrites them. Wants clang-format 14, that of Debian 12: other versions lay out differently.
+# --fix rewrites them. Needs clang-format 14, as in Debian 12: other versions format differently.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -393,8 +393,8 @@ void check_base(const fs::path& adapter, const storage::ResolvedModel& model, co
     return;
   }
   if (recorded == storage::open_model_weights(model.folder).fingerprint()) return;
-  const std::string what = "the adapter was trained on other weights (" +
-                           (name.empty() ? "an unnamed model" : name) + "), not those in " + used;
+  const std::string what = "the adapter was trained on other weights (" + (name.empty() ? "an unnamed model" : name) +
+                           "), not those in " + used;
   if (!other.is_allowed) {
     throw ConfigError(adapter.string(), what + ". Use it with that model, or pass " + other.flag);
   }

@@ -9,11 +9,10 @@
 namespace lora_train::lora {
 
 struct MlxRequest {
-  std::filesystem::path model;    ///< Hugging Face folder; only config.json is read
-  std::filesystem::path adapter;  ///< PEFT folder
-  std::filesystem::path
-      output_dir;          ///< new or empty; with `overwrite`, also the result of an earlier export or merge
-  std::string model_name;  ///< "model" of adapter_config.json: org/name, or a path
+  std::filesystem::path model;       ///< Hugging Face folder; only config.json is read
+  std::filesystem::path adapter;     ///< PEFT folder
+  std::filesystem::path output_dir;  ///< new or empty; with `overwrite`, also the result of an earlier export or merge
+  std::string model_name;            ///< "model" of adapter_config.json: org/name, or a path
   bool overwrite = false;
 };
 

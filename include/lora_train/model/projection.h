@@ -77,8 +77,7 @@ struct LinearPass {
   at::Tensor scratch{};     ///< [N, >= D] if an adapter needs it
   bool use_adapter = true;  ///< false: the base model, from the same weights
   Product product = Product::kGemm;
-  at::Tensor
-      row_owners{};  ///< [N, 1] int64: the adapter of each token, -1 = none; undefined: all adapters
+  at::Tensor row_owners{};  ///< [N, 1] int64: the adapter of each token, -1 = none; undefined: all adapters
 };
 
 /// to = from * scale.

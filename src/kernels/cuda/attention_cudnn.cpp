@@ -219,8 +219,7 @@ void build_plans(const CudnnShape& shape, const kernels::AttentionCalls& calls) 
     of_size.max_len_q = of_size.max_len_k = size.max_len;
     state().forwards.begin(forward_key(of_size));
     if (!calls.has_backward) continue;
-    of_size.dout_stride =
-        shape.num_heads * shape.head_size;  // the model's layout; others are built when needed
+    of_size.dout_stride = shape.num_heads * shape.head_size;  // the model's layout; others are built when needed
     of_size.deterministic = settings().deterministic;
     state().backwards.begin(backward_key(of_size, calls.max_tokens));
   }

@@ -148,8 +148,8 @@ bool release(State state, unsigned begin, unsigned end) {
 }
 
 [[noreturn]] void throw_deadlock(const char* name) {
-  std::string what = "threads of block (" + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) +
-                     ") are deadlocked:";
+  std::string what =
+      "threads of block (" + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) + ") are deadlocked:";
   State last = State::kReady;
   int last_line = -1;
   for (unsigned t = 0; t < the_block->num_threads; ++t) {

@@ -73,8 +73,7 @@ void check_outputs(const char* kernel, const at::Tensor& dy, const at::Tensor& s
     return std::array<std::int64_t, 2>{part.out_end - part.out_begin, part.rank};
   });
   for (const LoraPart& part : parts) {
-    if (part.out_begin < 0 || part.out_end > dy.size(1))
-      throw ShapeError(kernel, "a part has outputs beyond dy");
+    if (part.out_begin < 0 || part.out_end > dy.size(1)) throw ShapeError(kernel, "a part has outputs beyond dy");
   }
 }
 

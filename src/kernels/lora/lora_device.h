@@ -194,7 +194,7 @@ struct ThinWalk {
   static constexpr int kPairs = static_cast<int>(kThreads) / kTileRanks, kTurns = kGroupTokens / 2 / kPairs;
   const Bf16* from;  ///< its first row
   std::int64_t stride;
-  int left, ranks;  ///< remaining rows, 0 if there is no such rank; remaining ranks
+  int left, ranks;                          ///< remaining rows, 0 if there is no such rank; remaining ranks
   std::uint16_t values[kTurns][kTiles][2];  ///< values from load(): both rows of each pair
 
   __device__ __forceinline__ ThinWalk(Rows<const Bf16> thin, int num_rows, int R)

@@ -85,8 +85,9 @@ void read_group(const ConfigReader& group, QuantizationConfig& config) {
   if (!weights) group.reject("weights", "a weight scheme was expected");
   const auto expect = [&](const char* key, const std::string& found, const std::string& expected) {
     if (found == expected) return;
-    weights->reject(key, "is " + found + "; for compressed-tensors, only FP8 weights with plain scales are supported (" +
-                             expected + " here): " + kSupported);
+    weights->reject(key, "is " + found +
+                             "; for compressed-tensors, only FP8 weights with plain scales are supported (" + expected +
+                             " here): " + kSupported);
   };
   expect("type", weights->text("type", "int"), "float");
   expect("num_bits", std::to_string(weights->count("num_bits", 8)), "8");
@@ -247,8 +248,7 @@ nlohmann::json parse_json(std::string_view json, const std::filesystem::path& pa
     throw FormatError(path.string(), "not valid JSON at byte " + std::to_string(error.byte) +
                                          "; use the config.json published with the model");
   } catch (const nlohmann::json::exception&) {
-    throw FormatError(path.string(),
-                      "holds a number that is too large; use the config.json published with the model");
+    throw FormatError(path.string(), "holds a number that is too large; use the config.json published with the model");
   }
 }
 

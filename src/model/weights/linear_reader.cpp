@@ -281,8 +281,8 @@ void LinearReader::read_fp8(StoredLinear& linear) const {
   }
   linear.scales = inverse != nullptr ? inverse : scale;
   if (weight_.dtype != DType::kF8E4M3) {
-    reject(weight_, "has dtype " + std::string(storage::dtype_name(weight_.dtype)) + " with scales " + linear.scales->name +
-                        "; with such scales, only F8_E4M3 weights are supported" + kRemedy);
+    reject(weight_, "has dtype " + std::string(storage::dtype_name(weight_.dtype)) + " with scales " +
+                        linear.scales->name + "; with such scales, only F8_E4M3 weights are supported" + kRemedy);
   }
   require_shape(spec_, weight_, config_, files_);
   const DType dtype = linear.scales->dtype;

@@ -127,8 +127,8 @@ BaseStorage base_storage(const ModelSection& section, const ModelConfig& config,
   for (const auto& [name, storage] : stored) {
     if (storage.format == requested) continue;
     throw ConfigError("base_precision", config.path.parent_path().string() + " is quantised already (" +
-                                            config.quantization.description + ": " + name + "), and is not converted to " +
-                                            to_string(section.base_precision) +
+                                            config.quantization.description + ": " + name +
+                                            "), and is not converted to " + to_string(section.base_precision) +
                                             "; remove base_precision, or use a folder that is not quantised");
   }
   if (!stored.empty()) return stored;  // linears that such a folder leaves plain are plain on purpose
