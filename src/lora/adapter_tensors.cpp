@@ -101,8 +101,7 @@ storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folde
     }
   }
   if (file.find(kSavedEmbedding) != nullptr) {
-    log_info(file.path().string() +
-             ": holds the whole embedding too, as PEFT saves it after a resize; of it, only the " +
+    log_info(file.path().string() + ": also holds the whole embedding, as PEFT saves it after a resize; only its " +
              "trained rows are used");
   }
   return file;

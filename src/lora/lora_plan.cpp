@@ -117,8 +117,10 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& opti
   if (!unmatched.empty()) refuse_unmatched(options, config, *unmatched.begin());
   if (chosen.empty() && regex && std::ranges::count(names_of_linears(config), targets.regex) > 0) {
     refuse(options, targets_key(options),
-           "\"" + targets.regex + "\" alone is a regex, as in PEFT, and matches no whole name. A list of names: [" +
-               targets.regex + "]; on the command line " + targets.regex + ",");
+           "\"" + targets.regex +
+               "\" without brackets is a regex, as in PEFT, and matches no full name. For a list of names, "
+               "write [" +
+               targets.regex + "], or on the command line " + targets.regex + ",");
   }
   if (chosen.empty()) refuse_unmatched(options, config, regex ? targets.regex : "(empty list)");
   return chosen;

@@ -19,7 +19,7 @@ namespace {
 
 using storage::DType;
 
-constexpr std::int64_t kRows = 4, kColumns = 1024;  // of a tile: 16 KiB of sums
+constexpr std::int64_t kRows = 4, kColumns = 1024;  // per tile: 16 KiB of sums
 
 std::size_t element_bytes(DType dtype) { return static_cast<std::size_t>(storage::dtype_bits(dtype)) / 8; }
 

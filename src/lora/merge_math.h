@@ -32,9 +32,9 @@ struct WeightToMerge {
   std::int64_t num_rows = 1, num_columns = 0;  ///< [O, I]
 };
 
-/// Writes the weight with its adapter applied (no `adapter`: the weight alone) to `out`, in dtype `target` (F32, F16 or BF16),
-/// rounded to nearest even. Computes in the order of PEFT's merge. Uses all cores. Returns true if every element of the
-/// result is finite.
+/// Writes the weight with its adapter applied (no `adapter`: only the weight) to `out`, in dtype `target` (F32, F16 or
+/// BF16), rounded to nearest even. Computes in the order of PEFT's merge. Uses all cores. Returns true if every element
+/// of the result is finite.
 bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, storage::DType target, std::string& out);
 
 struct TokenRowsToMerge {
@@ -53,7 +53,7 @@ bool merge_token_rows(const WeightToMerge& weight, const TokenRowsToMerge& rows,
 struct AdapterSource {
   AdapterConfig config;
   std::vector<std::string> paths;     ///< to the linears: "model.layers.0.self_attn.q_proj"
-  std::vector<RankAndScale> linears;  ///< of each path
+  std::vector<RankAndScale> linears;  ///< for each path
   storage::SafetensorsFile file;
 };
 

@@ -45,7 +45,7 @@ inline constexpr const char* kBaseFile = "base_model.json";
 /// The text of base_model.json. `weights` is WeightFiles::fingerprint() of the base.
 std::string base_file_text(const std::string& weights);
 
-/// What to do with an adapter that was trained on other weights.
+/// How to treat an adapter that was trained on other weights.
 struct OtherBase {
   bool is_allowed = false;  ///< warn instead of refusing
   std::string flag;         ///< the option that allows it, for the message

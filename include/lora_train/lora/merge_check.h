@@ -16,9 +16,9 @@ struct MergeCheckRequest {
 struct MergeCheck {
   double max_difference = 0;          ///< between two logits, over all positions and the whole vocabulary
   double max_logit = 0;               ///< largest |logit| of base and adapter, for scale
-  std::size_t row = 0, position = 0;  ///< where the largest difference is
+  std::size_t row = 0, position = 0;  ///< position of the largest difference
   std::int64_t num_positions = 0;
-  std::int64_t num_argmax_changed = 0;  ///< positions where another token is the most likely
+  std::int64_t num_argmax_changed = 0;  ///< positions at which another token is the most likely
 };
 
 /// Runs both models in fp32 on the CPU, with one layer in memory at a time, and keeps the logits of only one. Throws

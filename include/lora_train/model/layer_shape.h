@@ -174,7 +174,7 @@ struct LinearShape {
 struct AdapterPlace {
   AdapterSpec spec;
   std::int64_t index = 0;   ///< among all adapters of the model
-  std::int64_t linear = 0;  ///< which of the projection's linears
+  std::int64_t linear = 0;  ///< index into the projection's linears
   std::int64_t column = 0;  ///< its columns are [column, column + rank) of C
 };
 

@@ -33,10 +33,11 @@ void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter = tr
 at::Tensor lm_head_logits(const LmHead& head, const at::Tensor& hidden, bool use_adapter, Product product);
 
 /// `rows` come from a forward with the adapter; the caller has replaced logits by their gradient, which is overwritten. Writes
-/// d_hidden [m, D] and accumulates the gradients of norm, head and trainable rows where defined. d_normed [m, D]: workspace.
+/// d_hidden [m, D] and accumulates the gradients of norm, head and trainable rows if defined. d_normed [m, D]:
+/// workspace.
 void lm_head_backward(const LmHead& head, LmHeadRows& rows, at::Tensor& d_normed, at::Tensor& d_hidden);
 
-constexpr int64_t kCalibrationBins = 15;  ///< of equal width
+constexpr int64_t kCalibrationBins = 15;  ///< bins of equal width
 
 struct LossSums {
   double loss = 0;          ///< sum over supervised tokens of -weight * log p, in fp64
@@ -73,7 +74,7 @@ class LossHead {
   /// Cross entropy in one pass. hidden [N, D]: output of the last layer. Adds the weighted loss of every supervised token to
   /// loss_sum ([] fp64, on the device) and writes d_hidden [N, D], zero on rows without a target: the gradient of that sum
   /// divided by denominator ([] fp64, on the device), the sum of weights of the global step. Accumulates the gradients of norm,
-  /// head and trainable rows where they are defined. Does not synchronize.
+  /// head and trainable rows if they are defined. Does not synchronize.
   void train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
              at::Tensor& d_hidden);
 

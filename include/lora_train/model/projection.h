@@ -30,7 +30,7 @@ struct LoraAdapter {
   int64_t column = 0, rank = 0;  ///< its columns are [D + column, D + column + rank), its rows of A those past O
   double scale = 1.0, dropout = 0.0;
   std::vector<at::Tensor> masters;  ///< fp32, by AdapterTensor
-  std::vector<at::Tensor> grads;    ///< of the masters, added to
+  std::vector<at::Tensor> grads;    ///< gradients of the masters, accumulated into
   int64_t index = 0;                ///< among all adapters of the model: its row of DropoutContext::keys
 };
 

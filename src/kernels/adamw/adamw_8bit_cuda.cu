@@ -14,7 +14,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kElements = kMomentBlockSize / kWarpSize;  // of a lane
+constexpr int kElements = kMomentBlockSize / kWarpSize;  // per lane
 constexpr int kPack = 4;  // a lane has adjacent elements in packs, and packs are 128 elements apart
 
 __device__ const DynamicMap kMaps[] = {kSignedMap, kUnsignedMap};

@@ -12,7 +12,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr std::int64_t kMaxBlocks = 2048;  // of the update; each computes the factors first
+constexpr std::int64_t kMaxBlocks = 2048;  // for the update; each computes the factors first
 
 template <int kSize>
 __global__ void __launch_bounds__(kThreads) sum_squares_kernel(const float* grads, std::int64_t n, double* partials) {

@@ -47,7 +47,7 @@ void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   check_layout(q, k, layout);
 }
 
-/// run(q, k, v, layout, out, lse) for document d alone, its keys side by side.
+/// run(q, k, v, layout, out, lse) for document d only, with its keys side by side.
 template <class Run>
 void one_document(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
                   std::size_t d, at::Tensor& out, const Run& run) {

@@ -12,8 +12,8 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kPartKeys = 256;         // keys of a part
-constexpr std::int64_t kGrainElements = 16384;  // of keys; with fewer, another thread costs more than it gains
+constexpr std::int64_t kPartKeys = 256;         // keys per part
+constexpr std::int64_t kGrainElements = 16384;  // key elements; with fewer, another thread costs more than it gains
 
 /// A part of a document's keys for one kv head.
 struct Part {

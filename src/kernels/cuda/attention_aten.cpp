@@ -72,7 +72,7 @@ void fa2_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor&
                   AttentionGradients& gradients) {
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
   const at::Tensor heads_first = lse.narrow(0, 0, N).t().contiguous();
-  // What the forward would have drawn dropout from; not read without dropout.
+  // The forward's random state for dropout; not read without dropout.
   static const at::Tensor* const random = new at::Tensor(at::empty({2}, q.options().dtype(at::kLong)));
   const DeterministicBackward guard(settings().deterministic);
   const auto [gq, gk, gv] = at::_flash_attention_backward(
@@ -80,7 +80,7 @@ void fa2_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor&
       aligned(v.narrow(0, 0, Nk)), aligned(out.narrow(0, 0, N)), heads_first, layout.cu_seqlens_q_device,
       layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0,
       /*is_causal=*/true, *random, *random, layout.scale, left_of(layout), right_of(layout));
-  gradients = {gq.contiguous(), gk.contiguous(), gv.contiguous()};  // as ATen made them
+  gradients = {gq.contiguous(), gk.contiguous(), gv.contiguous()};  // ATen's layout
 }
 
 constexpr std::int64_t kCausalFromBottomRight = 2;  // sdp::CustomMaskType

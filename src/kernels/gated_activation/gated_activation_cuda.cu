@@ -9,7 +9,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kPacks = 2;  // of a thread
+constexpr int kPacks = 2;  // per thread
 
 /// bf16 does not need the last bits of exponential and quotient.
 template <class T>

@@ -13,7 +13,7 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kOutputs = 4;            // of a tile
+constexpr std::int64_t kOutputs = 4;            // per tile
 constexpr std::int64_t kGrainElements = 65536;  // weights per thread; with fewer, another one costs more than it gains
 
 typedef float Vector4 __attribute__((vector_size(16)));

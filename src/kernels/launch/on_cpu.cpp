@@ -88,7 +88,7 @@ class Fibre {
 struct Thread {
   std::unique_ptr<Fibre> fibre;
   State state = State::kDone;
-  int line = 0;                      ///< of the barrier where it waits
+  int line = 0;                      ///< line of the barrier at which it waits
   unsigned parity = 0;               ///< the slot of its next exchange
   std::array<Fragments, 2> slots{};  ///< the values it gave; a lane is never two exchanges ahead of another
 };

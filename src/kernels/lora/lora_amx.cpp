@@ -21,8 +21,8 @@ void allow_amx(bool allowed) { is_allowed = allowed; }
 #if defined(__x86_64__) && defined(__linux__)
 namespace {
 
-constexpr std::int64_t kTile = 16;    // ranks of a tile, and columns of one
-constexpr std::int64_t kTokens = 32;  // of a tile
+constexpr std::int64_t kTile = 16;    // ranks and columns per tile
+constexpr std::int64_t kTokens = 32;  // per tile
 constexpr std::int64_t kTileElements = kTile * kTokens;
 constexpr std::int64_t kBlockRows = 64;    // rows of big per block; the next ones are prefetched
 constexpr std::int64_t kMaxRankTiles = 3;  // with sums in tiles at once: 6 of the 8

@@ -11,8 +11,8 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kRows = 64;     // of a block: its tile fits L1, its pages fit the L1 TLB
-constexpr std::int64_t kColumns = 64;  // of a tile: four cache lines of fp32
+constexpr std::int64_t kRows = 64;     // per block: its tile fits L1, its pages fit the L1 TLB
+constexpr std::int64_t kColumns = 64;  // per tile: four cache lines of fp32
 constexpr std::int64_t kRanks = 4;     // sums per column held in registers together
 
 /// Columns [first, last) of big [N, C] and the thin matrix as fp32 [N, ranks], padded to a multiple of kRanks.

@@ -20,7 +20,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kColumnLanes = 64;
-constexpr int kRanks = 8;    // of a thread
+constexpr int kRanks = 8;    // per thread
 constexpr int kTokens = 64;  // with thin rows in shared memory at once
 /// Tokens that a thread reads before it needs the first of them.
 template <bool kIsPacked>

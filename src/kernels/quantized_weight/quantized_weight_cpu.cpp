@@ -19,7 +19,7 @@ typedef std::uint32_t Words8 __attribute__((vector_size(32)));
 typedef std::uint16_t Halves8 __attribute__((vector_size(16)));
 
 LORA_TRAIN_INLINE void store_8(float* to, const Floats8& values) { std::memcpy(to, &values, sizeof values); }
-LORA_TRAIN_INLINE void store_8(Bf16* to, const Floats8& values) {  // as to_bf16
+LORA_TRAIN_INLINE void store_8(Bf16* to, const Floats8& values) {  // same rounding as to_bf16
   Words8 bits;
   std::memcpy(&bits, &values, sizeof bits);
   const Words8 rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;

@@ -28,7 +28,7 @@ __device__ __forceinline__ const T* global(const void* p) {
 
 template <bool kIsNested>
 struct FourBits {
-  static constexpr bool kHasBlocks = true;  // of the flat matrix
+  static constexpr bool kHasBlocks = true;  // in the flat matrix
   using Word = std::uint32_t;
   static __device__ __forceinline__ float scale(const WeightView& weight, std::uint32_t block, std::uint32_t,
                                                 std::uint32_t) {

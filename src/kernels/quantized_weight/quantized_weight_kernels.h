@@ -72,7 +72,7 @@ void quantize_fp8_cpu(const T* w, std::int64_t num_rows, std::int64_t width, std
 // On a GPU. To is float or Bf16.
 
 constexpr unsigned kDequantThreads = 256;
-constexpr int kDequantPack = 8;   // neighbouring elements of a thread
+constexpr int kDequantPack = 8;   // neighbouring elements per thread
 constexpr int kDequantPacks = 4;  // per thread
 
 /// The input of a segment: codes, or the plain elements of a matrix with strided rows.
@@ -88,7 +88,7 @@ struct DequantSegment {
   std::uint32_t packs_per_row;
   std::uint32_t multiplier, shift;  ///< pack / packs_per_row = pack * multiplier >> shift, for packs below 2^31
   Rows<const void> plain;
-  float factor;  ///< of plain elements
+  float factor;  ///< for plain elements
   SegmentSource source;
 };
 

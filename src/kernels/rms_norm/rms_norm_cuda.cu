@@ -17,7 +17,7 @@ namespace {
 constexpr unsigned kThreads = 512;
 constexpr int kMaxCached = 4;  // packs a thread keeps: rows of up to 16384 bf16 are read once
 template <int kCached>
-constexpr int kRows = kCached == 1 ? 2 : 1;  // of a block
+constexpr int kRows = kCached == 1 ? 2 : 1;  // per block
 /// Blocks of kThreads per SM that the registers must allow: while one waits for its sums, others load.
 template <int kCached>
 constexpr int kResident = kCached == 1 ? 3 : 1;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr unsigned kColumns = 32, kRowLanes = 16;  // of a block that sums columns
+constexpr unsigned kColumns = 32, kRowLanes = 16;  // per block that sums columns
 
 /// Full fine-tuning only: one block sums 32 columns over all rows, always in the same order.
 template <class T>

@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_values<T, kSize>(d, dx, n, heads);
 }
 
-constexpr unsigned kColumns = 32, kTokenLanes = 16;  // of a block that sums columns
+constexpr unsigned kColumns = 32, kTokenLanes = 16;  // per block that sums columns
 
 /// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E for q and E for k. A thread has two elements that
 /// rotate together: c of the E pairs of q and k.

@@ -13,7 +13,7 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr unsigned kThreads = 512;    // of 111 registers: nothing spills
+constexpr unsigned kThreads = 512;    // with 111 registers each: nothing spills
 constexpr int kBins = 8, kGroup = 8;  // a thread loads kGroup logits before it needs the first of them
 constexpr int kLinearPasses = 3;      // a model's logits are spread evenly, their bits are not
 constexpr std::uint64_t kNotFinite = ~std::uint64_t{0};
@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_up(double (&values)[kBins], const Scratch& s
   }
   for (unsigned offset = 32 / kBins / 2; offset > 0; offset /= 2)
     values[0] += __shfl_xor_sync(kFullWarp, values[0], offset);
-  constexpr unsigned kLanes = 32 / kBins;  // that hold the same sum
+  constexpr unsigned kLanes = 32 / kBins;  // lanes that hold the same sum
   if (lane % kLanes == 0) scratch.partial[warp * kBins + lane / kLanes] = values[0];
   __syncthreads();
   if (threadIdx.x < kBins) {

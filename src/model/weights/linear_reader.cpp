@@ -131,7 +131,7 @@ StoredLinear LinearReader::recognise() const {
     if (part == nullptr) continue;
     if (first != nullptr) {
       reject(weight_,
-             "has " + first->name + " and " + part->name + " with it, which belong to different formats" + kRemedy);
+             "comes with " + first->name + " and " + part->name + ", which belong to different formats" + kRemedy);
     }
     first = part;
   }

@@ -44,8 +44,8 @@ class CopySink : public RowSink {
 };
 
 struct WeightReaderOptions {
-  /// File bytes read at a time; rows that a sink wants together are never split. 0: 8 MiB for a GPU; 2 MiB for a CPU, where they
-  /// bound the memory of quantising.
+  /// File bytes read at a time; rows that a sink needs together are never split. 0: 8 MiB for a GPU; 2 MiB for a CPU,
+  /// where they bound the memory of quantising.
   std::int64_t chunk_bytes = 0;
   int num_threads = 0;     ///< threads that fill buffers for a GPU; 0: chosen by machine. A CPU uses ATen's threads
   bool is_staged = false;  ///< reads through buffers on a CPU too, for tests

@@ -28,7 +28,7 @@ struct AttentionCalls {
   };
   int64_t max_tokens = 0;     ///< no call has more
   bool has_backward = true;   ///< a backward follows each forward
-  std::vector<Size> sizes{};  ///< of most calls
+  std::vector<Size> sizes{};  ///< the sizes of most calls
 };
 
 /// Document boundaries and the attention mask.
@@ -44,7 +44,7 @@ struct AttentionLayout {
   /// On CUDA, int32 [num_docs + 1]: the same numbers on the device. Undefined: copied there at each call.
   at::Tensor cu_seqlens_q_device{}, cu_seqlens_k_device{};
   int64_t max_len_q = 0, max_len_k = 0;  ///< length of the longest document; 0: computed from the host copies
-  /// What a CUDA backend derived from this layout in its first layer, cached for the others.
+  /// Data that a CUDA backend derived from this layout in the first layer, cached for the others.
   mutable std::shared_ptr<void> prepared{};
   /// Set by attention_cache.h for FlashAttention 2: int32 [num_docs], keys in use from cu_seqlens_k_device on.
   at::Tensor seqused_k_device{};

@@ -31,7 +31,7 @@ class ScaledCopies {
   void make_table();
 
   std::vector<Copy> copies_;
-  SegmentTable table_;  ///< of CopySegment
+  SegmentTable table_;  ///< holds CopySegments
 };
 
 /// One copy.

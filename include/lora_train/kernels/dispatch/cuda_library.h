@@ -131,7 +131,7 @@ struct CudaLibrary {
   bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm, and D is unchanged
   /// At most `most` algorithms for a product, as opaque text, cuBLASLt's first choice first.
   std::vector<std::string> (*gemm_algorithms)(const CudaGemm& gemm, int most);
-  bool (*gemm_by)(const CudaGemm& gemm, const std::string& algorithm);  ///< as gemm(); also false for an invalid text
+  bool (*gemm_by)(const CudaGemm& gemm, const std::string& algorithm);  ///< like gemm(); also false for an invalid text
   /// Selects an algorithm for the class of this product (gemm_class). False: it does not support this product.
   bool (*use_gemm_algorithm)(const CudaGemm& gemm, const std::string& algorithm);
   CudaAttention fa2, efficient, cudnn;

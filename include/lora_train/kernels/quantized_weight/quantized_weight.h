@@ -81,7 +81,7 @@ class Dequantizations {
   void make_table();
 
   std::vector<Item> items_;
-  SegmentTable table_;  ///< of DequantSegment
+  SegmentTable table_;  ///< holds DequantSegments
 };
 
 /// A single dequantisation.

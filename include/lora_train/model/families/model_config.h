@@ -55,7 +55,7 @@ struct QuantizationConfig {
 };
 
 struct ModelConfig {
-  std::filesystem::path path;  ///< of config.json, for messages
+  std::filesystem::path path;  ///< path of config.json, for messages
   Family family = Family::kQwen2;
   std::string architecture;  ///< "Qwen2ForCausalLM"
   std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;

@@ -28,7 +28,7 @@ struct QuantizeRequest {
 struct QuantizeResult {
   std::filesystem::path folder;  ///< absolute
   std::int64_t num_linears = 0;
-  std::uint64_t weight_bytes = 0;  ///< of all tensors
+  std::uint64_t weight_bytes = 0;  ///< total over all tensors
   std::int64_t num_files = 0;
 };
 

@@ -30,8 +30,8 @@ struct OuterWeights {
   at::Tensor embedding, head;
   at::Tensor grad_embedding, grad_head;
   NormWeight final_norm;
-  kernels::TrainableRows rows;       ///< of the embedding
-  kernels::TrainableRows head_rows;  ///< of the head; with tied embeddings, same as `rows`
+  kernels::TrainableRows rows;       ///< trained rows of the embedding
+  kernels::TrainableRows head_rows;  ///< trained rows of the head; with tied embeddings, same as `rows`
   bool is_tied = false;
 };
 
