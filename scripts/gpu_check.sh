@@ -77,14 +77,14 @@ if [ -e "$root/BUNDLE" ]; then
 else
   bin="${LORA_TRAIN_BIN:-$root/build/gpu/bin}"
   if [ ! -x "$bin/lora-train" ]; then
-    echo "gpu_check: building (in a bundle everything is built)" >&2
+    echo "gpu_check: building (a bundle is already built)" >&2
     (cd "$root" && scripts/install_deps.sh && cmake --preset gpu && cmake --build --preset gpu) >&2 ||
       die "the build failed"
   fi
 fi
 # lora-train asks for LibTorch here.
 LORA_TRAIN_TORCH="$("$python" -c 'import importlib.util as i, os; print(os.path.dirname(i.find_spec("torch").origin))')" ||
-  die "$python has no torch. pip install torch==2.11.0, or name another with --python"
+  die "$python has no torch. Run pip install torch==2.11.0, or name another with --python"
 export LORA_TRAIN_TORCH LORA_TRAIN_BIN="$bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false NO_COLOR=1
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 exec "$python" "$root/tests/gpu/gpu_check.py" --out "${OUT:-gpu_check_out}" ${forwarded[@]+"${forwarded[@]}"} --device "$device" \

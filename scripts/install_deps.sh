@@ -29,7 +29,7 @@ install_debian() {
   local missing as_root=()
   mapfile -t missing < <(missing_packages "$@")
   if [ "${#missing[@]}" -eq 0 ]; then
-    say "Debian packages: all $# are there"
+    say "Debian packages: all $# are installed"
     return
   fi
   command -v apt-get >/dev/null || die "no apt-get here. Install these by hand, then run this again: ${missing[*]}"
@@ -101,7 +101,7 @@ install_nvcc() {
     printf '%s\n' "$hash" >"$stamp"
     say "nvcc: no CUDA $CUDA_SERIES toolkit on this machine, so nvcc came from its wheels: $deps/cuda/bin/nvcc"
   else
-    say "nvcc: neither a CUDA $CUDA_SERIES toolkit nor its wheels could be had; the build will be CPU-only"
+    say "nvcc: neither a CUDA $CUDA_SERIES toolkit nor its wheels are available; the build will be CPU-only"
   fi
 }
 
@@ -120,7 +120,7 @@ install_cudnn_frontend() {
     printf '%s\n' "$PYPI_CUDNN_FRONTEND" >"$folder/lora-train-stamp"
     say "cuDNN frontend: $PYPI_CUDNN_FRONTEND"
   else
-    say "cuDNN frontend: $PYPI_CUDNN_FRONTEND could not be had; the build will be CPU-only"
+    say "cuDNN frontend: $PYPI_CUDNN_FRONTEND is not available; the build will be CPU-only"
   fi
   rm -rf "$folder.new"
 }
@@ -133,7 +133,7 @@ main() {
       --packages) only_packages=1 ;;
       --dev) packages+=("${DEBIAN_DEV[@]}") ;;
       -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      *) die "unknown argument \"$1\". There are --no-test, --packages and --dev" ;;
+      *) die "unknown argument \"$1\". Expected --no-test, --packages and --dev" ;;
     esac
     shift
   done

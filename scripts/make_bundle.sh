@@ -46,7 +46,7 @@ while [ $# -gt 0 ]; do
     --level) [ $# -ge 2 ] || die "--level needs a number"; level="$2"; shift ;;
     --with-nccl) [ $# -ge 2 ] || die "--with-nccl needs a file"; nccl="$2"; shift ;;
     -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) die "unknown argument \"$1\". There are --out, --build, --no-build, --level and --with-nccl" ;;
+    *) die "unknown argument \"$1\". Expected --out, --build, --no-build, --level and --with-nccl" ;;
   esac
   shift
 done
@@ -62,7 +62,7 @@ check_cuda_code() {
   named="$("$build/bin/lora-train" --version | sed -n 's/^GPU architectures: //p')"
   held="$("$python" scripts/checks/check_kernel_code.py --architectures "$build/bin/lib/liblora_train_cuda.so")" || die "$held"
   for code in $named; do
-    [[ " $held " == *" $code "* ]] || die "the program names $code, but liblora_train_cuda.so has code for $held alone"
+    [[ " $held " == *" $code "* ]] || die "the program names $code, but liblora_train_cuda.so has code only for $held"
   done
 }
 
@@ -71,12 +71,12 @@ copy_files() { # folder
   local file
   mkdir -p "$1/bin/lib"
   for file in "${programs[@]}"; do
-    [ -x "$build/bin/$file" ] || die "no $build/bin/$file: build first, or leave out --no-build"
+    [ -x "$build/bin/$file" ] || die "no $build/bin/$file: build first, or omit --no-build"
     cp "$build/bin/$file" "$1/bin/"
   done
   for file in "${libraries[@]}"; do
     [ -e "$build/bin/lib/$file" ] ||
-      die "no $build/bin/lib/$file. The CUDA library is built where nvcc is, that for Parquet where pyarrow is: scripts/install_deps.sh"
+      die "no $build/bin/lib/$file. The CUDA library needs nvcc, the Parquet library pyarrow: scripts/install_deps.sh"
     cp "$build/bin/lib/$file" "$1/bin/lib/"
   done
   cp -r "$build/bin/configs" "$1/bin/"
@@ -145,7 +145,7 @@ describe "$folder/$name"
 mkdir -p "$(dirname "$out")"
 tar --sort=name --owner=0 --group=0 --numeric-owner -C "$folder" -cf - "$name" | xz -T0 "-$level" >"$folder/archive"
 bytes="$(stat -c %s "$folder/archive")"
-[ "$bytes" -le "$max_bytes" ] || die "the archive has $bytes bytes, at most $max_bytes are allowed"
+[ "$bytes" -le "$max_bytes" ] || die "the archive has $bytes bytes; the limit is $max_bytes"
 mv "$folder/archive" "$out"
 printf '%s: %s bytes\n' "$out" "$bytes"
 [ -z "$nccl" ] || pack_nccl "$nccl"

@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
     --build) [ $# -ge 2 ] || die "--build needs a folder"; options=(--build "$2"); shift ;;
     --level) [ $# -ge 2 ] || die "--level needs a number"; level="$2"; shift ;;
     -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) die "unknown argument \"$1\". There are --output-dir, --build and --level" ;;
+    *) die "unknown argument \"$1\". Expected --output-dir, --build and --level" ;;
   esac
   shift
 done

@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     --without-cuda) options+=(--without-cuda) ;;
     --test) [ $# -ge 2 ] || die "--test needs a Python"; pythons+=("$2"); shift ;;
     -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) die "unknown argument \"$1\". There are --output-dir, --build, --without-cuda and --test" ;;
+    *) die "unknown argument \"$1\". Expected --output-dir, --build, --without-cuda and --test" ;;
   esac
   shift
 done

@@ -19,7 +19,7 @@ step() { # name, sentence, command...
   shift 2
   if ! { "$@" 2>&1 >&3 | tee "$logs/$name.log" >&2; } 3>"$logs/$name.out"; then
     tail -n 40 "$logs/$name.out" >&2
-    printf 'quickstart: "%s" failed; all it wrote is in %s/%s.out and .log\n' "$*" "$logs" "$name" >&2
+    printf 'quickstart: "%s" failed; its output is in %s/%s.out and .log\n' "$*" "$logs" "$name" >&2
     exit 1
   fi
   times+=("$(printf '%s %d s' "$name" $((SECONDS - started)))")

@@ -40,7 +40,7 @@ read_arguments() {
     shift
   done
   [ "$device" = cpu ] || [ ${#data[@]} -gt 0 ] || die "--gpu trains on your data: expected --train-data FILE"
-  [ "$device" = gpu ] || [ ${#data[@]} -eq 0 ] || die "--train-data is for --gpu; on a CPU the jobs have small data of their own"
+  [ "$device" = gpu ] || [ ${#data[@]} -eq 0 ] || die "--train-data is for --gpu; on a CPU, the jobs use their own small data"
 }
 
 find_program() {

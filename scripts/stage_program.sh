@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
     --build) [ $# -ge 2 ] || die "--build needs a folder"; build="$2"; shift ;;
     --without-cuda) with_cuda=false ;;
     -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    -*) die "unknown argument \"$1\". There are --build and --without-cuda" ;;
+    -*) die "unknown argument \"$1\". Expected --build and --without-cuda" ;;
     *) folder="$1" ;;
   esac
   shift
@@ -32,7 +32,7 @@ if [ -z "$build" ]; then
   cmake --build --preset release >&2
 fi
 [ -e "$build/cmake_install.cmake" ] || die "no build in $build"
-cmake --install "$build" --prefix "$folder" --strip >/dev/null || die "$build is not built to the end: cmake --build $build"
+cmake --install "$build" --prefix "$folder" --strip >/dev/null || die "$build is not fully built: cmake --build $build"
 program="$folder/lib/lora-train"
 rm -f "$program"/lib/*_path
 $with_cuda || rm -rf "$program/lib/liblora_train_cuda.so" "$folder/share/doc/lora-train/third-party/nvidia-cudnn-frontend"

@@ -62,7 +62,7 @@ read_arguments() {
       -h | --help) sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --) shift; extra=("$@"); break ;;
       --nproc* | --max-time* | --allow-changed* | --resume* | --overwrite | -[!-]*)
-        die "$1 is no flag here. There are ${flags[*]} and every key of a profile (--lora-r 8,16; output_dir=...); flags of lora-train train go behind --" ;;
+        die "$1 is not a flag of sweep. Expected ${flags[*]} or any key of a profile (--lora-r 8,16; output_dir=...); put flags of lora-train train after --" ;;
       --*=*) add_setting "$(key_form "$1" "")" ;;
       --*)
         need_value "$1" $#
@@ -73,7 +73,7 @@ read_arguments() {
     esac
     shift
   done
-  [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || die "--jobs is \"$jobs\"; expected a number from 1 on"
+  [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || die "--jobs is \"$jobs\"; expected 1 or more"
   [ ${#profiles[@]} -gt 0 ] || die "no profile; expected FILE KEY=V1,V2, such as: lora-train sweep my.yaml learning_rate=1e-4,2e-4"
   [ ${#keys[@]} -gt 0 ] || die "nothing to vary; expected KEY=V1,V2, such as: lora-train sweep ${profiles[1]} learning_rate=1e-4,2e-4"
 }
@@ -84,7 +84,7 @@ read_extra() {
   for ((i = 0; i < ${#extra[@]}; ++i)); do
     case "${extra[i]}" in
       --output[-_]dir | --output[-_]dir=* | output_dir=*)
-        die "give the folder as output_dir=DIR before --, so that each run has its own in it" ;;
+        die "give the folder as output_dir=DIR before --, so that each run gets its own folder in it" ;;
       --max-time | --nproc | --allow-changed | --resume) ((++i)) ;;
       --max-time=* | --nproc=* | --allow-changed=* | --resume=* | --overwrite) ;;
       --dry-run) die "--dry-run goes before --" ;;
@@ -96,7 +96,7 @@ read_extra() {
 find_program() {
   local here candidate
   here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-  [ -z "$program" ] || { [ -x "$program" ] || die "--program: $program is no program"; return; }
+  [ -z "$program" ] || { [ -x "$program" ] || die "--program: $program is not a program"; return; }
   for candidate in "$here/bin/lora-train" "$here/build/release/bin/lora-train" "$here/build/dev/bin/lora-train" \
     "$(command -v lora-train)"; do
     if [ -n "$candidate" ] && [ -x "$candidate" ]; then program="$candidate"; return; fi
@@ -183,7 +183,7 @@ part_of_name() { # lines JSON key
 # The names of the folders in output_dir, from the keys that it does not name.
 name_folders() { # keys
   local i key line lines
-  say "each run has a folder of its own in ${folders[0]}, named after $*"
+  say "each run has its own folder in ${folders[0]}, named after $*"
   for ((i = 0; i < ${#grid[@]}; ++i)); do
     local name=""
     for key in "$@"; do name+="${name:+-}$(part_of_name "${grid[i]}" "${found[i]}" "$key")"; done
@@ -231,7 +231,7 @@ find_devices() {
     done
   fi
   [ ${#devices[@]} -eq 0 ] || [ "$jobs" -le ${#devices[@]} ] ||
-    die "--jobs $jobs, but there are ${#devices[@]} GPUs: each run needs one of its own"
+    die "--jobs $jobs, but there are ${#devices[@]} GPUs: each run needs its own"
 }
 
 command_of() { # index: sets `command`

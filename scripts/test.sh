@@ -202,7 +202,7 @@ main() {
       --quick) stages=build,unit,checks ;;
       --only) [ $# -ge 2 ] || die "--only needs stages"; stages="$2"; shift ;;
       -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      *) die "unknown argument \"$1\". There are --quick and --only STAGE,STAGE" ;;
+      *) die "unknown argument \"$1\". Expected --quick and --only STAGE,STAGE" ;;
     esac
     shift
   done
