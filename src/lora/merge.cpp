@@ -39,7 +39,7 @@ std::string without_quantization(const std::string& config) {
   return document.dump(2) + "\n";
 }
 
-/// The files of the merged model, whose weights are computed as they are written.
+/// The files of the merged model; weights are computed while they are written.
 class Merger {
  public:
   Merger(const MergeRequest& request, const MergeHooks& hooks)

@@ -116,7 +116,7 @@ std::vector<float> MergedWeights::read(const model::Parameter& tensor) const {
 
 void MergedWeights::refuse_result(const storage::TensorEntry& entry, DType target) const {
   if (storage::is_weight_dtype(entry.dtype) && !all_finite(read_floats(weights_.bytes(entry), entry.dtype))) {
-    throw FormatError(weights_.where(entry), "holds NaN or infinity: the base model is damaged, download it again");
+    throw FormatError(weights_.where(entry), "holds NaN or infinity: the base model is damaged; download it again");
   }
   throw NumericError(entry.name, "the merged weight is beyond what " + std::string(storage::dtype_name(target)) +
                                      " can hold; pass --dtype bf16 or --dtype fp32");

@@ -188,7 +188,7 @@ struct ProjectionShape : ProjectionSizes {
 struct NormShape {
   std::string name;  ///< within its layer: "input_layernorm"
   std::int64_t size = 0;
-  std::int64_t after = 0;  ///< how many projections of its block come before it
+  std::int64_t after = 0;  ///< number of projections before it in its block
 };
 
 enum class ElementType {

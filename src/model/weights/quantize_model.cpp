@@ -46,7 +46,7 @@ std::string quant_state(const kernels::QuantizedWeight& weight, DType dtype) {
   return text;
 }
 
-/// Quantises the linears of one file after another, as they are written.
+/// Quantises the linears file by file, as they are written.
 class Quantizer {
  public:
   explicit Quantizer(const QuantizeRequest& request)

@@ -344,7 +344,7 @@ std::vector<float> decode_linear(const StoredLinear& linear, const storage::Weig
 void QuantizeSink::finish() {
   if (!kernels::are_scales_finite(weight_)) {
     throw FormatError(where_,
-                      "holds NaN or infinity (or, for int8, a value beyond F16): the base model is damaged, download "
+                      "holds NaN or infinity (or, for int8, a value beyond F16): the base model is damaged; download "
                       "it again");
   }
   if (nested_) kernels::finish_nested(weight_);

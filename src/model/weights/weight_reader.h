@@ -51,9 +51,9 @@ struct WeightReaderOptions {
   bool is_staged = false;  ///< reads through buffers on a CPU too, for tests
 };
 
-/// First add() every tensor, then read() them all, in the order of the files. On a GPU, each thread copies file bytes into two
-/// page-locked buffers of its own, and a separate stream copies them to the device, which converts dtypes and scatters rows.
-/// Events guard the reuse of buffers; the host synchronizes once, at the end. Not thread-safe.
+/// First add() every tensor, then read() them all, in the order of the files. On a GPU, each thread copies file bytes
+/// into its own two page-locked buffers, and a separate stream copies them to the device, which converts dtypes and
+/// scatters rows. Events guard the reuse of buffers; the host synchronizes once, at the end. Not thread-safe.
 class WeightReader {
  public:
   /// `files` must outlive the object.

@@ -46,7 +46,8 @@ struct AttentionLayout {
   int64_t max_len_q = 0, max_len_k = 0;  ///< length of the longest document; 0: computed from the host copies
   /// Data that a CUDA backend derived from this layout in the first layer, cached for the others.
   mutable std::shared_ptr<void> prepared{};
-  /// Set by attention_cache.h for FlashAttention 2: int32 [num_docs], keys in use from cu_seqlens_k_device on.
+  /// Set by attention_cache.h for FlashAttention 2: int32 [num_docs], number of keys in use, starting at
+  /// cu_seqlens_k_device.
   at::Tensor seqused_k_device{};
   std::shared_ptr<const AttentionCalls> calls{};  ///< all calls of the run; null: unknown
 };
