@@ -2,8 +2,7 @@
 #   LT_NVCC           the compiler of our own kernels
 #   lt_cuda           headers and libraries for building liblora_train_cuda.so; not set if any of them is missing
 #   LT_CUDA_ABSENT    then: the missing part
-#   LT_CUDART_STATIC  the CUDA runtime as an archive, for tests without LibTorch; LT_CUDART_STATIC-NOTFOUND if there is
-#   none
+#   LT_CUDART_STATIC  the CUDA runtime as an archive, for tests without LibTorch; LT_CUDART_STATIC-NOTFOUND if none
 
 file(STRINGS ${PROJECT_SOURCE_DIR}/scripts/dependencies.sh _cuda_series REGEX "^CUDA_SERIES=")
 string(REPLACE "CUDA_SERIES=" "" _cuda_series "${_cuda_series}")

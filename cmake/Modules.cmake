@@ -150,8 +150,7 @@ function(lt_add_test module)
   target_compile_options(${_test} PRIVATE ${LT_COLD_OPTIONS})
   lt_use_pch(${_test} ${LT_KIND_${module}})
   set(_kind ${LT_KIND_${module}})
-  if(module STREQUAL "cli" OR module STREQUAL "run_folder")  # starts the engine; tries too many faults for a sanitizer
-                                                             # build
+  if(module STREQUAL "cli" OR module STREQUAL "run_folder")  # starts the engine; too many faults for sanitizers
     set(_kind torch)
   endif()
   lt_discover_tests(${_test} ${_kind} DISCOVERY_TIMEOUT 120)
