@@ -135,7 +135,7 @@ def test_a_profile_with_some_keys_of_another_tool_stays_a_profile(tmp_path):
 
 def test_one_name_for_lora_target_modules_says_how_a_list_is_written(setup):
     run = setup.train(lora_target_modules="q_proj")
-    assert run.code == 2 and "A list of names: [q_proj]; on the command line q_proj," in run.stderr, run
+    assert run.code == 2 and "For a list of names, write [q_proj], or on the command line q_proj," in run.stderr, run
 
 
 @pytest.fixture

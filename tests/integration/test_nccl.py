@@ -70,7 +70,7 @@ def test_parameters_go_to_the_other_ranks_when_a_run_goes_on(setup):
 def test_rank_0_measures_for_all(setup):
     run, _ = train(setup, 2, "--log-level", "info", max_steps=2)
     assert run.code == 0, run
-    lines = {rank: re.findall(rf"^{'' if rank == 0 else '.rank 1. '}tuning: (\d+) choices, (\d+) of the checkpoint, 0 of the cache, (\d+) measured",
+    lines = {rank: re.findall(rf"^{'' if rank == 0 else '.rank 1. '}tuning: (\d+) choices, (\d+) from the checkpoint, 0 from the cache, (\d+) measured",
                               run.stderr, re.M) for rank in (0, 1)}
     (chosen, _, measured), = lines[0]
     assert int(measured) > 30, run  # all but one, which has one candidate

@@ -31,10 +31,10 @@ struct Decoder {
 /// every device gets the same numbers.
 RopeTables make_rope(const ModelConfig& config, int64_t max_positions, at::Device device);
 
-/// The factor that the embedding is multiplied by, rounded as a model in `dtype` rounds it.
+/// Multiplies the embedding; rounded as a model in `dtype` rounds it.
 double embedding_scale(const ModelConfig& config, at::ScalarType dtype);
 
-/// `weights` must outlive the decoder. `shape` is the one that the weights were made with, adapters included.
+/// `weights` must outlive the decoder. `shape` is the one used to make the weights, adapters included.
 Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWeights& weights, at::ScalarType dtype,
                      int64_t max_seq_len, const FirstNeeded& first_needed);
 
