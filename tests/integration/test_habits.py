@@ -176,7 +176,7 @@ def test_a_file_of_another_tool_says_first_how_it_becomes_a_profile(tmp_path):
         file.write_text(text)
         for command in ("train", "check", "tokenize"):
             run = lora_train(command, file)
-            assert run.code == 2 and run.stderr.startswith(f"error: {file}: is a file of {tool} ("), run
+            assert run.code == 2 and run.stderr.startswith(f"error: {file}: is a file from {tool} ("), run
             assert f"lora-train convert {file} --output my.yaml." in run.stderr and run.stderr.count("\n") == 1, run
     file.write_text("model: m\ndatasets: [{path: d}]\nlora_r: 8\nnum_epochs: 1\nstage: sft\ntemplate: qwen\ncutoff_len: 512\n")
     run = lora_train("check", file, "--no-files")

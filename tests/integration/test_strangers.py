@@ -138,8 +138,8 @@ def test_what_others_put_into_the_folders_of_a_run_survives(setup):
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
     run = setup.train("--allow-changed", "max_steps", max_steps=4, **settings)
-    assert run.code == 0 and "checkpoint-2: keeps what lora-train has not written: evals" in run.stderr, run
-    assert run.stderr.count("has not written") == 1 and all(file.read_text() == "mine" for file in theirs)
+    assert run.code == 0 and "checkpoint-2: keeping files that lora-train did not write: evals" in run.stderr, run
+    assert run.stderr.count("did not write") == 1 and all(file.read_text() == "mine" for file in theirs)
     assert os.listdir(setup.output_dir / "checkpoint-2") == ["evals"]
     run = setup.train("--overwrite", max_steps=1)
     assert run.code == 0, run

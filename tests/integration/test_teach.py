@@ -35,7 +35,7 @@ def rows_of(file):
 
 def test_a_server_that_is_not_there_is_named_once(prompts, tmp_path):
     run = teach("http://127.0.0.1:9/v1", prompts, tmp_path / "out.jsonl", environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
-    assert run.code == IO and run.stderr.count("http://127.0.0.1:9/v1") == 1 and "nobody answers there" in run.stderr, run
+    assert run.code == IO and run.stderr.count("http://127.0.0.1:9/v1") == 1 and "no server answers there" in run.stderr, run
 
 
 def test_rows_have_what_the_student_sees(prompts, tmp_path):
