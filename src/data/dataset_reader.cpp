@@ -280,10 +280,10 @@ class DatasetReader {
     if (others > kMaxShownBadRows) list += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
     const bool are_all_bad = ledger_.total == 1 && others + 1 == block.rows.size();
     if (are_all_bad && others > 0 && have_same_reason)
-      list = "\n  and so are all " + count_of(others + 1, "row") + " read so far, for the same reason";
-    const std::string advice = "\nRepair " + std::string(others > 0 ? "them" : "it") +
-                               ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where they are "
-                               "more than 1%).";
+      list = "\n  and all " + count_of(others + 1, "row") + " read so far fail for the same reason";
+    const std::string advice = "\nFix " + std::string(others > 0 ? "them" : "it") +
+                               ", or skip bad rows with on_bad_row: drop (and max_drop_fraction, if they are more "
+                               "than 1%).";
     throw DataError(first.bad_where, first.bad_message + list + (are_all_bad ? "" : advice));
   }
 

@@ -30,7 +30,7 @@ std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, 
     return "max_seq_len: " + std::to_string(wanted) + "  keeps everything";
   }
   const std::string limit = "the model has " + std::to_string(max_position_embeddings) +
-                            " positions (max_position_embeddings), and the longest row " +
+                            " positions (max_position_embeddings), and the longest row has " +
                             std::to_string(store.longest()) + " tokens";
   if (max_position_embeddings <= max_seq_len) return "no larger max_seq_len: " + limit;
   std::int64_t num_longer = 0;
@@ -46,7 +46,7 @@ std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& sto
   const std::int64_t num_dropped = total - static_cast<std::int64_t>(store.size()) + num_rows;
   const double share = static_cast<double>(num_dropped) / static_cast<double>(total);
   if (share <= max_drop_fraction) return {};
-  return string_printf("; needs max_drop_fraction: %g as well", std::ceil(1000 * share) / 1000);
+  return string_printf("; also needs max_drop_fraction: %g", std::ceil(1000 * share) / 1000);
 }
 
 [[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what,
@@ -68,10 +68,10 @@ std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& sto
                              " (this is the first). Choose one:\n  overlength: drop      loses these " +
                              format_count(num_rows) + " rows with " + format_count(num_tokens) + " tokens" +
                              needed_drop_fraction(num_rows, store, ledger, limits.max_drop_fraction) +
-                             (is_all ? ": none is left" : "") + "\n  overlength: truncate  cuts " +
+                             (is_all ? ", leaving none" : "") + "\n  overlength: truncate  cuts " +
                              format_count(num_cut) + " tokens from their ends; " + format_count(num_masked) +
                              " of the rows would be left without a trained token and dropped" +
-                             (is_all && num_masked == num_rows ? ": none is left" : "") + "\n  " +
+                             (is_all && num_masked == num_rows ? ", leaving none" : "") + "\n  " +
                              larger_choice(store, max_seq_len, limits.max_position_embeddings));
 }
 
@@ -201,8 +201,8 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
       return 100 * static_cast<double>(part) / static_cast<double>(whole);
     };
     lines.push_back(string_printf(
-        "  max_seq_len: %lld: %.2f%% of the rows are longer, with %.2f%% of the tokens beyond; %.1f%% of the room "
-        "empty when packed, %.1f%% when not",
+        "  max_seq_len: %lld: %.2f%% of the rows are longer, with %.2f%% of the tokens past the limit; %.1f%% of slots "
+        "empty with packing, %.1f%% without",
         static_cast<long long>(choice), share(num_longer, lengths.num_rows),
         share(lengths.num_tokens - num_kept, lengths.num_tokens),
         empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));

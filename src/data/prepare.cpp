@@ -40,7 +40,7 @@ struct Split {
 Split split_rows(std::size_t num_rows, double val_set_size, std::uint64_t seed) {
   const double wanted = val_set_size < 1 ? std::ceil(val_set_size * static_cast<double>(num_rows)) : val_set_size;
   if (wanted >= static_cast<double>(num_rows)) {
-    throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu rows and leave none to train on",
+    throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu rows, leaving none to train on",
                                                   val_set_size, wanted, num_rows));
   }
   const auto order = shuffled(num_rows, philox_key(seed, RandomPurpose::kSplit, {}));
@@ -260,12 +260,12 @@ class Preparation {
     if (num_soft == 0) {
       throw DataError(
           "datasets",
-          "no trained token has log-probabilities of a teacher that is in the tokenizer of the model. Rows need "
-          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), of a teacher with this tokenizer; "
-          "without them, loss_type: nll");
+          "no trained token has log-probabilities of a teacher with the model's tokenizer. Rows need "
+          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), from a teacher with this tokenizer; "
+          "without them, set loss_type: nll");
     }
     log_info("soft labels: " + format_count(num_soft) + " of " + format_count(data_.train.total_supervised()) +
-             " trained tokens have the teacher's log-probabilities, the others cross entropy alone");
+             " trained tokens have the teacher's log-probabilities; the others use cross entropy alone");
   }
 
   PreparedData finish(bool need_train) {
@@ -381,11 +381,11 @@ PreparedData prepare_data(const DataSection& section, const DataContext& context
   const bool drops = section.drop_duplicates && !section.datasets.empty();  // from evaluation data what is trained on
   const bool reads_train = need_train || section.val_set_size > 0 || drops;
   if (reads_train && section.datasets.empty()) {
-    throw ConfigError("datasets", "no dataset to train on; give datasets: [{path: train.jsonl}]");
+    throw ConfigError("datasets", "no dataset to train on; set datasets: [{path: train.jsonl}]");
   }
   if (!need_train && section.eval_datasets.empty() && section.val_set_size <= 0) {
     throw ConfigError("eval_datasets",
-                      "no data to evaluate on; give eval_datasets: [{path: val.jsonl}] or val_set_size");
+                      "no data to evaluate on; set eval_datasets: [{path: val.jsonl}] or val_set_size");
   }
   if (reads_train) {
     preparation.load_train();

@@ -66,7 +66,7 @@ std::string column_named(const Comparison& comparison, const std::string& flag, 
   if (std::ranges::count(known, name) > 0) return name;
   if (const std::string ours = metric_from(name); std::ranges::count(known, ours) > 0) return ours;
   throw ConfigError(flag, "no column \"" + name + "\"." + did_you_mean(nearest_names(name, known)) +
-                              " There are: " + join(column_names(comparison)) + ", and the keys of a profile.");
+                              " Available: " + join(column_names(comparison)) + ", and all profile keys.");
 }
 
 SortKey sort_key(const RunRecord& run, const std::string& column) {
@@ -345,7 +345,7 @@ std::string loss_differences(const Comparison& comparison) {
   for (const auto& run : comparison.runs) {
     if (run.folder == comparison.baseline) base = shown(run.name);
   }
-  return "\nevaluation loss, compared with that of " + base + " on the same documents\n" + text;
+  return "\nevaluation loss compared with " + base + " on the same documents\n" + text;
 }
 
 }  // namespace

@@ -388,7 +388,7 @@ void read_summary(RunRecord& run) {
   if (!is_file(file)) {
     run.status = is_locked(run.folder) ? "running" : "unfinished";
     if (run.status == "unfinished") {
-      add_reason(run, "no summary.json: its process was killed, or runs on another machine");
+      add_reason(run, "no summary.json: the run was killed, or is running on another machine");
     }
     return;
   }
@@ -401,7 +401,7 @@ void read_summary(RunRecord& run) {
   run.status = summary.is_object() ? text_of(summary, "status") : "";
   if (run.status.empty()) {
     run.status = "broken";
-    return add_reason(run, "summary.json is not the summary of a run");
+    return add_reason(run, "summary.json is not a run summary");
   }
   run.summary_json = summary.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (run.name.empty()) run.name = text_of(summary, "run_name");

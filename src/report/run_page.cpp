@@ -309,22 +309,21 @@ std::string figures_in_words(const RunRecord& run) {
     if (value) text += string_printf("<li>%s %.6g%s</li>\n", name, *value, unit);
   };
   add("steps", figures.step, "");
-  add("training loss at the end", figures.last_train_loss, "");
-  add("evaluation loss at the end", figures.eval_loss, "");
+  add("final training loss", figures.last_train_loss, "");
+  add("final evaluation loss", figures.eval_loss, "");
   add("lowest evaluation loss", figures.best_eval_loss, "");
   add("tokens", figures.tokens, "");
   add("tokens per second", figures.tokens_per_s, "");
   add("duration", figures.wall_s, " s");
-  add("GPU memory at most", figures.peak_memory_gib, " GiB");
+  add("peak GPU memory", figures.peak_memory_gib, " GiB");
   return text +
-         "</ul>\n<p>All numbers: summary.json, and metrics.jsonl with a line for each step, beside this page.</p>\n";
+         "</ul>\n<p>All numbers are in summary.json and metrics.jsonl (one line per step), next to this page.</p>\n";
 }
 
 std::string page(const std::string& title, const Json& data, const std::string& in_words = "") {
   std::string body =
       "<main id=\"page\"></main>\n"
-      "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched "
-      "off.\n";
+      "<noscript>The curves and tables of this page need JavaScript, which is turned off.\n";
   body += in_words + "</noscript>\n";
   body += kDataStart;
   body += script_json(data);

@@ -42,10 +42,10 @@ std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
     for (const char* of_all : {"eval_loss", "perplexity", "token_accuracy", "ece"}) known.push_back(of_all);
     for (const auto& set : sets) known.push_back(set + ".loss");
     expected.push_back(
-        "eval_loss, perplexity, token_accuracy or ece, or one of them for a data set, as NAME.loss (the sets are: " +
+        "eval_loss, perplexity, token_accuracy or ece, or one of these for a data set, as NAME.loss (the sets are: " +
         join(sets) + ")");
   }
-  if (!tasks.empty()) expected.push_back("one of a task (" + join(of_tasks) + ")");
+  if (!tasks.empty()) expected.push_back("a task metric (" + join(of_tasks) + ")");
   if (expected.empty()) expected.push_back("eval_loss, perplexity, token_accuracy or ece");
   const std::string nearest = nearest_name(name, known);
   throw ConfigError("metric_for_best_model", "no evaluation has \"" + name + "\"." +
@@ -191,9 +191,9 @@ BestMetric find_best_metric(const RunSection& section, const std::vector<std::st
     const std::optional<bool> greater_is_better =
         section.greater_is_better ? section.greater_is_better : found->greater_is_better;
     if (!greater_is_better) {
-      throw ConfigError("metric_for_best_model",
-                        "\"" + best.name + "\" is neither better when greater nor when lower. Name another (ece, " +
-                            "brier), or set greater_is_better.");
+      throw ConfigError("metric_for_best_model", "\"" + best.name +
+                                                     "\" has no better direction. Name another metric (ece, " +
+                                                     "brier), or set greater_is_better.");
     }
     best.greater_is_better = *greater_is_better;
     return best;

@@ -200,7 +200,7 @@ TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tok
     return data;
   }
   throw FormatError((folder / "tekken.json").string(),
-                    "tekken.json has no merges to export; use a folder of the model that has tokenizer.json");
+                    "tekken.json has no merges to export; use a model folder with tokenizer.json");
 }
 
 }  // namespace lora_train::tokenizer

@@ -15,8 +15,7 @@ struct Comparison {
   /// Profile keys whose values differ between the runs that have a profile, in the order of docs/profile.md. Leaves out
   /// output_dir and run_name, which always differ.
   std::vector<std::string> differing;
-  std::string baseline =
-      {};  ///< folder of the run whose evaluation losses are the baseline: the first one given
+  std::string baseline = {};  ///< folder of the run whose evaluation losses are the baseline: the first one given
   /// Columns of table, CSV and JSON in addition to run (and, in files, folder and status); empty: the differing keys,
   /// then the figures.
   std::vector<std::string> columns = {};

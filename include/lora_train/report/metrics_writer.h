@@ -26,7 +26,7 @@ struct Provenance {
 
 /// Counts of documents by length in tokens.
 struct LengthHistogram {
-  long long bin_width = 0;  ///< bin i holds lengths i * bin_width + 1 to (i + 1) * bin_width; 0: unknown
+  long long bin_width = 0;             ///< bin i holds lengths i * bin_width + 1 to (i + 1) * bin_width; 0: unknown
   std::vector<long long> counts = {};  ///< at most 40 bins
   long long num_tokens = 0;            ///< in all documents
   long long longest = 0;

@@ -33,8 +33,7 @@ struct ProgressOptions {
   std::optional<int> width = {};         ///< columns; default: the terminal's, read at each draw, else COLUMNS, else 80
   std::optional<bool> use_color = {};    ///< default: on a terminal, unless NO_COLOR is set and not empty
   int fd = 2;                            ///< where to draw the bar; for tests
-  std::chrono::milliseconds tick{
-      1000};  ///< redraws the bar, with the elapsed time, if it was not drawn for this long
+  std::chrono::milliseconds tick{1000};  ///< redraws the bar, with the elapsed time, if it was not drawn for this long
   std::chrono::milliseconds line_interval{10000};  ///< see log_step()
 };
 

@@ -88,7 +88,7 @@ struct RunRecord {
   std::optional<double> started_at = {};             ///< start of the first process, in seconds since 1970
   NamedSeconds phases_s;                             ///< breakdown of wall_s; empty: unknown
   std::vector<LoggedSpan> spans;                     ///< in order; leaves out discarded work
-  std::vector<double> processes_s;  ///< start of each process in metrics.jsonl, in seconds of the run
+  std::vector<double> processes_s;                   ///< start of each process in metrics.jsonl, in seconds of the run
 };
 
 /// Mean loss and token accuracy over the data sets of each evaluation: one entry per step, with an empty name.

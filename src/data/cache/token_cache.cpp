@@ -37,7 +37,7 @@ std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::
     throw;
   } catch (const Error& problem) {
     std::error_code error;
-    log_warning(std::string(problem.what()) + "; it is rebuilt");
+    log_warning(std::string(problem.what()) + "; rebuilding it");
     fs::remove(file, error);
     return nullptr;
   }
@@ -48,7 +48,7 @@ void refuse_foreign(const fs::path& file) {
   const PathKind kind = path_kind(file);
   if (kind != PathKind::kNone && kind != PathKind::kFile) throw IoError(file.string(), "is a link or a folder");
   if (kind == PathKind::kFile && !is_token_table(file)) {
-    throw IoError(file.string(), "is not a token table, so it is not replaced: delete it yourself");
+    throw IoError(file.string(), "is not a token table, so it was not replaced; delete it yourself");
   }
 }
 
@@ -62,11 +62,11 @@ std::string problem_of(const fs::path& folder) {
   struct stat info {};
   if (::lstat(folder.c_str(), &info) != 0) return {};
   if (is_foreign(info)) return "belongs to user " + std::to_string(info.st_uid);
-  if (::stat(folder.c_str(), &info) != 0) return "is a link to nothing";
+  if (::stat(folder.c_str(), &info) != 0) return "is a dangling link";
   if (!S_ISDIR(info.st_mode)) return "is not a folder";
-  if (is_foreign(info)) return "is a link to a folder of user " + std::to_string(info.st_uid);
+  if (is_foreign(info)) return "is a link to a folder owned by user " + std::to_string(info.st_uid);
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0)
-    return "is writable for everybody (chmod o-w closes it)";
+    return "is writable by everyone (chmod o-w fixes that)";
   return {};
 }
 
@@ -92,8 +92,8 @@ TokenCache::TokenCache(fs::path folder, std::string stage_dir)
   try {
     storage::make_private_folder(folder_);
   } catch (const IoError& error) {
-    log_warning(std::string("the token cache is not used; this run keeps its rows in memory: ") + error.what() +
-                ". Or set dataset_prepared_path");
+    log_warning(std::string("not using the token cache, keeping rows in memory: ") + error.what() +
+                ". Fix this, or set dataset_prepared_path");
     folder_.clear();
   }
 }
@@ -103,8 +103,8 @@ void TokenCache::shrink() const {
     const DeletedTables deleted = shrink_token_cache(folder, limit_);
     if (deleted.num_tables == 0) continue;
     log_info(folder.string() + ": deleted the " + format_count(static_cast<long long>(deleted.num_tables)) +
-             " oldest token tables (" + format_bytes(static_cast<double>(deleted.num_bytes)) +
-             "), since all have at most " + format_bytes(static_cast<double>(limit_)) + " (LORA_TRAIN_CACHE_MAXSIZE)");
+             " oldest token tables (" + format_bytes(static_cast<double>(deleted.num_bytes)) + ") to stay within " +
+             format_bytes(static_cast<double>(limit_)) + " (LORA_TRAIN_CACHE_MAXSIZE)");
   }
 }
 
@@ -131,7 +131,7 @@ TokenTableWriter TokenCache::writer(const std::string& key) const {
     refuse_foreign(file_of(folder_, key));
     return {file_of(folder_, key), key};
   } catch (const std::exception& error) {
-    log_warning(std::string("the token cache cannot be written; this run keeps its rows in memory: ") + error.what() +
+    log_warning(std::string("cannot write the token cache, keeping rows in memory: ") + error.what() +
                 ". Set dataset_prepared_path to a writable folder");
     return {fs::path(), key};
   }
@@ -166,7 +166,7 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
   } catch (const StopError&) {
     throw;
   } catch (const std::exception& error) {
-    log_warning("stage_dir is not used; tokens are read from " + table->path().string() + ": " + error.what());
+    log_warning("not using stage_dir; reading tokens from " + table->path().string() + ": " + error.what());
     return table;
   }
 }
@@ -177,15 +177,13 @@ fs::path find_stage_folder(const std::string& stage_dir) {
     std::error_code error;
     const fs::path temporary = fs::temp_directory_path(error);
     if (!error) return temporary / ("lora-train-stage-" + std::to_string(::geteuid()));
-    log_warning("stage_dir: there is no folder for temporary files (TMPDIR, else /tmp): files are read where they are");
+    log_warning("stage_dir: found no folder for temporary files (TMPDIR, else /tmp); reading files in place");
     return {};
   }
   const fs::path folder = stage_dir;
   if (const std::string problem = stage_dir.empty() ? "" : problem_of(folder); !problem.empty()) {
-    throw ConfigError("stage_dir",
-                      folder.string() + " " + problem +
-                          ": others could put their data in the place of yours. Name a folder of your own, "
-                          "or auto");
+    throw ConfigError("stage_dir", folder.string() + " " + problem +
+                                       ": others could replace your data. Use a folder that you own, or auto");
   }
   return folder;
 }

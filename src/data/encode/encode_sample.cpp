@@ -45,9 +45,9 @@ void check_weights(const ChatSample& chat, LossOn loss_on) {
     if (chat.messages[i].role == "assistant" || is_possible) continue;
     throw DataError("",
                     "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
-                        (is_all ? "not to be trained, or with a weight, but loss_on: all trains every turn that is not "
-                                  "the assistant's with weight 1"
-                                : "to be trained (train, weight), but only assistant turns are; remove the mark, or "
+                        (is_all ? "as not trained, or with a weight, but loss_on: all trains every non-assistant turn "
+                                  "with weight 1"
+                                : "as trained (train, weight), but only assistant turns are; remove the mark, or "
                                   "set loss_on: all"));
   }
 }
@@ -66,7 +66,7 @@ void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendere
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     if (is_weighted(chat, i) && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
       throw DataError("", "message " + std::to_string(i) + " is marked " +
-                              (is_skipped(chat, i) ? "not to be trained" : "with a weight") +
+                              (is_skipped(chat, i) ? "as not trained" : "with a weight") +
                               ", but the chat template does not show where it is in the text; set loss_on: assistant");
     }
   }
@@ -112,10 +112,9 @@ void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat&
       has_weights || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
   if (is_part &&
       std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
-    throw DataError(
-        "",
-        "the chat template's {% generation %} does not show whose turn it is, so it is not possible to train "
-        "only some of the turns; set loss_on: assistant, and mark no turn with train or weight");
+    throw DataError("",
+                    "the chat template's {% generation %} does not show whose turn it is, so training only some "
+                    "turns is impossible; set loss_on: assistant, and remove train and weight from all turns");
   }
 }
 
@@ -182,8 +181,8 @@ std::string first_empty_answer(const ChatSample& chat, const tokenizer::Rendered
     } else if (fields.front() == "tool_calls" &&
                std::ranges::all_of(fields, [&](const std::string& field) { return is_lost(rendered, i, field); })) {
       throw DataError("", name + " would be trained as an empty answer: it has " + join(fields, " and ") +
-                              " and no content, and the chat template does not write that. Set chat_template to one "
-                              "that does, or mark the turn with train: false");
+                              " but no content, and the chat template leaves that out. Set chat_template to one that "
+                              "writes it, or mark the turn with train: false");
     }
   }
   return first;
@@ -197,10 +196,10 @@ tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemp
   }
 }
 
-/// "a part of messages[0].content (system)"
+/// "part of messages[0].content (system)"
 std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages) {
-  if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "a part of tools" : "tools";
-  return (omission.is_partial ? "a part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
+  if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "part of tools" : "tools";
+  return (omission.is_partial ? "part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
          omission.field + " (" + messages[static_cast<std::size_t>(omission.message)].role + ")";
 }
 
@@ -241,8 +240,8 @@ EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
 
 EncodedSample encode(const TokenSample& tokens, const EncodeOptions& options) {
   if (tokens.labels.empty() && options.loss_on != LossOn::kAll) {
-    throw DataError(
-        "", "\"labels\" is missing; give labels (-100 = not trained), or set loss_on: all to train every token");
+    throw DataError("",
+                    "\"labels\" is missing; add labels (-100 = not trained), or set loss_on: all to train every token");
   }
   return {tokens.ids, options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels};
 }
@@ -344,7 +343,7 @@ std::vector<TeacherToken> read_lists(const Json& lists, const TeacherVocabulary&
   const Json texts = lists.value("tokens", Json()), values = lists.value("token_logprobs", Json());
   const Json tops = lists.value("top_logprobs", Json());
   if (!texts.is_array() || !values.is_array() || texts.size() != values.size())
-    throw DataError("", "logprobs has neither content nor the lists tokens and token_logprobs of one length");
+    throw DataError("", "logprobs has neither content nor lists tokens and token_logprobs of equal length");
   std::vector<TeacherToken> tokens;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const std::string place = "[" + std::to_string(i) + "]";
@@ -426,7 +425,7 @@ ChatSample chat_of_row(const Json& row) {
 }
 
 std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options) {
-  if (options.raw) throw DataError("", "a list of messages needs the chat template; remove --raw, or give a text");
+  if (options.raw) throw DataError("", "a list of messages needs the chat template; remove --raw, or pass a text");
   if (options.chat_template == nullptr) {
     throw FormatError("chat_template",
                       "the model folder has no chat template. Use --raw to pass the text unchanged, or "
@@ -434,8 +433,7 @@ std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& opti
   }
   std::vector<tokenizer::Message> messages = chat.messages;
   if (!options.system.empty()) {
-    if (messages.front().role == "system")
-      throw DataError("", "the row has a system message of its own; remove --system");
+    if (messages.front().role == "system") throw DataError("", "the row has its own system message; remove --system");
     messages.insert(messages.begin(), {"system", options.system});
   }
   const auto rendered = options.chat_template->render(
@@ -449,7 +447,7 @@ std::vector<std::int32_t> encode_prompt(const std::string& text, bool is_chat, c
   std::vector<std::int32_t> ids = tokenizer.encode(text).ids;
   const auto bos = tokenizer.bos_id();
   if (!is_chat && tokenizer.adds_bos() && bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
-  if (ids.empty()) throw DataError("", "the prompt is empty: it has no token");
+  if (ids.empty()) throw DataError("", "the prompt is empty: it has no tokens");
   return ids;
 }
 

@@ -181,7 +181,7 @@ class AnswerReader {
       if (begin == 0) {
         throw DataError(
             "",
-            "has an answer and no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
+            "has an answer but no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
             "the tokens of the prompt");
       }
       AnswerRow row{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
@@ -272,8 +272,8 @@ ConfidenceTokens confidence_tokens(const TaskSection& section, const tokenizer::
     const std::vector<std::int32_t> ids = tokenizer.encode(name).ids;
     if (ids.size() != 1) {
       throw ConfigError("confidence_tokens", "\"" + name + "\" is " + std::to_string(ids.size()) +
-                                                 " tokens of the tokenizer, expected one. Name it in add_tokens, or "
-                                                 "choose texts that the tokenizer has as one token.");
+                                                 " tokens in this tokenizer, expected one. List it in add_tokens, or "
+                                                 "choose texts that are one token.");
     }
     tokens.names.push_back(name);
     tokens.ids.push_back(ids.front());

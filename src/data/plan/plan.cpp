@@ -63,7 +63,8 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
   require(options.micro_batch_size > 0, "micro_batch_size", "must be above 0");
   require(!options.num_epochs || *options.num_epochs > 0, "num_epochs", "must be above 0");
   require(!options.max_steps || *options.max_steps > 0, "max_steps", "must be above 0");
-  require(options.num_epochs || options.max_steps, "num_epochs", "set num_epochs or max_steps, or the run never ends");
+  require(options.num_epochs || options.max_steps, "num_epochs",
+          "set num_epochs or max_steps; without one the run never ends");
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     throw ShapeError("PlanOptions::rank",
                      "rank " + std::to_string(options.rank) + " of a world of " + std::to_string(options.world_size));
@@ -79,7 +80,7 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
     documents_per_epoch += range.weight * static_cast<double>(range.end - range.begin);
   }
   require(options.ranges.empty() || num_documents == 0 || (documents_per_epoch >= 1 && documents_per_epoch < 4e9),
-          "datasets.weight", "the weights make less than 1 or more than 4,000,000,000 rows an epoch");
+          "datasets.weight", "the weights give fewer than 1 or more than 4,000,000,000 rows per epoch");
   if (!options.ranges.empty() && end != num_documents) {
     throw ShapeError("PlanOptions::ranges", "ranges do not cover the " + std::to_string(num_documents) + " documents");
   }
@@ -292,7 +293,7 @@ struct RunPlan::State {
     const std::int64_t limit = options.max_steps.value_or(INT64_MAX);
     if (first_steps > 0) total_steps = options.num_epochs ? steps_of_epochs(*options.num_epochs, limit) : limit;
     if (total_steps == 0) {
-      throw DataError("datasets", "with these weights no row is ever chosen; raise them, or num_epochs");
+      throw DataError("datasets", "these weights never choose a row; raise them or num_epochs");
     }
   }
 
@@ -321,7 +322,7 @@ struct RunPlan::State {
 
 RunPlan::RunPlan(const DocumentStore& store, const PlanOptions& options) {
   check_options(options, store.size());
-  if (store.empty()) throw DataError("datasets", "no row to train on");
+  if (store.empty()) throw DataError("datasets", "no rows to train on");
   check_lengths(store, options.max_seq_len);
   state_ = std::make_unique<State>(store, options);
   state_->count_steps();

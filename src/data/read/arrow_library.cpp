@@ -243,7 +243,7 @@ constexpr std::string_view kEndOfStream{"\xFF\xFF\xFF\xFF\0\0\0\0", 8};
 constexpr std::string_view kContinuation{"\xFF\xFF\xFF\xFF", 4};  // how streams begin, and did not before Arrow 0.15
 
 void check(const arrow::Status& status) {
-  if (status.IsOutOfMemory()) throw std::runtime_error("needs more memory than there is: " + status.message());
+  if (status.IsOutOfMemory()) throw std::runtime_error("needs more memory than is available: " + status.message());
   if (!status.ok()) throw std::runtime_error(status.message());
 }
 

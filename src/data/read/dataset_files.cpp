@@ -101,7 +101,7 @@ const CardSubset& choose_subset(const std::vector<CardSubset>& subsets, const Da
   }
   throw DataError(spec.path, (spec.subset.empty() ? "the dataset has several subsets; name one with `subset`"
                                                   : "the dataset has no subset \"" + spec.subset + "\"") +
-                                 ". There are: " + join(names));
+                                 ". Available: " + join(names));
 }
 
 Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec& spec) {
@@ -112,7 +112,7 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
     const Files below = files_below(inner, files);
     if (below.empty())
       throw DataError(spec.path,
-                      "no subset \"" + spec.subset + "\": neither README.md nor a folder of data has that name");
+                      "no subset \"" + spec.subset + "\": neither README.md nor a data folder has that name");
     return splits_by_name(inner, below);
   }
   const CardSubset& subset = choose_subset(subsets, spec);
@@ -123,25 +123,25 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
 
 /// For an expression of the datasets library: train[:1000], train[:90%], train+validation.
 std::string instead_of_part(const std::string& split) {
-  if (split.find('+') != std::string::npos) return ". For several splits, write an entry for each";
+  if (split.find('+') != std::string::npos) return ". For several splits, add one entry for each";
   if (split.find('%') != std::string::npos)
-    return ". For a share of the rows, name the whole split, and hold out the rest: val_set_size: 0.1";
+    return ". For a share of the rows, name the whole split and hold out the rest: val_set_size: 0.1";
   if (split.find('[') != std::string::npos)
-    return ". For its first rows, name the whole split, and say how many: max_samples: 1000";
+    return ". For its first rows, name the whole split and set the number: max_samples: 1000";
   return "";
 }
 
 std::string choose_split(const Splits& splits, const DatasetSpec& spec, DatasetUse use) {
   std::vector<std::string> names;
   for (const auto& [name, files] : splits) names.push_back(name);
-  const std::string there_are = ". There are: " + join(names);
+  const std::string available = ". Available: " + join(names);
   if (!spec.split.empty()) {
     if (splits.contains(spec.split)) return spec.split;
-    throw DataError(spec.path, "no split \"" + spec.split + "\"" + there_are + instead_of_part(spec.split));
+    throw DataError(spec.path, "no split \"" + spec.split + "\"" + available + instead_of_part(spec.split));
   }
   if (splits.size() == 1) return names[0];
   if (use == DatasetUse::kTraining && splits.contains("train")) return "train";
-  throw DataError(spec.path, "the dataset has several splits; name one with `split`" + there_are);
+  throw DataError(spec.path, "the dataset has several splits; name one with `split`" + available);
 }
 
 const char* split_in_name(const fs::path& path) {
@@ -171,11 +171,11 @@ const char* split_in_name(const fs::path& path) {
 /// Throws DataError (where = spec.path), which lists what there is.
 Files files_of_split(const fs::path& folder, const Files& files, const DatasetSpec& spec, DatasetUse use) {
   Splits splits = find_splits(folder, files, spec);
-  if (splits.empty()) throw DataError(spec.path, "no file of the dataset has the name of a split");
+  if (splits.empty()) throw DataError(spec.path, "no file of the dataset is named after a split");
   const std::string split = choose_split(splits, spec, use);
   if (splits[split].empty()) {
     throw DataError(spec.path, "the files of split \"" + split + "\" are not in " + folder.string() +
-                                   ", or of a kind that is not read. Download the whole dataset");
+                                   " or have an unsupported type. Download the whole dataset");
   }
   return std::move(splits[split]);
 }
@@ -303,8 +303,7 @@ std::vector<fs::path> files_in_folder(const DatasetSpec& spec, DatasetUse use) {
 
 void refuse_split_of_files(const DatasetSpec& spec) {
   if (spec.split.empty() && spec.subset.empty()) return;
-  throw DataError(spec.path,
-                  "neither a folder nor a dataset of the Hub, so it has no `split` and no `subset`. Remove them");
+  throw DataError(spec.path, "neither a folder nor a Hub dataset, so it cannot have `split` or `subset`. Remove them");
 }
 
 }  // namespace

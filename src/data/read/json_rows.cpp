@@ -101,7 +101,7 @@ class RowBuilder {
       if (!keys_.back().insert(name).second) {
         fail("duplicate key \"" + name.substr(0, 60) + "\"; an object has each key once");
       } else if (keys_.back().size() > kMaxJsonFields) {
-        fail("an object of more than 10,000 fields");
+        fail("an object with more than 10,000 fields");
       }
       key_.back() = std::move(name);
     }
@@ -331,7 +331,8 @@ void wrong_type(const std::string& field, const Json& value, const std::string& 
 
 Json inner_json(const std::string& text, const std::string& field) {
   JsonRow parsed = parse_json_value(text);
-  if (parsed.problem) throw DataError("", field + " is string, and its text is refused: " + parsed.problem->message);
+  if (parsed.problem)
+    throw DataError("", field + " is a string, but its text was rejected: " + parsed.problem->message);
   return std::move(parsed.value);
 }
 

@@ -45,7 +45,7 @@ std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_
   if (!std::all_of(first, end, [](std::int32_t value) { return value == 1; }) ||
       std::any_of(mask.begin(), mask.end(), [](std::int32_t value) { return value > 1; })) {
     throw DataError("",
-                    "attention_mask has a 0 between ones, or another value than 0 and 1; zeros may only be padding "
+                    "attention_mask has a 0 between ones, or a value other than 0 and 1; zeros may only be padding "
                     "at the start or the end of the row");
   }
   return {first - mask.begin(), end - mask.begin()};
@@ -140,7 +140,7 @@ bool has_layout(const Json& row, const FieldMap& map, const Layout& layout) {
   if (row.contains("chosen") && row.contains("rejected")) {
     const bool has_prompt = row.contains("prompt");
     throw DataError("", "the rows have chosen and rejected answers (" + key_names(row) +
-                            "), and preference training is not built. To train on the chosen answers: field_map: " +
+                            "), but preference training is not supported. To train on the chosen answers: field_map: " +
                             (has_prompt ? "{completion: chosen}" : "{messages: chosen}, where chosen is a whole chat") +
                             ".");
   }
@@ -252,8 +252,8 @@ void append_beside(Json& object, const std::string& key, const Json& value, cons
   if (taken_by.empty()) {
     append(object, key, value);
   } else if (!value.is_null()) {
-    throw DataError("",
-                    place + " has \"" + key + "\" beside \"" + taken_by + "\", which means the same; keep one of them");
+    throw DataError(
+        "", place + " has both \"" + key + "\" and \"" + taken_by + "\", which mean the same; keep one of them");
   }
 }
 
@@ -360,13 +360,13 @@ Json tool_call(const Json& call, const std::string& field, const std::string& va
     refuse_call(field, value, "a call is " + std::string(call.type_name()));
   }
   if (!call.contains("name") || !call["name"].is_string()) {
-    refuse_call(field, value, "a call has no name that is a string");
+    refuse_call(field, value, "a call has no name, or one that is not a string");
   }
   if (!call.contains("arguments") || !(call["arguments"].is_object() || call["arguments"].is_string())) {
-    refuse_call(field, value, "a call has no arguments that are an object");
+    refuse_call(field, value, "a call has no arguments, or they are not an object");
   }
   if (call.size() != 2) {
-    refuse_call(field, value, "a call has other fields than name and arguments");
+    refuse_call(field, value, "a call has fields other than name and arguments");
   }
   return {{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}};
 }
@@ -445,8 +445,8 @@ void check_same_layout(const Json& row, DatasetType type, const FieldMap& field_
     if (layout.type == type) return;
     if (!has_layout(row, field_map, layout)) continue;
     throw DataError("", "the row has " + names_of(layout.keys, field_map) + " (type: " + to_string(layout.type) +
-                            "), and the first row of the dataset has not (type: " + to_string(type) +
-                            "). Set `type` to say which of them all rows have, or make two datasets");
+                            "), but the first row of the dataset does not (type: " + to_string(type) +
+                            "). Set `type` to the type of all rows, or make two datasets");
   }
 }
 
@@ -468,7 +468,7 @@ void check_field_map(const FieldMap& field_map) {
                             " field_map maps our name to the name in the file; our names are: " + join(known));
     }
     if (theirs.empty() && std::ranges::count(optional, ours) == 0) {
-      throw ConfigError("field_map", "\"" + ours + "\" is null; only these can stay unread: " + join(optional));
+      throw ConfigError("field_map", "\"" + ours + "\" is null; only these can be left unread: " + join(optional));
     }
   }
 }
@@ -492,7 +492,7 @@ Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map) {
   const Json& completion = required(row, map, "completion");
   if (prompt.is_array() != completion.is_array()) {
     throw DataError("", "prompt is " + std::string(prompt.type_name()) + ", completion " + completion.type_name() +
-                            "; both are strings or both are lists of messages");
+                            "; both must be strings, or both lists of messages");
   }
   ChatSample sample;
   parse_list(prompt, map, "prompt", sample);

@@ -234,7 +234,7 @@ class ArrayReader : public RowReader {
     if (!block.pieces.empty()) return block;
     if (broken_) {
       throw DataError(place(file_, lines_.line_of(broken_->offset), lines_.byte_of(broken_->offset)),
-                      broken_->message + "; the file is read as one JSON array, and the rest of it cannot be read");
+                      broken_->message + "; the file is one JSON array, and the rest of it cannot be read");
     }
     return std::nullopt;
   }
@@ -245,7 +245,7 @@ class ArrayReader : public RowReader {
       const std::size_t had = text_.size();
       if (had > kMaxArrayBytes) {
         throw DataError(
-            file_, "a JSON array of more than 4 GiB is not held in memory; make it JSON Lines: jq -c '.[]' " + file_ +
+            file_, "a JSON array above 4 GiB is too large for memory; convert it to JSON Lines: jq -c '.[]' " + file_ +
                        " > rows.jsonl");
       }
       text_.resize(had + kBlockBytes);
@@ -290,7 +290,7 @@ class NonEmpty : public RowReader {
   NonEmpty(std::string file, std::unique_ptr<RowReader> rows) : file_(std::move(file)), rows_(std::move(rows)) {}
   std::optional<RowBlock> next() override {
     auto block = rows_->next();
-    if (!block && !has_rows_) throw DataError(file_, "the file has no row");
+    if (!block && !has_rows_) throw DataError(file_, "the file has no rows");
     has_rows_ = true;
     return block;
   }
@@ -399,7 +399,7 @@ class GzipSource : public ByteSource {
       ::inflateReset(&stream_);
     } else if (code != Z_OK) {
       fail(packed_.file(),
-           std::string("the gzip data is wrong (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
+           std::string("the gzip data is corrupt (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
     }
   }
 
@@ -444,7 +444,7 @@ class ZstdSource : public ByteSource {
   void step(ZSTD_outBuffer& out) {
     const std::size_t code = ::ZSTD_decompressStream(stream_.get(), &out, &in_);
     if (::ZSTD_isError(code) != 0) {
-      fail(packed_.file(), std::string("the zstd data is wrong (") + ::ZSTD_getErrorName(code) + ")");
+      fail(packed_.file(), std::string("the zstd data is corrupt (") + ::ZSTD_getErrorName(code) + ")");
     }
     is_between_frames_ = code == 0;
   }

@@ -72,7 +72,7 @@ struct FoundArrow {
 FoundArrow find_arrow() {
   std::error_code error;
   if (!fs::exists(library_file(), error)) {
-    return {{}, "this build of lora-train does not read such files (it has no " + library_file().string() + ")"};
+    return {{}, "this build of lora-train cannot read such files (it lacks " + library_file().string() + ")"};
   }
   std::vector<std::string> seen;
   const char* const named = std::getenv("LORA_TRAIN_ARROW");
@@ -88,7 +88,7 @@ FoundArrow find_arrow() {
   }
   return {
       {},
-      "reading it needs " + std::string(kArrowLibraries[0]) + " of the pyarrow wheel, which is not found (" +
+      "reading it needs " + std::string(kArrowLibraries[0]) + " from the pyarrow wheel, which was not found (" +
           join(seen, "; ") + "). Install it: " + kInstall +
           ", then run lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder"};
 }

@@ -131,7 +131,7 @@ Measurement measure(const Setting& setting, const std::filesystem::path& folder,
   const RunRecord run = read_run(folder);
   const auto& steps = run.steps;
   if (exit_code != 0 || run.status != "done" || static_cast<long long>(steps.size()) != num_steps) {
-    found.reason = run.reason.empty() ? "it ended with code " + std::to_string(exit_code) : run.reason;
+    found.reason = run.reason.empty() ? "the run exited with code " + std::to_string(exit_code) : run.reason;
     return found;
   }
   const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
@@ -161,7 +161,7 @@ void check_same_work(const std::vector<Measurement>& measurements) {
     if (found.num_documents == first->num_documents && found.num_supervised == first->num_supervised) continue;
     throw DataError(found.setting.name, "trained on " + in_words(found) + ", but \"" + first->setting.name + "\" on " +
                                             in_words(*first) +
-                                            ": different work is not compared. Did the data change meanwhile?");
+                                            ": different work cannot be compared. Did the data change in between?");
   }
 }
 
@@ -313,7 +313,7 @@ std::vector<Setting> make_ladder(const Profile& profile, const LadderOptions& op
 }
 
 std::string left_out(const LadderOptions& options) {
-  return options.is_gpu ? "" : "no effect on a CPU, so left out: tf32, page-locked memory, CUDA graphs";
+  return options.is_gpu ? "" : "left out because they have no effect on a CPU: tf32, page-locked memory, CUDA graphs";
 }
 
 Values shared_values(long long num_steps, long long documents_per_step) {

@@ -148,8 +148,8 @@ void draw_square(double top, Drawing& drawing) {
     add_label(drawing, x, top + kSide + 18, tick_text(share), kSquareTickSize, Ink::kMuted, Align::kCenter);
   }
   drawing.polylines.push_back({{{kSquareLeft, top + kSide}, {kSquareLeft + kSide, top}}, 1, Ink::kMuted, 0.6});
-  add_label(drawing, kSquareLeft + kSide / 2, top + kSide + 36, "confidence; upwards: share that is right",
-            kSquareTickSize, Ink::kMuted, Align::kCenter);
+  add_label(drawing, kSquareLeft + kSide / 2, top + kSide + 36, "confidence; vertical: share correct", kSquareTickSize,
+            Ink::kMuted, Align::kCenter);
 }
 
 constexpr double kStart = 0.1;       ///< of a curve, whose values may be left out
@@ -357,8 +357,8 @@ Drawing draw(const ReliabilityChart& chart) {
   }
   add_label(drawing, kSquareLeft - 8, counts_bottom - kCountsHeight + 10, tick_text(most), kSquareTickSize, Ink::kMuted,
             Align::kRight);
-  add_label(drawing, kSquareLeft + kSide / 2, counts_bottom + 18, "how many are in each bin (log)", kSquareTickSize,
-            Ink::kMuted, Align::kCenter);
+  add_label(drawing, kSquareLeft + kSide / 2, counts_bottom + 18, "count per bin (log)", kSquareTickSize, Ink::kMuted,
+            Align::kCenter);
   drawing.width = static_cast<int>(kSquareWidth);
   drawing.height = static_cast<int>(counts_bottom + 18 + kSquareMargin);
   return drawing;

@@ -165,9 +165,9 @@ function reliability_diagram(series, label) {
   const drawing = framed_drawing(box, label, shares, shares, x_at, y_at);
   drawing.append(svg_element("line", {class: "diagonal", x1: x_at(0), y1: y_at(0), x2: x_at(1), y2: y_at(1)}),
                  svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: box.bottom + 30, "text-anchor": "middle", text: "confidence"}),
-                 svg_element("text", {class: "tick", x: 11, y: (box.top + box.bottom) / 2, "text-anchor": "middle", text: "share that is right",
+                 svg_element("text", {class: "tick", x: 11, y: (box.top + box.bottom) / 2, "text-anchor": "middle", text: "share correct",
                                       transform: "rotate(-90 11 " + (box.top + box.bottom) / 2 + ")"}),
-                 svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: counts.bottom + 18, "text-anchor": "middle", text: "how many are in each bin (log)"}));
+                 svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: counts.bottom + 18, "text-anchor": "middle", text: "count per bin (log)"}));
   const most = Math.max(2, ...series.flatMap(({bins}) => bins.map(([count]) => count)));
   const height_of = (count) => count > 0 ? Math.max(2, Math.log(count + 1) / Math.log(most + 1) * (counts.bottom - counts.top)) : 0;
   drawing.append(svg_element("line", {class: "rule", x1: box.left, x2: box.right, y1: counts.bottom, y2: counts.bottom}),

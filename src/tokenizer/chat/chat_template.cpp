@@ -518,7 +518,7 @@ std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_templat
                                                  bool is_quiet) {
   const bool has_own = has_chat_template(folder);
   if (chat_template == "tokenizer") return has_own ? ChatTemplate::load(folder) : nullptr;
-  if (has_own && !is_quiet) log_info("chat_template: " + chat_template + " takes the place of the model's own");
+  if (has_own && !is_quiet) log_info("chat_template: " + chat_template + " replaces the model's own");
   if (const auto text = builtin_template(chat_template)) {
     return ChatTemplate::parse(std::string(*text), "built-in template " + chat_template, folder);
   }

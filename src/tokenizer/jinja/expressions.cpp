@@ -286,7 +286,7 @@ Value Interpreter::evaluate_call(const Expr& expr, const Value& first, const Arg
   if (expr.kind == ExprKind::kTest) return apply_test(expr.text, first, arguments);
   if (const Callable* callable = first.as_callable()) return callable->call(arguments);
   if (const Loop* loop = first.as_loop()) {
-    if (!loop->recurse) throw RenderError{"a loop needs the word recursive to be called"};
+    if (!loop->recurse) throw RenderError{"only a loop marked recursive can be called"};
     if (arguments.positional.size() != 1 || !arguments.named.empty()) throw RenderError{"loop() takes one argument"};
     return loop->recurse(arguments.positional[0]);
   }

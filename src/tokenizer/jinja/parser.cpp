@@ -63,7 +63,7 @@ class Parser : private ExpressionParser {
       return {word == "break" ? StatementKind::kBreak : StatementKind::kContinue, line};
     }
     fail("statement {% " + word +
-         " %} is not supported; there are if, for, set, with, filter, macro, call, generation, "
+         " %} is not supported; expected one of if, for, set, with, filter, macro, call, generation, "
          "raw, break, continue");
   }
 

@@ -349,7 +349,7 @@ Decoder load_decoder(const JsonPlace& place) {
   if (type == "Fuse") return fuse;
   if (type == "ByteLevel") return decode_byte_level;
   place.fail("decoder \"" + type +
-             "\" is not supported; there are Sequence, Replace, ByteFallback, Fuse, Strip, Metaspace, ByteLevel");
+             "\" is not supported; expected one of Sequence, Replace, ByteFallback, Fuse, Strip, Metaspace, ByteLevel");
 }
 
 }  // namespace lora_train::tokenizer

@@ -152,7 +152,7 @@ Json parse_json(std::string_view text, const std::string& where) {
     const std::size_t end = std::min<std::size_t>(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
     throw FormatError(where + ":" + std::to_string(line), "not valid JSON at byte " + std::to_string(error.byte) +
-                                                              "; is the file whole? Download it again");
+                                                              "; is the file complete? Download it again");
   } catch (const Json::exception& error) {
     throw FormatError(where, std::string("not valid JSON: ") + error.what());
   }

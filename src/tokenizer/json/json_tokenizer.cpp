@@ -30,13 +30,14 @@ std::optional<std::string> token_in_front(const JsonPlace& place) {
     return token;
   }
   if (type != "TemplateProcessing") {
-    place.fail("post-processor \"" + type + "\" is not supported; there are ByteLevel, TemplateProcessing, Sequence");
+    place.fail("post-processor \"" + type +
+               "\" is not supported; expected one of ByteLevel, TemplateProcessing, Sequence");
   }
   const JsonPlace single = place.at("single");
   const auto steps = single.elements();
   const bool has_token = steps.size() == 2;
   if (steps.empty() || steps.size() > 2 || !steps.back().find("Sequence")) {
-    single.fail("is not supported; the text alone, or one special token before it, is");
+    single.fail("is not supported; expected the text alone, or with one special token before it");
   }
   return has_token ? std::optional(steps.front().at("SpecialToken").at("id").string()) : std::nullopt;
 }
@@ -50,8 +51,8 @@ void warn_of_mistral_pattern(const PreTokenizer& pre_tokenizer, const std::strin
   if (!is_mistral || !pre_tokenizer.has_llama3_pattern()) return;
   log_warning(
       file +
-      ": pre_tokenizer has Llama 3's pattern instead of Mistral's, as early conversions had (transformers: "
-      "fix_mistral_regex). Nothing is changed; serve the adapter with this very file, or train with tekken.json "
+      ": pre_tokenizer has Llama 3's pattern instead of Mistral's, as in early conversions (transformers: "
+      "fix_mistral_regex). It is used unchanged; serve the adapter with this same file, or train with tekken.json "
       "or a newer tokenizer.json");
 }
 

@@ -312,7 +312,7 @@ Normalizer load_normalizer(const JsonPlace& place) {
     return UnicodeNormalizer(form);
   }
   place.fail("normalizer \"" + type +
-             "\" is not supported; there are NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
+             "\" is not supported; expected one of NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
 }
 
 }  // namespace lora_train::tokenizer

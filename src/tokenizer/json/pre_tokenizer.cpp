@@ -85,7 +85,8 @@ Behavior behavior_of(const JsonPlace& place) {
   for (const auto& [name, behavior] : known) {
     if (place.string() == name) return behavior;
   }
-  place.fail("\"" + place.string() + "\" is none of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext");
+  place.fail("\"" + place.string() +
+             "\" is not one of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext");
 }
 
 constexpr const char* kMetaspaceText = "\xE2\x96\x81";  // U+2581
@@ -170,7 +171,7 @@ void PreTokenizer::load(const JsonPlace& place) {
     load_metaspace(place);
   } else {
     place.fail("pre-tokenizer \"" + type +
-               "\" is not supported; there are Sequence, Split, Digits, ByteLevel, Metaspace");
+               "\" is not supported; expected one of Sequence, Split, Digits, ByteLevel, Metaspace");
   }
 }
 
@@ -219,7 +220,7 @@ void PreTokenizer::load_metaspace(const JsonPlace& place) {
   else if (scheme == "never")
     scheme_ = PrependScheme::kNever;
   else
-    place.at("prepend_scheme").fail("\"" + scheme + "\" is none of always, first, never");
+    place.at("prepend_scheme").fail("\"" + scheme + "\" is not one of always, first, never");
 }
 
 bool PreTokenizer::has_llama3_pattern() const {

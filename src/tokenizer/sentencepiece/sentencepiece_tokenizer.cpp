@@ -274,7 +274,7 @@ class MessageReader {
   [[noreturn]] void fail(const std::string& what) const {
     const auto position = static_cast<std::size_t>(message_.data() - file_bytes_.data()) + at_;
     throw FormatError(file_ + ": byte " + std::to_string(position),
-                      "not a SentencePiece model: " + what + "; is the file whole? Download it again");
+                      "not a SentencePiece model: " + what + "; is the file complete? Download it again");
   }
 
   std::string_view bytes_of(const Field& field) const {
@@ -367,7 +367,7 @@ void check_charsmap(const MessageReader& reader, std::string_view table, Sentenc
   std::uint32_t trie_bytes = 0;
   if (table.size() > sizeof trie_bytes) std::memcpy(&trie_bytes, table.data(), sizeof trie_bytes);
   if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes >= table.size() - sizeof trie_bytes) {
-    reader.fail("a normalisation table whose size is not the one that it states");
+    reader.fail("a normalisation table that does not have the size that it states");
   }
   std::vector<std::uint32_t> units(trie_bytes / 4);
   std::memcpy(units.data(), table.data() + sizeof trie_bytes, trie_bytes);
@@ -457,9 +457,9 @@ SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::st
     has_trainer = has_trainer || field.number == 2;
     has_normalizer = has_normalizer || field.number == 3;
   }
-  if (pieces.texts.empty()) throw FormatError(file, "a SentencePiece model without pieces; is the file whole?");
+  if (pieces.texts.empty()) throw FormatError(file, "a SentencePiece model without pieces; is the file complete?");
   if (!has_trainer || !has_normalizer) {
-    throw FormatError(file, "a SentencePiece model without trainer_spec or normalizer_spec; is the file whole?");
+    throw FormatError(file, "a SentencePiece model without trainer_spec or normalizer_spec; is the file complete?");
   }
   out.user_defined.insert(pieces.user_defined.begin(), pieces.user_defined.end());
   check_user_defined(std::move(pieces.user_defined), file);

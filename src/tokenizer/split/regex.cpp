@@ -186,7 +186,7 @@ class Speller {
 
   void class_character() {
     const char c = pattern_[at_];
-    if (has_here("[:")) refuse("uses a POSIX class, as [[:alpha:]]");
+    if (has_here("[:")) refuse("uses a POSIX class such as [[:alpha:]]");
     if (c == '[') refuse("has a class in a class");
     if (has_here("&&")) refuse("intersects classes");
     check_case(c);

@@ -209,7 +209,7 @@ bool is_in(std::string_view name, std::span<const std::string_view> names) {
 void check_version(const JsonPlace& config) {
   const JsonPlace version = config.at("version");
   if (!is_in(version.string(), kVersions)) {
-    version.fail("tekken version \"" + version.string() + "\" is not known; there are v3, v7, v11, v13, v15");
+    version.fail("tekken version \"" + version.string() + "\" is unknown; expected one of v3, v7, v11, v13, v15");
   }
 }
 

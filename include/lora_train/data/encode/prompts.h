@@ -13,7 +13,7 @@ struct PromptOptions {
   const tokenizer::Tokenizer* tokenizer = nullptr;         ///< never null
   const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: the folder has no template
   bool raw = false;                                        ///< text unchanged (with BOS if the tokenizer adds one)
-  std::string system;  ///< system message for chats without one; "" = none
+  std::string system;                                      ///< system message for chats without one; "" = none
 };
 
 struct Prompt {

@@ -64,8 +64,7 @@ struct WeightedRange {
 struct PlanOptions {
   std::int64_t max_seq_len = 0;  ///< tokens per row; no document is longer
   bool packing = DataSection{}.packing;
-  bool shuffle =
-      DataSection{}.shuffle;  ///< false: file order in every epoch, rows filled sequentially
+  bool shuffle = DataSection{}.shuffle;  ///< false: file order in every epoch, rows filled sequentially
   std::uint64_t seed = static_cast<std::uint64_t>(RunSection{}.seed);
   std::int64_t global_batch_size = 1;       ///< rows or documents per step across all ranks, > 0
   BatchUnit batch_unit = BatchUnit::kRows;  ///< unit of global_batch_size

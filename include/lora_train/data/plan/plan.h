@@ -17,8 +17,8 @@ struct StepPlan {
   int epoch = 0;          ///< from 0
   std::int64_t num_rows = 0, num_documents = 0, num_tokens = 0;
   std::int64_t num_supervised = 0;  ///< > 0
-  double weight_sum = 0;   ///< of the supervised tokens: the loss denominator. num_supervised without weights
-  double epoch_after = 0;  ///< epochs done after this step: 1.0 after the last step of the first epoch
+  double weight_sum = 0;            ///< of the supervised tokens: the loss denominator. num_supervised without weights
+  double epoch_after = 0;           ///< epochs done after this step: 1.0 after the last step of the first epoch
   /// At least one, and equally many on every rank. A micro-batch may be empty if there are too few rows.
   std::vector<MicroBatchPlan> micro_batches;
 };
