@@ -23,7 +23,7 @@ std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p)
   return sorted[static_cast<std::size_t>(std::max<std::int64_t>((n * p + 99) / 100, 1) - 1)];
 }
 
-/// The choice of a larger max_seq_len, as far as the model goes.
+/// Advice on a larger max_seq_len, within the limits of the model.
 std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, std::int64_t max_position_embeddings) {
   const std::int64_t wanted = round_up(store.longest());
   if (max_position_embeddings == 0 || wanted <= max_position_embeddings) {
@@ -39,7 +39,7 @@ std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, 
          (num_longer == 0 ? "everything" : "all but " + format_count(num_longer) + " of them: " + limit);
 }
 
-/// What dropping so many rows more needs of max_drop_fraction; empty if it allows them.
+/// The max_drop_fraction needed to drop num_rows more rows; empty if the current one suffices.
 std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& store, const Ledger& ledger,
                                  double max_drop_fraction) {
   const std::int64_t total = std::max(ledger.total, static_cast<std::int64_t>(store.size()));
@@ -80,7 +80,7 @@ struct HashedRow {
   std::uint32_t document;
 };
 
-// By hash, equal ones in the order of the documents.
+// Sorted by hash; equal hashes in document order.
 std::vector<HashedRow> sorted_rows(const DocumentStore& store) {
   std::vector<HashedRow> rows(store.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -94,11 +94,11 @@ std::vector<HashedRow> sorted_rows(const DocumentStore& store) {
   return rows;
 }
 
-// A training row and the row that it equals.
+// A training row and its equal.
 struct Pair {
   std::uint32_t document;
   std::uint32_t twin;
-  const DocumentStore* store;  // of the twin
+  const DocumentStore* store;  // store of the twin
 };
 
 bool is_earlier(const Pair& a, const Pair& b) { return a.document < b.document; }
@@ -135,7 +135,7 @@ void add_pairs_between(const std::vector<HashedRow>& rows, const DocumentStore& 
   }
 }
 
-/// The rows that are not in `pairs`, which count as lost.
+/// The rows that are not in `pairs`; counts the others as lost.
 DocumentStore without(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& store, Ledger& ledger) {
   std::vector<bool> is_dropped(store.size());
   for (const Pair& pair : pairs) is_dropped[pair.document] = true;

@@ -24,7 +24,7 @@ std::vector<std::int32_t> init_ids(const NewToken& token, const tokenizer::Token
   return ids;
 }
 
-/// A normaliser that puts a space in front of words puts it in front of the token it looks for too.
+/// A normaliser that puts a space before words also puts it before the token to find.
 void warn_if_not_found(const std::vector<std::string>& tokens, const tokenizer::Tokenizer& tokenizer) {
   for (const std::string& token : tokens) {
     const auto ids = tokenizer.encode("a" + token).ids;

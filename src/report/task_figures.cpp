@@ -53,7 +53,7 @@ std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
                                                  " Expected " + join(expected, ", or ") + ".");
 }
 
-/// The longest of `names` that `name` begins with, before a dot: names may have dots.
+/// The longest of `names` that is followed by a dot at the start of `name`: names may contain dots.
 std::string source_of(const std::string& name, const std::vector<std::string>& names) {
   std::string source;
   for (const auto& candidate : names) {
@@ -102,7 +102,7 @@ double brier_score(std::span<const Judged> answers) {
 
 std::optional<double> auroc(std::span<const Judged> answers) {
   const std::vector<Judged> sorted = by_confidence(answers);
-  double pairs = 0;  // of a right and a wrong answer, of which the right one is more confident
+  double pairs = 0;  // pairs of a right and a wrong answer in which the right one is more confident
   double num_wrong = 0, num_right = 0;
   for (auto begin = sorted.begin(); begin != sorted.end();) {
     double right = 0, wrong = 0;

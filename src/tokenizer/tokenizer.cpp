@@ -23,17 +23,17 @@ struct Kind {
   MakeTokenizer make;
 };
 
-// In the order in which they are looked for.
+// In search order.
 constexpr Kind kKinds[] = {
     {TokenizerFile::kTokenizerJson, "tokenizer.json", "json", make_json_tokenizer},
     {TokenizerFile::kSentencePieceModel, "tokenizer.model", "model", make_sentencepiece},
     {TokenizerFile::kTekken, "tekken.json", "tekken", make_tekken},
 };
 
-constexpr std::size_t kContext = 16;  // tokens; one that is not an added token is among so many
+constexpr std::size_t kContext = 16;  // tokens; at least one of these is not an added token
 
-// What `all` has more than `shown`, which it begins with, save that bytes which turn out to be no character may have changed
-// some characters of it: then as many are left out.
+// The part of `all` after `shown`, its beginning. If bytes that turn out not to be a character have changed some
+// characters of `shown`, the same length is left out.
 std::string rest_of(const std::string& all, const std::string& shown) {
   if (all.starts_with(shown)) return all.substr(shown.size());
   std::size_t at = 0;
@@ -100,8 +100,8 @@ void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesyste
 TextStream::TextStream(const Tokenizer& tokenizer, const TextStreamOptions& options)
     : tokenizer_(tokenizer), options_(options) {}
 
-// A decoder may treat the first tokens differently (a space is dropped) and may need several for a character: what is new
-// is the difference of two texts that begin with the same tokens.
+// A decoder may treat the first tokens differently (a space is dropped) and may need several for a character: the new
+// text is the difference of two texts that begin with the same tokens.
 std::string TextStream::push(std::int32_t id) {
   if (options_.skip_special && tokenizer_.is_special(id)) return {};
   ids_.push_back(id);
@@ -133,7 +133,7 @@ std::string StopStrings::push(std::string_view text) {
     held_.clear();
     return shown;
   }
-  std::size_t num_kept = 0;  // the longest end of the text that begins a string
+  std::size_t num_kept = 0;  // the longest end of the text that starts a string
   for (const std::string& stop : strings_) {
     for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > num_kept; --length) {
       if (std::string_view(held_).ends_with(std::string_view(stop).substr(0, length))) num_kept = length;

@@ -106,7 +106,7 @@ struct RankOf {
   std::int64_t rank = 0, world_size = 1;
 };
 
-/// The plan of a run, including the weights of the datasets. `prepared` comes from the same profile and must outlive the plan.
+/// The plan of a run, including the dataset weights. `prepared` comes from the same profile and must outlive the plan.
 RunPlan plan_run(const Profile& profile, const PreparedData& prepared, const BatchSizes& sizes, RankOf of = {});
 
 }  // namespace lora_train::data

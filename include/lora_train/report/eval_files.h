@@ -28,7 +28,7 @@ void write_document_losses(const std::filesystem::path& file, const std::vector<
 /// Empty if the file is missing, is a link, or has another format.
 std::vector<DocumentLosses> read_document_losses(const std::filesystem::path& file);
 
-/// The evaluation loss of a run minus that of a base run on the same documents, with its 95% confidence interval over documents.
+/// A run's evaluation loss minus a base run's on the same documents, with the 95% confidence interval over documents.
 struct LossDifference {
   double base_loss = 0;
   double mean = 0;  ///< per supervised token

@@ -37,7 +37,7 @@ struct ProgressOptions {
   std::chrono::milliseconds line_interval{10000};  ///< see log_step()
 };
 
-/// The text of the plain line: "step 12/100 (12%) loss 1.2346 ... 3.21 it/s 1,234 tok/s gpu 97%, 2m 05s elapsed, 1m 05s left".
+/// The plain line: "step 12/100 (12%) loss 1.2346 ... 3.21 it/s 1,234 tok/s gpu 97%, 2m 05s elapsed, 1m 05s left".
 std::string format_progress_line(const ProgressState& state);
 
 /// The text of the bar in at most `width` columns: " 12% [###-----] 12/100 02:05<01:05 loss 1.2346 ...", with time as

@@ -1,4 +1,4 @@
-// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/report/tensorboard.cpp describes the format.
+// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/report/tensorboard.cpp has the format.
 #pragma once
 
 #include <chrono>

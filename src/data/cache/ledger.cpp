@@ -102,7 +102,7 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
   }
   message += std::string("\nFix the rows, ") + (is_too_long ? "raise max_seq_len, " : "") +
              "or raise max_drop_fraction (0 to 1).";
-  throw DataError("", message);  // about all rows; each line names the first of its own
+  throw DataError("", message);  // about all rows; each line names its own first row
 }
 
 }  // namespace lora_train::data

@@ -15,18 +15,18 @@
 namespace lora_train::data {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{16} << 20;  // bytes copied between two looks for a stop
+constexpr std::size_t kPiece = std::size_t{16} << 20;  // bytes copied between two checks for a stop
 
 namespace fs = std::filesystem;
 
-/// Whose time is when the table was last used.
+/// Sets the file's time, which records the table's last use.
 void touch(const fs::path& file) {
-  std::error_code error;  // of a folder that others write
+  std::error_code error;  // fails in a folder that others write
   fs::last_write_time(file, fs::file_time_type::clock::now(), error);
 }
 
 std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::string& key) {
-  if (!is_token_table(file)) return nullptr;  // refuse_foreign() says so
+  if (!is_token_table(file)) return nullptr;  // refuse_foreign() reports it
   const auto lock = std::make_shared<TableLock>(file, TableLock::Mode::kShared);
   if (!lock->is_held() && !lock->is_unsupported()) return nullptr;
   try {
@@ -43,7 +43,7 @@ std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::
   }
 }
 
-/// Throws IoError where `file` is what a table would replace and the cache did not write.
+/// Throws IoError if a table would replace `file` and the cache did not write it.
 void refuse_foreign(const fs::path& file) {
   const PathKind kind = path_kind(file);
   if (kind != PathKind::kNone && kind != PathKind::kFile) throw IoError(file.string(), "is a link or a folder");
@@ -56,7 +56,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kAuto = "auto";
 
-/// Empty if the folder is missing or good.
+/// Empty if the folder is missing or acceptable.
 std::string problem_of(const fs::path& folder) {
   const auto is_foreign = [](const struct stat& info) { return info.st_uid != ::geteuid() && info.st_uid != 0; };
   struct stat info {};
@@ -70,12 +70,12 @@ std::string problem_of(const fs::path& folder) {
   return {};
 }
 
-/// Creates the folder, for this user only, if it is missing. One that `auto` named must be private. Throws IoError.
+/// Creates the folder, for this user only, if it is missing. For `auto`, it must be private. Throws IoError.
 void make_stage_folder(const std::string& stage_dir, const fs::path& folder) {
   if (stage_dir == kAuto || !fs::exists(folder)) storage::make_private_folder(folder);
 }
 
-/// False if the file is a link, not a regular file, or written by another user. Throws nothing.
+/// False if the file is a link, not a regular file, or written by another user. Does not throw.
 bool is_own_file(const fs::path& file) {
   struct stat info {};
   return ::lstat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
@@ -118,7 +118,7 @@ std::shared_ptr<const TokenTable> TokenCache::find(const std::string& key) const
 
 std::unique_ptr<BuildLock> TokenCache::wait_to_build(const std::string& key, const std::string& what) const {
   if (folder_.empty()) return nullptr;
-  std::error_code error;  // writer() says so
+  std::error_code error;  // writer() reports it
   fs::create_directories(folder_, error);
   return std::make_unique<BuildLock>(folder_, key, what);
 }
@@ -172,7 +172,8 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
 }
 
 fs::path find_stage_folder(const std::string& stage_dir) {
-  // Nobody chose the folder of `auto`: what is wrong with it is a warning, here or when it is made, and the run goes on without.
+  // No user chose the `auto` folder: problems with it, here or on creation, are warnings, and the run goes on without
+  // it.
   if (stage_dir == kAuto) {
     std::error_code error;
     const fs::path temporary = fs::temp_directory_path(error);

@@ -34,10 +34,10 @@ std::optional<float> weight_of(const ChatSample& chat, std::size_t message) {
 
 bool is_skipped(const ChatSample& chat, std::size_t message) { return weight_of(chat, message) == 0.0F; }
 
-/// Whether the row wants another weight than the 1 of every trained turn.
+/// True if the row asks for a weight other than 1, the weight of every trained turn.
 bool is_weighted(const ChatSample& chat, std::size_t message) { return weight_of(chat, message).value_or(1) != 1; }
 
-// Refuses weights on turns that have no span of their own.
+// Refuses weights on turns without their own span.
 void check_weights(const ChatSample& chat, LossOn loss_on) {
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     const bool is_all = loss_on == LossOn::kAll;
@@ -60,7 +60,7 @@ std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
   return static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
 }
 
-// Refuses a weight of a turn that the template does not tell the place of.
+// Refuses a weight on a turn that the template does not locate in the text.
 void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
   const auto& owners = rendered.span_message;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
@@ -82,7 +82,8 @@ std::vector<ByteRange> spans_of_weight(const ChatSample& chat, const tokenizer::
   return spans;
 }
 
-// Of each token; one that reaches into several turns has the largest of their weights. Empty where all trained tokens have 1.
+// One weight per token; a token that overlaps several turns gets the largest of their weights. Empty if all trained
+// tokens have weight 1.
 std::vector<float> token_weights(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
                                  const std::vector<ByteRange>& offsets, const std::vector<std::int32_t>& labels) {
   std::set<float> values;
@@ -104,7 +105,7 @@ std::vector<float> token_weights(const ChatSample& chat, const tokenizer::Render
   return weights;
 }
 
-// Refuses a choice of turns where the template does not tell whose is which.
+// Refuses a choice of turns if the template does not show which turn is whose.
 void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   bool has_weights = false;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) has_weights = has_weights || is_weighted(chat, i);
@@ -132,7 +133,7 @@ std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::Re
   return spans;
 }
 
-// Of each token whether it is trained: under `all` a token that reaches into a skipped turn is not.
+// Per token, 1 if trained. Under `all`, a token that overlaps a skipped turn is not.
 std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
                                           const std::vector<ByteRange>& offsets, LossOn loss_on) {
   check_weights(chat, loss_on);
@@ -148,7 +149,7 @@ std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenize
   return is_trained;
 }
 
-// What an assistant message says beside its content: its fields that are not empty.
+// The non-empty fields of an assistant message other than its content.
 std::vector<std::string> fields_beside_content(const tokenizer::Message& message) {
   const Json fields = Json::parse(message.json, nullptr, /*allow_exceptions=*/false);
   std::vector<std::string> names;
@@ -167,8 +168,8 @@ bool is_lost(const tokenizer::RenderedChat& rendered, std::size_t message, const
   });
 }
 
-// The first trained answer that has nothing to say. Refuses one that has, of which the template writes nothing: the model would learn to
-// be silent where the row calls a tool.
+// The first trained answer that is empty. Refuses an answer of which the template writes nothing although it has tool
+// calls: the model would learn to be silent where the row calls a tool.
 std::string first_empty_answer(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   std::string first;
   for (std::size_t i = first_trained(chat, loss_on); i < chat.messages.size(); ++i) {
@@ -215,7 +216,7 @@ EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
   return out;
 }
 
-// BOS and EOS as Hugging Face's tokenizer and TRL add them to text that is no chat.
+// BOS and EOS as Hugging Face's tokenizer and TRL add them to non-chat text.
 EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
   const std::string whole = text.prompt + text.completion;
   auto encoding = options.tokenizer->encode(whole, /*with_offsets=*/true);
@@ -282,7 +283,7 @@ void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector
 
 constexpr std::string_view kIdMark = "token_id:";
 
-/// The token that the teacher chose, and those that it thought of, itself among them.
+/// The token that the teacher chose, and the candidates it considered, including that one.
 struct TeacherToken {
   std::int32_t id = SoftLabels::kNone;
   std::vector<std::pair<std::int32_t, float>> alternatives = {};
@@ -319,7 +320,7 @@ std::pair<std::int32_t, float> read_token(const Json& entry, const std::string& 
   return {id_of_text(string_of(entry.value("token", Json()), place + ".token"), vocabulary), log_prob};
 }
 
-/// The form of chats.
+/// The format for chats.
 std::vector<TeacherToken> read_content(const Json& list, const TeacherVocabulary& vocabulary) {
   std::vector<TeacherToken> tokens;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -338,7 +339,7 @@ std::vector<TeacherToken> read_content(const Json& list, const TeacherVocabulary
   return tokens;
 }
 
-/// The form of completions.
+/// The format for completions.
 std::vector<TeacherToken> read_lists(const Json& lists, const TeacherVocabulary& vocabulary) {
   const Json texts = lists.value("tokens", Json()), values = lists.value("token_logprobs", Json());
   const Json tops = lists.value("top_logprobs", Json());

@@ -26,7 +26,7 @@ std::int64_t count_trained(const DocumentStore& store, std::int32_t id) {
   return count;
 }
 
-// Nothing when a server that reads the folder stops at `id`.
+// Empty if a server that reads the folder stops at `id`.
 std::optional<std::string> not_an_end_token(const tokenizer::Tokenizer& tokenizer, std::int32_t id) {
   std::vector<std::int32_t> ends = tokenizer.generation_eos_ids();
   const bool has_file = !ends.empty();

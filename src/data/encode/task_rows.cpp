@@ -39,7 +39,7 @@ std::size_t checked_index(std::int64_t index, std::size_t num_choices) {
                           " choices (0 to " + std::to_string(num_choices - 1) + ")");
 }
 
-// An index, a choice, or an index that stands in a string, as some data sets have it.
+// An index, a choice, or an index as a string, as in some data sets.
 std::size_t answer_of(const Json& row, const FieldMap& map, const std::vector<std::string>& choices) {
   const Json& answer = required(row, map, "answer");
   if (answer.is_number_integer()) return checked_index(answer.get<std::int64_t>(), choices.size());
@@ -201,7 +201,7 @@ class AnswerReader {
   const EncodeOptions options_;
   const std::int64_t max_tokens_;
   const bool with_choices_;
-  DatasetType type_;  ///< once known, of all rows
+  DatasetType type_;  ///< type of all rows, once known
 };
 
 }  // namespace

@@ -54,7 +54,7 @@ std::string speedup_of(const Ablation& ablation, const Measurement& found) {
   return string_printf("%.2fx", found.tokens_per_s / base->tokens_per_s);
 }
 
-/// Cells as kHeader names them; a setting that is not done has its name and a reason.
+/// Cells in the order of kHeader; a setting that is not done has its name and a reason.
 Row cells_of(const Ablation& ablation, const Measurement& found) {
   const auto difference = difference_of(ablation, found);
   return {found.setting.name,
@@ -77,7 +77,7 @@ std::string work_in_words(const Ablation& ablation) {
   return text;
 }
 
-/// Of the words under the table.
+/// The notes under the table.
 std::vector<std::string> notes_of(const Ablation& ablation) {
   std::vector<std::string> notes = {
       "speed and losses are compared with \"" +
@@ -94,13 +94,13 @@ class Ladder {
  public:
   explicit Ladder(Values plain) : values_(std::move(plain)) { settings_.push_back({"plain", Rung::kStep, values_}); }
 
-  /// One thing more.
+  /// Adds one change to the ladder.
   void step(const std::string& name, const std::string& key, const std::string& value) {
     set(values_, key, value);
     settings_.push_back({"+ " + name, Rung::kStep, values_});
   }
 
-  /// The top with one thing changed.
+  /// The top of the ladder with one change.
   void variant(const std::string& name, const std::string& key, const std::string& value) {
     Values changed = values_;
     set(changed, key, value);

@@ -67,7 +67,7 @@ function phase_dot(phase) {
   return dot;
 }
 
-// What ran when. Its processes follow each other; a line stands where one began.
+// Timeline of phases. Processes follow each other; a line marks each start.
 function timeline(run, wall_s) {
   const bar = element("div", {class: "timeline", role: "img", "aria-label": "what ran when, from the start to the end of the run"});
   const place = (seconds) => (100 * Math.min(Math.max(seconds / wall_s, 0), 1)).toFixed(3) + "%";
@@ -116,7 +116,7 @@ function evaluations(run) {
     entry.kind ? plural(entry.num_rows, "row") : plural(entry.num_tokens, "token")])));
 }
 
-// Before (the first evaluation) against after (the step of the result, else the last).
+// Compares before (the first evaluation) with after (the step of the result, else the last).
 function calibration(run) {
   const parts = (run.reliability || []).map(({name, kind, before, after}) => {
     const of = (entry, index) => ({label: "step " + format("count", entry.step), style: run_style(index), bins: entry.bins,
@@ -183,7 +183,7 @@ function data_section(run) {
   return parts.length > 0 ? element("div", {class: "pair"}, ...parts) : null;
 }
 
-// What somebody chose: against the shipped profile that theirs extends, and against the defaults.
+// The user's choices, compared with the shipped profile that theirs extends and with the defaults.
 function choices_section(run) {
   const start = run.start || {}, set_by = start.set_by || {}, bases = start.base_files || [], base_values = start.base_values || {};
   const keys = Object.keys(run.profile).filter((key) => base_values[key] !== undefined || JSON.stringify(run.profile[key]) !== JSON.stringify(run.defaults[key]));
@@ -242,7 +242,7 @@ function show_report(page, data, view) {
 }
 // The parts of a comparison of several runs.
 
-// The last evaluation loss where every run that has a result has one, else the last train loss.
+// The last evaluation loss if every run with a result has one, else the last train loss.
 function final_loss(data) {
   const has_eval = data.runs.every((run) => is_known(run.figures.eval_loss) || !is_known(run.figures.last_train_loss));
   return has_eval ? ["eval_loss", "eval loss"] : ["last_train_loss", "train loss"];

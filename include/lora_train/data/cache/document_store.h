@@ -1,12 +1,12 @@
 // Tokenised rows for the training loop: documents that point into token tables. A table holds the rows of one dataset
 // in one flat file or buffer; it is written once, then only read.
 //
-// Layout of a table, little-endian: 8 bytes LTOKENS4; records, one per row, each {u64 line, u64 content_hash, u32 num_tokens,
-// u32 num_supervised, u32 file, u16 has_weights, u16 soft_width, i32 ids[num_tokens], i32 labels[num_tokens]}, where has_weights is 1
-// {f32 weights[num_tokens], 4 zero bytes if num_tokens is odd}, and {i32 soft_ids[num_supervised][soft_width], f32
-// soft_log_probs[num_supervised][soft_width]}; then metadata (JSON); then a footer with sizes, the key and hashes of
-// body and footer. The first row can be written before anything else is known, and memory does not grow while a table
-// is written.
+// Layout of a table, little-endian: 8 bytes LTOKENS4; records, one per row, each {u64 line, u64 content_hash, u32
+// num_tokens, u32 num_supervised, u32 file, u16 has_weights, u16 soft_width, i32 ids[num_tokens], i32
+// labels[num_tokens]}, if has_weights is 1 {f32 weights[num_tokens], 4 zero bytes if num_tokens is odd}, and {i32
+// soft_ids[num_supervised][soft_width], f32 soft_log_probs[num_supervised][soft_width]}; then metadata (JSON); then a
+// footer with sizes, the key and hashes of body and footer. The first row can be written before anything else is known,
+// and memory does not grow while a table is written.
 #pragma once
 
 #include <cstddef>

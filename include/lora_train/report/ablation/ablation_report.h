@@ -30,7 +30,7 @@ struct LadderOptions {
   bool is_gpu = false;
   bool stores_quantised = false;  ///< the model folder is quantised: its format stays
   long long num_steps = 20;
-  std::string no_token_cache = {};  ///< a folder that is emptied before each run
+  std::string no_token_cache = {};  ///< a folder that is empty before each run
 };
 
 /// The profile first; then the ladder from fp32, everything recomputed, nothing packed, nothing cached, up to
