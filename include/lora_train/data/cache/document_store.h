@@ -24,7 +24,7 @@
 
 namespace lora_train::data {
 
-/// For each trained token, in order: the teacher's top `width` tokens at that position, with their log-probabilities.
+/// For each trained token, in order: `width` tokens of the teacher at that position, with their log-probabilities.
 struct SoftLabels {
   static constexpr std::int32_t kNone = -1;  ///< pads positions with fewer tokens
 
