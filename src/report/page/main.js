@@ -160,7 +160,7 @@ function legend(data, view) {
   const entries = new Map();
   for (const run of data.runs) {
     const mark = element("span", {class: "mark"});
-    const button = element("button", {type: "button", class: "entry", title: "click: on or off; double click: this one alone"},
+    const button = element("button", {type: "button", class: "entry", title: "click: show or hide; double-click: show only this one"},
                            mark, element("span", {text: run.name}));
     button.addEventListener("click", () => view.toggle(run));
     button.addEventListener("dblclick", () => { view.off.delete(run); view.only(run); });
