@@ -60,7 +60,7 @@ def test_marks_of_rows_that_nobody_sees_are_not_read(tmp_path):
 
 def test_only_fields_that_a_row_can_lack_are_left_unread(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": TURNS}) + "\n")
-    for name, said in (("messages", "only these can stay unread"), ("mesages", "is not one of our names")):
+    for name, said in (("messages", "only these can be left unread"), ("mesages", "is not one of our names")):
         run = lora_train("tokenize", f"model={MODEL}", f"datasets=[{{path: rows.jsonl, field_map: {{{name}: null}}}}]", "dataset_prepared_path=null", cwd=tmp_path)
         assert run.code == USAGE and said in run.stderr, run
 

@@ -117,7 +117,7 @@ def test_how_long_rows_are_cut_is_said_truly(tmp_path):
     for overlength in ("truncate", "drop"):
         run = lora_train("tokenize", f"model={MODEL}", "datasets=[rows.jsonl]", "max_seq_len=32", f"overlength={overlength}", "max_drop_fraction=0.1",
                          "dataset_prepared_path=null", cwd=tmp_path)
-        assert run.code and "Repair the rows, raise max_seq_len, or raise max_drop_fraction" in run.stderr, run
+        assert run.code and "Fix the rows, raise max_seq_len, or raise max_drop_fraction" in run.stderr, run
 
 
 def test_what_llama_factory_would_pass_over_or_refuse_is_named(tmp_path):

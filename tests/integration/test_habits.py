@@ -243,7 +243,7 @@ def test_a_report_without_javascript_has_the_figures(setup):
     summary = json.loads((setup.output_dir / "summary.json").read_text())
     page = (setup.output_dir / "report.html").read_text()
     plain = page[page.index("<noscript>"):page.index("</noscript>")]
-    assert f"<li>steps {summary['step']}</li>" in plain and "training loss at the end" in plain and "metrics.jsonl" in plain, plain
+    assert f"<li>steps {summary['step']}</li>" in plain and "final training loss" in plain and "metrics.jsonl" in plain, plain
 
 
 def test_the_folder_of_a_run_in_place_of_a_profile_is_told_its_flag(chat_run):
@@ -278,7 +278,7 @@ def test_a_base_that_is_not_there_is_told_with_its_place_and_a_way(chat_run, tmp
 def test_a_template_is_announced_once(setup):
     setup.write_rows([{"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]}] * 4)
     run = setup.train(model=str(MODEL), datasets=[{"path": str(setup.rows_file), "weight": 0.5}], max_steps=1, chat_template="chatml")
-    assert run.code == 0 and run.stderr.count("takes the place of the model's own") == 1, run
+    assert run.code == 0 and run.stderr.count("replaces the model's own") == 1, run
     assert "of them trained; weight 0.5" in (setup.output_dir / "run.log").read_text()
 
 

@@ -49,13 +49,13 @@ class Files:
 
 
 BAD = {
-    "one that is there": (dict(add_tokens="[<new>, <|im_end|>]"), 'has "<|im_end|>" already, with id 2047: use it as it is'),
-    "one of the vocabulary": (dict(add_tokens="[ar]"), 'has "ar" already, with id'),
+    "one that is there": (dict(add_tokens="[<new>, <|im_end|>]"), 'already has "<|im_end|>" with id 2047: use it as it is'),
+    "one of the vocabulary": (dict(add_tokens="[ar]"), 'already has "ar" with id'),
     "twice": (dict(add_tokens="[<a>, <a>]"), '"<a>" is listed twice'),
     "empty": (dict(add_tokens='["<a>", ""]'), "expected a name such as <conf_0>"),
     "no description": (dict(add_tokens="[<a>]", token_init="description"), 'needs an init_text for each token, and "<a>" has none'),
     "a new one as description": (dict(add_tokens='[{token: <a>, init_text: "<b>"}, {token: <b>, init_text: b}]', token_init="description"),
-                                 "holds <b>, which is new itself"),
+                                 "contains <b>; that is also new"),
     "an idle description": (dict(add_tokens="[{token: <a>, init_text: a}]"), "has an effect only with token_init: description"),
     "full fine-tuning": (dict(add_tokens="[<a>]", adapter="none"), "new rows are trained only together with an adapter"),
 }

@@ -54,7 +54,7 @@ def test_a_read_that_the_disk_fails_ends_with_its_code(setup):
 
 def test_without_a_folder_for_temporary_files_data_is_read_where_it_is(setup):
     run = lora_train("train", "--profile", setup.write_profile(stage_dir="auto"), environment=dict(TMPDIR="/nowhere"))
-    assert run.code == 0 and "there is no folder for temporary files" in run.stderr, run
+    assert run.code == 0 and "found no folder for temporary files" in run.stderr, run
 
 
 def test_a_result_never_names_a_base_on_which_no_step_ran(setup):

@@ -202,7 +202,7 @@ TEST(BestModel, AMetricThatNoTaskHasIsRefusedWithThoseThatAreThere) {
     return "accepted";
   };
   EXPECT_NE(refusal(section_with("conf.ecce")).find("Did you mean \"conf.ece\"?"), std::string::npos);
-  EXPECT_NE(refusal(section_with("conf.b.ece")).find("one of a task (conf.accuracy, conf.ece,"), std::string::npos);
+  EXPECT_NE(refusal(section_with("conf.b.ece")).find("a task metric (conf.accuracy, conf.ece,"), std::string::npos);
   EXPECT_EQ(refusal(section_with("eval_loss")), "accepted") << "the default, where nothing asks for a best model";
   EXPECT_NE(refusal(section_with("eval_loss", 2)).find("no evaluation has \"eval_loss\""), std::string::npos);
 }
