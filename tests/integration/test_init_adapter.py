@@ -136,4 +136,4 @@ def test_a_checkpoint_that_is_none_says_what_it_is(setup):
     assert run.code == FORMAT and "is not a good checkpoint: the folder does not exist" in run.stderr, run
     (setup.folder / "theirs").mkdir()
     run = setup.train("--resume", setup.folder / "theirs")
-    assert run.code == FORMAT and "there is no manifest.json" in run.stderr and "init_adapter" in run.stderr, run
+    assert run.code == FORMAT and "it has no manifest.json" in run.stderr and "init_adapter" in run.stderr, run
