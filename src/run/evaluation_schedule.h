@@ -97,9 +97,9 @@ class EvaluationSchedule {
   }
   /// True if an evaluation is due after the last finished step and has not ended.
   bool is_owed() const;
-  /// Evaluates what is due after the last finished step: everything before step 1, after the last step, and when
-  /// early_stopping_patience ends the run. Then updates the state of the run. If it throws StopError, that state is
-  /// unchanged.
+  /// Evaluates what is due after the last finished step; everything if that is before step 1, after the last step, or
+  /// when early_stopping_patience ends the run. Then updates the state of the run. If it throws StopError, that state
+  /// is unchanged.
   void evaluate();
 
   /// True if the last evaluation was the best so far and the run keeps the best.

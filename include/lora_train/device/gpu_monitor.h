@@ -16,7 +16,7 @@ namespace lora_train::device {
 /// Why a GPU runs below its full clock.
 enum class Throttle {
   kPowerCap,          ///< it draws as much power as allowed: normal at full load
-  kThermal,           ///< it is too hot to stay so for long
+  kThermal,           ///< it is too hot for continuous operation
   kHardwareThermal,   ///< it is so hot that it at least halves its clock
   kPowerBrake,        ///< the machine's power supply asks it to draw less
   kHardwareSlowdown,  ///< it slows itself down without saying why

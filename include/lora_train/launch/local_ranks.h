@@ -25,9 +25,9 @@ struct LocalRanks {
 /// ignored) are forwarded to all ranks. Ranks get SIGTERM if the launcher dies. The survivors of a failure end by
 /// themselves; SIGKILL ends those that have not after `grace_s`.
 ///
-/// Rank 0 writes directly to stdout and stderr. Lines of the others, from both, go to stderr with the prefix "[rank n]
-/// " unless they have it already. stdin of all ranks is /dev/null. OMP_NUM_THREADS, unless set, becomes each rank's
-/// share of the cores.
+/// Rank 0 writes directly to stdout and stderr. Lines of the others, from both, go to stderr after "[rank n] ", unless
+/// they start with it already. stdin of all ranks is /dev/null. OMP_NUM_THREADS, unless set, becomes each rank's share
+/// of the cores.
 ///
 /// The others can see the first rank that ended (find_ended_rank).
 ///

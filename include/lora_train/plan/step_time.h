@@ -64,7 +64,7 @@ struct RankLoad {
   std::int64_t num_micro_batches = 1;
 };
 
-/// Share of attention's FLOPs.
+/// The forward pass's share of attention's FLOPs.
 inline constexpr double kForwardOfAttention = 1.0 / 3;
 
 /// The rates of a run in the profile's precision, on a GPU with these rates for bf16 products and memory.

@@ -26,7 +26,7 @@ struct TrainRequest {
   launch::World world = {};
   report::Provenance provenance = {};
   std::exception_ptr failure = {};     ///< why one of several ranks has no profile: all ranks fail with it
-  std::exception_ptr bad_inputs = {};  ///< problems in the profile's files that make the run impossible
+  std::exception_ptr bad_inputs = {};  ///< problems with files named by the profile that rule out the run
 };
 
 struct TrainResult {

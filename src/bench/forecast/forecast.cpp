@@ -203,7 +203,7 @@ plan::ModelFiles open_model_files(const Profile& profile) {
     files.base = plan::base_storage(section, files.config);
   } else {
     throw FormatError(folder.string(), "is quantised (" + files.config.quantization.description +
-                                           "), but the weights that say which linears are missing");
+                                           "), and only its weights, which are missing, say which linears are");
   }
   return files;
 }
