@@ -188,7 +188,7 @@ def test_a_run_is_an_adapter_to_start_from(chat_run, setup):
     for start in (chat_run, chat_run / "adapter"):  # one run: the second command finds it complete
         run = lora_train(*again, f"init_adapter={start}")
         assert run.code == 0, run
-    assert "already complete: nothing to do" in run.stderr, run
+    assert "already complete; nothing to do" in run.stderr, run
     for words in (["generate", "--prompt", "hi", "--adapter"], ["merge", "--output-dir", setup.folder / "m", "--adapter"]):
         run = lora_train(*words, setup.folder / "nope")
         assert run.code == 4 and f"{setup.folder}/nope: no such folder; expected a PEFT folder, or the output_dir of a run" in run.stderr, run
@@ -338,7 +338,7 @@ def test_a_result_that_is_older_than_its_run_is_warned_of(chat_run, setup):
 def test_a_refused_resume_says_which_line_goes_on(setup):
     assert setup.train(max_steps=3).code == 0
     run = setup.train(max_steps=2)
-    assert run.code == 2 and "max_steps: 3 -> 2  (may be raised, not lowered): --max-steps 3 goes on" in run.stderr, run
+    assert run.code == 2 and "max_steps: 3 -> 2  (may be raised, not lowered): --max-steps 3 continues" in run.stderr, run
     assert "--allow-changed" not in run.stderr and f"\n  --overwrite  deletes the run in {setup.output_dir}\n" in run.stderr, run
     checkpoint = setup.output_dir / "checkpoint-3"
     run = setup.train("--resume", checkpoint, "--output-dir", setup.folder / "brandnew", max_steps=4, learning_rate=3e-4)

@@ -120,7 +120,7 @@ def test_a_gpu_and_a_cpu_do_not_train_together(setup):
 
 def test_one_rank_says_how_to_use_all_gpus(setup):
     run, _ = train(setup, 1, max_steps=2)
-    assert run.code == 0 and "one of 2 GPUs is used; --nproc 2 trains on all" in run.stderr, run
+    assert run.code == 0 and "using one of 2 GPUs; --nproc 2 uses all of them" in run.stderr, run
     run, _ = train(setup, 2, max_steps=2, name="two")
     assert run.code == 0 and "GPUs is used" not in run.stderr, run
 

@@ -26,7 +26,7 @@ def test_a_stop_or_a_failure_before_step_1_does_not_block_the_folder(setup):
     assert run.code == 7, run
     (setup.model / "model.safetensors").write_bytes(whole)
     run = setup.train(**evaluation)
-    assert run.code == 0 and "starting again" not in run.stderr, run
+    assert run.code == 0 and "starting over" not in run.stderr, run
     assert [line["step"] for line in setup.events("train")] == [1, 2, 3]
     assert [line["step"] for line in setup.events("eval")] == [0, 3] and len(setup.events("start")) == 1
 
@@ -63,7 +63,7 @@ def test_a_result_never_names_a_base_on_which_no_step_ran(setup):
     setup.write_model(model_tensors(seed=1))
     shutil.rmtree(setup.output_dir / "adapter")  # the same command would write it again
     run = setup.train("--allow-changed", "model")
-    assert run.code == 2 and "no step is left to train on this one" in run.stderr, run
+    assert run.code == 2 and "no steps left to train on this one" in run.stderr, run
     run = setup.train("--allow-changed", "model", max_steps=4)
     assert run.code == 0 and (setup.output_dir / "adapter/base_model.json").read_bytes() != base, run
 
@@ -204,7 +204,7 @@ def test_going_back_to_an_older_checkpoint_leaves_the_other_future(setup):
     run = setup.train(**back)
     assert run.code == 2 and f"would delete the later checkpoints, up to {setup.output_dir}/checkpoint-6" in run.stderr and "another --output-dir" in run.stderr, run
     run = setup.train("--allow-changed", "resume_from_checkpoint", **back)
-    assert run.code == 0 and "checkpoint-4: deleted, since the run resumes from step" in run.stderr, run
+    assert run.code == 0 and "checkpoint-4: deleted because the run resumes from step" in run.stderr, run
     assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6"}
     assert [line["step"] for line in setup.events("train")] == [1, 2, 3, 4, 5, 6]
 

@@ -155,7 +155,7 @@ def test_past_runs_scale_the_times(setup, cpu_rates, tmp_path):
     assert "took" in run.stderr and "without past runs" in run.stderr, run.stderr
     run = lora_train("plan", "--json", "--profile", profile, "--gpu", "H100", "--count", "1", "--calibrate", setup.output_dir.parent)
     row, = rows_of(run)
-    assert row["past_runs"] == 0 and "not used, it ran on a CPU" in run.stderr, run.stderr
+    assert row["past_runs"] == 0 and "not used: it ran on a CPU" in run.stderr, run.stderr
     run = lora_train(*plan, "--calibrate", tmp_path / "nothing")
     assert run.code == 2 and "does not exist" in run.stderr, run
 
@@ -203,7 +203,7 @@ def test_check_without_libtorch_says_what_is_not_known(setup, monkeypatch):
 
 def test_an_unknown_target_gpu_lists_the_known_ones(setup):
     run = lora_train("check", "--profile", setup.write_profile(target_gpu="H101"))
-    assert run.code == 2 and '"H101" is no GPU of configs/gpus.json; expected one of A10G' in run.stderr, run
+    assert run.code == 2 and '"H101" is not a GPU of configs/gpus.json; expected one of A10G' in run.stderr, run
     assert 'Did you mean "H100"?' in run.stderr, run
     run = lora_train("check", "--profile", setup.write_profile(target_gpu="A100"))
     assert run.code == 2 and '"A100" may be A100 40 GB or A100 80 GB; expected one of them' in run.stderr, run

@@ -152,7 +152,7 @@ def test_the_best_step_and_the_end_may_be_those_of_a_task(setup):
     ece = {step: line["ece"] for (step, name), line in found.items() if name == "conf" and step > 0}
     best = min(ece, key=ece.get)
     assert summary["best_step"] == summary["adapter_step"] == best and summary["best_metric"] == ece[best]
-    assert summary["step"] == best + 4 < 40 and summary["reason"] == f"early stopping: conf.ece no better in 2 evaluations; best at step {best}"
+    assert summary["step"] == best + 4 < 40 and summary["reason"] == f"early stopping: conf.ece did not improve in 2 evaluations; best at step {best}"
     last = summary["step"]
     assert (last, "quiz") in found, "a task that was not due is evaluated too where a patience ends the run"
     assert summary["eval_loss"] is None and "the best of conf.ece" in run.stderr

@@ -269,7 +269,7 @@ TEST_F(NcclTransport, AbortEndsConnecting) {
                         aborting.join();
                         return error;
                       }),
-            "device: rank 0 of 2: aborted while the GPUs were connecting, because a rank has failed or ended");
+            "device: rank 0 of 2: aborted while connecting the GPUs because a rank has failed or ended");
 }
 
 TEST_F(NcclTransport, AStopRequestEndsConnecting) {

@@ -76,7 +76,7 @@ TEST(BestModel, PatienceCountsEvaluationsInARow) {
   run.then(1.9);
   EXPECT_TRUE(run.stops());
   EXPECT_EQ(run.best().stop_in_words(run.state()),
-            "early stopping: eval_loss no better in 2 evaluations; best at step 30");
+            "early stopping: eval_loss did not improve in 2 evaluations; best at step 30");
 }
 
 TEST(BestModel, TheThresholdCountsForThePatienceAlone) {
