@@ -24,8 +24,8 @@ namespace lora_train::cli {
 namespace {
 
 struct Found {
-  TorchInstallation torch;  ///< empty where there is none
-  std::string engine;       ///< version of the LibTorch that the engine was built with
+  TorchInstallation torch;  ///< empty if none is found
+  std::string engine;       ///< LibTorch version that the engine was built with
   std::string problem;      ///< why the engine is not loaded
 };
 
@@ -81,7 +81,7 @@ std::string version_text(bool json) {
          "\n";
 }
 
-/// Messages quote what files hold: no control character of theirs reaches the terminal, and no line is endless.
+/// Messages quote file contents: no control character reaches the terminal, and no line is endless.
 std::string readable(const std::string& text) {
   constexpr std::size_t kLongestLine = 4000;
   const std::string valid = repair_utf8(text);
@@ -123,7 +123,7 @@ int report_current_exception(bool json) noexcept {
     constexpr char kText[] = "error: there is too little memory on the host even to say what failed\n";
     (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
     if (code == static_cast<int>(ExitCode::kInternal)) code = static_cast<int>(ExitCode::kDevice);
-  } catch (...) {  // no stdout to say it: the code still says it
+  } catch (...) {  // stdout is unusable: the exit code still reports it
   }
   return code;
 }
@@ -131,7 +131,7 @@ int report_current_exception(bool json) noexcept {
 struct ForeignCommand {
   std::vector<const char*> names;
   const char* owner;
-  const char* instead;  ///< FILE stands for the file of the command line, MERGE for the line that merges what it names
+  const char* instead;  ///< FILE: the file on the command line; MERGE: the command that merges what it names
 };
 
 const std::vector<ForeignCommand>& foreign_commands() {
@@ -183,8 +183,8 @@ std::string replaced(std::string text, const std::string& word, const std::strin
   return text;
 }
 
-/// Of a command that only another tool has (TRL's `sft`): one sentence with what to run instead, for the file in `arguments` if there
-/// is one. Empty for other names.
+/// For a command that only another tool has (TRL's `sft`): one sentence with what to run instead, for the file in
+/// `arguments` if there is one. Empty for other names.
 std::string instead_of_command(const std::string& name, const std::vector<std::string>& arguments) {
   const auto is_it = [&](const char* known) { return name == known; };
   const auto found = std::ranges::find_if(
@@ -197,8 +197,8 @@ std::string instead_of_command(const std::string& name, const std::vector<std::s
   return given.empty() ? text : replaced(text, "FILE", shell_line({given}));
 }
 
-/// Throws ConfigError where `arguments` name a configuration file and the command is one that takes none, but does in another tool
-/// (LLaMA-Factory's `export merge.yaml`), with the line that says the same in flags.
+/// Throws ConfigError if `arguments` name a configuration file for a command that takes one only in another tool
+/// (LLaMA-Factory's `export merge.yaml`), with the command that says the same in flags.
 void refuse_configuration_file(const std::string& command, const std::vector<std::string>& arguments) {
   if (command != "merge" && command != "export") return;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -230,7 +230,7 @@ const Command& find_command(const Invocation& invocation) {
   throw ConfigError(name, message + " Commands: " + join(names) + ".");
 }
 
-// Known even when the command line itself is what is wrong.
+// Works even if the command line itself is wrong.
 bool wants_json(const std::vector<std::string>& arguments) {
   return std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
 }

@@ -28,7 +28,7 @@ constexpr TensorName kLayerNames[] = {
 constexpr TensorName kOuterNames[] = {
     {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
 
-// What the same name means depends on whether blocks have a norm on their output.
+// Names whose meaning depends on whether blocks have a norm on their output.
 constexpr TensorName kNormNames[] = {{"post_attention_layernorm", "ffn_norm"}};
 constexpr TensorName kOutputNormNames[] = {{"post_attention_layernorm", "post_attention_norm"},
                                            {"pre_feedforward_layernorm", "ffn_norm"},

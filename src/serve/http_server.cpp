@@ -27,8 +27,8 @@
 namespace lora_train::serve {
 namespace {
 
-// GNU libmicrohttpd (https://www.gnu.org/software/libmicrohttpd, LGPL-2.1), loaded where the machine has it. Declarations as in its
-// microhttpd.h of 0.9.75, whose library has the ABI version 12.
+// GNU libmicrohttpd (https://www.gnu.org/software/libmicrohttpd, LGPL-2.1), loaded if installed. Declarations as in
+// microhttpd.h 0.9.75, whose library has ABI version 12.
 namespace mhd {
 
 struct Daemon;
@@ -38,7 +38,7 @@ union ConnectionInfo {
   int connect_fd;
 };
 
-// Results, flags of start, its options, and other constants.
+// Results, start flags, start options, and other constants.
 constexpr int kNo = 0, kYes = 1;
 constexpr unsigned kEpollInternalThread = 520, kAllowSuspendResume = 9216;
 constexpr int kOptionEnd = 0, kOptionConnectionMemory = 1, kOptionConnectionLimit = 2, kOptionConnectionTimeout = 3,
@@ -98,7 +98,8 @@ constexpr unsigned kMaxConnections = 512, kIdleSeconds = 120;
 constexpr std::size_t kConnectionBytes = std::size_t{64} << 10, kBlockBytes = std::size_t{16} << 10;
 constexpr int kClientGone = 499;  // as nginx logs it
 
-/// A request from its headers to the last byte of its answer. Of the library's thread, save `answer`, which is set once.
+/// A request from its headers to the last byte of its answer. Used by the library's thread, except `answer`, which is
+/// set once.
 struct OpenRequest {
   mhd::Connection* connection = nullptr;
   HttpRequest request;
@@ -107,7 +108,7 @@ struct OpenRequest {
   Clock::time_point start = Clock::now();
 };
 
-/// Reads of a stream: the answer, as far as it is there.
+/// Reads a stream: the part of the answer that exists so far.
 struct StreamContext {
   const mhd::Api* api;
   mhd::Connection* connection;
@@ -133,7 +134,7 @@ std::string log_line(const OpenRequest& open, int status) {
   return visible_text(line + time);
 }
 
-/// Whether the other end has closed, or reset, its connection.
+/// True if the other end has closed, or reset, its connection.
 bool has_hung_up(int fd) {
   char byte = 0;
   const ssize_t count = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -234,7 +235,7 @@ struct HttpServer::Impl {
     }
   }
 
-  /// Called once the body is there, and again after each suspension.
+  /// Called once the whole body has arrived, and again after each suspension.
   int answer(OpenRequest& open) {
     if (!open.has_reply) {
       HttpReply reply = service.reply(open.request);
@@ -341,7 +342,7 @@ bool HttpServer::wait_until_idle(Clock::time_point deadline) {
 
 void HttpServer::stop() {
   if (impl_->daemon == nullptr) return;
-  if (!impl_->is_draining) stop_accepting();  // else the library would close the socket, which is not its own
+  if (!impl_->is_draining) stop_accepting();  // else the library would close the socket, which it does not own
   {
     const std::lock_guard lock(impl_->mutex);
     for (OpenRequest* const open : impl_->open_requests) {
@@ -418,7 +419,7 @@ void Drain::watch() {
   interrupt(std::make_exception_ptr(StopError(requested_stop(), "the answers that were being written are given up")));
 }
 
-/// Ends the process where nothing else can.
+/// Ends the process if nothing else can.
 void Drain::look() {
   const Clock::time_point deadline = deadline_;
   if (deadline == Clock::time_point::max() || Clock::now() < deadline + seconds(kLastResortS)) return;
@@ -428,7 +429,7 @@ void Drain::look() {
 void Drain::finish() {
   is_computing_ = false;
   watcher_.join();
-  if (deadline_.load() == Clock::time_point::max()) deadline_ = Clock::now();  // an error: nothing is waited for
+  if (deadline_.load() == Clock::time_point::max()) deadline_ = Clock::now();  // after an error: do not wait
   server_.wait_until_idle(deadline_);
   server_.stop();
 }

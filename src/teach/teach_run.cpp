@@ -51,7 +51,8 @@ class Pace {
   Clock::time_point next_ = Clock::now();
 };
 
-/// The open questions of a job, asked several at a time. Ends early where the server has failed for three rounds of questions in a row.
+/// Asks a job's open questions, several at a time. Ends early if the server has failed for three rounds of questions in
+/// a row.
 class Round {
  public:
   Round(Teacher& teacher, TeachJob& job, TeachProgress& progress, const AskOptions& options)
@@ -80,7 +81,7 @@ class Round {
     }
   }
 
-  /// The next question; nothing where all are asked, or the work is to end.
+  /// The next question; nothing if all have been asked, or if the work is to end.
   std::optional<std::size_t> take() {
     throw_if_stop_requested();
     const std::lock_guard lock(mutex_);
@@ -126,7 +127,7 @@ class Round {
   std::exception_ptr error_;
 };
 
-/// What the settings decide of the answers, whoever gives them.
+/// The settings that affect the answers, whoever gives them.
 GenerationSettings teach_settings(const TeachRequest& request, const SamplingOptions& sampling) {
   GenerationSettings settings = sampling_settings(sampling);
   settings.insert(settings.end(), {{"system_hash", Json(hash128_hex(request.job.system)).dump()},

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxShown = 300;
 
-/// What the server says about an error: OpenAI's {"error": {"message"}}, FastAPI's {"detail"}, or the text.
+/// The server's message about an error: OpenAI's {"error": {"message"}}, FastAPI's {"detail"}, or the text.
 std::string said(const hub::Answer& answer) {
   const Json body = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
   std::string text = answer.body;
@@ -58,7 +58,7 @@ std::string request_body(const TeacherOptions& options, const Question& question
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// What a server returned for one. Throws NoAnswer, saying what is wrong with it.
+/// Reads a server's answer to a question. Throws NoAnswer, saying what is wrong with it.
 Answer parse_answer(const TeacherOptions& options, const std::string& body) {
   const auto fail = [&](const std::string& what) {
     throw NoAnswer(options.url, what + ": " + repair_utf8(body.substr(0, kMaxShown)));

@@ -1,4 +1,4 @@
-// lora-train check: a profile, the files that it names and their first rows, without a GPU or weights being touched.
+// lora-train check: checks a profile, the files that it names and their first rows, without touching a GPU or weights.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -20,11 +20,11 @@
 namespace lora_train::cli {
 namespace {
 
-/// Keys of a shipped profile for which `train` refuses it still.
+/// Keys of a shipped profile that `train` still refuses.
 std::vector<std::string> unbuilt_keys(const ShippedProfile& profile) {
   ProfileSources sources;
   sources.profiles = {profile.file.string()};
-  Findings findings;  // it has no data
+  Findings findings;  // a shipped profile has no data
   std::vector<std::string> keys;
   for (const auto& feature : unbuilt_features(load_profile(sources, findings).profile)) keys.push_back(feature.key);
   return keys;
@@ -47,7 +47,7 @@ void print_shipped_profiles(bool json) {
   }
 }
 
-/// The profile as far as somebody has set it, or all of it; then what to run next.
+/// Prints the profile's set values, or all of them, and then the next command.
 void print_checked(const LoadedProfile& loaded, const std::vector<std::string>& arguments, bool verbose) {
   int num_left_out = 0;
   const std::string set_keys = to_short_yaml(loaded, num_left_out);
@@ -61,12 +61,12 @@ void print_checked(const LoadedProfile& loaded, const std::vector<std::string>& 
   log_info("ok: next " + shell_line(words) + (has_data ? "" : " --train-data FILE"));
 }
 
-/// Whether the model is the one that a shipped profile names: only `train` needs it on this machine.
+/// True if a shipped profile names the model: only `train` needs it on this machine.
 bool is_shipped_model(const ProfileFlags& flags, const LoadedProfile& loaded) {
   return flags.are_shipped() && parse_place(loaded.origin.at("model")).line > 0;
 }
 
-/// Says whether what the profile pins fits the GPU that it is meant for. Only then is the engine loaded.
+/// Checks whether the profile's pinned settings fit its target GPU. Only this loads the engine.
 void check_target_gpu(const Profile& profile) {
   const auto gpu = target_gpu(profile);
   const bool is_pinned =
@@ -74,7 +74,7 @@ void check_target_gpu(const Profile& profile) {
   if (!gpu || !is_pinned) return;
   try {
     storage::resolve_model(profile.model.path);
-  } catch (const Error&) {  // meant for another machine
+  } catch (const Error&) {  // the profile is meant for another machine
     return;
   }
   const EngineApi* engine = nullptr;

@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder behind --csv was meant as a DIR.
+/// A folder after --csv was meant as a DIR.
 void take_back_folder(std::string& file, std::vector<std::string>& folders) {
   if (file.empty() || !fs::is_directory(file)) return;
   folders.push_back(file);
@@ -98,7 +98,7 @@ int run_compare(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-// ablate: what each setting of a profile brings, measured by one short run for each.
+// ablate: measures the effect of each setting of a profile, with one short run per setting.
 namespace {
 
 namespace fs = std::filesystem;
@@ -106,7 +106,7 @@ using Values = std::vector<std::pair<std::string, std::string>>;
 
 constexpr int kStopped = static_cast<int>(ExitCode::kStopped);
 
-/// A folder for the runs: the user's, which stays, or a temporary one.
+/// A folder for the runs: the user's, which is kept, or a temporary one.
 class Workplace {
  public:
   explicit Workplace(const std::string& kept) : path_(kept), is_kept_(!kept.empty()) {
@@ -160,7 +160,7 @@ class Runs {
     return {folder, code};
   }
 
-  /// After a run has been read: its checkpoint and adapter may be large.
+  /// Call it after reading a run: its checkpoint and adapter may be large.
   void forget(const fs::path& folder) const {
     if (!workplace_.is_kept()) remove_tree(folder);
   }
@@ -173,7 +173,7 @@ class Runs {
   std::vector<std::string> arguments_;
   int num_ranks_;
   const Workplace& workplace_;
-  const Workplace tokens_{""};  ///< apart from what is kept: it is emptied before each run
+  const Workplace tokens_{""};  ///< separate from the kept folder: it is emptied before each run
   int num_runs_ = 0;
 };
 
@@ -182,8 +182,8 @@ struct Probe {
   bool is_gpu = false;
 };
 
-/// One step of the profile: how many documents it has, and on what it runs. It also fills the token cache and reads the weights once,
-/// so that no setting has to do it.
+/// Runs one step of the profile to learn its document count and device. This also fills the token cache and reads the
+/// weights, so that no setting has to.
 Probe probe_profile(Runs& runs) {
   const auto [folder, code] = runs.run("probe", {{"max_steps", "1"},
                                                  {"num_epochs", "null"},

@@ -24,7 +24,7 @@
 namespace lora_train::cli {
 namespace {
 
-/// Of a file that is there: only one that convert wrote from `source` and nobody edited is replaced without being asked.
+/// Overwrites an existing file without asking only if convert wrote it from `source` and it is unedited.
 void refuse_to_replace(const std::string& output, const std::string& source) {
   constexpr std::size_t kMostBytes = 1 << 22;
   if (path_kind(output) == PathKind::kNone) return;
@@ -46,7 +46,7 @@ void refuse_other_template(const std::string& file, const std::string& text) {
                     "another --output, or say --overwrite.");
 }
 
-/// Of the column of keys: that of the longest in any part.
+/// Width of the key column: the longest key in any section.
 std::size_t width_of(const Conversion& conversion) {
   std::size_t width = 28;
   for (const auto* part : {&conversion.kept, &conversion.renamed, &conversion.dropped, &conversion.refused}) {
@@ -111,7 +111,7 @@ std::optional<ForeignTool> tool_of(const CommandParser& parser, const std::strin
   return tool;
 }
 
-/// Which refused keys are left out.
+/// The refused keys to leave out.
 struct AllowedKeys {
   bool all = false;
   std::vector<std::string> names;
@@ -124,7 +124,7 @@ bool names_a_file(const std::string& word) {
   return extension == ".yaml" || extension == ".yml" || extension == ".json" || path_kind(word) != PathKind::kNone;
 }
 
-/// Takes --allow-refused out of `arguments`, with the keys behind it: alone it stands for all of them.
+/// Takes --allow-refused and the keys after it out of `arguments`: without a key, it stands for all of them.
 AllowedKeys take_allowed(std::vector<std::string>& arguments) {
   AllowedKeys allowed;
   std::vector<std::string> rest;
@@ -171,7 +171,7 @@ void refuse_idle_allowances(const CommandParser& parser, const AllowedKeys& allo
   }
 }
 
-/// What the command line says.
+/// The request on the command line.
 struct ConvertRequest {
   std::string file, from, output;
   AllowedKeys allowed;
@@ -195,7 +195,7 @@ void check_files(const CommandParser& parser, const ConvertRequest& request) {
 
 bool read_request(CommandParser& parser, std::vector<std::string> arguments, ConvertRequest& request) {
   std::vector<std::string> words;
-  bool is_listed_for_help = false;  // take_allowed() reads it
+  bool is_listed_for_help = false;  // for --help; take_allowed() reads the flag
   parser.app()
       .add_option("file", words,
                   "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
@@ -250,7 +250,7 @@ void log_refused(const Conversion& conversion, const AllowedKeys& allowed) {
   }
 }
 
-/// Whether there is a profile to write; says what keeps it from being one.
+/// True if there is a profile to write; otherwise reports why not.
 bool is_whole(const Conversion& conversion, const ConvertRequest& request) {
   const auto count = std::ranges::count_if(conversion.refused, [&](const ConvertedKey& key) {
     return refusal_of(conversion, key.key, request.allowed) == Refusal::kLasting;

@@ -47,7 +47,7 @@ std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const st
   parser.refuse("--type", "unknown type \"" + word + "\"; expected f32, f16, bf16 or q8_0.");
 }
 
-/// mlx-lm reads the Hugging Face folder of a model itself, merged or not, so there is nothing to write.
+/// mlx-lm reads a model's Hugging Face folder itself, merged or not, so there is nothing to write.
 void refuse_model_for_mlx(const CommandParser& parser, const ExportFlags& flags) {
   if (flags.adapter.empty()) {
     const std::string model = flags.model.empty() ? "DIR" : flags.model;

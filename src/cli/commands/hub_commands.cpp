@@ -21,7 +21,7 @@ namespace {
 class TransferProgress {
  public:
   explicit TransferProgress(bool quiet) : quiet_(quiet) {}
-  /// `doing` in place of the rate; empty: the rate. What was there at the first call does not count in it.
+  /// `doing` replaces the rate; empty: shows the rate. Bytes present at the first call do not count toward it.
   void update(std::uint64_t num_bytes, std::uint64_t total_bytes, const std::string& doing = {}) {
     constexpr double kMiB = 1 << 20;
     if (bar_ == nullptr) {

@@ -42,7 +42,7 @@ std::string in_words(const Forecast& row) {
          " to " + format_duration(row.hours_high * 3600) + "), " + dollars(row.cost_usd);
 }
 
-/// The least by `figure` of the rows that fit and pass `filter`; null if there is none.
+/// The smallest `figure` among the rows that fit and pass `filter`; null if there is none.
 template <typename Figure, typename Filter>
 const Forecast* least(const ForecastResult& result, const Figure& figure, const Filter& filter) {
   const Forecast* best = nullptr;
@@ -93,7 +93,7 @@ std::string table_head() {
                        "rows", "recomputation", "tok/s", "time", "cost", "from");
 }
 
-/// What the time of a row is based on.
+/// The source of a row's time.
 std::string basis_of(const Forecast& row) {
   if (row.num_past_runs > 0) return count_of(row.num_past_runs, "run");
   return row.is_measured ? "measured rates" : "assumed rates";
@@ -133,7 +133,7 @@ std::string variants_table(const ForecastResult& result) {
   return text;
 }
 
-/// Of the GPU with most memory, where the least change is needed.
+/// Names the changes that fit the run on the GPU with most memory, where they are smallest.
 std::string what_would_fit(const ForecastResult& result) {
   const auto largest = std::ranges::max_element(result.rows, {}, &Forecast::memory_limit);
   if (largest == result.rows.end() || largest->ways_to_fit.empty())
@@ -141,7 +141,7 @@ std::string what_would_fit(const ForecastResult& result) {
   return "on " + name_of(*largest) + " it would with " + join(largest->ways_to_fit, ", or with ");
 }
 
-/// Of the first row that fits, or the first.
+/// For the first row that fits, otherwise the first row.
 std::string saves_line(const ForecastResult& result, double disk_gb_s) {
   if (result.rows.empty()) return "";
   const auto fitting = std::ranges::find_if(result.rows, &Forecast::fits);
@@ -155,7 +155,7 @@ std::string saves_line(const ForecastResult& result, double disk_gb_s) {
       disk_gb_s, 100 * cost.share_of(row, 100), 100 * cost.share_of(row, 500));
 }
 
-/// The rows that matter most to who sets no limit; empty where none fits.
+/// The rows that matter most without limits; empty if none fits.
 std::string short_verdict(const ForecastResult& result) {
   const auto any = [](const Forecast&) { return true; };
   const Forecast* const cheapest = least(result, cost_of, any);
@@ -173,7 +173,7 @@ constexpr std::int64_t kMostDocuments = 1'000'000'000, kLongestDocument = 10'000
 constexpr std::int64_t kUsualDocument = 500;
 constexpr int kMostGpus = 1024;
 
-/// Those of the table that are asked for, all that a name may mean; the whole table if none is.
+/// The GPUs requested from the table, every one that a name may mean; the whole table if none is named.
 std::vector<device::GpuFacts> choose_gpus(const CommandParser& parser, const std::vector<device::GpuFacts>& table,
                                           const std::vector<std::string>& names) {
   if (names.empty()) return table;
@@ -218,7 +218,7 @@ PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline
   return limits;
 }
 
-/// The rate of the steps, without evaluations: the median of the logged ones, the first of which are slower.
+/// The rate of the steps, without evaluations: the median of the logged ones, since the first are slower.
 double median_rate(const report::RunRecord& run) {
   constexpr std::size_t kWarmUp = 2;
   std::vector<double> rates;
@@ -380,7 +380,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
   const DataSection& data = loaded.profile.data;
-  const bool has_cpu = std::ranges::any_of(request.gpus, &device::GpuFacts::is_cpu);  // whose price it is
+  const bool has_cpu = std::ranges::any_of(request.gpus, &device::GpuFacts::is_cpu);  // the price is the CPU's
   if (loaded.profile.is_given("gpu_price_per_hour") && !has_cpu)
     log_info("gpu_price_per_hour is not used here: prices come from the table of GPUs; --gpus FILE has yours");
   if (request.num_documents > 0 && (!data.eval_datasets.empty() || data.val_set_size > 0))

@@ -60,7 +60,7 @@ std::string overview() {
   return text;
 }
 
-// completion: scripts for shells. They ask the program for its commands and flags, so that they never grow old.
+// completion: scripts for shells. They ask the program for its commands and flags, so that they never go out of date.
 namespace {
 
 // `lora-train completion words` prints the commands, `lora-train COMMAND --list-flags` its flags.
@@ -80,7 +80,7 @@ constexpr const char* kBash = R"sh(_lora_train() {
 complete -o default -F _lora_train lora-train
 )sh";
 
-// Around kBash. A file of $fpath is run at the first Tab, which the last line answers.
+// Wraps kBash. zsh runs a file from $fpath at the first Tab, which the last line answers.
 constexpr const char* kZshBegin = R"sh(#compdef lora-train
 autoload -Uz bashcompinit && bashcompinit
 )sh";

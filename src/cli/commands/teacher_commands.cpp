@@ -1,4 +1,5 @@
-// A teacher's answers as training rows: teach; and with training and a comparison of the student with its teacher: distill.
+// teach: a teacher's answers as training rows. distill: the same, then training and a comparison of the student with
+// its teacher.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -35,7 +36,7 @@ void add_price(CommandParser& parser, const std::string& flag, std::optional<dou
   parser.add_number(flag, value, is_price, "a number of 0 or more", help)->type_name("X");
 }
 
-/// Adds the flags that decide what a teacher is asked.
+/// Adds the flags that control the questions for a teacher.
 void add_asking_flags(CommandParser& parser, teach::TeachRequest& flags) {
   parser.app()
       .add_option("--teacher-model", flags.teacher_model, "model of the server (default: the first that it lists)")
@@ -67,7 +68,7 @@ struct RefusalFlags {
   bool drop = false;
 };
 
-/// Adds those that decide which answers become rows.
+/// Adds the flags that decide which answers become rows.
 void add_filter_flags(CommandParser& parser, teach::FilterOptions& filters, RefusalFlags& refusals) {
   CLI::App& app = parser.app();
   const auto chars = [&parser](const char* flag, std::optional<std::int64_t>& value, const char* help) {
@@ -92,7 +93,8 @@ void add_filter_flags(CommandParser& parser, teach::FilterOptions& filters, Refu
   app.add_flag("--drop-duplicates", filters.drop_duplicates, "filter: no answer twice to one prompt");
 }
 
-/// The text of a file that a flag or key names, without the line end at its end; empty for no file. Refuses an empty one.
+/// The text of a file that a flag or key names, without its final line end; empty if no file is named. Refuses an empty
+/// file.
 std::string text_of_file(const CommandParser& parser, const char* flag, const std::string& file) {
   if (file.empty()) return {};
   std::string text = read_file(file);
@@ -102,7 +104,7 @@ std::string text_of_file(const CommandParser& parser, const char* flag, const st
   return text;
 }
 
-/// After parsing: what one flag says of another, and the phrases of --refusal-phrases.
+/// Call it after parsing: checks flags against each other, and reads the phrases of --refusal-phrases.
 void finish_teach_flags(const CommandParser& parser, teach::TeachRequest& flags, const RefusalFlags& refusals) {
   if (flags.filters.agree > flags.job.samples) parser.refuse("--agree", "needs as many --samples.");
   if (!flags.filters.agree_on.empty() && flags.filters.agree == 0) parser.refuse("--agree-on", "needs --agree N.");
@@ -115,7 +117,7 @@ void finish_teach_flags(const CommandParser& parser, teach::TeachRequest& flags,
   }
 }
 
-/// A model of this machine, which may have an adapter.
+/// A model on this machine, with or without an adapter.
 class ModelTeacher : public teach::LocalTeacher {
  public:
   ModelTeacher(Profile profile, std::string adapter, bool allow_other_base)
@@ -169,11 +171,11 @@ class ModelTeacher : public teach::LocalTeacher {
 
  private:
   Profile profile_;
-  std::string adapter_;  ///< as it was given
+  std::string adapter_;  ///< as given
   ModelFolders folders_;
 };
 
-// teach: training rows that a teacher answers.
+// teach: training rows answered by a teacher.
 
 struct CommandFlags {
   std::string teacher, adapter, prompts, row_template, system, student_system, shard;
@@ -248,7 +250,7 @@ void print_result(const std::string& output, const teach::TeachResult& result) {
 }  // namespace
 
 int run_teach(const std::vector<std::string>& arguments) {
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser("teach",
                        "Lets a teacher answer prompts and writes the answers as rows of training data. Every answer is "
@@ -284,7 +286,7 @@ int run_teach(const std::vector<std::string>& arguments) {
   return result.exit_code;
 }
 
-// distill: a teacher's answers, training on them, and the student beside its teacher.
+// distill: a teacher's answers, training on them, and a comparison of the student with its teacher.
 namespace {
 
 struct Switches {
@@ -328,7 +330,7 @@ void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
       ->type_name("X");
 }
 
-/// A value that is one word and looks like a path is no text: it would be a slip of the name otherwise.
+/// A single word that looks like a path is not taken as a text: it is more likely a mistyped file name.
 std::string text_of(const CommandParser& parser, const LoadedProfile& loaded, const char* key, const std::string& value,
                     Findings& findings) {
   std::error_code code;
@@ -342,7 +344,7 @@ std::string text_of(const CommandParser& parser, const LoadedProfile& loaded, co
   return value;
 }
 
-/// Fills `request`. Throws what is wrong with the profile, all of it together, before anything is asked.
+/// Fills `request`. Throws all mistakes of the profile together, before asking anything.
 void load_request(const CommandParser& parser, const ProfileFlags& flags, teach::DistillRequest& request) {
   Findings findings;
   request.sources = flags.sources();
@@ -387,7 +389,7 @@ std::vector<std::string> flags_of_train(const CommonFlags& common, const Switche
   return flags;
 }
 
-/// A phase that ran in processes of its own, which have said what is wrong.
+/// Throws for a phase that failed in its own processes, which have reported the error.
 void throw_if_failed(int code, const std::string& phase, const std::string& output_dir) {
   if (code == 0 || code == static_cast<int>(ExitCode::kStopped)) return;
   const char* const kinds[] = {"", "internal", "config", "data", "format", "io", "device", "numeric"};
@@ -395,7 +397,7 @@ void throw_if_failed(int code, const std::string& phase, const std::string& outp
                   code < 8 ? kinds[code] : "internal", static_cast<ExitCode>(code));
 }
 
-/// Asks in a process of its own, whose memory, and that of its GPU, is free for training afterwards.
+/// Asks in its own process, so that its memory, and its GPU's, is free for training afterwards.
 int start_teacher_phase(std::vector<std::string> arguments) {
   std::erase(arguments, "--json");
   arguments.insert(arguments.begin(), {"distill", "--teacher-only"});
@@ -410,7 +412,7 @@ int start_training(const teach::DistillRequest& request, const CommonFlags& comm
   return start_program(arguments, switches.num_ranks);
 }
 
-/// `arguments`: of the command.
+/// `arguments`: those of the command.
 int run_phases(const teach::DistillRequest& request, const std::vector<std::string>& arguments,
                const CommonFlags& common, const Switches& switches) {
   const std::string& output_dir = request.loaded.profile.run.output_dir;
@@ -437,7 +439,7 @@ int run_phases(const teach::DistillRequest& request, const std::vector<std::stri
 
 int run_distill(const std::vector<std::string>& arguments) try {
   const launch::World world = launch::world_from(process_environment);
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests =
       new StopRequests(world.launcher != launch::Launcher::kNone, nullptr);
   CommandParser parser(

@@ -27,7 +27,7 @@
 
 namespace lora_train::cli {
 
-// tokenize: the ids of texts, or the data of a profile as the trainer will see them.
+// tokenize: the ids of texts, or the data of a profile as the trainer sees them.
 namespace {
 
 bool is_trained(const data::RowView& row, std::size_t i) { return i > 0 && row.labels[i] != data::kIgnoredLabel; }
@@ -91,7 +91,7 @@ void print_ids(const tokenizer::Tokenizer& tokenizer, const std::string& text, b
   print_line(line);
 }
 
-/// A folder with a tokenizer alone will do: ids and lengths are then not checked.
+/// Empty for a folder with only a tokenizer, which is enough; ids and lengths are not checked then.
 std::optional<model::ModelConfig> read_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "config.json")) return std::nullopt;
   return model::read_model_config(folder);
@@ -211,7 +211,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   const Profile& profile = loaded.profile;
   const auto folder = storage::resolve_model(profile.model.path).folder;
   auto tokenizer = open_tokenizer(profile.model, folder, profile.adapter.init_adapter).tokenizer;
-  if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // says what is missing
+  if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // load() reports what is missing
   for (const auto& text : texts) print_ids(*tokenizer, text, parser.common().json);
   for (const auto& file : files) {
     data::read_texts(file, [&](const std::string& text) { print_ids(*tokenizer, text, parser.common().json); });

@@ -16,7 +16,7 @@
 namespace lora_train::cli {
 namespace {
 
-/// Of what stands alone on the command line: everything but key=value.
+/// The place of words that stand alone on the command line, other than key=value.
 bool is_file_name(const std::string& word) { return word.find('=') == std::string::npos; }
 
 /// The name of a setting in messages.
@@ -25,7 +25,7 @@ std::string in_short(const std::string& setting) {
   return setting.size() <= kLongest ? setting : setting.substr(0, setting.find('=')) + "=...";
 }
 
-/// A table that cannot be read takes a warning away, and nothing else.
+/// A table that cannot be read only costs a warning.
 std::vector<device::GpuFacts> known_gpus() {
   try {
     return shipped_gpus();
@@ -70,7 +70,7 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
   parser.find_more_mistakes([this](Findings& findings) {
     try {
       load_profile(sources(), findings);
-    } catch (const Error&) {  // is said once the flags are right
+    } catch (const Error&) {  // reported once the flags are right
     }
   });
   parser.app().footer("Any key of a profile is a flag too: --lora-r 8. Keys: lora-train check --keys");
@@ -130,7 +130,7 @@ ProfileSources ProfileFlags::sources() const {
     if (key_options_[i]->count() == 0) continue;
     sources.overrides.push_back(flag_override(key_flags_[i].key, key_values_[i], key_flags_[i].flag));
   }
-  // What reaches into a value comes behind the flag that sets it.
+  // Settings that reach into a value come after the flag that sets it.
   std::ranges::stable_partition(sources.overrides, [](const Override& override) {
     return override.path.find_first_of("[.") == std::string::npos;
   });

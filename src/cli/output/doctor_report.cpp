@@ -173,7 +173,7 @@ void judge_host(const DoctorFindings& found, Checks& checks) {
                     CheckStatus::kOk, ""});
 }
 
-/// False when nothing can be said about single GPUs.
+/// Returns false if nothing can be said about single GPUs.
 bool judge_driver(const device::GpuSystem& system, Checks& checks) {
   if (!system.has_gpu_hardware()) {
     checks.push_back({"GPU", "none", CheckStatus::kNote, "no NVIDIA GPU here; runs compute on the CPU"});
@@ -222,7 +222,7 @@ void judge_gpus(const device::GpuSystem& system, Checks& checks) {
   const bool any_is_usable = std::any_of(gpus.begin(), gpus.end(),
                                          [](const DoctorCheck& check) { return check.status != CheckStatus::kFailed; });
   for (DoctorCheck& check : gpus) {
-    // An old card for the screen beside good ones is no failure.
+    // An old display card in a machine with good ones is not a failure.
     if (any_is_usable && check.status == CheckStatus::kFailed) check.status = CheckStatus::kNote;
     checks.push_back(check);
   }
