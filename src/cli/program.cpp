@@ -146,7 +146,7 @@ const std::vector<ForeignCommand>& foreign_commands() {
   static const std::vector<ForeignCommand> table = {
       {{"sft"},
        "TRL",
-       "lora-train train FILE trains; a file of TRL becomes a profile with lora-train convert FILE --output my.yaml"},
+       "lora-train train FILE trains; lora-train convert FILE --output my.yaml makes a profile from a TRL config"},
       {{"lora", "finetune", "fine-tune"}, "other tools", "lora-train train FILE trains"},
       {{"dpo", "kto", "grpo", "rloo", "ppo", "reward", "orpo"}, "TRL", kPreference},
       {{"vllm-serve"}, "TRL and Axolotl", kServe},
@@ -167,7 +167,9 @@ const std::vector<ForeignCommand>& foreign_commands() {
       {{"evaluate", "lm-eval"}, "Axolotl", "lora-train eval FILE --adapter RUN measures an adapter"},
       {{"fetch"}, "Axolotl", "lora-train check --list names the profiles that are here already"},
       {{"config-schema"}, "Axolotl", "lora-train check --schema prints the schema"},
-      {{"env"}, "LLaMA-Factory and TRL", "lora-train doctor looks at this machine, and lora-train --version at itself"},
+      {{"env"},
+       "LLaMA-Factory and TRL",
+       "lora-train doctor reports on this machine, and lora-train --version on the program"},
       {{"version"}, "LLaMA-Factory and Axolotl", "lora-train --version"},
   };
   return table;
@@ -206,7 +208,7 @@ void refuse_configuration_file(const std::string& command, const std::vector<std
                           arguments[i - 1] != "--profile" && arguments[i - 1].find('=') == std::string::npos;
     if (!is_configuration(arguments[i]) || is_value) continue;
     throw ConfigError(arguments[i],
-                      "lora-train " + command + " takes flags, and no file. " +
+                      "lora-train " + command + " takes flags, not a file. " +
                           (command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ") +
                           merge_line(arguments[i]) + ".");
   }

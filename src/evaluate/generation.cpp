@@ -136,7 +136,7 @@ class Generation {
         load_for_inference(request_.profile, request_.adapter, longest_sequence(request_), place_);
     if (ranks_.world_size() == 1 && model.device.num_gpus > 1 && num_prompts_ > 1) {
       const std::string num_gpus = std::to_string(model.device.num_gpus);
-      log_info("one of " + num_gpus + " GPUs is used; --nproc " + num_gpus + " answers on all");
+      log_info("using one of " + num_gpus + " GPUs; --nproc " + num_gpus + " uses all");
     }
     const auto generator = make_generator(model, request_.profile.run);
     sink_.on_start();

@@ -56,7 +56,7 @@ const char* pre_tokenizer_name(const TokenizerData& data, const std::filesystem:
   }
   throw FormatError(
       (folder / "tokenizer.json").string() + ": pre_tokenizer",
-      "cuts text as no tokenizer that llama.cpp has for these models (Qwen, Llama 3, Mistral's tekken, GPT-2, "
+      "splits text unlike every tokenizer that llama.cpp has for these models (Qwen, Llama 3, Mistral's tekken, GPT-2, "
       "Granite); the exported model would read other tokens");
 }
 

@@ -58,7 +58,7 @@ std::string content_text(const Json& content, const std::string& field) {
   for (const Json& part : content) {
     const Json type = part.is_object() && part.contains("type") ? part["type"] : Json();
     if (type != "text" || !part.contains("text") || !part["text"].is_string()) {
-      throw ApiError(400, field + " has a part that is not text; this server takes text alone", field,
+      throw ApiError(400, field + " has a part that is not text; this server takes only text", field,
                      "unsupported_value");
     }
     text += part["text"].get<std::string>();

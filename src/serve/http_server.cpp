@@ -152,7 +152,8 @@ Addresses look_up(const std::string& host, std::uint16_t port) {
   wanted.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-  if (code != 0) throw IoError("--host " + host, std::string("is no address of this machine: ") + ::gai_strerror(code));
+  if (code != 0)
+    throw IoError("--host " + host, std::string("is not an address of this machine: ") + ::gai_strerror(code));
   return Addresses(found);
 }
 
@@ -302,7 +303,7 @@ struct HttpServer::Impl {
 
 std::string missing_http_library() {
   if (mhd::load() != nullptr) return "";
-  return "libmicrohttpd is not here: apt install libmicrohttpd12 (Fedora: dnf install libmicrohttpd)";
+  return "libmicrohttpd is not installed: apt install libmicrohttpd12 (Fedora: dnf install libmicrohttpd)";
 }
 
 HttpServer::HttpServer(Service& service, const ListeningSocket& socket)
@@ -409,14 +410,13 @@ void Drain::watch() {
   if (requested_stop().empty()) return;
   if (deadline_.load() == Clock::time_point::max()) {
     deadline_ = Clock::now() + seconds(kDrainS);
-    log_info("stopping: answers that are being written may end within " + std::to_string(static_cast<int>(kDrainS)) +
-             " s");
+    log_info("stopping: answers in progress may end within " + std::to_string(static_cast<int>(kDrainS)) + " s");
     server_.stop_accepting();
     board_.close();
   }
   if (Clock::now() < deadline_.load()) return;
   board_.cancel_all();
-  interrupt(std::make_exception_ptr(StopError(requested_stop(), "the answers that were being written are given up")));
+  interrupt(std::make_exception_ptr(StopError(requested_stop(), "the answers in progress are given up")));
 }
 
 /// Ends the process if nothing else can.

@@ -330,7 +330,7 @@ std::string to_table(const DistillRecord& record) {
   const TeacherPhase& teacher = record.teacher;
   std::string training =
       count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " + count_of(teacher.rows, "row");
-  if (record.eval_loss) training += string_printf(", loss %.4f on those held out", *record.eval_loss);
+  if (record.eval_loss) training += string_printf(", loss %.4f on the held-out ones", *record.eval_loss);
   std::string text = string_printf("%-10s %12s %10s\n", "phase", "time", "cost");
   text += table_line("teacher", teacher.seconds, teacher.cost_usd,
                      count_of(teacher.answers, "answer") + ", " + format_count(teacher.prompt_tokens) + " prompt and " +
@@ -339,9 +339,8 @@ std::string to_table(const DistillRecord& record) {
   text += table_line("all", total_s(record), total_cost(record), "");
   text = text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
   if (teacher.held_out_rows > 0) {
-    text += "the teacher's answer to " + count_of(teacher.held_out_rows, "prompt") +
-            " held out: " + share(record.agreement_before) + " before training, " + share(record.agreement_after) +
-            " after\n";
+    text += "agreement with the teacher on " + count_of(teacher.held_out_rows, "held-out prompt") + ": " +
+            share(record.agreement_before) + " before training, " + share(record.agreement_after) + " after\n";
   } else {
     text +=
         "no prompts are held out, so the student is not compared with its teacher: give eval_datasets or "
@@ -401,7 +400,7 @@ void check_prompt_specs(const LoadedProfile& loaded, Findings& findings) {
                          std::string("is for rows with answers, but distill reads prompts. ") + instead);
       };
       if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");
-      if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt of the fields.");
+      if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt from the fields.");
       if (spec.weight != 1) refuse("weight", "Remove it, or give --samples N.");
     }
   }

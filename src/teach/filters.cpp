@@ -32,7 +32,7 @@ class JsonSchema {
   /// Throws IoError if the file cannot be read, ConfigError if it is not a schema or refers to another file.
   explicit JsonSchema(const std::filesystem::path& file) {
     const auto json = nlohmann::json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) throw ConfigError(file.string(), "is no JSON object, and so no JSON Schema");
+    if (!json.is_object()) throw ConfigError(file.string(), "is not a JSON object, so not a JSON Schema");
     try {
       valijson::SchemaParser(valijson::SchemaParser::kDraft7)
           .populateSchema(valijson::adapters::NlohmannJsonAdapter(json), schema_);

@@ -100,7 +100,7 @@ void TeachJob::add(std::size_t answer, const Answer& given) {
 void TeachJob::join(const std::string& output) {
   const std::string file = answers_file(output);
   if (path_kind(file) == PathKind::kNone)
-    throw ConfigError("--join", output + ": no answers of teach are beside it (" + file + ")");
+    throw ConfigError("--join", output + ": teach has no answers for it (" + file + ")");
   const GenerationFile other("teach", file, settings_, given_);
   const std::vector<std::string> lines = other.lines();
   for (std::size_t i = 0; i < lines.size(); ++i) {

@@ -111,7 +111,7 @@ class TeacherProcess {
     while (is_group_left() && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (!is_group_left()) return;
-    log_warning("the teacher did not end within 15 s of SIGTERM and is killed");
+    log_warning("the teacher did not end within 15 s of SIGTERM; killing it");
     ::kill(-pid_, SIGKILL);
     if (!end_) ::waitpid(pid_, nullptr, 0);
   }
@@ -173,13 +173,13 @@ void TeacherServer::get_ready() {
   hub::Client client(once);
   const std::string problem = problem_of(options_.url, client);
   if (problem.empty()) {
-    if (options_.starts) log_info("the teacher at " + hub::shown_url(options_.url) + " runs already");
+    if (options_.starts) log_info("the teacher at " + hub::shown_url(options_.url) + " is already running");
     return;
   }
   if (!options_.starts) {
     throw IoError(hub::shown_url(options_.url), "the teacher does not answer (" + problem +
                                                     "). Start it on its machine:\n  " + launch_line(options_) +
-                                                    "\nor let distill do it on this one: --start-teacher");
+                                                    "\nor let distill start it on this machine: --start-teacher");
   }
   const std::string command = options_.command.empty() ? launch_line(options_) : options_.command;
   log_info("starting the teacher: " + command + "; its output: " + options_.log.string());
@@ -203,16 +203,16 @@ void TeacherServer::wait_for_start() {
     if (problem.empty()) break;
     if (seconds() > options_.timeout_s) {
       throw IoError(options_.log.string(),
-                    "the teacher does not answer after " + format_duration(seconds()) + " (" + problem +
-                        "); --teacher-timeout waits longer. Its last lines:" + process_->last_lines(8));
+                    "the teacher has not answered after " + format_duration(seconds()) + " (" + problem +
+                        "); raise --teacher-timeout to wait longer. Its last lines:" + process_->last_lines(8));
     }
     if (seconds() >= next_line_s) {
-      log_info("waiting for the teacher, " + format_duration(seconds()) + "; it says:" + process_->last_lines(1));
+      log_info("waiting for the teacher, " + format_duration(seconds()) + "; its last line:" + process_->last_lines(1));
       next_line_s += 10;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  log_info("the teacher answers after " + format_duration(seconds()));
+  log_info("the teacher answered after " + format_duration(seconds()));
 }
 
 void TeacherServer::log_end() const {

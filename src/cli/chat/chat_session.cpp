@@ -96,7 +96,7 @@ ChatLine parse_chat_line(const std::string& line) {
   if (command == std::end(kCommands)) refuse_unknown(name);
   ChatLine found{command->kind, trimmed(line.substr(end))};
   const bool takes_nothing = std::string(command->takes).empty();
-  if (takes_nothing && !found.text.empty()) throw ConfigError(name, "takes nothing; got \"" + found.text + "\".");
+  if (takes_nothing && !found.text.empty()) throw ConfigError(name, "takes no argument; got \"" + found.text + "\".");
   if (found.kind == ChatLine::Kind::kAdapter && found.text != "on" && found.text != "off" && !found.text.empty()) {
     throw ConfigError(name, "got \"" + found.text + "\", expected on or off.");
   }
@@ -240,7 +240,7 @@ void ChatSession::take_answer(const Answers& answers) {
                  : "(cut after " + format_count(options_.max_new_tokens) + " tokens: --max-new-tokens)");
   }
   if (is_stopped) note("(stopped)");
-  if (answers.answer.text.empty()) note("(no answer: the message is taken back)");
+  if (answers.answer.text.empty()) note("(no answer: the message is dropped)");
   if (!reader_.is_interactive()) return;
   tell("");
   if (requested_stop() == "SIGINT") forget_signal();

@@ -145,7 +145,7 @@ void print_work(const char* title, const std::vector<BenchWork>& list, const Ben
 
 /// "assumed, of an NVIDIA H200, not measured: products 790.0 TFLOP/s, ..."
 std::string rates_in_words(const bench::BenchRates& rates) {
-  const std::string origin = rates.is_assumed() ? "assumed of an " + rates.gpu + ", not measured"
+  const std::string origin = rates.is_assumed() ? "assumed for an " + rates.gpu + ", not measured"
                                                 : "measured on " + rates.gpu + ", " + rates.shape + ", " + rates.date +
                                                       " (" + rates.source + ")";
   return origin + string_printf(": products %.1f TFLOP/s, attention %.1f and %.1f, memory %.2f TB/s",
@@ -165,7 +165,7 @@ void print_limits(const BenchResult& r, std::string& text) {
       gflop(r.required.total()).c_str(), gflop(r.required.linears).c_str(), gflop(r.required.head).c_str(),
       gflop(r.required.attention).c_str(), gflop(r.required.lora).c_str(), gflop(r.executed_flops).c_str());
   text +=
-      string_printf("memory moved %s MB/token beside products and attention, %s planned\n",
+      string_printf("memory moved %s MB/token outside products and attention, %s planned\n",
                     figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
   if (is_measured_on_a_cpu(r)) return;
   text += "rates        " + rates_in_words(r.rates) + "\n";

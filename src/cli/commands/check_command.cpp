@@ -81,7 +81,7 @@ void check_target_gpu(const Profile& profile) {
   try {
     engine = &load_engine();
   } catch (const Error& error) {
-    log_info("target_gpu: whether the run fits " + gpu->name + " is not known without LibTorch: " + error.what());
+    log_info("target_gpu: cannot tell without LibTorch whether the run fits " + gpu->name + ": " + error.what());
     return;
   }
   const std::string misfit = engine->check_fit({profile, *gpu});
@@ -99,7 +99,7 @@ int run_check(const std::vector<std::string>& arguments) {
   bool verbose = false, ignores_files = false, lists_profiles = false, wants_schema = false;
   std::string key_filter;
   parser.app().add_flag("--no-files", ignores_files, "do not check that the files named in the profile exist");
-  parser.app().add_flag("--verbose", verbose, "print the keys that have their defaults too");
+  parser.app().add_flag("--verbose", verbose, "also print the keys at their defaults");
   parser.app().add_flag("--list", lists_profiles, "list the shipped profiles");
   const CLI::Option* const keys = parser.app()
                                       .add_option("--keys", key_filter, "explain every key, or those that contain TEXT")

@@ -67,7 +67,7 @@ int run_compare(const std::vector<std::string>& arguments) {
   parser.app().add_option("--html", html_file, "write a page with all curves, for a browser")->type_name("FILE");
   parser.app().add_flag(
       "--report", writes_reports,
-      "write report.html and curves.png of each run anew, such as for a run that is going on or was killed");
+      "rewrite report.html and curves.png of each run, for example while it runs or after it was killed");
   if (!parser.parse(arguments)) return 0;
   take_back_folder(csv_file, folders);
   const bool prints_csv = csv->count() > 0 && csv_file.empty();
@@ -223,7 +223,7 @@ std::vector<report::Measurement> measure_all(const std::vector<report::Setting>&
 int run_ablate(const std::vector<std::string>& arguments) try {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser("ablate",
-                       "Measures what each setting brings on this machine: short runs of the profile, from fp32 with "
+                       "Measures the effect of each setting on this machine: short runs of the profile, from fp32 with "
                        "nothing switched on, one setting after another, each on the same documents.");
   const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"},
@@ -232,8 +232,8 @@ int run_ablate(const std::vector<std::string>& arguments) try {
   long long num_steps = 20;
   int num_ranks = 1;
   std::string html_file, png_file, kept;
-  parser.add_integer("--steps", num_steps, 3, kMostSteps, "of each setting (default 20)");
-  parser.add_integer("--nproc", num_ranks, 1, 1024, "ranks of each run, one for each GPU");
+  parser.add_integer("--steps", num_steps, 3, kMostSteps, "steps per setting (default 20)");
+  parser.add_integer("--nproc", num_ranks, 1, 1024, "ranks per run, one per GPU");
   parser.app().add_option("--html", html_file, "write a page with table and chart")->type_name("FILE");
   parser.app().add_option("--png", png_file, "write the chart as a picture")->type_name("FILE");
   parser.app().add_option("--keep", kept, "keep the runs in this folder, for compare")->type_name("DIR");
@@ -252,7 +252,7 @@ int run_ablate(const std::vector<std::string>& arguments) try {
 
   const Workplace workplace(kept);
   Runs runs(as_arguments(flags.sources()), num_ranks, workplace);
-  log_info("one step of the profile, to fill caches and count documents");
+  log_info("running one step of the profile to fill caches and count documents");
   const Probe probe = probe_profile(runs);
   const model::ModelConfig config = model::read_model_config(storage::resolve_model(loaded.profile.model.path).folder);
   report::LadderOptions options{.is_gpu = probe.is_gpu,
@@ -279,7 +279,7 @@ int run_ablate(const std::vector<std::string>& arguments) try {
 int run_sweep(const std::vector<std::string>& arguments) {
   const std::filesystem::path script = program_folder() / "lib" / "sweep.sh";
   if (!std::filesystem::exists(script)) {
-    throw ConfigError(script.string(), "is missing; expected lib/ beside lora-train. Copy the whole folder.");
+    throw ConfigError(script.string(), "is missing; expected lib/ next to lora-train. Copy the whole folder.");
   }
   std::vector<std::string> words = {"bash", script.string(), "--program",
                                     std::filesystem::read_symlink("/proc/self/exe").string()};

@@ -199,7 +199,7 @@ evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
     if (request.world.rank > 0) throw PeerError(stop.where(), stop.message(), stop.kind(), stop.exit_code());
-    throw StopError(stop.where(), "asked to stop. There are no figures: they need the whole evaluation");
+    throw StopError(stop.where(), "asked to stop. There are no figures, since they need the whole evaluation");
   }
 }
 
@@ -281,7 +281,7 @@ int run_eval(const std::vector<std::string>& arguments) {
   parser.app()
       .add_option("--answers", flags.answers_file, "write every answer to eval_tasks to this .jsonl file")
       ->type_name("FILE");
-  const RanksFlag ranks(parser, world, "divide the rows among so many processes on this host, one for each GPU");
+  const RanksFlag ranks(parser, world, "split the rows across N processes on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   flags.tasks.exact_match = exact_match->count() > 0;
   check_flags(parser, flags.tasks, max_new_tokens->count() > 0);

@@ -281,12 +281,12 @@ int run_generate(const std::vector<std::string>& arguments) {
   const SamplingFlags sampling(parser);
   GenerateFlags flags;
   add_flags(parser, flags);
-  const RanksFlag ranks(parser, world, "divide the prompts among so many processes on this host, one for each GPU");
+  const RanksFlag ranks(parser, world, "split the prompts across N processes on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   check_flags(parser, flags);
   const bool starts_ranks = ranks.starts_ranks();
   if (flags.prompts_file == "-" && (starts_ranks || world.size > 1)) {
-    parser.refuse("--prompts", "- is stdin, which one process alone can read: give several ranks a file.");
+    parser.refuse("--prompts", "- is stdin, which only one process can read: give several ranks a file.");
   }
   if (starts_ranks) return ranks.start("generate", arguments);
   std::optional<LoadedProfile> loaded;

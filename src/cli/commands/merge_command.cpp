@@ -324,7 +324,7 @@ void name_other_base(const std::string& adapter, const std::string& output_dir) 
                                     : "the run has no evaluation data; try it with " +
                                           shell_line({"lora-train", "chat", "--model", output_dir});
     if (base != BasePrecision::kNf4 && base != BasePrecision::kInt8 && base != BasePrecision::kFp8) return;
-    log_info("trained on " + to_string(base) + " weights, and merged into those of the model: " + command);
+    log_info("trained on " + to_string(base) + " weights, but merged into the model's own: " + command);
   } catch (const Error&) {  // another version's profile; the merge is done anyway
   }
 }

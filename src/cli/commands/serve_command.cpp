@@ -48,7 +48,7 @@ void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
       ->type_name("HOST");
   parser.add_integer("--port", flags.port, 0, 65535, "port to listen on (default 8000); 0 takes a free one");
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
-                     "maximum number of tokens per answer where a request does not say (default 1024)");
+                     "maximum number of tokens per answer if the request sets none (default 1024)");
   parser.add_integer("--queue", flags.queue, 1, 100000,
                      "answers that may wait for the model before requests get 503 (default 64)");
 }
@@ -136,9 +136,10 @@ class Serving {
     for (const auto& [name, folder] : request_.adapters) {
       if (lora::read_adapter_config(folder).token_rows.empty()) continue;
       if (request_.adapters.size() == 1) return true;
-      throw ConfigError("--adapter " + name, folder.string() +
-                                                 " has new tokens, and is served alone. Give it as the only --adapter, "
-                                                 "or merge it and serve the merged folder.");
+      throw ConfigError("--adapter " + name,
+                        folder.string() +
+                            " has new tokens, so it must be served alone. Give it as the only --adapter, "
+                            "or merge it and serve the merged folder.");
     }
     return false;
   }
@@ -181,7 +182,7 @@ void announce(const std::string& url, const std::vector<serve::ServedModel>& mod
   std::vector<std::string> names;
   for (const auto& model : models) names.push_back(model.name);
   log_info("serving " + url + "/v1 (models: " + join(names) + "; " +
-           (has_key ? std::string("with the key in $") + kKeyVariable : std::string("no key is asked for")) + ")");
+           (has_key ? std::string("with the key in $") + kKeyVariable : std::string("no key needed")) + ")");
   log_info("try: " + curl_line(url, models.back(), has_key));
   if (as_json) print_text(nlohmann::ordered_json{{"url", url}, {"models", names}, {"has_key", has_key}}.dump() + "\n");
 }

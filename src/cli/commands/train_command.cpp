@@ -109,7 +109,7 @@ LoadedProfile resolve_profile(const ProfileFlags& flags, run::TrainRequest& requ
   add_unbuilt_features(loaded, findings);
   if (!loaded.profile.teacher.teacher.empty()) {
     findings.mistake(parse_place(loaded.origin.at("teacher")), "teacher",
-                     "is for lora-train distill, which asks it and then trains: run distill in place of train.");
+                     "is for lora-train distill, which asks it and then trains: run distill instead of train.");
   }
   if (findings.has_mistakes()) {
     check_inputs(loaded, {}, findings);
@@ -149,7 +149,7 @@ int run_train(const std::vector<std::string>& arguments) {
   parser.app().add_flag("--overwrite", request.overwrite, "delete the run in output_dir and start over");
   parser.app().add_flag("--dry-run", request.dry_run,
                         "do everything up to step 1, including a pass over the largest batch");
-  const RanksFlag ranks(parser, world, "start so many ranks on this host, one for each GPU");
+  const RanksFlag ranks(parser, world, "start N ranks on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   never_wait_for_stderr();  // a reader of stderr that stops reading must not stop the training
   for (const auto& key : request.allow_changed) refuse_unknown_key(parser, key);

@@ -73,7 +73,7 @@ void limit_spinning_of_openmp() {
 const EngineApi* open_engine() {
   const fs::path file = program_folder() / "lib" / "liblora_train_engine.so";
   if (!fs::exists(file)) {
-    throw ConfigError(file.string(), "the engine is missing; expected lib/ beside lora-train. Copy the whole folder.");
+    throw ConfigError(file.string(), "the engine is missing; expected lib/ next to lora-train. Copy the whole folder.");
   }
   const TorchInstallation torch = find_torch();
   const std::string reinstall = "Reinstall the wheel: pip install --force-reinstall torch==2.11.0";

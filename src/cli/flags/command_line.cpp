@@ -242,7 +242,8 @@ void CommandParser::find_wrong_words() {
       continue;
     }
     const bool takes_it = path_kind(extra) == PathKind::kFolder && app_.get_option_no_throw("--adapter") != nullptr;
-    add_mistake(extra, "unexpected argument." + (takes_it ? " A run, or a PEFT folder: --adapter " + extra + "." : ""));
+    add_mistake(extra,
+                "unexpected argument." + (takes_it ? " To use a run or a PEFT folder: --adapter " + extra + "." : ""));
   }
 }
 

@@ -68,7 +68,7 @@ void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesy
     if (!tokenizer.id_to_token(static_cast<std::int32_t>(id)).empty()) continue;
     log_warning(
         adapter.string() + ": trains the row of id " + std::to_string(id) +
-        ", and the tokenizer has no such token: copy the tokenizer files of the run's adapter/ there, or pass the "
+        ", but the tokenizer has no such token: copy the tokenizer files of the run's adapter/ there, or pass the "
         "profile with its add_tokens");
     return;
   }
@@ -85,8 +85,8 @@ void warn_of_older_result(const std::string& adapter) {
   if (step && !newest.empty() && run_folder::step_of(newest) == step) return;
   static std::set<std::string> warned;
   if (!warned.insert(adapter).second) return;
-  log_warning(adapter + ": is an earlier result of the run" + (step ? ", of step " + std::to_string(*step) : "") +
-              ", which has gone on and has not ended since" +
+  log_warning(adapter + ": is an earlier result of the run" + (step ? ", from step " + std::to_string(*step) : "") +
+              ", which has continued and not ended since" +
               (newest.empty() ? "." : ". Its newest checkpoint: " + newest.string() + "."));
 }
 
@@ -125,7 +125,7 @@ std::string find_base(const std::string& adapter) {
     const std::string seen_from =
         fs::path(base).is_relative() ? " (seen from " + fs::current_path(code).string() + ")" : "";
     throw FormatError(config_of(adapter), "base_model_name_or_path is \"" + base + "\": " + error.message() +
-                                              seen_from + ". Say where the base model is: --model DIR.");
+                                              seen_from + ". Pass the base model with --model DIR.");
   }
   return base;
 }
@@ -153,7 +153,7 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
   }
   if (const std::string trained = adapter_folder(loaded.profile.run.output_dir);
       adapter.empty() && trained != loaded.profile.run.output_dir && loaded.origin.at("output_dir") != "default")
-    log_info("the base model, without an adapter; with the one of this profile: --adapter " +
+    log_info("using the base model without an adapter; to use this profile's: --adapter " +
              loaded.profile.run.output_dir);
   return loaded;
 }
@@ -228,7 +228,7 @@ std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
   }
   for (const auto& name : empty) {
     const std::string what =
-        fs::exists(name) ? "holds no run: neither metrics.jsonl, summary.json or run.log, nor a folder that has one."
+        fs::exists(name) ? "contains no run: no metrics.jsonl, summary.json or run.log, and no folder that has one."
                          : "does not exist.";
     if (runs.empty()) {
       throw ConfigError(name, what + " Expected the output_dir of a run, or a folder of such folders.");

@@ -30,7 +30,7 @@ std::vector<device::GpuFacts> known_gpus() {
   try {
     return shipped_gpus();
   } catch (const Error& error) {
-    log_warning(std::string("target_gpu is not looked at: ") + error.what());
+    log_warning(std::string("target_gpu is not checked: ") + error.what());
     return {};
   }
 }
@@ -55,7 +55,7 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
     key_options_.push_back(parser.app().add_option(key_flags_[i].flag, key_values_[i], key_flags_[i].help));
   }
   parser.app()
-      .add_option("settings", trailing_, "the same as --set, or as --profile for what has no \"=\"")
+      .add_option("settings", trailing_, "same as --set, or as --profile if it has no \"=\"")
       ->type_name("KEY=VALUE | FILE");
   std::vector<CommandParser::OtherFlag> names;
   for (const KnownName& known : known_names()) {
@@ -89,7 +89,7 @@ void ProfileFlags::refuse_folders() const {
     const bool takes_adapter = parser_.app().get_option_no_throw("--adapter") != nullptr;
     const std::string own = (std::filesystem::path(word) / "profile.yaml").string();
     parser_.refuse(word, "is a folder, not a profile." +
-                             (takes_adapter                        ? " A run, or a PEFT folder: --adapter " + word + "."
+                             (takes_adapter ? " To use a run or a PEFT folder: --adapter " + word + "."
                               : std::filesystem::exists(own, code) ? " The profile of that run: " + own + "."
                                                                    : ""));
   }
@@ -193,7 +193,7 @@ bool RanksFlag::starts_ranks() const {
   if (num_ranks_ > 1 && world_.launcher == launch::Launcher::kNone) return true;
   if (num_ranks_ > 1 && world_.launcher != launch::Launcher::kNproc) {
     parser_.refuse("--nproc", std::string(to_string(world_.launcher)) +
-                                  " has started this process already; let either start the ranks, not both.");
+                                  " has started this process already; let only one of them start the ranks.");
   }
   if (world_.rank == 0) return false;
   silence_standard_output();

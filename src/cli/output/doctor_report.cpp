@@ -246,8 +246,8 @@ void judge_build(const DoctorFindings& found, Checks& checks) {
   }
   const bool needs_it = found.gpus.has_gpu_hardware();
   checks.push_back({"CUDA code", "none: a CPU-only build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
-                    needs_it ? "lib/liblora_train_cuda.so is not beside the program: build where nvcc is "
-                               "(scripts/install_deps.sh brings it) and copy the whole folder"
+                    needs_it ? "lib/liblora_train_cuda.so is not next to the program: build where nvcc is "
+                               "(scripts/install_deps.sh installs it) and copy the whole folder"
                              : "runs compute on the CPU only"});
 }
 
