@@ -143,7 +143,7 @@ class InputChecker {
             data::look_at_first_rows(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
                                                 chat_template_.get(), profile_.data.loss_on, is_model_read_});
         log_info(entry + " " + path + ": " + to_string(rows.type) + " (" + rows.reason + "), " +
-                 count_of(rows.num_rows, "row") + " looked at");
+                 count_of(rows.num_rows, "row") + " checked");
         for (const std::string& warning : rows.warnings) {
           if (said_.insert(warning).second) log_warning(warning);
         }

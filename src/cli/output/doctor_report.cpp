@@ -285,7 +285,7 @@ void judge_disk(const DoctorFindings& found, Checks& checks) {
   checks.push_back(check);
 }
 
-/// "41 of 41 agree with their references on CPU; the largest error is 12% of what is allowed"
+/// "41 of 41 agree with their references on CPU; the largest error is 12% of the tolerance"
 std::string sum_of_kernels(const DoctorFindings& found) {
   std::size_t num_passed = 0;
   double largest = 0;
@@ -293,7 +293,7 @@ std::string sum_of_kernels(const DoctorFindings& found) {
     num_passed += kernel.passed ? 1 : 0;
     if (kernel.tolerance > 0) largest = std::max(largest, kernel.max_error / kernel.tolerance);
   }
-  return string_printf("%zu of %zu agree with their references on %s; the largest error is %.0f%% of what is allowed",
+  return string_printf("%zu of %zu agree with their references on %s; the largest error is %.0f%% of the tolerance",
                        num_passed, found.kernels.size(), found.kernels_place.c_str(), 100 * largest);
 }
 

@@ -74,8 +74,8 @@ struct DoctorCheck {
 };
 
 DoctorCheck judge(const bench::KernelCheck& kernel);
-/// Its line, printed as soon as it is known: "swiglu forward fp32   N=3 F=5: error 1.5e-07, at most 1e-05; 12.5 us, reference
-/// 40.0 us   ok". Two spaces or more end the name and the figures.
+/// The line of a check, printed once it is known: "swiglu forward fp32   N=3 F=5: error 1.5e-07, at most 1e-05; 12.5
+/// us, reference 40.0 us   ok". Two spaces or more end the name and the figures.
 std::string kernel_line(const bench::KernelCheck& kernel);
 
 /// Judges the findings. A machine without a GPU gets a note, and nothing that only a GPU needs fails there.
