@@ -209,13 +209,13 @@ def test_only_a_profile_of_its_own_is_replaced(tmp_path):
         assert run.code == USAGE and said in run.stderr and "--overwrite" in run.stderr and output.read_text() == text, run
     assert convert("trl/minimal.yaml", "--output", output, "--overwrite").code == 0 and output.read_text() == written
     run = convert("trl/minimal.yaml", "--output", HERE / "trl/minimal.yaml", "--overwrite")
-    assert run.code == USAGE and "is the file that is converted" in run.stderr, run
+    assert run.code == USAGE and "is the file to convert" in run.stderr, run
 
 
 def test_bad_calls_say_what_is_expected(tmp_path):
     unclear = tmp_path / "unclear.yaml"
     unclear.write_text("learning_rate: 1.0e-4\n")
-    for arguments, said in (((), "missing; expected a configuration"), (("trl/minimal.yaml", "--from", "mlx"), "expected axolotl, llamafactory, trl"),
+    for arguments, said in (((), "missing; expected an Axolotl, LLaMA-Factory or TRL configuration"), (("trl/minimal.yaml", "--from", "mlx"), "expected axolotl, llamafactory, trl"),
                             ((unclear,), "Which tool is it from?"), (("missing.yaml",), "missing.yaml")):
         run = convert(*arguments) if arguments else lora_train("convert")
         assert run.code in (USAGE, 5) and said in run.stderr, run

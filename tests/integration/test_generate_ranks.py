@@ -130,7 +130,7 @@ def test_ranks_with_other_prompts_are_refused(tmp_path, prompts):
 
 def test_standard_input_is_refused():
     run = generate("--prompts", "-", ranks=2)
-    assert run.code == USAGE and "one process alone can read" in run.stderr, run
+    assert run.code == USAGE and "only one process can read" in run.stderr, run
 
 
 def evaluate(setup_folder, profile, *arguments, ranks=1):

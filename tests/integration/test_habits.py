@@ -146,7 +146,7 @@ def factory_file(tmp_path):
 
 
 @pytest.mark.parametrize("command, said", [
-    ("sft", "lora-train train x.yaml trains; a file of TRL becomes a profile with lora-train convert x.yaml --output my.yaml"),
+    ("sft", "lora-train train x.yaml trains; lora-train convert x.yaml --output my.yaml makes a profile from a TRL config"),
     ("dpo", "on the chosen answers"), ("grpo", "lora-train convert x.yaml --allow-refused --output my.yaml"), ("reward", "not built"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
     ("api", "vllm serve"), ("webui", "there is no web interface"), ("preprocess", "lora-train tokenize x.yaml"), ("inference", "lora-train generate --adapter RUN"),
     ("fetch", "lora-train check --list"), ("env", "lora-train doctor"), ("merge-lora", "lora-train merge --model MODEL --adapter ADAPTER --output-dir MERGED")])
@@ -329,7 +329,7 @@ def test_a_result_that_is_older_than_its_run_is_warned_of(chat_run, setup):
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 75
     [checkpoint] = chat_run.glob("checkpoint-*")
-    said = f"{chat_run}/adapter: is an earlier result of the run, of step 1, which has gone on and has not ended since. Its newest checkpoint: {checkpoint}."
+    said = f"{chat_run}/adapter: is an earlier result of the run, from step 1, which has continued and not ended since. Its newest checkpoint: {checkpoint}."
     assert lora_train(*ask).stderr.count(said) == 1
     start = lora_train("check", setup.profile_file, f"output_dir={setup.folder}/other", f"init_adapter={chat_run}", "lora_r=null", "lora_alpha=null")
     assert start.stderr.count(said) == 1, start

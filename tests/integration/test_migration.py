@@ -223,11 +223,11 @@ REFUSED = AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}, shards: 2}}]\nneftune_
 def test_single_keys_are_allowed_to_be_left_out(tmp_path):
     for keys in (["rl", "--allow-refused", "neftune_noise_alpha,datasets[0].shards"], ["rl,neftune_noise_alpha, datasets[0].shards"], []):
         run = convert(tmp_path, REFUSED, "--allow-refused", *keys)
-        assert run.code == 0 and "refused, and left out as --allow-refused says\n" in run.stderr and "model: m" in run.stdout, run
+        assert run.code == 0 and "refused, and left out because of --allow-refused\n" in run.stderr and "model: m" in run.stdout, run
     run = convert(tmp_path, REFUSED, "--allow_refused=rl", "--json")
     result = json.loads(run.stdout)
     assert run.code == USAGE and result["allowed"] == ["rl"] and len(result["refused"]) == 3 and "2 keys are refused" in run.stderr, run
-    for key, said in (("lora_r", "lora_r is kept, not refused"), ("neftune", "neftune is no key of the file"), ("nef", "Refused: datasets")):
+    for key, said in (("lora_r", "lora_r is kept, not refused"), ("neftune", "neftune is not a key of the file"), ("nef", "Refused: datasets")):
         run = convert(tmp_path, REFUSED, "--allow-refused", key)
         assert run.code == USAGE and said in run.stderr and run.stdout == "", run
     run = lora_train("convert", "--allow-refused", "theirs.yaml", cwd=tmp_path)
@@ -249,7 +249,7 @@ def test_keys_of_a_profile_are_flags_of_convert(tmp_path):
 
 
 def test_a_folder_and_a_missing_file_are_named(tmp_path):
-    for name, said in ((".", "is a folder; expected a configuration"), ("nope.yml", "nope.yml: no such file; expected a configuration")):
+    for name, said in ((".", "is a folder; expected an Axolotl, LLaMA-Factory or TRL configuration"), ("nope.yml", "nope.yml: no such file; expected an Axolotl, LLaMA-Factory or TRL configuration")):
         run = lora_train("convert", name, cwd=tmp_path)
         assert run.code == USAGE and said in run.stderr and run.stderr.count("\n") == 1, run
 

@@ -141,7 +141,7 @@ def test_generate_and_eval_take_a_gpu_for_each_rank(tmp_path):
     flags = ("--model", ROOT / "examples/tiny-math/model", "--set", "device=cuda", "precision=bf16", "--json")
     generate = ("generate", *flags, "--prompts", file, "--max-new-tokens", 8)
     one, two, three = (lora_train(*generate, *(("--nproc", ranks) if ranks > 1 else ()), environment=variables) for ranks in (1, 2, 3))
-    assert one.code == 0 and "one of 2 GPUs is used; --nproc 2 answers on all" in one.stderr, one
+    assert one.code == 0 and "using one of 2 GPUs; --nproc 2 uses all" in one.stderr, one
     assert two.code == 0 and "GPUs is used" not in two.stderr and [line["index"] for line in two.json_lines()] == list(range(41)), two
     assert three.code == DEVICE and "3 ranks were started on this host, which has 2 GPUs" in three.stderr, three
     run = lora_train("eval", *flags, "--eval-data", file, "--exact-match", "--max-new-tokens", 8, "--nproc", 2, environment=variables)
