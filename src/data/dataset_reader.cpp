@@ -21,14 +21,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxShownBadRows = 9;  // beside the first
+constexpr std::size_t kMaxShownBadRows = 9;  // in addition to the first
 
 // The rows of a block after tokenising, in flat buffers.
 struct EncodedBlock {
   struct Row {
     std::uint64_t line = 0;
     std::size_t num_tokens = 0;
-    std::string bad_where, bad_message;  // of a row that is dropped or ends the run
+    std::string bad_where, bad_message;  // for a row that is dropped or ends the run
     std::string not_rendered, empty_answer;
     std::size_t element = 0;  // RawRow::element
     bool is_bad = false, has_weights = false;
@@ -38,7 +38,7 @@ struct EncodedBlock {
   std::size_t file = 0;
   std::vector<Row> rows;
   std::vector<std::int32_t> ids, labels;
-  std::vector<float> weights;  // of the rows that have some
+  std::vector<float> weights;  // for the rows that have weights
   std::vector<std::int32_t> soft_ids;
   std::vector<float> soft_log_probs;
 };
@@ -48,7 +48,7 @@ struct FileBlock {
   RowBlock rows;
 };
 
-// Blocks of all files, one after the other.
+// Blocks of all files, in order.
 class FileBlocks {
  public:
   explicit FileBlocks(const std::vector<std::string>& files) : files_(files) {}
@@ -69,13 +69,13 @@ class FileBlocks {
   std::unique_ptr<RowReader> reader_;
 };
 
-// The program's own bytes: another build may tokenise otherwise.
+// Hash of the program's own bytes: another build may tokenise differently.
 const std::string& program_hash() {
   static const std::string hash = hash_file("/proc/self/exe").hash;
   return hash;
 }
 
-// Sizes and times, so that a file that changes while it is read is noticed.
+// Sizes and times, to detect a file that changes while it is read.
 std::string state_of(const std::vector<std::string>& files) {
   std::string state;
   for (const std::string& file : files) {
@@ -111,7 +111,7 @@ class DatasetReader {
     std::unique_ptr<BuildLock> building;
     if (table == nullptr) {
       building = cache_.wait_to_build(cache_key, name());
-      table = cache_.find(cache_key);  // another process has built it
+      table = cache_.find(cache_key);  // another process built it
     }
     if (table != nullptr) {
       use_metadata(*table);
@@ -137,7 +137,7 @@ class DatasetReader {
  private:
   std::string name() const { return key_ + " " + spec_.path + ": "; }
 
-  // Everything that decides ids, labels and places.
+  // Everything that determines ids, labels and places.
   std::string table_key() const {
     const EncodeOptions& encode = options_.encode;
     nlohmann::json parts = {program_hash(),
@@ -177,7 +177,7 @@ class DatasetReader {
     return writer.finish(metadata());
   }
 
-  // The first good row decides. When none is good, each says what is wrong with it as it is taken.
+  // The first good row decides. If none is good, take() reports each error.
   void decide_layout() {
     type_ = spec_.type;
     std::string reason = "type: " + to_string(spec_.type);
@@ -228,7 +228,7 @@ class DatasetReader {
     return out;
   }
 
-  // The line of a row says nothing where other rows are on it.
+  // A line number does not identify a row if other rows share the line.
   static void name_element(EncodedBlock::Row& row) {
     for (std::string* message : {&row.bad_message, &row.not_rendered, &row.empty_answer}) {
       if (!message->empty()) *message = element_prefix(row.element) + *message;
@@ -265,7 +265,7 @@ class DatasetReader {
     }
   }
 
-  // Shows the next bad rows of the block too, so that nobody has to find them one by one.
+  // Also shows the next bad rows of the block, so that users need not find them one by one.
   [[noreturn]] void refuse_bad_rows(const EncodedBlock& block, const EncodedBlock::Row& first) const {
     std::string list;
     std::size_t others = 0;
@@ -280,10 +280,10 @@ class DatasetReader {
     if (others > kMaxShownBadRows) list += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
     const bool are_all_bad = ledger_.total == 1 && others + 1 == block.rows.size();
     if (are_all_bad && others > 0 && have_same_reason)
-      list = "\n  and so are all " + count_of(others + 1, "row") + " read so far, for the same reason";
-    const std::string advice = "\nRepair " + std::string(others > 0 ? "them" : "it") +
-                               ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where they are "
-                               "more than 1%).";
+      list = "\n  and all " + count_of(others + 1, "row") + " read so far fail for the same reason";
+    const std::string advice = "\nFix " + std::string(others > 0 ? "them" : "it") +
+                               ", or skip bad rows with on_bad_row: drop (and max_drop_fraction, if they are more "
+                               "than 1%).";
     throw DataError(first.bad_where, first.bad_message + list + (are_all_bad ? "" : advice));
   }
 

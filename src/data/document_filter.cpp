@@ -23,14 +23,14 @@ std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p)
   return sorted[static_cast<std::size_t>(std::max<std::int64_t>((n * p + 99) / 100, 1) - 1)];
 }
 
-/// The choice of a larger max_seq_len, as far as the model goes.
+/// Advice on a larger max_seq_len, within the limits of the model.
 std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, std::int64_t max_position_embeddings) {
   const std::int64_t wanted = round_up(store.longest());
   if (max_position_embeddings == 0 || wanted <= max_position_embeddings) {
     return "max_seq_len: " + std::to_string(wanted) + "  keeps everything";
   }
   const std::string limit = "the model has " + std::to_string(max_position_embeddings) +
-                            " positions (max_position_embeddings), and the longest row " +
+                            " positions (max_position_embeddings), and the longest row has " +
                             std::to_string(store.longest()) + " tokens";
   if (max_position_embeddings <= max_seq_len) return "no larger max_seq_len: " + limit;
   std::int64_t num_longer = 0;
@@ -39,14 +39,14 @@ std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, 
          (num_longer == 0 ? "everything" : "all but " + format_count(num_longer) + " of them: " + limit);
 }
 
-/// What dropping so many rows more needs of max_drop_fraction; empty if it allows them.
+/// The max_drop_fraction needed to drop num_rows more rows; empty if the current one suffices.
 std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& store, const Ledger& ledger,
                                  double max_drop_fraction) {
   const std::int64_t total = std::max(ledger.total, static_cast<std::int64_t>(store.size()));
   const std::int64_t num_dropped = total - static_cast<std::int64_t>(store.size()) + num_rows;
   const double share = static_cast<double>(num_dropped) / static_cast<double>(total);
   if (share <= max_drop_fraction) return {};
-  return string_printf("; needs max_drop_fraction: %g as well", std::ceil(1000 * share) / 1000);
+  return string_printf("; also needs max_drop_fraction: %g", std::ceil(1000 * share) / 1000);
 }
 
 [[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what,
@@ -68,10 +68,10 @@ std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& sto
                              " (this is the first). Choose one:\n  overlength: drop      loses these " +
                              format_count(num_rows) + " rows with " + format_count(num_tokens) + " tokens" +
                              needed_drop_fraction(num_rows, store, ledger, limits.max_drop_fraction) +
-                             (is_all ? ": none is left" : "") + "\n  overlength: truncate  cuts " +
+                             (is_all ? ", leaving none" : "") + "\n  overlength: truncate  cuts " +
                              format_count(num_cut) + " tokens from their ends; " + format_count(num_masked) +
                              " of the rows would be left without a trained token and dropped" +
-                             (is_all && num_masked == num_rows ? ": none is left" : "") + "\n  " +
+                             (is_all && num_masked == num_rows ? ", leaving none" : "") + "\n  " +
                              larger_choice(store, max_seq_len, limits.max_position_embeddings));
 }
 
@@ -80,7 +80,7 @@ struct HashedRow {
   std::uint32_t document;
 };
 
-// By hash, equal ones in the order of the documents.
+// Sorted by hash; equal hashes in document order.
 std::vector<HashedRow> sorted_rows(const DocumentStore& store) {
   std::vector<HashedRow> rows(store.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -94,11 +94,11 @@ std::vector<HashedRow> sorted_rows(const DocumentStore& store) {
   return rows;
 }
 
-// A training row and the row that it equals.
+// A training row and its equal.
 struct Pair {
   std::uint32_t document;
   std::uint32_t twin;
-  const DocumentStore* store;  // of the twin
+  const DocumentStore* store;  // store of the twin
 };
 
 bool is_earlier(const Pair& a, const Pair& b) { return a.document < b.document; }
@@ -135,7 +135,7 @@ void add_pairs_between(const std::vector<HashedRow>& rows, const DocumentStore& 
   }
 }
 
-/// The rows that are not in `pairs`, which count as lost.
+/// The rows that are not in `pairs`; counts the others as lost.
 DocumentStore without(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& store, Ledger& ledger) {
   std::vector<bool> is_dropped(store.size());
   for (const Pair& pair : pairs) is_dropped[pair.document] = true;
@@ -201,8 +201,8 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
       return 100 * static_cast<double>(part) / static_cast<double>(whole);
     };
     lines.push_back(string_printf(
-        "  max_seq_len: %lld: %.2f%% of the rows are longer, with %.2f%% of the tokens beyond; %.1f%% of the room "
-        "empty when packed, %.1f%% when not",
+        "  max_seq_len: %lld: %.2f%% of the rows are longer, with %.2f%% of the tokens past the limit; %.1f%% of slots "
+        "empty with packing, %.1f%% without",
         static_cast<long long>(choice), share(num_longer, lengths.num_rows),
         share(lengths.num_tokens - num_kept, lengths.num_tokens),
         empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kMostRows = 20;
 
-/// Throws DataError for what is wrong with the row, with its place.
+/// Throws DataError, with its place, for a bad row.
 void look_at(const RawRow& row, const std::string& file, const DatasetSpec& spec, const FirstRowsOptions& options,
              FirstRows& found) {
   if (row.is_bad) throw DataError(row.where, row.message);
@@ -57,7 +57,7 @@ std::optional<ShortPrompt> short_prompt_of(const Sample& sample) {
 }
 
 std::vector<std::string> pieces_of(std::span<const std::int32_t> ids, const tokenizer::Tokenizer& tokenizer) {
-  constexpr std::size_t kMaxTokensOfACharacter = 8;  // keeps rows that are no text linear
+  constexpr std::size_t kMaxTokensOfACharacter = 8;  // keeps non-text rows linear
   tokenizer::TextStream stream(tokenizer, {.skip_special = false, .max_held = kMaxTokensOfACharacter});
   std::vector<std::string> pieces;
   for (const std::int32_t id : ids) pieces.push_back(stream.push(id));
@@ -72,7 +72,7 @@ bool is_json_file(const std::filesystem::path& file) {
          std::filesystem::is_regular_file(file, code);
 }
 
-/// Until on_block returns false, or the file cannot be read: the run will say what is wrong with it.
+/// Stops when on_block returns false or the file cannot be read; the run will report the problem.
 void look_at_blocks(const std::filesystem::path& file, const std::function<bool(RowBlock&&)>& on_block) {
   if (!is_json_file(file)) return;
   try {
@@ -83,7 +83,7 @@ void look_at_blocks(const std::filesystem::path& file, const std::function<bool(
   }
 }
 
-/// Those of them that are good.
+/// The good rows among the first ones.
 std::vector<Json> first_rows_of(const std::filesystem::path& file, std::size_t most_rows) {
   std::vector<Json> rows;
   std::size_t num_read = 0;
@@ -139,7 +139,7 @@ std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUs
         if (const auto prompt = short_prompt_of(parse_row(row.value, type, spec.field_map))) return prompt;
       }
     }
-  } catch (const Error&) {  // what is wrong with the rows, training has said
+  } catch (const Error&) {  // training has already reported bad rows
   }
   return std::nullopt;
 }

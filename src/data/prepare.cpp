@@ -30,17 +30,17 @@
 namespace lora_train::data {
 namespace {
 
-/// Row numbers, both ascending, so that both parts keep the order of the files.
+/// Row numbers, both ascending, so that both parts keep file order.
 struct Split {
   std::vector<std::uint32_t> train, held_out;
 };
 
-/// Chooses rows by Philox numbers of the seed: the same rows on every machine. val_set_size below 1 is a share (rounded
-/// up), from 1 a count. Throws DataError (where = "val_set_size") if no row would be left to train on.
+/// Chooses rows by Philox numbers from the seed: the same rows on every machine. val_set_size below 1 is a share
+/// (rounded up), from 1 on a count. Throws DataError (where = "val_set_size") if no row would be left to train on.
 Split split_rows(std::size_t num_rows, double val_set_size, std::uint64_t seed) {
   const double wanted = val_set_size < 1 ? std::ceil(val_set_size * static_cast<double>(num_rows)) : val_set_size;
   if (wanted >= static_cast<double>(num_rows)) {
-    throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu rows and leave none to train on",
+    throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu rows, leaving none to train on",
                                                   val_set_size, wanted, num_rows));
   }
   const auto order = shuffled(num_rows, philox_key(seed, RandomPurpose::kSplit, {}));
@@ -51,7 +51,7 @@ Split split_rows(std::size_t num_rows, double val_set_size, std::uint64_t seed) 
   return split;
 }
 
-/// `identity`: the fingerprints of the files of all datasets, one behind the other.
+/// `identity`: the concatenated fingerprints of the files of all datasets.
 std::string fingerprint_of(const DataSection& section, const DataContext& context, const std::string& identity,
                            std::int64_t max_seq_len) {
   std::string parts = identity;
@@ -86,7 +86,7 @@ void log_ledger(const Ledger& ledger, const std::string& what) {
   }
 }
 
-// Users see here that their turns are not where the mask looks for them, before any step is lost.
+// Shows users, before any step is wasted, that their turns are not where the mask looks for them.
 void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, LossOn loss_on,
                        const std::string& what) {
   if (store.empty() || store.total_supervised() > 0) return;
@@ -112,7 +112,7 @@ std::optional<std::int64_t> fewer(std::optional<std::int64_t> a, std::optional<s
   return a && b ? std::min(a, b) : (a ? a : b);
 }
 
-// What happens to all sets of a run, one step after the other.
+// Prepares all sets of a run, step by step.
 class Preparation {
  public:
   Preparation(const DataSection& section, const DataContext& context) : section_(section), context_(context) {}
@@ -178,7 +178,7 @@ class Preparation {
     }
   }
 
-  /// Before the split, so that no row is trained and held out.
+  /// Comes before the split, so that no row is both trained and held out.
   void drop_duplicates(bool has_train) {
     if (!section_.drop_duplicates || !has_train) return;
     const auto dropped = [](Ledger& ledger, const std::string& what, DocumentStore store) {
@@ -213,7 +213,7 @@ class Preparation {
     data_.evals.push_back(std::move(held_out));
   }
 
-  // Of what is trained and evaluated in the end. Rows stay: repeating some may be meant.
+  // Counts in the final training and evaluation sets. Keeps the rows: repetition may be intended.
   void count_duplicates(bool has_train) {
     if (!has_train) return;
     Ledger found;
@@ -260,12 +260,12 @@ class Preparation {
     if (num_soft == 0) {
       throw DataError(
           "datasets",
-          "no trained token has log-probabilities of a teacher that is in the tokenizer of the model. Rows need "
-          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), of a teacher with this tokenizer; "
-          "without them, loss_type: nll");
+          "no trained token has log-probabilities of a teacher with the model's tokenizer. Rows need "
+          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), from a teacher with this tokenizer; "
+          "without them, set loss_type: nll");
     }
     log_info("soft labels: " + format_count(num_soft) + " of " + format_count(data_.train.total_supervised()) +
-             " trained tokens have the teacher's log-probabilities, the others cross entropy alone");
+             " trained tokens have the teacher's log-probabilities; the others use cross entropy alone");
   }
 
   PreparedData finish(bool need_train) {
@@ -297,7 +297,7 @@ class Preparation {
     return loaded;
   }
 
-  // The longest row of all sets counts, so that an evaluation row never decides about a run that could train it.
+  // Uses the longest row of all sets, so that an evaluation row never decides if a run can train.
   LengthStatistics measure() {
     data_.train_lengths = length_statistics({&data_.train});
     LengthStatistics lengths = data_.train_lengths;
@@ -378,14 +378,15 @@ std::filesystem::path token_cache_folder(const DataSection& section) {
 
 PreparedData prepare_data(const DataSection& section, const DataContext& context, bool need_train) {
   Preparation preparation(section, context);
-  const bool drops = section.drop_duplicates && !section.datasets.empty();  // from evaluation data what is trained on
+  const bool drops = section.drop_duplicates && !section.datasets.empty();  // from evaluation data, the rows that are
+                                                                            // trained on
   const bool reads_train = need_train || section.val_set_size > 0 || drops;
   if (reads_train && section.datasets.empty()) {
-    throw ConfigError("datasets", "no dataset to train on; give datasets: [{path: train.jsonl}]");
+    throw ConfigError("datasets", "no dataset to train on; set datasets: [{path: train.jsonl}]");
   }
   if (!need_train && section.eval_datasets.empty() && section.val_set_size <= 0) {
     throw ConfigError("eval_datasets",
-                      "no data to evaluate on; give eval_datasets: [{path: val.jsonl}] or val_set_size");
+                      "no data to evaluate on; set eval_datasets: [{path: val.jsonl}] or val_set_size");
   }
   if (reads_train) {
     preparation.load_train();

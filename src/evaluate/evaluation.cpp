@@ -28,7 +28,7 @@
 namespace lora_train::evaluate {
 namespace {
 
-/// Those of this rank.
+/// This rank's rows.
 template <typename Row>
 std::vector<Row> rows_of_rank(const ranks::Communicator& ranks, std::span<const Row> rows) {
   std::vector<Row> own;
@@ -37,7 +37,7 @@ std::vector<Row> rows_of_rank(const ranks::Communicator& ranks, std::span<const 
   return own;
 }
 
-/// What each rank found out about its rows, in the order of all rows, on every rank. A collective.
+/// Results of all ranks, in the order of all rows, on every rank. A collective.
 template <typename Result>
 std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector<Result>& own, std::size_t num_rows) {
   static_assert(std::is_trivially_copyable_v<Result>);
@@ -54,10 +54,10 @@ std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector
 /// The data sets of an evaluation. With --choices, their rows are the right choices.
 struct EvalData {
   std::vector<data::NamedStore> stores;
-  std::vector<data::ChoiceSet> choices;          ///< of each store; empty without --choices
-  std::vector<std::vector<Question>> questions;  ///< of each store; empty without --exact-match
-  std::int64_t max_seq_len = 0;                  ///< of the stores
-  std::int64_t longest = 0;                      ///< with what is generated
+  std::vector<data::ChoiceSet> choices;          ///< for each store; empty without --choices
+  std::vector<std::vector<Question>> questions;  ///< for each store; empty without --exact-match
+  std::int64_t max_seq_len = 0;                  ///< for the stores
+  std::int64_t longest = 0;                      ///< including generated tokens
 };
 
 EvalData load_choices(const DataSection& section, const plan::ModelFiles& files) {
@@ -134,7 +134,7 @@ class Evaluator {
     }
   }
 
-  /// Releases its buffers before answers are asked for.
+  /// Frees its buffers before answers are generated.
   std::vector<EvalResult> evaluate_losses() {
     if (data_.stores.empty()) return {};
     const data::BatchSizes sizes = data::resolve_batch_sizes(profile_.schedule, data_.max_seq_len);
@@ -168,7 +168,7 @@ class Evaluator {
     return results;
   }
 
-  /// On all ranks, or what is added up makes no sense.
+  /// Must hold on all ranks, or the sums are meaningless.
   void require_equal_rows(const TaskEvaluation& tasks) const {
     if (ranks_->world_size() == 1) return;
     std::map<std::string, std::string> own = {{"rows of eval_tasks", tasks.fingerprint()}};
@@ -198,7 +198,7 @@ class Evaluator {
   Profile profile_;
   std::shared_ptr<ranks::Communicator> ranks_;
   bool quiet_;
-  std::optional<AnswerFormat> format_;  ///< of --exact-match
+  std::optional<AnswerFormat> format_;  ///< for --exact-match
   plan::ModelFiles files_;
   InferenceModel model_;
   EvalData data_;

@@ -29,12 +29,12 @@ struct TaskRows {
   std::unique_ptr<AnswerFormat> format;  ///< never null
   std::vector<data::ChoiceRow> choices;  ///< kind choices: the rows
   std::vector<data::AnswerRow> answers;  ///< other kinds: the rows
-  /// Of each of `answers` the greedy answer that is asked for: of all for exact_match, for confidence of those with neither
-  /// `correct` nor choices.
+  /// The greedy questions for `answers`: all of them for exact_match; for confidence, those with neither `correct` nor
+  /// choices.
   std::vector<std::optional<Question>> questions;
-  std::vector<std::size_t> places;  ///< kind confidence: where each of `answers` has its confidence token
+  std::vector<std::size_t> places;  ///< kind confidence: the place of each answer's confidence token
   std::int64_t longest = 0;         ///< tokens of the longest sequence, new ones included
-  std::string fingerprint;          ///< of all of this
+  std::string fingerprint;          ///< hash of all the above
 
   std::size_t size() const { return spec.kind == TaskKind::kChoices ? choices.size() : answers.size(); }
 };
@@ -153,27 +153,28 @@ class TaskReader {
   TaskRows task_;
 };
 
-/// Reads the rows of eval_tasks[index]. Throws as TaskEvaluation says.
+/// Reads the rows of eval_tasks[index]. Throws like TaskEvaluation.
 TaskRows read_task_rows(const Profile& profile, std::size_t index, const plan::ModelFiles& files) {
   return TaskReader(profile, index, files).read();
 }
 
-/// Of the logits of the whole vocabulary at the place where the confidence token follows: softmax over the confidence tokens alone.
+/// Softmax over the confidence tokens alone, from the logits of the whole vocabulary at the place of the confidence
+/// token.
 ConfidenceReading read_confidence(std::span<const float> logits, const data::ConfidenceTokens& tokens) {
   ConfidenceReading reading;
   for (const std::int32_t id : tokens.ids) reading.logits.push_back(logits[static_cast<std::size_t>(id)]);
   const std::vector<double> shares = choice_shares(reading.logits);
   for (std::size_t i = 0; i < shares.size(); ++i) reading.expected += shares[i] * tokens.probabilities[i];
   const auto [least, most] = std::ranges::minmax(tokens.probabilities);
-  reading.expected = std::clamp(reading.expected, least, most);  // rounding must not leave the scale
+  reading.expected = std::clamp(reading.expected, least, most);  // rounding must stay within the scale
   const auto best = std::ranges::max_element(shares) - shares.begin();
   reading.most_likely = tokens.probabilities[static_cast<std::size_t>(best)];
   return reading;
 }
 
-constexpr std::size_t kMaxPromptBytes = 2000;  // of a prompt that people read
+constexpr std::size_t kMaxPromptBytes = 2000;  // shown to a person
 
-/// The last bytes of a text, from the beginning of a character on.
+/// The last bytes of a text, starting at a character boundary.
 std::string end_of(const std::string& text) {
   if (text.size() <= kMaxPromptBytes) return text;
   std::size_t begin = text.size() - kMaxPromptBytes;
@@ -181,7 +182,7 @@ std::string end_of(const std::string& text) {
   return "..." + text.substr(begin);
 }
 
-/// What is known of each row of a task. Rows of other ranks are zero until the ranks are added up.
+/// Results for each row of a task. Rows of other ranks are zero until the ranks are added up.
 class RowResults {
  public:
   explicit RowResults(std::size_t num_rows)
@@ -287,7 +288,7 @@ class TaskRun {
     }
   }
 
-  /// Each row up to its confidence token.
+  /// Reads the confidence of each row, up to its confidence token.
   std::vector<ConfidenceReading> readings() {
     std::vector<generate::Prompt> prompts;
     for (const std::size_t i : own_) {
@@ -320,9 +321,10 @@ class TaskRun {
     }
   }
 
-  /// With what was expected; nothing where the row itself says whether its answer is right.
+  /// Includes the expected answer; empty if the row itself states whether its answer is right.
   using JudgedAnswer = std::pair<GreedyAnswer, std::optional<std::string>>;
-  /// Whether the answers of this rank's rows are right: what a row says, the most likely of its choices, or a greedy answer.
+  /// Decides whether the answers of this rank's rows are right: by the row itself, its most likely choice, or a greedy
+  /// answer.
   std::vector<JudgedAnswer> judge_own() {
     std::vector<Question> questions;
     std::vector<data::ChoiceRow> choices;
@@ -391,7 +393,7 @@ class TaskRun {
     return figures;
   }
 
-  /// Those of all ranks, in the order of the rows.
+  /// All ranks' answers, in row order.
   std::vector<TaskAnswer> gather_answers() {
     if (ranks_.world_size() == 1 || options_.num_answers == 0) return std::move(kept_);
     std::string own;

@@ -28,7 +28,7 @@ constexpr TensorName kLayerNames[] = {
 constexpr TensorName kOuterNames[] = {
     {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
 
-// What the same name means depends on whether blocks have a norm on their output.
+// Names whose meaning depends on whether blocks have a norm on their output.
 constexpr TensorName kNormNames[] = {{"post_attention_layernorm", "ffn_norm"}};
 constexpr TensorName kOutputNormNames[] = {{"post_attention_layernorm", "post_attention_norm"},
                                            {"pre_feedforward_layernorm", "ffn_norm"},
@@ -62,7 +62,7 @@ void check_rope(const model::ModelConfig& config) {
     if (!rope.truncate) refuse(config, "truncate", "false cannot be exported");
     const double usual = 0.1 * std::log(*rope.factor) + 1;
     if (std::fabs(model::rope_attention_factor(config) - usual) > 1e-6 * usual) {
-      refuse(config, "attention_factor", "another one than 0.1 ln(factor) + 1 cannot be exported");
+      refuse(config, "attention_factor", "a value other than 0.1 ln(factor) + 1 cannot be exported");
     }
   }
   if (config.family == Family::kGemma3) {
@@ -101,7 +101,7 @@ std::int64_t exported_context(const model::ModelConfig& config) {
   const std::int64_t length = config.supported_length(), window = smallest_window(config);
   if (config.family == Family::kGemma3 || window == 0 || window >= length) return length;
   log_warning(config.path.string() + ": sliding_window: llama.cpp has no windows in the " + architecture_name(config) +
-              " architecture; the file says a context length of " + std::to_string(window) +
+              " architecture; the file has a context length of " + std::to_string(window) +
               ", up to which full attention gives the same answers");
   return window;
 }

@@ -13,7 +13,7 @@ namespace lora_train::optim {
 /// buffer is flat and contiguous, fp32 or fp64.
 void check_step_buffers(const char* where, const at::Tensor& buffer, const at::Tensor& scalars);
 
-/// Throws ShapeError, naming `where`, unless the blocks lie side by side in [0, n) and leave nothing out.
+/// Throws ShapeError, naming `where`, unless the blocks cover [0, n) without gaps or overlaps.
 void check_blocks(const char* where, std::span<const kernels::ParameterBlock> blocks, int64_t n);
 
 }  // namespace lora_train::optim

@@ -158,7 +158,7 @@ HttpReply Service::route(const HttpRequest& request) {
     return {200, R"({"status":"ok"})"};
   }
   if (!has_access(request.authorization)) {
-    throw ApiError(401, "this server asks for its key: Authorization: Bearer KEY", "", "invalid_api_key");
+    throw ApiError(401, "this server needs its key: Authorization: Bearer KEY", "", "invalid_api_key");
   }
   const std::string models = "/v1/models";
   if (path == models || path.starts_with(models + "/")) {
@@ -232,8 +232,8 @@ std::int64_t Service::room_for_answer(const ApiRequest& request, const std::vect
       request.max_tokens.value_or(std::min(options_.max_new_tokens, std::max<std::int64_t>(room, 1)));
   if (wanted <= room) return wanted;
   throw ApiError(400,
-                 "the prompt has " + std::to_string(longest) + " tokens, and " + std::to_string(wanted) +
-                     " new ones are asked for; this server's context is " + std::to_string(most) +
+                 "the prompt has " + std::to_string(longest) + " tokens, and the request asks for " +
+                     std::to_string(wanted) + " new ones; this server's context is " + std::to_string(most) +
                      ". Shorten the prompt, or lower max_tokens",
                  request.is_chat ? "messages" : "prompt", "context_length_exceeded");
 }

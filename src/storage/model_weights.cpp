@@ -131,7 +131,7 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
     if (const char* reason = why_not_file_name(file)) {
       const std::string shown = nlohmann::json(file).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
       reject(where,
-             "weight_map names " + shown + ", which " + reason + "; a plain file name beside the index was expected");
+             "weight_map names " + shown + ", which " + reason + "; a plain file name next to the index was expected");
     }
     if (!file.ends_with(".safetensors")) {
       reject(where, "weight_map names \"" + file + "\"; a .safetensors file was expected");

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The task whose answers are those of the teacher, and the data set of its rows.
+/// The task that compares answers with the teacher's, and the data set of its rows.
 constexpr const char* kAgreement = "agreement";
 constexpr const char* kHeldOut = "heldout";
 
@@ -64,7 +64,7 @@ std::string table_line(const std::string& name, double seconds, const std::optio
                        cost_in_words(cost).c_str(), what.c_str());
 }
 
-/// The prompts of `distill`: which are trained on, and which are held out to compare the student with its teacher.
+/// The prompts of `distill`: those to train on, and those held out to compare the student with its teacher.
 struct PromptSets {
   std::vector<data::ChatQuestion> training;
   std::vector<data::ChatQuestion> held_out;  ///< may be empty
@@ -88,7 +88,7 @@ std::string place_in_order(const data::ChatQuestion& prompt, std::int64_t seed) 
   return hash128_hex(std::to_string(seed) + ":" + prompt.messages);
 }
 
-/// Moves a part of the training prompts to those held out.
+/// Moves a part of the training prompts to the held-out ones.
 void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
   std::set<std::string> order;
   for (const data::ChatQuestion& prompt : sets.training) order.insert(place_in_order(prompt, seed));
@@ -107,9 +107,9 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
   sets.training.erase(held_out, sets.training.end());
 }
 
-/// The rows of datasets, as data::read_questions reads them. Held out are those of eval_datasets, or a part of datasets that
-/// val_set_size names: chosen by the text of the prompt and the seed, so that equal prompts stay together. Throws as reading does,
-/// and ConfigError where val_set_size leaves nothing to train on.
+/// Reads the rows of datasets like data::read_questions. The held-out ones come from eval_datasets, or are the part of
+/// datasets that val_set_size names, chosen by the text of the prompt and the seed, so that equal prompts stay
+/// together. Throws as reading does, and ConfigError if val_set_size leaves nothing to train on.
 PromptSets read_prompt_sets(const Profile& profile, const std::string& row_template) {
   const DataSection& data = profile.data;
   PromptSets sets;
@@ -139,7 +139,7 @@ TeachRequest held_out_request(const DistillRequest& request) {
   return teach;
 }
 
-/// The profile that loads the teacher: the student's device and precision, nothing of its adapter.
+/// The profile that loads the teacher: the student's device and precision, without its adapter.
 Profile profile_of_teacher(const Profile& student) {
   Profile profile = student;
   profile.model = ModelSection{};
@@ -222,7 +222,7 @@ class TeacherRun {
     return result;
   }
 
-  /// The cost of tokens, or of the GPUs of this machine that the teacher had.
+  /// The cost of tokens, or of this machine's GPUs that the teacher used.
   void add_up(double seconds) {
     TeacherPhase& phase = record_.teacher;
     phase.seconds = earlier_.seconds + seconds;
@@ -246,13 +246,13 @@ class TeacherRun {
   TeacherServer server_;
   DistillRecord record_;
   TeacherPhase earlier_;
-  int asked_ = 0;  ///< of both sets of prompts, those with questions that were open
+  int asked_ = 0;  ///< prompt sets, out of both, with open questions
 };
 
-/// "datasets" of "datasets[0].path".
+/// "datasets" for "datasets[0].path".
 std::string key_of(const Override& setting) { return setting.path.substr(0, setting.path.find_first_of(".[")); }
 
-/// The profile as it was given, without what distill gives in its place.
+/// The given profile, without the keys that distill replaces.
 ProfileSources sources_as_given(const ProfileSources& given) {
   ProfileSources sources = given;
   std::erase_if(sources.overrides, [](const Override& setting) {
@@ -332,7 +332,7 @@ std::string to_table(const DistillRecord& record) {
   const TeacherPhase& teacher = record.teacher;
   std::string training =
       count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " + count_of(teacher.rows, "row");
-  if (record.eval_loss) training += string_printf(", loss %.4f on those held out", *record.eval_loss);
+  if (record.eval_loss) training += string_printf(", loss %.4f on the held-out ones", *record.eval_loss);
   std::string text = string_printf("%-10s %12s %10s\n", "phase", "time", "cost");
   text += table_line("teacher", teacher.seconds, teacher.cost_usd,
                      count_of(teacher.answers, "answer") + ", " + format_count(teacher.prompt_tokens) + " prompt and " +
@@ -341,9 +341,8 @@ std::string to_table(const DistillRecord& record) {
   text += table_line("all", total_s(record), total_cost(record), "");
   text = text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
   if (teacher.held_out_rows > 0) {
-    text += "the teacher's answer to " + count_of(teacher.held_out_rows, "prompt") +
-            " held out: " + share(record.agreement_before) + " before training, " + share(record.agreement_after) +
-            " after\n";
+    text += "agreement with the teacher on " + count_of(teacher.held_out_rows, "held-out prompt") + ": " +
+            share(record.agreement_before) + " before training, " + share(record.agreement_after) + " after\n";
   } else {
     text +=
         "no prompts are held out, so the student is not compared with its teacher: give eval_datasets or "
@@ -404,7 +403,7 @@ void check_prompt_specs(const LoadedProfile& loaded, Findings& findings) {
                          std::string("is for rows with answers, but distill reads prompts. ") + instead);
       };
       if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");
-      if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt of the fields.");
+      if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt from the fields.");
       if (spec.weight != 1) refuse("weight", "Remove it, or give --samples N.");
     }
   }

@@ -17,7 +17,7 @@ std::string answers_file(const std::string& output) {
   return (output.ends_with(end) ? output.substr(0, output.size() - end.size()) : output) + ".answers.jsonl";
 }
 
-/// `text` as the system message, before one that is there.
+/// Puts `text` first as the system message, before an existing one.
 Json with_system(Json messages, const std::string& text) {
   if (text.empty()) return messages;
   if (messages[0].value("role", "") != "system") {
@@ -34,7 +34,7 @@ std::string text_of(const Json& message) {
   return has_text ? message["content"].get<std::string>() : "";
 }
 
-/// The text of a prompt that is one message of the user.
+/// The text of a prompt that is a single user message.
 Json raw_text(const data::ChatQuestion& prompt) {
   const Json messages = Json::parse(prompt.messages);
   if (messages.size() == 1 && messages[0].value("role", "") == "user") return messages[0]["content"];
@@ -100,7 +100,7 @@ void TeachJob::add(std::size_t answer, const Answer& given) {
 void TeachJob::join(const std::string& output) {
   const std::string file = answers_file(output);
   if (path_kind(file) == PathKind::kNone)
-    throw ConfigError("--join", output + ": no answers of teach are beside it (" + file + ")");
+    throw ConfigError("--join", output + ": teach has no answers for it (" + file + ")");
   const GenerationFile other("teach", file, settings_, given_);
   const std::vector<std::string> lines = other.lines();
   for (std::size_t i = 0; i < lines.size(); ++i) {

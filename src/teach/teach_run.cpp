@@ -51,7 +51,8 @@ class Pace {
   Clock::time_point next_ = Clock::now();
 };
 
-/// The open questions of a job, asked several at a time. Ends early where the server has failed for three rounds of questions in a row.
+/// Asks a job's open questions, several at a time. Ends early if the server has failed for three rounds of questions in
+/// a row.
 class Round {
  public:
   Round(Teacher& teacher, TeachJob& job, TeachProgress& progress, const AskOptions& options)
@@ -80,7 +81,7 @@ class Round {
     }
   }
 
-  /// The next question; nothing where all are asked, or the work is to end.
+  /// The next question; nothing if all have been asked, or if the work is to end.
   std::optional<std::size_t> take() {
     throw_if_stop_requested();
     const std::lock_guard lock(mutex_);
@@ -102,7 +103,7 @@ class Round {
       count(questions_.failed, questions_.first_failed, error);
       const std::lock_guard lock(mutex_);
       if (++failures_in_a_row_ == max_failures_in_a_row_)
-        log_error(std::to_string(failures_in_a_row_) + " questions in a row have no answer; no more are asked");
+        log_error(std::to_string(failures_in_a_row_) + " questions in a row got no answer; asking no more");
     }
   }
 
@@ -126,7 +127,7 @@ class Round {
   std::exception_ptr error_;
 };
 
-/// What the settings decide of the answers, whoever gives them.
+/// The settings that affect the answers, whoever gives them.
 GenerationSettings teach_settings(const TeachRequest& request, const SamplingOptions& sampling) {
   GenerationSettings settings = sampling_settings(sampling);
   settings.insert(settings.end(), {{"system_hash", Json(hash128_hex(request.job.system)).dump()},
@@ -146,7 +147,7 @@ void log_result(const TeachRequest& request, const TeachResult& result) {
     log_warning(count_of(count.count, "answer") + " dropped: " + count.reason + "; first: " + count.first_source);
   if (rows.num_cut > 0 && !request.filters.drop_cut) {
     log_warning(count_of(rows.num_cut, "answer") + " reached --max-tokens " + std::to_string(request.max_tokens) +
-                " and may end in the middle; --drop-cut leaves them out");
+                " and may be incomplete; --drop-cut drops them");
   }
   std::string line = "asked: " + count_of(totals.answers, "answer") + " in " + format_duration(totals.seconds) + " (" +
                      string_printf("%.1f", 60 * static_cast<double>(totals.answers) / totals.seconds) + " a minute), " +
@@ -165,7 +166,7 @@ void refuse_open_questions(const TeachRequest& request, const OpenQuestions& ope
   if (open.failed > 0) text += "; " + std::to_string(open.failed) + " failed, first: " + open.first_failed;
   if (count <= request.max_failures) return log_warning(text);
   throw IoError(request.job.output,
-                text + ". Run the same command to ask again; --max-failures N ends well with N of them");
+                text + ". Run the same command to ask again; --max-failures N accepts up to N of them");
 }
 
 TeachResult teach_with(const TeachRequest& request, const SamplingOptions& sampling, GenerationSettings settings,

@@ -176,7 +176,7 @@ def test_the_first_rows_are_read(setup, profile):
     data.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' * 30)
     file = profile.write(datasets=[str(data)], model=str(MODEL))
     run = lora_train("check", "--profile", file)
-    assert run.code == 0 and f"datasets[0] {data}: messages (the first row has messages), 20 rows looked at" in run.stderr, run
+    assert run.code == 0 and f"datasets[0] {data}: messages (the first row has messages), 20 rows checked" in run.stderr, run
     data.write_text('{"messages": []}\n' + data.read_text())
     run = lora_train("check", "--profile", file)
     assert run.code == 3 and f"{data}:1: messages is empty" in run.stderr and "(datasets[0] at " in run.stderr, run

@@ -209,14 +209,14 @@ def test_only_a_profile_of_its_own_is_replaced(tmp_path):
         assert run.code == USAGE and said in run.stderr and "--overwrite" in run.stderr and output.read_text() == text, run
     assert convert("trl/minimal.yaml", "--output", output, "--overwrite").code == 0 and output.read_text() == written
     run = convert("trl/minimal.yaml", "--output", HERE / "trl/minimal.yaml", "--overwrite")
-    assert run.code == USAGE and "is the file that is converted" in run.stderr, run
+    assert run.code == USAGE and "is the file to convert" in run.stderr, run
 
 
 def test_bad_calls_say_what_is_expected(tmp_path):
     unclear = tmp_path / "unclear.yaml"
     unclear.write_text("learning_rate: 1.0e-4\n")
-    for arguments, said in (((), "missing; expected a configuration"), (("trl/minimal.yaml", "--from", "mlx"), "expected axolotl, llamafactory, trl"),
-                            ((unclear,), "Which tool is it of?"), (("missing.yaml",), "missing.yaml")):
+    for arguments, said in (((), "missing; expected an Axolotl, LLaMA-Factory or TRL configuration"), (("trl/minimal.yaml", "--from", "mlx"), "expected axolotl, llamafactory, trl"),
+                            ((unclear,), "Which tool is it from?"), (("missing.yaml",), "missing.yaml")):
         run = convert(*arguments) if arguments else lora_train("convert")
         assert run.code in (USAGE, 5) and said in run.stderr, run
 
@@ -237,7 +237,7 @@ def test_the_table_says_what_is_lost_and_nothing_twice(tmp_path):
     rows = {line.split()[0]: line for line in said.splitlines() if line.startswith("  ")}
     assert "datasets: [{path: org/d" in rows["dataset_name"] and rows["dataset_train_split"].endswith("datasets, with dataset_name"), said
     assert "no live curves" in rows["report_to"] and "tensorboard --logdir" in said and "wandb sync" in said, said
-    assert "has to fit one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N" in rows["fsdp"], said
+    assert "must fit on one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N" in rows["fsdp"], said
     assert rows["fsdp"].index("the model") == rows["fsdp_transformer_layer_cls_to_wrap"].index("the model") == rows["report_to"].index("report_to: ["), said
     file.write_text("base_model: m\ndatasets: [{path: d.jsonl, type: chat_template}]\nadapter: lora\nlr_scheduler: linear\ncosine_min_lr_ratio: 0.2\n")
     run = lora_train("convert", file, "--json", "--allow-refused")

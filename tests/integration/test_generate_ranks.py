@@ -125,12 +125,12 @@ def test_ranks_with_other_prompts_are_refused(tmp_path, prompts):
                     f'exec {BINARY} "$@"\n')
     file.chmod(0o755)
     job = Job("variables", 2, ["--model", MODEL, *FP32], tmp_path / "err", command="generate", binary=file)
-    assert job.wait() == USAGE and "has another set of prompts than rank 0" in job.stderr(), job.stderr()
+    assert job.wait() == USAGE and "differs from rank 0 in its set of prompts" in job.stderr(), job.stderr()
 
 
 def test_standard_input_is_refused():
     run = generate("--prompts", "-", ranks=2)
-    assert run.code == USAGE and "one process alone can read" in run.stderr, run
+    assert run.code == USAGE and "only one process can read" in run.stderr, run
 
 
 def evaluate(setup_folder, profile, *arguments, ranks=1):

@@ -106,7 +106,7 @@ CASES = [
     ("sharegpt_empty", "r.jsonl", '{"conversations": []}\n', ":1", "conversations is empty"),
     ("alpaca_history", "r.jsonl", '{"instruction": "a", "output": "b", "history": [["x"]]}\n', ":1", "history[0]"),
     ("alpaca_output", "r.jsonl", '{"instruction": "a", "output": 1}\n', ":1", "output is number"),
-    ("completion_is_list", "r.jsonl", '{"prompt": "a", "completion": []}\n', ":1", "both are strings or both are lists"),
+    ("completion_is_list", "r.jsonl", '{"prompt": "a", "completion": []}\n', ":1", "both must be strings, or both lists"),
     ("completion_missing", "r.jsonl", '{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n', ":2", "missing"),
     # tokens
     ("ids_empty", "r.jsonl", '{"input_ids": [], "labels": []}\n', ":1", "input_ids is empty"),
@@ -126,7 +126,7 @@ CASES = [
     ("csv_header_only", "r.csv", "text\n", "", "no row"),
     ("txt_utf8", "r.txt", b"good\nbad \xff\n", ":2:5", "UTF-8"),
     ("gzip_cut", "r.jsonl.gz", gzip.compress(OK.encode() * 50)[:-9], "", "ends early"),
-    ("gzip_damaged", "r.jsonl.gz", gzip.compress(OK.encode())[:-8] + bytes(8), "", "gzip data is wrong"),
+    ("gzip_damaged", "r.jsonl.gz", gzip.compress(OK.encode())[:-8] + bytes(8), "", "gzip data is corrupt"),
     ("bad_row_in_gzip", "r.jsonl.gz", gzip.compress((OK + "\n{]\n").encode()), ":2:2", "invalid JSON"),
 ]
 

@@ -71,7 +71,7 @@ def test_one_refused_key_among_other_tools_names_has_its_reason(tmp_path):
         run = check(tmp_path, MIXED + line + "\n")
         assert run.code == USAGE and f"mine.yaml:6: {line.split(':')[0]}: " in run.stderr and said in run.stderr, run
     run = check(tmp_path, MIXED + "neftune_noise_alpha: 5\nrl: dpo\n")
-    assert "is a file of Axolotl" in run.stderr and "lora-train convert mine.yaml --output my.yaml" in run.stderr, run
+    assert "is a file from Axolotl" in run.stderr and "lora-train convert mine.yaml --output my.yaml" in run.stderr, run
 
 
 @pytest.mark.parametrize("text", ["model: m\ndatasets: [d.jsonl]\nlora_r: 8\nwandb_project: p\n", "extends: base.yaml\nlora_r: 8\n", None])
@@ -80,12 +80,12 @@ def test_a_profile_is_not_converted_again(text, tmp_path):
         text = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\n").stdout
     for more in ([], ["--from", "axolotl"]):
         run = convert(tmp_path, text, *more)
-        assert run.code == USAGE and run.stdout == "" and "is a profile of lora-train already" in run.stderr and run.stderr.count("\n") == 1, run
+        assert run.code == USAGE and run.stdout == "" and "is already a lora-train profile" in run.stderr and run.stderr.count("\n") == 1, run
 
 
 def test_a_script_s_configuration_points_to_the_table(tmp_path):
     run = convert(tmp_path, "model: m\nr: 8\ntarget_modules: [q_proj]\ntrain_dataset: d.jsonl\nnum_train_epochs: 1\n")
-    assert run.code == USAGE and "configuration of a script (r, target_modules, train_dataset)" in run.stderr and "docs/convert.md" in run.stderr, run
+    assert run.code == USAGE and "is a script's own configuration (r, target_modules, train_dataset)" in run.stderr and "docs/convert.md" in run.stderr, run
 
 
 ANSWERS = "model_name_or_path: m\nadapter_name_or_path: saves/x\ntemplate: qwen\ninfer_backend: huggingface\ntrust_remote_code: true\n"
@@ -126,7 +126,7 @@ def test_a_foreign_value_that_changes_something_has_its_reason(line, said, tmp_p
 
 def test_a_deepspeed_file_is_looked_at(tmp_path):
     run = check(tmp_path, PROFILE + "deepspeed: ds.json\n")
-    assert run.code == 0 and "deepspeed: has no effect" in run.stderr and "was not found, so nobody looked for an optimizer" in run.stderr, run
+    assert run.code == 0 and "deepspeed: has no effect" in run.stderr and "was not found, so it was not checked for an optimizer" in run.stderr, run
     (tmp_path / "ds.json").write_text('{"optimizer": {"type": "Lion"}}')
     run = check(tmp_path, PROFILE + "deepspeed: ds.json\n")
     assert run.code == USAGE and "mine.yaml:3: deepspeed: its configuration has its own optimizer" in run.stderr, run
@@ -166,7 +166,7 @@ def test_all_problems_of_datasets_come_at_once(tmp_path):
                   c=({"formatting": "openai", "columns": {"messages": "conversations"}}, turns(("user", "a"), ("assistant", "b"), role="role", content="content")))
     said = json.loads(run.stdout)["refused"]["dataset"]
     assert run.code == USAGE and "a has pairs of answers" in said and "b has columns system, history" in said, run
-    assert "c has messages with role and content, where LLaMA-Factory looks for from and value" in said and '"role_tag": "role"' in said, run
+    assert "c has messages with role and content, but LLaMA-Factory looks for from and value" in said and '"role_tag": "role"' in said, run
 
 
 def test_max_samples_is_that_of_each_dataset(tmp_path):
@@ -181,7 +181,7 @@ def test_what_is_refused_is_said_truly(tmp_path):
     rows = ({}, [{"instruction": "a", "output": "b"}])
     result = json.loads(factory(tmp_path, "pref_beta: 0.1\ncreate_new_adapter: true\nlora_target: q_proj,v_proj,lm_head\nuse_rslora: true\nuse_dora: true\n"
                                           "loraplus_lr_embedding: 1e-6\n", a=rows).stdout)
-    assert "says nothing without adapter_name_or_path" in result["dropped"]["create_new_adapter"], result
+    assert "applies only with adapter_name_or_path" in result["dropped"]["create_new_adapter"], result
     assert result["refused"]["lora_target"].startswith("lm_head gets no adapter"), result
     assert "set use_rslora" not in result["refused"]["use_dora"] and "which get none" in result["dropped"]["loraplus_lr_embedding"], result
     run = convert(tmp_path, "model_name_or_path: m\nstage: dpo\nfinetuning_type: lora\npref_beta: 0.1\n", "--json")
@@ -194,7 +194,7 @@ def test_a_misspelt_key_of_a_dataset_and_the_arithmetic_of_evaluations(tmp_path)
     assert 'Did you mean "path"?' in refused["datasets[0].pth"] and 'Did you mean "field_messages"?' in refused["datasets[0].fields_messages"], run
     assert "Change the rows instead" in refused["datasets[0].temperature"], run
     run = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: 0.1\nevals_per_epoch: 4\nnum_epochs: 3\n")
-    assert "# evals_per_epoch: 1 / (4 an epoch x 3 epochs)" in run.stdout, run
+    assert "# evals_per_epoch: 1 / (4 per epoch x 3 epochs)" in run.stdout, run
 
 
 def test_trl_s_dpo_file_trains_on_the_chosen_answers(tmp_path):
@@ -223,11 +223,11 @@ REFUSED = AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}, shards: 2}}]\nneftune_
 def test_single_keys_are_allowed_to_be_left_out(tmp_path):
     for keys in (["rl", "--allow-refused", "neftune_noise_alpha,datasets[0].shards"], ["rl,neftune_noise_alpha, datasets[0].shards"], []):
         run = convert(tmp_path, REFUSED, "--allow-refused", *keys)
-        assert run.code == 0 and "refused, and left out as --allow-refused says\n" in run.stderr and "model: m" in run.stdout, run
+        assert run.code == 0 and "refused, and left out because of --allow-refused\n" in run.stderr and "model: m" in run.stdout, run
     run = convert(tmp_path, REFUSED, "--allow_refused=rl", "--json")
     result = json.loads(run.stdout)
     assert run.code == USAGE and result["allowed"] == ["rl"] and len(result["refused"]) == 3 and "2 keys are refused" in run.stderr, run
-    for key, said in (("lora_r", "lora_r is kept, not refused"), ("neftune", "neftune is no key of the file"), ("nef", "Refused: datasets")):
+    for key, said in (("lora_r", "lora_r is kept, not refused"), ("neftune", "neftune is not a key of the file"), ("nef", "Refused: datasets")):
         run = convert(tmp_path, REFUSED, "--allow-refused", key)
         assert run.code == USAGE and said in run.stderr and run.stdout == "", run
     run = lora_train("convert", "--allow-refused", "theirs.yaml", cwd=tmp_path)
@@ -249,7 +249,7 @@ def test_keys_of_a_profile_are_flags_of_convert(tmp_path):
 
 
 def test_a_folder_and_a_missing_file_are_named(tmp_path):
-    for name, said in ((".", "is a folder; expected a configuration"), ("nope.yml", "nope.yml: no such file; expected a configuration")):
+    for name, said in ((".", "is a folder; expected an Axolotl, LLaMA-Factory or TRL configuration"), ("nope.yml", "nope.yml: no such file; expected an Axolotl, LLaMA-Factory or TRL configuration")):
         run = lora_train("convert", name, cwd=tmp_path)
         assert run.code == USAGE and said in run.stderr and run.stderr.count("\n") == 1, run
 
@@ -260,7 +260,7 @@ EVALUATED = "model: m\ndatasets: [d.jsonl]\nval_set_size: 0.1\n"
 def test_a_strategy_overrules_steps_and_best_is_the_best_step(tmp_path):
     run = check(tmp_path, EVALUATED + "eval_strategy: epoch\neval_steps: 10\nsave_strategy: 'no'\nsave_steps: 5\n")
     assert run.code == 0 and "eval_steps: epoch" in run.stdout and re.search('save_steps: "?off', run.stdout), run
-    assert "mine.yaml:5: eval_steps: says nothing with eval_strategy: epoch" in run.stderr, run
+    assert "mine.yaml:5: eval_steps: has no effect with eval_strategy: epoch" in run.stderr, run
     run = check(tmp_path, EVALUATED + "eval_strategy: steps\neval_steps: 10\nsave_strategy: best\n")
     assert run.code == 0 and "eval_steps: 10" in run.stdout and "load_best_model_at_end: true" in run.stdout, run
     assert "load_best_model_at_end: true" in run.stderr and re.search('save_steps: "?off', run.stdout), run
@@ -276,7 +276,7 @@ def test_a_strategy_overrules_steps_and_best_is_the_best_step(tmp_path):
 @pytest.mark.parametrize("line, said", [
     ("num_processes: 4", "num_processes: has no effect: several GPUs: --nproc N"), ("distributed_type: MULTI_GPU", "distributed_type: has no effect"),
     ("wandb_project: x", "wandb_project: has no effect"), ("use_wandb: true", "use_wandb: has no effect"),
-    ("lora_rank: 8", "Say lora_alpha: 16 for that"), ("lora_rank: 8\nlora_alpha: 32", "lora_rank: is read as lora_r"),
+    ("lora_rank: 8", "Set lora_alpha: 16 for that"), ("lora_rank: 8\nlora_alpha: 32", "lora_rank: is read as lora_r"),
     ("gradient_accumulation_steps: 4\nlora_rank: 16", "lora_rank: is read as lora_r")])
 def test_what_a_profile_says_of_other_tools_habits(line, said, tmp_path):
     run = check(tmp_path, PROFILE + line + "\n")
@@ -306,7 +306,7 @@ def test_interleaved_datasets_have_weights(tmp_path):
                           ("mix_strategy: interleave_under\ninterleave_probs: 0.2,0.8\n", [0.75, None]), ("interleave_probs: 0.5,0.5\n", [None, None])):
         found = result(text, **datasets)
         assert [entry.get("weight") for entry in found["profile"]["datasets"]] == weights, found
-    assert "says nothing with mix_strategy: concat" in found["dropped"]["interleave_probs"], found
+    assert "mix_strategy: concat ignores it" in found["dropped"]["interleave_probs"], found
     assert "a share above 0 for each dataset" in result("mix_strategy: interleave_under\ninterleave_probs: '1'\n", **datasets)["refused"]["interleave_probs"]
 
 

@@ -241,7 +241,7 @@ def test_a_dataset_of_the_hub_with_subsets(tmp_path):
     assert run.code == 0 and [row["text"][:15] for row in run.json_lines()] == ["socratic train?"], run
     run = hub_rows(tmp_path, {**dataset, "split": "test"})
     assert run.code == 0 and run.json_lines()[0]["text"].startswith("socratic test?"), run
-    for changed, part in [({"subset": None}, "There are: main, socratic"), ({"split": "dev"}, "There are: test, train"),
+    for changed, part in [({"subset": None}, "Available: main, socratic"), ({"split": "dev"}, "Available: test, train"),
                           ({"path": "org/other"}, "lora-train download org/other --dataset"), ({"path": "org/math@v1"}, "org/math@v1 --dataset")]:
         run = hub_rows(tmp_path, {**dataset, **changed})
         assert part in error_of(run)["message"], run

@@ -152,7 +152,7 @@ def test_the_best_step_and_the_end_may_be_those_of_a_task(setup):
     ece = {step: line["ece"] for (step, name), line in found.items() if name == "conf" and step > 0}
     best = min(ece, key=ece.get)
     assert summary["best_step"] == summary["adapter_step"] == best and summary["best_metric"] == ece[best]
-    assert summary["step"] == best + 4 < 40 and summary["reason"] == f"early stopping: conf.ece no better in 2 evaluations; best at step {best}"
+    assert summary["step"] == best + 4 < 40 and summary["reason"] == f"early stopping: conf.ece did not improve in 2 evaluations; best at step {best}"
     last = summary["step"]
     assert (last, "quiz") in found, "a task that was not due is evaluated too where a patience ends the run"
     assert summary["eval_loss"] is None and "the best of conf.ece" in run.stderr
@@ -204,11 +204,11 @@ BAD = {  # what is wrong: the changes of the profile, a part of the message, the
     "an unknown metric": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], metric_for_best_model="conf.ecee"),
                           'metric_for_best_model: no evaluation has "conf.ecee". Did you mean "conf.ece"?', 2, 2),
     "a loss without data": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], early_stopping_patience=1),
-                            'no evaluation has "eval_loss". Expected one of a task (conf.accuracy, conf.ece,', 2, 2),
+                            'no evaluation has "eval_loss". Expected a task metric (conf.accuracy, conf.ece,', 2, 2),
     "correct is no flag": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", [signed(50, correct=1)]))]),
                            "bad.jsonl:1: correct is number, expected true or false", 3, 0),
     "no prompt": (lambda s: dict(eval_tasks=[dict(task(s, "sums", "exact_match"), path=rows_of(s, "bad.jsonl", [{"text": "a"}]))]),
-                  "bad.jsonl:1: has an answer and no prompt", 3, 0),
+                  "bad.jsonl:1: has an answer but no prompt", 3, 0),
 }
 
 

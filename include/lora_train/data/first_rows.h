@@ -1,4 +1,4 @@
-// A look at the rows of a dataset, before anything is tokenised.
+// Inspects the rows of a dataset before anything is tokenised.
 #pragma once
 
 #include <cstddef>
@@ -20,46 +20,48 @@ namespace lora_train::data {
 struct FirstRowsOptions {
   DatasetUse use = DatasetUse::kTraining;
   OnBadRow on_bad_row = OnBadRow::kError;
-  /// As in EncodeOptions; null: there is none.
+  /// As in EncodeOptions; null if there is none.
   const tokenizer::Tokenizer* tokenizer = nullptr;
   const tokenizer::ChatTemplate* chat_template = nullptr;
   LossOn loss_on = LossOn::kAuto;
-  bool is_model_known = true;  ///< false: it is not on this machine, so that rows are only parsed
+  bool is_model_known = true;  ///< false: the model is not on this machine, so rows are only parsed
 };
 
 struct FirstRows {
-  DatasetType type = DatasetType::kAuto;   ///< their layout
+  DatasetType type = DatasetType::kAuto;   ///< layout of the rows
   std::string reason;                      ///< for the log: "the first row has messages"
-  std::int64_t num_rows = 0;               ///< how many were read
-  std::vector<std::string> warnings = {};  ///< of chats: whether the model can learn to stop with this template
+  std::int64_t num_rows = 0;               ///< rows read
+  std::vector<std::string> warnings = {};  ///< chats only: doubts that the model can learn to stop with this template
 };
 
-/// Reads up to 20 rows of the first file as training would, through template and tokenizer. Throws what training would: DataError for
-/// a row, unless bad rows are dropped and another one can be read; what check_loss_on(), dataset_files() and the file throw.
+/// Reads up to 20 rows of the first file as training would, through template and tokenizer. Throws what training would:
+/// DataError for a bad row, unless bad rows are dropped and another row can be read; and whatever check_loss_on(),
+/// dataset_files() and the file throw.
 FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& options);
 
-/// What a run's result may be asked on a command line.
+/// A prompt to try on a run's result from the command line.
 struct ShortPrompt {
   std::string text;
-  bool is_raw = false;  ///< of prompt/completion rows, which know no chat template
+  bool is_raw = false;  ///< from prompt/completion rows, which do not use the chat template
 };
 
-/// The first prompt among the first 20 rows that is one line of at most 80 characters: of a chat, a question that nothing but its
-/// answer follows or precedes. Nothing where there is none, or the rows cannot be read.
+/// The first one-line prompt of at most 80 characters among the first 20 rows; in a chat, the question must be alone
+/// with its answer. nullopt if there is none or the rows cannot be read.
 std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUse use);
 
-// Looks at a file of JSON rows (.jsonl, .ndjson, .json; not packed). What cannot be read counts as not there: nothing is thrown.
+// These read a file of JSON rows (.jsonl, .ndjson, .json; not compressed). They never throw: unreadable data count as
+// missing.
 
-/// Names of the keys of the first rows, each once.
+/// Key names of the first rows, each once.
 std::vector<std::string> row_keys(const std::filesystem::path& file, std::size_t most_rows = 1000);
 
-/// Names of the keys of the first message in the list `column` of the first row.
+/// Key names of the first message in the list `column` of the first row.
 std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column);
 
-/// Whether the rows have the string `text`, in quotes, anywhere.
+/// True if the string `text`, in quotes, occurs anywhere in the rows.
 bool has_string(const std::filesystem::path& file, const std::string& text);
 
-/// nullopt if the file is not there or of another kind.
+/// nullopt if the file is missing or of another kind.
 std::optional<std::size_t> count_rows(const std::filesystem::path& file);
 
 }  // namespace lora_train::data

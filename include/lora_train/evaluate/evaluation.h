@@ -15,10 +15,10 @@
 
 namespace lora_train::evaluate {
 
-/// What `eval` measures on eval_datasets besides the loss.
+/// Measurements of `eval` on eval_datasets in addition to the loss.
 struct EvalFlags {
   bool choices = false;      ///< the rows have choices (data/encode/task_rows.h)
-  bool exact_match = false;  ///< compare greedy answers with those of the rows
+  bool exact_match = false;  ///< compare greedy answers with the rows' own
   std::string answer_regex;  ///< extracts the answer from both texts; empty = the whole text
   std::int64_t max_new_tokens = 256;
 };
@@ -30,7 +30,7 @@ struct EvalRequest {
   bool with_answers = false;  ///< all answers to eval_tasks
   bool quiet = false;         ///< no progress bar
   launch::World world = {};
-  std::exception_ptr failure = {};  ///< why a rank of several has no request: all ranks end with it
+  std::exception_ptr failure = {};  ///< why this rank of several has no request: all ranks end with it
 };
 
 /// Results for multiple choice among given completions, by summed log-probabilities.
@@ -53,21 +53,21 @@ struct MatchFigures {
 struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
-  std::vector<report::CalibrationBin> bins = {};  ///< of ece
+  std::vector<report::CalibrationBin> bins = {};  ///< for ece
   long long num_tokens = 0;
   double weight_sum = 0;                     ///< sum of the loss weights of these tokens
-  std::vector<double> document_losses = {};  ///< of each document: its part of loss * weight_sum
+  std::vector<double> document_losses = {};  ///< for each document: its part of loss * weight_sum
   long long num_rows_cut = 0,
             num_rows_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
   std::optional<ChoiceFigures> choices = {};
   std::optional<MatchFigures> exact_match = {};
 };
 
-/// What a model's distribution over the confidence tokens says of an answer.
+/// An answer's confidence, read from the model's distribution over the confidence tokens.
 struct ConfidenceReading {
   double expected = 0;         ///< probability of being right
-  double most_likely = 0;      ///< what the most likely token states; of equally likely ones the first
-  std::vector<double> logits;  ///< of the tokens, in the order of confidence_tokens
+  double most_likely = 0;      ///< stated by the most likely token; the first one in a tie
+  std::vector<double> logits;  ///< for the tokens, in the order of confidence_tokens
 };
 
 struct TaskAnswer {
@@ -81,7 +81,7 @@ struct TaskResult {
   TaskKind kind = TaskKind::kExactMatch;
   report::TaskFigures figures;
   long long num_cut = 0;                 ///< greedy answers cut off by max_new_tokens or the context length
-  std::vector<TaskAnswer> answers = {};  ///< as many as were asked for
+  std::vector<TaskAnswer> answers = {};  ///< as many as requested
 };
 
 /// The output of `eval`.

@@ -27,7 +27,7 @@ struct RankAndScale {
 std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std::vector<std::string>& paths);
 
 /// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options from a file) if a target
-/// matches no linear, listing the names there are; if a pattern is not a valid regular expression; or if a rank is not in
+/// matches no linear, listing the valid names; if a pattern is not a valid regular expression; or if a rank is not in
 /// 1..kMaxLoraRank.
 std::vector<model::AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config);
 

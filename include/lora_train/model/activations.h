@@ -28,12 +28,12 @@ class InputOffload {
   InputOffload(const InputOffload&) = delete;
   InputOffload& operator=(const InputOffload&) = delete;
 
-  /// Call it before the layer's forward, whose input is enqueued: sends the input to the host. The layer's output may then be
-  /// enqueued.
+  /// Call it before the layer's forward, whose input is enqueued: sends the input to the host. Then the layer's output
+  /// may be enqueued.
   void begin_forward(std::int64_t layer, std::int64_t num_tokens);
 
-  /// Call it before the layer's backward, for each layer from the last down to first_layer: fetches the input of the layer that
-  /// comes after the next. The layer's own input is then in place.
+  /// Call it before the layer's backward, for each layer from the last down to first_layer: fetches the input of the
+  /// layer after the next one. The layer's own input is then in place.
   void begin_backward(std::int64_t layer, std::int64_t first_layer, std::int64_t num_tokens);
 
   /// [max_tokens, D] per offloaded layer.
@@ -47,16 +47,16 @@ class InputOffload {
   void wait_for_copy(std::int64_t layer);
 
   std::vector<at::Tensor> ring_, inputs_;
-  std::optional<c10::Stream> stream_;                         ///< as are all below, on a GPU only
-  std::optional<c10::Event> before_;                          ///< the compute stream has come to a copy
+  std::optional<c10::Stream> stream_;                         ///< this and all below: on a GPU only
+  std::optional<c10::Event> before_;                          ///< the compute stream has reached a copy
   std::array<std::optional<c10::Event>, kInputRing> copied_;  ///< per place of the ring
 };
 
-/// What a block keeps from forward to backward, narrowed to the tokens of a batch.
+/// The buffers that a block keeps from forward to backward, narrowed to the tokens of a batch.
 struct BlockActivations {
   at::Tensor input;  ///< [N, D] residual stream
   std::vector<at::Tensor>
-      saved;  ///< per BlockShape::saved; undefined if the model has no such buffer; perhaps of a tile
+      saved;  ///< per BlockShape::saved; undefined if the model has no such buffer; may hold only a tile
 };
 
 using LayerActivations = std::vector<BlockActivations>;

@@ -17,7 +17,7 @@ struct QkvViews {
   at::Tensor q, k, v;
 };
 
-/// What the queries of a pass attend to: the documents of a batch, or a cache.
+/// The attention of a pass: within the documents of a batch, or to a cache.
 class AttentionPass {
  public:
   virtual ~AttentionPass() = default;
@@ -53,7 +53,7 @@ struct RopeTables {
   }
 };
 
-/// What a forward pass reads besides weights and activations.
+/// Inputs of a forward pass besides weights and activations.
 struct ForwardPass {
   const ModelConfig& config;
   const ModelShape& shape;
@@ -63,9 +63,9 @@ struct ForwardPass {
   LinearPass linear{};
 };
 
-/// What a backward pass reads in addition.
+/// Additional inputs of a backward pass.
 struct BackwardPass {
-  const ForwardPass& forward;  ///< the pass that this one differentiates
+  const ForwardPass& forward;  ///< the pass to differentiate
   const DocumentAttention& attention;
   const Activations& buffers;
 };

@@ -33,10 +33,11 @@ void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter = tr
 at::Tensor lm_head_logits(const LmHead& head, const at::Tensor& hidden, bool use_adapter, Product product);
 
 /// `rows` come from a forward with the adapter; the caller has replaced logits by their gradient, which is overwritten. Writes
-/// d_hidden [m, D] and accumulates the gradients of norm, head and trainable rows where defined. d_normed [m, D]: workspace.
+/// d_hidden [m, D] and accumulates the gradients of norm, head and trainable rows if defined. d_normed [m, D]:
+/// workspace.
 void lm_head_backward(const LmHead& head, LmHeadRows& rows, at::Tensor& d_normed, at::Tensor& d_hidden);
 
-constexpr int64_t kCalibrationBins = 15;  ///< of equal width
+constexpr int64_t kCalibrationBins = 15;  ///< bins of equal width
 
 struct LossSums {
   double loss = 0;          ///< sum over supervised tokens of -weight * log p, in fp64
@@ -61,7 +62,7 @@ struct LossHeadOptions {
   bool needs_backward = true;                ///< false: only evaluate() is used
   int64_t chunk_bytes = int64_t{256} << 20;  ///< approximate; with few rows a GEMM mostly packs the head
   bool has_weights = false;                  ///< the batches of train_next() have weights
-  bool has_soft_targets = false;             ///< train_soft() is used; counts in bytes() what it allocates for a chunk
+  bool has_soft_targets = false;             ///< train_soft() is used; bytes() includes its allocations for a chunk
 };
 
 /// Allocates its buffers once; the logits buffer holds one chunk. Not thread-safe.
@@ -73,7 +74,7 @@ class LossHead {
   /// Cross entropy in one pass. hidden [N, D]: output of the last layer. Adds the weighted loss of every supervised token to
   /// loss_sum ([] fp64, on the device) and writes d_hidden [N, D], zero on rows without a target: the gradient of that sum
   /// divided by denominator ([] fp64, on the device), the sum of weights of the global step. Accumulates the gradients of norm,
-  /// head and trainable rows where they are defined. Does not synchronize.
+  /// head and trainable rows if they are defined. Does not synchronize.
   void train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
              at::Tensor& d_hidden);
 
@@ -90,7 +91,7 @@ class LossHead {
   int64_t chunk_rows() const { return chunk_rows_; }
   int64_t num_chunks(const Batch& batch) const { return (batch.num_trained_tokens() + chunk_rows_ - 1) / chunk_rows_; }
 
-  /// For objectives that need every log p before a gradient: two passes over the logits.
+  /// For objectives that need every log p before any gradient: two passes over the logits.
   /// Writes log p of the supervised tokens, [M] fp32 (fp64), on the device.
   void log_probs(const at::Tensor& hidden, const Batch& batch, at::Tensor& log_probs, bool use_adapter = true);
   /// The gradients that train() computes, for sum(-token_weights * log p) / denominator. token_weights [M] fp32, of any sign, or

@@ -1,5 +1,5 @@
-// Learning-rate schedules under their Hugging Face names (transformers get_scheduler). Each is a function of the step alone, so a
-// resumed run needs no state.
+// Learning-rate schedules under their Hugging Face names (transformers get_scheduler). Each depends only on the step,
+// so a resumed run needs no state.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Models and datasets in the local Hugging Face cache, whose places and variables are those of huggingface_hub. Never uses the
-// network.
+// Models and datasets in the local Hugging Face cache, with the locations and variables of huggingface_hub. Never uses
+// the network.
 #pragma once
 
 #include <filesystem>

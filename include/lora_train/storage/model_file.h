@@ -9,7 +9,7 @@
 
 namespace lora_train::storage {
 
-/// Which files of a Hugging Face folder make up its tokenizer: what goes along when it is copied.
+/// The tokenizer files of a Hugging Face folder, which are copied along with a model.
 inline constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer.model", "tekken.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json",      "merges.txt",  "chat_template.jinja"};

@@ -19,7 +19,7 @@ inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 /// The weight_map of model.safetensors.index.json. metadata.total_size is not read: nothing may depend on it.
 struct ShardIndex {
   std::filesystem::path path;
-  std::map<std::string, std::string, std::less<>> file_of;  ///< tensor name -> plain file name beside the index
+  std::map<std::string, std::string, std::less<>> file_of;  ///< tensor name -> plain file name next to the index
   std::vector<std::string> files() const;                   ///< each file once, sorted
 };
 

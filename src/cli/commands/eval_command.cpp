@@ -61,7 +61,7 @@ nlohmann::ordered_json as_json(const evaluate::TaskResult& task) {
   return line;
 }
 
-/// As eval_answers.jsonl has it, with what the model said of the confidence tokens.
+/// The line of eval_answers.jsonl, with the model's reading of the confidence tokens.
 nlohmann::ordered_json as_json(const evaluate::TaskAnswer& answer) {
   auto line = nlohmann::ordered_json::parse(report::to_json(answer.answer));
   line.erase("step");
@@ -72,7 +72,7 @@ nlohmann::ordered_json as_json(const evaluate::TaskAnswer& answer) {
   return line;
 }
 
-/// A column: its head and the cells below, in the order of the results.
+/// A column: its heading and its cells, in the order of the results.
 using Column = std::vector<std::string>;
 
 std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results) {
@@ -110,14 +110,14 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
   return columns;
 }
 
-/// The columns of the tasks: each has the figures of its kind.
+/// The columns of the tasks: each task fills those of its kind.
 std::vector<Column> columns_of(const std::vector<evaluate::TaskResult>& tasks) {
   std::vector<Column> columns = {{"task"}, {"kind"}};
   for (const auto& task : tasks) {
     columns[0].push_back(task.name);
     columns[1].push_back(to_string(task.kind));
   }
-  for (const auto& metric : report::task_metrics(TaskKind::kConfidence)) {  // which has those of the other kinds too
+  for (const auto& metric : report::task_metrics(TaskKind::kConfidence)) {  // has the other kinds' metrics too
     Column column = {metric.name};
     bool is_known = false;
     for (const auto& task : tasks) {
@@ -159,7 +159,7 @@ void write_answers(const std::string& file, const std::vector<evaluate::TaskResu
   write_result(file, text);
 }
 
-/// The template that the adapter was trained with, as in `generate`, where the profile does not choose one.
+/// Uses the template that the adapter was trained with, as in `generate`, unless the profile chooses one.
 void use_template_of(const std::string& adapter, ModelSection& section) {
   if (adapter.empty() || section.chat_template != "tokenizer") return;
   if (has_own_template(adapter, storage::resolve_model(section.path).folder)) {
@@ -167,7 +167,7 @@ void use_template_of(const std::string& adapter, ModelSection& section) {
   }
 }
 
-/// A run's own data, where no profile says other ones.
+/// Uses the run's own data unless a profile names other data.
 void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
   const std::filesystem::path profile = std::filesystem::path(adapter) / "profile.yaml";
   std::error_code code;
@@ -178,7 +178,7 @@ void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
   flags.add_profile(profile.string());
 }
 
-/// Takes what no flag can say otherwise: --exact-match would read a setting behind it as its regex.
+/// Refuses values that belong to other flags: --exact-match would read a setting after it as its regex.
 void check_flags(const CommandParser& parser, const evaluate::EvalFlags& tasks, bool has_max_new_tokens) {
   const std::string& regex = tasks.answer_regex;
   const std::string key = regex.substr(0, regex.find('='));
@@ -199,11 +199,11 @@ evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
     if (request.world.rank > 0) throw PeerError(stop.where(), stop.message(), stop.kind(), stop.exit_code());
-    throw StopError(stop.where(), "asked to stop. There are no figures: they need the whole evaluation");
+    throw StopError(stop.where(), "asked to stop. There are no figures, since they need the whole evaluation");
   }
 }
 
-/// What the flags of the command say.
+/// The flags of the command.
 struct EvalCommandFlags {
   std::string adapter, answers_file;
   evaluate::EvalFlags tasks;
@@ -249,7 +249,7 @@ void print_results(const evaluate::Evaluation& results, bool json) {
 
 int run_eval(const std::vector<std::string>& arguments) {
   const launch::World world = launch::world_from(process_environment);
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
   CommandParser parser("eval",
                        "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
@@ -281,7 +281,7 @@ int run_eval(const std::vector<std::string>& arguments) {
   parser.app()
       .add_option("--answers", flags.answers_file, "write every answer to eval_tasks to this .jsonl file")
       ->type_name("FILE");
-  const RanksFlag ranks(parser, world, "divide the rows among so many processes on this host, one for each GPU");
+  const RanksFlag ranks(parser, world, "split the rows across N processes on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   flags.tasks.exact_match = exact_match->count() > 0;
   check_flags(parser, flags.tasks, max_new_tokens->count() > 0);

@@ -27,7 +27,7 @@
 
 namespace lora_train::cli {
 
-// tokenize: the ids of texts, or the data of a profile as the trainer will see them.
+// tokenize: the ids of texts, or the data of a profile as the trainer sees them.
 namespace {
 
 bool is_trained(const data::RowView& row, std::size_t i) { return i > 0 && row.labels[i] != data::kIgnoredLabel; }
@@ -91,7 +91,7 @@ void print_ids(const tokenizer::Tokenizer& tokenizer, const std::string& text, b
   print_line(line);
 }
 
-/// A folder with a tokenizer alone will do: ids and lengths are then not checked.
+/// Empty for a folder with only a tokenizer, which is enough; ids and lengths are not checked then.
 std::optional<model::ModelConfig> read_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "config.json")) return std::nullopt;
   return model::read_model_config(folder);
@@ -211,7 +211,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   const Profile& profile = loaded.profile;
   const auto folder = storage::resolve_model(profile.model.path).folder;
   auto tokenizer = open_tokenizer(profile.model, folder, profile.adapter.init_adapter).tokenizer;
-  if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // says what is missing
+  if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // load() reports what is missing
   for (const auto& text : texts) print_ids(*tokenizer, text, parser.common().json);
   for (const auto& file : files) {
     data::read_texts(file, [&](const std::string& text) { print_ids(*tokenizer, text, parser.common().json); });
@@ -273,8 +273,8 @@ void clear(const fs::path& folder, std::int64_t used_before, bool json) {
   }
   print_line(folder.string() + ": deleted " + std::to_string(deleted.num_tables) + " tables, " +
              size_text(deleted.num_bytes) +
-             (num_in_use == 0 ? "" : "; " + std::to_string(num_in_use) + " in use stay") +
-             (num_without_lock == 0 ? "" : "; " + std::to_string(num_without_lock) + " stay that cannot be locked"));
+             (num_in_use == 0 ? "" : "; kept " + std::to_string(num_in_use) + " in use") +
+             (num_without_lock == 0 ? "" : "; kept " + std::to_string(num_without_lock) + " that cannot be locked"));
 }
 
 }  // namespace
@@ -283,12 +283,12 @@ int run_cache(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "cache",
       "Lists or deletes the token tables that runs share. LORA_TRAIN_CACHE_MAXSIZE (default 64G, 0 = no "
-      "limit) limits their size: beyond it, a run deletes those that were not used for longest.");
+      "limit) limits their size: beyond it, a run deletes the least recently used ones.");
   bool wants_list = false, wants_clear = false;
   std::string folder = data::user_token_cache().string();
   std::int64_t used_before = std::numeric_limits<std::int64_t>::max();
   parser.app().add_flag("--list", wants_list, "show the tables, least recently used first");
-  parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and what killed runs left");
+  parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and the leftovers of killed runs");
   const CLI::Option* const older_than =
       parser
           .add_parsed(
@@ -300,7 +300,7 @@ int run_cache(const std::vector<std::string>& arguments) {
                 used_before = static_cast<std::int64_t>(std::ceil(std::max(now - *age, 0.0)));
                 return true;
               },
-              "an age such as 30d, 12h or 90m", "with --clear: keep the tables that were used in this time")
+              "an age such as 30d, 12h or 90m", "with --clear: keep the tables used within this time")
           ->type_name("TIME");
   const CLI::Option* const dir =
       parser.app()
@@ -309,7 +309,7 @@ int run_cache(const std::vector<std::string>& arguments) {
           ->type_name("DIR");
   if (!parser.parse(arguments)) return 0;
   if (wants_list == wants_clear) parser.refuse("--list", "expected one of --list and --clear.");
-  if (wants_list && older_than->count() > 0) parser.refuse("--older-than", "expected with --clear only.");
+  if (wants_list && older_than->count() > 0) parser.refuse("--older-than", "needs --clear.");
   if (folder.empty()) {
     parser.refuse("--dir", "missing, and neither XDG_CACHE_HOME nor HOME says where your cache is.");
   }

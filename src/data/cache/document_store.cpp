@@ -31,8 +31,8 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 32);
 
-// Begins a table and its footer. A new layout gets a new one, so that no version reads the other's files; older ones have it in the
-// footer only.
+// Marks the start of a table and of its footer. Each new layout gets a new mark, so that no version reads the other's
+// files; older layouts have it only in the footer.
 constexpr std::string_view kMark = "LTOKENS4", kAnyMark = "LTOKENS";
 
 struct Footer {
@@ -43,7 +43,7 @@ struct Footer {
   std::uint64_t num_metadata_bytes = 0;
   char key[32] = {};
   char body_hash[32] = {};
-  std::uint64_t footer_hash = 0;  // of all bytes before it
+  std::uint64_t footer_hash = 0;  // hash of all bytes before it
 };
 static_assert(sizeof(Footer) == 112);
 
@@ -61,7 +61,7 @@ std::uint64_t hash_of(const Footer& footer) {
   return hash64(bytes_of(footer).substr(0, offsetof(Footer, footer_hash)));
 }
 
-/// hash128_hex() of a body of any size.
+/// hash128_hex() for a body of any size.
 std::string hash_of(std::string_view body) {
   constexpr std::size_t kPiece = std::size_t{16} << 20;
   Hasher hasher;
@@ -161,7 +161,7 @@ TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::strin
   }
   write(kMark);
   num_record_bytes_ = kMark.size();
-  if (file_ != nullptr) flush();  // a killed process leaves a file that is known for its own
+  if (file_ != nullptr) flush();  // a killed process leaves a file that can be recognised
 }
 
 void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
@@ -276,7 +276,7 @@ void DocumentStore::add(std::shared_ptr<const TokenTable> table, std::vector<std
   auto sources = std::make_shared<std::vector<Source>>(*sources_);
   assert(sources->size() < (1U << 16));
   documents_.reserve(documents_.size() + static_cast<std::size_t>(table->num_rows()));
-  // 48 and 16 bits, as the header says.
+  // 48 and 16 bits, as in the header.
   constexpr std::uint64_t kPositionMask = (1ULL << 48) - 1;
   const auto index = static_cast<std::uint16_t>(sources->size());
   std::uint64_t position = 0;

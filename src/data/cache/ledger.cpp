@@ -20,8 +20,8 @@ constexpr std::array<ReasonText, 10> kReasons = {{
     {"overlength", "longer than max_seq_len, dropped (overlength: drop)", true},
     {"truncated", "longer than max_seq_len, tail cut (overlength: truncate)", false},
     {"fully_masked", "no token to train on", true},
-    {"not_rendered", "a part of the chat that the template does not write", false},
-    {"empty_answer", "a trained answer without content: only its end is learned", false},
+    {"not_rendered", "the chat template left out part of the chat", false},
+    {"empty_answer", "a trained answer is empty: only its end is learned", false},
     {"duplicate", "the same as an earlier row", false},
     {"in_validation", "also in the evaluation data, which makes its loss look too good", false},
     {"dropped_duplicate", "the same as an earlier row, dropped (drop_duplicates: true)", true},
@@ -100,9 +100,9 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
     is_too_long |=
         entry.reason == LedgerReason::kOverlength || entry.first_message.find("max_seq_len") != std::string::npos;
   }
-  message += std::string("\nRepair the rows, ") + (is_too_long ? "raise max_seq_len, " : "") +
+  message += std::string("\nFix the rows, ") + (is_too_long ? "raise max_seq_len, " : "") +
              "or raise max_drop_fraction (0 to 1).";
-  throw DataError("", message);  // about all rows; each line names the first of its own
+  throw DataError("", message);  // about all rows; each line names its own first row
 }
 
 }  // namespace lora_train::data

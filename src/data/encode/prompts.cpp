@@ -62,7 +62,7 @@ ChatSample question_of_row(const Json& row, const tokenizer::ChatTemplate* row_t
   return text != nullptr ? chat_of_user(string_of(*text, "text")) : without_answer(chat_of_row(row));
 }
 
-// Runs `make`, with the place of the row in what it throws.
+// Runs `make` and adds the place of the row to what it throws.
 template <typename Make>
 auto at_place(const std::string& source, Make make) {
   try {

@@ -39,7 +39,7 @@ std::size_t checked_index(std::int64_t index, std::size_t num_choices) {
                           " choices (0 to " + std::to_string(num_choices - 1) + ")");
 }
 
-// An index, a choice, or an index that stands in a string, as some data sets have it.
+// An index, a choice, or an index as a string, as in some data sets.
 std::size_t answer_of(const Json& row, const FieldMap& map, const std::vector<std::string>& choices) {
   const Json& answer = required(row, map, "answer");
   if (answer.is_number_integer()) return checked_index(answer.get<std::int64_t>(), choices.size());
@@ -181,7 +181,7 @@ class AnswerReader {
       if (begin == 0) {
         throw DataError(
             "",
-            "has an answer and no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
+            "has an answer but no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
             "the tokens of the prompt");
       }
       AnswerRow row{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
@@ -201,7 +201,7 @@ class AnswerReader {
   const EncodeOptions options_;
   const std::int64_t max_tokens_;
   const bool with_choices_;
-  DatasetType type_;  ///< once known, of all rows
+  DatasetType type_;  ///< type of all rows, once known
 };
 
 }  // namespace
@@ -272,8 +272,8 @@ ConfidenceTokens confidence_tokens(const TaskSection& section, const tokenizer::
     const std::vector<std::int32_t> ids = tokenizer.encode(name).ids;
     if (ids.size() != 1) {
       throw ConfigError("confidence_tokens", "\"" + name + "\" is " + std::to_string(ids.size()) +
-                                                 " tokens of the tokenizer, expected one. Name it in add_tokens, or "
-                                                 "choose texts that the tokenizer has as one token.");
+                                                 " tokens in this tokenizer, expected one. List it in add_tokens, or "
+                                                 "choose texts that are one token.");
     }
     tokens.names.push_back(name);
     tokens.ids.push_back(ids.front());

@@ -12,7 +12,7 @@
 namespace lora_train::data {
 namespace {
 
-// Feeds nlohmann's lexer and tells how far it has read, which its SAX events do not.
+// Feeds nlohmann's lexer and tracks how far it has read, which its SAX events do not tell.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -37,8 +37,9 @@ class CountingIterator {
   const char** consumed_;
 };
 
-// "[json.exception...] parse error at line 1, column 9: syntax error while parsing object - unexpected end of input;
-// last read: '...'; expected '}'" without its own place and without the text it quotes, which may be long or no UTF-8.
+// The message "[json.exception...] parse error at line 1, column 9: syntax error while parsing object - unexpected end
+// of input; last read: '...'; expected '}'" without its own place and without the quoted text, which may be long or
+// invalid UTF-8.
 std::string reason_of(std::string what) {
   const auto cut_through = [&](std::string_view mark) {
     if (const auto at = what.find(mark); at != std::string::npos) {
@@ -56,7 +57,7 @@ std::string reason_of(std::string what) {
   return what;
 }
 
-// What the outermost value is: a row, the array whose elements are rows, or anything.
+// The outermost value: a row, an array of rows, or anything.
 enum class Root { kRow, kRows, kValue };
 
 class RowBuilder {
@@ -69,7 +70,7 @@ class RowBuilder {
   const char** consumed() { return &consumed_; }
   std::size_t position() const { return static_cast<std::size_t>(consumed_ - begin_); }
   const std::optional<JsonProblem>& syntax_problem() const { return syntax_problem_; }
-  /// Of the row that was being read last.
+  /// Problem of the last row read.
   const std::optional<JsonProblem>& row_problem() const { return row_.problem; }
   bool was_stopped() const { return was_stopped_; }
 
@@ -101,7 +102,7 @@ class RowBuilder {
       if (!keys_.back().insert(name).second) {
         fail("duplicate key \"" + name.substr(0, 60) + "\"; an object has each key once");
       } else if (keys_.back().size() > kMaxJsonFields) {
-        fail("an object of more than 10,000 fields");
+        fail("an object with more than 10,000 fields");
       }
       key_.back() = std::move(name);
     }
@@ -110,7 +111,7 @@ class RowBuilder {
 
   template <typename Exception>
   bool parse_error(std::size_t position, const std::string&, const Exception& error) {
-    // The lexer's count includes the byte that broke, and the end of the text as one more.
+    // The lexer's count includes the offending byte, and counts the end of the text as one more.
     syntax_problem_ = JsonProblem{position == 0 ? 0 : position - 1, reason_of(error.what())};
     return false;
   }
@@ -122,7 +123,7 @@ class RowBuilder {
     open_.clear();
   }
 
-  // An integer that the chat template would write otherwise than it stands here.
+  // An integer that the chat template would write differently.
   bool unrepresentable() {
     if (depth_ == 0 && root_ != Root::kValue) return scalar(0);
     if (depth_ == 0) {
@@ -134,7 +135,7 @@ class RowBuilder {
     return depth_ == 0 ? end_row() : true;
   }
 
-  // Where the next value goes: the row itself, the open array, or the open object under its last key.
+  // Destination of the next value: the row itself, the open array, or the open object under its last key.
   Json* place(Json&& value) {
     if (open_.empty()) {
       row_.value = std::move(value);
@@ -145,7 +146,7 @@ class RowBuilder {
       parent.push_back(std::move(value));
       return &parent.back();
     }
-    // The key is known to be new: push_back spares ordered_json's search through all keys.
+    // The key is new: push_back avoids ordered_json's search through all keys.
     Json::object_t::Container& members = parent.get_ref<Json::object_t&>();
     members.emplace_back(std::move(key_.back()), std::move(value));
     return &members.back().second;
@@ -233,7 +234,7 @@ class RowBuilder {
   std::optional<JsonProblem> syntax_problem_;
 };
 
-// nlohmann says "invalid literal" of these.
+// nlohmann reports these as "invalid literal".
 std::string explain(std::string_view text, std::size_t offset, const std::string& reason) {
   const std::string_view rest = text.substr(std::min(offset, text.size()));
   if (rest.starts_with("N") || rest.starts_with("I") || rest.starts_with("a") || rest.starts_with("n")) {
@@ -254,7 +255,7 @@ std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
     const JsonProblem& problem = *builder.syntax_problem();
     return JsonProblem{problem.offset, explain(text, problem.offset, problem.message)};
   }
-  // nlohmann takes a NUL byte for the end of the text.
+  // nlohmann treats a NUL byte as the end of the text.
   if (builder.position() > 0 && text[builder.position() - 1] == '\0') {
     return JsonProblem{builder.position() - 1, "invalid JSON: a NUL byte"};
   }
@@ -269,7 +270,7 @@ JsonRow parse_one(std::string_view text, Root root) {
   };
   RowBuilder builder(text, root, keep);
   if (auto problem = parse(text, builder)) {
-    // What is wrong first is what the reader should repair first.
+    // Users should fix the earliest problem first.
     const auto& earlier = found.problem ? found.problem : builder.row_problem();
     found.problem = earlier && earlier->offset < problem->offset ? earlier : problem;
   }
@@ -331,7 +332,8 @@ void wrong_type(const std::string& field, const Json& value, const std::string& 
 
 Json inner_json(const std::string& text, const std::string& field) {
   JsonRow parsed = parse_json_value(text);
-  if (parsed.problem) throw DataError("", field + " is string, and its text is refused: " + parsed.problem->message);
+  if (parsed.problem)
+    throw DataError("", field + " is a string, but its text was rejected: " + parsed.problem->message);
   return std::move(parsed.value);
 }
 
@@ -345,7 +347,7 @@ std::string printable(const std::string& text, std::size_t max_bytes) {
       out += c;
     }
   }
-  // A cut must not leave a part of a character.
+  // A cut must not split a character.
   if (text.size() > max_bytes) {
     while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) {
       out.pop_back();

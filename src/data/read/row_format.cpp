@@ -37,7 +37,7 @@ void require_length(const char* field, std::size_t length, std::size_t expected)
   }
 }
 
-// Padding is found by position, never by id: pad is often eos. Zeros stand at one end.
+// Finds padding by position, never by id: pad is often eos. Zeros are only at the start or the end.
 std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_t>& mask) {
   const auto first = std::find(mask.begin(), mask.end(), 1);
   const auto end = std::find(mask.rbegin(), mask.rend(), 1).base();
@@ -45,7 +45,7 @@ std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_
   if (!std::all_of(first, end, [](std::int32_t value) { return value == 1; }) ||
       std::any_of(mask.begin(), mask.end(), [](std::int32_t value) { return value > 1; })) {
     throw DataError("",
-                    "attention_mask has a 0 between ones, or another value than 0 and 1; zeros may only be padding "
+                    "attention_mask has a 0 between ones, or a value other than 0 and 1; zeros may only be padding "
                     "at the start or the end of the row");
   }
   return {first - mask.begin(), end - mask.begin()};
@@ -140,7 +140,7 @@ bool has_layout(const Json& row, const FieldMap& map, const Layout& layout) {
   if (row.contains("chosen") && row.contains("rejected")) {
     const bool has_prompt = row.contains("prompt");
     throw DataError("", "the rows have chosen and rejected answers (" + key_names(row) +
-                            "), and preference training is not built. To train on the chosen answers: field_map: " +
+                            "), but preference training is not supported. To train on the chosen answers: field_map: " +
                             (has_prompt ? "{completion: chosen}" : "{messages: chosen}, where chosen is a whole chat") +
                             ".");
   }
@@ -170,7 +170,7 @@ std::string at(const char* list, std::size_t i, const char* field) {
   return std::string(list) + "[" + std::to_string(i) + "]" + (*field == 0 ? "" : ".") + field;
 }
 
-// Rethrows what `read` says with the message's place in the row before it.
+// Rethrows errors from `read` with the message's place in the row in front.
 template <typename Read>
 auto named(const std::string& name, Read read) {
   try {
@@ -180,7 +180,7 @@ auto named(const std::string& name, Read read) {
   }
 }
 
-// What field_map calls `theirs` as a role: user, assistant, tool or function_call; `theirs` if it has no such name.
+// Our role for `theirs` according to field_map: user, assistant, tool or function_call; `theirs` if it is not mapped.
 std::string mapped_role(const std::string& theirs, const FieldMap& map) {
   for (const char* ours : {"user", "assistant", "tool", "function_call"}) {
     if (const auto found = map.find(ours); found != map.end() && found->second == theirs) return ours;
@@ -190,7 +190,7 @@ std::string mapped_role(const std::string& theirs, const FieldMap& map) {
 
 bool is_known_role(const std::string& role) { return std::ranges::count(kRoles, role) > 0; }
 
-// What other tools call our roles.
+// Our role for another tool's name.
 std::string our_role_of(const std::string& theirs) {
   for (const std::string_view name : {"gpt", "bot", "model", "ai", "chatbot"}) {
     if (theirs == name) return "assistant";
@@ -199,7 +199,7 @@ std::string our_role_of(const std::string& theirs) {
   return found == kSharegptRoles.end() ? "" : std::string(found->ours);
 }
 
-// `list`: all messages of the row, whose unknown roles are named together.
+// `list`: all messages of the row; names all unknown roles together.
 [[noreturn]] void refuse_role(const std::string& role, const std::string& field, const Json& list,
                               const FieldMap& map) {
   std::vector<std::string> unknown = {role}, entries;
@@ -235,30 +235,30 @@ const Json& list_of(const Json& value, const char* field) {
   return value;
 }
 
-// What the row calls role and content of its messages.
+// The row's names for role and content of its messages.
 struct Keys {
   std::string role, content;
 };
 
 void append(Json& object, const std::string& key, Json value) {
-  // Keys of a row are different: without ordered_json's search a message of many fields takes linear time.
+  // The keys of a row are distinct: skipping ordered_json's search keeps a message with many fields linear.
   static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>()).emplace_back(key, std::move(value));
 }
 
-// Appends a field that stands in the row beside the one called `taken_by`, which the template gets under this key. Null
-// is what tables write for "not there".
+// Appends a field under a key that the template already gets from `taken_by`, unless that is empty. Null is what tables
+// write for a missing value.
 void append_beside(Json& object, const std::string& key, const Json& value, const std::string& taken_by,
                    const std::string& place) {
   if (taken_by.empty()) {
     append(object, key, value);
   } else if (!value.is_null()) {
-    throw DataError("",
-                    place + " has \"" + key + "\" beside \"" + taken_by + "\", which means the same; keep one of them");
+    throw DataError(
+        "", place + " has both \"" + key + "\" and \"" + taken_by + "\", which mean the same; keep one of them");
   }
 }
 
-// The message as the template gets it: the row's own object, its role and content under these names; "" for an object
-// of just these two.
+// The message as the template gets it: the row's own object with role and content under these names; "" for an object
+// with only these two.
 std::string template_json(const Json& value, const Keys& keys, const std::string& role, const std::string& place) {
   const bool is_plain = value.size() == 2 && value.begin().key() == keys.role && value.contains(keys.content);
   if (is_plain && value[keys.content].is_string()) return {};
@@ -275,13 +275,13 @@ std::string template_json(const Json& value, const Keys& keys, const std::string
   return object.dump();
 }
 
-// A message of tool calls may have no content, or null: templates tell these from an empty one.
+// A message with tool calls may have no content or null: templates distinguish these from an empty one.
 bool may_lack_content(const Json& value, const std::string& role) {
   const auto calls = value.find("tool_calls");
   return role == "assistant" && calls != value.end() && calls->is_array() && !calls->empty();
 }
 
-// `keys` are what the row calls role and content, `content_field` what we call the latter.
+// `keys` are the row's names for role and content, `content_field` is our name for the latter.
 Message read_message(const Json& value, const FieldMap& map, const Keys& keys, const char* content_field,
                      std::string role, const std::string& place) {
   Message message;
@@ -295,7 +295,7 @@ Message read_message(const Json& value, const FieldMap& map, const Keys& keys, c
   return message;
 }
 
-// A message of `list`.
+// One message of `list`.
 Message parse_message(const Json& value, const FieldMap& map, const std::string& place, const Json& list) {
   if (!value.is_object()) wrong_type(place, value, "an object with role and content");
   const Json& role =
@@ -354,25 +354,25 @@ std::string sharegpt_role(const std::string& theirs, const std::string& field) {
                           "; expected JSON {\"name\": ..., \"arguments\": {...}}, or a list of these");
 }
 
-// One entry of tool_calls, or what is wrong.
+// One entry of tool_calls, or an error.
 Json tool_call(const Json& call, const std::string& field, const std::string& value) {
   if (!call.is_object()) {
     refuse_call(field, value, "a call is " + std::string(call.type_name()));
   }
   if (!call.contains("name") || !call["name"].is_string()) {
-    refuse_call(field, value, "a call has no name that is a string");
+    refuse_call(field, value, "a call has no name, or one that is not a string");
   }
   if (!call.contains("arguments") || !(call["arguments"].is_object() || call["arguments"].is_string())) {
-    refuse_call(field, value, "a call has no arguments that are an object");
+    refuse_call(field, value, "a call has no arguments, or they are not an object");
   }
   if (call.size() != 2) {
-    refuse_call(field, value, "a call has other fields than name and arguments");
+    refuse_call(field, value, "a call has fields other than name and arguments");
   }
   return {{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}};
 }
 
-// The value of a function_call turn, JSON {name, arguments} or a list of these, as LLaMA-Factory's ShareGPT rows hold it:
-// an assistant message with an empty content and tool_calls.
+// The message for a function_call turn, whose value is JSON {name, arguments} or a list of these, as in LLaMA-Factory's
+// ShareGPT rows: an assistant message with empty content and tool_calls.
 Json function_call_message(const std::string& value, const std::string& field) {
   JsonRow parsed = parse_json_value(value);
   if (parsed.problem) {
@@ -445,8 +445,8 @@ void check_same_layout(const Json& row, DatasetType type, const FieldMap& field_
     if (layout.type == type) return;
     if (!has_layout(row, field_map, layout)) continue;
     throw DataError("", "the row has " + names_of(layout.keys, field_map) + " (type: " + to_string(layout.type) +
-                            "), and the first row of the dataset has not (type: " + to_string(type) +
-                            "). Set `type` to say which of them all rows have, or make two datasets");
+                            "), but the first row of the dataset does not (type: " + to_string(type) +
+                            "). Set `type` to the type of all rows, or make two datasets");
   }
 }
 
@@ -468,7 +468,7 @@ void check_field_map(const FieldMap& field_map) {
                             " field_map maps our name to the name in the file; our names are: " + join(known));
     }
     if (theirs.empty() && std::ranges::count(optional, ours) == 0) {
-      throw ConfigError("field_map", "\"" + ours + "\" is null; only these can stay unread: " + join(optional));
+      throw ConfigError("field_map", "\"" + ours + "\" is null; only these can be left unread: " + join(optional));
     }
   }
 }
@@ -492,7 +492,7 @@ Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map) {
   const Json& completion = required(row, map, "completion");
   if (prompt.is_array() != completion.is_array()) {
     throw DataError("", "prompt is " + std::string(prompt.type_name()) + ", completion " + completion.type_name() +
-                            "; both are strings or both are lists of messages");
+                            "; both must be strings, or both lists of messages");
   }
   ChatSample sample;
   parse_list(prompt, map, "prompt", sample);

@@ -61,7 +61,7 @@ RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, st
   return bad_row(file, piece.line, piece.num_skipped + row.problem->offset + 1, std::move(message));
 }
 
-/// Without a byte: the text is ours.
+/// Without a byte offset: the text is ours.
 RawRow parse_table_row(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
   const std::string where = file + ":" + std::to_string(piece.line);
   if (text.size() > kMaxRowBytes) return {nullptr, piece.line, true, where, "as JSON the row is longer than 64 MiB"};
@@ -79,7 +79,7 @@ RawRow parse_piece(const std::string& file, RowBlock::Piece& piece, std::string_
   return {parse_json_row(text).value, piece.line, false, {}, {}};
 }
 
-// One line a row: JSON Lines and plain text.
+// One line per row: JSON Lines and plain text.
 class LineReader : public RowReader {
  public:
   LineReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, std::size_t num_skipped, Kind kind)
@@ -110,7 +110,7 @@ class LineReader : public RowReader {
     is_at_end_ = got < kBlockBytes;
   }
 
-  // Moves all whole lines out of pending_; at the end of the file what is left is a line too.
+  // Moves all complete lines out of pending_; at the end of the file, the remainder is also a line.
   void take_lines(RowBlock& block) {
     if (is_in_long_line_ && !skip_long_line()) return;
     const std::size_t last = pending_.rfind('\n');
@@ -177,7 +177,7 @@ class LineReader : public RowReader {
   bool is_in_long_line_ = false;
 };
 
-// Turns growing offsets into lines without counting from the start each time.
+// Converts growing offsets into lines without counting from the start each time.
 class LineCounter {
  public:
   LineCounter(std::string_view text, std::size_t num_skipped) : text_(text), num_skipped_(num_skipped) {}
@@ -208,7 +208,7 @@ class LineCounter {
   std::uint64_t line_ = 1;
 };
 
-// One JSON array. Its first parse finds the rows and everything that is wrong; rows are built later, block by block.
+// One JSON array. The first parse finds the rows and all problems; rows are built later, block by block.
 class ArrayReader : public RowReader {
  public:
   ArrayReader(std::string file, ByteSource& bytes, std::string begin, std::size_t num_skipped)
@@ -234,7 +234,7 @@ class ArrayReader : public RowReader {
     if (!block.pieces.empty()) return block;
     if (broken_) {
       throw DataError(place(file_, lines_.line_of(broken_->offset), lines_.byte_of(broken_->offset)),
-                      broken_->message + "; the file is read as one JSON array, and the rest of it cannot be read");
+                      broken_->message + "; the file is one JSON array, and the rest of it cannot be read");
     }
     return std::nullopt;
   }
@@ -245,7 +245,7 @@ class ArrayReader : public RowReader {
       const std::size_t had = text_.size();
       if (had > kMaxArrayBytes) {
         throw DataError(
-            file_, "a JSON array of more than 4 GiB is not held in memory; make it JSON Lines: jq -c '.[]' " + file_ +
+            file_, "a JSON array above 4 GiB is too large for memory; convert it to JSON Lines: jq -c '.[]' " + file_ +
                        " > rows.jsonl");
       }
       text_.resize(had + kBlockBytes);
@@ -284,13 +284,13 @@ void refuse_foreign(const std::string& file, std::string_view text) {
   }
 }
 
-// Says so when the file ends without having given a row.
+// Throws if the file ends without a row.
 class NonEmpty : public RowReader {
  public:
   NonEmpty(std::string file, std::unique_ptr<RowReader> rows) : file_(std::move(file)), rows_(std::move(rows)) {}
   std::optional<RowBlock> next() override {
     auto block = rows_->next();
-    if (!block && !has_rows_) throw DataError(file_, "the file has no row");
+    if (!block && !has_rows_) throw DataError(file_, "the file has no rows");
     has_rows_ = true;
     return block;
   }
@@ -301,7 +301,7 @@ class NonEmpty : public RowReader {
   bool has_rows_ = false;
 };
 
-// The ending that tells the kind: ".csv" of "a.csv.gz".
+// The suffix that determines the kind: ".csv" for "a.csv.gz".
 std::string kind_of_name(std::filesystem::path file) {
   if (file.extension() == ".gz" || file.extension() == ".zst") {
     file = file.stem();
@@ -335,7 +335,7 @@ constexpr std::string_view kZstdMark = "\x28\xB5\x2F\xFD";
   throw DataError(file.path().string(), what + "; the file is damaged or its download was cut off: fetch it again");
 }
 
-// A file whose first block was already looked at.
+// A file whose first block was already read.
 class PlainSource : public ByteSource {
  public:
   PlainSource(std::unique_ptr<FileReader> file, std::string begin) : file_(std::move(file)), begin_(std::move(begin)) {}
@@ -390,7 +390,7 @@ class GzipSource : public ByteSource {
     return stream_.avail_in > 0;
   }
 
-  // Files that were packed piece by piece are several members, one behind the other.
+  // Files compressed in pieces have several consecutive members.
   void step() {
     is_between_members_ = false;
     const int code = ::inflate(&stream_, Z_NO_FLUSH);
@@ -399,7 +399,7 @@ class GzipSource : public ByteSource {
       ::inflateReset(&stream_);
     } else if (code != Z_OK) {
       fail(packed_.file(),
-           std::string("the gzip data is wrong (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
+           std::string("the gzip data is corrupt (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
     }
   }
 
@@ -421,7 +421,7 @@ class ZstdSource : public ByteSource {
     ZSTD_outBuffer out{buffer, size, 0};
     while (out.pos < out.size) {
       if (in_.pos == in_.size && !refill()) {
-        // What zstd holds back comes without new input; only then is the end known.
+        // zstd may still hold output that needs no new input; only then is the end known.
         const std::size_t before = out.pos;
         if (is_between_frames_) break;
         step(out);
@@ -444,7 +444,7 @@ class ZstdSource : public ByteSource {
   void step(ZSTD_outBuffer& out) {
     const std::size_t code = ::ZSTD_decompressStream(stream_.get(), &out, &in_);
     if (::ZSTD_isError(code) != 0) {
-      fail(packed_.file(), std::string("the zstd data is wrong (") + ::ZSTD_getErrorName(code) + ")");
+      fail(packed_.file(), std::string("the zstd data is corrupt (") + ::ZSTD_getErrorName(code) + ")");
     }
     is_between_frames_ = code == 0;
   }
@@ -456,7 +456,7 @@ class ZstdSource : public ByteSource {
   bool is_between_frames_ = false;
 };
 
-/// Opens `file`; gzip and zstd are known by their first bytes, whatever the file's name is.
+/// Opens `file`; detects gzip and zstd by their first bytes, whatever the file's name.
 std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
   auto file = std::make_unique<FileReader>(path);
   std::string begin(kZstdMark.size(), '\0');

@@ -18,28 +18,28 @@ inline std::string place(const std::string& file, std::uint64_t line, std::size_
   return file + ":" + std::to_string(line) + ":" + std::to_string(byte);
 }
 
-/// Before a message about an element of a JSON array that is not alone on its line: "element 17: "; "" for 0.
+/// Prefix for a message about an array element that shares its line: "element 17: "; "" for 0.
 inline std::string element_prefix(std::size_t element) {
   return element > 0 ? "element " + std::to_string(element) + ": " : "";
 }
 
-/// A row, or what is wrong with its text.
+/// A row, or the problem in its text.
 struct RawRow {
   Json value;              ///< an object
-  std::uint64_t line = 0;  ///< from 1; where a row has several lines the one on which it begins
+  std::uint64_t line = 0;  ///< from 1; for a row over several lines, the first
   bool is_bad = false;     ///< then value is null
-  std::string where;       ///< "file:line:byte", byte from 1 within the line; only when is_bad
+  std::string where;       ///< "file:line:byte", byte from 1 within the line; only if is_bad
   std::string message;
-  std::size_t element = 0;  ///< of a JSON array, from 1, where an earlier one is on the same line; else 0
+  std::size_t element = 0;  ///< index in a JSON array, from 1, if an earlier element is on the same line; else 0
 };
 
-/// Consecutive rows as in the file, not parsed yet (or already bad).
+/// Consecutive rows of a file, not yet parsed (or already bad).
 struct RowBlock {
   enum class Kind { kJsonLine, kJsonElement, kTableRow, kText, kParsed };
   struct Piece {
     Kind kind = Kind::kJsonLine;
     std::uint64_t line = 0;
-    std::size_t begin = 0, size = 0;  ///< of `text`
+    std::size_t begin = 0, size = 0;  ///< in `text`
     std::size_t num_skipped = 0;      ///< bytes of the line before the piece (a byte order mark)
     bool has_line_end = true;
     std::size_t element = 0;  ///< RawRow::element
@@ -50,25 +50,25 @@ struct RowBlock {
   std::vector<Piece> pieces;
 };
 
-/// Parses the rows of a block, each for itself: a bad one does not hide the next.
+/// Parses the rows of a block independently: a bad row does not hide the next.
 std::vector<RawRow> parse_rows(RowBlock&& block);
 
-/// Reads a file from its start, unpacking gzip and zstd:
-///   .csv, .tsv   the first record names the columns; every value is a string
-///   .txt         one row {"text": line} per line
-///   .parquet, .arrow, .feather  rows of a table (table_reader.h), never packed; `line` is the row's number
-///   others       JSON Lines, or one JSON array of objects when the first character is [
-/// (.gz and .zst at the end of the name do not count.) Blank lines are skipped, CRLF is a line end, a byte order mark
-/// may open the file. Memory is a few MiB, whatever the size of the file; a JSON array is held whole.
-/// Not thread-safe; blocks may be parsed anywhere.
+/// Reads a file from its start, decompressing gzip and zstd:
+///   .csv, .tsv: the first record names the columns; every value is a string
+///   .txt: one row {"text": line} per line
+///   .parquet, .arrow, .feather: rows of a table (table_reader.h), never compressed; `line` is the row's number
+///   others: JSON Lines, or one JSON array of objects if the first character is [
+/// (A suffix .gz or .zst is ignored.) Skips blank lines, accepts CRLF, and allows a byte order mark at the start.
+/// Memory is a few MiB for any file size, except that a JSON array is held whole. Not thread-safe, but blocks may be
+/// parsed anywhere.
 class RowReader {
  public:
   /// Throws IoError if the file cannot be opened.
   static std::unique_ptr<RowReader> open(const std::filesystem::path& file);
   virtual ~RowReader() = default;
 
-  /// The next rows, at least one; nullopt at the end. Throws DataError for what makes the rest of the file unreadable
-  /// (a broken array, an open quote, damaged packing, UTF-16) and for a file without rows, IoError.
+  /// The next rows, at least one; nullopt at the end. Throws DataError if the rest of the file is unreadable (a broken
+  /// array, an open quote, damaged compression, UTF-16) and for a file without rows; IoError.
   virtual std::optional<RowBlock> next() = 0;
 };
 
@@ -76,8 +76,8 @@ class RowReader {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  /// Fills `buffer` and returns how many bytes came: fewer than `size` only at the end.
-  /// Throws IoError, and DataError (where = file) for packed data that is damaged or ends early.
+  /// Fills `buffer` and returns the number of bytes read, fewer than `size` only at the end. Throws IoError, and
+  /// DataError (where = file) for compressed data that is damaged or ends early.
   virtual std::size_t read(char* buffer, std::size_t size) = 0;
 };
 

@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kArrowLibraries[] = {"libarrow.so.2400", "libparquet.so.2400"};  // their names have the series
+constexpr const char* kArrowLibraries[] = {"libarrow.so.2400", "libparquet.so.2400"};  // the names include the series
 constexpr const char* kInstall = "pip install 'pyarrow==24.*'";
 
-/// Also where no pyarrow is wanted: other tools read the file.
+/// Converts with other tools, so it works without our pyarrow.
 std::string conversion_of(const fs::path& file) {
   const std::string name = file.string(), target = fs::path(file).replace_extension(".jsonl").filename().string();
   if (file.extension() == ".parquet") {
@@ -42,7 +42,7 @@ bool has_arrow(const fs::path& folder) {
   return true;
 }
 
-/// "libarrow.so.2600" of a pyarrow of another series; empty if the folder has none.
+/// "libarrow.so.2600" if pyarrow of another series is there; empty if the folder has none.
 std::string other_arrow(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -52,7 +52,7 @@ std::string other_arrow(const fs::path& folder) {
   return {};
 }
 
-/// Takes a folder that has what is needed; else notes what it has.
+/// Accepts a folder with the required libraries; else notes what it has.
 bool takes_arrow(const fs::path& folder, const std::string& found_by, std::vector<std::string>& seen) {
   if (folder.empty()) {
     seen.push_back(found_by + ": has no pyarrow");
@@ -66,13 +66,13 @@ bool takes_arrow(const fs::path& folder, const std::string& found_by, std::vecto
 
 struct FoundArrow {
   fs::path folder;      ///< empty if there is none
-  std::string problem;  ///< then
+  std::string problem;  ///< set if there is none
 };
 
 FoundArrow find_arrow() {
   std::error_code error;
   if (!fs::exists(library_file(), error)) {
-    return {{}, "this build of lora-train does not read such files (it has no " + library_file().string() + ")"};
+    return {{}, "this build of lora-train cannot read such files (it lacks " + library_file().string() + ")"};
   }
   std::vector<std::string> seen;
   const char* const named = std::getenv("LORA_TRAIN_ARROW");
@@ -88,7 +88,7 @@ FoundArrow find_arrow() {
   }
   return {
       {},
-      "reading it needs " + std::string(kArrowLibraries[0]) + " of the pyarrow wheel, which is not found (" +
+      "reading it needs " + std::string(kArrowLibraries[0]) + " from the pyarrow wheel, which was not found (" +
           join(seen, "; ") + "). Install it: " + kInstall +
           ", then run lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder"};
 }
@@ -105,7 +105,7 @@ void* open_table_library(const fs::path& library) {
 }
 
 OpenTable open_all() {
-  // By full path and first: ours then finds them, though it has no path to them.
+  // Loads them first, by full path: our library then finds them without a search path.
   for (const char* name : kArrowLibraries) open_table_library(arrow().folder / name);
   void* const handle = open_table_library(library_file());
   const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
@@ -115,7 +115,7 @@ OpenTable open_all() {
 
 constexpr std::size_t kTableBlockBytes = 1 << 20;
 
-/// Loads the library, once. Throws as require_table_library() does, and where it cannot be loaded.
+/// Loads the library once. Throws as require_table_library() does, and if loading fails.
 OpenTable load_table_library(const fs::path& file) {
   require_table_library(file);
   static const OpenTable open = open_all();
@@ -147,7 +147,7 @@ class TableReader : public RowReader {
   }
 
  private:
-  /// A problem of the whole file; one of a single row is found as its text is parsed.
+  /// Adds the file to errors. Problems of a single row are found when its text is parsed.
   void at_file(const std::function<void()>& action) const {
     try {
       action();
@@ -173,7 +173,7 @@ struct Record {
   std::size_t num_bytes = 0;
 };
 
-// Characters and places to records.
+// Turns characters and places into records.
 class RecordReader {
  public:
   RecordReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
@@ -228,7 +228,7 @@ class RecordReader {
     }
   }
 
-  // Takes a field and what ends it; false when that is the end of the record.
+  // Reads a field and its terminator; false if that ends the record.
   bool read_field(Record& record) {
     std::string field;
     if (peek() == '"') {

@@ -12,8 +12,8 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kPartKeys = 256;         // keys of a part
-constexpr std::int64_t kGrainElements = 16384;  // of keys, below which another thread costs more than it gains
+constexpr std::int64_t kPartKeys = 256;         // keys per part
+constexpr std::int64_t kGrainElements = 16384;  // key elements; with fewer, another thread costs more than it gains
 
 /// A part of a document's keys for one kv head.
 struct Part {
@@ -79,7 +79,7 @@ std::vector<Part> parts_of(std::span<const DecodeDocument> documents, std::int64
   return parts;
 }
 
-/// Parts [begin, end) are those of one document and kv head. out [G, E].
+/// Merges parts [begin, end), those of one document and kv head. out [G, E].
 template <class T>
 void put_together(const std::vector<PartResult>& results, std::size_t begin, std::size_t end, std::int64_t G,
                   std::int64_t E, T* out) {

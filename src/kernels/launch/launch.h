@@ -50,7 +50,7 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
                      [&] { kernel(static_cast<Parameters>(arguments)...); });
   });
 #else
-  // In a header, clang-format takes a launch for comparisons.
+  // In a header, clang-format mistakes a launch for comparisons.
   // clang-format off
   kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), dim3(threads), 0,
            static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);
@@ -58,12 +58,12 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
     throw DeviceError(name, std::string("CUDA refused to launch it, or a kernel before it failed: ") +
                                 cudaGetErrorString(error) +
-                                "; lora-train doctor holds every kernel against its reference");
+                                "; lora-train doctor checks every kernel against its reference");
   }
 #endif
 }
 
-/// threadIdx.x, read from the GPU again, so that numbers made of it need not stay in registers from their first use on.
+/// threadIdx.x, read from the GPU again, so that values derived from it need not stay in registers.
 __device__ __forceinline__ unsigned thread_index_again() {
 #ifdef LORA_TRAIN_ON_CPU
   return threadIdx.x;
@@ -79,7 +79,7 @@ constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
   return (count + per_block - 1) / per_block;
 }
 
-/// Sum, or maximum, over the 32 lanes; every lane gets it. The order of additions is fixed.
+/// Sum or maximum over the 32 lanes; every lane gets it. The order of additions is fixed.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);

@@ -20,7 +20,7 @@ LORA_TRAIN_INLINE float times_norm_weight(float normed, float weight, float offs
   return offset == 0 ? rounded_to<T>(normed) * weight : normed * (offset + weight);
 }
 
-/// A residual without data adds nothing.
+/// A residual without data is not added.
 template <class T>
 void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
                           float* rstd, std::int64_t num_rows, std::int64_t D);

@@ -1,4 +1,4 @@
-// What a model family changes in the decoder that all families share (Llama's). One file per family, listed in registry.cpp.
+// The differences of a model family from the common decoder (Llama's). One file per family, listed in registry.cpp.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace lora_train::model {
 
-/// The defaults of transformers' configuration class, for keys that a file leaves out, and the readers of the family's own keys.
+/// The defaults of transformers' configuration class, for keys missing from a file, and the readers of the family's own
+/// keys.
 struct FamilyRules {
   Family family;
   std::string_view model_type;
@@ -22,12 +23,12 @@ struct FamilyRules {
   std::int64_t max_position_embeddings;
   std::optional<std::int64_t> bos_token_id, eos_token_id;
   bool tie_word_embeddings = false;
-  /// The key that names the MLP's activation, and the one value that is supported.
+  /// The key that names the MLP's activation, and its only supported value.
   std::string_view activation_key = "hidden_act", activation_name = "silu";
   kernels::Activation activation = kernels::Activation::kSilu;
   /// Sets biases, norms and layer_window (one entry per layer) from the family's own keys. Sizes are already set.
   void (*read_own_keys)(const ConfigReader& reader, ModelConfig& config);
-  /// Reads the RoPE keys. Null: read_rope does.
+  /// Reads the RoPE keys; null: read_rope reads them.
   void (*read_rope)(const ConfigReader& reader, ModelConfig& config) = nullptr;
 };
 

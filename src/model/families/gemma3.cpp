@@ -1,5 +1,5 @@
-// Gemma 3, text: norms of 1 + weight before and after each block and on q and k, GeGLU, a scaled embedding, and layers with
-// a sliding window that have a RoPE base of their own. Defaults: transformers Gemma3TextConfig.
+// Gemma 3, text: norms of 1 + weight before and after each block and on q and k, GeGLU, a scaled embedding, and layers
+// with a sliding window and their own RoPE base. Defaults: transformers Gemma3TextConfig.
 #include <cmath>
 
 #include "family.h"

@@ -44,16 +44,16 @@ class CopySink : public RowSink {
 };
 
 struct WeightReaderOptions {
-  /// File bytes read at a time; rows that a sink wants together are never split. 0: 8 MiB for a GPU; 2 MiB for a CPU, where they
-  /// bound the memory of quantising.
+  /// File bytes read at a time; rows that a sink needs together are never split. 0: 8 MiB for a GPU; 2 MiB for a CPU,
+  /// where they bound the memory of quantising.
   std::int64_t chunk_bytes = 0;
   int num_threads = 0;     ///< threads that fill buffers for a GPU; 0: chosen by machine. A CPU uses ATen's threads
   bool is_staged = false;  ///< reads through buffers on a CPU too, for tests
 };
 
-/// First add() every tensor, then read() them all, in the order of the files. On a GPU, each thread copies file bytes into two
-/// page-locked buffers of its own, and a separate stream copies them to the device, which converts dtypes and scatters rows.
-/// Events guard the reuse of buffers; the host synchronizes once, at the end. Not thread-safe.
+/// First add() every tensor, then read() them all, in the order of the files. On a GPU, each thread copies file bytes
+/// into its own two page-locked buffers, and a separate stream copies them to the device, which converts dtypes and
+/// scatters rows. Events guard the reuse of buffers; the host synchronizes once, at the end. Not thread-safe.
 class WeightReader {
  public:
   /// `files` must outlive the object.
@@ -76,7 +76,7 @@ class WeightReader {
     std::int64_t row_bytes;  ///< in the file
     std::int64_t num_rows() const { return entry->shape.front(); }
   };
-  /// Rows [begin, begin + count) of one tensor, and where they lie in a buffer.
+  /// Rows [begin, begin + count) of one tensor, and their position in a buffer.
   struct Piece {
     std::size_t request;
     std::int64_t begin, count;
@@ -112,10 +112,11 @@ kernels::QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at
 /// The code of a format that this program quantises to.
 kernels::WeightCode quantised_code(LinearFormat format);
 
-/// Codes at random and scales such that the weight has a standard deviation of about `std`: for measurements without a model.
+/// Random codes, and scales that give the weight a standard deviation of about `std`: for measurements without a model.
 void fill_at_random(kernels::QuantizedWeight& weight, double std);
 
-/// Allocates `weight` and adds to `reader` what fills it with the stored linear. `weight` outlives the reading.
+/// Allocates `weight` and adds the requests to `reader` that fill it from the stored linear. `weight` outlives the
+/// reading.
 void read_quantized(const storage::WeightFiles& files, const StoredLinear& stored, at::Device device,
                     WeightReader& reader, kernels::QuantizedWeight& weight);
 

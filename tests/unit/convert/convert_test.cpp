@@ -153,8 +153,8 @@ TEST(Convert, AsksWhichToolWhereTheKeysDoNotTell) {
   EXPECT_NE(error("use_peft: true\nlora_rank: 8\n")
                 .find("has keys of LLaMA-Factory 0.9.5 (lora_rank) and of TRL 1.16.0 (use_peft)"),
             std::string::npos);
-  EXPECT_NE(error("model: m\ndatasets: [{path: d}]\n").find("is a profile of lora-train already"), std::string::npos);
-  EXPECT_NE(error("- 1\n").find("is no map"), std::string::npos);
+  EXPECT_NE(error("model: m\ndatasets: [{path: d}]\n").find("is already a lora-train profile"), std::string::npos);
+  EXPECT_NE(error("- 1\n").find("is not a configuration file"), std::string::npos);
 }
 
 TEST(Convert, SaysWhereTheAdapterWouldBeAnother) {

@@ -124,7 +124,7 @@ TEST(ConfidenceTokensOfAProfile, AreOneTokenEachAndStandOnceInAnAnswer) {
     confidence_tokens(section, tokenizer);
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("\"sure\" is 4 tokens of the tokenizer, expected one"), std::string::npos);
+    EXPECT_NE(error.message().find("\"sure\" is 4 tokens in this tokenizer, expected one"), std::string::npos);
   }
 }
 

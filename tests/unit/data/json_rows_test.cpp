@@ -91,7 +91,7 @@ TEST(JsonRows, BoundsTheFieldsOfOneObject) {
   EXPECT_FALSE(parse_json_row(row + "}").problem);
   const JsonRow more = parse_json_row(row + ", \"last\": 0}");
   ASSERT_TRUE(more.problem);
-  EXPECT_EQ(more.problem->message, "an object of more than 10,000 fields");
+  EXPECT_EQ(more.problem->message, "an object with more than 10,000 fields");
 }
 
 TEST(JsonRows, AValueMayBeOfAnyKind) {

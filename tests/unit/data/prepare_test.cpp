@@ -102,15 +102,15 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   section.on_bad_row = OnBadRow::kError;
   EXPECT_SAYS(refusal(section), "t.jsonl:8: text is number");
   EXPECT_SAYS(refusal(section), "\n  t.jsonl:108: the same\n");
-  EXPECT_SAYS(refusal(section), "more bad rows\nRepair them, or leave bad rows out with on_bad_row: drop (");
+  EXPECT_SAYS(refusal(section), "more bad rows\nFix them, or skip bad rows with on_bad_row: drop (");
 }
 
 TEST_F(PrepareData, WhereAllRowsAreBadNoneIsLeftToDropTheOthersFor) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": 7}\n")};
   const std::string same = refusal(section);
-  EXPECT_SAYS(same, "\n  and so are all 3 rows read so far, for the same reason");
-  EXPECT_EQ(same.find("Repair"), std::string::npos) << same;
+  EXPECT_SAYS(same, "\n  and all 3 rows read so far fail for the same reason");
+  EXPECT_EQ(same.find("Fix"), std::string::npos) << same;
   section.datasets = {dataset("u.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": [1]}\n")};
   EXPECT_SAYS(refusal(section), "u.jsonl:2: the same\n");
 }

@@ -146,7 +146,7 @@ TEST(Messages, AFieldMapRenamesInPlace) {
     parse_row(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
     ADD_FAILURE() << "accepted";
   } catch (const DataError& error) {
-    EXPECT_EQ(error.message().find("messages[0] has \"content\" beside \"says\""), 0U) << error.message();
+    EXPECT_EQ(error.message().find("messages[0] has both \"content\" and \"says\""), 0U) << error.message();
   }
 }
 
@@ -219,13 +219,14 @@ TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
     return refusal(row.c_str(), DatasetType::kMessages);
   };
   EXPECT_EQ(said("[123456789012345678901234567890]"),
-            "tools is string, and its text is refused: an integer beyond 64 bits; write it as a string");
+            "tools is a string, but its text was rejected: an integer beyond 64 bits; write it as a string");
   EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"),
-            "tools is string, and its text is refused: duplicate key \"a\"; an object has each key once");
-  EXPECT_EQ(said("[NaN]").find("tools is string, and its text is refused: NaN and Infinity are not JSON"), 0U)
+            "tools is a string, but its text was rejected: duplicate key \"a\"; an object has each key once");
+  EXPECT_EQ(said("[NaN]").find("tools is a string, but its text was rejected: NaN and Infinity are not JSON"), 0U)
       << said("[NaN]");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
-  EXPECT_EQ(said("[1] [2]").find("tools is string, and its text is refused: invalid JSON: "), 0U) << said("[1] [2]");
+  EXPECT_EQ(said("[1] [2]").find("tools is a string, but its text was rejected: invalid JSON: "), 0U)
+      << said("[1] [2]");
   EXPECT_EQ(said(R"([{\"a\": [-9223372036854775808, 1.5, true, null, \"x\"]}])"), "accepted");
 }
 
@@ -260,7 +261,7 @@ TEST(PromptCompletion, TakesStringsOrMessages) {
   EXPECT_EQ(chat.num_prompt_messages, 1U);
   EXPECT_NE(
       refusal(R"({"prompt": [{"role": "user", "content": "p"}], "completion": "c"})", DatasetType::kPromptCompletion)
-          .find("both are strings or both"),
+          .find("both must be strings, or both"),
       std::string::npos);
   EXPECT_NE(refusal(R"({"prompt": "p", "completion": 3})", DatasetType::kPromptCompletion).find("completion is number"),
             std::string::npos);
@@ -313,7 +314,7 @@ TEST(Sharegpt, MessagesWithOurNamesAreReadAsMessages) {
 TEST(Sharegpt, RefusesTwoNamesForOneThing) {
   const auto type = DatasetType::kSharegpt;
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "content": "b"}]})", type),
-            "conversations[0] has \"content\" beside \"value\", which means the same; keep one of them");
+            "conversations[0] has both \"content\" and \"value\", which mean the same; keep one of them");
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "role": null, "content": null}]})", type),
             "accepted");
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}",

@@ -155,7 +155,7 @@ TEST_F(RowReaderTest, UnpacksGzip) {
   std::string wrong(kGzip);
   wrong[12] ^= 0x10;
   read(wrong);
-  EXPECT_TRUE(says("gzip data is wrong")) << messages_;
+  EXPECT_TRUE(says("gzip data is corrupt")) << messages_;
 }
 
 // "{}\n" twice, by zstd --no-check.

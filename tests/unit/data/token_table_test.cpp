@@ -205,7 +205,7 @@ TEST(StageFolder, ThatOthersCouldWriteToIsRefusedByName) {
   }
   EXPECT_EQ(refusal_of(folder / "link"), "");
   ASSERT_EQ(::chmod(stage.c_str(), 0777), 0);
-  EXPECT_NE(refusal_of(stage).find(stage.string() + " is writable for everybody"), std::string::npos);
+  EXPECT_NE(refusal_of(stage).find(stage.string() + " is writable by everyone"), std::string::npos);
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder to another user";
   ASSERT_EQ(::chmod(stage.c_str(), 0755), 0);
   ASSERT_EQ(::lchown((folder / "link").c_str(), 12345, 12345), 0);
@@ -213,7 +213,7 @@ TEST(StageFolder, ThatOthersCouldWriteToIsRefusedByName) {
   ASSERT_EQ(::lchown((folder / "link").c_str(), 0, 0), 0);
   ASSERT_EQ(::chown(stage.c_str(), 12345, 12345), 0);
   EXPECT_NE(refusal_of(stage).find("belongs to user 12345"), std::string::npos);
-  EXPECT_NE(refusal_of(folder / "link").find("is a link to a folder of user 12345"), std::string::npos);
+  EXPECT_NE(refusal_of(folder / "link").find("is a link to a folder owned by user 12345"), std::string::npos);
 }
 
 TEST_F(TokenTableTest, StageDirAutoIsPrivateAndNeverALink) {

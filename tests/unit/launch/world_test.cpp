@@ -213,9 +213,11 @@ TEST(World, OutOfRangeIsRefused) {
 }
 
 TEST(World, RanksThatCouldNotMeetAreRefused) {
-  expect_refusal(kBare, "MASTER_ADDR: is not set, and nothing else says where the ranks meet (RANK and WORLD_SIZE)");
+  expect_refusal(kBare,
+                 "MASTER_ADDR: is not set, and nothing else tells the ranks where to meet (RANK and WORLD_SIZE)");
   expect_refusal(
-      kMpich, "MASTER_ADDR: is not set, and nothing else says where the ranks meet (MPICH)");  // its proxy is not found
+      kMpich,
+      "MASTER_ADDR: is not set, and nothing else tells the ranks where to meet (MPICH)");  // its proxy is not found
 }
 
 TEST(World, AJobIsFitForAFileName) {

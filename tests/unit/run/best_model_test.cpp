@@ -76,7 +76,7 @@ TEST(BestModel, PatienceCountsEvaluationsInARow) {
   run.then(1.9);
   EXPECT_TRUE(run.stops());
   EXPECT_EQ(run.best().stop_in_words(run.state()),
-            "early stopping: eval_loss no better in 2 evaluations; best at step 30");
+            "early stopping: eval_loss did not improve in 2 evaluations; best at step 30");
 }
 
 TEST(BestModel, TheThresholdCountsForThePatienceAlone) {
@@ -202,7 +202,7 @@ TEST(BestModel, AMetricThatNoTaskHasIsRefusedWithThoseThatAreThere) {
     return "accepted";
   };
   EXPECT_NE(refusal(section_with("conf.ecce")).find("Did you mean \"conf.ece\"?"), std::string::npos);
-  EXPECT_NE(refusal(section_with("conf.b.ece")).find("one of a task (conf.accuracy, conf.ece,"), std::string::npos);
+  EXPECT_NE(refusal(section_with("conf.b.ece")).find("a task metric (conf.accuracy, conf.ece,"), std::string::npos);
   EXPECT_EQ(refusal(section_with("eval_loss")), "accepted") << "the default, where nothing asks for a best model";
   EXPECT_NE(refusal(section_with("eval_loss", 2)).find("no evaluation has \"eval_loss\""), std::string::npos);
 }

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "\"Whitespace\" is not supported"},
         BadJsonCase{"SplitBehavior", "/pre_tokenizer",
                     R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Deleted"})",
-                    ": pre_tokenizer.behavior", "\"Deleted\" is none of Isolated"},
+                    ": pre_tokenizer.behavior", "\"Deleted\" is not one of Isolated"},
         BadJsonCase{"SplitInvert", "/pre_tokenizer",
                     R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": 1})",
                     ": pre_tokenizer.invert", "true or false"},

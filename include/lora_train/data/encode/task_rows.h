@@ -1,5 +1,5 @@
-// Rows of evaluation tasks: a question and its choices, one of which is right; rows whose last answer is asked for, or judged; and
-// the tokens with which answers say how sure they are (confidence_tokens).
+// Rows of evaluation tasks: a question and its choices, one of which is right; rows whose last answer is generated or
+// judged; and the tokens that state an answer's confidence (confidence_tokens).
 #pragma once
 
 #include <cstddef>
@@ -21,62 +21,62 @@ class Tokenizer;
 
 namespace lora_train::data {
 
-/// A prompt followed by a choice, as ids: the first num_prompt are the prompt's. A token that has characters of both belongs
-/// to the choice, as in training.
+/// A prompt followed by a choice, as ids; the first num_prompt belong to the prompt. A token with characters of both
+/// belongs to the choice, as in training.
 struct Choice {
   std::vector<std::int32_t> ids;
   std::size_t num_prompt = 0;
-  std::int64_t num_chars = 0;  ///< of the choice's text
+  std::int64_t num_chars = 0;  ///< characters in the choice's text
 };
 
 struct ChoiceRow {
   std::string source;           ///< file:line
   std::vector<Choice> choices;  ///< at least two
-  std::size_t answer = 0;       ///< the right one
+  std::size_t answer = 0;       ///< index of the right choice
 };
 
 struct ChoiceSet {
   std::vector<ChoiceRow> rows;
-  NamedStore right;  ///< prompts followed by their right choices; their tokens are the supervised ones
+  NamedStore right;  ///< prompts followed by their right choices; only the choice tokens are supervised
 };
 
-/// The first rows of a data set, all without max_rows; or of each evaluation set of a section. A row is {"prompt": text, "choices": [text,
-/// ...], "answer": index from 0 or the choice itself}, or has messages in the place of prompt, which go through the chat
-/// template up to where the assistant begins; choices follow the prompt as they are, and nothing follows them. field_map
-/// renames prompt, messages, choices and answer.
-/// Throws DataError (where = file:line) for every other row, and for one of more than max_tokens tokens (0 = any number).
+/// Reads the first max_rows rows of a data set (all if unset), or of each evaluation set of a section. A row is
+/// {"prompt": text, "choices": [text, ...], "answer": index from 0 or the choice itself}. Instead of prompt it may have
+/// messages, which go through the chat template up to the start of the assistant's turn. Choices follow the prompt
+/// unchanged, and nothing follows them. field_map renames prompt, messages, choices and answer.
+/// Throws DataError (where = file:line) for any other row, and for one with more than max_tokens tokens (0 = no limit).
 ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
                           std::int64_t max_tokens);
 std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
                                         std::int64_t max_tokens);
 
-/// The tokens [begin, end) of a row's last answer: the last run of labels that are trained. Empty if there is none.
+/// The tokens [begin, end) of a row's last answer: the last run of trained labels. Empty if there is none.
 std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> labels);
 
 struct AnswerRow {
   std::string source;  ///< file:line
   std::vector<std::int32_t> ids;
-  std::size_t answer_begin = 0, answer_end = 0;  ///< never empty; what ends a turn included
+  std::size_t answer_begin = 0, answer_end = 0;  ///< never empty; includes the end of the turn
   std::optional<bool> correct = {};              ///< the row's field `correct`
-  std::optional<ChoiceRow> choices = {};         ///< of a row with `choices` and no `correct`, where they are asked for
+  std::optional<ChoiceRow> choices = {};         ///< set if requested, for a row with `choices` and no `correct`
 };
 
-/// The first rows of a data set, all without max_rows, in any layout of training data (or as spec.type says). Their last answer is
-/// the last assistant turn, the completion, or the last run of labels. Keeps nothing in the token cache.
-/// Throws DataError (where = file:line) for a row that is malformed, has no answer, has none but an answer, or has another `correct`
-/// than true or false; and for a file without rows. with_choices: reads the fields `choices` and `answer` of rows that have the
-/// first, as read_choice_set() describes them, for the prompt of the last answer.
+/// Reads the first max_rows rows of a data set (all if unset), in any layout of training data (or as spec.type says).
+/// The last answer is the last assistant turn, the completion, or the last run of labels. Caches nothing.
+/// Throws DataError (where = file:line) for a row that is malformed, has no answer, has only an answer, or has a
+/// `correct` that is not true or false; and for a file without rows. with_choices: rows with `choices` also have their
+/// `choices` and `answer` read, as in read_choice_set(), for the prompt of the last answer.
 std::vector<AnswerRow> read_answer_rows(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
                                         const DataContext& context, bool with_choices = false);
 
-/// The tokens of confidence_tokens, in the order of the profile.
+/// The tokens of confidence_tokens, in profile order.
 struct ConfidenceTokens {
   std::vector<std::string> names;
   std::vector<std::int32_t> ids;
-  std::vector<double> probabilities;  ///< of being right, that each states
+  std::vector<double> probabilities;  ///< the probability of being right that each token states
 
   bool has(std::int32_t id) const;
-  /// Those of a text, left out.
+  /// The ids of a text without these tokens.
   std::vector<std::int32_t> without(std::span<const std::int32_t> ids_of_text) const;
   /// "<conf_0>, <conf_50>, <conf_100>"
   std::string in_words() const;
@@ -85,8 +85,8 @@ struct ConfidenceTokens {
 /// Throws ConfigError("confidence_tokens") for a text that is not one token of the tokenizer.
 ConfidenceTokens confidence_tokens(const TaskSection& section, const tokenizer::Tokenizer& tokenizer);
 
-/// The position in `ids` of the one confidence token of an answer [begin, end). Throws DataError (where = source) if there is none, or
-/// more than one.
+/// The position in `ids` of the one confidence token of an answer [begin, end). Throws DataError (where = source)
+/// unless there is exactly one.
 std::size_t find_confidence(std::span<const std::int32_t> ids, std::size_t begin, std::size_t end,
                             const ConfidenceTokens& tokens, const std::string& source);
 

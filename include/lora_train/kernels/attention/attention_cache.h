@@ -11,8 +11,9 @@
 namespace lora_train::kernels {
 
 /// Document boundaries. Document d has queries [cu_seqlens_q[d], cu_seqlens_q[d + 1]) and keys
-/// [key_begin[d], key_begin[d] + num_keys[d]) of the cache; documents lie in the cache in any order, and slots between them are
-/// not read. Every document has at least one query, and at least as many keys as queries; the last key belongs to the last query.
+/// [key_begin[d], key_begin[d] + num_keys[d]) of the cache; documents may be in any order in the cache, and slots
+/// between them are not read. Every document has at least one query, and at least as many keys as queries; the last key
+/// belongs to the last query.
 struct CachedLayout {
   std::vector<int64_t> cu_seqlens_q, key_begin, num_keys;
   /// The sliding window: how many keys a query attends to at most, its own included; 0 = all before it. The causal mask is
@@ -34,8 +35,9 @@ struct CachedLayout {
 /// On a CPU, documents with one query read the cache in place, in several threads: heads that share a KV head are computed
 /// together, with fp32 sums. Other documents use attention_forward. A document's result does not depend on the other documents.
 /// On CUDA, uses FlashAttention 2 if it supports the case (bf16); otherwise copies the keys in use side by side for
-/// attention_forward. Where every document has one query, query heads share KV heads and there is no window, FlashAttention 2
-/// reads each key once for all query heads of its KV head, and splits the keys over blocks by max_keys.
+/// attention_forward. If every document has one query, query heads share KV heads and there is no window,
+/// FlashAttention 2 reads each key once for all query heads of its KV head, and splits the keys over blocks by
+/// max_keys.
 void attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
                       at::Tensor& out);
 

@@ -31,11 +31,11 @@ struct NativeKernelsInUse {
 /// Sets them; a null table removes them.
 void use_native_kernels(const NativeKernelsInUse& kernels);
 
-/// Reserves the workspace of the native CUDA kernels on `device`: one buffer for the partial sums of all kernels, which stream
-/// order keeps from mixing. A kernel that needs more grows it, which must not happen in a step: reserve kWorkspaceElements before
-/// the first step, outside a graph capture.
+/// Reserves the workspace of the native CUDA kernels on `device`: one buffer for the partial sums of all kernels, kept
+/// apart by stream order. A kernel that needs more grows it, which must not happen in a step: reserve
+/// kWorkspaceElements before the first step, outside a graph capture.
 constexpr std::int64_t kWorkspaceElements = 16 * 1024 * 1024;
-/// With at most so many ranks per adapter, one native CUDA kernel gives dS and dB (lora_grad_s_and_b); more do not fit the
+/// The largest rank for which one native CUDA kernel computes dS and dB (lora_grad_s_and_b); more do not fit the
 /// registers.
 constexpr std::int64_t kMaxRanksWithDs = 32;
 void reserve_native_workspace(std::int64_t num_elements, const c10::Device& device);

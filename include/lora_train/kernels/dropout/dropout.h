@@ -1,5 +1,5 @@
-// LoRA dropout. The mask is a pure function of (key, document, token, feature), so recomputation, resuming and another batch
-// layout draw the same one.
+// LoRA dropout. The mask is a pure function of (key, document, token, feature), so recomputation, resuming and other
+// batch layouts draw the same mask.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,7 +9,7 @@
 
 namespace lora_train::kernels {
 
-/// Rows of the embedding (and of a tied head) that are trained instead of the frozen ones.
+/// Rows of the embedding (and of a tied head) that are trained in place of the frozen ones.
 struct TrainableRows {
   at::Tensor indices;  ///< [k] int64, distinct, in [0, V); undefined = none
   at::Tensor values;   ///< [k, D] fp32 masters

@@ -15,7 +15,7 @@ namespace lora_train::kernels {
 /// y = alpha a b + bias + residual, or with `accumulate` y += that.
 struct GemmExtras {
   at::Tensor bias = {};      ///< [N], dtype of y, contiguous
-  at::Tensor residual = {};  ///< [M, N], dtype of y, rows may be strided; neither y itself nor together with accumulate
+  at::Tensor residual = {};  ///< [M, N], dtype of y, rows may be strided; not y itself, not with accumulate
   bool accumulate = false;
   double alpha = 1;
   WorkClass work_class = WorkClass::kGemm;  ///< how a recorder classifies it
@@ -56,27 +56,27 @@ void tune_gemm(const CudaLibrary& cuda, const CudaGemm& gemm);
 // Skinny GEMM: a linear over a handful of rows, as in decoding. Up to four rows are bound by reading the weights, which it reads
 // once. M rows, K input features, N outputs.
 
-/// y = alpha x weight^T + bias + residual. x [M, K], weight [N, K]: fp32, bf16 or fp64, one dtype, rows may be strided. A bf16
-/// weight may stand beside an fp32 x: half the bytes to read.
+/// y = alpha x weight^T + bias + residual. x [M, K], weight [N, K]: fp32, bf16 or fp64, one dtype, rows may be strided.
+/// A bf16 weight may go with an fp32 x: half the bytes to read.
 /// y [M, N]: dtype of x, or fp32 for bf16; rows may be strided. bias [N] and residual [M, N], which may be y: dtype of y, or undefined.
 /// On a CPU in fp32 and bf16 each output is one fp32 sum, rounded once, in an order that does not depend on M or on the thread
 /// count: a row has the same bits alone and in a batch (batch-invariant). Elsewhere this is gemm().
 void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                  at::Tensor& y, double alpha = 1);
 
-/// True where skinny_gemm() beats gemm() for any number of rows: bf16 on an x86 CPU that is below x86-64-v4, for which oneDNN has no bf16
-/// products, so that ATen's take ten times as long as those of fp32.
+/// True if skinny_gemm() beats gemm() for any number of rows: bf16 on an x86 CPU below x86-64-v4, for which oneDNN has
+/// no bf16 products, so ATen's take ten times as long as in fp32.
 bool skinny_gemm_is_faster(at::Device device, at::ScalarType dtype);
 
 // Maps a product of strided row-major matrices to a column-major BLAS call.
 
-/// A matrix in memory: element (r, c) lies at r * row_stride + c * column_stride.
+/// A matrix in memory: element (r, c) is at r * row_stride + c * column_stride.
 struct MatrixView {
   std::int64_t rows = 0, columns = 0, row_stride = 0, column_stride = 0;
 };
 
 /// D = op(A) op(B) + C in column-major matrices: op(A) [m, k], op(B) [k, n], C and D [m, n]; element (r, c) of a matrix
-/// lies at r + c * ld, and a transposed one is stored as [k, m] or [n, k].
+/// is at r + c * ld, and a transposed one is stored as [k, m] or [n, k].
 struct ColumnMajorGemm {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
@@ -92,8 +92,8 @@ struct ColumnMajorGemm {
 std::optional<ColumnMajorGemm> column_major_gemm(const MatrixView& a, const MatrixView& b, const MatrixView& c,
                                                  const MatrixView& y);
 
-/// The size class of a number of tokens: the number rounded up by at most 1/8, so that there are eight classes per power of two.
-/// An algorithm tuned for one size serves its whole class.
+/// The size class of a number of tokens: the number rounded up by at most 1/8, which gives eight classes per power of
+/// two. An algorithm tuned for one size serves its whole class.
 constexpr std::int64_t gemm_class(std::int64_t n) {
   std::int64_t step = 1;
   while (16 * step < n) step *= 2;

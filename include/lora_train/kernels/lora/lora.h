@@ -26,10 +26,10 @@ void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, const std::vector<Lo
 /// x once per 64 columns of ds, from the first part's first to the last part's last.
 void lora_grad_a(const at::Tensor& ds, const at::Tensor& x, const std::vector<LoraPart>& parts);
 
-/// ds = dy sB, and lora_grad_b(dy, s, parts). sB [O, C] and ds [N, C] like s; sB is zero but for columns [column,
-/// column + rank) of rows [out_begin, out_end) of a part, and no two parts share columns. ds may lie beside dy in the
-/// same rows. On CUDA, one read of dy gives both if lora_grad_b would use tensor cores and no part has more than kMaxRanksWithDs
-/// ranks, in 2 launches for as many tokens as the workspace has room for. Otherwise a GEMM precedes lora_grad_b.
+/// ds = dy sB, and lora_grad_b(dy, s, parts). sB [O, C] and ds [N, C] like s; sB is zero except in columns [column,
+/// column + rank) of rows [out_begin, out_end) of a part, and no two parts share columns. ds may share rows with dy. On
+/// CUDA, one read of dy gives both if lora_grad_b would use tensor cores and no part has more than kMaxRanksWithDs
+/// ranks, with 2 launches per workspace-full of tokens. Otherwise a GEMM precedes lora_grad_b.
 void lora_grad_s_and_b(const at::Tensor& dy, const at::Tensor& scaled_b, const at::Tensor& s, at::Tensor& ds,
                        const std::vector<LoraPart>& parts);
 

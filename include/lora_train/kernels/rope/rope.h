@@ -1,5 +1,6 @@
-// Rotary position embedding, rotate-half pairing (i, i + E/2), alone and behind a norm over E of every q and k head (Qwen3, Gemma 3).
-// N tokens, H heads of q, K of k and of v, E head size. Source: RoFormer (arXiv 2104.09864); transformers apply_rotary_pos_emb.
+// Rotary position embedding, rotate-half pairing (i, i + E/2), alone or after a norm over E of every q and k head
+// (Qwen3, Gemma 3). N tokens, H heads of q, K of k and of v, E head size. Source: RoFormer (arXiv 2104.09864);
+// transformers apply_rotary_pos_emb.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -45,10 +46,10 @@ struct QkNorm {
 /// qkv fp32, bf16 or fp64, rows may be strided.
 void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
 
-/// Writes d_qkv [N, (H + 2K) E], the gradient of the forward's input. `gradients` (from attention_backward) are those of its
-/// output: q and k go through the inverse rotation and the norm, v is copied. Each of the three lies in its columns of d_qkv, or
-/// outside d_qkv, where it is only read: [M, heads, E] with one M <= N for all, rows may be strided. Zeroes rows of d_qkv from M
-/// on.
+/// Writes d_qkv [N, (H + 2K) E], the gradient of the forward's input. `gradients` (from attention_backward) belong to
+/// its output: q and k go through the inverse rotation and the norm, v is copied. Each of the three is in its columns
+/// of d_qkv, or outside d_qkv and then only read: [M, heads, E] with one M <= N for all, rows may be strided. Zeroes
+/// rows of d_qkv from M on.
 void qk_norm_rope_backward(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
                            at::Tensor& d_qkv);
 
