@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 all=(safetensors model_folder adapter_folder manifest profile
-  jsonl_rows tokenizer_json sentencepiece tekken jinja jinja_expression)
+  jsonl_examples tokenizer_json sentencepiece tekken jinja jinja_expression)
 seconds=60
 seed=0
 results=/dev/null

@@ -12,7 +12,7 @@
 #include "converter.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 
 namespace lora_train {
 namespace {
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 /// Axolotl also accepts human and gpt in messages. They are left out if a local file has none.
 void map_default_roles(DataEntry& entry, const std::filesystem::path& file) {
-  const bool is_known = !data::row_keys(file, 1).empty();
+  const bool is_known = !data::example_keys(file, 1).empty();
   for (const auto& [ours, theirs] : {std::pair{"user", "human"}, {"assistant", "gpt"}}) {
     if (!is_known || data::has_string(file, theirs)) entry.map(ours, theirs);
   }
@@ -53,7 +53,7 @@ std::optional<std::string> map_roles(DataEntry& entry, const Value& roles) {
 std::string map_training(DataEntry& entry, const std::string& theirs, const std::filesystem::path& file) {
   const std::string read = theirs.empty() || theirs == "weight" ? theirs : "train";
   if (read == "train") entry.map("train", theirs);
-  const bool is_known = !data::row_keys(file, 1).empty();
+  const bool is_known = !data::example_keys(file, 1).empty();
   std::vector<std::string> unread;
   for (const char* field : {"train", "weight"}) {
     if (field == read || (is_known && !data::has_string(file, field))) continue;
@@ -205,7 +205,7 @@ class EntryConverter {
     return found == words.columns.end() ? ours : found->second;
   }
   bool has_column(const std::string& name) {
-    if (!columns_) columns_ = data::row_keys(text("path"));
+    if (!columns_) columns_ = data::example_keys(text("path"));
     return std::ranges::count(*columns_, name) > 0;
   }
 

@@ -231,7 +231,7 @@ PromptWords user_assistant_words() {
           "SYSTEM: " + kTask + kContext + kRequest + "\n", "SYSTEM: " + kTask + kRequest + "\n"};
 }
 
-PromptWords with_system_of_row(PromptWords words) {
+PromptWords with_system_of_example(PromptWords words) {
   words.default_with_input.clear();
   words.default_without_input.clear();
   words.reads_system = true;
@@ -304,8 +304,8 @@ std::optional<PromptWords> prompt_words(const std::string& type) {
   if (type == "alpaca" || type == "alpaca:instruct" || type == "alpaca_instruct") return alpaca_words();
   if (type == "alpaca:chatml") return chatml_words();
   if (type == "alpaca:chat") return user_assistant_words();
-  if (type == "alpaca_w_system") return with_system_of_row(user_assistant_words());
-  if (type == "alpaca_w_system.load_instruct") return with_system_of_row(alpaca_words());
+  if (type == "alpaca_w_system") return with_system_of_example(user_assistant_words());
+  if (type == "alpaca_w_system.load_instruct") return with_system_of_example(alpaca_words());
   if (type != "gpteacher" && type != "gpteacher:instruct") return std::nullopt;
   PromptWords words = alpaca_words();
   words.columns = {{"output", "response"}};

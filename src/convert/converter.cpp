@@ -57,7 +57,7 @@ std::string error_of(const Findings& findings) {
 
 namespace fs = std::filesystem;
 
-bool is_row_file(const fs::path& file) {
+bool is_example_file(const fs::path& file) {
   static const std::set<std::string> kEndings = {".jsonl", ".json", ".ndjson", ".csv", ".parquet", ".arrow"};
   return kEndings.contains(lower_case(file.extension().string()));
 }
@@ -387,7 +387,7 @@ bool is_hub_dataset(const std::string& path) {
   std::error_code code;
   const auto slash = path.find('/');
   return slash != std::string::npos && slash > 0 && slash + 1 < path.size() && path.find('/', slash + 1) == path.npos &&
-         path[0] != '.' && path[0] != '~' && path.find_first_of("*?[ ") == path.npos && !is_row_file(path) &&
+         path[0] != '.' && path[0] != '~' && path.find_first_of("*?[ ") == path.npos && !is_example_file(path) &&
          !fs::exists(path, code);
 }
 
@@ -403,7 +403,7 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
     std::set<std::string> found;  // sorted: the order of a folder is the file system's
     for (const auto& entry : fs::directory_iterator(place, code)) {
       const std::string stem = entry.path().stem().string();
-      if (is_row_file(entry.path()) && (stem == split || stem.starts_with(split + "-")))
+      if (is_example_file(entry.path()) && (stem == split || stem.starts_with(split + "-")))
         found.insert(entry.path().string());
     }
     if (found.size() == 1) return *found.begin();

@@ -126,7 +126,7 @@ void convert_factory_loss(Converter& converter) {
   when_true("disable_gradient_checkpointing", "gradient_checkpointing", "off");
 }
 
-void note_skipped_rows(Converter& converter, const std::vector<DataEntry>& train) {
+void note_skipped_examples(Converter& converter, const std::vector<DataEntry>& train) {
   const auto is_chat = [](const DataEntry& entry) { return entry.type == "messages" || entry.type == "sharegpt"; };
   if (!std::ranges::any_of(train, is_chat)) return;
   converter.note(
@@ -387,7 +387,7 @@ void convert_llamafactory(Converter& converter) {
   weigh_interleaved_datasets(converter, train);
   convert_llamafactory_template(converter, train);
   convert_factory_loss(converter);
-  note_skipped_rows(converter, train);
+  note_skipped_examples(converter, train);
   const bool has_eval_data = convert_factory_data(converter, train);
   convert_factory_packing(converter);
   convert_factory_tokens(converter);

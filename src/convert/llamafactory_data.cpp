@@ -7,7 +7,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 
 namespace lora_train {
 namespace {
@@ -174,7 +174,7 @@ std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& in
   if (is_alpaca) named.insert({{"input", column(info, "query", "input")}, {"history", column(info, "history", "")}});
   if (!is_alpaca) named["tools"] = column(info, "tools", "");
   std::vector<std::string> unnamed;
-  for (const std::string& key : data::row_keys(entry.path)) {
+  for (const std::string& key : data::example_keys(entry.path)) {
     if (const auto found = named.find(key); found != named.end() && found->second != key) unnamed.push_back(key);
   }
   return unnamed;

@@ -3,7 +3,7 @@
 #include "converter.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 #include "tool_keys.h"
 #include "training_keys.h"
 
@@ -171,13 +171,13 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
 }
 
 /// Keys of the first row; empty if there is no file.
-std::vector<std::string> row_keys(const TrlData& data) {
-  return data.train.empty() ? std::vector<std::string>{} : data::row_keys(data.train.front().path, 1);
+std::vector<std::string> example_keys(const TrlData& data) {
+  return data.train.empty() ? std::vector<std::string>{} : data::example_keys(data.train.front().path, 1);
 }
 
 /// Preference rows in local files: the chosen answers are trained.
 void map_chosen_answers(Converter& converter, TrlData& data) {
-  const std::vector<std::string> keys = row_keys(data);
+  const std::vector<std::string> keys = example_keys(data);
   const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
   if (!has("prompt") || !has("chosen")) return;
   for (auto* entries : {&data.train, &data.test}) {
@@ -197,9 +197,9 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
     converter.drop("assistant_only_loss", "false leaves it to completion_only_loss");
   }
   const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
-  const bool has_other_rows = !keys.empty() && !has("completion");
+  const bool has_other_examples = !keys.empty() && !has("completion");
   if (converter.find("completion_only_loss")) {
-    if (converter.is_true("completion_only_loss") && has_other_rows) {
+    if (converter.is_true("completion_only_loss") && has_other_examples) {
       converter.drop("completion_only_loss", "applies only to rows with a completion");
     } else if (converter.is_set("loss_on")) {
       converter.share("completion_only_loss", "loss_on");
@@ -325,7 +325,7 @@ void convert_trl(Converter& converter) {
   }
   map_chosen_answers(converter, data);
   convert_trl_text_column(converter, data);
-  const auto keys = row_keys(data);
+  const auto keys = example_keys(data);
   convert_trl_loss(converter, keys);
   convert_trl_end_token(converter, keys);
   convert_trl_length(converter);

@@ -13,15 +13,15 @@
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "ordered_map.h"
-#include "read/row_format.h"
-#include "read/row_reader.h"
+#include "read/example_format.h"
+#include "read/example_reader.h"
 
 namespace lora_train::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxShownBadRows = 9;  // in addition to the first
+constexpr std::size_t kMaxShownBadExamples = 9;  // in addition to the first
 
 // The rows of a block after tokenising, in flat buffers.
 struct EncodedBlock {
@@ -30,7 +30,7 @@ struct EncodedBlock {
     std::size_t num_tokens = 0;
     std::string bad_where, bad_message;  // for a row that is dropped or ends the run
     std::string not_rendered, empty_answer;
-    std::size_t element = 0;  // RawRow::element
+    std::size_t element = 0;  // RawExample::element
     bool is_bad = false, has_weights = false;
     std::int64_t soft_width = 0;
     std::size_t num_soft = 0;
@@ -45,7 +45,7 @@ struct EncodedBlock {
 
 struct FileBlock {
   std::size_t file = 0;
-  RowBlock rows;
+  ExampleBlock rows;
 };
 
 // Blocks of all files, in order.
@@ -56,7 +56,7 @@ class FileBlocks {
   std::optional<FileBlock> next() {
     for (; file_ < files_.size(); ++file_, reader_.reset()) {
       if (reader_ == nullptr) {
-        reader_ = RowReader::open(files_[file_]);
+        reader_ = ExampleReader::open(files_[file_]);
       }
       if (auto rows = reader_->next()) return FileBlock{file_, std::move(*rows)};
     }
@@ -66,7 +66,7 @@ class FileBlocks {
  private:
   const std::vector<std::string>& files_;
   std::size_t file_ = 0;
-  std::unique_ptr<RowReader> reader_;
+  std::unique_ptr<ExampleReader> reader_;
 };
 
 // Hash of the program's own bytes: another build may tokenise differently.
@@ -184,7 +184,7 @@ class DatasetReader {
     FileBlocks blocks(files_);
     for (auto block = blocks.next(); block && type_ == DatasetType::kAuto; block = blocks.next()) {
       throw_if_stop_requested();
-      for (const RawRow& row : parse_rows(std::move(block->rows))) {
+      for (const RawExample& row : parse_examples(std::move(block->rows))) {
         if (!row.is_bad && detect(row.value, reason)) break;
       }
     }
@@ -209,7 +209,7 @@ class DatasetReader {
   EncodedBlock encode(FileBlock&& block) const {
     EncodedBlock out;
     out.file = block.file;
-    for (RawRow& raw : parse_rows(std::move(block.rows))) {
+    for (RawExample& raw : parse_examples(std::move(block.rows))) {
       throw_if_stop_requested();
       EncodedBlock::Row row;
       row.line = raw.line;
@@ -219,7 +219,7 @@ class DatasetReader {
         row.bad_where = std::move(raw.where);
         row.bad_message = std::move(raw.message);
       } else {
-        encode_row(raw.value, row, out);
+        encode_example(raw.value, row, out);
       }
       if (row.is_bad && row.bad_where.empty()) row.bad_where = place_of(out, row);
       if (row.element > 0) name_element(row);
@@ -239,11 +239,11 @@ class DatasetReader {
     return files_[block.file] + ":" + std::to_string(row.line);
   }
 
-  void encode_row(const Json& value, EncodedBlock::Row& row, EncodedBlock& out) const {
+  void encode_example(const Json& value, EncodedBlock::Row& row, EncodedBlock& out) const {
     try {
       const DatasetType type = type_ == DatasetType::kAuto ? detect_layout(value, spec_.field_map).type : type_;
       if (spec_.type == DatasetType::kAuto) check_same_layout(value, type, spec_.field_map);
-      EncodedSample sample = encode_sample(parse_row(value, type, spec_.field_map), options_.encode);
+      EncodedSample sample = encode_sample(parse_example(value, type, spec_.field_map), options_.encode);
       const Json* const logprobs = optional_field(value, spec_.field_map, "logprobs");
       if (logprobs != nullptr && options_.encode.teacher != nullptr)
         add_soft_labels(*logprobs, *options_.encode.teacher, sample);
@@ -266,7 +266,7 @@ class DatasetReader {
   }
 
   // Also shows the next bad rows of the block, so that users need not find them one by one.
-  [[noreturn]] void refuse_bad_rows(const EncodedBlock& block, const EncodedBlock::Row& first) const {
+  [[noreturn]] void refuse_bad_examples(const EncodedBlock& block, const EncodedBlock::Row& first) const {
     std::string list;
     std::size_t others = 0;
     bool have_same_reason = true;
@@ -274,10 +274,10 @@ class DatasetReader {
       if (!row.is_bad || &row == &first) continue;
       const bool is_same = row.bad_message == first.bad_message;
       have_same_reason = have_same_reason && is_same;
-      if (++others <= kMaxShownBadRows)
+      if (++others <= kMaxShownBadExamples)
         list += "\n  " + row.bad_where + ": " + (is_same ? "the same" : row.bad_message);
     }
-    if (others > kMaxShownBadRows) list += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
+    if (others > kMaxShownBadExamples) list += "\n  and " + count_of(others - kMaxShownBadExamples, "more bad row");
     const bool are_all_bad = ledger_.total == 1 && others + 1 == block.rows.size();
     if (are_all_bad && others > 0 && have_same_reason)
       list = "\n  and all " + count_of(others + 1, "row") + " read so far fail for the same reason";
@@ -294,7 +294,7 @@ class DatasetReader {
       ++ledger_.total;
       const std::string place = place_of(block, row);
       if (row.is_bad) {
-        if (options_.on_bad_row == OnBadRow::kError) refuse_bad_rows(block, row);
+        if (options_.on_bad_row == OnBadRow::kError) refuse_bad_examples(block, row);
         ledger_.add(LedgerReason::kBadRow, row.bad_where, row.bad_message);
         continue;
       }

@@ -26,7 +26,7 @@ struct LoadOptions {
 struct LoadedDataset {
   DatasetType type = DatasetType::kAuto;  ///< as detected; kAuto if no row was good
   std::shared_ptr<const TokenTable> table;
-  std::vector<std::string> files;  ///< the files that TokenRow::file indexes
+  std::vector<std::string> files;  ///< the files that StoredExample::file indexes
   Ledger ledger;                   ///< total, bad rows, contents not rendered; kept is 0
   std::string fingerprint;         ///< hash of the files' bytes, in order
 };

@@ -75,19 +75,19 @@ std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& sto
                              larger_choice(store, max_seq_len, limits.max_position_embeddings));
 }
 
-struct HashedRow {
+struct HashedExample {
   std::uint64_t hash;
   std::uint32_t document;
 };
 
 // Sorted by hash; equal hashes in document order.
-std::vector<HashedRow> sorted_rows(const DocumentStore& store) {
-  std::vector<HashedRow> rows(store.size());
+std::vector<HashedExample> sorted_rows(const DocumentStore& store) {
+  std::vector<HashedExample> rows(store.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows[i] = {store.content_hash(i), static_cast<std::uint32_t>(i)};
   }
   StopPoll stop_poll;
-  std::sort(rows.begin(), rows.end(), [&](const HashedRow& a, const HashedRow& b) {
+  std::sort(rows.begin(), rows.end(), [&](const HashedExample& a, const HashedExample& b) {
     stop_poll();
     return a.hash != b.hash ? a.hash < b.hash : a.document < b.document;
   });
@@ -110,7 +110,7 @@ void add(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStor
              static_cast<std::int64_t>(pairs.size()));
 }
 
-std::vector<Pair> pairs_within(const std::vector<HashedRow>& rows, const DocumentStore& train) {
+std::vector<Pair> pairs_within(const std::vector<HashedExample>& rows, const DocumentStore& train) {
   std::vector<Pair> pairs;
   for (std::size_t first = 0, i = 1; i < rows.size(); ++i) {
     if (rows[i].hash != rows[first].hash) {
@@ -122,10 +122,10 @@ std::vector<Pair> pairs_within(const std::vector<HashedRow>& rows, const Documen
   return pairs;
 }
 
-void add_pairs_between(const std::vector<HashedRow>& rows, const DocumentStore& eval, std::vector<Pair>& pairs) {
-  const std::vector<HashedRow> others = sorted_rows(eval);
+void add_pairs_between(const std::vector<HashedExample>& rows, const DocumentStore& eval, std::vector<Pair>& pairs) {
+  const std::vector<HashedExample> others = sorted_rows(eval);
   auto other = others.begin();
-  for (const HashedRow& row : rows) {
+  for (const HashedExample& row : rows) {
     while (other != others.end() && other->hash < row.hash) {
       ++other;
     }
@@ -245,14 +245,14 @@ DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger) {
   return without(pairs_within(sorted_rows(train), train), LedgerReason::kDroppedDuplicate, train, ledger);
 }
 
-DocumentStore without_training_rows(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger) {
+DocumentStore without_training_examples(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger) {
   std::vector<Pair> pairs;
   add_pairs_between(sorted_rows(eval), train, pairs);
   return without(pairs, LedgerReason::kDroppedInTraining, eval, ledger);
 }
 
 void count_duplicates(const DocumentStore& train, const std::vector<const DocumentStore*>& evals, Ledger& ledger) {
-  const std::vector<HashedRow> rows = sorted_rows(train);
+  const std::vector<HashedExample> rows = sorted_rows(train);
   add(pairs_within(rows, train), LedgerReason::kDuplicate, train, ledger);
   std::vector<Pair> pairs;
   for (const DocumentStore* eval : evals) {

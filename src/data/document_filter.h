@@ -44,6 +44,6 @@ DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger);
 
 /// The rows of an evaluation set without those that equal a training row; counts these into `ledger`
 /// (kDroppedInTraining).
-DocumentStore without_training_rows(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger);
+DocumentStore without_training_examples(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger);
 
 }  // namespace lora_train::data

@@ -25,7 +25,7 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_format.h"
+#include "read/example_format.h"
 
 namespace lora_train::data {
 namespace {
@@ -37,7 +37,7 @@ struct Split {
 
 /// Chooses rows by Philox numbers from the seed: the same rows on every machine. val_set_size below 1 is a share
 /// (rounded up), from 1 on a count. Throws DataError (where = "val_set_size") if no row would be left to train on.
-Split split_rows(std::size_t num_rows, double val_set_size, std::uint64_t seed) {
+Split split_examples(std::size_t num_rows, double val_set_size, std::uint64_t seed) {
   const double wanted = val_set_size < 1 ? std::ceil(val_set_size * static_cast<double>(num_rows)) : val_set_size;
   if (wanted >= static_cast<double>(num_rows)) {
     throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu rows, leaving none to train on",
@@ -94,7 +94,7 @@ void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* t
                         " is masked: no token is trained with loss_on: " + to_string(loss_on) +
                         ". Chats need an assistant turn, completions some text, pre-tokenised rows "
                         "a label that is not -100. The first rows are:";
-  for (const RowView& row : view_rows(store, tokenizer, 0, 3)) {
+  for (const ExampleView& row : view_examples(store, tokenizer, 0, 3)) {
     message += "\n  " + row.source + " (" + std::to_string(row.ids.size()) +
                " tokens, 0 trained): " + printable(row.text, 300);
   }
@@ -191,14 +191,14 @@ class Preparation {
     data_.train = dropped(data_.ledger, kTrainingData, without_duplicates(data_.train, data_.ledger));
     for (NamedStore& set : data_.evals) {
       set.store =
-          dropped(set.ledger, evaluation_data(set.name), without_training_rows(set.store, data_.train, set.ledger));
+          dropped(set.ledger, evaluation_data(set.name), without_training_examples(set.store, data_.train, set.ledger));
     }
   }
 
   void split_validation() {
     if (section_.val_set_size <= 0) return;
     const Split split =
-        split_rows(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
+        split_examples(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
     NamedStore held_out;
     held_out.name = eval_names_.back();
     auto chosen = split.held_out;

@@ -79,7 +79,7 @@ EvalData load_choices(const DataSection& section, const plan::ModelFiles& files)
   return data;
 }
 
-EvalData load_rows(const Profile& profile, const plan::ModelFiles& files) {
+EvalData load_examples(const Profile& profile, const plan::ModelFiles& files) {
   EvalData data;
   const bool has_sets = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
   if (!has_sets && !profile.tasks.eval_tasks.empty()) return data;
@@ -106,7 +106,7 @@ class Evaluator {
     model_.device = plan::start_device(profile_, files_.config, request_.world, ranks_);
     const TaskEvaluation tasks(profile_, files_);
     load_data_and_questions();
-    require_equal_rows(tasks);
+    require_equal_examples(tasks);
     data_.longest = std::max({data_.longest, tasks.longest(), std::int64_t{1}});
     load_without_plan(profile_, model_.device, files_, adapters, {.max_seq_len = data_.longest}, model_.model);
     Evaluation evaluation{evaluate_losses(), {}};
@@ -123,7 +123,7 @@ class Evaluator {
     const EvalFlags& flags = request_.flags;
     if (flags.exact_match)
       format_.emplace(answer_format(files_, flags.answer_regex, "--exact-match", flags.max_new_tokens));
-    data_ = flags.choices ? load_choices(profile_.data, files_) : load_rows(profile_, files_);
+    data_ = flags.choices ? load_choices(profile_.data, files_) : load_examples(profile_, files_);
     if (!flags.exact_match) return;
     for (const auto& store : data_.stores) {
       data_.questions.push_back(make_questions(store, *format_));
@@ -162,14 +162,14 @@ class Evaluator {
       };
       results.push_back(
           evaluate({decoder, activations, *loss_head, feed, *model_.device.ranks, log_progress}, store, plans[i]));
-      results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
-      results.back().num_rows_lost = store.ledger.lost();
+      results.back().num_cut = store.ledger.count(data::LedgerReason::kTruncated);
+      results.back().num_lost = store.ledger.lost();
     }
     return results;
   }
 
   /// Must hold on all ranks, or the sums are meaningless.
-  void require_equal_rows(const TaskEvaluation& tasks) const {
+  void require_equal_examples(const TaskEvaluation& tasks) const {
     if (ranks_->world_size() == 1) return;
     std::map<std::string, std::string> own = {{"rows of eval_tasks", tasks.fingerprint()}};
     for (const auto& store : data_.stores) own["data set " + store.name] = data::documents_hash(store.store);
@@ -184,7 +184,7 @@ class Evaluator {
     }
   }
 
-  std::vector<ChoiceOutcome> choose_all(const std::vector<data::ChoiceRow>& rows, generate::Generator& generator) {
+  std::vector<ChoiceOutcome> choose_all(const std::vector<data::ChoiceExample>& rows, generate::Generator& generator) {
     const auto own = rows_of_rank(*ranks_, std::span(rows));
     return gather_results(*ranks_, choose(own, generator, quiet_), rows.size());
   }

@@ -90,7 +90,7 @@ void check_finite(double loss, const data::NamedStore& data, const data::MicroBa
   if (std::isfinite(loss)) return;
   throw NumericError("evaluation on " + data.name,
                      "loss " + std::to_string(loss) +
-                         ": not finite. Rows of this micro-batch: " + data::name_rows(data.store, plan.documents) +
+                         ": not finite. Rows of this micro-batch: " + data::name_examples(data.store, plan.documents) +
                          ". Look at these rows, at the base weights and at the loss of the last training steps");
 }
 

@@ -62,13 +62,13 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 
 /// A progress bar on stderr that counts rows.
-class RowProgress {
+class ExampleProgress {
  public:
-  RowProgress(std::size_t num_rows, bool quiet) : bar_({.quiet = quiet}) {
+  ExampleProgress(std::size_t num_rows, bool quiet) : bar_({.quiet = quiet}) {
     state_.total_steps = static_cast<long long>(num_rows);
     state_.unit = "row";
   }
-  void count_row(std::int64_t num_tokens) {
+  void count_example(std::int64_t num_tokens) {
     ++state_.step;
     num_tokens_ += num_tokens;
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
@@ -91,7 +91,7 @@ std::vector<std::int32_t> part(const std::vector<std::int32_t>& ids, std::size_t
 }
 
 /// The choices of a row, grouped by prompt, so that each prompt is computed once.
-std::vector<generate::ScoreRequest> requests_of(const data::ChoiceRow& row) {
+std::vector<generate::ScoreRequest> requests_of(const data::ChoiceExample& row) {
   std::vector<generate::ScoreRequest> requests;
   for (const data::Choice& choice : row.choices) {
     std::vector<std::int32_t> prompt = part(choice.ids, 0, choice.num_prompt);
@@ -101,7 +101,7 @@ std::vector<generate::ScoreRequest> requests_of(const data::ChoiceRow& row) {
   return requests;
 }
 
-void refuse_cut_rows(const data::NamedStore& data) {
+void refuse_cut_examples(const data::NamedStore& data) {
   for (const auto& entry : data.ledger.entries) {
     if (entry.reason != data::LedgerReason::kTruncated) continue;
     throw ConfigError("overlength", "truncate cut " + format_count(entry.count) + " rows of " + data.name +
@@ -143,10 +143,10 @@ std::optional<std::string> AnswerMatcher::pick(const std::string& text) const {
   return answer;
 }
 
-std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceRow> rows, generate::Generator& generator, bool quiet) {
+std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceExample> rows, generate::Generator& generator, bool quiet) {
   std::vector<ChoiceOutcome> outcomes;
-  RowProgress progress(rows.size(), quiet);
-  for (const data::ChoiceRow& row : rows) {
+  ExampleProgress progress(rows.size(), quiet);
+  for (const data::ChoiceExample& row : rows) {
     const auto requests = requests_of(row);
     std::vector<double> log_probabilities;
     std::vector<std::int64_t> num_chars;
@@ -159,7 +159,7 @@ std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceRow> rows, generat
       num_tokens += static_cast<std::int64_t>(choice.ids.size());
     }
     outcomes.push_back(choice_outcome(log_probabilities, num_chars, row.answer));
-    progress.count_row(num_tokens);
+    progress.count_example(num_tokens);
   }
   return outcomes;
 }
@@ -182,7 +182,7 @@ AnswerFormat answer_format(const plan::ModelFiles& files, const std::string& reg
           files.config.context_length()};
 }
 
-Question make_question(const data::AnswerRow& row, std::size_t index, const AnswerFormat& format) {
+Question make_question(const data::AnswerExample& row, std::size_t index, const AnswerFormat& format) {
   const std::span<const std::int32_t> ids = row.ids;
   const std::int64_t room = format.context_length - static_cast<std::int64_t>(row.answer_begin);
   if (room < 1) throw DataError(row.source, "the prompt leaves no room for an answer in the model's context");
@@ -198,13 +198,13 @@ Question make_question(const data::AnswerRow& row, std::size_t index, const Answ
 }
 
 std::vector<Question> make_questions(const data::NamedStore& data, const AnswerFormat& format) {
-  refuse_cut_rows(data);
+  refuse_cut_examples(data);
   std::vector<Question> questions;
   for (std::size_t i = 0; i < data.store.size(); ++i) {
     throw_if_stop_requested();
     const auto ids = data.store.ids(i);
     const auto [begin, end] = data::answer_span(data.store.labels(i));
-    const data::AnswerRow row{data.store.source(i), {ids.begin(), ids.end()}, begin, end};
+    const data::AnswerExample row{data.store.source(i), {ids.begin(), ids.end()}, begin, end};
     if (begin == end) throw DataError(row.source, "has no answer: no token of the row is supervised");
     if (begin == 0) {
       throw ConfigError(format.where, row.source + " is supervised from its first token, so there is no prompt. " +
@@ -221,14 +221,14 @@ std::vector<GreedyAnswer> ask(std::span<const Question> questions, const AnswerF
   std::vector<generate::Prompt> prompts;
   for (const Question& question : questions) prompts.push_back(question.prompt);
   std::vector<GreedyAnswer> answers(questions.size());
-  RowProgress progress(questions.size(), quiet);
+  ExampleProgress progress(questions.size(), quiet);
   generate::GenerateCallbacks callbacks;
   callbacks.on_done = [&](std::size_t i, const generate::Completion& completion) {
     GreedyAnswer& answer = answers[i];
     answer.text = format.text_of(completion.ids);
     answer.is_right = format.matcher.pick(answer.text) == questions[i].expected;
     answer.is_cut = completion.reason == generate::StopReason::kLength;
-    progress.count_row(static_cast<std::int64_t>(completion.ids.size()));
+    progress.count_example(static_cast<std::int64_t>(completion.ids.size()));
   };
   generator.run(prompts, {.sampling = {}, .stop_ids = format.stop_ids}, callbacks);
   return answers;

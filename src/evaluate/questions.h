@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/plan/setup/setup.h"
@@ -57,7 +57,7 @@ class AnswerMatcher {
 };
 
 /// Computes the log-probabilities of all choices. Throws like Generator::score.
-std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceRow> rows, generate::Generator& generator, bool quiet);
+std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceExample> rows, generate::Generator& generator, bool quiet);
 
 /// How tokens become answers to compare.
 struct AnswerFormat {
@@ -84,7 +84,7 @@ struct Question {
 
 /// Asks for the last answer of a row. Throws DataError (file:line) if the regex does not match the row's own answer, or
 /// if a prompt leaves no room for an answer.
-Question make_question(const data::AnswerRow& row, std::size_t index, const AnswerFormat& format);
+Question make_question(const data::AnswerExample& row, std::size_t index, const AnswerFormat& format);
 
 /// One question for every document of `data`. Throws as make_question(); ConfigError for rows without a prompt
 /// (loss_on: all) and for truncated rows; StopError.

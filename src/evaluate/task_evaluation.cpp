@@ -18,17 +18,17 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "questions.h"
 
 namespace lora_train::evaluate {
 
-struct TaskRows {
+struct TaskExamples {
   EvalTask spec;
   std::unique_ptr<AnswerFormat> format;  ///< never null
-  std::vector<data::ChoiceRow> choices;  ///< kind choices: the rows
-  std::vector<data::AnswerRow> answers;  ///< other kinds: the rows
+  std::vector<data::ChoiceExample> choices;  ///< kind choices: the rows
+  std::vector<data::AnswerExample> answers;  ///< other kinds: the rows
   /// The greedy questions for `answers`: all of them for exact_match; for confidence, those with neither `correct` nor
   /// choices.
   std::vector<std::optional<Question>> questions;
@@ -47,7 +47,7 @@ void add_ids(const std::vector<std::int32_t>& ids, std::string& bytes) {
   bytes.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(std::int32_t));
 }
 
-void add_choices(const data::ChoiceRow& row, std::string& bytes) {
+void add_choices(const data::ChoiceExample& row, std::string& bytes) {
   for (const auto& choice : row.choices) add_ids(choice.ids, bytes);
   bytes += std::to_string(row.answer);
 }
@@ -66,7 +66,7 @@ class TaskReader {
     max_rows_ = task_.spec.max_samples ? task_.spec.max_samples : profile.data.eval_max_samples;
   }
 
-  TaskRows read() {
+  TaskExamples read() {
     if (task_.spec.kind == TaskKind::kChoices) {
       read_choices();
     } else {
@@ -85,7 +85,7 @@ class TaskReader {
     for (const auto& row : task_.choices) add_length(row);
   }
 
-  void add_length(const data::ChoiceRow& row) {
+  void add_length(const data::ChoiceExample& row) {
     for (const auto& choice : row.choices) task_.longest = std::max(task_.longest, std::ssize(choice.ids));
   }
 
@@ -93,9 +93,9 @@ class TaskReader {
     const bool is_confidence = task_.spec.kind == TaskKind::kConfidence;
     if (is_confidence) task_.format->confidence = data::confidence_tokens(profile_.tasks, *files_.tokenizer);
     task_.answers =
-        data::read_answer_rows(task_.spec.data, max_rows_, plan::data_context(profile_, files_), is_confidence);
+        data::read_answer_examples(task_.spec.data, max_rows_, plan::data_context(profile_, files_), is_confidence);
     for (std::size_t i = 0; i < task_.answers.size(); ++i) {
-      const data::AnswerRow& row = task_.answers[i];
+      const data::AnswerExample& row = task_.answers[i];
       if (is_confidence) find_place(row);
       task_.questions.emplace_back();
       if (row.choices) add_length(*row.choices);
@@ -106,7 +106,7 @@ class TaskReader {
     if (is_confidence) warn_of_absent_tokens();
   }
 
-  void find_place(const data::AnswerRow& row) {
+  void find_place(const data::AnswerExample& row) {
     const std::size_t place =
         data::find_confidence(row.ids, row.answer_begin, row.answer_end, task_.format->confidence, row.source);
     const auto length = static_cast<std::int64_t>(place) + 1;
@@ -150,11 +150,11 @@ class TaskReader {
   const plan::ModelFiles& files_;
   std::string key_;
   std::optional<std::int64_t> max_rows_;
-  TaskRows task_;
+  TaskExamples task_;
 };
 
 /// Reads the rows of eval_tasks[index]. Throws like TaskEvaluation.
-TaskRows read_task_rows(const Profile& profile, std::size_t index, const plan::ModelFiles& files) {
+TaskExamples read_task_examples(const Profile& profile, std::size_t index, const plan::ModelFiles& files) {
   return TaskReader(profile, index, files).read();
 }
 
@@ -183,9 +183,9 @@ std::string end_of(const std::string& text) {
 }
 
 /// Results for each row of a task. Rows of other ranks are zero until the ranks are added up.
-class RowResults {
+class ExampleResults {
  public:
-  explicit RowResults(std::size_t num_rows)
+  explicit ExampleResults(std::size_t num_rows)
       : values_(at::zeros({static_cast<std::int64_t>(num_rows), 4}, at::kDouble)) {}
 
   struct Row {
@@ -239,7 +239,7 @@ std::optional<TaskAnswer> answer_of(const std::string& line) {
 /// One task on one rank.
 class TaskRun {
  public:
-  TaskRun(const TaskRows& task, generate::Generator& generator, ranks::Communicator& ranks,
+  TaskRun(const TaskExamples& task, generate::Generator& generator, ranks::Communicator& ranks,
           const TaskEvaluation::Options& options)
       : task_(task), generator_(generator), ranks_(ranks), options_(options), results_(task.size()) {
     for (auto i = static_cast<std::size_t>(ranks.rank()); i < task.size();
@@ -262,14 +262,14 @@ class TaskRun {
 
  private:
   void choose_own() {
-    std::vector<data::ChoiceRow> rows;
+    std::vector<data::ChoiceExample> rows;
     for (const std::size_t i : own_) rows.push_back(task_.choices[i]);
     const auto outcomes = choose(rows, generator_, options_.quiet);
     for (std::size_t n = 0; n < own_.size(); ++n) {
       const ChoiceOutcome& outcome = outcomes[n];
       results_.set(own_[n], {outcome.is_right, outcome.confidence, outcome.brier, false});
       if (!shows(own_[n])) continue;
-      const data::ChoiceRow& row = rows[n];
+      const data::ChoiceExample& row = rows[n];
       const auto& [ids, num_prompt, num_chars] = row.choices.front();
       keep({row.source, prompt_text(std::span(ids).first(num_prompt)), choice_text(row, row.answer),
             choice_text(row, outcome.taken), outcome.is_right, outcome.confidence});
@@ -292,7 +292,7 @@ class TaskRun {
   std::vector<ConfidenceReading> readings() {
     std::vector<generate::Prompt> prompts;
     for (const std::size_t i : own_) {
-      const data::AnswerRow& row = task_.answers[i];
+      const data::AnswerExample& row = task_.answers[i];
       prompts.push_back({{row.ids.begin(), row.ids.begin() + static_cast<std::ptrdiff_t>(task_.places[i])},
                          static_cast<std::int64_t>(i),
                          1,
@@ -311,7 +311,7 @@ class TaskRun {
     const std::vector<ConfidenceReading> found = readings();
     const std::vector<JudgedAnswer> answers = judge_own();
     for (std::size_t n = 0; n < own_.size(); ++n) {
-      const data::AnswerRow& row = task_.answers[own_[n]];
+      const data::AnswerExample& row = task_.answers[own_[n]];
       const auto& [answer, expected] = answers[n];
       results_.set(own_[n], {answer.is_right, found[n].expected, 0, answer.is_cut});
       if (!shows(own_[n])) continue;
@@ -327,7 +327,7 @@ class TaskRun {
   /// answer.
   std::vector<JudgedAnswer> judge_own() {
     std::vector<Question> questions;
-    std::vector<data::ChoiceRow> choices;
+    std::vector<data::ChoiceExample> choices;
     for (const std::size_t i : own_) {
       if (task_.questions[i]) questions.push_back(*task_.questions[i]);
       if (task_.answers[i].choices) choices.push_back(*task_.answers[i].choices);
@@ -338,7 +338,7 @@ class TaskRun {
     auto next_outcome = outcomes.begin();
     std::vector<JudgedAnswer> judged;
     for (const std::size_t i : own_) {
-      const data::AnswerRow& row = task_.answers[i];
+      const data::AnswerExample& row = task_.answers[i];
       GreedyAnswer answer;
       std::optional<std::string> expected;
       if (task_.questions[i]) {
@@ -356,12 +356,12 @@ class TaskRun {
     return judged;
   }
 
-  std::string choice_text(const data::ChoiceRow& row, std::size_t choice) const {
+  std::string choice_text(const data::ChoiceExample& row, std::size_t choice) const {
     const auto& [ids, num_prompt, num_chars] = row.choices[choice];
     return task_.format->tokenizer.decode(std::span(ids).subspan(num_prompt));
   }
 
-  std::string own_text(const data::AnswerRow& row) const {
+  std::string own_text(const data::AnswerExample& row) const {
     return task_.format->text_of(std::span(row.ids).subspan(row.answer_begin, row.answer_end - row.answer_begin));
   }
   std::string prompt_text(std::span<const std::int32_t> ids) const {
@@ -409,11 +409,11 @@ class TaskRun {
     return all;
   }
 
-  const TaskRows& task_;
+  const TaskExamples& task_;
   generate::Generator& generator_;
   ranks::Communicator& ranks_;
   const TaskEvaluation::Options& options_;
-  RowResults results_;
+  ExampleResults results_;
   std::vector<std::size_t> own_;
   std::vector<TaskAnswer> kept_;
 };
@@ -421,7 +421,7 @@ class TaskRun {
 }  // namespace
 
 TaskEvaluation::TaskEvaluation(const Profile& profile, const plan::ModelFiles& files) {
-  for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i) tasks_.push_back(read_task_rows(profile, i, files));
+  for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i) tasks_.push_back(read_task_examples(profile, i, files));
 }
 TaskEvaluation::~TaskEvaluation() = default;
 TaskEvaluation::TaskEvaluation(TaskEvaluation&&) noexcept = default;
@@ -429,13 +429,13 @@ TaskEvaluation& TaskEvaluation::operator=(TaskEvaluation&&) noexcept = default;
 
 std::int64_t TaskEvaluation::longest() const {
   std::int64_t longest = 0;
-  for (const TaskRows& task : tasks_) longest = std::max(longest, task.longest);
+  for (const TaskExamples& task : tasks_) longest = std::max(longest, task.longest);
   return longest;
 }
 
 std::string TaskEvaluation::fingerprint() const {
   std::string parts;
-  for (const TaskRows& task : tasks_) parts += task.fingerprint + "|";
+  for (const TaskExamples& task : tasks_) parts += task.fingerprint + "|";
   return hash128_hex(parts);
 }
 

@@ -12,7 +12,7 @@
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 #include "lora_train/device/host.h"
 #include "lora_train/plan/target_gpu.h"
 #include "rank_agreement.h"

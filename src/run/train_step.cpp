@@ -51,17 +51,17 @@ void StepGraphs::update() { update_->replay(); }
 namespace {
 
 /// This rank's rows in a step.
-std::string name_rows(const StepContext& context, const data::StepPlan& plan) {
+std::string name_examples(const StepContext& context, const data::StepPlan& plan) {
   std::vector<std::uint32_t> documents;
   for (const auto& micro : plan.micro_batches) {
     documents.insert(documents.end(), micro.documents.begin(), micro.documents.end());
   }
-  return data::name_rows(context.documents, documents);
+  return data::name_examples(context.documents, documents);
 }
 
 /// Computes the step again, each rank by itself, to find the ranks whose own gradients are not finite. They name their
 /// rows; if there are none, only the sum has overflowed.
-std::string name_rows_of_ranks(StepContext& context, const data::StepPlan& plan) {
+std::string name_examples_of_ranks(StepContext& context, const data::StepPlan& plan) {
   ranks::OneRank alone;
   ranks::Communicator& ranks = *std::exchange(context.ranks, &alone);
   const std::shared_ptr<void> back(nullptr, [&](void*) { context.ranks = &ranks; });
@@ -70,7 +70,7 @@ std::string name_rows_of_ranks(StepContext& context, const data::StepPlan& plan)
   const auto scalars = context.scalars.wait();
   const bool is_finite = std::isfinite(scalars[optim::kLossSum]) && std::isfinite(scalars[optim::kGradNorm]);
   std::string text;
-  const std::vector<std::string> all = ranks.all_gather(is_finite ? "" : name_rows(context, plan));
+  const std::vector<std::string> all = ranks.all_gather(is_finite ? "" : name_examples(context, plan));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty())
       text += (text.empty() ? "on rank " : "; on rank ") + std::to_string(rank) + ": " + all[rank];
@@ -80,7 +80,7 @@ std::string name_rows_of_ranks(StepContext& context, const data::StepPlan& plan)
 
 [[noreturn]] void refuse_non_finite(StepContext& context, const data::StepPlan& plan, const StepResult& result) {
   const std::string rows =
-      context.ranks->world_size() > 1 ? name_rows_of_ranks(context, plan) : name_rows(context, plan);
+      context.ranks->world_size() > 1 ? name_examples_of_ranks(context, plan) : name_examples(context, plan);
   throw NumericError(
       "step " + std::to_string(plan.step),
       "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +

@@ -204,7 +204,7 @@ std::vector<data::Prompt> Service::prompts_of(const ApiRequest& request, const S
   const data::PromptOptions options{model.tokenizer, model.chat_template, /*raw=*/!request.is_chat, ""};
   std::vector<data::Prompt> prompts;
   try {
-    if (request.is_chat) prompts.push_back(data::make_prompt_of_row(request.chat, "messages", options));
+    if (request.is_chat) prompts.push_back(data::make_prompt_of_example(request.chat, "messages", options));
     for (const auto& text : request.texts) prompts.push_back(data::make_prompt(text, "prompt", options));
   } catch (const DataError& error) {
     throw ApiError(400, error.what(), request.is_chat ? "messages" : "prompt");

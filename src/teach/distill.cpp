@@ -43,7 +43,7 @@ Json as_json(const TeacherPhase& phase) {
   return {{"teacher", phase.teacher},
           {"answers", phase.answers},
           {"rows", phase.rows},
-          {"heldout_rows", phase.held_out_rows},
+          {"heldout_rows", phase.held_out_examples},
           {"prompt_tokens", phase.prompt_tokens},
           {"completion_tokens", phase.completion_tokens},
           {"seconds", phase.seconds},
@@ -71,12 +71,12 @@ struct PromptSets {
 };
 
 std::vector<data::ChatQuestion> read_all(const std::vector<DatasetSpec>& specs, data::DatasetUse use,
-                                         const std::string& row_template) {
+                                         const std::string& prompt_template) {
   std::vector<data::ChatQuestion> all;
   for (const DatasetSpec& spec : specs) {
     const std::size_t begin = all.size();
     for (const auto& file : data::dataset_files(spec, use)) {
-      std::vector<data::ChatQuestion> questions = data::read_questions(file.string(), row_template);
+      std::vector<data::ChatQuestion> questions = data::read_questions(file.string(), prompt_template);
       std::ranges::move(questions, std::back_inserter(all));
     }
     if (spec.max_samples) all.resize(std::min(all.size(), begin + static_cast<std::size_t>(*spec.max_samples)));
@@ -110,22 +110,22 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
 /// Reads the rows of datasets like data::read_questions. The held-out ones come from eval_datasets, or are the part of
 /// datasets that val_set_size names, chosen by the text of the prompt and the seed, so that equal prompts stay
 /// together. Throws as reading does, and ConfigError if val_set_size leaves nothing to train on.
-PromptSets read_prompt_sets(const Profile& profile, const std::string& row_template) {
+PromptSets read_prompt_sets(const Profile& profile, const std::string& prompt_template) {
   const DataSection& data = profile.data;
   PromptSets sets;
-  sets.training = read_all(data.datasets, data::DatasetUse::kTraining, row_template);
-  sets.held_out = read_all(data.eval_datasets, data::DatasetUse::kEvaluation, row_template);
+  sets.training = read_all(data.datasets, data::DatasetUse::kTraining, prompt_template);
+  sets.held_out = read_all(data.eval_datasets, data::DatasetUse::kEvaluation, prompt_template);
   if (data.val_set_size > 0) hold_out(sets, data.val_set_size, profile.run.seed);
   return sets;
 }
 
 fs::path record_file(const fs::path& output_dir) { return output_dir / "distill.json"; }
 
-std::string rows_file(const Profile& profile, const char* name) {
+std::string examples_file(const Profile& profile, const char* name) {
   return (fs::path(profile.run.output_dir) / name).string();
 }
-std::string training_rows(const Profile& profile) { return rows_file(profile, "teacher.jsonl"); }
-std::string held_out_rows(const Profile& profile) { return rows_file(profile, "teacher_heldout.jsonl"); }
+std::string training_examples(const Profile& profile) { return examples_file(profile, "teacher.jsonl"); }
+std::string held_out_examples(const Profile& profile) { return examples_file(profile, "teacher_heldout.jsonl"); }
 
 bool holds_out(const DataSection& data) { return !data.eval_datasets.empty() || data.val_set_size > 0; }
 
@@ -135,7 +135,7 @@ TeachRequest held_out_request(const DistillRequest& request) {
   teach.job.samples = 1;
   teach.filters.agree = 0;
   teach.filters.agree_on.clear();
-  teach.job.output = held_out_rows(request.loaded.profile);
+  teach.job.output = held_out_examples(request.loaded.profile);
   return teach;
 }
 
@@ -160,7 +160,7 @@ class TeacherRun {
   }
 
   int run() {
-    PromptSets prompts = read_prompt_sets(profile_, request_.row_template);
+    PromptSets prompts = read_prompt_sets(profile_, request_.prompt_template);
     log_info(count_of(static_cast<long long>(prompts.training.size()), "prompt") + " for training, " +
              format_count(static_cast<long long>(prompts.held_out.size())) + " held out");
     make_folders(record_.output_dir);
@@ -187,21 +187,21 @@ class TeacherRun {
     ServerOptions options = request.server;
     options.url = request.loaded.profile.teacher.teacher;
     options.model = request.teach.teacher_model;
-    if (options.model.empty()) options.model = model_of_answers(training_rows(request.loaded.profile));
-    options.log = rows_file(request.loaded.profile, "teacher.log");
+    if (options.model.empty()) options.model = model_of_answers(training_examples(request.loaded.profile));
+    options.log = examples_file(request.loaded.profile, "teacher.log");
     return options;
   }
 
   int ask_both(PromptSets prompts) {
     TeachRequest training = request_.teach;
-    training.job.output = training_rows(profile_);
+    training.job.output = training_examples(profile_);
     const TeachResult trained = ask(training, std::move(prompts.training));
     record_.teacher.rows = trained.rows.num_rows;
     if (trained.exit_code != 0 || !holds_out(profile_.data)) return trained.exit_code;
     TeachRequest held_out = held_out_request(request_);
     if (held_out.teacher_model.empty()) held_out.teacher_model = model_of_answers(training.job.output);
     const TeachResult result = ask(held_out, std::move(prompts.held_out));
-    record_.teacher.held_out_rows = result.rows.num_rows;
+    record_.teacher.held_out_examples = result.rows.num_rows;
     return result.exit_code;
   }
 
@@ -277,7 +277,7 @@ TeacherPhase read_teacher_phase(const fs::path& output_dir) {
     phase.teacher = teacher.at("teacher");
     phase.answers = teacher.at("answers");
     phase.rows = teacher.at("rows");
-    phase.held_out_rows = teacher.at("heldout_rows");
+    phase.held_out_examples = teacher.at("heldout_rows");
     phase.prompt_tokens = teacher.at("prompt_tokens");
     phase.completion_tokens = teacher.at("completion_tokens");
     phase.seconds = teacher.at("seconds");
@@ -319,7 +319,7 @@ std::string to_json(const DistillRecord& record) {
                        {"seconds", or_null(record.training_s)},
                        {"cost_usd", or_null(record.training_cost_usd)}}},
                      {"agreement",
-                      {{"rows", record.teacher.held_out_rows},
+                      {{"rows", record.teacher.held_out_examples},
                        {"before", or_null(record.agreement_before)},
                        {"after", or_null(record.agreement_after)}}},
                      {"seconds", total_s(record)},
@@ -340,8 +340,8 @@ std::string to_table(const DistillRecord& record) {
   text += table_line("training", record.training_s.value_or(0), record.training_cost_usd, training);
   text += table_line("all", total_s(record), total_cost(record), "");
   text = text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
-  if (teacher.held_out_rows > 0) {
-    text += "agreement with the teacher on " + count_of(teacher.held_out_rows, "held-out prompt") + ": " +
+  if (teacher.held_out_examples > 0) {
+    text += "agreement with the teacher on " + count_of(teacher.held_out_examples, "held-out prompt") + ": " +
             share(record.agreement_before) + " before training, " + share(record.agreement_after) + " after\n";
   } else {
     text +=
@@ -365,10 +365,10 @@ ProfileSources sources_of_training(const DistillRequest& request) {
   const auto set = [&](const char* key, const Json& value) {
     sources.overrides.push_back({key, value.dump(), "distill"});
   };
-  set("datasets", Json::array({{{"path", training_rows(profile)}}}));
+  set("datasets", Json::array({{{"path", training_examples(profile)}}}));
   if (holds_out(profile.data)) {
-    set("eval_datasets", Json::array({{{"path", held_out_rows(profile)}, {"name", kHeldOut}}}));
-    Json task = {{"name", kAgreement}, {"kind", "exact_match"}, {"path", held_out_rows(profile)}};
+    set("eval_datasets", Json::array({{{"path", held_out_examples(profile)}, {"name", kHeldOut}}}));
+    Json task = {{"name", kAgreement}, {"kind", "exact_match"}, {"path", held_out_examples(profile)}};
     task["max_new_tokens"] = request.teach.max_tokens;
     if (!request.match.empty()) task["regex"] = request.match;
     set("eval_tasks[+]", task);

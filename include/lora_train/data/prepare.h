@@ -67,7 +67,7 @@ std::string data_fingerprint(const DataSection& section, const DataContext& cont
 void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text);
 
 /// For `tokenize --show`: one row, token by token.
-struct RowView {
+struct ExampleView {
   std::string source;  ///< file:line
   std::vector<std::int32_t> ids, labels;
   /// The text that each token adds to the decoded text; a character made of several tokens is with its last one. Their
@@ -79,7 +79,7 @@ struct RowView {
 };
 
 /// Documents first .. first + count - 1 of the store (fewer at its end).
-std::vector<RowView> view_rows(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, std::size_t first,
+std::vector<ExampleView> view_examples(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, std::size_t first,
                                std::size_t count);
 
 /// Rows per micro-batch of a rank, and rows or documents (batch_unit) per step across all ranks.

@@ -17,7 +17,7 @@ namespace lora_train::evaluate {
 
 /// Measurements of `eval` on eval_datasets in addition to the loss.
 struct EvalFlags {
-  bool choices = false;      ///< the rows have choices (data/encode/task_rows.h)
+  bool choices = false;      ///< the rows have choices (data/encode/task_examples.h)
   bool exact_match = false;  ///< compare greedy answers with the rows' own
   std::string answer_regex;  ///< extracts the answer from both texts; empty = the whole text
   std::int64_t max_new_tokens = 256;
@@ -57,8 +57,8 @@ struct EvalResult {
   long long num_tokens = 0;
   double weight_sum = 0;                     ///< sum of the loss weights of these tokens
   std::vector<double> document_losses = {};  ///< for each document: its part of loss * weight_sum
-  long long num_rows_cut = 0,
-            num_rows_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
+  long long num_cut = 0,
+            num_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
   std::optional<ChoiceFigures> choices = {};
   std::optional<MatchFigures> exact_match = {};
 };

@@ -14,7 +14,7 @@
 
 namespace lora_train::evaluate {
 
-struct TaskRows;
+struct TaskExamples;
 
 /// A model whose weights are in memory, and the ranks that share the work.
 struct TaskModel {
@@ -56,7 +56,7 @@ class TaskEvaluation {
                 const std::function<void(TaskResult&&)>& on_result) const;
 
  private:
-  std::vector<TaskRows> tasks_;
+  std::vector<TaskExamples> tasks_;
 };
 
 }  // namespace lora_train::evaluate

@@ -18,7 +18,7 @@ namespace lora_train::teach {
 
 struct TeacherPhase {
   std::string teacher;  ///< URL or folder, safe to show
-  std::int64_t answers = 0, rows = 0, held_out_rows = 0, prompt_tokens = 0, completion_tokens = 0;
+  std::int64_t answers = 0, rows = 0, held_out_examples = 0, prompt_tokens = 0, completion_tokens = 0;
   double seconds = 0;  ///< all calls that were not killed
   std::optional<double> cost_usd = {};
 };
@@ -54,7 +54,7 @@ struct DistillRequest {
   TeachRequest teach;      ///< with both system messages; output is set here
   SamplingOptions sampling;
   ServerOptions server;  ///< url and log are set here
-  std::string row_template;
+  std::string prompt_template;
   std::string match;  ///< regex for the part of an answer to compare; empty = all of it
   bool quiet = false;
   /// Opens a teacher that is not a server.

@@ -43,8 +43,8 @@ nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
     line["num_answers"] = match->num_answers;
     line["num_cut"] = match->num_cut;
   }
-  if (result.num_rows_cut > 0) line["num_rows_cut"] = result.num_rows_cut;
-  if (result.num_rows_lost > 0) line["num_rows_lost"] = result.num_rows_lost;
+  if (result.num_cut > 0) line["num_rows_cut"] = result.num_cut;
+  if (result.num_lost > 0) line["num_rows_lost"] = result.num_lost;
   return line;
 }
 
@@ -105,8 +105,8 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
     add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
     add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
   }
-  add_unless_zero("rows cut", [](const auto& r) { return r.num_rows_cut; });
-  add_unless_zero("rows lost", [](const auto& r) { return r.num_rows_lost; });
+  add_unless_zero("rows cut", [](const auto& r) { return r.num_cut; });
+  add_unless_zero("rows lost", [](const auto& r) { return r.num_lost; });
   return columns;
 }
 

@@ -180,7 +180,7 @@ class ModelTeacher : public teach::LocalTeacher {
 // teach: training rows answered by a teacher.
 
 struct CommandFlags {
-  std::string teacher, adapter, prompts, row_template, system, student_system, shard;
+  std::string teacher, adapter, prompts, prompt_template, system, student_system, shard;
   std::vector<std::string> join;
   bool allow_other_base = false;
 };
@@ -195,7 +195,7 @@ void add_flags(CommandParser& parser, CommandFlags& flags, teach::TeachOptions& 
   text("--adapter", flags.adapter, "DIR", "adapter for a teacher given with --model");
   add_allow_other_base(parser, flags.allow_other_base);
   text("--prompts", flags.prompts, "FILE", "rows with prompt or messages, or a .txt file with one prompt per line");
-  text("--template", flags.row_template, "FILE", "Jinja template that makes the prompt from a row's fields");
+  text("--template", flags.prompt_template, "FILE", "Jinja template that makes the prompt from a row's fields");
   text("--system", flags.system, "FILE", "system message that only the teacher sees");
   text("--student-system", flags.student_system, "FILE", "system message for the rows");
   text("--output", job.output, "FILE.jsonl", "the rows; the same command resumes from FILE.answers.jsonl");
@@ -274,8 +274,8 @@ int run_teach(const std::vector<std::string>& arguments) {
   finish_teach_flags(parser, teach, refusals);
   teach.job.system = text_of_file(parser, "--system", flags.system);
   teach.job.student_system = text_of_file(parser, "--student-system", flags.student_system);
-  const std::string row_template = flags.row_template.empty() ? "" : read_file(flags.row_template);
-  const teach::TeachInput input{data::read_questions(flags.prompts, row_template), flags.join};
+  const std::string prompt_template = flags.prompt_template.empty() ? "" : read_file(flags.prompt_template);
+  const teach::TeachInput input{data::read_questions(flags.prompts, prompt_template), flags.join};
   teach::TeachResult result;
   if (has_model) {
     const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
@@ -491,7 +491,7 @@ int run_distill(const std::vector<std::string>& arguments) try {
     return std::make_unique<ModelTeacher>(teacher, "", /*allow_other_base=*/false);
   };
   request.quiet = parser.common().quiet;
-  if (!switches.template_file.empty()) request.row_template = read_file(switches.template_file);
+  if (!switches.template_file.empty()) request.prompt_template = read_file(switches.template_file);
   return run_phases(request, arguments, parser.common(), switches);
 } catch (const Killed& killed) {
   return killed.exit_code;

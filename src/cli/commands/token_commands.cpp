@@ -30,7 +30,7 @@ namespace lora_train::cli {
 // tokenize: the ids of texts, or the data of a profile as the trainer sees them.
 namespace {
 
-bool is_trained(const data::RowView& row, std::size_t i) { return i > 0 && row.labels[i] != data::kIgnoredLabel; }
+bool is_trained(const data::ExampleView& row, std::size_t i) { return i > 0 && row.labels[i] != data::kIgnoredLabel; }
 
 // Green is trained, bold green a trained special token, cyan an untrained one; without colour [[...]] is trained.
 std::string_view style_of(bool is_trained, bool is_special, bool use_color) {
@@ -46,7 +46,7 @@ std::string_view end_of(std::string_view style, bool use_color) {
 
 }  // namespace
 
-std::string format_row(const data::RowView& row, bool use_color) {
+std::string format_example(const data::ExampleView& row, bool use_color) {
   std::string text, ids;
   std::string_view open_style;
   long long num_trained = 0;
@@ -71,7 +71,7 @@ std::string format_row(const data::RowView& row, bool use_color) {
          " trained\n" + text + "ids: " + ids + "\n";
 }
 
-std::string row_to_json(const data::RowView& row) {
+std::string example_to_json(const data::ExampleView& row) {
   nlohmann::ordered_json object = {{"source", row.source}, {"input_ids", row.ids}, {"labels", row.labels}};
   if (!row.weights.empty()) object["weights"] = row.weights;
   object["text"] = row.pieces.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(row.text);
@@ -105,11 +105,11 @@ void print_totals(const data::PreparedData& prepared) {
   for (const auto& line : prepared.ledger.lines()) print_line(line);
 }
 
-void show_row(const data::RowView& row, bool json) {
+void show_example(const data::ExampleView& row, bool json) {
   if (json) {
-    print_line(row_to_json(row));
+    print_line(example_to_json(row));
   } else {
-    print_raw(format_row(row, stdout_has_color()) + "\n");
+    print_raw(format_example(row, stdout_has_color()) + "\n");
   }
 }
 
@@ -138,7 +138,7 @@ void show_step(const Profile& profile, const data::PreparedData& prepared, long 
   }
   for (const std::uint32_t document : documents_of(step)) {
     if (num_shown-- > 0) {
-      show_row(data::view_rows(prepared.train, tokenizer, document, 1).front(), json);
+      show_example(data::view_examples(prepared.train, tokenizer, document, 1).front(), json);
     } else if (json) {
       print_line(to_line({{"source", prepared.train.source(document)},
                           {"num_tokens", prepared.train.num_tokens(document)},
@@ -169,8 +169,8 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
     show_step(profile, prepared, *step, tokenizer.get(), num_shown, json);
     return 0;
   }
-  for (const auto& row : data::view_rows(prepared.train, tokenizer.get(), 0, static_cast<std::size_t>(num_shown))) {
-    show_row(row, json);
+  for (const auto& row : data::view_examples(prepared.train, tokenizer.get(), 0, static_cast<std::size_t>(num_shown))) {
+    show_example(row, json);
   }
   if (!json) print_totals(prepared);
   return 0;

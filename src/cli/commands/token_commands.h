@@ -10,10 +10,10 @@ namespace lora_train::cli {
 /// For people: a headline, the text with the trained tokens in green or, without colour, between [[ and ]], and the ids
 /// with a * after each trained one, plus its weight if the row has weights. Shows control characters of the text as
 /// escapes, except the line feed.
-std::string format_row(const data::RowView& row, bool use_color);
+std::string format_example(const data::ExampleView& row, bool use_color);
 
 /// {"source", "input_ids", "labels", "weights", "text"}. weights only if the row has some; text is null without a
 /// tokenizer.
-std::string row_to_json(const data::RowView& row);
+std::string example_to_json(const data::ExampleView& row);
 
 }  // namespace lora_train::cli

@@ -11,8 +11,8 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
-#include "lora_train/data/encode/task_rows.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/encode/task_examples.h"
+#include "lora_train/data/first_examples.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/lora/adapter_config.h"
@@ -139,8 +139,8 @@ class InputChecker {
       const bool has_rows = use == data::DatasetUse::kTraining || key == "eval_datasets";  // tasks have other rows
       if (!what_.reads_all || !has_rows || failed_.contains(entry + ".path")) continue;
       attempt({key, path, entry}, [&] {
-        const data::FirstRows rows =
-            data::look_at_first_rows(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
+        const data::FirstExamples rows =
+            data::look_at_first_examples(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
                                                 chat_template_.get(), profile_.data.loss_on, is_model_read_});
         log_info(entry + " " + path + ": " + to_string(rows.type) + " (" + rows.reason + "), " +
                  count_of(rows.num_rows, "row") + " checked");

@@ -135,7 +135,7 @@ void TokenTable::check(const std::string& key, const std::string& where) {
   metadata_ = body.substr(footer.num_record_bytes);
 }
 
-TokenRow TokenTable::row(std::uint64_t position) const {
+StoredExample TokenTable::row(std::uint64_t position) const {
   const char* at = bytes_.data() + kMark.size() + position * kUnit;
   const auto& header = *reinterpret_cast<const RecordHeader*>(at);
   const auto* tokens = reinterpret_cast<const std::int32_t*>(at + sizeof header);
@@ -248,7 +248,7 @@ std::int64_t DocumentStore::soft_width() const {
 }
 
 std::string DocumentStore::source(std::size_t i) const {
-  const TokenRow found = row(i);
+  const StoredExample found = row(i);
   const std::uint64_t element = found.line >> 32;
   return (*sources_)[documents_[i].table].files[found.file] + ":" + std::to_string(found.line & 0xffffffffU) +
          (element > 0 ? ", element " + std::to_string(element) : "");
@@ -285,7 +285,7 @@ void DocumentStore::add(std::shared_ptr<const TokenTable> table, std::vector<std
   StopPoll stop_poll;
   for (std::int64_t i = 0; i < table->num_rows(); ++i) {
     stop_poll();
-    const TokenRow found = table->row(position);
+    const StoredExample found = table->row(position);
     documents_.push_back(
         {position & kPositionMask, index, static_cast<std::uint32_t>(found.ids.size()), found.num_supervised});
     has_weights = has_weights || !found.weights.empty();
@@ -330,7 +330,7 @@ std::string documents_hash(const DocumentStore& store) {
   return hasher.hex();
 }
 
-std::string name_rows(const DocumentStore& store, std::span<const std::uint32_t> documents) {
+std::string name_examples(const DocumentStore& store, std::span<const std::uint32_t> documents) {
   constexpr std::size_t kShown = 5;
   std::vector<std::string> rows;
   for (const std::uint32_t document : documents.first(std::min(kShown, documents.size()))) {

@@ -13,7 +13,7 @@
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_format.h"
+#include "read/example_format.h"
 
 namespace lora_train::data {
 namespace {
@@ -418,7 +418,7 @@ ChatSample chat_of_prompt(const Json& row, const FieldMap& map) {
   return std::get<ChatSample>(parse_messages(row, map, "prompt"));
 }
 
-ChatSample chat_of_row(const Json& row) {
+ChatSample chat_of_example(const Json& row) {
   if (optional_field(row, {}, "messages") != nullptr) return std::get<ChatSample>(parse_messages(row, {}));
   if (optional_field(row, {}, "conversations") != nullptr) return std::get<ChatSample>(parse_sharegpt(row, {}));
   if (optional_field(row, {}, "instruction") == nullptr) no_prompt(row);

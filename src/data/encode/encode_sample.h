@@ -9,8 +9,8 @@
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/data/encode/prompts.h"
-#include "read/json_rows.h"
-#include "read/row_format.h"
+#include "read/json_examples.h"
+#include "read/example_format.h"
 
 namespace lora_train::tokenizer {
 class Tokenizer;
@@ -59,7 +59,7 @@ ChatSample chat_of_prompt(const Json& row, const FieldMap& map);
 
 /// The chat of a training row: messages, conversations, or instruction with output. Throws DataError (where empty)
 /// naming the keys found and those expected.
-ChatSample chat_of_row(const Json& row);
+ChatSample chat_of_example(const Json& row);
 
 /// Renders the chat through the template, including the start of the assistant's turn. A system message from the
 /// options comes first. Warns once about what the template leaves out. Throws FormatError without a template, DataError

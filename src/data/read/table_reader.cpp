@@ -122,22 +122,22 @@ OpenTable load_table_library(const fs::path& file) {
   return open;
 }
 
-class TableReader : public RowReader {
+class TableReader : public ExampleReader {
  public:
   explicit TableReader(const std::filesystem::path& file) : file_(file.string()) {
     const OpenTable open_rows = load_table_library(file);
     at_file([&] { rows_.reset(open_rows(file_.c_str())); });
   }
 
-  std::optional<RowBlock> next() override {
-    RowBlock block;
+  std::optional<ExampleBlock> next() override {
+    ExampleBlock block;
     block.file = file_;
     std::vector<std::size_t> ends;
     at_file([&] { rows_->read(block.text, ends, kTableBlockBytes); });
     if (ends.empty()) return std::nullopt;
     std::size_t begin = 0;
     for (const std::size_t end : ends) {
-      RowBlock::Piece piece{.kind = RowBlock::Kind::kTableRow, .line = ++num_rows_};
+      ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kTableRow, .line = ++num_rows_};
       piece.begin = begin;
       piece.size = end - begin;
       block.pieces.push_back(std::move(piece));
@@ -222,7 +222,7 @@ class RecordReader {
   }
 
   void limit(std::uint64_t line, std::size_t num_bytes) const {
-    if (num_bytes > kMaxRowBytes) {
+    if (num_bytes > kMaxExampleBytes) {
       throw DataError(place(file_, line, 1),
                       "the record is longer than 64 MiB: probably a quote is opened here and never closed");
     }
@@ -271,20 +271,20 @@ class RecordReader {
   std::size_t byte_ = 0;
 };
 
-class CsvReader : public RowReader {
+class CsvReader : public ExampleReader {
  public:
   CsvReader(const std::string& file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
       : file_(file), records_(file, std::move(bytes), std::move(begin), separator) {
     read_header();
   }
 
-  std::optional<RowBlock> next() override {
-    RowBlock block;
+  std::optional<ExampleBlock> next() override {
+    ExampleBlock block;
     block.file = file_;
     Record record;
     for (std::size_t size = 0; block.pieces.size() < kRowsPerBlock && size < kBytesPerBlock; size += record.num_bytes) {
       if (!records_.read(record)) break;
-      RowBlock::Piece piece{.kind = RowBlock::Kind::kParsed, .line = record.line};
+      ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kParsed, .line = record.line};
       piece.row = row_of(record);
       block.pieces.push_back(std::move(piece));
     }
@@ -308,15 +308,15 @@ class CsvReader : public RowReader {
     }
   }
 
-  RawRow row_of(const Record& record) const {
+  RawExample row_of(const Record& record) const {
     const auto bad = [&](std::string message) {
-      return RawRow{nullptr, record.line, true, place(file_, record.line, 1), std::move(message)};
+      return RawExample{nullptr, record.line, true, place(file_, record.line, 1), std::move(message)};
     };
     if (record.fields.size() != columns_.size()) {
       return bad("the record has " + std::to_string(record.fields.size()) + " fields, the header " +
                  std::to_string(columns_.size()) + "; a field with a separator, quote or line end must be quoted");
     }
-    RawRow row{Json::object(), record.line, false, {}, {}};
+    RawExample row{Json::object(), record.line, false, {}, {}};
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       if (find_invalid_utf8(record.fields[i])) {
         return bad("field \"" + columns_[i] + "\" is not valid UTF-8; convert the file to UTF-8");
@@ -344,9 +344,9 @@ void require_table_library(const fs::path& file) {
   }
 }
 
-std::unique_ptr<RowReader> open_table(const std::filesystem::path& file) { return std::make_unique<TableReader>(file); }
+std::unique_ptr<ExampleReader> open_table(const std::filesystem::path& file) { return std::make_unique<TableReader>(file); }
 
-std::unique_ptr<RowReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
+std::unique_ptr<ExampleReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
                                     char separator) {
   return std::make_unique<CsvReader>(file, std::move(bytes), std::move(begin), separator);
 }

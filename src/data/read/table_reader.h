@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "row_reader.h"
+#include "example_reader.h"
 #include "table_rows.h"
 
 namespace lora_train::data {
@@ -20,12 +20,12 @@ void require_table_library(const std::filesystem::path& file);
 
 /// `line` of a row is its number in the file, from 1. Throws DataError if the file cannot be read: no library
 /// (require_table_library), damage, a column type without a JSON value.
-std::unique_ptr<RowReader> open_table(const std::filesystem::path& file);
+std::unique_ptr<ExampleReader> open_table(const std::filesystem::path& file);
 
 /// The first record names the columns; every further record is a row {"column": "text", ...}. Skips blank lines.
 /// `begin` is the part of `bytes` already read. Throws DataError for a header with missing or duplicate names; a record
 /// with more or fewer fields is a bad row.
-std::unique_ptr<RowReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
+std::unique_ptr<ExampleReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
                                     char separator);
 
 }  // namespace lora_train::data

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "data/read/row_format.h"
+#include "data/read/example_format.h"
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 
@@ -27,12 +27,12 @@ std::vector<Message> messages_of(const Json& row) {
 
 // As a row of a dataset becomes a chat.
 Json render_row(const ChatTemplate& chat_template, const Json& question) {
-  const lora_train::data::JsonRow row = lora_train::data::parse_json_row(question.at("row").get<std::string>());
+  const lora_train::data::JsonExample row = lora_train::data::parse_json_example(question.at("row").get<std::string>());
   if (row.problem) throw lora_train::DataError("", row.problem->message);
   const auto type =
       question.value("sharegpt", false) ? lora_train::DatasetType::kSharegpt : lora_train::DatasetType::kMessages;
   const auto map = question.value("field_map", lora_train::data::FieldMap());
-  const auto chat = std::get<lora_train::data::ChatSample>(lora_train::data::parse_row(row.value, type, map));
+  const auto chat = std::get<lora_train::data::ChatSample>(lora_train::data::parse_example(row.value, type, map));
   return {{"text", chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json}).text}};
 }
 

@@ -1,16 +1,16 @@
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
 namespace lora_train::data {
 namespace {
 
-class AnswerRows : public testing::Test {
+class AnswerExamples : public testing::Test {
  protected:
-  std::vector<AnswerRow> read(const std::string& rows, std::optional<std::int64_t> max_rows = {},
+  std::vector<AnswerExample> read(const std::string& rows, std::optional<std::int64_t> max_rows = {},
                               bool with_choices = false) {
     testing_support::write_text(file_, rows);
     DatasetSpec spec;
@@ -19,7 +19,7 @@ class AnswerRows : public testing::Test {
     DataContext context;
     context.tokenizer = &tokenizer_;
     context.chat_template = &template_;
-    return read_answer_rows(spec, max_rows, context, with_choices);
+    return read_answer_examples(spec, max_rows, context, with_choices);
   }
   std::string refusal(const std::string& row) {
     try {
@@ -33,7 +33,7 @@ class AnswerRows : public testing::Test {
     return "no error";
   }
   /// "prompt|answer"
-  std::string show(const AnswerRow& row) const {
+  std::string show(const AnswerExample& row) const {
     const std::span<const std::int32_t> ids = row.ids;
     return tokenizer_.decode(ids.first(row.answer_begin), false) + "|" +
            tokenizer_.decode(ids.subspan(row.answer_begin, row.answer_end - row.answer_begin), false);
@@ -46,11 +46,11 @@ class AnswerRows : public testing::Test {
   std::map<std::string, std::string> field_map_;
 };
 
-TEST_F(AnswerRows, HaveChoicesForThePromptOfTheirAnswer) {
+TEST_F(AnswerExamples, HaveChoicesForThePromptOfTheirAnswer) {
   const std::string row = R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}], )"
                           R"("choices": ["x", "yy"], "answer": "yy"})";
   EXPECT_FALSE(read(row).at(0).choices.has_value()) << "nobody asked";
-  const ChoiceRow choices = read(row, {}, true).at(0).choices.value();
+  const ChoiceExample choices = read(row, {}, true).at(0).choices.value();
   EXPECT_EQ(choices.answer, 1U);
   ASSERT_EQ(choices.choices.size(), 2U);
   EXPECT_EQ(tokenizer_.decode(choices.choices[1].ids, false), "user:1?.yy");
@@ -59,7 +59,7 @@ TEST_F(AnswerRows, HaveChoicesForThePromptOfTheirAnswer) {
   EXPECT_FALSE(read(judged, {}, true).at(0).choices.has_value()) << "the row says it";
 }
 
-TEST_F(AnswerRows, HaveTheLastAnswerOfAnyLayout) {
+TEST_F(AnswerExamples, HaveTheLastAnswerOfAnyLayout) {
   const auto chats =
       read(R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}, )"
            R"({"role": "user", "content": "2?"}, {"role": "assistant", "content": "y"}], "correct": true})");
@@ -74,14 +74,14 @@ TEST_F(AnswerRows, HaveTheLastAnswerOfAnyLayout) {
   EXPECT_EQ(texts.at(1).correct, false);
 }
 
-TEST_F(AnswerRows, TakesTheFirstRowsAndTheNamesOfTheFile) {
+TEST_F(AnswerExamples, TakesTheFirstRowsAndTheNamesOfTheFile) {
   field_map_ = {{"prompt", "q"}, {"completion", "a"}, {"correct", "ok"}};
   const auto rows = read("{\"q\": \"1\", \"a\": \"2\", \"ok\": true}\n{\"q\": \"3\", \"a\": \"4\"}\nno row\n", 2);
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(rows[0].correct, true);
 }
 
-TEST_F(AnswerRows, WhatIsWrongNamesTheRow) {
+TEST_F(AnswerExamples, WhatIsWrongNamesTheRow) {
   EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b", "correct": "yes"})")
                 .find("correct is string, expected true or false"),
             std::string::npos);

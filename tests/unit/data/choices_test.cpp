@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 

@@ -52,7 +52,7 @@ TEST(Duplicates, AreDroppedButForTheFirst) {
 
 TEST(Duplicates, TrainingRowsAreDroppedFromEvaluationSets) {
   Ledger ledger{.total = 4, .kept = 4};
-  const DocumentStore left = without_training_rows(rows("e", {8, 3, 4, 3}), rows("t", {1, 3, 3}), ledger);
+  const DocumentStore left = without_training_examples(rows("e", {8, 3, 4, 3}), rows("t", {1, 3, 3}), ledger);
   ASSERT_EQ(left.size(), 2U);
   EXPECT_EQ(left.source(0), "e:1");
   EXPECT_EQ(left.source(1), "e:3");

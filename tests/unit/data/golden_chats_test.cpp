@@ -65,10 +65,10 @@ EncodedSample encode_as_row(const Json& golden, const tokenizer::ChatTemplate& c
   const PromptingTemplate prompting(chat_template, kwargs.value("add_generation_prompt", false));
   kwargs.erase("add_generation_prompt");
   row["chat_template_kwargs"] = kwargs;
-  const JsonRow parsed = parse_json_row(row.dump());
+  const JsonExample parsed = parse_json_example(row.dump());
   EXPECT_FALSE(parsed.problem);
   EXPECT_EQ(detect_layout(parsed.value, {}).type, DatasetType::kMessages);
-  const Sample sample = parse_row(parsed.value, DatasetType::kMessages, {});
+  const Sample sample = parse_example(parsed.value, DatasetType::kMessages, {});
   return encode_sample(sample, {&tokenizer, &prompting, LossOn::kAuto, tokenizer.vocab_size()});
 }
 
@@ -83,7 +83,7 @@ std::vector<std::int32_t> golden_labels(const Json& golden) {
   return labels;
 }
 
-class GoldenChatRows : public testing::TestWithParam<GoldenFile> {
+class GoldenChatExamples : public testing::TestWithParam<GoldenFile> {
  protected:
   // The folder with the tokenizer of the case under the name that is looked for.
   std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const std::filesystem::path& model) const {
@@ -97,7 +97,7 @@ class GoldenChatRows : public testing::TestWithParam<GoldenFile> {
   testing_support::TemporaryFolder folder_;
 };
 
-TEST_P(GoldenChatRows, IdsAndLabelsAreEqual) {
+TEST_P(GoldenChatExamples, IdsAndLabelsAreEqual) {
   const GoldenFile& param = GetParam();
   LORA_TRAIN_REQUIRE_DATA(model, param.folder);
   LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + param.name + ".jsonl");
@@ -143,7 +143,7 @@ std::string case_name(const testing::TestParamInfo<GoldenFile>& param) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Files, GoldenChatRows,
+    Files, GoldenChatExamples,
     testing::Values(GoldenFile{"qwen2", "qwen2.5", "chat_template-qwen2-instruct.jinja", 150, 0},
                     GoldenFile{"qwen2.5", "qwen2.5", "chat_template.jinja", 300, 0},
                     GoldenFile{"qwen2.5-double-brace", "qwen2.5", "chat_template-double-brace.jinja", 150, 0},
@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
                                "tokenizer-metaspace.json", "mistral-v0.3.jsonl"}),
     case_name);
 
-TEST(GoldenChatRowsTable, NamesEveryFile) {
+TEST(GoldenChatExamplesTable, NamesEveryFile) {
   LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/chat");
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(goldens))

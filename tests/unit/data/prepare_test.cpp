@@ -6,7 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 #include "prepare_fixture.h"
 
 namespace lora_train::data {
@@ -130,7 +130,7 @@ TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
   EXPECT_EQ(num_tables(), 1);
   ASSERT_EQ(again.train.size(), first.train.size());
   for (std::size_t i = 0; i < first.train.size(); ++i) {
-    EXPECT_EQ(view_rows(again.train, &tokenizer_, i, 1)[0].text, view_rows(first.train, &tokenizer_, i, 1)[0].text);
+    EXPECT_EQ(view_examples(again.train, &tokenizer_, i, 1)[0].text, view_examples(first.train, &tokenizer_, i, 1)[0].text);
     EXPECT_EQ(again.train.source(i), first.train.source(i));
   }
   EXPECT_EQ(again.ledger.lines(), first.ledger.lines());
@@ -196,7 +196,7 @@ TEST_F(PrepareData, PretokenisedRowsNeedNoTokenizer) {
   section.datasets = {dataset("i.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n")};
   const PreparedData data = prepare_data(section, {.vocab_size = 3}, true);
   EXPECT_EQ(data.train.size(), 1U);
-  EXPECT_TRUE(view_rows(data.train, nullptr, 0, 5)[0].pieces.empty());
+  EXPECT_TRUE(view_examples(data.train, nullptr, 0, 5)[0].pieces.empty());
   EXPECT_THROW(prepare_data(section, {.vocab_size = 2}, true), DataError);
 }
 
@@ -370,7 +370,7 @@ TEST_F(PrepareData, ALaterRowOfAnotherLayoutIsABadRowUnlessTypeDecides) {
       dataset("l.jsonl", texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})")};
   section.max_drop_fraction = 0.5;
   EXPECT_THROW(prepare(section), DataError);
-  EXPECT_THROW(look_at_first_rows(section.datasets[0], {.is_model_known = false}), DataError);
+  EXPECT_THROW(look_at_first_examples(section.datasets[0], {.is_model_known = false}), DataError);
   section.on_bad_row = OnBadRow::kDrop;
   EXPECT_EQ(prepare(section).ledger.count(LedgerReason::kBadRow), 1);
   section.datasets[0].type = DatasetType::kText;
@@ -388,12 +388,12 @@ TEST_F(PrepareData, ViewJoinsTokensOfOneCharacter) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": \"a\xC3\xA9z\"}\n" + texts(3))};
   const PreparedData data = prepare(section);
-  const auto views = view_rows(data.train, &tokenizer_, 0, 2);
+  const auto views = view_examples(data.train, &tokenizer_, 0, 2);
   ASSERT_EQ(views.size(), 2U);
   EXPECT_EQ(views[0].pieces, (std::vector<std::string>{"a", "", "\xC3\xA9", "z", "</s>"}));
   EXPECT_EQ(views[0].text, "a\xC3\xA9z</s>");
   EXPECT_SAYS(views[1].source, "t.jsonl:2");
-  EXPECT_EQ(view_rows(data.train, &tokenizer_, 3, 9).size(), 1U);
+  EXPECT_EQ(view_examples(data.train, &tokenizer_, 3, 9).size(), 1U);
 }
 
 TEST_F(PrepareData, LooksAtRowsOfJsonAndThrowsNothing) {
@@ -402,9 +402,9 @@ TEST_F(PrepareData, LooksAtRowsOfJsonAndThrowsNothing) {
   EXPECT_EQ(count_rows(lines), 3u);
   EXPECT_EQ(count_rows(array), 3u);
   EXPECT_EQ(count_rows(folder_ / "missing.json"), std::nullopt);
-  EXPECT_EQ(row_keys(lines), (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(row_keys(lines, 1), std::vector<std::string>{"a"});
-  EXPECT_EQ(row_keys(dataset("a.csv", "a,b\n1,2\n").path), std::vector<std::string>{});
+  EXPECT_EQ(example_keys(lines), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(example_keys(lines, 1), std::vector<std::string>{"a"});
+  EXPECT_EQ(example_keys(dataset("a.csv", "a,b\n1,2\n").path), std::vector<std::string>{});
   EXPECT_EQ(first_message_keys(array, "a"), std::vector<std::string>{"b"});
   EXPECT_EQ(first_message_keys(lines, "c"), std::vector<std::string>{});
   EXPECT_TRUE(has_string(lines, "c"));

@@ -3,8 +3,8 @@
 
 #include "byte_tokenizer.h"
 #include "cache/token_cache.h"
-#include "data/read/json_rows.h"
-#include "data/read/row_reader.h"
+#include "data/read/json_examples.h"
+#include "data/read/example_reader.h"
 #include "document_filter.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -61,13 +61,13 @@ TEST_F(Stop, IsSeenWhereAFileHasNoRow) {
   for (const char* name : {"rows.jsonl", "rows.txt", "rows.csv"}) {
     write_file_atomic(folder_ / name, blank);
     set_max_time(1000);
-    const auto reader = RowReader::open(folder_ / name);  // reads the first MiB
+    const auto reader = ExampleReader::open(folder_ / name);  // reads the first MiB
     set_max_time(0);
     EXPECT_THROW(reader->next(), StopError) << name;
   }
   write_file_atomic(folder_ / "rows.jsonl.gz", packed_line_ends());
   set_max_time(1000);
-  const auto reader = RowReader::open(folder_ / "rows.jsonl.gz");
+  const auto reader = ExampleReader::open(folder_ / "rows.jsonl.gz");
   set_max_time(0);
   EXPECT_THROW(reader->next(), StopError);
 }
@@ -75,7 +75,7 @@ TEST_F(Stop, IsSeenWhereAFileHasNoRow) {
 TEST_F(Stop, IsSeenInsideOneRow) {
   const std::string row = "{\"a\": [" + std::string(1 << 17, ' ') + "]}";
   set_max_time(0);
-  EXPECT_THROW(parse_json_row(row), StopError);
+  EXPECT_THROW(parse_json_example(row), StopError);
 }
 
 TEST_F(Stop, KeepsTheTableThatIsRead) {

@@ -45,8 +45,8 @@ class TableLock;
 bool is_token_table(const std::filesystem::path& file);
 
 /// One row. Spans point into the table.
-struct TokenRow {
-  std::uint64_t line = 0;          ///< from 1; the upper half: RawRow::element
+struct StoredExample {
+  std::uint64_t line = 0;          ///< from 1; the upper half: RawExample::element
   std::uint64_t content_hash = 0;  ///< hash of ids, labels, weights and soft labels
   std::uint32_t file = 0;          ///< index into the files that the metadata names
   std::uint32_t num_supervised = 0;
@@ -75,8 +75,8 @@ class TokenTable {
   const std::filesystem::path& path() const { return path_; }
 
   /// Rows are found by position, in units of 8 bytes: the first is at 0, the one after row r at next(position, r).
-  TokenRow row(std::uint64_t position) const;
-  static std::uint64_t next(std::uint64_t position, const TokenRow& row) {
+  StoredExample row(std::uint64_t position) const;
+  static std::uint64_t next(std::uint64_t position, const StoredExample& row) {
     return position + 4 + row.ids.size() + (row.weights.size() + 1) / 2 + row.soft.ids.size();
   }
 
@@ -167,7 +167,7 @@ class DocumentStore {
   /// Token count of the longest document; 0 if the store is empty.
   std::int64_t longest() const;
 
-  /// Adds all rows of a table, in its order. TokenRow::file k refers to files[k]. At most 65,536 tables of 2 TiB each.
+  /// Adds all rows of a table, in its order. StoredExample::file k refers to files[k]. At most 65,536 tables of 2 TiB each.
   void add(std::shared_ptr<const TokenTable> table, std::vector<std::string> files);
   /// An empty store on the same tables, for append_from() to fill.
   DocumentStore empty_copy() const;
@@ -191,10 +191,10 @@ class DocumentStore {
   };
   // Does not read rows of tables without weights.
   bool has_weights(std::size_t i) const { return (*sources_)[documents_[i].table].has_weights; }
-  static std::span<const float> first_weights(const TokenRow& row, std::size_t count) {
+  static std::span<const float> first_weights(const StoredExample& row, std::size_t count) {
     return row.weights.first(row.weights.empty() ? 0 : count);
   }
-  TokenRow row(std::size_t i) const { return (*sources_)[documents_[i].table].table->row(documents_[i].position); }
+  StoredExample row(std::size_t i) const { return (*sources_)[documents_[i].table].table->row(documents_[i].position); }
 
   std::vector<Document> documents_;
   std::shared_ptr<const std::vector<Source>> sources_ = std::make_shared<const std::vector<Source>>();
@@ -210,6 +210,6 @@ struct NamedStore {
 std::string documents_hash(const DocumentStore& store);
 
 /// The first five of these documents as "file:line, file:line, ...", for messages.
-std::string name_rows(const DocumentStore& store, std::span<const std::uint32_t> documents);
+std::string name_examples(const DocumentStore& store, std::span<const std::uint32_t> documents);
 
 }  // namespace lora_train::data

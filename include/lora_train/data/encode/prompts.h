@@ -30,7 +30,7 @@ Prompt make_prompt(const std::string& text, const std::string& source, const Pro
 Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& source, const PromptOptions& options);
 
 /// Makes a prompt from one row, a JSON object in read_prompts()'s format. Throws as above.
-Prompt make_prompt_of_row(const std::string& row_json, const std::string& source, const PromptOptions& options);
+Prompt make_prompt_of_example(const std::string& example_json, const std::string& source, const PromptOptions& options);
 
 /// Reads every row of a file, in order: {"prompt": text or messages}, or a training row with a chat (messages,
 /// conversations, instruction), whose last assistant turn is left out. Ignores other fields, except tools and
@@ -46,9 +46,9 @@ struct ChatQuestion {
 };
 
 /// Reads every row of a file as read_prompts does, and also .txt files, where each line is a user message.
-/// `row_template` (may be empty) is a Jinja template over the fields of a row that renders the user message. Throws as
+/// `prompt_template` (may be empty) is a Jinja template over the fields of a row that renders the user message. Throws as
 /// read_prompts.
-std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& row_template);
+std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& prompt_template);
 
 /// Puts the question through the chat template. Throws as above.
 Prompt make_prompt(const ChatQuestion& question, const PromptOptions& options);

@@ -1,4 +1,4 @@
-#include "json_rows.h"
+#include "json_examples.h"
 
 #include <cmath>
 #include <iterator>
@@ -60,18 +60,18 @@ std::string reason_of(std::string what) {
 // The outermost value: a row, an array of rows, or anything.
 enum class Root { kRow, kRows, kValue };
 
-class RowBuilder {
+class ExampleBuilder {
  public:
-  using OnRow = std::function<bool(JsonRow&&)>;
+  using OnExample = std::function<bool(JsonExample&&)>;
 
-  RowBuilder(std::string_view text, Root root, const OnRow& on_row)
-      : begin_(text.data()), consumed_(text.data()), root_(root), on_row_(on_row) {}
+  ExampleBuilder(std::string_view text, Root root, const OnExample& on_example)
+      : begin_(text.data()), consumed_(text.data()), root_(root), on_example_(on_example) {}
 
   const char** consumed() { return &consumed_; }
   std::size_t position() const { return static_cast<std::size_t>(consumed_ - begin_); }
   const std::optional<JsonProblem>& syntax_problem() const { return syntax_problem_; }
   /// Problem of the last row read.
-  const std::optional<JsonProblem>& row_problem() const { return row_.problem; }
+  const std::optional<JsonProblem>& example_problem() const { return row_.problem; }
   bool was_stopped() const { return was_stopped_; }
 
   // nlohmann's SAX interface; false ends the parse.
@@ -200,7 +200,7 @@ class RowBuilder {
   }
 
   void begin_row() {
-    row_ = JsonRow{};
+    row_ = JsonExample{};
     row_.offset = position() == 0 ? 0 : position() - 1;
     open_.clear();
     keys_.clear();
@@ -208,14 +208,14 @@ class RowBuilder {
   }
 
   void check_size() {
-    if (!row_.problem && position() - row_.offset > kMaxRowBytes) {
+    if (!row_.problem && position() - row_.offset > kMaxExampleBytes) {
       fail("the row is longer than 64 MiB");
     }
   }
 
   bool end_row() {
     row_.end = position();
-    const bool go_on = on_row_(std::move(row_));
+    const bool go_on = on_example_(std::move(row_));
     was_stopped_ = !go_on;
     return go_on;
   }
@@ -223,11 +223,11 @@ class RowBuilder {
   const char* begin_;
   const char* consumed_;
   Root root_;
-  const OnRow& on_row_;
+  const OnExample& on_example_;
   bool is_in_root_ = false;
   bool was_stopped_ = false;
   int depth_ = 0;
-  JsonRow row_;
+  JsonExample row_;
   std::vector<Json*> open_;                            // open containers, the row first
   std::vector<std::unordered_set<std::string>> keys_;  // keys seen in each
   std::vector<std::string> key_;                       // last key of each
@@ -246,7 +246,7 @@ std::string explain(std::string_view text, std::size_t offset, const std::string
   return "invalid JSON: " + reason;
 }
 
-std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
+std::optional<JsonProblem> parse(std::string_view text, ExampleBuilder& builder) {
   const CountingIterator first(text.data(), builder.consumed());
   const CountingIterator last(text.data() + text.size(), builder.consumed());
   const bool is_good = Json::sax_parse(first, last, &builder);
@@ -262,16 +262,16 @@ std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
   return std::nullopt;
 }
 
-JsonRow parse_one(std::string_view text, Root root) {
-  JsonRow found;
-  const std::function<bool(JsonRow &&)> keep = [&](JsonRow&& row) {
+JsonExample parse_one(std::string_view text, Root root) {
+  JsonExample found;
+  const std::function<bool(JsonExample &&)> keep = [&](JsonExample&& row) {
     found = std::move(row);
     return true;
   };
-  RowBuilder builder(text, root, keep);
+  ExampleBuilder builder(text, root, keep);
   if (auto problem = parse(text, builder)) {
     // Users should fix the earliest problem first.
-    const auto& earlier = found.problem ? found.problem : builder.row_problem();
+    const auto& earlier = found.problem ? found.problem : builder.example_problem();
     found.problem = earlier && earlier->offset < problem->offset ? earlier : problem;
   }
   return found;
@@ -290,12 +290,12 @@ float weight_number(const Json& weight, const std::string& field) {
 
 }  // namespace
 
-JsonRow parse_json_row(std::string_view text) { return parse_one(text, Root::kRow); }
+JsonExample parse_json_example(std::string_view text) { return parse_one(text, Root::kRow); }
 
-JsonRow parse_json_value(std::string_view text) { return parse_one(text, Root::kValue); }
+JsonExample parse_json_value(std::string_view text) { return parse_one(text, Root::kValue); }
 
-std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonRow&&)>& on_row) {
-  RowBuilder builder(text, Root::kRows, on_row);
+std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonExample&&)>& on_example) {
+  ExampleBuilder builder(text, Root::kRows, on_example);
   return parse(text, builder);
 }
 
@@ -331,7 +331,7 @@ void wrong_type(const std::string& field, const Json& value, const std::string& 
 }
 
 Json inner_json(const std::string& text, const std::string& field) {
-  JsonRow parsed = parse_json_value(text);
+  JsonExample parsed = parse_json_value(text);
   if (parsed.problem)
     throw DataError("", field + " is a string, but its text was rejected: " + parsed.problem->message);
   return std::move(parsed.value);

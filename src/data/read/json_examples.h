@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;  // templates print fields (tools) in file 
 
 inline constexpr int kMaxJsonDepth = 64;                  ///< nesting of objects and arrays; the row itself is 1
 inline constexpr std::size_t kMaxJsonFields = 10'000;     ///< per object: finding one takes time for each
-inline constexpr std::size_t kMaxRowBytes = 64ULL << 20;  ///< size of a row's text
+inline constexpr std::size_t kMaxExampleBytes = 64ULL << 20;  ///< size of a row's text
 
 /// A problem in JSON text. offset: that of the offending byte from the start of the text, 0-based (the length of the
 /// text if it ends too early).
@@ -26,7 +26,7 @@ struct JsonProblem {
 };
 
 /// One row found in a text: an object, or its problem. It occupies [offset, end).
-struct JsonRow {
+struct JsonExample {
   Json value;
   std::optional<JsonProblem> problem;
   std::size_t offset = 0;
@@ -34,15 +34,15 @@ struct JsonRow {
 };
 
 /// Parses `text` as exactly one object.
-JsonRow parse_json_row(std::string_view text);
+JsonExample parse_json_example(std::string_view text);
 
 /// Parses `text` as exactly one value of any kind, as strictly as a row.
-JsonRow parse_json_value(std::string_view text);
+JsonExample parse_json_value(std::string_view text);
 
 /// Parses `text` as one array and passes on its elements one by one; at most one is in memory. An element that is not
 /// an object, is too deep or too long, or has a duplicate key is passed on as a problem, and parsing continues; invalid
-/// JSON ends the parse and is returned. on_row returns false to stop early.
-std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonRow&&)>& on_row);
+/// JSON ends the parse and is returned. on_example returns false to stop early.
+std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonExample&&)>& on_example);
 
 /// Our field name -> the name in the file; a field that is not listed keeps our name.
 using FieldMap = std::map<std::string, std::string>;

@@ -1,6 +1,6 @@
 // Dataset files: JSON Lines, JSON arrays, gzip and zstd, every row parsed in every layout.
-#include "data/read/row_format.h"
-#include "data/read/row_reader.h"
+#include "data/read/example_format.h"
+#include "data/read/example_reader.h"
 #include "fuzz/input_file.h"
 #include "lora_train/base/error.h"
 
@@ -20,11 +20,11 @@ void expect_row_error(Function function) {
 }
 
 void read_row(const Json& row) {
-  expect_row_error([&] { parse_row(row, detect_layout(row, {}).type, {}); });
+  expect_row_error([&] { parse_example(row, detect_layout(row, {}).type, {}); });
   for (const auto type : {lora_train::DatasetType::kMessages, lora_train::DatasetType::kSharegpt,
                           lora_train::DatasetType::kAlpaca, lora_train::DatasetType::kPromptCompletion,
                           lora_train::DatasetType::kText, lora_train::DatasetType::kPretokenized}) {
-    expect_row_error([&] { parse_row(row, type, {}); });
+    expect_row_error([&] { parse_example(row, type, {}); });
   }
 }
 
@@ -35,9 +35,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   file.write(data, size);
   const std::string place = file.path().string() + ":";
   try {
-    const auto reader = RowReader::open(file.path());
+    const auto reader = ExampleReader::open(file.path());
     while (auto block = reader->next()) {
-      for (const RawRow& row : parse_rows(std::move(*block))) {
+      for (const RawExample& row : parse_examples(std::move(*block))) {
         if (!row.is_bad)
           read_row(row.value);
         else if (!row.where.starts_with(place) || row.message.empty())

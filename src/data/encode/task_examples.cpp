@@ -1,4 +1,4 @@
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 
 #include <algorithm>
 #include <charconv>
@@ -14,8 +14,8 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_format.h"
-#include "read/row_reader.h"
+#include "read/example_format.h"
+#include "read/example_reader.h"
 
 namespace lora_train::data {
 namespace {
@@ -55,13 +55,13 @@ std::size_t answer_of(const Json& row, const FieldMap& map, const std::vector<st
   throw DataError("", "answer \"" + printable(text, 60) + "\" is neither one of the choices nor an index");
 }
 
-class RowEncoder {
+class ExampleEncoder {
  public:
-  RowEncoder(const PromptOptions& options, const FieldMap& map, std::int64_t max_tokens)
+  ExampleEncoder(const PromptOptions& options, const FieldMap& map, std::int64_t max_tokens)
       : options_(options), map_(map), max_tokens_(max_tokens) {}
 
-  ChoiceRow encode(const Json& row, std::string source) const {
-    ChoiceRow out{std::move(source), {}, 0};
+  ChoiceExample encode(const Json& row, std::string source) const {
+    ChoiceExample out{std::move(source), {}, 0};
     const std::vector<std::string> choices = choices_of(row, map_);
     out.answer = answer_of(row, map_, choices);
     const auto [prompt, is_chat] = prompt_of(row);
@@ -109,23 +109,23 @@ class RowEncoder {
   std::int64_t max_tokens_;
 };
 
-void append_right_choice(const ChoiceRow& row, std::uint32_t file, std::uint64_t line, TokenTableWriter& writer) {
+void append_right_choice(const ChoiceExample& row, std::uint32_t file, std::uint64_t line, TokenTableWriter& writer) {
   const Choice& right = row.choices[row.answer];
   std::vector<std::int32_t> labels = right.ids;
   std::fill_n(labels.begin(), right.num_prompt, kIgnoredLabel);
   writer.append(right.ids, labels, file, line);
 }
 
-ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const RowEncoder& encoder) {
+ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const ExampleEncoder& encoder) {
   ChoiceSet set;
   TokenTableWriter writer({}, "choices");
   std::vector<std::string> files;
   for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
     files.push_back(path.string());
-    const auto reader = RowReader::open(path);
+    const auto reader = ExampleReader::open(path);
     while (auto block = reader->next()) {
       throw_if_stop_requested();
-      for (const RawRow& raw : parse_rows(std::move(*block))) {
+      for (const RawExample& raw : parse_examples(std::move(*block))) {
         if (max_rows && std::ssize(set.rows) == *max_rows) break;
         if (raw.is_bad) throw DataError(raw.where, raw.message);
         const std::string source = files.back() + ":" + std::to_string(raw.line);
@@ -170,12 +170,12 @@ class AnswerReader {
         with_choices_(with_choices),
         type_(spec.type) {}
 
-  AnswerRow read(const RawRow& raw, const std::string& source) {
+  AnswerExample read(const RawExample& raw, const std::string& source) {
     if (raw.is_bad) throw DataError(raw.where, raw.message);
     try {
       if (type_ == DatasetType::kAuto) type_ = detect_layout(raw.value, spec_.field_map).type;
       check_loss_on(type_, options_);
-      EncodedSample sample = encode_sample(parse_row(raw.value, type_, spec_.field_map), options_);
+      EncodedSample sample = encode_sample(parse_example(raw.value, type_, spec_.field_map), options_);
       const auto [begin, end] = answer_span(sample.labels);
       if (begin == end) throw DataError("", "has no answer: no token of the row is trained");
       if (begin == 0) {
@@ -184,10 +184,10 @@ class AnswerReader {
             "has an answer but no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
             "the tokens of the prompt");
       }
-      AnswerRow row{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
+      AnswerExample row{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
       if (with_choices_ && !row.correct && optional_field(raw.value, spec_.field_map, "choices") != nullptr) {
         const PromptOptions prompts{options_.tokenizer, options_.chat_template, false, {}};
-        row.choices = RowEncoder(prompts, spec_.field_map, max_tokens_)
+        row.choices = ExampleEncoder(prompts, spec_.field_map, max_tokens_)
                           .encode(without_answer(raw.value, spec_.field_map), source);
       }
       return row;
@@ -209,7 +209,7 @@ class AnswerReader {
 ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
                           std::int64_t max_tokens) {
   check_field_map(spec.field_map);
-  return read_set(spec, max_rows, RowEncoder(prompts, spec.field_map, max_tokens));
+  return read_set(spec, max_rows, ExampleEncoder(prompts, spec.field_map, max_tokens));
 }
 
 std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
@@ -234,19 +234,19 @@ std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> la
   return {begin, end};
 }
 
-std::vector<AnswerRow> read_answer_rows(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
+std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
                                         const DataContext& context, bool with_choices) {
   check_field_map(spec.field_map);
   AnswerReader answers(spec, context, with_choices);
-  std::vector<AnswerRow> rows;
+  std::vector<AnswerExample> rows;
   const auto is_enough = [&] { return max_rows && std::ssize(rows) >= *max_rows; };
   for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
-    const auto reader = RowReader::open(path);
+    const auto reader = ExampleReader::open(path);
     while (!is_enough()) {
       auto block = reader->next();
       if (!block) break;
       throw_if_stop_requested();
-      for (const RawRow& raw : parse_rows(std::move(*block))) {
+      for (const RawExample& raw : parse_examples(std::move(*block))) {
         if (is_enough()) break;
         rows.push_back(answers.read(raw, path.string() + ":" + std::to_string(raw.line)));
       }

@@ -1,4 +1,4 @@
-#include "data/read/json_rows.h"
+#include "data/read/json_examples.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 namespace lora_train::data {
 namespace {
 
-TEST(JsonRows, KeepsValuesAndTheOrderOfKeys) {
-  const JsonRow row = parse_json_row(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "\u00e9\u20ac"}} )");
+TEST(JsonExamples, KeepsValuesAndTheOrderOfKeys) {
+  const JsonExample row = parse_json_example(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "\u00e9\u20ac"}} )");
   ASSERT_FALSE(row.problem) << row.problem->message;
   EXPECT_EQ(row.value.dump(), "{\"b\":[1,-2.5,null],\"a\":{\"x\":true,\"y\":\"\xC3\xA9\xE2\x82\xAC\"}}");
 }
@@ -22,10 +22,10 @@ struct BadText {
 
 void PrintTo(const BadText& bad, std::ostream* out) { *out << bad.name; }
 
-class BadJsonRow : public testing::TestWithParam<BadText> {};
+class BadJsonExample : public testing::TestWithParam<BadText> {};
 
-TEST_P(BadJsonRow, IsRefusedAtTheByte) {
-  const JsonRow row = parse_json_row(GetParam().text);
+TEST_P(BadJsonExample, IsRefusedAtTheByte) {
+  const JsonExample row = parse_json_example(GetParam().text);
   ASSERT_TRUE(row.problem);
   EXPECT_EQ(row.problem->offset, GetParam().offset) << row.problem->message;
   EXPECT_NE(row.problem->message.find(GetParam().message), std::string::npos) << row.problem->message;
@@ -37,7 +37,7 @@ std::string nested(int levels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, BadJsonRow,
+    All, BadJsonExample,
     testing::Values(
         BadText{"empty", "", 0, "invalid JSON"}, BadText{"cut_object", "{\"a\": 1", 7, "unexpected end of input"},
         BadText{"cut_string", "{\"a\": \"xy", 9, "missing closing quote"},
@@ -77,26 +77,26 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"bottomless", std::string(1 << 20, '['), 0, "expected an object"}),
     [](const auto& test) { return test.param.name; });
 
-TEST(JsonRows, AllowsSixtyFourLevels) { EXPECT_FALSE(parse_json_row(nested(64)).problem); }
+TEST(JsonExamples, AllowsSixtyFourLevels) { EXPECT_FALSE(parse_json_example(nested(64)).problem); }
 
-TEST(JsonRows, AllowsTheSameKeyInDifferentObjects) {
-  EXPECT_FALSE(parse_json_row(R"({"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]})").problem);
+TEST(JsonExamples, AllowsTheSameKeyInDifferentObjects) {
+  EXPECT_FALSE(parse_json_example(R"({"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]})").problem);
 }
 
-TEST(JsonRows, BoundsTheFieldsOfOneObject) {
+TEST(JsonExamples, BoundsTheFieldsOfOneObject) {
   std::string row = "{\"k\": 0";
   for (int i = 1; i < 10'000; ++i) {
     row += ",\"k" + std::to_string(i) + "\": 0";
   }
-  EXPECT_FALSE(parse_json_row(row + "}").problem);
-  const JsonRow more = parse_json_row(row + ", \"last\": 0}");
+  EXPECT_FALSE(parse_json_example(row + "}").problem);
+  const JsonExample more = parse_json_example(row + ", \"last\": 0}");
   ASSERT_TRUE(more.problem);
   EXPECT_EQ(more.problem->message, "an object with more than 10,000 fields");
 }
 
-TEST(JsonRows, AValueMayBeOfAnyKind) {
+TEST(JsonExamples, AValueMayBeOfAnyKind) {
   for (const char* text : {"5", "\"a\"", "null", "true", "[1,[2]]", "{\"a\":1}", " 1.5 "}) {
-    const JsonRow row = parse_json_value(text);
+    const JsonExample row = parse_json_value(text);
     EXPECT_FALSE(row.problem) << text;
     EXPECT_EQ(row.value, Json::parse(text)) << text;
   }
@@ -104,16 +104,16 @@ TEST(JsonRows, AValueMayBeOfAnyKind) {
   EXPECT_TRUE(parse_json_value("18446744073709551615").problem);
 }
 
-TEST(JsonRows, MessagesNeverQuoteTheFile) {
-  const JsonRow row = parse_json_row("{\"a\": \"" + std::string(100000, 'x') + "\xFF");
+TEST(JsonExamples, MessagesNeverQuoteTheFile) {
+  const JsonExample row = parse_json_example("{\"a\": \"" + std::string(100000, 'x') + "\xFF");
   ASSERT_TRUE(row.problem);
   EXPECT_LT(row.problem->message.size(), 200U);
   EXPECT_EQ(row.problem->message.find('\xFF'), std::string::npos);
 }
 
-TEST(JsonRows, ArrayHandsOverRowsAndGoesOnAfterABadOne) {
+TEST(JsonExamples, ArrayHandsOverRowsAndGoesOnAfterABadOne) {
   std::vector<std::string> seen;
-  const auto problem = parse_json_array(R"([{"a":1}, 5, [2], {"a":1,"a":2}, {"b":[1]}])", [&](JsonRow&& row) {
+  const auto problem = parse_json_array(R"([{"a":1}, 5, [2], {"a":1,"a":2}, {"b":[1]}])", [&](JsonExample&& row) {
     seen.push_back(std::to_string(row.offset) + (row.problem ? "!" : row.value.dump()));
     return true;
   });
@@ -121,17 +121,17 @@ TEST(JsonRows, ArrayHandsOverRowsAndGoesOnAfterABadOne) {
   EXPECT_EQ(seen, (std::vector<std::string>{"1{\"a\":1}", "11!", "13!", "18!", "33{\"b\":[1]}"}));
 }
 
-TEST(JsonRows, BrokenArrayReturnsThePlace) {
+TEST(JsonExamples, BrokenArrayReturnsThePlace) {
   int rows = 0;
-  const auto problem = parse_json_array("[{\"a\":1}, {\"b\":", [&](JsonRow&&) { return ++rows > 0; });
+  const auto problem = parse_json_array("[{\"a\":1}, {\"b\":", [&](JsonExample&&) { return ++rows > 0; });
   ASSERT_TRUE(problem);
   EXPECT_EQ(problem->offset, 15U);
   EXPECT_EQ(rows, 1);
 }
 
-TEST(JsonRows, ArrayStopsWhenAsked) {
+TEST(JsonExamples, ArrayStopsWhenAsked) {
   int rows = 0;
-  EXPECT_FALSE(parse_json_array("[{}, {}, broken", [&](JsonRow&&) { return ++rows < 2; }));
+  EXPECT_FALSE(parse_json_array("[{}, {}, broken", [&](JsonExample&&) { return ++rows < 2; }));
   EXPECT_EQ(rows, 2);
 }
 

@@ -1,4 +1,4 @@
-#include "row_format.h"
+#include "example_format.h"
 
 #include <algorithm>
 #include <array>
@@ -374,7 +374,7 @@ Json tool_call(const Json& call, const std::string& field, const std::string& va
 // The message for a function_call turn, whose value is JSON {name, arguments} or a list of these, as in LLaMA-Factory's
 // ShareGPT rows: an assistant message with empty content and tool_calls.
 Json function_call_message(const std::string& value, const std::string& field) {
-  JsonRow parsed = parse_json_value(value);
+  JsonExample parsed = parse_json_value(value);
   if (parsed.problem) {
     refuse_call(field, value, parsed.problem->message);
   }
@@ -473,7 +473,7 @@ void check_field_map(const FieldMap& field_map) {
   }
 }
 
-Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map) {
+Sample parse_example(const Json& row, DatasetType type, const FieldMap& field_map) {
   for (const Layout& layout : layouts()) {
     if (layout.type == type) return layout.parse(row, field_map);
   }

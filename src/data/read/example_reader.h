@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "json_rows.h"
+#include "json_examples.h"
 
 namespace lora_train::data {
 
@@ -24,7 +24,7 @@ inline std::string element_prefix(std::size_t element) {
 }
 
 /// A row, or the problem in its text.
-struct RawRow {
+struct RawExample {
   Json value;              ///< an object
   std::uint64_t line = 0;  ///< from 1; for a row over several lines, the first
   bool is_bad = false;     ///< then value is null
@@ -34,7 +34,7 @@ struct RawRow {
 };
 
 /// Consecutive rows of a file, not yet parsed (or already bad).
-struct RowBlock {
+struct ExampleBlock {
   enum class Kind { kJsonLine, kJsonElement, kTableRow, kText, kParsed };
   struct Piece {
     Kind kind = Kind::kJsonLine;
@@ -42,8 +42,8 @@ struct RowBlock {
     std::size_t begin = 0, size = 0;  ///< in `text`
     std::size_t num_skipped = 0;      ///< bytes of the line before the piece (a byte order mark)
     bool has_line_end = true;
-    std::size_t element = 0;  ///< RawRow::element
-    RawRow row = {};          ///< kParsed: the row itself
+    std::size_t element = 0;  ///< RawExample::element
+    RawExample row = {};          ///< kParsed: the row itself
   };
   std::string file;
   std::string text;
@@ -51,7 +51,7 @@ struct RowBlock {
 };
 
 /// Parses the rows of a block independently: a bad row does not hide the next.
-std::vector<RawRow> parse_rows(RowBlock&& block);
+std::vector<RawExample> parse_examples(ExampleBlock&& block);
 
 /// Reads a file from its start, decompressing gzip and zstd:
 ///   .csv, .tsv: the first record names the columns; every value is a string
@@ -61,15 +61,15 @@ std::vector<RawRow> parse_rows(RowBlock&& block);
 /// (A suffix .gz or .zst is ignored.) Skips blank lines, accepts CRLF, and allows a byte order mark at the start.
 /// Memory is a few MiB for any file size, except that a JSON array is held whole. Not thread-safe, but blocks may be
 /// parsed anywhere.
-class RowReader {
+class ExampleReader {
  public:
   /// Throws IoError if the file cannot be opened.
-  static std::unique_ptr<RowReader> open(const std::filesystem::path& file);
-  virtual ~RowReader() = default;
+  static std::unique_ptr<ExampleReader> open(const std::filesystem::path& file);
+  virtual ~ExampleReader() = default;
 
   /// The next rows, at least one; nullopt at the end. Throws DataError if the rest of the file is unreadable (a broken
   /// array, an open quote, damaged compression, UTF-16) and for a file without rows; IoError.
-  virtual std::optional<RowBlock> next() = 0;
+  virtual std::optional<ExampleBlock> next() = 0;
 };
 
 /// A stream of bytes. Not thread-safe.

@@ -1,4 +1,4 @@
-#include "data/read/row_format.h"
+#include "data/read/example_format.h"
 
 #include <gtest/gtest.h>
 
@@ -8,19 +8,19 @@ namespace lora_train::data {
 namespace {
 
 Json json(const char* text) {
-  const JsonRow row = parse_json_row(text);
+  const JsonExample row = parse_json_example(text);
   EXPECT_FALSE(row.problem) << text;
   return row.value;
 }
 
 template <typename Kind>
 Kind parse(const char* text, DatasetType type, const FieldMap& map = {}) {
-  return std::get<Kind>(parse_row(json(text), type, map));
+  return std::get<Kind>(parse_example(json(text), type, map));
 }
 
 std::string refusal(const char* text, DatasetType type) {
   try {
-    parse_row(json(text), type, {});
+    parse_example(json(text), type, {});
   } catch (const DataError& error) {
     return error.message();
   }
@@ -143,7 +143,7 @@ TEST(Messages, AFieldMapRenamesInPlace) {
                         DatasetType::kMessages, map);
   EXPECT_EQ(chat_of(sample), "user=a{\"id\":1,\"role\":\"user\",\"content\":\"a\"};user=b;");
   try {
-    parse_row(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
+    parse_example(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
     ADD_FAILURE() << "accepted";
   } catch (const DataError& error) {
     EXPECT_EQ(error.message().find("messages[0] has both \"content\" and \"says\""), 0U) << error.message();

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "json_rows.h"
+#include "json_examples.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 
@@ -51,7 +51,7 @@ void check_field_map(const FieldMap& field_map);
 
 /// Reads a row of a given layout (not kAuto). Throws DataError (where empty) with the field, the problem and what is
 /// expected.
-Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map);
+Sample parse_example(const Json& row, DatasetType type, const FieldMap& field_map);
 
 /// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. The template
 /// gets each message as in the row; train and weight also set the weight of its tokens (turn_weight). `field` may be

@@ -1,4 +1,4 @@
-#include "row_reader.h"
+#include "example_reader.h"
 
 #include <zlib.h>
 #include <zstd.h>
@@ -18,40 +18,40 @@
 namespace lora_train::data {
 namespace {
 
-using Kind = RowBlock::Kind;
+using Kind = ExampleBlock::Kind;
 
 constexpr std::size_t kBlockBytes = 1 << 20;
 constexpr std::size_t kMaxArrayBytes = 4ULL << 30;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlank = " \t\r\n";
 
-RawRow bad_row(const std::string& file, std::uint64_t line, std::size_t byte, std::string message) {
+RawExample bad_row(const std::string& file, std::uint64_t line, std::size_t byte, std::string message) {
   return {nullptr, line, true, place(file, line, byte), std::move(message)};
 }
 
-RowBlock::Piece ready(RawRow&& row) {
-  RowBlock::Piece piece{.kind = Kind::kParsed, .line = row.line};
+ExampleBlock::Piece ready(RawExample&& row) {
+  ExampleBlock::Piece piece{.kind = Kind::kParsed, .line = row.line};
   piece.row = std::move(row);
   return piece;
 }
 
-RawRow too_long(const std::string& file, std::uint64_t line, std::size_t num_skipped) {
-  return bad_row(file, line, num_skipped + kMaxRowBytes + 1, "the line is longer than 64 MiB");
+RawExample too_long(const std::string& file, std::uint64_t line, std::size_t num_skipped) {
+  return bad_row(file, line, num_skipped + kMaxExampleBytes + 1, "the line is longer than 64 MiB");
 }
 
-RawRow parse_text_line(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
+RawExample parse_text_line(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   if (const auto invalid = find_invalid_utf8(text)) {
     return bad_row(file, piece.line, piece.num_skipped + *invalid + 1, "not valid UTF-8; convert the file to UTF-8");
   }
   return {Json{{"text", text}}, piece.line, false, {}, {}};
 }
 
-RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
+RawExample parse_json_line(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   if (text.starts_with(kByteOrderMark)) {  // nlohmann would skip it on every line
     return bad_row(file, piece.line, piece.num_skipped + 1,
                    "a byte order mark inside the file; it may only start the first line");
   }
-  JsonRow row = parse_json_row(text);
+  JsonExample row = parse_json_example(text);
   if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
   std::string message = std::move(row.problem->message);
   if (row.problem->offset == text.size()) {
@@ -62,25 +62,25 @@ RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, st
 }
 
 /// Without a byte offset: the text is ours.
-RawRow parse_table_row(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
+RawExample parse_table_row(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   const std::string where = file + ":" + std::to_string(piece.line);
-  if (text.size() > kMaxRowBytes) return {nullptr, piece.line, true, where, "as JSON the row is longer than 64 MiB"};
-  JsonRow row = parse_json_row(text);
+  if (text.size() > kMaxExampleBytes) return {nullptr, piece.line, true, where, "as JSON the row is longer than 64 MiB"};
+  JsonExample row = parse_json_example(text);
   if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
   return {nullptr, piece.line, true, where, std::move(row.problem->message)};
 }
 
-RawRow parse_piece(const std::string& file, RowBlock::Piece& piece, std::string_view text) {
+RawExample parse_piece(const std::string& file, ExampleBlock::Piece& piece, std::string_view text) {
   if (piece.kind == Kind::kParsed) return std::move(piece.row);
   if (piece.kind == Kind::kTableRow) return parse_table_row(file, piece, text);
-  if (text.size() > kMaxRowBytes) return too_long(file, piece.line, piece.num_skipped);
+  if (text.size() > kMaxExampleBytes) return too_long(file, piece.line, piece.num_skipped);
   if (piece.kind == Kind::kText) return parse_text_line(file, piece, text);
   if (piece.kind == Kind::kJsonLine) return parse_json_line(file, piece, text);
-  return {parse_json_row(text).value, piece.line, false, {}, {}};
+  return {parse_json_example(text).value, piece.line, false, {}, {}};
 }
 
 // One line per row: JSON Lines and plain text.
-class LineReader : public RowReader {
+class LineReader : public ExampleReader {
  public:
   LineReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, std::size_t num_skipped, Kind kind)
       : file_(std::move(file)),
@@ -89,8 +89,8 @@ class LineReader : public RowReader {
         num_skipped_(num_skipped),
         kind_(kind) {}
 
-  std::optional<RowBlock> next() override {
-    RowBlock block;
+  std::optional<ExampleBlock> next() override {
+    ExampleBlock block;
     block.file = file_;
     while (block.pieces.empty()) {
       if (is_at_end_ && pending_.empty()) return std::nullopt;
@@ -111,11 +111,11 @@ class LineReader : public RowReader {
   }
 
   // Moves all complete lines out of pending_; at the end of the file, the remainder is also a line.
-  void take_lines(RowBlock& block) {
+  void take_lines(ExampleBlock& block) {
     if (is_in_long_line_ && !skip_long_line()) return;
     const std::size_t last = pending_.rfind('\n');
     if (last == std::string::npos && !is_at_end_) {
-      if (pending_.size() > kMaxRowBytes) {
+      if (pending_.size() > kMaxExampleBytes) {
         block.pieces.push_back(ready(too_long(file_, line_, num_skipped_)));
         is_in_long_line_ = true;
         pending_.clear();
@@ -139,7 +139,7 @@ class LineReader : public RowReader {
     return true;
   }
 
-  void split(RowBlock& block) {
+  void split(ExampleBlock& block) {
     const std::string_view text = block.text;
     for (std::size_t begin = 0; begin < text.size(); end_line()) {
       const std::size_t end = text.find('\n', begin);
@@ -209,24 +209,24 @@ class LineCounter {
 };
 
 // One JSON array. The first parse finds the rows and all problems; rows are built later, block by block.
-class ArrayReader : public RowReader {
+class ArrayReader : public ExampleReader {
  public:
   ArrayReader(std::string file, ByteSource& bytes, std::string begin, std::size_t num_skipped)
       : file_(std::move(file)), text_(std::move(begin)), lines_(text_, num_skipped) {
     read_all(bytes);
     lines_ = LineCounter(text_, num_skipped);
-    broken_ = parse_json_array(text_, [&](JsonRow&& row) {
+    broken_ = parse_json_array(text_, [&](JsonExample&& row) {
       row.value = nullptr;
       rows_.push_back(std::move(row));
       return true;
     });
   }
 
-  std::optional<RowBlock> next() override {
-    RowBlock block;
+  std::optional<ExampleBlock> next() override {
+    ExampleBlock block;
     block.file = file_;
     for (; next_ < rows_.size() && block.text.size() < kBlockBytes; ++next_) {
-      RowBlock::Piece piece = piece_of(rows_[next_], block.text);
+      ExampleBlock::Piece piece = piece_of(rows_[next_], block.text);
       if (piece.line == last_line_) piece.element = next_ + 1;
       last_line_ = piece.line;
       block.pieces.push_back(std::move(piece));
@@ -254,12 +254,12 @@ class ArrayReader : public RowReader {
     }
   }
 
-  RowBlock::Piece piece_of(JsonRow& row, std::string& text) {
+  ExampleBlock::Piece piece_of(JsonExample& row, std::string& text) {
     if (row.problem) {
       return ready(bad_row(file_, lines_.line_of(row.problem->offset), lines_.byte_of(row.problem->offset),
                            std::move(row.problem->message)));
     }
-    RowBlock::Piece piece{.kind = Kind::kJsonElement, .line = lines_.line_of(row.offset)};
+    ExampleBlock::Piece piece{.kind = Kind::kJsonElement, .line = lines_.line_of(row.offset)};
     piece.begin = text.size();
     piece.size = row.end - row.offset;
     text.append(text_, row.offset, piece.size);
@@ -269,7 +269,7 @@ class ArrayReader : public RowReader {
   std::string file_;
   std::string text_;
   LineCounter lines_;
-  std::vector<JsonRow> rows_;
+  std::vector<JsonExample> rows_;
   std::optional<JsonProblem> broken_;
   std::size_t next_ = 0;
   std::uint64_t last_line_ = 0;
@@ -285,20 +285,20 @@ void refuse_foreign(const std::string& file, std::string_view text) {
 }
 
 // Throws if the file ends without a row.
-class NonEmpty : public RowReader {
+class NonEmpty : public ExampleReader {
  public:
-  NonEmpty(std::string file, std::unique_ptr<RowReader> rows) : file_(std::move(file)), rows_(std::move(rows)) {}
-  std::optional<RowBlock> next() override {
+  NonEmpty(std::string file, std::unique_ptr<ExampleReader> rows) : file_(std::move(file)), rows_(std::move(rows)) {}
+  std::optional<ExampleBlock> next() override {
     auto block = rows_->next();
-    if (!block && !has_rows_) throw DataError(file_, "the file has no rows");
-    has_rows_ = true;
+    if (!block && !has_examples_) throw DataError(file_, "the file has no rows");
+    has_examples_ = true;
     return block;
   }
 
  private:
   std::string file_;
-  std::unique_ptr<RowReader> rows_;
-  bool has_rows_ = false;
+  std::unique_ptr<ExampleReader> rows_;
+  bool has_examples_ = false;
 };
 
 // The suffix that determines the kind: ".csv" for "a.csv.gz".
@@ -309,7 +309,7 @@ std::string kind_of_name(std::filesystem::path file) {
   return file.extension().string();
 }
 
-std::unique_ptr<RowReader> open_kind(const std::filesystem::path& path, std::unique_ptr<ByteSource> bytes) {
+std::unique_ptr<ExampleReader> open_kind(const std::filesystem::path& path, std::unique_ptr<ByteSource> bytes) {
   const std::string file = path.string(), ending = kind_of_name(path);
   std::string begin(kBlockBytes, '\0');
   begin.resize(bytes->read(begin.data(), begin.size()));
@@ -470,17 +470,17 @@ std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::vector<RawRow> parse_rows(RowBlock&& block) {
-  std::vector<RawRow> rows;
+std::vector<RawExample> parse_examples(ExampleBlock&& block) {
+  std::vector<RawExample> rows;
   rows.reserve(block.pieces.size());
-  for (RowBlock::Piece& piece : block.pieces) {
+  for (ExampleBlock::Piece& piece : block.pieces) {
     rows.push_back(parse_piece(block.file, piece, std::string_view(block.text).substr(piece.begin, piece.size)));
     rows.back().element = piece.element;
   }
   return rows;
 }
 
-std::unique_ptr<RowReader> RowReader::open(const std::filesystem::path& file) {
+std::unique_ptr<ExampleReader> ExampleReader::open(const std::filesystem::path& file) {
   return std::make_unique<NonEmpty>(file.string(),
                                     is_table(file) ? open_table(file) : open_kind(file, open_bytes(file)));
 }

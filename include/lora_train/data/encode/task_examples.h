@@ -29,14 +29,14 @@ struct Choice {
   std::int64_t num_chars = 0;  ///< characters in the choice's text
 };
 
-struct ChoiceRow {
+struct ChoiceExample {
   std::string source;           ///< file:line
   std::vector<Choice> choices;  ///< at least two
   std::size_t answer = 0;       ///< index of the right choice
 };
 
 struct ChoiceSet {
-  std::vector<ChoiceRow> rows;
+  std::vector<ChoiceExample> rows;
   NamedStore right;  ///< prompts followed by their right choices; only the choice tokens are supervised
 };
 
@@ -53,12 +53,12 @@ std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const Prompt
 /// The tokens [begin, end) of a row's last answer: the last run of trained labels. Empty if there is none.
 std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> labels);
 
-struct AnswerRow {
+struct AnswerExample {
   std::string source;  ///< file:line
   std::vector<std::int32_t> ids;
   std::size_t answer_begin = 0, answer_end = 0;  ///< never empty; includes the end of the turn
   std::optional<bool> correct = {};              ///< the row's field `correct`
-  std::optional<ChoiceRow> choices = {};         ///< set if requested, for a row with `choices` and no `correct`
+  std::optional<ChoiceExample> choices = {};         ///< set if requested, for a row with `choices` and no `correct`
 };
 
 /// Reads the first max_rows rows of a data set (all if unset), in any layout of training data (or as spec.type says).
@@ -66,7 +66,7 @@ struct AnswerRow {
 /// Throws DataError (where = file:line) for a row that is malformed, has no answer, has only an answer, or has a
 /// `correct` that is not true or false; and for a file without rows. with_choices: rows with `choices` also have their
 /// `choices` and `answer` read, as in read_choice_set(), for the prompt of the last answer.
-std::vector<AnswerRow> read_answer_rows(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
+std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
                                         const DataContext& context, bool with_choices = false);
 
 /// The tokens of confidence_tokens, in profile order.

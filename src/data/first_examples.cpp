@@ -1,4 +1,4 @@
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 
 #include <algorithm>
 #include <functional>
@@ -11,8 +11,8 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_format.h"
-#include "read/row_reader.h"
+#include "read/example_format.h"
+#include "read/example_reader.h"
 
 namespace lora_train::data {
 namespace {
@@ -20,8 +20,8 @@ namespace {
 constexpr std::int64_t kMostRows = 20;
 
 /// Throws DataError, with its place, for a bad row.
-void look_at(const RawRow& row, const std::string& file, const DatasetSpec& spec, const FirstRowsOptions& options,
-             FirstRows& found) {
+void look_at(const RawExample& row, const std::string& file, const DatasetSpec& spec, const FirstExamplesOptions& options,
+             FirstExamples& found) {
   if (row.is_bad) throw DataError(row.where, row.message);
   try {
     if (found.type == DatasetType::kAuto) {
@@ -30,7 +30,7 @@ void look_at(const RawRow& row, const std::string& file, const DatasetSpec& spec
       found.reason = std::move(detection.reason);
     }
     if (spec.type == DatasetType::kAuto) check_same_layout(row.value, found.type, spec.field_map);
-    const Sample sample = parse_row(row.value, found.type, spec.field_map);
+    const Sample sample = parse_example(row.value, found.type, spec.field_map);
     if (!options.is_model_known) return;
     const EncodeOptions encode{options.tokenizer, options.chat_template, options.loss_on};
     check_loss_on(found.type, encode);
@@ -73,10 +73,10 @@ bool is_json_file(const std::filesystem::path& file) {
 }
 
 /// Stops when on_block returns false or the file cannot be read; the run will report the problem.
-void look_at_blocks(const std::filesystem::path& file, const std::function<bool(RowBlock&&)>& on_block) {
+void look_at_blocks(const std::filesystem::path& file, const std::function<bool(ExampleBlock&&)>& on_block) {
   if (!is_json_file(file)) return;
   try {
-    const auto reader = RowReader::open(file);
+    const auto reader = ExampleReader::open(file);
     for (auto block = reader->next(); block && on_block(std::move(*block));) block = reader->next();
   } catch (const DataError&) {
   } catch (const IoError&) {
@@ -84,13 +84,13 @@ void look_at_blocks(const std::filesystem::path& file, const std::function<bool(
 }
 
 /// The good rows among the first ones.
-std::vector<Json> first_rows_of(const std::filesystem::path& file, std::size_t most_rows) {
+std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size_t most_rows) {
   std::vector<Json> rows;
   std::size_t num_read = 0;
-  look_at_blocks(file, [&](RowBlock&& block) {
+  look_at_blocks(file, [&](ExampleBlock&& block) {
     if (block.pieces.size() > most_rows - num_read) block.pieces.resize(most_rows - num_read);
     num_read += block.pieces.size();
-    for (RawRow& row : parse_rows(std::move(block))) {
+    for (RawExample& row : parse_examples(std::move(block))) {
       if (!row.is_bad) rows.push_back(std::move(row.value));
     }
     return num_read < most_rows;
@@ -100,27 +100,27 @@ std::vector<Json> first_rows_of(const std::filesystem::path& file, std::size_t m
 
 }  // namespace
 
-FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& options) {
+FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExamplesOptions& options) {
   check_field_map(spec.field_map);
   const std::filesystem::path file = dataset_files(spec, options.use).front();
-  FirstRows found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
+  FirstExamples found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
   std::optional<DataError> first_error;
-  bool has_good_row = false;
-  const auto reader = RowReader::open(file);
+  bool has_good_example = false;
+  const auto reader = ExampleReader::open(file);
   for (auto block = reader->next(); block && found.num_rows < kMostRows; block = reader->next()) {
-    for (const RawRow& row : parse_rows(std::move(*block))) {
+    for (const RawExample& row : parse_examples(std::move(*block))) {
       if (found.num_rows == kMostRows) break;
       ++found.num_rows;
       try {
         look_at(row, file.string(), spec, options, found);
-        has_good_row = true;
+        has_good_example = true;
       } catch (const DataError& error) {
         if (options.on_bad_row == OnBadRow::kError) throw;
         if (!first_error) first_error = error;
       }
     }
   }
-  if (!has_good_row && first_error) throw DataError(*first_error);
+  if (!has_good_example && first_error) throw DataError(*first_error);
   if (options.is_model_known && is_chat(found.type))
     found.warnings = audit_stop_token(*options.tokenizer, *options.chat_template, {}).warnings;
   return found;
@@ -130,13 +130,13 @@ std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUs
   try {
     DatasetType type = spec.type;
     std::int64_t num_rows = 0;
-    const auto reader = RowReader::open(dataset_files(spec, use).front());
+    const auto reader = ExampleReader::open(dataset_files(spec, use).front());
     for (auto block = reader->next(); block && num_rows < kMostRows; block = reader->next()) {
-      for (const RawRow& row : parse_rows(std::move(*block))) {
+      for (const RawExample& row : parse_examples(std::move(*block))) {
         if (++num_rows > kMostRows) break;
         if (row.is_bad) continue;
         if (type == DatasetType::kAuto) type = detect_layout(row.value, spec.field_map).type;
-        if (const auto prompt = short_prompt_of(parse_row(row.value, type, spec.field_map))) return prompt;
+        if (const auto prompt = short_prompt_of(parse_example(row.value, type, spec.field_map))) return prompt;
       }
     }
   } catch (const Error&) {  // training has already reported bad rows
@@ -144,9 +144,9 @@ std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUs
   return std::nullopt;
 }
 
-std::vector<std::string> row_keys(const std::filesystem::path& file, std::size_t most_rows) {
+std::vector<std::string> example_keys(const std::filesystem::path& file, std::size_t most_rows) {
   std::vector<std::string> keys;
-  for (const Json& row : first_rows_of(file, most_rows)) {
+  for (const Json& row : first_examples_of(file, most_rows)) {
     for (const auto& field : row.items()) {
       if (std::ranges::count(keys, field.key()) == 0) keys.push_back(field.key());
     }
@@ -156,7 +156,7 @@ std::vector<std::string> row_keys(const std::filesystem::path& file, std::size_t
 
 std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column) {
   std::vector<std::string> keys;
-  for (const Json& row : first_rows_of(file, 1)) {
+  for (const Json& row : first_examples_of(file, 1)) {
     const auto messages = row.find(column);
     if (messages == row.end() || !messages->is_array() || messages->empty() || !messages->front().is_object()) continue;
     for (const auto& field : messages->front().items()) keys.push_back(field.key());
@@ -167,7 +167,7 @@ std::vector<std::string> first_message_keys(const std::filesystem::path& file, c
 bool has_string(const std::filesystem::path& file, const std::string& text) {
   const std::string quoted = '"' + text + '"';
   bool is_found = false;
-  look_at_blocks(file, [&](RowBlock&& block) {
+  look_at_blocks(file, [&](ExampleBlock&& block) {
     is_found = block.text.find(quoted) != std::string::npos;
     return !is_found;
   });
@@ -177,7 +177,7 @@ bool has_string(const std::filesystem::path& file, const std::string& text) {
 std::optional<std::size_t> count_rows(const std::filesystem::path& file) {
   if (!is_json_file(file)) return std::nullopt;
   std::size_t count = 0;
-  look_at_blocks(file, [&](RowBlock&& block) {
+  look_at_blocks(file, [&](ExampleBlock&& block) {
     count += block.pieces.size();
     return true;
   });
@@ -185,9 +185,9 @@ std::optional<std::size_t> count_rows(const std::filesystem::path& file) {
 }
 
 void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text) {
-  const auto reader = RowReader::open(file);
+  const auto reader = ExampleReader::open(file);
   while (auto block = reader->next()) {
-    for (const RawRow& row : parse_rows(std::move(*block))) {
+    for (const RawExample& row : parse_examples(std::move(*block))) {
       if (row.is_bad) throw DataError(row.where, row.message);
       try {
         on_text(string_of(required(row.value, {}, "text"), "text"));
@@ -198,12 +198,12 @@ void read_texts(const std::string& file, const std::function<void(const std::str
   }
 }
 
-std::vector<RowView> view_rows(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, std::size_t first,
+std::vector<ExampleView> view_examples(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, std::size_t first,
                                std::size_t count) {
-  std::vector<RowView> views;
+  std::vector<ExampleView> views;
   for (std::size_t i = first; i < store.size() && views.size() < count; ++i) {
     const auto ids = store.ids(i), labels = store.labels(i);
-    RowView view{store.source(i), {ids.begin(), ids.end()}, {labels.begin(), labels.end()}, {}, {}, {}, {}};
+    ExampleView view{store.source(i), {ids.begin(), ids.end()}, {labels.begin(), labels.end()}, {}, {}, {}, {}};
     view.weights.assign(store.weights(i).begin(), store.weights(i).end());
     if (tokenizer != nullptr) {
       view.pieces = pieces_of(ids, *tokenizer);

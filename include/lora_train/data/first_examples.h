@@ -17,7 +17,7 @@ class ChatTemplate;
 
 namespace lora_train::data {
 
-struct FirstRowsOptions {
+struct FirstExamplesOptions {
   DatasetUse use = DatasetUse::kTraining;
   OnBadRow on_bad_row = OnBadRow::kError;
   /// As in EncodeOptions; null if there is none.
@@ -27,7 +27,7 @@ struct FirstRowsOptions {
   bool is_model_known = true;  ///< false: the model is not on this machine, so rows are only parsed
 };
 
-struct FirstRows {
+struct FirstExamples {
   DatasetType type = DatasetType::kAuto;   ///< layout of the rows
   std::string reason;                      ///< for the log: "the first row has messages"
   std::int64_t num_rows = 0;               ///< rows read
@@ -37,7 +37,7 @@ struct FirstRows {
 /// Reads up to 20 rows of the first file as training would, through template and tokenizer. Throws what training would:
 /// DataError for a bad row, unless bad rows are dropped and another row can be read; and whatever check_loss_on(),
 /// dataset_files() and the file throw.
-FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& options);
+FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExamplesOptions& options);
 
 /// A prompt to try on a run's result from the command line.
 struct ShortPrompt {
@@ -53,7 +53,7 @@ std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUs
 // missing.
 
 /// Key names of the first rows, each once.
-std::vector<std::string> row_keys(const std::filesystem::path& file, std::size_t most_rows = 1000);
+std::vector<std::string> example_keys(const std::filesystem::path& file, std::size_t most_rows = 1000);
 
 /// Key names of the first message in the list `column` of the first row.
 std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column);
