@@ -157,7 +157,8 @@ const std::vector<ForeignCommand>& foreign_commands() {
        "lora-train chat --adapter RUN talks to the result"},
       {{"preprocess"},
        "Axolotl",
-       "lora-train tokenize FILE --show 3 fills the token cache and shows rows, and lora-train check FILE checks the "
+       "lora-train tokenize FILE --show 3 fills the token cache and shows examples, and lora-train check FILE checks "
+       "the "
        "profile; train needs neither"},
       {{"inference", "infer", "predict"},
        "other tools",

@@ -206,7 +206,7 @@ bool convert_axolotl_data(Converter& converter) {
   const bool has_prompt_words = converter.is_set("chat_template") || converter.needs_output();
   if (has_prompt_words && converter.find("chat_template")) {
     for (const char* key : {"chat_template", "chat_template_jinja"}) {
-      if (converter.find(key)) converter.drop(key, "no row uses it: the prompts have their own words");
+      if (converter.find(key)) converter.drop(key, "no example uses it: the prompts have their own words");
     }
   } else if (converter.find("chat_template")) {
     convert_axolotl_template(converter, "chat_template", converter.text("chat_template"),
@@ -224,7 +224,7 @@ bool convert_axolotl_data(Converter& converter) {
     converter.set_default("overlength", "drop");
   }
   if (strategy == "drop" || (strategy.empty() && !has_texts)) {
-    converter.set_default("max_drop_fraction", "1", "Axolotl drops any number of rows");
+    converter.set_default("max_drop_fraction", "1", "Axolotl drops any number of examples");
   }
   if (converter.find("train_on_inputs")) {
     if (converter.is_true("train_on_inputs")) {
@@ -234,7 +234,7 @@ bool convert_axolotl_data(Converter& converter) {
   }
   if (converter.find("shuffle_merged_datasets")) {
     converter.drop("shuffle_merged_datasets",
-                   "Axolotl also takes the rows in random order, unless curriculum_sampling says otherwise");
+                   "Axolotl also takes the examples in random order, unless curriculum_sampling says otherwise");
   }
   return held_out > 0 || !test.empty();
 }

@@ -174,19 +174,21 @@ class EntryConverter {
     } else if (base == "completion" || base == "pretrain") {
       entry.type = "text";
       entry.map("text", text("field"));
-      converter_.note(prefix_ + "type", "rows longer than sequence_len are not split; overlength decides about them");
+      converter_.note(prefix_ + "type",
+                      "examples longer than sequence_len are not split; overlength decides about them");
     } else {
-      leave_out("type", name + " is not supported. Write the rows as `messages`, or with `prompt` and `completion`.");
+      leave_out("type",
+                name + " is not supported. Write the examples as `messages`, or with `prompt` and `completion`.");
     }
   }
 
-  /// Without its type, the rows would be read as something else.
+  /// Without its type, the examples would be read as something else.
   void leave_out(const std::string& name, const std::string& advice) {
     refuse(name, advice + " The dataset is left out.");
     is_left_out_ = true;
   }
 
-  /// A prompt without words of its own is a row with prompt and completion.
+  /// A prompt without words of its own is an example with prompt and completion.
   void convert_own_prompt(DataEntry& entry, const Value& type) {
     const PromptWords words = prompt_words(type);
     const Value* field = type.find("field");
@@ -209,7 +211,7 @@ class EntryConverter {
     return std::ranges::count(*columns_, name) > 0;
   }
 
-  /// Leaves unread a column that Axolotl does not read, if rows have it or are not on this machine.
+  /// Leaves unread a column that Axolotl does not read, if examples have it or are not on this machine.
   void leave_column_unread(DataEntry& entry, const std::string& name) {
     if (has_column(name) || columns_->empty()) entry.leave_unread(name);
   }
@@ -239,9 +241,9 @@ class EntryConverter {
     }
     const std::string system = column_of(words, "system");
     if (words.has_system_prompt && has_column(system)) {
-      return leave_out("type", "has rows with a column " + system +
+      return leave_out("type", "has examples with a column " + system +
                                    ", which Axolotl reads instead of system_prompt, even if empty. Remove "
-                                   "system_prompt from the file, or the column from the rows.");
+                                   "system_prompt from the file, or the column from the examples.");
     }
     const auto& tokens = converter_.model_tokens();
     if (!tokens) {
@@ -285,7 +287,7 @@ class EntryConverter {
           properties[ours] = theirs.text;
         } else if (ours != theirs.text) {
           refuse("message_property_mappings",
-                 "Only role and content can have other names. Rename " + theirs.text + " in the rows.");
+                 "Only role and content can have other names. Rename " + theirs.text + " in the examples.");
         }
       }
     }
@@ -328,7 +330,7 @@ class EntryConverter {
     refuse("roles",
            "In addition to human, user, gpt, assistant, system, tool and observation, user, assistant and tool have "
            "one more name each. Rename " +
-               *problem + " in the rows.");
+               *problem + " in the examples.");
   }
 
   void take_training(DataEntry& entry) {
@@ -346,7 +348,7 @@ class EntryConverter {
       if (value.is_null()) continue;
       if (std::ranges::count(kIdleEntryKeys, name) > 0) {
         drop(name, name == "conversation" ? "the chat template writes the chat, not the format of this name"
-                                          : "the rows themselves show it");
+                                          : "the examples themselves show it");
       } else if (!decide_training(name, value) && std::ranges::count(kConvertedEntryKeys, name) == 0) {
         refuse(name, advice_for(name));
       }
@@ -366,19 +368,19 @@ class EntryConverter {
       if (is_assistant)
         drop(name, value.items[0].text + " " + same);
       else
-        refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the rows.");
+        refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the examples.");
     } else if (name == "chat_template") {
       convert_template(value.text);
     } else if (name == "drop_system_message" || name == "split_thinking") {
       if (parse_bool(value.text) == false)
         drop(name, "false " + same);
       else
-        refuse(name, "Remove the text from the rows instead.");
+        refuse(name, "Remove the text from the examples instead.");
     } else if (name == "field_thinking" || name == "template_thinking_key") {
       if (value.text == "reasoning_content")
         drop(name, value.text + " " + same);
       else
-        refuse(name, "The template gets a message as it is in the row. Rename the field there.");
+        refuse(name, "The template gets a message as it is in the example. Rename the field there.");
     } else {
       return false;
     }
@@ -409,7 +411,7 @@ class EntryConverter {
   static std::string advice_for(const std::string& name) {
     if (name == "shards" || name == "shards_idx") return "Use a part of the files instead.";
     if (std::ranges::count(kRefusedEntryKeys, name) > 0)
-      return "Change the rows instead: docs/data.md has the layouts.";
+      return "Change the examples instead: docs/data.md has the layouts.";
     std::vector<std::string> known(std::begin(kIdleEntryKeys), std::end(kIdleEntryKeys));
     known.insert(known.end(), std::begin(kConvertedEntryKeys), std::end(kConvertedEntryKeys));
     known.insert(known.end(), std::begin(kTrainingEntryKeys), std::end(kTrainingEntryKeys));
@@ -420,7 +422,7 @@ class EntryConverter {
   std::string key_, prefix_;
   const Value& source_;
   bool is_left_out_ = false;
-  std::optional<std::vector<std::string>> columns_ = {};  ///< of the rows, once asked for
+  std::optional<std::vector<std::string>> columns_ = {};  ///< of the examples, once asked for
 };
 
 }  // namespace

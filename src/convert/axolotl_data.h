@@ -32,14 +32,15 @@ std::string template_text(const std::string& jinja);
 void convert_axolotl_template(Converter& converter, const std::string& key, const std::string& name,
                               const std::string& jinja, const std::string& prefix = {});
 
-/// The words around the columns. Formats are Python's: {instruction}, {input} and {system} stand for columns, {{ and }} for braces.
+/// The words around the columns. Formats are Python's: {instruction}, {input} and {system} stand for columns, {{ and }}
+/// for braces.
 struct PromptWords {
   std::string with_input, without_input;                          ///< for the prompt; {instruction}, {input}
-  std::string system = "{system}";                                ///< before it, if a row has a system prompt
-  std::string default_with_input, default_without_input;          ///< text before it, if a row has none
+  std::string system = "{system}";                                ///< before it, if an example has a system prompt
+  std::string default_with_input, default_without_input;          ///< text before it, if an example has none
   std::vector<std::pair<std::string, std::string>> columns = {};  ///< our name of a column of type alpaca, theirs
-  bool reads_system = false;                                      ///< rows may have a system prompt
-  bool has_system_prompt = false;  ///< for all rows; a column in the rows would override it
+  bool reads_system = false;                                      ///< examples may have a system prompt
+  bool has_system_prompt = false;  ///< for all examples; a column in the examples would override it
 };
 
 /// The words of a `type` that is a name; nullopt if it is none of these.
@@ -55,7 +56,7 @@ std::string border_problem(const PromptWords& words);
 /// A prompt with these words and one-letter columns.
 std::string sample_prompt(const PromptWords& words);
 
-/// The chat template that writes rows of type alpaca with these words.
+/// The chat template that writes examples of type alpaca with these words.
 std::string template_of(const PromptWords& words, bool adds_bos);
 
 }  // namespace lora_train

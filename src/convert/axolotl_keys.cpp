@@ -170,7 +170,7 @@ const std::vector<IdleGroup> kAxolotlIdle = {
       "embeddings_skip_upcast",
       "lora_fan_in_fan_out"}},
     {"code from a model folder is never run", {"trust_remote_code"}},
-    {"mixture-of-experts models and images are not supported, and text rows need none of it",
+    {"mixture-of-experts models and images are not supported, and text examples need none of it",
      {"experts_implementation", "quantize_moe_experts", "ple_cpu_offload", "llama4_linearized_experts",
       "freeze_mm_modules", "image_size", "image_resize_algorithm", "processor_type", "processor_kwargs"}},
     {"recomputation never changes the numbers, and has no variants here",
@@ -250,7 +250,7 @@ const std::vector<RefusedGroup> kAxolotlRefused = {
      {{"rl"}, {"reward_model"}, {"process_reward_model"}}},
     {"Noise on embeddings is not supported. Remove it.",
      {{"neftune_noise_alpha", {"0"}}, {"noisy_embedding_alpha", {"0"}}}},
-    {"Rows of similar length are not grouped: shuffle is on or off. Use sample_packing, which wastes no padding "
+    {"Examples of similar length are not grouped: shuffle is on or off. Use sample_packing, which wastes no padding "
      "either.",
      {{"group_by_length"}}},
     {"The last, smaller batch of an epoch is always trained. Remove it.", {{"dataloader_drop_last"}}},
@@ -329,7 +329,7 @@ const std::vector<RefusedGroup> kAxolotlRefused = {
     {"Rows are cut at sequence_len only. Use excess_length_strategy.",
      {{"max_packed_sequence_len"}, {"max_prompt_len"}, {"min_sample_len"}, {"eval_sequence_len"}}},
     {"Use a part of the files instead.", {{"dataset_shard_num"}, {"dataset_shard_idx"}}},
-    {"Put the system prompt into the rows.", {{"default_system_message"}}},
+    {"Put the system prompt into the examples.", {{"default_system_message"}}},
     {"The chat template decides this. Use a .jinja file as chat_template.",
      {{"chat_template_kwargs"}, {"role_boundaries"}}},
     {"Liger's token scaling is another loss: use loss_type: dft.", {{"liger_use_token_scaling"}}},

@@ -153,12 +153,12 @@ struct DataEntry {
   std::string type;                                            ///< empty = auto
   std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs ("": null); equal ones are left out
   std::string split = {}, subset = {};                         ///< of a Hub dataset
-  bool has_tools = false;                                      ///< its rows have tools or tool calls
-  std::optional<double> max_samples = {};                      ///< its first rows
-  std::optional<double> weight = {};                           ///< how often a row occurs in an epoch
+  bool has_tools = false;                                      ///< its examples have tools or tool calls
+  std::optional<double> max_samples = {};                      ///< its first examples
+  std::optional<double> weight = {};                           ///< how often an example occurs in an epoch
 
   void map(const std::string& ours, const std::string& theirs);
-  /// The rows' field of that name is not read.
+  /// The examples' field of that name is not read.
   void leave_unread(const std::string& ours) { field_map.emplace_back(ours, ""); }
   Value value() const;
 };
@@ -171,7 +171,8 @@ bool is_hub_dataset(const std::string& path);
 /// Why a split of a Hub dataset is refused here (train[:1000], train+test); empty = it is not.
 std::string split_problem(const std::string& split);
 
-/// The file or folder of one split of a local dataset folder: train.jsonl, train/, data/train-*.json, ...; nullopt if there is none.
+/// The file or folder of one split of a local dataset folder: train.jsonl, train/, data/train-*.json, ...; nullopt if
+/// there is none.
 std::optional<std::string> split_path(const std::filesystem::path& folder, const std::string& split);
 
 /// The names in a list, or in a text with commas; one empty name for an empty text.
@@ -188,8 +189,8 @@ std::string builtin_template(const std::string& theirs);
 /// names.
 std::string end_of_builtin(const std::string& ours);
 
-/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written. With `default_system`,
-/// which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
+/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written.
+/// With `default_system`, which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
 std::string written_template(const std::string& theirs, const std::string& default_system = {});
 
 /// A text in quotes, as Jinja reads it.
@@ -206,8 +207,8 @@ std::string token_of_model(const std::filesystem::path& model, const std::string
 /// folders above the configuration.
 std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const std::string& key);
 
-/// mix_strategy: interleave_under and interleave_over, with interleave_probs: weighs each dataset by how often its rows
-/// occur until the first, or the last, is used up.
+/// mix_strategy: interleave_under and interleave_over, with interleave_probs: weighs each dataset by how often its
+/// examples occur until the first, or the last, is used up.
 void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& entries);
 
 /// `template`, with default_system and enable_thinking; `train`: the datasets.

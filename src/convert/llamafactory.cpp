@@ -132,8 +132,8 @@ void note_skipped_examples(Converter& converter, const std::vector<DataEntry>& t
   converter.note(
       "dataset",
       "LLaMA-Factory skips chats that begin with the assistant, end with the user, or in which the two do not "
-      "take turns; here their answers are trained, unless the chat template refuses such a row, which is then "
-      "a bad row (on_bad_row: drop leaves it out)");
+      "take turns; here their answers are trained, unless the chat template refuses such an example, which is then "
+      "a bad example (on_bad_row: drop leaves it out)");
 }
 
 // Returns whether there is evaluation data.
@@ -152,12 +152,12 @@ bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& tr
     if (converter.is_refused("dataset") || converter.is_refused("eval_dataset")) {
       converter.drop("max_samples", "belongs to the dataset, which is refused");
     } else if (!converter.number("max_samples") || *converter.number("max_samples") < 1) {
-      converter.refuse("max_samples", "expected a number of rows.");
+      converter.refuse("max_samples", "expected a number of examples.");
     } else {
       const auto is_cut = [](const DataEntry& entry) { return entry.max_samples.has_value(); };
       if (std::ranges::any_of(train, is_cut)) converter.share("max_samples", "datasets");
       if (std::ranges::any_of(test, is_cut)) converter.share("max_samples", "eval_datasets");
-      converter.drop("max_samples", has_data ? "no file has more rows" : "no dataset is named");
+      converter.drop("max_samples", has_data ? "no file has more examples" : "no dataset is named");
     }
   }
   const double held_out = converter.number("val_size").value_or(0);
@@ -185,7 +185,7 @@ void convert_factory_packing(Converter& converter) {
   }
   converter.set_default(
       "overlength", "truncate",
-      "LLaMA-Factory cuts each prompt and answer in proportion; here the end of a row is cut, and one "
+      "LLaMA-Factory cuts each prompt and answer in proportion; here the end of an example is cut, and one "
       "whose prompt leaves no room is dropped: raise max_seq_len if there are any");
   if (!converter.find("cutoff_len")) converter.set_default("max_seq_len", "2048");
 }
@@ -235,7 +235,7 @@ const std::vector<IdleGroup> kFactoryIdle = {
     {"training keeps no KV cache", {"use_kv_cache"}},
     {"the report has the curves, and token accuracy is always measured",
      {"plot_loss", "compute_accuracy", "include_effective_tokens_per_second", "print_param_status"}},
-    {"images, video and audio are not supported, and text rows need none of it",
+    {"images, video and audio are not supported, and text examples need none of it",
      {"media_dir", "image_max_pixels", "image_min_pixels", "image_do_pan_and_scan", "crop_to_patches",
       "video_max_pixels", "video_min_pixels", "video_fps", "video_maxlen", "use_audio_in_video", "audio_sampling_rate",
       "freeze_vision_tower", "freeze_multi_modal_projector"}},

@@ -20,7 +20,8 @@ struct DatasetInfo {
   Value entries;
 };
 
-// The working directory, then the folders above the configuration: LLaMA-Factory is run from its own folder, above its examples.
+// The working directory, then the folders above the configuration: LLaMA-Factory is run from its own folder, above its
+// examples.
 std::optional<fs::path> find_folder(const Converter& converter) {
   const std::string name = converter.text_or("dataset_dir", "data");
   std::error_code code;
@@ -75,7 +76,7 @@ std::string refusal(const Value& entry) {
   if (is_hub && !problem.empty()) return "takes the split " + split + ". " + problem;
   if (!is_hub && !split.empty() && split != "train") return "takes the split " + split + instead;
   if (const std::string spoken = tag(entry, "system_tag", "system"); spoken != "system" && !spoken.empty()) {
-    return "calls a speaker " + spoken + " (system_tag). That speaker is system here; rename it in the rows.";
+    return "calls a speaker " + spoken + " (system_tag). That speaker is system here; rename it in the examples.";
   }
   const std::string called = tag(entry, "function_tag", "function_call");
   if (text_of(entry, "formatting") == "openai" && called != "function_call" && !called.empty()) {
@@ -154,7 +155,7 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
                     (!is_pretraining && formatting != "alpaca" && data::has_string(entry.path, call));
 }
 
-/// Says if the rows' messages have other keys than the tags, and which tags would fit; empty = the tags fit.
+/// Says if the examples' messages have other keys than the tags, and which tags would fit; empty = the tags fit.
 std::string tag_problem(const DataEntry& entry, const Value& info) {
   const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
   const auto keys = data::first_message_keys(entry.path, column(info, "messages", "conversations"));
@@ -165,7 +166,8 @@ std::string tag_problem(const DataEntry& entry, const Value& info) {
          "\"user_tag\": \"user\", \"assistant_tag\": \"assistant\", \"system_tag\": \"system\"}.";
 }
 
-/// Columns that a row has and that are read here by their names, but not by LLaMA-Factory, for which dataset_info.json names none.
+/// Columns that an example has and that are read here by their names, but not by LLaMA-Factory, for which
+/// dataset_info.json names none.
 std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& info) {
   if (entry.type == "text") return {};
   const bool is_alpaca = entry.type == "alpaca";
@@ -204,18 +206,18 @@ std::string share_of_file(const std::string& limit) {
 void refuse_num_samples(Converter& converter, const std::string& name, const std::string& path,
                         const std::string& limit) {
   if (limit.empty()) return;
-  const auto rows = data::count_rows(path);
-  if (rows && parse_number(limit) && static_cast<double>(*rows) == *parse_number(limit)) return;
-  converter.refuse(name, "draws " + limit + " rows of a file" + (rows ? " of " + std::to_string(*rows) : "") +
-                             ", which differ from those drawn here. Make a file of them (" + share_of_file(limit) +
-                             ").");
+  const auto examples = data::count_examples(path);
+  if (examples && parse_number(limit) && static_cast<double>(*examples) == *parse_number(limit)) return;
+  converter.refuse(name,
+                   "draws " + limit + " examples of a file" + (examples ? " of " + std::to_string(*examples) : "") +
+                       ", which differ from those drawn here. Make a file of them (" + share_of_file(limit) + ").");
 }
 
-/// The first rows that max_samples leaves of a file that has more, or that is not here.
+/// The first examples that max_samples leaves of a file that has more, or that is not here.
 std::optional<double> sample_limit(const Converter& converter, const DataEntry& entry) {
   const auto limit = converter.number("max_samples");
-  const auto rows = entry.split.empty() && entry.subset.empty() ? data::count_rows(entry.path) : std::nullopt;
-  return limit && rows && static_cast<double>(*rows) <= *limit ? std::nullopt : limit;
+  const auto examples = entry.split.empty() && entry.subset.empty() ? data::count_examples(entry.path) : std::nullopt;
+  return limit && examples && static_cast<double>(*examples) <= *limit ? std::nullopt : limit;
 }
 
 /// One dataset of dataset_info.json, and its problems.
@@ -239,7 +241,7 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
   for (const std::string& problem : misspelt_keys(info)) dataset.problems.push_back(name + " " + problem);
   std::error_code code;
   if (hub.empty() && !file.empty() && !fs::exists(entry.path, code))
-    converter.note(key, name + " is " + entry.path + ", which was not found, so its rows were not checked");
+    converter.note(key, name + " is " + entry.path + ", which was not found, so its examples were not checked");
   const bool is_pretraining = converter.text("stage") == "pt",
              is_alpaca = text_of(info, "formatting").empty() || text_of(info, "formatting") == "alpaca";
   fill_layout(entry, info, is_pretraining);
@@ -251,7 +253,7 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
     dataset.problems.push_back(name + " has " + (is_one ? "a column " : "columns ") + join(unnamed) +
                                " that dataset_info.json does not name, so LLaMA-Factory does not read " +
                                (is_one ? "it" : "them") + "; lora-train would. Remove " + (is_one ? "it" : "them") +
-                               " from the rows, or name " + (is_one ? "it" : "them") + " in columns.");
+                               " from the examples, or name " + (is_one ? "it" : "them") + " in columns.");
   }
   refuse_num_samples(converter, key + "[" + name + "].num_samples", entry.path, text_of(info, "num_samples"));
   entry.max_samples = sample_limit(converter, entry);
@@ -344,7 +346,7 @@ void note_builtin(Converter& converter, const std::string& name) {
   if (name != "llama3") converter.note("template", kLineFeed);
   if (trims)
     converter.note("template", "white space at both ends of a message is left out here; LLaMA-Factory keeps it");
-  if (name == "gemma2") converter.note("template", "LLaMA-Factory also trains <eos> at the end of a row");
+  if (name == "gemma2") converter.note("template", "LLaMA-Factory also trains <eos> at the end of an example");
 }
 
 /// `with_system`: the template with default_system in it; empty: it has none.
@@ -440,17 +442,17 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
     if (are_wrong || probabilities.size() != entries.size())
       return converter.refuse("interleave_probs", "expected a share above 0 for each dataset.");
   }
-  std::vector<double> rows;
+  std::vector<double> examples;
   for (const DataEntry& entry : entries) {
-    const auto count = data::count_rows(entry.path);
+    const auto count = data::count_examples(entry.path);
     if (!count) {
-      return converter.refuse("mix_strategy", "gives each dataset a share that depends on its rows, and " + entry.path +
-                                                  " cannot be counted here. Use `weight` in `datasets`.");
+      return converter.refuse("mix_strategy", "gives each dataset a share that depends on its examples, and " +
+                                                  entry.path + " cannot be counted here. Use `weight` in `datasets`.");
     }
-    rows.push_back(std::min(static_cast<double>(*count), entry.max_samples.value_or(static_cast<double>(*count))));
+    examples.push_back(std::min(static_cast<double>(*count), entry.max_samples.value_or(static_cast<double>(*count))));
   }
   std::vector<double> lengths;  // of an epoch that ends when this dataset is used up
-  for (std::size_t i = 0; i < entries.size(); ++i) lengths.push_back(rows[i] / probabilities[i]);
+  for (std::size_t i = 0; i < entries.size(); ++i) lengths.push_back(examples[i] / probabilities[i]);
   const bool is_under = strategy == "interleave_under";
   const double length = is_under ? *std::ranges::min_element(lengths) : *std::ranges::max_element(lengths);
   constexpr double kDigits = 1e4;
@@ -460,7 +462,7 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
   if (converter.find("interleave_probs")) converter.share("interleave_probs", "datasets");
   converter.note(
       "mix_strategy",
-      "`weight` of the datasets gives LLaMA-Factory's shares; which rows are drawn, and in which order, differs");
+      "`weight` of the datasets gives LLaMA-Factory's shares; which examples are drawn, and in which order, differs");
 }
 
 void convert_llamafactory_template(Converter& converter, const std::vector<DataEntry>& train) {
@@ -471,7 +473,7 @@ void convert_llamafactory_template(Converter& converter, const std::vector<DataE
   if (std::ranges::any_of(train, &DataEntry::has_tools) && (is_builtin || is_written)) {
     converter.set("template", "chat_template", "tokenizer");
     converter.note("template",
-                   "rows have tools or tool calls, which built-in templates do not write: the model's own is used");
+                   "examples have tools or tool calls, which built-in templates do not write: the model's own is used");
   } else if (is_written || !with_system.empty()) {
     convert_known_template(converter, name, with_system);
   } else if (is_builtin) {
@@ -480,9 +482,10 @@ void convert_llamafactory_template(Converter& converter, const std::vector<DataE
     converter.set("template", "chat_template", "tokenizer");
     converter.note("template", "the model's own template is used, which may write another system prompt");
   } else if (name == "empty") {
-    converter.refuse("template",
-                     "empty writes neither roles nor an end token, so a model does not stop. Rows with `prompt` and "
-                     "`completion` are plain text, too, and end with the end token.");
+    converter.refuse(
+        "template",
+        "empty writes neither roles nor an end token, so a model does not stop. Examples with `prompt` and "
+        "`completion` are plain text, too, and end with the end token.");
   } else {
     const std::vector<std::string> theirs = names_in(text_value(kTheirTemplates));
     const bool is_theirs = std::ranges::count(theirs, name) > 0;

@@ -64,7 +64,8 @@ ToolKeys own_trl_keys() {
       {"padding is never computed", {"pad_token", "pad_to_multiple_of", "padding_free"}},
       {"evaluation gives the same numbers packed or not", {"eval_packing"}},
       {"documents are shuffled in every epoch", {"shuffle_dataset"}},
-      {"rows are tokenised once and read from the token cache", {"dataset_num_proc", "dataset_streaming", "streaming"}},
+      {"examples are tokenised once and read from the token cache",
+       {"dataset_num_proc", "dataset_streaming", "streaming"}},
       {"code from a model folder is never run", {"trust_remote_code"}},
       {"mixture-of-experts models are not supported", {"router_aux_loss_coef"}},
       {"it is the storage of bitsandbytes", {"bnb_4bit_quant_storage"}},
@@ -132,7 +133,7 @@ const std::vector<IdleGroup> kTrainerIdle = {
 const std::vector<RefusedGroup> kTrainerRefused = {
     {"Noise on embeddings is not supported. Remove it.", {{"neftune_noise_alpha", {"0"}}}},
     {"Label smoothing is not supported. Remove it.", {{"label_smoothing_factor", {"0"}}}},
-    {"Rows of similar length are not grouped: shuffle is on or off. Use packing, which wastes no padding either.",
+    {"Examples of similar length are not grouped: shuffle is on or off. Use packing, which wastes no padding either.",
      {{"group_by_length"}}},
     {"The last, smaller batch of an epoch is always trained. Remove it.", {{"dataloader_drop_last"}}},
     {"The loss is always the mean over all trained tokens of a step, on all devices. Remove it.",

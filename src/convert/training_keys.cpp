@@ -317,7 +317,7 @@ void convert_model(Converter& converter, const std::string& key, const std::stri
 void convert_held_out(Converter& converter, const std::string& key) {
   const double size = converter.number(key).value_or(0);
   if (size >= 1 && size != std::floor(size)) {
-    converter.refuse(key, "got " + converter.text(key) + ", expected a share below 1 or a whole number of rows.");
+    converter.refuse(key, "got " + converter.text(key) + ", expected a share below 1 or a whole number of examples.");
   } else {
     converter.keep(key, "val_set_size");
   }
@@ -464,7 +464,7 @@ void convert_trainer(Converter& converter, double learning_rate, int logging_ste
   if (sampling == "sequential") converter.set("train_sampling_strategy", "shuffle", "false");
   if (sampling != "random" && sampling != "sequential" && !sampling.empty()) {
     converter.refuse("train_sampling_strategy",
-                     "Rows of similar length are not grouped. Use packing, which wastes no padding either.");
+                     "Examples of similar length are not grouped. Use packing, which wastes no padding either.");
   }
   if (converter.find("per_device_eval_batch_size")) {
     converter.keep("per_device_eval_batch_size", "eval_micro_batch_size");

@@ -11,7 +11,8 @@ namespace lora_train {
 /// The optimizer under `key`; a default of all three is AdamW, as ours is.
 void convert_optimizer(Converter& converter, const std::string& key);
 
-/// The schedule under `key`, with lr_scheduler_kwargs and Axolotl's cosine_min_lr_ratio; `otherwise` is the tool's default.
+/// The schedule under `key`, with lr_scheduler_kwargs and Axolotl's cosine_min_lr_ratio; `otherwise` is the tool's
+/// default.
 void convert_schedule(Converter& converter, const std::string& key, const std::string& otherwise);
 
 /// warmup_steps and warmup_ratio; a number below 1 in warmup_steps is a share.
@@ -59,7 +60,7 @@ void convert_best_model(Converter& converter, const std::string& patience_key, b
 /// Follows `save_strategy: no`.
 inline constexpr const char* kLastIsSaved = "the last step is saved, so that the run can be resumed with more steps";
 
-/// The data held out for evaluation, as a share or as rows, under `key`.
+/// The data held out for evaluation, as a share or as examples, under `key`.
 void convert_held_out(Converter& converter, const std::string& key);
 
 /// save_strategy: best, under `key`: keeps the best step, so `has_data` decides.

@@ -170,12 +170,12 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
   }
 }
 
-/// Keys of the first row; empty if there is no file.
+/// Keys of the first example; empty if there is no file.
 std::vector<std::string> example_keys(const TrlData& data) {
   return data.train.empty() ? std::vector<std::string>{} : data::example_keys(data.train.front().path, 1);
 }
 
-/// Preference rows in local files: the chosen answers are trained.
+/// Preference examples in local files: the chosen answers are trained.
 void map_chosen_answers(Converter& converter, TrlData& data) {
   const std::vector<std::string> keys = example_keys(data);
   const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
@@ -189,7 +189,7 @@ void map_chosen_answers(Converter& converter, TrlData& data) {
   converter.set_default("loss_on", "completion", "of the chosen answers");
 }
 
-// By default, TRL trains whole chats, and the completion of rows that have one.
+// By default, TRL trains whole chats, and the completion of examples that have one.
 void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys) {
   if (converter.is_true("assistant_only_loss")) {
     converter.set("assistant_only_loss", "loss_on", "assistant");
@@ -200,7 +200,7 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
   const bool has_other_examples = !keys.empty() && !has("completion");
   if (converter.find("completion_only_loss")) {
     if (converter.is_true("completion_only_loss") && has_other_examples) {
-      converter.drop("completion_only_loss", "applies only to rows with a completion");
+      converter.drop("completion_only_loss", "applies only to examples with a completion");
     } else if (converter.is_set("loss_on")) {
       converter.share("completion_only_loss", "loss_on");
     } else {
@@ -210,13 +210,13 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
   }
   if (converter.is_set("loss_on")) return;
   if (has("completion")) {
-    converter.set_default("loss_on", "completion", "TRL trains the completion of such rows");
+    converter.set_default("loss_on", "completion", "TRL trains the completion of such examples");
   } else {
     converter.set_default("loss_on", "all", "TRL trains all tokens of chats and texts; assistant trains only answers");
     if (keys.empty()) {
-      converter.note(
-          "loss_on",
-          "all is right for rows with messages or text; rows with prompt and completion need loss_on: completion");
+      converter.note("loss_on",
+                     "all is right for examples with messages or text; examples with prompt and completion need "
+                     "loss_on: completion");
     }
   }
 }
@@ -252,7 +252,7 @@ void convert_trl_length(Converter& converter) {
   if (mode == "keep_start") {
     converter.set("truncation_mode", "overlength", "truncate");
   } else if (!mode.empty()) {
-    converter.refuse("truncation_mode", "Only the end of a row can be cut: overlength: truncate, or drop.");
+    converter.refuse("truncation_mode", "Only the end of an example can be cut: overlength: truncate, or drop.");
   }
   const std::string strategy = converter.text("packing_strategy");
   if (strategy == "bfd") converter.drop("packing_strategy", "rows are filled by lora-train's own packing");

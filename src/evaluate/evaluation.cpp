@@ -28,16 +28,16 @@
 namespace lora_train::evaluate {
 namespace {
 
-/// This rank's rows.
-template <typename Row>
-std::vector<Row> rows_of_rank(const ranks::Communicator& ranks, std::span<const Row> rows) {
-  std::vector<Row> own;
+/// This rank's examples.
+template <typename Example>
+std::vector<Example> of_rank(const ranks::Communicator& ranks, std::span<const Example> examples) {
+  std::vector<Example> own;
   const auto stride = static_cast<std::size_t>(ranks.world_size());
-  for (auto i = static_cast<std::size_t>(ranks.rank()); i < rows.size(); i += stride) own.push_back(rows[i]);
+  for (auto i = static_cast<std::size_t>(ranks.rank()); i < examples.size(); i += stride) own.push_back(examples[i]);
   return own;
 }
 
-/// Results of all ranks, in the order of all rows, on every rank. A collective.
+/// Results of all ranks, in the order of all examples, on every rank. A collective.
 template <typename Result>
 std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector<Result>& own, std::size_t num_rows) {
   static_assert(std::is_trivially_copyable_v<Result>);
@@ -51,7 +51,7 @@ std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector
   return results;
 }
 
-/// The data sets of an evaluation. With --choices, their rows are the right choices.
+/// The data sets of an evaluation. With --choices, their examples are the right choices.
 struct EvalData {
   std::vector<data::NamedStore> stores;
   std::vector<data::ChoiceSet> choices;          ///< for each store; empty without --choices
@@ -62,7 +62,8 @@ struct EvalData {
 
 EvalData load_choices(const DataSection& section, const plan::ModelFiles& files) {
   if (section.eval_datasets.empty()) {
-    throw ConfigError("eval_datasets", "is empty; --choices needs rows with choices, not held-out training rows");
+    throw ConfigError("eval_datasets",
+                      "is empty; --choices needs examples with choices, not held-out training examples");
   }
   if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
   EvalData data;
@@ -70,8 +71,8 @@ EvalData load_choices(const DataSection& section, const plan::ModelFiles& files)
                                         files.config.context_length());
   for (auto& set : data.choices) {
     data.max_seq_len = std::max(data.max_seq_len, set.right.store.longest());
-    for (const auto& row : set.rows) {
-      for (const auto& choice : row.choices)
+    for (const auto& example : set.examples) {
+      for (const auto& choice : example.choices)
         data.longest = std::max(data.longest, static_cast<std::int64_t>(choice.ids.size()));
     }
     data.stores.push_back(set.right);
@@ -171,7 +172,7 @@ class Evaluator {
   /// Must hold on all ranks, or the sums are meaningless.
   void require_equal_examples(const TaskEvaluation& tasks) const {
     if (ranks_->world_size() == 1) return;
-    std::map<std::string, std::string> own = {{"rows of eval_tasks", tasks.fingerprint()}};
+    std::map<std::string, std::string> own = {{"examples of eval_tasks", tasks.fingerprint()}};
     for (const auto& store : data_.stores) own["data set " + store.name] = data::documents_hash(store.store);
     plan::require_equal(*ranks_, own);
   }
@@ -179,14 +180,16 @@ class Evaluator {
   void add_answers(std::vector<EvalResult>& results) {
     const auto generator = make_generator(model_, profile_.run);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (request_.flags.choices) results[i].choices = choice_figures(choose_all(data_.choices[i].rows, *generator));
+      if (request_.flags.choices)
+        results[i].choices = choice_figures(choose_all(data_.choices[i].examples, *generator));
       if (request_.flags.exact_match) results[i].exact_match = match_figures(ask_all(data_.questions[i], *generator));
     }
   }
 
-  std::vector<ChoiceOutcome> choose_all(const std::vector<data::ChoiceExample>& rows, generate::Generator& generator) {
-    const auto own = rows_of_rank(*ranks_, std::span(rows));
-    return gather_results(*ranks_, choose(own, generator, quiet_), rows.size());
+  std::vector<ChoiceOutcome> choose_all(const std::vector<data::ChoiceExample>& examples,
+                                        generate::Generator& generator) {
+    const auto own = of_rank(*ranks_, std::span(examples));
+    return gather_results(*ranks_, choose(own, generator, quiet_), examples.size());
   }
 
   std::vector<Match> ask_all(const std::vector<Question>& questions, generate::Generator& generator) {

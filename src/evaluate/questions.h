@@ -18,10 +18,10 @@
 
 namespace lora_train::evaluate {
 
-/// The probabilities of a row's choices: softmax of their summed log-probabilities.
+/// The probabilities of an example's choices: softmax of their summed log-probabilities.
 std::vector<double> choice_shares(std::span<const double> log_probabilities);
 
-/// The model's choice in a row.
+/// The model's choice for an example.
 struct ChoiceOutcome {
   std::size_t taken = 0;  ///< the most likely choice
   bool is_right = false;
@@ -38,7 +38,8 @@ ChoiceOutcome choice_outcome(std::span<const double> log_probabilities, std::spa
 /// The two accuracies are acc and acc_norm of lm-evaluation-harness.
 ChoiceFigures choice_figures(std::span<const ChoiceOutcome> outcomes);
 
-/// Removes white space at both ends and commas between digits ("1,234" becomes "1234"); other white space becomes one space.
+/// Removes white space at both ends and commas between digits ("1,234" becomes "1234"); other white space becomes one
+/// space.
 std::string normalized_answer(const std::string& text);
 
 /// Compares an answer with the expected one.
@@ -57,7 +58,8 @@ class AnswerMatcher {
 };
 
 /// Computes the log-probabilities of all choices. Throws like Generator::score.
-std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceExample> rows, generate::Generator& generator, bool quiet);
+std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceExample> examples, generate::Generator& generator,
+                                  bool quiet);
 
 /// How tokens become answers to compare.
 struct AnswerFormat {
@@ -72,7 +74,8 @@ struct AnswerFormat {
   std::string text_of(std::span<const std::int32_t> ids) const;
 };
 
-/// The format of a model's answers. Throws FormatError if it has no tokenizer, ConfigError for an invalid regular expression.
+/// The format of a model's answers. Throws FormatError if it has no tokenizer, ConfigError for an invalid regular
+/// expression.
 AnswerFormat answer_format(const plan::ModelFiles& files, const std::string& regex, const std::string& where,
                            std::int64_t max_new_tokens);
 
@@ -82,12 +85,12 @@ struct Question {
   std::string expected;  ///< as AnswerMatcher::pick returns it
 };
 
-/// Asks for the last answer of a row. Throws DataError (file:line) if the regex does not match the row's own answer, or
-/// if a prompt leaves no room for an answer.
-Question make_question(const data::AnswerExample& row, std::size_t index, const AnswerFormat& format);
+/// Asks for the last answer of an example. Throws DataError (file:line) if the regex does not match the example's own
+/// answer, or if a prompt leaves no room for an answer.
+Question make_question(const data::AnswerExample& example, std::size_t index, const AnswerFormat& format);
 
-/// One question for every document of `data`. Throws as make_question(); ConfigError for rows without a prompt
-/// (loss_on: all) and for truncated rows; StopError.
+/// One question for every document of `data`. Throws as make_question(); ConfigError for examples without a prompt
+/// (loss_on: all) and for truncated examples; StopError.
 std::vector<Question> make_questions(const data::NamedStore& data, const AnswerFormat& format);
 
 struct Match {

@@ -168,7 +168,8 @@ void Batcher::decode() {
   parts_.stats.decoded_tokens += parts_.stats.new_tokens - num_before;
 }
 
-/// Chooses the next token of every sequence, and the one after each of its guesses, from the rows of `logits` [rows, V].
+/// Chooses the next token of every sequence, and the one after each of its guesses, from the rows of `logits` [rows,
+/// V].
 std::vector<NextToken> Batcher::choose(const at::Tensor& logits, std::span<const Sequence> sequences) const {
   struct Place {
     std::size_t prompt, position;

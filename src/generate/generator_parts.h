@@ -158,7 +158,8 @@ std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool u
 
 bool are_finite(std::span<const float> logits);
 
-/// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one that they predict.
+/// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one that they
+/// predict.
 void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position);
 [[noreturn]] void refuse_logits(const std::string& name, std::int64_t position);
 

@@ -40,7 +40,8 @@ class Scorer {
     return parts_.decoder.forward(std::span(&piece, 1), use_adapter_);
   }
 
-  /// Logits of rows [begin, begin + count) on the CPU, checked. `position`: tokens before the one that the first row predicts.
+  /// Logits of rows [begin, begin + count) on the CPU, checked. `position`: tokens before the one that the first row
+  /// predicts.
   at::Tensor logits(const at::Tensor& hidden, std::int64_t begin, std::int64_t count, std::int64_t position) {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
     std::iota(rows.begin(), rows.end(), begin);

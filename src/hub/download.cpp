@@ -90,7 +90,8 @@ class Fetch {
     throw_if_stop_requested();
   }
 
-  /// The next segment that lacks bytes. Opens files in turn; while it waits for the lock of one, so do the other threads.
+  /// The next segment that lacks bytes. Opens files in turn; while it waits for the lock of one, so do the other
+  /// threads.
   std::optional<Job> next_job() {
     const std::lock_guard lock(mutex_);
     for (;;) {

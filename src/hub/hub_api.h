@@ -131,8 +131,8 @@ struct UploadPart {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// The parts of a multipart upload by the headers of its action ("chunk_size", and a URL under each number from 1), in order. Throws
-/// std::invalid_argument if they do not cover the file.
+/// The parts of a multipart upload by the headers of its action ("chunk_size", and a URL under each number from 1), in
+/// order. Throws std::invalid_argument if they do not cover the file.
 std::vector<UploadPart> plan_parts(const std::map<std::string, std::string>& headers, std::uint64_t num_bytes);
 
 }  // namespace lora_train::hub

@@ -1,4 +1,5 @@
-// The arithmetic of a merge: a weight with its adapter applied, in fp32, rounded once; token rows too. O rows, I columns. No torch.
+// The arithmetic of a merge: a weight with its adapter applied, in fp32, rounded once; token rows too. O rows, I
+// columns. No torch.
 #pragma once
 
 #include <cstdint>
@@ -85,8 +86,8 @@ struct Matrix {
   storage::TensorToWrite to_write(std::string name) const;
 };
 
-/// The matrices of linear `index` with the uniform rank and scale. Throws FormatError for NaN and infinity, NumericError for a B
-/// beyond F32.
+/// The matrices of linear `index` with the uniform rank and scale. Throws FormatError for NaN and infinity,
+/// NumericError for a B beyond F32.
 struct UniformPair {
   Matrix a, b;
 };

@@ -24,7 +24,8 @@ std::string literal(const std::string& text) {
 
 constexpr const char* kHeading = "## Use\n\nPEFT:\n";
 
-/// The values that vLLM accepts for --max-lora-rank; the largest rank of an adapter is rounded up. Source: vllm/config/lora.py.
+/// The values that vLLM accepts for --max-lora-rank; the largest rank of an adapter is rounded up. Source:
+/// vllm/config/lora.py.
 std::string vllm_command(const AdapterUse& use) {
   if (use.has_token_rows) return "not possible: vLLM does not support trained token rows; serve the merged model.";
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {

@@ -176,7 +176,7 @@ void EvaluationSchedule::evaluate_tasks(const std::vector<std::size_t>& which, e
         reporters_.write(record);
         std::string line = string_printf("step %lld: ", record.step) + result.name + ": " +
                            in_words(result.kind, result.figures) + ", " + format_count(result.figures.num_rows) +
-                           " rows";
+                           " examples";
         if (result.num_cut > 0) line += ", " + format_count(result.num_cut) + " answers cut";
         log_info(line + string_printf(", %.1f s", record.eval_s));
         std::vector<report::EvalAnswer> answers;

@@ -156,7 +156,7 @@ void check_equal_runs(const Run& run) {
                                     {"tokenizer", prints.tokenizer},
                                     {"chat template", prints.chat_template},
                                     {"data", prints.data},
-                                    {"rows of eval_tasks", run.tasks ? run.tasks->fingerprint() : ""},
+                                    {"examples of eval_tasks", run.tasks ? run.tasks->fingerprint() : ""},
                                     {"number of steps", std::to_string(run.plan->total_steps())}});
 }
 

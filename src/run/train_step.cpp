@@ -79,13 +79,13 @@ std::string name_examples_of_ranks(StepContext& context, const data::StepPlan& p
 }
 
 [[noreturn]] void refuse_non_finite(StepContext& context, const data::StepPlan& plan, const StepResult& result) {
-  const std::string rows =
+  const std::string examples =
       context.ranks->world_size() > 1 ? name_examples_of_ranks(context, plan) : name_examples(context, plan);
   throw NumericError(
       "step " + std::to_string(plan.step),
       "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
-          ": not finite. Nothing was updated. Rows of this step: " + rows +
-          ". Check these rows and the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often "
+          ": not finite. Nothing was updated. Examples of this step: " + examples +
+          ". Check these examples and the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often "
           "helps");
 }
 

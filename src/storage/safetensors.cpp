@@ -220,8 +220,9 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   int num_offsets_ = 0, skip_depth_ = 0;
 };
 
-/// Checks rules 4 and 5 of the format: UTF-8, JSON of the right types, known dtypes, unsigned sizes. Refuses a repeated key in
-/// an object; skips unknown keys of a tensor, as the reference does. Throws FormatError, where = `file` or "`file`: tensor".
+/// Checks rules 4 and 5 of the format: UTF-8, JSON of the right types, known dtypes, unsigned sizes. Refuses a repeated
+/// key in an object; skips unknown keys of a tensor, as the reference does. Throws FormatError, where = `file` or
+/// "`file`: tensor".
 SafetensorsHeader parse_safetensors_header(std::string_view json, const std::string& file) {
   // The parser ignores a byte order mark and stops at a NUL; JSON allows neither.
   if (json.find('\0') != std::string_view::npos || json.substr(0, 3) == "\xEF\xBB\xBF") {

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The task that compares answers with the teacher's, and the data set of its rows.
+/// The task that compares answers with the teacher's, and the data set of its examples.
 constexpr const char* kAgreement = "agreement";
 constexpr const char* kHeldOut = "heldout";
 
@@ -42,7 +42,7 @@ std::optional<double> total_cost(const DistillRecord& record) {
 Json as_json(const TeacherPhase& phase) {
   return {{"teacher", phase.teacher},
           {"answers", phase.answers},
-          {"rows", phase.rows},
+          {"rows", phase.examples},
           {"heldout_rows", phase.held_out_examples},
           {"prompt_tokens", phase.prompt_tokens},
           {"completion_tokens", phase.completion_tokens},
@@ -107,8 +107,8 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
   sets.training.erase(held_out, sets.training.end());
 }
 
-/// Reads the rows of datasets like data::read_questions. The held-out ones come from eval_datasets, or are the part of
-/// datasets that val_set_size names, chosen by the text of the prompt and the seed, so that equal prompts stay
+/// Reads the examples of datasets like data::read_questions. The held-out ones come from eval_datasets, or are the part
+/// of datasets that val_set_size names, chosen by the text of the prompt and the seed, so that equal prompts stay
 /// together. Throws as reading does, and ConfigError if val_set_size leaves nothing to train on.
 PromptSets read_prompt_sets(const Profile& profile, const std::string& prompt_template) {
   const DataSection& data = profile.data;
@@ -196,12 +196,12 @@ class TeacherRun {
     TeachRequest training = request_.teach;
     training.job.output = training_examples(profile_);
     const TeachResult trained = ask(training, std::move(prompts.training));
-    record_.teacher.rows = trained.rows.num_rows;
+    record_.teacher.examples = trained.examples.num_written;
     if (trained.exit_code != 0 || !holds_out(profile_.data)) return trained.exit_code;
     TeachRequest held_out = held_out_request(request_);
     if (held_out.teacher_model.empty()) held_out.teacher_model = model_of_answers(training.job.output);
     const TeachResult result = ask(held_out, std::move(prompts.held_out));
-    record_.teacher.held_out_examples = result.rows.num_rows;
+    record_.teacher.held_out_examples = result.examples.num_written;
     return result.exit_code;
   }
 
@@ -216,9 +216,9 @@ class TeacherRun {
             ? teach_by_server(profile_.teacher.teacher, teach, request_.sampling, std::move(input), request_.quiet)
             : teach_by_model(*teacher_, teach, request_.sampling, std::move(input), request_.quiet);
     TeacherPhase& phase = record_.teacher;
-    phase.answers += result.rows.num_answers;
-    phase.prompt_tokens += result.rows.prompt_tokens;
-    phase.completion_tokens += result.rows.completion_tokens;
+    phase.answers += result.examples.num_answers;
+    phase.prompt_tokens += result.examples.prompt_tokens;
+    phase.completion_tokens += result.examples.completion_tokens;
     return result;
   }
 
@@ -276,7 +276,7 @@ TeacherPhase read_teacher_phase(const fs::path& output_dir) {
     const Json& teacher = record.at("teacher");
     phase.teacher = teacher.at("teacher");
     phase.answers = teacher.at("answers");
-    phase.rows = teacher.at("rows");
+    phase.examples = teacher.at("rows");
     phase.held_out_examples = teacher.at("heldout_rows");
     phase.prompt_tokens = teacher.at("prompt_tokens");
     phase.completion_tokens = teacher.at("completion_tokens");
@@ -330,8 +330,8 @@ std::string to_json(const DistillRecord& record) {
 
 std::string to_table(const DistillRecord& record) {
   const TeacherPhase& teacher = record.teacher;
-  std::string training =
-      count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " + count_of(teacher.rows, "row");
+  std::string training = count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " +
+                         count_of(teacher.examples, "example");
   if (record.eval_loss) training += string_printf(", loss %.4f on the held-out ones", *record.eval_loss);
   std::string text = string_printf("%-10s %12s %10s\n", "phase", "time", "cost");
   text += table_line("teacher", teacher.seconds, teacher.cost_usd,
@@ -400,7 +400,7 @@ void check_prompt_specs(const LoadedProfile& loaded, Findings& findings) {
       const std::string entry = std::string(key) + "[" + std::to_string(i) + "]";
       const auto refuse = [&](const char* member, const char* instead) {
         findings.mistake(place, entry + "." + member,
-                         std::string("is for rows with answers, but distill reads prompts. ") + instead);
+                         std::string("is for examples with answers, but distill reads prompts. ") + instead);
       };
       if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");
       if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt from the fields.");

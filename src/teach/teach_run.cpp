@@ -52,7 +52,7 @@ class Pace {
 };
 
 /// Asks a job's open questions, several at a time. Ends early if the server has failed for three rounds of questions in
-/// a row.
+/// an example.
 class Round {
  public:
   Round(Teacher& teacher, TeachJob& job, TeachProgress& progress, const AskOptions& options)
@@ -142,11 +142,11 @@ GenerationSettings teach_settings(const TeachRequest& request, const SamplingOpt
 using Ask = std::function<OpenQuestions(TeachJob&, TeachProgress&)>;
 
 void log_result(const TeachRequest& request, const TeachResult& result) {
-  const auto& [code, totals, rows, open] = result;
-  for (const FilterCount& count : rows.dropped)
+  const auto& [code, totals, examples, open] = result;
+  for (const FilterCount& count : examples.dropped)
     log_warning(count_of(count.count, "answer") + " dropped: " + count.reason + "; first: " + count.first_source);
-  if (rows.num_cut > 0 && !request.filters.drop_cut) {
-    log_warning(count_of(rows.num_cut, "answer") + " reached --max-tokens " + std::to_string(request.max_tokens) +
+  if (examples.num_cut > 0 && !request.filters.drop_cut) {
+    log_warning(count_of(examples.num_cut, "answer") + " reached --max-tokens " + std::to_string(request.max_tokens) +
                 " and may be incomplete; --drop-cut drops them");
   }
   std::string line = "asked: " + count_of(totals.answers, "answer") + " in " + format_duration(totals.seconds) + " (" +
@@ -155,7 +155,8 @@ void log_result(const TeachRequest& request, const TeachResult& result) {
                      " answer tokens";
   if (totals.cost_usd) line += string_printf(", %.4f USD", *totals.cost_usd);
   if (totals.answers > 0) log_info(line);
-  log_info(request.job.output + ": " + count_of(rows.num_rows, "row") + " of " + count_of(rows.num_answers, "answer"));
+  log_info(request.job.output + ": " + count_of(examples.num_written, "example") + " of " +
+           count_of(examples.num_answers, "answer"));
 }
 
 void refuse_open_questions(const TeachRequest& request, const OpenQuestions& open) {
@@ -188,7 +189,7 @@ TeachResult teach_with(const TeachRequest& request, const SamplingOptions& sampl
     TeachProgress progress(num_open, request.prices, is_quiet);
     try {
       result.open = ask(job, progress);
-      result.rows = job.write_rows(filters);
+      result.examples = job.write_examples(filters);
     } catch (const StopError& stop) {
       log_warning("stopped by " + stop.where() + " after " + format_count(progress.totals().answers) + " of " +
                   count_of(static_cast<long long>(num_open), "answer") + "; run the same command to resume");

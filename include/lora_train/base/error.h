@@ -27,7 +27,8 @@ class Error : public std::runtime_error {
  public:
   const std::string& message() const { return message_; }
   const std::string& where() const { return where_; }
-  /// Name of the kind as --json prints it: "config", "data", "format", "io", "device", "numeric", "stopped", "internal".
+  /// Name of the kind as --json prints it: "config", "data", "format", "io", "device", "numeric", "stopped",
+  /// "internal".
   virtual const char* kind() const { return "internal"; }
   virtual ExitCode exit_code() const { return ExitCode::kInternal; }
 

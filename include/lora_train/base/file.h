@@ -56,12 +56,13 @@ FileHash hash_file(const std::filesystem::path& path, const std::function<void()
 /// file or the new one, never a part. Throws IoError; the temporary file is removed then.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
-/// A new file, written from its start to its end. Space is reserved first (fallocate), so that a full disk is an IoError
-/// (ENOSPC) before the first byte and never a SIGBUS. A writer destroyed before finish() deletes the file. Not thread-safe.
+/// A new file, written from its start to its end. Space is reserved first (fallocate), so that a full disk is an
+/// IoError (ENOSPC) before the first byte and never a SIGBUS. A writer destroyed before finish() deletes the file. Not
+/// thread-safe.
 class FileWriter {
  public:
-  /// expected_bytes 0: unknown. Throws IoError if the file exists already or there is no room for it; errors name `shown`,
-  /// by default the path.
+  /// expected_bytes 0: unknown. Throws IoError if the file exists already or there is no room for it; errors name
+  /// `shown`, by default the path.
   FileWriter(std::filesystem::path path, std::size_t expected_bytes, std::filesystem::path shown = {});
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -102,8 +103,8 @@ class AtomicFileWriter {
 /// Syncs (fsync) a file that other code writes.
 void sync_file(const std::filesystem::path& path);
 
-/// Writes to a descriptor until all is written or the system refuses; retries when interrupted. Returns how many bytes were
-/// written; if that is fewer than given, errno says why.
+/// Writes to a descriptor until all is written or the system refuses; retries when interrupted. Returns how many bytes
+/// were written; if that is fewer than given, errno says why.
 std::size_t write_all(int fd, std::string_view bytes);
 
 /// A whole file as bytes in memory: mapped, or read into a buffer. Copies share the bytes; the last copy frees them.

@@ -1,5 +1,5 @@
-// Shared libraries that are opened at run time. Program, engine and CUDA library fit together only if they were built from the
-// same headers.
+// Shared libraries that are opened at run time. Program, engine and CUDA library fit together only if they were built
+// from the same headers.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 // Log lines go to stderr, and to run.log once a run has a folder. stdout is for results only.
-// Thread-safe: a line is written whole. The reader of stderr may stop reading: mpirun once it has been asked to stop, a pager, a
-// terminal after Ctrl-S.
+// Thread-safe: a line is written whole. The reader of stderr may stop reading: mpirun once it has been asked to stop, a
+// pager, a terminal after Ctrl-S.
 #pragma once
 
 #include <atomic>

@@ -28,9 +28,9 @@ std::filesystem::path token_cache_folder(const DataSection& section);
 /// The names of the evaluation sets that prepare_data() makes: the eval_datasets, then the held-out split.
 std::vector<std::string> evaluation_names(const DataSection& section);
 
-/// Tokens per row before the length policy.
+/// Tokens per example before the length policy.
 struct LengthStatistics {
-  std::int64_t num_rows = 0, num_tokens = 0, longest = 0, percentile_50 = 0, percentile_99 = 0;
+  std::int64_t num_examples = 0, num_tokens = 0, longest = 0, percentile_50 = 0, percentile_99 = 0;
 };
 
 struct PreparedData {
@@ -40,7 +40,7 @@ struct PreparedData {
   std::int64_t max_seq_len = 0;  ///< resolved
   bool max_seq_len_is_auto = false;
   LengthStatistics train_lengths;
-  Ledger ledger;                 ///< for the training files (rows later held out for validation count as kept)
+  Ledger ledger;                 ///< for the training files (examples later held out for validation count as kept)
   std::string loss_description;  ///< human-readable: "assistant turns of chats"
   /// Chats only: the token that ends an assistant turn. Warnings about it are already logged.
   std::optional<std::int32_t> stop_token_id;
@@ -51,22 +51,22 @@ struct PreparedData {
 };
 
 /// Reads and tokenises everything. With need_train false, reads only the evaluation sets; val_set_size still needs the
-/// training rows (train is then left empty). Logs, per dataset, the detected layout with its reason, lengths,
+/// training examples (train is then left empty). Logs, per dataset, the detected layout with its reason, lengths,
 /// max_seq_len with its waste, and the ledger.
-/// Throws DataError (where = file:line:byte, file:line or file): malformed rows, empty data, overlong rows under
-/// overlength: error, all rows masked (the first rows are shown), too many rows lost. ConfigError: conflicting options.
-/// IoError: a file cannot be read.
+/// Throws DataError (where = file:line:byte, file:line or file): malformed examples, empty data, overlong examples
+/// under overlength: error, all examples masked (the first examples are shown), too many examples lost. ConfigError:
+/// conflicting options. IoError: a file cannot be read.
 PreparedData prepare_data(const DataSection& section, const DataContext& context, bool need_train);
 
 /// The PreparedData::fingerprint that prepare_data() would return with this max_seq_len. Reads the training files but
-/// does not parse rows. Throws DataError or IoError if a file cannot be read.
+/// does not parse examples. Throws DataError or IoError if a file cannot be read.
 std::string data_fingerprint(const DataSection& section, const DataContext& context, std::int64_t max_seq_len);
 
-/// Calls on_text with the "text" of every row of a file, in any format that a dataset may have. Throws DataError
-/// (file:line or file:line:byte) for a row without a string "text", IoError.
+/// Calls on_text with the "text" of every example of a file, in any format that a dataset may have. Throws DataError
+/// (file:line or file:line:byte) for an example without a string "text", IoError.
 void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text);
 
-/// For `tokenize --show`: one row, token by token.
+/// For `tokenize --show`: one example, token by token.
 struct ExampleView {
   std::string source;  ///< file:line
   std::vector<std::int32_t> ids, labels;
@@ -79,8 +79,8 @@ struct ExampleView {
 };
 
 /// Documents first .. first + count - 1 of the store (fewer at its end).
-std::vector<ExampleView> view_examples(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, std::size_t first,
-                               std::size_t count);
+std::vector<ExampleView> view_examples(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer,
+                                       std::size_t first, std::size_t count);
 
 /// Rows per micro-batch of a rank, and rows or documents (batch_unit) per step across all ranks.
 struct BatchSizes {

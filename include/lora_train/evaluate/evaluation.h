@@ -17,8 +17,8 @@ namespace lora_train::evaluate {
 
 /// Measurements of `eval` on eval_datasets in addition to the loss.
 struct EvalFlags {
-  bool choices = false;      ///< the rows have choices (data/encode/task_examples.h)
-  bool exact_match = false;  ///< compare greedy answers with the rows' own
+  bool choices = false;      ///< the examples have choices (data/encode/task_examples.h)
+  bool exact_match = false;  ///< compare greedy answers with the examples' own
   std::string answer_regex;  ///< extracts the answer from both texts; empty = the whole text
   std::int64_t max_new_tokens = 256;
 };
@@ -35,14 +35,15 @@ struct EvalRequest {
 
 /// Results for multiple choice among given completions, by summed log-probabilities.
 struct ChoiceFigures {
-  double accuracy = 0;             ///< share of rows whose most likely choice is the right one
+  double accuracy = 0;             ///< share of examples whose most likely choice is the right one
   double normalized_accuracy = 0;  ///< the same with log-probabilities per character of the choice
-  double ece = 0;                  ///< calibration error: 15 bins over the probability of the row's most likely choice
-  double brier = 0;                ///< mean over rows of the sum over choices of (probability - is right)^2
+  double ece = 0;                  ///< calibration error: 15 bins over the probability of the example's most likely
+                                   ///< choice
+  double brier = 0;                ///< mean over examples of the sum over choices of (probability - is right)^2
   long long num_rows = 0;
 };
 
-/// Results of comparing greedy answers with those of the rows.
+/// Results of comparing greedy answers with those of the examples.
 struct MatchFigures {
   double rate = 0;
   long long num_matched = 0, num_answers = 0;

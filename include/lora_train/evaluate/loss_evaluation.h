@@ -31,7 +31,7 @@ struct EvalContext {
 /// Evaluates all documents once: rank r takes micro-batches r, r + W, ... of the plan. One all-reduce. Every rank gets
 /// the result for all documents. The loss is the weighted mean over the supervised tokens; accuracy and calibration
 /// count each token once. ece: 15 equal-width bins over the confidence of the most likely token. Throws StopError
-/// between micro-batches, and NumericError, naming rows of the micro-batch, if its loss is not finite.
+/// between micro-batches, and NumericError, naming examples of the micro-batch, if its loss is not finite.
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan);
 

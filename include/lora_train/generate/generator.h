@@ -27,20 +27,21 @@ PhiloxKey sampling_key(std::uint64_t seed, std::int64_t prompt_index);
 using kernels::Candidate;
 
 /// The tokens that may be drawn, most likely first (ties: lowest id first); probabilities sum to 1. temperature > 0,
-/// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper.
+/// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
+/// MinPLogitsWarper.
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options);
 
-/// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index, and `position`, the number
-/// of new tokens before this one.
+/// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index, and `position`,
+/// the number of new tokens before this one.
 std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, std::int64_t prompt_index,
                           std::int64_t position);
 
 /// log softmax(logits)[id], in fp64.
 double log_probability(std::span<const float> logits, std::int32_t id);
 
-/// Memory limits. The cache takes cache_bytes, or what the longest sequence of a run needs if that is more. A token takes
-/// 2 L K E elements of the compute dtype (cache_bytes_per_token). A sequence reserves prompt + max_new_tokens tokens when
-/// it starts. Layers with a sliding window keep all tokens too.
+/// Memory limits. The cache takes cache_bytes, or what the longest sequence of a run needs if that is more. A token
+/// takes 2 L K E elements of the compute dtype (cache_bytes_per_token). A sequence reserves prompt + max_new_tokens
+/// tokens when it starts. Layers with a sliding window keep all tokens too.
 struct GeneratorLimits {
   std::int64_t max_sequences = 16;     ///< decoded concurrently; the rest wait
   std::int64_t max_pass_tokens = 512;  ///< prompt tokens per forward pass; longer prompts take several
@@ -81,7 +82,8 @@ struct Completion {
 
 /// Called in the thread of run(). `prompt` is the index in the span of prompts. All may be empty.
 struct GenerateCallbacks {
-  /// Called for every token, the stop token included; on a GPU, while the next pass runs. Returning false ends this completion.
+  /// Called for every token, the stop token included; on a GPU, while the next pass runs. Returning false ends this
+  /// completion.
   std::function<bool(std::size_t prompt, std::int32_t id)> on_token = {};
   /// Called when a completion has ended, in no particular order.
   std::function<void(std::size_t prompt, const Completion&)> on_done = {};
@@ -125,15 +127,16 @@ class Generator {
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  /// Completions in the order of the prompts. All prompts are checked before the first is computed. Throws DataError naming
-  /// the prompt if it is empty, has an id outside the vocabulary, or is longer than ModelConfig::context_length() together with
-  /// its max_new_tokens; NumericError naming prompt and position if a logit is not finite; StopError between two passes;
-  /// ConfigError from check_sampling. on_done is called for completions that end before an exception.
+  /// Completions in the order of the prompts. All prompts are checked before the first is computed. Throws DataError
+  /// naming the prompt if it is empty, has an id outside the vocabulary, or is longer than
+  /// ModelConfig::context_length() together with its max_new_tokens; NumericError naming prompt and position if a logit
+  /// is not finite; StopError between two passes; ConfigError from check_sampling. on_done is called for completions
+  /// that end before an exception.
   std::vector<Completion> run(std::span<const Prompt> prompts, const GenerateOptions& options,
                               const GenerateCallbacks& callbacks = {});
 
-  /// log P(completion | prompt), summed over tokens, for every completion of every request. Computes each prompt once. Calls
-  /// `on_done` after each request. Throws what run() throws.
+  /// log P(completion | prompt), summed over tokens, for every completion of every request. Computes each prompt once.
+  /// Calls `on_done` after each request. Throws what run() throws.
   std::vector<std::vector<double>> score(std::span<const ScoreRequest> requests, bool use_adapter = true,
                                          const std::function<void(std::size_t request)>& on_done = {});
 

@@ -34,7 +34,8 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
 /// the model's.
 std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const std::filesystem::path& adapter);
 
-/// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as targets.
+/// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as
+/// targets.
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
 
 // The files of an adapter folder.

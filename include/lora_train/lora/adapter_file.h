@@ -20,8 +20,8 @@ namespace lora_train::lora {
 void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters, std::int64_t num_new_rows = 0,
                   const std::string& owner_name = "");
 
-/// Both files, and base_model.json if config.base_weights is set, ready to write. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
-/// for NaN or infinity.
+/// Both files, and base_model.json if config.base_weights is set, ready to write. They point into `parameters` (bf16:
+/// hold a copy). Writing throws NumericError, naming the tensor, for NaN or infinity.
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, Precision precision);

@@ -1,5 +1,5 @@
-// `merge` folds an adapter into the weights of a Hugging Face folder. `merge --portable` rewrites an adapter so that servers that
-// ignore rsLoRA and patterns compute it correctly. No torch.
+// `merge` folds an adapter into the weights of a Hugging Face folder. `merge --portable` rewrites an adapter so that
+// servers that ignore rsLoRA and patterns compute it correctly. No torch.
 #pragma once
 
 #include <cstdint>
@@ -50,13 +50,13 @@ struct MergeResult {
   std::int64_t num_files = 0;
 };
 
-/// Writes W + scale B A, computed in fp32 and rounded once, laid out in files as in the source (same names, same tensors in each,
-/// an index if there is one), with config.json and the other text files. Tokenizer, chat template and generation_config.json come
-/// from the adapter if it has a tokenizer (it was trained with them), else from the model. Quantised linears are
-/// decoded, and the result is plain. Works on one tensor at a time, in twice the memory of the largest tensor. The
-/// folder appears complete or not at all. Throws ConfigError for an output folder that may not be written, FormatError
-/// for an unsupported model or adapter or for two that do not belong together, NumericError if a merged weight does
-/// not fit its dtype, IoError, StopError.
+/// Writes W + scale B A, computed in fp32 and rounded once, laid out in files as in the source (same names, same
+/// tensors in each, an index if there is one), with config.json and the other text files. Tokenizer, chat template and
+/// generation_config.json come from the adapter if it has a tokenizer (it was trained with them), else from the model.
+/// Quantised linears are decoded, and the result is plain. Works on one tensor at a time, in twice the memory of the
+/// largest tensor. The folder appears complete or not at all. Throws ConfigError for an output folder that may not be
+/// written, FormatError for an unsupported model or adapter or for two that do not belong together, NumericError if a
+/// merged weight does not fit its dtype, IoError, StopError.
 MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks = {});
 
 /// The folder of the tokenizer that goes with the merged model: the adapter's if it holds one, else the model's.
@@ -76,11 +76,11 @@ struct PortableResult {
   double alpha = 0;
 };
 
-/// Writes the same adapter with one rank and one lora_alpha, without rsLoRA and patterns. Needs no model. scale B A of each linear
-/// stays the same; lower ranks are padded with zeros. If all linears have one scale and scale * rank is a whole number, that
-/// product becomes lora_alpha and no value changes. Otherwise lora_alpha is the rank, so that the scale is 1, and each B is
-/// multiplied by its scale. Tensors are F32. Copies the other files of the folder, and rewrites the usage section of README.md.
-/// Throws what merge_adapter throws.
+/// Writes the same adapter with one rank and one lora_alpha, without rsLoRA and patterns. Needs no model. scale B A of
+/// each linear stays the same; lower ranks are padded with zeros. If all linears have one scale and scale * rank is a
+/// whole number, that product becomes lora_alpha and no value changes. Otherwise lora_alpha is the rank, so that the
+/// scale is 1, and each B is multiplied by its scale. Tensors are F32. Copies the other files of the folder, and
+/// rewrites the usage section of README.md. Throws what merge_adapter throws.
 PortableResult make_portable(const PortableRequest& request);
 
 }  // namespace lora_train::lora

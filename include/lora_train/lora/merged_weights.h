@@ -27,9 +27,9 @@ using DecodeLinear =
 /// W + scale B A, computed in fp32 and rounded once. Takes twice the memory of the largest tensor. Not thread-safe.
 class MergedWeights {
  public:
-  /// Opens and checks model and adapter, and reads the adapter once. Without an adapter (empty path), the weights are those of the
-  /// model. Without `decode`, a quantised base is refused. Throws ConfigError for that, FormatError for an unsupported
-  /// model or adapter or for two that do not belong together, IoError.
+  /// Opens and checks model and adapter, and reads the adapter once. Without an adapter (empty path), the weights are
+  /// those of the model. Without `decode`, a quantised base is refused. Throws ConfigError for that, FormatError for an
+  /// unsupported model or adapter or for two that do not belong together, IoError.
   MergedWeights(const std::filesystem::path& model, const std::filesystem::path& adapter, DecodeLinear decode);
 
   /// The model's config, with room for the adapter's token rows.
@@ -53,8 +53,8 @@ class MergedWeights {
   /// True if bytes() computes the tensor: decodes it, merges it, or adds token rows.
   bool is_computed(const storage::TensorEntry& entry) const;
 
-  /// The tensor in dtype `target`, valid until the next call. Throws FormatError for NaN or infinity in a file, NumericError if the
-  /// result does not fit `target`.
+  /// The tensor in dtype `target`, valid until the next call. Throws FormatError for NaN or infinity in a file,
+  /// NumericError if the result does not fit `target`.
   std::string_view bytes(const storage::TensorEntry& entry, storage::DType target);
 
  private:

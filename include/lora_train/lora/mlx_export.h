@@ -27,9 +27,9 @@ struct MlxResult {
 };
 
 /// Writes adapters.safetensors (F32: lora_a [in, rank], lora_b [rank, out]) and adapter_config.json. mlx-lm computes
-/// y + scale (x lora_a) lora_b with one rank and one scale for all linears, rsLoRA or not: if the scales differ, `scale` is 1 and
-/// each B is multiplied by its own. Linears are named within a layer ("self_attn.q_proj") if each of the last
-/// num_layers layers has the same, else by their paths.
+/// y + scale (x lora_a) lora_b with one rank and one scale for all linears, rsLoRA or not: if the scales differ,
+/// `scale` is 1 and each B is multiplied by its own. Linears are named within a layer ("self_attn.q_proj") if each of
+/// the last num_layers layers has the same, else by their paths.
 /// Throws FormatError for trained token rows and for an adapter that is damaged, not supported, or of another model;
 /// ConfigError for an output folder that may not be written; NumericError, IoError.
 MlxResult export_mlx(const MlxRequest& request);

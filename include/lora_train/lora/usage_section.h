@@ -22,7 +22,8 @@ std::string one_line(const std::string& text);
 /// The start of a card, up to library_name: "peft" or "transformers".
 std::string card_head(const std::string& base, const std::string& library);
 
-/// The text from "## Use" to the end of the card: commands to paste for PEFT, vLLM and llama.cpp, and what each does not support.
+/// The text from "## Use" to the end of the card: commands to paste for PEFT, vLLM and llama.cpp, and what each does
+/// not support.
 std::string usage_section(const AdapterUse& use);
 
 /// Replaces the "## Use" section, the last one of the card. Returns the card unchanged if it has no such section.

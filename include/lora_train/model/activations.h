@@ -1,5 +1,5 @@
-// The activation buffers of a forward and backward pass, allocated as activation_plan.h plans them, and layer inputs kept on the host.
-// N tokens, D hidden, C adapter columns of a projection.
+// The activation buffers of a forward and backward pass, allocated as activation_plan.h plans them, and layer inputs
+// kept on the host. N tokens, D hidden, C adapter columns of a projection.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,9 @@
 namespace lora_train::model {
 
 /// Enqueues copies and orders them by events; the host never waits. On a CPU, copies run at once, or are captured
-/// (kernels/launch/graph.h). After a forward, and after a backward that reaches its first layer, the compute stream has waited for
-/// every copy, so that a CUDA graph can capture either. Not thread-safe. Waits for the device when destroyed.
+/// (kernels/launch/graph.h). After a forward, and after a backward that reaches its first layer, the compute stream has
+/// waited for every copy, so that a CUDA graph can capture either. Not thread-safe. Waits for the device when
+/// destroyed.
 class InputOffload {
  public:
   /// `ring`: the layer inputs of `plan` on the device, [max_tokens, D].

@@ -27,8 +27,8 @@ struct Decoder {
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< for layers with a window
 };
 
-/// cos and sin for positions below max_positions, which check_rope_supported must have accepted. Computed on the host, so that
-/// every device gets the same numbers.
+/// cos and sin for positions below max_positions, which check_rope_supported must have accepted. Computed on the host,
+/// so that every device gets the same numbers.
 RopeTables make_rope(const ModelConfig& config, int64_t max_positions, at::Device device);
 
 /// Multiplies the embedding; rounded as a model in `dtype` rounds it.
@@ -41,12 +41,12 @@ Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWei
 /// Runs all layers. The caller has filled activations.layer(0).input [N, D]; the result is activations.final_hidden.
 void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& activations, int64_t num_tokens);
 
-/// Runs embedding and all layers; the result is activations.final_hidden [N, D], before the final norm. At most activations.max_tokens() tokens.
-/// use_adapter false: the base model, from the same weights; no backward may follow.
+/// Runs embedding and all layers; the result is activations.final_hidden [N, D], before the final norm. At most
+/// activations.max_tokens() tokens. use_adapter false: the base model, from the same weights; no backward may follow.
 void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activations, bool use_adapter = true);
 
-/// Adds the gradients of all trained tensors to their buffers. activations.d_hidden [N, D] holds the gradient of final_hidden
-/// and is overwritten. `activations` must be unchanged since decoder_forward.
+/// Adds the gradients of all trained tensors to their buffers. activations.d_hidden [N, D] holds the gradient of
+/// final_hidden and is overwritten. `activations` must be unchanged since decoder_forward.
 void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activations);
 
 }  // namespace lora_train::model

@@ -1,5 +1,5 @@
-// A decoder layer: runs its blocks in order, forward and backward, without autograd. Training, evaluation, generation and
-// merge run the same code and differ only in the ForwardPass.
+// A decoder layer: runs its blocks in order, forward and backward, without autograd. Training, evaluation, generation
+// and merge run the same code and differ only in the ForwardPass.
 // N tokens, D hidden, H heads, K kv heads, E head size.
 #pragma once
 
@@ -74,8 +74,8 @@ struct BackwardPass {
 void layer_forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
                    at::Tensor& output);
 
-/// d_hidden [N, D]: gradient of the layer's output on entry, of its input on return (when need_input_grad). Recomputes what
-/// the layer did not keep.
+/// d_hidden [N, D]: gradient of the layer's output on entry, of its input on return (when need_input_grad). Recomputes
+/// what the layer did not keep.
 void layer_backward(const BackwardPass& pass, LayerWeights& weights, int64_t layer, LayerActivations& saved,
                     at::Tensor& d_hidden, bool need_input_grad);
 

@@ -1,6 +1,6 @@
-// The structure of a model as plain data: the linears, norms and buffers of every block of every layer. Expected tensors,
-// adapters, trained parameters, activations, the memory plan, generation, merge and bench derive from it. No torch, no
-// weights.
+// The structure of a model as plain data: the linears, norms and buffers of every block of every layer. Expected
+// tensors, adapters, trained parameters, activations, the memory plan, generation, merge and bench derive from it. No
+// torch, no weights.
 // N tokens, D hidden, O outputs, C adapter columns.
 #pragma once
 
@@ -68,8 +68,8 @@ inline std::string adapter_suffix(const char* matrix, const std::string& owner_n
   return std::string(".") + matrix + (owner_name.empty() ? "" : "." + owner_name) + ".weight";
 }
 
-/// The tensors of an adapter on a linear with weight [out, in], under PEFT's names. All code that trains, initialises, reads,
-/// writes or merges adapters uses this list.
+/// The tensors of an adapter on a linear with weight [out, in], under PEFT's names. All code that trains, initialises,
+/// reads, writes or merges adapters uses this list.
 inline std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int64_t in_features,
                                               std::int64_t out_features) {
   const std::string path = "base_model.model." + linear_path(spec);
@@ -115,8 +115,8 @@ enum class GradientColumns {
   kBesideOutput  ///< [dy | dS]: dx needs nothing more; computing dS reads dy once more: 2 O bytes
 };
 
-/// Adapter columns come in multiples of this, so that rows of bf16 buffers stay aligned to 16 bytes for any rank. Unused
-/// columns are zero.
+/// Adapter columns come in multiples of this, so that rows of bf16 buffers stay aligned to 16 bytes for any rank.
+/// Unused columns are zero.
 constexpr std::int64_t kColumnStep = 8;
 
 /// Start of the next row in a matrix whose rows end in adapter columns. Both give the same numbers.
@@ -152,7 +152,8 @@ struct ProjectionSizes {
   }
   bool has_columns(GradientColumns where) const { return num_columns > 0 && gradient_columns == where; }
 
-  /// Elements from row to row of these buffers; weights have the pitch of the input. Rows without adapter columns are packed.
+  /// Elements from row to row of these buffers; weights have the pitch of the input. Rows without adapter columns are
+  /// packed.
   std::int64_t input_pitch() const { return pitch_of(input_width(), in_features); }
   std::int64_t d_input_pitch() const { return pitch_of(d_input_width(), in_features); }
   std::int64_t d_output_pitch() const { return pitch_of(d_output_width(), out_features); }
@@ -212,8 +213,8 @@ struct BufferShape {
   ElementType type = ElementType::kCompute;
   Shared shared = Shared::kFull;
   Layout layout = Layout::kRows;
-  /// The projection of the block that reads this buffer (saved), or whose output gradient it holds (gradients). Adapter columns
-  /// follow its features, and `width` includes them.
+  /// The projection of the block that reads this buffer (saved), or whose output gradient it holds (gradients). Adapter
+  /// columns follow its features, and `width` includes them.
   std::int64_t projection = kNoProjection;
   /// saved: the projection that outputs this; in the backward, its gradient, with columns as in `gradients`.
   std::int64_t output_of = kNoProjection;

@@ -1,10 +1,10 @@
-// One or more linears over one input (q|k|v, o, gate|up, down), with their LoRA adapters, computed as one product. Training,
-// evaluation, generation and merge share this code.
+// One or more linears over one input (q|k|v, o, gate|up, down), with their LoRA adapters, computed as one product.
+// Training, evaluation, generation and merge share this code.
 //
-// N tokens, D input features, O outputs of all linears, C adapter columns: the sum of the ranks, rounded up to kColumnStep.
-// The input buffer is [x | S] with S = x A^T. If base and adapter share a dtype, they form one matrix [W | sB ; A | 0], and
-// y = [x | S] [W | sB]^T is base plus LoRA in one GEMM. Otherwise (a base in another format) the base product comes first,
-// and S (sB)^T is added to it. The fused backward has two forms (docs/performance.md):
+// N tokens, D input features, O outputs of all linears, C adapter columns: the sum of the ranks, rounded up to
+// kColumnStep. The input buffer is [x | S] with S = x A^T. If base and adapter share a dtype, they form one matrix [W |
+// sB ; A | 0], and y = [x | S] [W | sB]^T is base plus LoRA in one GEMM. Otherwise (a base in another format) the base
+// product comes first, and S (sB)^T is added to it. The fused backward has two forms (docs/performance.md):
 // [dx | dS] = dy [W | sB], then dx += dS A; or dS = dy sB first, then dx = [dy | dS] [W ; A].
 #pragma once
 
@@ -94,9 +94,9 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
 void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual,
                         at::Tensor& y, const LinearPass& pass);
 
-/// The backward, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, scratch in the rest; input as in
-/// the forward. d_input [N, d_input_width()]: its first D columns become dx if need_input_grad, the rest is scratch.
-/// Accumulates into every defined gradient of the projection.
+/// The backward, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, scratch in the rest;
+/// input as in the forward. d_input [N, d_input_width()]: its first D columns become dx if need_input_grad, the rest is
+/// scratch. Accumulates into every defined gradient of the projection.
 void projection_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,
                          bool need_input_grad, const LinearPass& pass);
 

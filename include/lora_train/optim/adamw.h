@@ -1,8 +1,9 @@
 // The scalars of an optimizer step, and AdamW with moments in fp32 or 8 bits. The scalars are in device memory, so a
 // step never waits for the host: an fp64 tensor [kNumStepScalars], contiguous, on the device of the parameters.
 //
-// Before a step, the host writes the first ones (first_scalars). The objective adds to kLossSum, measure_gradients writes the
-// others, and the optimizer reads them. kNonFinite stays set until the host clears it; until then, no step updates anything.
+// Before a step, the host writes the first ones (first_scalars). The objective adds to kLossSum, measure_gradients
+// writes the others, and the optimizer reads them. kNonFinite stays set until the host clears it; until then, no step
+// updates anything.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,14 +26,14 @@ constexpr std::int64_t kNumFirstScalars = kBeta2Correction + 1;
 std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double loss_denominator, double learning_rate,
                                                    const AdamWOptions& options);
 
-// AdamW, as torch.optim.AdamW computes it: decoupled weight decay before the update, eps outside the root, bias correction.
-// Source: arXiv 1711.05101; pytorch.org/docs/stable/generated/torch.optim.AdamW.html
+// AdamW, as torch.optim.AdamW computes it: decoupled weight decay before the update, eps outside the root, bias
+// correction. Source: arXiv 1711.05101; pytorch.org/docs/stable/generated/torch.optim.AdamW.html
 
 /// One fused pass over flat buffers. params, grads, exp_avg, exp_avg_sq: [n] fp32 (fp64), contiguous.
-/// scalars (kernels/adamw/adamw.h): reads kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and kNonFinite. Writes nothing
-/// if kNonFinite is set. `blocks` cover the buffers in order; each sets its learning-rate factor and turns weight decay
-/// on or off. Multiplies gradients by kClipFactor on the fly, without changing the buffer. Buffers may be empty (no
-/// block). Runs on the device of the tensors, without synchronizing.
+/// scalars (kernels/adamw/adamw.h): reads kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and
+/// kNonFinite. Writes nothing if kNonFinite is set. `blocks` cover the buffers in order; each sets its learning-rate
+/// factor and turns weight decay on or off. Multiplies gradients by kClipFactor on the fly, without changing the
+/// buffer. Buffers may be empty (no block). Runs on the device of the tensors, without synchronizing.
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
                 const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
                 const at::Tensor& scalars);
@@ -43,8 +44,9 @@ void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tenso
                           const at::Tensor& scalars);
 
 // AdamW with 8-bit moments, as bitsandbytes' CUDA kernel computes it (kOptimizerStatic8bit2StateBlockwise; arXiv
-// 2110.02861): the update works on the unquantised new moments, weight decay multiplies after it, and the sign of the first
-// moment survives coding. bitsandbytes skips gradients that are not finite; here kNonFinite stops the whole update.
+// 2110.02861): the update works on the unquantised new moments, weight decay multiplies after it, and the sign of the
+// first moment survives coding. bitsandbytes skips gradients that are not finite; here kNonFinite stops the whole
+// update.
 
 /// True if the moments of a tensor are coded. Moments of embeddings and of tensors with fewer than 4096 elements stay
 /// fp32.

@@ -27,7 +27,8 @@ struct StateTensor {
   int64_t num_elements(ParameterBlocks blocks) const;
 };
 
-/// One step over flat buffers, with the contract of adamw_step (optim/adamw.h). `state` is in the order of Optimizer::state.
+/// One step over flat buffers, with the contract of adamw_step (optim/adamw.h). `state` is in the order of
+/// Optimizer::state.
 using UpdateFunction = void (*)(at::Tensor& values, const at::Tensor& grads, std::span<at::Tensor> state,
                                 const AdamWOptions& options, ParameterBlocks blocks, at::Tensor& scalars);
 

@@ -58,15 +58,15 @@ std::string to_json(const LossDifference& difference, const std::string& baselin
 std::string in_words(const LossDifference& difference);
 
 inline constexpr const char* kEvalAnswersFile = "eval_answers.jsonl";
-inline constexpr std::size_t kAnswersPerTask = 8;  ///< the first rows of a task
+inline constexpr std::size_t kAnswersPerTask = 8;  ///< the first examples of a task
 
-/// One line of the file: one row of a task.
+/// One line of the file: one example of a task.
 struct EvalAnswer {
   long long step = 0;
   std::string name = {};                     ///< name of the task
   std::string source = {};                   ///< file:line
   std::string prompt = {};                   ///< only its end if it is long
-  std::optional<std::string> expected = {};  ///< empty (null): the row itself says if its answer is right
+  std::optional<std::string> expected = {};  ///< empty (null): the example itself says if its answer is right
   std::string answer = {};
   bool is_right = false;
   std::optional<double> confidence = {};  ///< key omitted if empty

@@ -32,7 +32,7 @@ Usage process_usage();
 
 /// In the order of summary.json and the table in report.html.
 enum class Phase {
-  kData,   ///< reading, tokenizing and packing rows, planning steps
+  kData,   ///< reading, tokenizing and packing examples, planning steps
   kLoad,   ///< model, device, weights, buffers
   kTune,   ///< measuring kernels, the rehearsal, recording graphs
   kTrain,  ///< steps

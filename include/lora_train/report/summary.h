@@ -14,7 +14,7 @@ namespace lora_train::report {
 
 /// Counts of the training documents: in total, trained on, and lost by reason.
 struct LedgerReason {
-  std::string reason = {};  ///< "overlength", "bad row", "nothing to train", ...
+  std::string reason = {};  ///< "overlength", "bad_row", "fully_masked", ...
   long long count = 0;
   std::string first = {};  ///< file:line of the first such document
 };

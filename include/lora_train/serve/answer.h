@@ -1,4 +1,5 @@
-// The answer to one request: tokens in, JSON or server-sent events out, through an outbox that a slow client cannot fill.
+// The answer to one request: tokens in, JSON or server-sent events out, through an outbox that a slow client cannot
+// fill.
 #pragma once
 
 #include <atomic>
@@ -64,7 +65,8 @@ struct ServedModel {
   std::optional<std::int64_t> owner;  ///< ServedRequest::owner
 };
 
-/// Choice i belongs to prompt i / n. The calls on_... come from one thread; `outbox` and the counts may be read from another.
+/// Choice i belongs to prompt i / n. The calls on_... come from one thread; `outbox` and the counts may be read from
+/// another.
 class Answer {
  public:
   /// `model` must outlive the answer. `id` and `created` (seconds since 1970) appear in it.

@@ -18,7 +18,7 @@ inline constexpr std::int64_t kMaxChoices = 128;
 struct ApiRequest {
   bool is_chat = true;
   std::string model;
-  std::string chat;  ///< a row as data::make_prompt_of_example takes it: messages, tools, chat_template_kwargs
+  std::string chat;  ///< an example as data::make_prompt_of_example takes it: messages, tools, chat_template_kwargs
   std::vector<std::string> texts;                      ///< completions: prompts as text,
   std::vector<std::vector<std::int32_t>> token_lists;  ///< or as tokens
   SamplingOptions sampling{.temperature = 1};          ///< has a seed only if the client gives one

@@ -13,7 +13,8 @@
 
 namespace lora_train::storage {
 
-/// A file to write: text, or tensors (a safetensors file). The memory of the tensors must live until the file is written.
+/// A file to write: text, or tensors (a safetensors file). The memory of the tensors must live until the file is
+/// written.
 struct FileToWrite {
   std::string name;
   std::string text;
@@ -45,7 +46,8 @@ class AtomicFolder {
   const std::map<std::string, FileHash>& files() const { return files_; }
   /// The folder that has the files until commit(). Anything else put there becomes part of the folder.
   const std::filesystem::path& temporary() const { return temporary_; }
-  /// Renames the folder to `target`. The destructor discards an older folder of that name (discard_folder). Throws IoError.
+  /// Renames the folder to `target`. The destructor discards an older folder of that name (discard_folder). Throws
+  /// IoError.
   void commit();
   /// Undoes commit(): restores the older folder, if there was one. Throws IoError.
   void take_back();
@@ -66,16 +68,16 @@ void write_folder(const std::filesystem::path& target, const std::vector<FileToW
 /// call that was interrupted is completed by the next one. Throws IoError.
 void discard_folder(const std::filesystem::path& folder, const std::filesystem::path& home, const OwnEntries& own);
 
-/// Renames a folder to a temporary name, then deletes it, so that a crash leaves no partial folder under its name. One that holds
-/// anything else is discarded in place. Throws IoError.
+/// Renames a folder to a temporary name, then deletes it, so that a crash leaves no partial folder under its name. One
+/// that holds anything else is discarded in place. Throws IoError.
 void delete_folder(const std::filesystem::path& folder, const OwnEntries& own = {});
 
 /// <name> of .tmp-<name>-<number>; nothing for other names.
 std::optional<std::string> name_of_temporary_folder(const std::string& temporary);
 
-/// Deletes the temporary files of `folder` that dead processes left behind and discards the temporary folders, for entries whose
-/// name satisfies is_ours(name); a folder in which nothing is ours stays. No other process may write to `folder` at the same time.
-/// Throws IoError.
+/// Deletes the temporary files of `folder` that dead processes left behind and discards the temporary folders, for
+/// entries whose name satisfies is_ours(name); a folder in which nothing is ours stays. No other process may write to
+/// `folder` at the same time. Throws IoError.
 void delete_temporaries(const std::filesystem::path& folder, const std::function<bool(const std::string&)>& is_ours,
                         const OwnEntries& own = {});
 

@@ -37,9 +37,10 @@ class HeldFolder {
 /// at a time writes to a place.
 class OutputFolder {
  public:
-  /// Creates the parents and deletes leftovers of killed commands. Throws ConfigError if the folder is one of the inputs or holds
-  /// one; if it is a file; if it is not empty and `overwrite` is not set; if `overwrite` is set and it is not an output of that
-  /// kind (kOutputMarker) or holds a file that the marker does not list; or if another command is writing there. Throws IoError.
+  /// Creates the parents and deletes leftovers of killed commands. Throws ConfigError if the folder is one of the
+  /// inputs or holds one; if it is a file; if it is not empty and `overwrite` is not set; if `overwrite` is set and it
+  /// is not an output of that kind (kOutputMarker) or holds a file that the marker does not list; or if another command
+  /// is writing there. Throws IoError.
   OutputFolder(const std::filesystem::path& requested, OutputKind kind,
                const std::vector<std::filesystem::path>& inputs, bool overwrite);
   OutputFolder(const OutputFolder&) = delete;

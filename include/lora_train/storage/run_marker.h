@@ -1,5 +1,5 @@
-// run.json: tells a run folder of lora-train from any other folder (docs/formats.md). No other file does: other tools write
-// metrics.jsonl, run.log and adapter/ too.
+// run.json: tells a run folder of lora-train from any other folder (docs/formats.md). No other file does: other tools
+// write metrics.jsonl, run.log and adapter/ too.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct RunMarker {
   bool began_with_overwrite = false;  ///< by a command with --overwrite, which may not overwrite it again
 };
 
-/// The marker of the run in `folder`; nothing if run.json is missing, is not a regular file or was written by someone else.
-/// Throws IoError.
+/// The marker of the run in `folder`; nothing if run.json is missing, is not a regular file or was written by someone
+/// else. Throws IoError.
 std::optional<RunMarker> read_marker(const std::filesystem::path& folder);
 
 /// Files of a run next to the marker, in addition to checkpoint-<step> and the results.

@@ -18,7 +18,7 @@ namespace lora_train::teach {
 
 struct TeacherPhase {
   std::string teacher;  ///< URL or folder, safe to show
-  std::int64_t answers = 0, rows = 0, held_out_examples = 0, prompt_tokens = 0, completion_tokens = 0;
+  std::int64_t answers = 0, examples = 0, held_out_examples = 0, prompt_tokens = 0, completion_tokens = 0;
   double seconds = 0;  ///< all calls that were not killed
   std::optional<double> cost_usd = {};
 };
@@ -68,7 +68,7 @@ int run_teacher_phase(const DistillRequest& request);
 /// The profile that trains on teacher.jsonl.
 ProfileSources sources_of_training(const DistillRequest& request);
 
-/// Adds mistakes for keys of datasets and eval_datasets that only suit rows with answers: type, field_map, weight.
+/// Adds mistakes for keys of datasets and eval_datasets that only suit examples with answers: type, field_map, weight.
 void check_prompt_specs(const LoadedProfile& loaded, Findings& findings);
 
 /// Adds the agreement task, so that a profile can be checked before there are answers. Refuses a profile that has a

@@ -1,4 +1,4 @@
-// Decides which answers of a teacher become training rows. Without an option, all do.
+// Decides which answers of a teacher become training examples. Without an option, all do.
 #pragma once
 
 #include <cstdint>

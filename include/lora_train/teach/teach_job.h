@@ -1,4 +1,4 @@
-// The questions of `teach`, the answers so far with their progress, and the rows made from them.
+// The questions of `teach`, the answers so far with their progress, and the examples made from them.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@
 namespace lora_train::teach {
 
 struct TeachOptions {
-  std::string output;                      ///< FILE.jsonl, the rows; the answers are in FILE.answers.jsonl
+  std::string output;                      ///< FILE.jsonl, the examples; the answers are in FILE.answers.jsonl
   std::string system;                      ///< only the teacher sees it; comes before the prompt's own system message
-  std::string student_system;              ///< replaces it in the rows
+  std::string student_system;              ///< replaces it in the examples
   std::int64_t samples = 1;                ///< answers to each prompt
   std::int64_t shard = 0, num_shards = 1;  ///< asks prompts with number % num_shards == shard
   bool is_raw = false;                     ///< texts and /completions instead of chats
@@ -50,13 +50,13 @@ class TeachJob {
   /// and ConfigError if there are none.
   void join(const std::string& output);
 
-  struct Rows {
-    std::int64_t num_answers = 0, num_rows = 0, num_cut = 0;
+  struct Examples {
+    std::int64_t num_answers = 0, num_written = 0, num_cut = 0;
     std::int64_t prompt_tokens = 0, completion_tokens = 0;  ///< for the answers
     std::vector<FilterCount> dropped;
   };
   /// Writes `output` from all answers so far, in the order of the prompts.
-  Rows write_rows(const Filters& filters);
+  Examples write_examples(const Filters& filters);
 
  private:
   std::size_t prompt_of(std::size_t answer) const { return answer / static_cast<std::size_t>(options_.samples); }
@@ -64,7 +64,7 @@ class TeachJob {
   struct GivenAnswer {
     std::string message, logprobs;
   };
-  std::string row(std::size_t answer, const GivenAnswer& given) const;
+  std::string example(std::size_t answer, const GivenAnswer& given) const;
 
   TeachOptions options_;
   std::vector<data::ChatQuestion> prompts_;

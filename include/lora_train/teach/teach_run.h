@@ -1,4 +1,4 @@
-// From prompts to rows: asks a teacher, and reports the result.
+// From prompts to examples: asks a teacher, and reports the result.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ struct OpenQuestions {
 };
 
 struct TeachResult {
-  int exit_code = 0;  ///< 75 after a stop: then `rows` and `open` are not set
+  int exit_code = 0;  ///< 75 after a stop: then `examples` and `open` are not set
   TeachTotals totals;
-  TeachJob::Rows rows;
+  TeachJob::Examples examples;
   OpenQuestions open;
 };
 
@@ -55,7 +55,7 @@ struct TeachInput {
 /// Asks a server. The default model is the one that gave the existing answers, otherwise the server's first. The key is
 /// in $OPENAI_API_KEY. Ends early if three rounds of questions in a row fail. Throws what the teacher and the job
 /// throw, and IoError for an error that no question will get past, or if more than request.max_failures questions stay
-/// open; the rows are written then.
+/// open; the examples are written then.
 TeachResult teach_by_server(const std::string& url, const TeachRequest& request, const SamplingOptions& sampling,
                             TeachInput input, bool is_quiet);
 

@@ -1,4 +1,5 @@
-// lora-train check: checks a profile, the files that it names and their first rows, without touching a GPU or weights.
+// lora-train check: checks a profile, the files that it names and their first examples, without touching a GPU or
+// weights.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>

@@ -98,15 +98,15 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
     add("acc_norm", [](const auto& r) { return string_printf("%.2f%%", 100 * r.choices->normalized_accuracy); });
     add("choices ece", [](const auto& r) { return string_printf("%.4f", r.choices->ece); });
     add("brier", [](const auto& r) { return string_printf("%.4f", r.choices->brier); });
-    add("rows", [](const auto& r) { return format_count(r.choices->num_rows); });
+    add("examples", [](const auto& r) { return format_count(r.choices->num_rows); });
   }
   if (results.front().exact_match) {
     add("exact match", [](const auto& r) { return string_printf("%.2f%%", 100 * r.exact_match->rate); });
     add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
     add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
   }
-  add_unless_zero("rows cut", [](const auto& r) { return r.num_cut; });
-  add_unless_zero("rows lost", [](const auto& r) { return r.num_lost; });
+  add_unless_zero("examples cut", [](const auto& r) { return r.num_cut; });
+  add_unless_zero("examples lost", [](const auto& r) { return r.num_lost; });
   return columns;
 }
 
@@ -128,7 +128,7 @@ std::vector<Column> columns_of(const std::vector<evaluate::TaskResult>& tasks) {
     }
     if (is_known) columns.push_back(std::move(column));
   }
-  columns.push_back({"rows"});
+  columns.push_back({"examples"});
   for (const auto& task : tasks) columns.back().push_back(format_count(task.figures.num_rows));
   if (std::ranges::all_of(tasks, [](const auto& task) { return task.num_cut == 0; })) return columns;
   columns.push_back({"answers cut"});
@@ -257,31 +257,30 @@ int run_eval(const std::vector<std::string>& arguments) {
   ProfileFlags profile_flags(parser,
                              {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                               {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
-                              {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
+                              {"--max-samples", "eval_max_samples", "use at most this many examples of each dataset"}});
   EvalCommandFlags flags;
   parser.app()
       .add_option("--adapter", flags.adapter,
                   "PEFT folder, or output_dir of a run; without it the base model is evaluated")
       ->type_name("DIR");
   add_allow_other_base(parser, flags.allow_other_base);
-  parser.app().add_flag(
-      "--choices", flags.tasks.choices,
-      "multiple choice on rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
-      "calibration and Brier score");
-  const CLI::Option* const exact_match =
-      parser.app()
-          .add_option(
-              "--exact-match", flags.tasks.answer_regex,
-              "compare greedy answers with the rows' own; a regex extracts the answer from both: '#### (-?[0-9.,]+)'")
-          ->expected(0, 1)
-          ->type_name("[REGEX]");
+  parser.app().add_flag("--choices", flags.tasks.choices,
+                        "multiple choice on examples {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": "
+                        "index or text}: accuracy, "
+                        "calibration and Brier score");
+  const CLI::Option* const exact_match = parser.app()
+                                             .add_option("--exact-match", flags.tasks.answer_regex,
+                                                         "compare greedy answers with the examples' own; a regex "
+                                                         "extracts the answer from both: '#### (-?[0-9.,]+)'")
+                                             ->expected(0, 1)
+                                             ->type_name("[REGEX]");
   const CLI::Option* const max_new_tokens =
       parser.add_integer("--max-new-tokens", flags.tasks.max_new_tokens, 1, kMaxNewTokens,
                          "maximum number of tokens per --exact-match answer (default 256)");
   parser.app()
       .add_option("--answers", flags.answers_file, "write every answer to eval_tasks to this .jsonl file")
       ->type_name("FILE");
-  const RanksFlag ranks(parser, world, "split the rows across N processes on this host, one per GPU");
+  const RanksFlag ranks(parser, world, "split the examples across N processes on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   flags.tasks.exact_match = exact_match->count() > 0;
   check_flags(parser, flags.tasks, max_new_tokens->count() > 0);

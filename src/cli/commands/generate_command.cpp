@@ -42,7 +42,8 @@ void add_flags(CommandParser& parser, GenerateFlags& flags) {
       ->type_name("DIR");
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add_list("--prompt", flags.prompts, "prompt to answer; repeatable")->type_name("TEXT");
-  app.add_option("--prompts", flags.prompts_file, "file of {\"prompt\": ...} or {\"messages\": [...]} rows; - is stdin")
+  app.add_option("--prompts", flags.prompts_file,
+                 "file of {\"prompt\": ...} or {\"messages\": [...]} examples; - is stdin")
       ->type_name("FILE");
   app.add_option("--system", flags.system, "system message for every chat")->type_name("TEXT");
   app.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");

@@ -74,7 +74,7 @@ MergeRows built_in_rows(const tokenizer::Tokenizer* tokenizer, const model::Mode
   return rows;
 }
 
-MergeRows examples_of_file(const data::DocumentStore& store, std::int64_t longest) {
+MergeRows rows_of_file(const data::DocumentStore& store, std::int64_t longest) {
   MergeRows rows;
   std::int64_t num_tokens = 0;
   for (std::size_t i = 0; i < store.size(); ++i) {
@@ -113,7 +113,7 @@ MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::p
                                   .vocab_size = config.vocab_size,
                                   .max_position_embeddings = config.context_length(),
                                   .num_threads = 1};
-  return examples_of_file(data::prepare_data(section, context, /*need_train=*/true).train, longest);
+  return rows_of_file(data::prepare_data(section, context, /*need_train=*/true).train, longest);
 }
 
 struct MergeFlags {

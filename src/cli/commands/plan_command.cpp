@@ -56,7 +56,7 @@ const Forecast* least(const ForecastResult& result, const Figure& figure, const 
 double hours_of(const Forecast& row) { return row.hours; }
 double cost_of(const Forecast& row) { return row.cost_usd.value_or(std::numeric_limits<double>::infinity()); }
 
-Json example_json(const Forecast& row) {
+Json row_json(const Forecast& row) {
   const bench::MemoryParts& memory = row.memory;
   Json object = {{"gpu", row.gpu},
                  {"num_gpus", row.num_gpus},
@@ -300,7 +300,7 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits, d
 
 std::string plan_json(const ForecastResult& result, const PlanLimits& limits) {
   std::string lines;
-  for (const Forecast& row : result.rows) lines += to_line(example_json(row)) + "\n";
+  for (const Forecast& row : result.rows) lines += to_line(row_json(row)) + "\n";
   if (!has_limits(limits)) return lines;
   const PlanVerdict verdict = judge(result, limits);
   Json last = {{"verdict", verdict.text}, {"met", verdict.is_met}};

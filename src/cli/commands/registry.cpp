@@ -12,7 +12,7 @@ const std::vector<Command>& commands() {
       {"check", "validate a profile and print every resolved value; needs no GPU", run_check},
       {"plan", "estimate memory, time and cost per GPU type", run_plan},
       {"ablate", "measure the effect of each setting of a profile", run_ablate},
-      {"tokenize", "tokenise the data; show rows and which tokens are trained", run_tokenize},
+      {"tokenize", "tokenise the data; show examples and which tokens are trained", run_tokenize},
       {"generate", "answer prompts with a model, with or without an adapter", run_generate},
       {"chat", "talk to a model, with or without an adapter", run_chat},
       {"serve", "serve a model and its adapters to clients of OpenAI's API", run_serve},

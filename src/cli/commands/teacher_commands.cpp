@@ -1,5 +1,5 @@
-// teach: a teacher's answers as training rows. distill: the same, then training and a comparison of the student with
-// its teacher.
+// teach: a teacher's answers as training examples. distill: the same, then training and a comparison of the student
+// with its teacher.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -41,7 +41,7 @@ void add_asking_flags(CommandParser& parser, teach::TeachRequest& flags) {
   parser.app()
       .add_option("--teacher-model", flags.teacher_model, "model of the server (default: the first that it lists)")
       ->type_name("NAME");
-  parser.add_integer("--samples", flags.job.samples, 1, 10000, "answers per prompt, one row each (default 1)");
+  parser.add_integer("--samples", flags.job.samples, 1, 10000, "answers per prompt, one example each (default 1)");
   parser.add_integer("--max-tokens,--max-new-tokens", flags.max_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 1024)");
   parser.add_list("--stop", flags.stop, "end an answer before this text; repeatable")->type_name("TEXT");
@@ -68,7 +68,7 @@ struct RefusalFlags {
   bool drop = false;
 };
 
-/// Adds the flags that decide which answers become rows.
+/// Adds the flags that decide which answers become examples.
 void add_filter_flags(CommandParser& parser, teach::FilterOptions& filters, RefusalFlags& refusals) {
   CLI::App& app = parser.app();
   const auto chars = [&parser](const char* flag, std::optional<std::int64_t>& value, const char* help) {
@@ -177,7 +177,7 @@ class ModelTeacher : public teach::LocalTeacher {
   ModelFolders folders_;
 };
 
-// teach: training rows answered by a teacher.
+// teach: training examples answered by a teacher.
 
 struct CommandFlags {
   std::string teacher, adapter, prompts, prompt_template, system, student_system, shard;
@@ -194,15 +194,15 @@ void add_flags(CommandParser& parser, CommandFlags& flags, teach::TeachOptions& 
        "OpenAI-compatible server, http://host:8000/v1; its key is in $OPENAI_API_KEY");
   text("--adapter", flags.adapter, "DIR", "adapter for a teacher given with --model");
   add_allow_other_base(parser, flags.allow_other_base);
-  text("--prompts", flags.prompts, "FILE", "rows with prompt or messages, or a .txt file with one prompt per line");
-  text("--template", flags.prompt_template, "FILE", "Jinja template that makes the prompt from a row's fields");
+  text("--prompts", flags.prompts, "FILE", "examples with prompt or messages, or a .txt file with one prompt per line");
+  text("--template", flags.prompt_template, "FILE", "Jinja template that makes the prompt from an example's fields");
   text("--system", flags.system, "FILE", "system message that only the teacher sees");
-  text("--student-system", flags.student_system, "FILE", "system message for the rows");
-  text("--output", job.output, "FILE.jsonl", "the rows; the same command resumes from FILE.answers.jsonl");
+  text("--student-system", flags.student_system, "FILE", "system message for the examples");
+  text("--output", job.output, "FILE.jsonl", "the examples; the same command resumes from FILE.answers.jsonl");
   text("--shard", flags.shard, "I/N", "ask part I of N of the prompts, counting from 0");
   parser.add_list("--join", flags.join, "take the answers of the shard with this --output; repeatable")
       ->type_name("FILE.jsonl");
-  app.add_flag("--raw", job.is_raw, "continue texts instead of answering chats; rows have prompt and completion");
+  app.add_flag("--raw", job.is_raw, "continue texts instead of answering chats; examples have prompt and completion");
 }
 
 void parse_shard(const CommandParser& parser, const std::string& shard, teach::TeachOptions& job) {
@@ -233,15 +233,15 @@ void check_flags(const CommandParser& parser, const CommandFlags& flags, const t
 }
 
 void print_result(const std::string& output, const teach::TeachResult& result) {
-  const auto& [code, totals, rows, open] = result;
+  const auto& [code, totals, examples, open] = result;
   nlohmann::ordered_json dropped = nlohmann::ordered_json::object();
-  for (const teach::FilterCount& count : rows.dropped) dropped[count.reason] = count.count;
+  for (const teach::FilterCount& count : examples.dropped) dropped[count.reason] = count.count;
   print_line(to_line({{"output", output},
-                      {"rows", rows.num_rows},
-                      {"answers", rows.num_answers},
+                      {"rows", examples.num_written},
+                      {"answers", examples.num_answers},
                       {"asked", totals.answers},
                       {"unanswered", open.count()},
-                      {"cut", rows.num_cut},
+                      {"cut", examples.num_cut},
                       {"dropped", dropped},
                       {"prompt_tokens", totals.prompt_tokens},
                       {"completion_tokens", totals.completion_tokens},
@@ -256,7 +256,7 @@ int run_teach(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser(
       "teach",
-      "Lets a teacher answer prompts and writes the answers as rows of training data. Keeps every answer "
+      "Lets a teacher answer prompts and writes the answers as examples of training data. Keeps every answer "
       "as it comes: the same command asks for the missing ones.");
   const ProfileFlags profile_flags(
       parser, {{"--model", "model", "a teacher on this machine: folder, or org/name in the local Hugging Face cache"}});
@@ -467,7 +467,7 @@ int run_distill(const std::vector<std::string>& arguments) try {
   add_filter_flags(parser, request.teach.filters, refusals);
   add_server_flags(parser, request.server);
   parser.app()
-      .add_option("--template", switches.template_file, "Jinja template that makes the prompt from a row's fields")
+      .add_option("--template", switches.template_file, "Jinja template that makes the prompt from an example's fields")
       ->type_name("FILE");
   parser.app()
       .add_option("--match", request.match,

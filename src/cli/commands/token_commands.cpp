@@ -30,7 +30,9 @@ namespace lora_train::cli {
 // tokenize: the ids of texts, or the data of a profile as the trainer sees them.
 namespace {
 
-bool is_trained(const data::ExampleView& row, std::size_t i) { return i > 0 && row.labels[i] != data::kIgnoredLabel; }
+bool is_trained(const data::ExampleView& example, std::size_t i) {
+  return i > 0 && example.labels[i] != data::kIgnoredLabel;
+}
 
 // Green is trained, bold green a trained special token, cyan an untrained one; without colour [[...]] is trained.
 std::string_view style_of(bool is_trained, bool is_special, bool use_color) {
@@ -46,35 +48,35 @@ std::string_view end_of(std::string_view style, bool use_color) {
 
 }  // namespace
 
-std::string format_example(const data::ExampleView& row, bool use_color) {
+std::string format_example(const data::ExampleView& example, bool use_color) {
   std::string text, ids;
   std::string_view open_style;
   long long num_trained = 0;
-  for (std::size_t i = 0; i < row.ids.size(); ++i) {
-    const bool trained = is_trained(row, i);
-    const std::string_view style = style_of(trained, i < row.is_special.size() && row.is_special[i], use_color);
-    if (!row.pieces.empty()) {
+  for (std::size_t i = 0; i < example.ids.size(); ++i) {
+    const bool trained = is_trained(example, i);
+    const std::string_view style = style_of(trained, i < example.is_special.size() && example.is_special[i], use_color);
+    if (!example.pieces.empty()) {
       if (style != open_style) {
         text += end_of(open_style, use_color);
         text += style;
         open_style = style;
       }
-      text += visible_text(row.pieces[i]);
+      text += visible_text(example.pieces[i]);
     }
-    ids += (i == 0 ? "" : " ") + std::to_string(row.ids[i]) + (trained ? "*" : "");
-    if (trained && !row.weights.empty()) ids += string_printf("%g", static_cast<double>(row.weights[i]));
+    ids += (i == 0 ? "" : " ") + std::to_string(example.ids[i]) + (trained ? "*" : "");
+    if (trained && !example.weights.empty()) ids += string_printf("%g", static_cast<double>(example.weights[i]));
     num_trained += trained ? 1 : 0;
   }
   text += end_of(open_style, use_color);
   if (!text.empty()) text += "\n";
-  return visible_text(row.source) + ": " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(num_trained) +
-         " trained\n" + text + "ids: " + ids + "\n";
+  return visible_text(example.source) + ": " + std::to_string(example.ids.size()) + " tokens, " +
+         std::to_string(num_trained) + " trained\n" + text + "ids: " + ids + "\n";
 }
 
-std::string example_to_json(const data::ExampleView& row) {
-  nlohmann::ordered_json object = {{"source", row.source}, {"input_ids", row.ids}, {"labels", row.labels}};
-  if (!row.weights.empty()) object["weights"] = row.weights;
-  object["text"] = row.pieces.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(row.text);
+std::string example_to_json(const data::ExampleView& example) {
+  nlohmann::ordered_json object = {{"source", example.source}, {"input_ids", example.ids}, {"labels", example.labels}};
+  if (!example.weights.empty()) object["weights"] = example.weights;
+  object["text"] = example.pieces.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(example.text);
   return to_line(object);
 }
 
@@ -105,11 +107,11 @@ void print_totals(const data::PreparedData& prepared) {
   for (const auto& line : prepared.ledger.lines()) print_line(line);
 }
 
-void show_example(const data::ExampleView& row, bool json) {
+void show_example(const data::ExampleView& example, bool json) {
   if (json) {
-    print_line(example_to_json(row));
+    print_line(example_to_json(example));
   } else {
-    print_raw(format_example(row, stdout_has_color()) + "\n");
+    print_raw(format_example(example, stdout_has_color()) + "\n");
   }
 }
 
@@ -169,8 +171,9 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
     show_step(profile, prepared, *step, tokenizer.get(), num_shown, json);
     return 0;
   }
-  for (const auto& row : data::view_examples(prepared.train, tokenizer.get(), 0, static_cast<std::size_t>(num_shown))) {
-    show_example(row, json);
+  for (const auto& example :
+       data::view_examples(prepared.train, tokenizer.get(), 0, static_cast<std::size_t>(num_shown))) {
+    show_example(example, json);
   }
   if (!json) print_totals(prepared);
   return 0;
@@ -180,8 +183,8 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
 
 int run_tokenize(const std::vector<std::string>& arguments) {
   CommandParser parser("tokenize",
-                       "Tokenises the data of a profile, prints the ledger of dropped and changed rows, and shows "
-                       "rows; or, with --model, "
+                       "Tokenises the data of a profile, prints the ledger of dropped and changed examples, and shows "
+                       "examples; or, with --model, "
                        "prints the token ids of texts. Needs no weights.");
   const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"}});
@@ -189,11 +192,11 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   long long num_shown = 0;
   std::optional<long long> step;
   parser.app()
-      .add_option("--show", num_shown, "print text, ids and trained tokens (green) of the first N rows")
+      .add_option("--show", num_shown, "print text, ids and trained tokens (green) of the first N examples")
       ->type_name("N");
   parser.app()
       .add_option("--step", step,
-                  "print file:line of the rows in optimizer step K; with --show, also their text and ids")
+                  "print file:line of the examples in optimizer step K; with --show, also their text and ids")
       ->type_name("K");
   parser.add_list("--text", texts, "print the token ids of this text; repeatable")->type_name("TEXT");
   parser.add_list("--jsonl", files, "print the token ids of each {\"text\": ...} line; repeatable")->type_name("FILE");

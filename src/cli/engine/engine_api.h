@@ -1,4 +1,5 @@
-// The interface between the executable and liblora_train_engine.so. No torch: the executable uses it before it loads LibTorch.
+// The interface between the executable and liblora_train_engine.so. No torch: the executable uses it before it loads
+// LibTorch.
 #pragma once
 
 #include <string>

@@ -136,15 +136,15 @@ class InputChecker {
       std::error_code code;
       if (findings_.is_wrong(entry) || fs::is_other(path, code)) continue;  // an unread pipe is not a mistake
       attempt({key, path, entry + ".path"}, [&] { data::dataset_files(specs[i], use); });
-      const bool has_rows = use == data::DatasetUse::kTraining || key == "eval_datasets";  // tasks have other rows
+      const bool has_rows = use == data::DatasetUse::kTraining || key == "eval_datasets";  // tasks have other examples
       if (!what_.reads_all || !has_rows || failed_.contains(entry + ".path")) continue;
       attempt({key, path, entry}, [&] {
-        const data::FirstExamples rows =
+        const data::FirstExamples examples =
             data::look_at_first_examples(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
-                                                chat_template_.get(), profile_.data.loss_on, is_model_read_});
-        log_info(entry + " " + path + ": " + to_string(rows.type) + " (" + rows.reason + "), " +
-                 count_of(rows.num_rows, "row") + " checked");
-        for (const std::string& warning : rows.warnings) {
+                                                    chat_template_.get(), profile_.data.loss_on, is_model_read_});
+        log_info(entry + " " + path + ": " + to_string(examples.type) + " (" + examples.reason + "), " +
+                 count_of(examples.num_examples, "example") + " checked");
+        for (const std::string& warning : examples.warnings) {
           if (said_.insert(warning).second) log_warning(warning);
         }
       });
@@ -241,7 +241,7 @@ class InputChecker {
   Findings& findings_;
   RunTokenizer opened_;
   std::unique_ptr<tokenizer::ChatTemplate> chat_template_;
-  bool is_model_read_ = false;    ///< rows can be encoded as the run will
+  bool is_model_read_ = false;    ///< examples can be encoded as the run will
   std::set<std::string> failed_;  ///< labels of attempts that threw
   std::set<std::string> said_;    ///< warnings already logged
 };

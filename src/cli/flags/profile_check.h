@@ -7,9 +7,9 @@ namespace lora_train::cli {
 
 struct InputCheck {
   bool reads_all =
-      false;  ///< also check the tokenizer, the headers of the weights and the first rows, which a run reads anyway
-  /// Our own profile, for other machines: only warns about a model that is not in the cache and about missing rows of
-  /// eval_tasks.
+      false;  ///< also check the tokenizer, the headers of the weights and the first examples, which a run reads anyway
+  /// Our own profile, for other machines: only warns about a model that is not in the cache and about missing examples
+  /// of eval_tasks.
   bool is_shipped = false;
   bool is_usage =
       false;  ///< report mistakes outside the model's folder as mistakes of the profile, whatever a run would end with

@@ -21,7 +21,8 @@ struct KeyFlag {
   const char* help;
 };
 
-/// --profile (also --config, or a file name alone), --set, trailing key=value, the key flags of the command, and every other key as a flag (--lora-r).
+/// --profile (also --config, or a file name alone), --set, trailing key=value, the key flags of the command, and every
+/// other key as a flag (--lora-r).
 class ProfileFlags {
  public:
   ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags);

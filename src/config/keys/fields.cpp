@@ -88,7 +88,7 @@ FieldGroup data_group() {
            "local Hugging Face cache, with its split (default train) and subset. type is " +
                choice_text(names_of(DatasetType{})) +
                "; field_map maps our column names to those in the file, or to null to leave a column unread; weight > "
-               "0 is how often each row occurs in an epoch, on average; max_samples keeps only the first rows.")
+               "0 is how often each example occurs in an epoch, on average; max_samples keeps only the first examples.")
            .default_is("required"),
        datasets_field("eval_datasets", &DataSection::eval_datasets,
                       "Evaluation data. For a Hub dataset, name the split. Alternative: val_set_size."),
@@ -98,29 +98,33 @@ FieldGroup data_group() {
            "number.")
            .silent_when([](const Profile& profile) { return profile.data.val_set_size == 0; })
            .default_is("0"),
-       choice_field("loss_on", &DataSection::loss_on,
-                    "Tokens to train. auto: assistant turns of chats, the completion of prompt/completion rows, all of "
-                    "text, the labels of pre-tokenised rows. last: the last assistant turn. A message's own `weight` "
-                    "scales the loss of each of its tokens (docs/data.md)."),
-       integer_field("max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
-                     "Tokens per row. auto: the longest row rounded up to 64, capped by the model's maximum and by 4 "
-                     "times the 99th percentile (at least 2048)."),
-       choice_field("overlength", &DataSection::overlength,
-                    "What to do with rows longer than max_seq_len: error (reports what drop and truncate would lose), "
-                    "drop, or truncate "
-                    "(keeps the start)."),
+       choice_field(
+           "loss_on", &DataSection::loss_on,
+           "Tokens to train. auto: assistant turns of chats, the completion of prompt/completion examples, all of "
+           "text, the labels of pre-tokenised examples. last: the last assistant turn. A message's own `weight` "
+           "scales the loss of each of its tokens (docs/data.md)."),
+       integer_field(
+           "max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
+           "Tokens per row. auto: the longest example rounded up to 64, capped by the model's maximum and by 4 "
+           "times the 99th percentile (at least 2048)."),
+       choice_field(
+           "overlength", &DataSection::overlength,
+           "What to do with examples longer than max_seq_len: error (reports what drop and truncate would lose), "
+           "drop, or truncate "
+           "(keeps the start)."),
        flag_field(
            "packing", &DataSection::packing,
            "Pack several documents into one row. Attention never crosses documents, and positions restart at each."),
        flag_field("shuffle", &DataSection::shuffle,
                   "Shuffle the documents in every epoch. false keeps the order of the files."),
        choice_field("on_bad_row", &DataSection::on_bad_row,
-                    "What to do with malformed rows: stop, or drop and count them."),
+                    "What to do with malformed examples: stop, or drop and count them."),
        number_field("max_drop_fraction", &DataSection::max_drop_fraction, Range::between(0, 1),
-                    "Largest share of rows that may be dropped before the run fails."),
-       flag_field("drop_duplicates", &DataSection::drop_duplicates,
-                  "Train each row once: drop training rows with the same tokens and labels as an earlier one, and "
-                  "evaluation rows that are also training rows. false only counts them."),
+                    "Largest share of examples that may be dropped before the run fails."),
+       flag_field(
+           "drop_duplicates", &DataSection::drop_duplicates,
+           "Train each example once: drop training examples with the same tokens and labels as an earlier one, and "
+           "evaluation examples that are also training examples. false only counts them."),
        text_field("dataset_prepared_path", &DataSection::dataset_prepared_path, "folder",
                   "Where the token cache is stored. Default: ~/.cache/lora-train/tokens.")
            .free_on_resume(),
@@ -188,7 +192,7 @@ FieldGroup optimizer_group() {
       {choice_field("loss_type", &ObjectiveSection::loss_type,
                     "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
                     "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
-                    "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the rows "
+                    "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the examples "
                     "(docs/teach.md), also "
                     "without CUDA graphs. Evaluation always reports cross entropy."),
        number_field("kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
@@ -298,12 +302,13 @@ FieldGroup evaluation_group() {
        integer_field("eval_micro_batch_size", &ScheduleSection::eval_micro_batch_size, Range::at_least(1), "null",
                      "Rows per rank in one evaluation pass. null: as in training.")
            .free_on_resume(),
-       eval_tasks_field("eval_tasks", &TaskSection::eval_tasks,
-                        "Answers to count in every evaluation and in `eval`. kind: choices (rows with choices and "
-                        "answer), exact_match (compares greedy answers with the rows' own), confidence (compares what "
-                        "confidence_tokens state with what is right). type and field_map as in datasets; max_samples: "
-                        "rows to use (default eval_max_samples); every: like eval_steps, for this task; regex: the "
-                        "part of an answer to compare; max_new_tokens: length of an answer (default 256).")
+       eval_tasks_field(
+           "eval_tasks", &TaskSection::eval_tasks,
+           "Answers to count in every evaluation and in `eval`. kind: choices (examples with choices and "
+           "answer), exact_match (compares greedy answers with the examples' own), confidence (compares what "
+           "confidence_tokens state with what is right). type and field_map as in datasets; max_samples: "
+           "examples to use (default eval_max_samples); every: like eval_steps, for this task; regex: the "
+           "part of an answer to compare; max_new_tokens: length of an answer (default 256).")
            .free_on_resume(),
        confidence_tokens_field(
            "confidence_tokens", &TaskSection::confidence_tokens,

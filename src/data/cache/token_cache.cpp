@@ -90,7 +90,7 @@ TokenCache::TokenCache(fs::path folder, std::string stage_dir)
   try {
     storage::make_private_folder(folder_);
   } catch (const IoError& error) {
-    log_warning(std::string("not using the token cache, keeping rows in memory: ") + error.what() +
+    log_warning(std::string("not using the token cache, keeping examples in memory: ") + error.what() +
                 ". Fix this, or set dataset_prepared_path");
     folder_.clear();
   }
@@ -129,7 +129,7 @@ TokenTableWriter TokenCache::writer(const std::string& key) const {
     refuse_foreign(file_of(folder_, key));
     return {file_of(folder_, key), key};
   } catch (const std::exception& error) {
-    log_warning(std::string("cannot write the token cache, keeping rows in memory: ") + error.what() +
+    log_warning(std::string("cannot write the token cache, keeping examples in memory: ") + error.what() +
                 ". Set dataset_prepared_path to a writable folder");
     return {fs::path(), key};
   }

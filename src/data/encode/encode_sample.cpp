@@ -34,7 +34,7 @@ std::optional<float> weight_of(const ChatSample& chat, std::size_t message) {
 
 bool is_skipped(const ChatSample& chat, std::size_t message) { return weight_of(chat, message) == 0.0F; }
 
-/// True if the row asks for a weight other than 1, the weight of every trained turn.
+/// True if the example asks for a weight other than 1, the weight of every trained turn.
 bool is_weighted(const ChatSample& chat, std::size_t message) { return weight_of(chat, message).value_or(1) != 1; }
 
 // Refuses weights on turns without their own span.
@@ -119,7 +119,7 @@ void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat&
   }
 }
 
-// The spans of the turns that loss_on trains and the row does not exclude.
+// The spans of the turns that loss_on trains and the example does not exclude.
 std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   const std::size_t first = first_trained(chat, loss_on);
   std::vector<ByteRange> spans;
@@ -169,7 +169,7 @@ bool is_lost(const tokenizer::RenderedChat& rendered, std::size_t message, const
 }
 
 // The first trained answer that is empty. Refuses an answer of which the template writes nothing although it has tool
-// calls: the model would learn to be silent where the row calls a tool.
+// calls: the model would learn to be silent where the example calls a tool.
 std::string first_empty_answer(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   std::string first;
   for (std::size_t i = first_trained(chat, loss_on); i < chat.messages.size(); ++i) {
@@ -193,7 +193,7 @@ tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemp
   try {
     return chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json});
   } catch (const DataError& error) {
-    throw DataError("", "the chat template refuses the row: " + std::string(error.what()));
+    throw DataError("", "the chat template refuses the example: " + std::string(error.what()));
   }
 }
 
@@ -251,16 +251,17 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
   const auto bad =
       std::find_if(values.begin(), values.end(), [&](std::int32_t id) { return id >= options.vocab_size; });
   if (bad != values.end()) {
-    throw DataError("", std::string(field) + "[" + std::to_string(bad - values.begin()) + "] is " +
-                            std::to_string(*bad) + ", but the model has " + std::to_string(options.vocab_size) +
-                            " tokens (ids 0 to " + std::to_string(options.vocab_size - 1) +
-                            "): the row was made with another tokenizer, or the folder's tokenizer is not the model's");
+    throw DataError("",
+                    std::string(field) + "[" + std::to_string(bad - values.begin()) + "] is " + std::to_string(*bad) +
+                        ", but the model has " + std::to_string(options.vocab_size) + " tokens (ids 0 to " +
+                        std::to_string(options.vocab_size - 1) +
+                        "): the example was made with another tokenizer, or the folder's tokenizer is not the model's");
   }
 }
 
 [[noreturn]] void refuse_loss_on(DatasetType type, LossOn loss_on, const char* possible) {
   throw ConfigError("loss_on", "`" + to_string(loss_on) + "` does not apply to " + to_string(type) +
-                                   " rows; expected one of: " + possible);
+                                   " examples; expected one of: " + possible);
 }
 
 [[noreturn]] void refuse_without_template(const std::string& what) {
@@ -269,8 +270,8 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
                                          "to chatml, another built-in name (docs/data.md) or a .jinja file");
 }
 
-[[noreturn]] void no_prompt(const Json& row) {
-  throw DataError("", "the row (" + (row.empty() ? "no keys" : key_names(row)) +
+[[noreturn]] void no_prompt(const Json& example) {
+  throw DataError("", "the example (" + (example.empty() ? "no keys" : key_names(example)) +
                           ") has no prompt; expected {\"prompt\": \"...\"} or {\"messages\": [...]}");
 }
 
@@ -382,19 +383,19 @@ void check_loss_on(DatasetType type, const EncodeOptions& options) {
     refuse_loss_on(type, loss_on, "auto, all");
   }
   if (type == DatasetType::kPretokenized && !is_free) {
-    refuse_loss_on(type, loss_on, "auto (the rows' own labels), all");
+    refuse_loss_on(type, loss_on, "auto (the examples' own labels), all");
   }
   if (type != DatasetType::kPretokenized && options.tokenizer == nullptr) {
-    throw FormatError("tokenizer", to_string(type) + " rows need a tokenizer, and the model folder has none");
+    throw FormatError("tokenizer", to_string(type) + " examples need a tokenizer, and the model folder has none");
   }
   if (is_chat(type) && options.chat_template == nullptr) {
-    refuse_without_template(to_string(type) + " rows");
+    refuse_without_template(to_string(type) + " examples");
   }
 }
 
 std::string describe_loss(DatasetType type, LossOn loss_on) {
   if (loss_on == LossOn::kAll) return "all tokens";
-  if (type == DatasetType::kPretokenized) return "the rows' own labels";
+  if (type == DatasetType::kPretokenized) return "the examples' own labels";
   if (type == DatasetType::kText) return "all tokens of texts";
   if (!is_chat(type) && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) return "completions";
   return loss_on == LossOn::kLast ? "the last assistant turn of each chat" : "assistant turns of chats";
@@ -412,17 +413,17 @@ EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options) 
   return out;
 }
 
-ChatSample chat_of_prompt(const Json& row, const FieldMap& map) {
-  const Json& prompt = required(row, map, "prompt");
+ChatSample chat_of_prompt(const Json& example, const FieldMap& map) {
+  const Json& prompt = required(example, map, "prompt");
   if (!prompt.is_array()) wrong_type("prompt", prompt, "a text or a list of messages");
-  return std::get<ChatSample>(parse_messages(row, map, "prompt"));
+  return std::get<ChatSample>(parse_messages(example, map, "prompt"));
 }
 
-ChatSample chat_of_example(const Json& row) {
-  if (optional_field(row, {}, "messages") != nullptr) return std::get<ChatSample>(parse_messages(row, {}));
-  if (optional_field(row, {}, "conversations") != nullptr) return std::get<ChatSample>(parse_sharegpt(row, {}));
-  if (optional_field(row, {}, "instruction") == nullptr) no_prompt(row);
-  return std::get<ChatSample>(parse_alpaca(row, {}));
+ChatSample chat_of_example(const Json& example) {
+  if (optional_field(example, {}, "messages") != nullptr) return std::get<ChatSample>(parse_messages(example, {}));
+  if (optional_field(example, {}, "conversations") != nullptr) return std::get<ChatSample>(parse_sharegpt(example, {}));
+  if (optional_field(example, {}, "instruction") == nullptr) no_prompt(example);
+  return std::get<ChatSample>(parse_alpaca(example, {}));
 }
 
 std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options) {
@@ -434,7 +435,8 @@ std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& opti
   }
   std::vector<tokenizer::Message> messages = chat.messages;
   if (!options.system.empty()) {
-    if (messages.front().role == "system") throw DataError("", "the row has its own system message; remove --system");
+    if (messages.front().role == "system")
+      throw DataError("", "the example has its own system message; remove --system");
     messages.insert(messages.begin(), {"system", options.system});
   }
   const auto rendered = options.chat_template->render(
@@ -484,7 +486,8 @@ void add_soft_labels(const Json& logprobs, const TeacherVocabulary& vocabulary, 
   sample.soft_ids.assign(num_supervised * width, SoftLabels::kNone);
   sample.soft_log_probs.assign(num_supervised * width, 0);
   std::size_t at = static_cast<std::size_t>(count_supervised(std::span(sample.labels).first(begin)));
-  for (std::size_t i = begin == 0 ? 1 : 0; i < num_equal; ++i, ++at) {  // nothing predicts the first token of a row
+  for (std::size_t i = begin == 0 ? 1 : 0; i < num_equal;
+       ++i, ++at) {  // nothing predicts the first token of an example
     for (std::size_t k = 0; k < tokens[i].alternatives.size(); ++k) {
       std::tie(sample.soft_ids[at * width + k], sample.soft_log_probs[at * width + k]) = tokens[i].alternatives[k];
     }

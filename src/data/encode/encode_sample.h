@@ -1,5 +1,5 @@
-// Turns a row's content into ids and labels: template, tokenizer, loss mask, EOS, a teacher's soft labels. Also makes
-// prompts from rows: the chat of a row, and its text up to the start of the answer.
+// Turns an example's content into ids and labels: template, tokenizer, loss mask, EOS, a teacher's soft labels. Also
+// makes prompts from examples: the chat of an example, and its text up to the start of the answer.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/data/encode/prompts.h"
-#include "read/json_examples.h"
 #include "read/example_format.h"
+#include "read/json_examples.h"
 
 namespace lora_train::tokenizer {
 class Tokenizer;
@@ -22,11 +22,11 @@ namespace lora_train::data {
 class TeacherVocabulary;
 
 struct EncodeOptions {
-  const tokenizer::Tokenizer* tokenizer = nullptr;         ///< null: only pre-tokenised rows
+  const tokenizer::Tokenizer* tokenizer = nullptr;         ///< null: only pre-tokenised examples
   const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: no chats
   LossOn loss_on = LossOn::kAuto;
   std::int64_t vocab_size = 0;                 ///< ids must be below it; 0 = not checked
-  const TeacherVocabulary* teacher = nullptr;  ///< null: ignores soft labels in rows
+  const TeacherVocabulary* teacher = nullptr;  ///< null: ignores soft labels in examples
 };
 
 struct EncodedSample {
@@ -44,22 +44,22 @@ struct EncodedSample {
 /// layouts that need a tokenizer or a template if there is none: FormatError.
 void check_loss_on(DatasetType type, const EncodeOptions& options);
 
-/// True if rows of this layout go through the chat template (for prompt/completion, it depends on the row).
+/// True if examples of this layout go through the chat template (for prompt/completion, it depends on the example).
 bool is_chat(DatasetType type);
 
-/// Human-readable: "assistant turns", "completions", "all tokens", "the labels of the rows".
+/// Human-readable: "assistant turns", "completions", "all tokens", "the labels of the examples".
 std::string describe_loss(DatasetType type, LossOn loss_on);
 
-/// Throws DataError (where empty) for problems of this row: the template refuses it, an id is out of range. Throws
+/// Throws DataError (where empty) for problems of this example: the template refuses it, an id is out of range. Throws
 /// FormatError for messages without a chat template.
 EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options);
 
-/// The list of messages in a row's prompt field. Throws DataError (where empty) naming the field.
-ChatSample chat_of_prompt(const Json& row, const FieldMap& map);
+/// The list of messages in an example's prompt field. Throws DataError (where empty) naming the field.
+ChatSample chat_of_prompt(const Json& example, const FieldMap& map);
 
-/// The chat of a training row: messages, conversations, or instruction with output. Throws DataError (where empty)
+/// The chat of a training example: messages, conversations, or instruction with output. Throws DataError (where empty)
 /// naming the keys found and those expected.
-ChatSample chat_of_example(const Json& row);
+ChatSample chat_of_example(const Json& example);
 
 /// Renders the chat through the template, including the start of the assistant's turn. A system message from the
 /// options comes first. Warns once about what the template leaves out. Throws FormatError without a template, DataError
@@ -86,8 +86,8 @@ class TeacherVocabulary {
 
 /// Fills sample.soft_* from `logprobs`: {"content": [{"token", "logprob", "top_logprobs"}]} of a chat, the parallel
 /// lists of a completion, or the list alone. Tokens are named by "id", by "token_id:17", or by their text. They apply
-/// to the last run of trained tokens, up to the first token that differs from the row. Throws DataError (where empty)
-/// for any other format.
+/// to the last run of trained tokens, up to the first token that differs from the example. Throws DataError (where
+/// empty) for any other format.
 void add_soft_labels(const Json& logprobs, const TeacherVocabulary& vocabulary, EncodedSample& sample);
 
 }  // namespace lora_train::data

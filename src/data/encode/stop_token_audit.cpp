@@ -73,7 +73,7 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
   if (!train.empty() && count_trained(train, *audit.id) == 0) {
     audit.warnings.push_back(
         "the end of a turn, " + named(tokenizer, *audit.id) +
-        ", is not trained in any row, so the model does not learn to stop. See what is trained with "
+        ", is not trained in any example, so the model does not learn to stop. See what is trained with "
         "`tokenize --show 2`; it depends on loss_on and overlength: truncate");
   }
   return audit;
@@ -81,7 +81,8 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
 
 std::optional<std::string> audit_end_of_text(const tokenizer::Tokenizer& tokenizer) {
   if (tokenizer.eos_id()) return std::nullopt;
-  return "the model folder names no end token, so nothing marks the end of a row and the model does not learn to stop. "
+  return "the model folder names no end token, so nothing marks the end of an example and the model does not learn to "
+         "stop. "
          "Name one: eos_token in tokenizer_config.json, or eos_token_id in generation_config.json";
 }
 

@@ -24,7 +24,7 @@ struct StopTokenAudit {
 StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template,
                                 const DocumentStore& train);
 
-/// A warning if the tokenizer has no token to append to rows of text and of prompt and completion.
+/// A warning if the tokenizer has no token to append to examples of text and of prompt and completion.
 std::optional<std::string> audit_end_of_text(const tokenizer::Tokenizer& tokenizer);
 
 }  // namespace lora_train::data

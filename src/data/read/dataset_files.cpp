@@ -125,9 +125,9 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
 std::string instead_of_part(const std::string& split) {
   if (split.find('+') != std::string::npos) return ". For several splits, add one entry for each";
   if (split.find('%') != std::string::npos)
-    return ". For a share of the rows, name the whole split and hold out the rest: val_set_size: 0.1";
+    return ". For a share of the examples, name the whole split and hold out the rest: val_set_size: 0.1";
   if (split.find('[') != std::string::npos)
-    return ". For its first rows, name the whole split and set the number: max_samples: 1000";
+    return ". For its first examples, name the whole split and set the number: max_samples: 1000";
   return "";
 }
 

@@ -25,53 +25,55 @@ constexpr std::size_t kMaxArrayBytes = 4ULL << 30;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlank = " \t\r\n";
 
-RawExample bad_row(const std::string& file, std::uint64_t line, std::size_t byte, std::string message) {
+RawExample bad_example(const std::string& file, std::uint64_t line, std::size_t byte, std::string message) {
   return {nullptr, line, true, place(file, line, byte), std::move(message)};
 }
 
-ExampleBlock::Piece ready(RawExample&& row) {
-  ExampleBlock::Piece piece{.kind = Kind::kParsed, .line = row.line};
-  piece.row = std::move(row);
+ExampleBlock::Piece ready(RawExample&& example) {
+  ExampleBlock::Piece piece{.kind = Kind::kParsed, .line = example.line};
+  piece.example = std::move(example);
   return piece;
 }
 
 RawExample too_long(const std::string& file, std::uint64_t line, std::size_t num_skipped) {
-  return bad_row(file, line, num_skipped + kMaxExampleBytes + 1, "the line is longer than 64 MiB");
+  return bad_example(file, line, num_skipped + kMaxExampleBytes + 1, "the line is longer than 64 MiB");
 }
 
 RawExample parse_text_line(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   if (const auto invalid = find_invalid_utf8(text)) {
-    return bad_row(file, piece.line, piece.num_skipped + *invalid + 1, "not valid UTF-8; convert the file to UTF-8");
+    return bad_example(file, piece.line, piece.num_skipped + *invalid + 1,
+                       "not valid UTF-8; convert the file to UTF-8");
   }
   return {Json{{"text", text}}, piece.line, false, {}, {}};
 }
 
 RawExample parse_json_line(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   if (text.starts_with(kByteOrderMark)) {  // nlohmann would skip it on every line
-    return bad_row(file, piece.line, piece.num_skipped + 1,
-                   "a byte order mark inside the file; it may only start the first line");
+    return bad_example(file, piece.line, piece.num_skipped + 1,
+                       "a byte order mark inside the file; it may only start the first line");
   }
-  JsonExample row = parse_json_example(text);
-  if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
-  std::string message = std::move(row.problem->message);
-  if (row.problem->offset == text.size()) {
+  JsonExample example = parse_json_example(text);
+  if (!example.problem) return {std::move(example.value), piece.line, false, {}, {}};
+  std::string message = std::move(example.problem->message);
+  if (example.problem->offset == text.size()) {
     message += piece.has_line_end ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
                                   : "; the last line is incomplete: the file looks truncated";
   }
-  return bad_row(file, piece.line, piece.num_skipped + row.problem->offset + 1, std::move(message));
+  return bad_example(file, piece.line, piece.num_skipped + example.problem->offset + 1, std::move(message));
 }
 
 /// Without a byte offset: the text is ours.
 RawExample parse_table_row(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   const std::string where = file + ":" + std::to_string(piece.line);
-  if (text.size() > kMaxExampleBytes) return {nullptr, piece.line, true, where, "as JSON the row is longer than 64 MiB"};
-  JsonExample row = parse_json_example(text);
-  if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
-  return {nullptr, piece.line, true, where, std::move(row.problem->message)};
+  if (text.size() > kMaxExampleBytes)
+    return {nullptr, piece.line, true, where, "as JSON the example is longer than 64 MiB"};
+  JsonExample example = parse_json_example(text);
+  if (!example.problem) return {std::move(example.value), piece.line, false, {}, {}};
+  return {nullptr, piece.line, true, where, std::move(example.problem->message)};
 }
 
 RawExample parse_piece(const std::string& file, ExampleBlock::Piece& piece, std::string_view text) {
-  if (piece.kind == Kind::kParsed) return std::move(piece.row);
+  if (piece.kind == Kind::kParsed) return std::move(piece.example);
   if (piece.kind == Kind::kTableRow) return parse_table_row(file, piece, text);
   if (text.size() > kMaxExampleBytes) return too_long(file, piece.line, piece.num_skipped);
   if (piece.kind == Kind::kText) return parse_text_line(file, piece, text);
@@ -79,7 +81,7 @@ RawExample parse_piece(const std::string& file, ExampleBlock::Piece& piece, std:
   return {parse_json_example(text).value, piece.line, false, {}, {}};
 }
 
-// One line per row: JSON Lines and plain text.
+// One line per example: JSON Lines and plain text.
 class LineReader : public ExampleReader {
  public:
   LineReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, std::size_t num_skipped, Kind kind)
@@ -144,19 +146,19 @@ class LineReader : public ExampleReader {
     for (std::size_t begin = 0; begin < text.size(); end_line()) {
       const std::size_t end = text.find('\n', begin);
       const bool has_line_end = end != std::string_view::npos;
-      std::string_view row = text.substr(begin, has_line_end ? end - begin : end);
-      while (row.ends_with('\r')) {
-        row.remove_suffix(1);
+      std::string_view example = text.substr(begin, has_line_end ? end - begin : end);
+      while (example.ends_with('\r')) {
+        example.remove_suffix(1);
       }
-      if (row.find_first_not_of(kBlank) != std::string_view::npos) {
+      if (example.find_first_not_of(kBlank) != std::string_view::npos) {
         block.pieces.push_back({.kind = kind_,
                                 .line = line_,
                                 .begin = begin,
-                                .size = row.size(),
+                                .size = example.size(),
                                 .num_skipped = num_skipped_,
                                 .has_line_end = has_line_end,
                                 .element = 0,
-                                .row = {}});
+                                .example = {}});
       }
       begin = has_line_end ? end + 1 : text.size();
     }
@@ -208,16 +210,16 @@ class LineCounter {
   std::uint64_t line_ = 1;
 };
 
-// One JSON array. The first parse finds the rows and all problems; rows are built later, block by block.
+// One JSON array. The first parse finds the examples and all problems; examples are built later, block by block.
 class ArrayReader : public ExampleReader {
  public:
   ArrayReader(std::string file, ByteSource& bytes, std::string begin, std::size_t num_skipped)
       : file_(std::move(file)), text_(std::move(begin)), lines_(text_, num_skipped) {
     read_all(bytes);
     lines_ = LineCounter(text_, num_skipped);
-    broken_ = parse_json_array(text_, [&](JsonExample&& row) {
-      row.value = nullptr;
-      rows_.push_back(std::move(row));
+    broken_ = parse_json_array(text_, [&](JsonExample&& example) {
+      example.value = nullptr;
+      examples_.push_back(std::move(example));
       return true;
     });
   }
@@ -225,8 +227,8 @@ class ArrayReader : public ExampleReader {
   std::optional<ExampleBlock> next() override {
     ExampleBlock block;
     block.file = file_;
-    for (; next_ < rows_.size() && block.text.size() < kBlockBytes; ++next_) {
-      ExampleBlock::Piece piece = piece_of(rows_[next_], block.text);
+    for (; next_ < examples_.size() && block.text.size() < kBlockBytes; ++next_) {
+      ExampleBlock::Piece piece = piece_of(examples_[next_], block.text);
       if (piece.line == last_line_) piece.element = next_ + 1;
       last_line_ = piece.line;
       block.pieces.push_back(std::move(piece));
@@ -254,22 +256,22 @@ class ArrayReader : public ExampleReader {
     }
   }
 
-  ExampleBlock::Piece piece_of(JsonExample& row, std::string& text) {
-    if (row.problem) {
-      return ready(bad_row(file_, lines_.line_of(row.problem->offset), lines_.byte_of(row.problem->offset),
-                           std::move(row.problem->message)));
+  ExampleBlock::Piece piece_of(JsonExample& example, std::string& text) {
+    if (example.problem) {
+      return ready(bad_example(file_, lines_.line_of(example.problem->offset), lines_.byte_of(example.problem->offset),
+                               std::move(example.problem->message)));
     }
-    ExampleBlock::Piece piece{.kind = Kind::kJsonElement, .line = lines_.line_of(row.offset)};
+    ExampleBlock::Piece piece{.kind = Kind::kJsonElement, .line = lines_.line_of(example.offset)};
     piece.begin = text.size();
-    piece.size = row.end - row.offset;
-    text.append(text_, row.offset, piece.size);
+    piece.size = example.end - example.offset;
+    text.append(text_, example.offset, piece.size);
     return piece;
   }
 
   std::string file_;
   std::string text_;
   LineCounter lines_;
-  std::vector<JsonExample> rows_;
+  std::vector<JsonExample> examples_;
   std::optional<JsonProblem> broken_;
   std::size_t next_ = 0;
   std::uint64_t last_line_ = 0;
@@ -284,20 +286,21 @@ void refuse_foreign(const std::string& file, std::string_view text) {
   }
 }
 
-// Throws if the file ends without a row.
+// Throws if the file ends without an example.
 class NonEmpty : public ExampleReader {
  public:
-  NonEmpty(std::string file, std::unique_ptr<ExampleReader> rows) : file_(std::move(file)), rows_(std::move(rows)) {}
+  NonEmpty(std::string file, std::unique_ptr<ExampleReader> examples)
+      : file_(std::move(file)), examples_(std::move(examples)) {}
   std::optional<ExampleBlock> next() override {
-    auto block = rows_->next();
-    if (!block && !has_examples_) throw DataError(file_, "the file has no rows");
+    auto block = examples_->next();
+    if (!block && !has_examples_) throw DataError(file_, "the file has no examples");
     has_examples_ = true;
     return block;
   }
 
  private:
   std::string file_;
-  std::unique_ptr<ExampleReader> rows_;
+  std::unique_ptr<ExampleReader> examples_;
   bool has_examples_ = false;
 };
 
@@ -471,13 +474,13 @@ std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
 }  // namespace
 
 std::vector<RawExample> parse_examples(ExampleBlock&& block) {
-  std::vector<RawExample> rows;
-  rows.reserve(block.pieces.size());
+  std::vector<RawExample> examples;
+  examples.reserve(block.pieces.size());
   for (ExampleBlock::Piece& piece : block.pieces) {
-    rows.push_back(parse_piece(block.file, piece, std::string_view(block.text).substr(piece.begin, piece.size)));
-    rows.back().element = piece.element;
+    examples.push_back(parse_piece(block.file, piece, std::string_view(block.text).substr(piece.begin, piece.size)));
+    examples.back().element = piece.element;
   }
-  return rows;
+  return examples;
 }
 
 std::unique_ptr<ExampleReader> ExampleReader::open(const std::filesystem::path& file) {

@@ -57,7 +57,7 @@ std::string reason_of(std::string what) {
   return what;
 }
 
-// The outermost value: a row, an array of rows, or anything.
+// The outermost value: an example, an array of examples, or anything.
 enum class Root { kRow, kRows, kValue };
 
 class ExampleBuilder {
@@ -70,8 +70,8 @@ class ExampleBuilder {
   const char** consumed() { return &consumed_; }
   std::size_t position() const { return static_cast<std::size_t>(consumed_ - begin_); }
   const std::optional<JsonProblem>& syntax_problem() const { return syntax_problem_; }
-  /// Problem of the last row read.
-  const std::optional<JsonProblem>& example_problem() const { return row_.problem; }
+  /// Problem of the last example read.
+  const std::optional<JsonProblem>& example_problem() const { return example_.problem; }
   bool was_stopped() const { return was_stopped_; }
 
   // nlohmann's SAX interface; false ends the parse.
@@ -98,7 +98,7 @@ class ExampleBuilder {
   bool end_array() { return depth_ == 0 ? true : close(); }
 
   bool key(std::string& name) {
-    if (!row_.problem) {
+    if (!example_.problem) {
       if (!keys_.back().insert(name).second) {
         fail("duplicate key \"" + name.substr(0, 60) + "\"; an object has each key once");
       } else if (keys_.back().size() > kMaxJsonFields) {
@@ -118,8 +118,8 @@ class ExampleBuilder {
 
  private:
   void fail(std::string message) {
-    row_.problem = JsonProblem{position() == 0 ? 0 : position() - 1, std::move(message)};
-    row_.value = nullptr;
+    example_.problem = JsonProblem{position() == 0 ? 0 : position() - 1, std::move(message)};
+    example_.value = nullptr;
     open_.clear();
   }
 
@@ -129,17 +129,17 @@ class ExampleBuilder {
     if (depth_ == 0) {
       begin_row();
     }
-    if (!row_.problem) {
+    if (!example_.problem) {
       fail("an integer beyond 64 bits; write it as a string");
     }
     return depth_ == 0 ? end_row() : true;
   }
 
-  // Destination of the next value: the row itself, the open array, or the open object under its last key.
+  // Destination of the next value: the example itself, the open array, or the open object under its last key.
   Json* place(Json&& value) {
     if (open_.empty()) {
-      row_.value = std::move(value);
-      return &row_.value;
+      example_.value = std::move(value);
+      return &example_.value;
     }
     Json& parent = *open_.back();
     if (parent.is_array()) {
@@ -158,12 +158,12 @@ class ExampleBuilder {
       if (root_ == Root::kValue) {
         place(std::move(value));
       } else {
-        fail("the row is " + std::string(value.type_name()) + ", expected an object {...}");
+        fail("the example is " + std::string(value.type_name()) + ", expected an object {...}");
       }
       return end_row();
     }
     check_size();
-    if (!row_.problem) {
+    if (!example_.problem) {
       place(std::move(value));
     }
     return true;
@@ -173,14 +173,14 @@ class ExampleBuilder {
     if (depth_ == 0) {
       begin_row();
       if (empty.is_array() && root_ != Root::kValue) {
-        fail("the row is an array, expected an object {...}");
+        fail("the example is an array, expected an object {...}");
       }
     }
     check_size();
-    if (++depth_ > kMaxJsonDepth && !row_.problem) {
+    if (++depth_ > kMaxJsonDepth && !example_.problem) {
       fail("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
     }
-    if (!row_.problem) {
+    if (!example_.problem) {
       open_.push_back(place(std::move(empty)));
       keys_.resize(open_.size());
       keys_.back().clear();
@@ -191,7 +191,7 @@ class ExampleBuilder {
 
   bool close() {
     check_size();
-    if (!row_.problem) {
+    if (!example_.problem) {
       open_.pop_back();
       keys_.pop_back();
       key_.pop_back();
@@ -200,22 +200,22 @@ class ExampleBuilder {
   }
 
   void begin_row() {
-    row_ = JsonExample{};
-    row_.offset = position() == 0 ? 0 : position() - 1;
+    example_ = JsonExample{};
+    example_.offset = position() == 0 ? 0 : position() - 1;
     open_.clear();
     keys_.clear();
     key_.clear();
   }
 
   void check_size() {
-    if (!row_.problem && position() - row_.offset > kMaxExampleBytes) {
-      fail("the row is longer than 64 MiB");
+    if (!example_.problem && position() - example_.offset > kMaxExampleBytes) {
+      fail("the example is longer than 64 MiB");
     }
   }
 
   bool end_row() {
-    row_.end = position();
-    const bool go_on = on_example_(std::move(row_));
+    example_.end = position();
+    const bool go_on = on_example_(std::move(example_));
     was_stopped_ = !go_on;
     return go_on;
   }
@@ -227,8 +227,8 @@ class ExampleBuilder {
   bool is_in_root_ = false;
   bool was_stopped_ = false;
   int depth_ = 0;
-  JsonExample row_;
-  std::vector<Json*> open_;                            // open containers, the row first
+  JsonExample example_;
+  std::vector<Json*> open_;                            // open containers, the example first
   std::vector<std::unordered_set<std::string>> keys_;  // keys seen in each
   std::vector<std::string> key_;                       // last key of each
   std::optional<JsonProblem> syntax_problem_;
@@ -264,8 +264,8 @@ std::optional<JsonProblem> parse(std::string_view text, ExampleBuilder& builder)
 
 JsonExample parse_one(std::string_view text, Root root) {
   JsonExample found;
-  const std::function<bool(JsonExample &&)> keep = [&](JsonExample&& row) {
-    found = std::move(row);
+  const std::function<bool(JsonExample &&)> keep = [&](JsonExample&& example) {
+    found = std::move(example);
     return true;
   };
   ExampleBuilder builder(text, root, keep);
@@ -294,7 +294,8 @@ JsonExample parse_json_example(std::string_view text) { return parse_one(text, R
 
 JsonExample parse_json_value(std::string_view text) { return parse_one(text, Root::kValue); }
 
-std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonExample&&)>& on_example) {
+std::optional<JsonProblem> parse_json_array(std::string_view text,
+                                            const std::function<bool(JsonExample&&)>& on_example) {
   ExampleBuilder builder(text, Root::kRows, on_example);
   return parse(text, builder);
 }
@@ -360,9 +361,9 @@ std::string printable(const std::string& text, std::size_t max_bytes) {
   return out;
 }
 
-std::string key_names(const Json& row) {
+std::string key_names(const Json& example) {
   std::vector<std::string> names;
-  for (const auto& item : row.items()) {
+  for (const auto& item : example.items()) {
     if (names.size() < 20) names.push_back(printable(item.key(), 40));
   }
   return join(names);

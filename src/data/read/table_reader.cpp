@@ -125,19 +125,19 @@ OpenTable load_table_library(const fs::path& file) {
 class TableReader : public ExampleReader {
  public:
   explicit TableReader(const std::filesystem::path& file) : file_(file.string()) {
-    const OpenTable open_rows = load_table_library(file);
-    at_file([&] { rows_.reset(open_rows(file_.c_str())); });
+    const OpenTable open_file = load_table_library(file);
+    at_file([&] { examples_.reset(open_file(file_.c_str())); });
   }
 
   std::optional<ExampleBlock> next() override {
     ExampleBlock block;
     block.file = file_;
     std::vector<std::size_t> ends;
-    at_file([&] { rows_->read(block.text, ends, kTableBlockBytes); });
+    at_file([&] { examples_->read(block.text, ends, kTableBlockBytes); });
     if (ends.empty()) return std::nullopt;
     std::size_t begin = 0;
     for (const std::size_t end : ends) {
-      ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kTableRow, .line = ++num_rows_};
+      ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kTableRow, .line = ++num_examples_};
       piece.begin = begin;
       piece.size = end - begin;
       block.pieces.push_back(std::move(piece));
@@ -147,20 +147,21 @@ class TableReader : public ExampleReader {
   }
 
  private:
-  /// Adds the file to errors. Problems of a single row are found when its text is parsed.
+  /// Adds the file to errors. Problems of a single example are found when its text is parsed.
   void at_file(const std::function<void()>& action) const {
     try {
       action();
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw DataError(file_, (num_rows_ > 0 ? "after row " + std::to_string(num_rows_) + ": " : "") + error.what());
+      throw DataError(
+          file_, (num_examples_ > 0 ? "after example " + std::to_string(num_examples_) + ": " : "") + error.what());
     }
   }
 
   std::string file_;
-  std::unique_ptr<TableRows> rows_;
-  std::uint64_t num_rows_ = 0;
+  std::unique_ptr<TableRows> examples_;
+  std::uint64_t num_examples_ = 0;
 };
 
 constexpr std::size_t kReadBytes = 1 << 20;
@@ -285,7 +286,7 @@ class CsvReader : public ExampleReader {
     for (std::size_t size = 0; block.pieces.size() < kRowsPerBlock && size < kBytesPerBlock; size += record.num_bytes) {
       if (!records_.read(record)) break;
       ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kParsed, .line = record.line};
-      piece.row = row_of(record);
+      piece.example = example_of(record);
       block.pieces.push_back(std::move(piece));
     }
     return block.pieces.empty() ? std::nullopt : std::optional(std::move(block));
@@ -308,7 +309,7 @@ class CsvReader : public ExampleReader {
     }
   }
 
-  RawExample row_of(const Record& record) const {
+  RawExample example_of(const Record& record) const {
     const auto bad = [&](std::string message) {
       return RawExample{nullptr, record.line, true, place(file_, record.line, 1), std::move(message)};
     };
@@ -316,14 +317,14 @@ class CsvReader : public ExampleReader {
       return bad("the record has " + std::to_string(record.fields.size()) + " fields, the header " +
                  std::to_string(columns_.size()) + "; a field with a separator, quote or line end must be quoted");
     }
-    RawExample row{Json::object(), record.line, false, {}, {}};
+    RawExample example{Json::object(), record.line, false, {}, {}};
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       if (find_invalid_utf8(record.fields[i])) {
         return bad("field \"" + columns_[i] + "\" is not valid UTF-8; convert the file to UTF-8");
       }
-      row.value[columns_[i]] = record.fields[i];
+      example.value[columns_[i]] = record.fields[i];
     }
-    return row;
+    return example;
   }
 
   std::string file_;
@@ -344,10 +345,12 @@ void require_table_library(const fs::path& file) {
   }
 }
 
-std::unique_ptr<ExampleReader> open_table(const std::filesystem::path& file) { return std::make_unique<TableReader>(file); }
+std::unique_ptr<ExampleReader> open_table(const std::filesystem::path& file) {
+  return std::make_unique<TableReader>(file);
+}
 
 std::unique_ptr<ExampleReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
-                                    char separator) {
+                                        char separator) {
   return std::make_unique<CsvReader>(file, std::move(bytes), std::move(begin), separator);
 }
 

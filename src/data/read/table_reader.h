@@ -1,4 +1,4 @@
-// Rows of tables: CSV, and Parquet and Arrow files, through liblora_train_arrow.so and the pyarrow wheel's Arrow
+// Examples of tables: CSV, and Parquet and Arrow files, through liblora_train_arrow.so and the pyarrow wheel's Arrow
 // libraries that it needs.
 #pragma once
 
@@ -18,14 +18,14 @@ bool is_table(const std::filesystem::path& file);
 /// python3. The message has the commands to install it and to convert `file`. Loads nothing.
 void require_table_library(const std::filesystem::path& file);
 
-/// `line` of a row is its number in the file, from 1. Throws DataError if the file cannot be read: no library
+/// `line` of an example is its number in the file, from 1. Throws DataError if the file cannot be read: no library
 /// (require_table_library), damage, a column type without a JSON value.
 std::unique_ptr<ExampleReader> open_table(const std::filesystem::path& file);
 
-/// The first record names the columns; every further record is a row {"column": "text", ...}. Skips blank lines.
+/// The first record names the columns; every further record is an example {"column": "text", ...}. Skips blank lines.
 /// `begin` is the part of `bytes` already read. Throws DataError for a header with missing or duplicate names; a record
-/// with more or fewer fields is a bad row.
+/// with more or fewer fields is a bad example.
 std::unique_ptr<ExampleReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
-                                    char separator);
+                                        char separator);
 
 }  // namespace lora_train::data

@@ -47,7 +47,8 @@ struct Curl {
   decltype(&::curl_slist_free_all) slist_free_all;
 };
 
-/// libcurl.so.4, or Debian's libcurl-gnutls.so.4; it stays loaded. Throws IoError if neither can be loaded. Thread-safe.
+/// libcurl.so.4, or Debian's libcurl-gnutls.so.4; it stays loaded. Throws IoError if neither can be loaded.
+/// Thread-safe.
 const Curl& curl();
 
 /// Handles of libcurl; the connection stays open for the next transfer. One transfer at a time.

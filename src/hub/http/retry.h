@@ -14,7 +14,8 @@ constexpr double kLongestRetryAfterS = 120;
 /// True for 408, 429 and 5xx, except 501 and 505.
 bool is_transient(int status);
 
-/// Seconds before retry `number` (from 0), for `random` in [0, 1): between half of and all of first * 2^number, at most 30.
+/// Seconds before retry `number` (from 0), for `random` in [0, 1): between half of and all of first * 2^number, at most
+/// 30.
 double retry_delay(int number, double first_s, double random);
 
 /// Seconds that a Retry-After header asks for, as a number or as an HTTP date; nothing for any other text.

@@ -189,8 +189,9 @@ bool has_own_gradients(AttentionBackend backend) {
          backend == AttentionBackend::kEfficient;
 }
 
-/// FLOPs count the scores that the mask allows: 2 products forward, 5 backward. Bytes count q, k, v, out, lse and their gradients
-/// once, and the copies that a CUDA backend makes around its kernels (cuda/attention_*.cpp), but not partial sums inside them.
+/// FLOPs count the scores that the mask allows: 2 products forward, 5 backward. Bytes count q, k, v, out, lse and their
+/// gradients once, and the copies that a CUDA backend makes around its kernels (cuda/attention_*.cpp), but not partial
+/// sums inside them.
 void describe_attention_forward(Work& work, AttentionBackend backend, const AttentionTensors& t,
                                 const AttentionLayout& layout) {
   work.reads("q", t.q).reads("k", t.k).reads("v", t.v).writes("out", t.out).writes("lse", t.lse);
@@ -306,8 +307,8 @@ AttentionBackend planned_backend(const at::Tensor& q, const AttentionLayout& lay
   return choose_attention(c).backend;
 }
 
-/// The backend for this call on CUDA; null: the reference. Throws ConfigError when the requested backend does not support
-/// it.
+/// The backend for this call on CUDA; null: the reference. Throws ConfigError when the requested backend does not
+/// support it.
 const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& layout) {
   const CudaLibrary* const cuda = cuda_library();
   if (layout.cu_seqlens_q.back() == 0 || has_unseen_parts(layout)) return nullptr;

@@ -1,5 +1,5 @@
-// Split-KV decoding. G = H / K heads share a KV head, so its keys and values are read once for all of them. Threads take parts
-// of a document's keys; their partial softmax results are merged at the end.
+// Split-KV decoding. G = H / K heads share a KV head, so its keys and values are read once for all of them. Threads
+// take parts of a document's keys; their partial softmax results are merged at the end.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,8 +20,8 @@ struct Part {
   std::int64_t document, kv_head, key, num_keys;
 };
 
-/// The partial result of a part, for each of G heads: the largest score, the sum of exp(score - largest), and the values weighted by
-/// that. [G, E + 2] floats.
+/// The partial result of a part, for each of G heads: the largest score, the sum of exp(score - largest), and the
+/// values weighted by that. [G, E + 2] floats.
 struct PartResult {
   float* data;
   std::int64_t E;

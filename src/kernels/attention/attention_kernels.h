@@ -14,8 +14,8 @@ namespace lora_train::kernels {
 
 struct AttentionLayout;
 
-/// ATen's flash attention, one document (or one block of its queries) at a time. Contract: attention_forward; the caller has
-/// checked the arguments.
+/// ATen's flash attention, one document (or one block of its queries) at a time. Contract: attention_forward; the
+/// caller has checked the arguments.
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse);
 
@@ -47,8 +47,8 @@ struct RaggedTables {
   bool is_of_keys[kMaxRaggedTables] = {};       ///< uses cu_seqlens_k, else cu_seqlens_q
 };
 
-/// begins [count, begins_row]: cu_seqlens[min(d, num_docs)] * stride. lengths [2, lengths_row]: the lengths of the documents in
-/// queries, then in keys; 0 past the last document. cu_seqlens [num_docs + 1] on the device.
+/// begins [count, begins_row]: cu_seqlens[min(d, num_docs)] * stride. lengths [2, lengths_row]: the lengths of the
+/// documents in queries, then in keys; 0 past the last document. cu_seqlens [num_docs + 1] on the device.
 void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
                         const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row,
                         std::int32_t* lengths, std::int64_t lengths_row, Stream stream);

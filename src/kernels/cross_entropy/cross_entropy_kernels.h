@@ -1,5 +1,5 @@
-// Contract in cross_entropy.h; T is float or Bf16. weights, denominator, correct and confidence may be null. On a GPU in stream
-// order: pointers are device memory, including denominator. No torch.
+// Contract in cross_entropy.h; T is float or Bf16. weights, denominator, correct and confidence may be null. On a GPU
+// in stream order: pointers are device memory, including denominator. No torch.
 #pragma once
 
 #include <cstdint>

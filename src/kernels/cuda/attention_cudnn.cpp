@@ -247,8 +247,8 @@ CudnnShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return shape;
 }
 
-/// The ragged-offset tables of a batch, computed on the device from its cu_seqlens: begins [kNumBegins, >= b + 1] int64 in
-/// elements, lengths [2, >= b] int32. cuDNN may assume that each row is aligned to 16 bytes.
+/// The ragged-offset tables of a batch, computed on the device from its cu_seqlens: begins [kNumBegins, >= b + 1] int64
+/// in elements, lengths [2, >= b] int32. cuDNN may assume that each row is aligned to 16 bytes.
 struct Tables {
   at::Tensor begins, lengths;
 };

@@ -116,7 +116,8 @@ class PlanCache {
   std::int64_t num_uses_ = 0;
 };
 
-/// A device workspace shared by the plans of one stream. It grows to the largest request and never shrinks. Not thread-safe.
+/// A device workspace shared by the plans of one stream. It grows to the largest request and never shrinks. Not
+/// thread-safe.
 class GrowingWorkspace {
  public:
   /// Returns at least `bytes` bytes. If a larger buffer replaces one returned during a capture, the old one is kept,

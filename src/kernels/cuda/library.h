@@ -17,7 +17,8 @@ const kernels::CudaSettings& settings();
 
 // Matrix products through cuBLASLt.
 
-/// Creates the handle, and allocates the workspace from torch's allocator. All products share it: they run on one stream.
+/// Creates the handle, and allocates the workspace from torch's allocator. All products share it: they run on one
+/// stream.
 void start_gemm(const kernels::CudaSettings& settings);
 
 /// CudaLibrary::gemm. Uses the algorithm tuned for the shape's class, else cuBLASLt's first choice, and caches it.

@@ -107,7 +107,8 @@ class Group : public kernels::NcclGroup {
   }
 
  private:
-  // The mutex is held for one call of NCCL at a time, never while a thread waits: with blocking = 0 they return at once.
+  // The mutex is held for one call of NCCL at a time, never while a thread waits: with blocking = 0 they return at
+  // once.
   template <typename Call>
   void enqueue(const char* what, std::span<const at::Tensor> tensors, const Call& call) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();

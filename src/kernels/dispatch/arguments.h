@@ -74,8 +74,8 @@ Rows<T> write_rows(at::Tensor& t) {
 const NativeKernels& native_kernels();
 Stream native_stream();
 
-/// `num_elements` uninitialised floats on the device of the kernels in use, aligned to 16 bytes. All kernels share the buffer
-/// (reserve_native_workspace).
+/// `num_elements` uninitialised floats on the device of the kernels in use, aligned to 16 bytes. All kernels share the
+/// buffer (reserve_native_workspace).
 float* native_workspace(std::int64_t num_elements);
 
 template <class T>

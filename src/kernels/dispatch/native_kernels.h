@@ -1,5 +1,5 @@
-// The table of native CUDA kernels. liblora_train_cuda.so holds them compiled for GPUs; tests link the same sources compiled
-// for the CPU (launch.h). No torch.
+// The table of native CUDA kernels. liblora_train_cuda.so holds them compiled for GPUs; tests link the same sources
+// compiled for the CPU (launch.h). No torch.
 #pragma once
 
 #include "adamw/adamw_kernels.h"

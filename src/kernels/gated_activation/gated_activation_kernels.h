@@ -1,5 +1,5 @@
-// Contracts in gated_activation.h; T is float or Bf16. Rows of gate_up hold F gate values, then F up values. On a GPU in stream
-// order: pointers are device memory. No torch.
+// Contracts in gated_activation.h; T is float or Bf16. Rows of gate_up hold F gate values, then F up values. On a GPU
+// in stream order: pointers are device memory. No torch.
 #pragma once
 
 #include <cstdint>

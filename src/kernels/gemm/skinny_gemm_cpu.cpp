@@ -1,7 +1,8 @@
-// Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for any
-// number of rows. Up to four rows cost little more than reading the weights: they are streamed. With more rows,
+// Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for
+// any number of rows. Up to four rows cost little more than reading the weights: they are streamed. With more rows,
 // arithmetic dominates: blocks of outputs and rows go through K in chunks that stay in the first cache.
-// bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to match.
+// bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to
+// match.
 #include <algorithm>
 #include <type_traits>
 #include <vector>

@@ -134,8 +134,8 @@ LORA_TRAIN_INLINE void store_floats(T* p, const float* values) {
   }
 }
 
-/// True if every row of `width` elements, `begin` columns into `rows`, can be accessed in packs of 16 bytes. Checks the address
-/// only, and never reads the data.
+/// True if every row of `width` elements, `begin` columns into `rows`, can be accessed in packs of 16 bytes. Checks the
+/// address only, and never reads the data.
 template <class T>
 bool fits_packs(Rows<T> rows, std::int64_t width, std::int64_t begin = 0) {
   const std::uintptr_t address =

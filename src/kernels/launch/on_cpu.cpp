@@ -27,9 +27,9 @@ constexpr unsigned char kPoison = 0xFF;
 
 enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
-/// A switch to another stack and back. ucontext enters a stack; afterwards the compiler's own setjmp switches, which calls
-/// neither the system nor a library. noipa: the compiler must not assume which registers a switch preserves. Informs
-/// address sanitizer of every switch.
+/// A switch to another stack and back. ucontext enters a stack; afterwards the compiler's own setjmp switches, which
+/// calls neither the system nor a library. noipa: the compiler must not assume which registers a switch preserves.
+/// Informs address sanitizer of every switch.
 class Fibre {
  public:
   Fibre() {

@@ -1,5 +1,5 @@
-// Emulates CUDA kernels on the host. Every thread of a block is a fiber, so that barriers and warp shuffles behave as on a
-// GPU. For tests: slow, one block at a time, in the calling thread. Tensor-core operations are in launch.h.
+// Emulates CUDA kernels on the host. Every thread of a block is a fiber, so that barriers and warp shuffles behave as
+// on a GPU. For tests: slow, one block at a time, in the calling thread. Tensor-core operations are in launch.h.
 //
 // It reports errors with which a GPU would silently give wrong results: all threads of a block must reach the same
 // __syncthreads() and all lanes of a warp the same shuffle (else run_grid throws and names both lines); shared memory

@@ -1,5 +1,5 @@
-// Reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a tile stay in registers. Threads own
-// columns, so no sum depends on their number.
+// Reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a tile stay in registers. Threads
+// own columns, so no sum depends on their number.
 #include <algorithm>
 #include <type_traits>
 #include <vector>

@@ -1,5 +1,5 @@
-// Device code of lora_cuda.cu: the layout of the partial sums that its first launch writes, and the second launch, which reduces
-// them; the first launch on tensor cores.
+// Device code of lora_cuda.cu: the layout of the partial sums that its first launch writes, and the second launch,
+// which reduces them; the first launch on tensor cores.
 #pragma once
 
 #include "launch/launch.h"
@@ -66,7 +66,8 @@ __device__ __forceinline__ void add_partials(const float* partials, const LoraCh
   item.grad[r * item.rank_stride + c * item.column_stride] += item.scale * sum;
 }
 
-/// Columns [column, column + ranks) of dS: the sum of num_blocks partial sums [num_tokens, ranks], which begin at ds_offset.
+/// Columns [column, column + ranks) of dS: the sum of num_blocks partial sums [num_tokens, ranks], which begin at
+/// ds_offset.
 struct DsSum {
   std::int64_t column, ranks, num_blocks, ds_offset;
 };
@@ -117,17 +118,17 @@ __global__ void __launch_bounds__(kSumThreads)
 // On tensor cores, in bf16: thin^T big, and optionally dS = big sB from the same read. N tokens, C columns of big, R
 // ranks.
 //
-// A warp owns 64 columns of big and walks over the tokens of its chunk, 16 at a time, loading big straight into registers: two
-// strips of 16 tokens, each loaded again as soon as it is used, so that up to 4 KiB per warp are in flight. Lane
-// l, with g = l / 4 and q = l % 4, loads columns [8g, 8g + 8) of tokens {2q, 2q + 1, 2q + 8, 2q + 9}, 4 packs of 16 bytes. Its
-// element j of those tokens is column g of operand b [16 tokens, 8 columns] of the j-th product, whose columns are thus 8g + j;
-// operand a is thin^T [16 ranks, 16 tokens]. So for each 16 ranks, 2 KiB of big take 8 products, 16 byte permutations and 4
-// loads from shared memory.
+// A warp owns 64 columns of big and walks over the tokens of its chunk, 16 at a time, loading big straight into
+// registers: two strips of 16 tokens, each loaded again as soon as it is used, so that up to 4 KiB per warp are in
+// flight. Lane l, with g = l / 4 and q = l % 4, loads columns [8g, 8g + 8) of tokens {2q, 2q + 1, 2q + 8, 2q + 9}, 4
+// packs of 16 bytes. Its element j of those tokens is column g of operand b [16 tokens, 8 columns] of the j-th product,
+// whose columns are thus 8g + j; operand a is thin^T [16 ranks, 16 tokens]. So for each 16 ranks, 2 KiB of big take 8
+// products, 16 byte permutations and 4 loads from shared memory.
 //
 // For dS^T = sB^T big^T the same registers transposed (8 tokens x 8 columns at a time) are operand b [16 columns, 8
-// tokens]: lane (g, q) gets columns 16q + j and 16q + 8 + j of token g. sB^T of the warp's columns stays in registers for
-// the whole walk. The warps of a block sum their dS in shared memory, in a fixed order. The second launch adds the dS of the
-// other column blocks, and the dB of the other chunks.
+// tokens]: lane (g, q) gets columns 16q + j and 16q + 8 + j of token g. sB^T of the warp's columns stays in registers
+// for the whole walk. The warps of a block sum their dS in shared memory, in a fixed order. The second launch adds the
+// dS of the other column blocks, and the dB of the other chunks.
 
 constexpr int kStepTokens = 16, kGroupTokens = 32;  // per product; per stage of thin rows in shared memory
 
@@ -187,8 +188,8 @@ __device__ __forceinline__ std::uint32_t operand_of(const Strip& strip, int j) {
   return __byte_perm(first, second, j % 2 == 0 ? 0x5410 : 0x7632);
 }
 
-/// Copies thin rows to shared memory, a group ahead: a thread copies rank threadIdx.x % 16 of every tile, for every kPairs-th pair
-/// of rows. Threads past kThreads copy nothing.
+/// Copies thin rows to shared memory, a group ahead: a thread copies rank threadIdx.x % 16 of every tile, for every
+/// kPairs-th pair of rows. Threads past kThreads copy nothing.
 template <int kTiles, unsigned kThreads>
 struct ThinWalk {
   static constexpr int kPairs = static_cast<int>(kThreads) / kTileRanks, kTurns = kGroupTokens / 2 / kPairs;

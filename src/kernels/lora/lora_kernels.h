@@ -123,8 +123,8 @@ struct LoraSlice {
   std::int64_t begin, width, column, ranks;
 };
 
-/// Products computed together. They read big once per kLoraRanks ranks of the largest slice. With dS they take the tokens in
-/// pieces, one pair of launches each, whose partial sums fit the workspace.
+/// Products computed together. They read big once per kLoraRanks ranks of the largest slice. With dS they take the
+/// tokens in pieces, one pair of launches each, whose partial sums fit the workspace.
 struct LoraProduct {
   LoraSlice slices[kMaxLoraTargets];
   int num_slices;
@@ -203,7 +203,8 @@ struct LoraProduct {
   }
 };
 
-/// True if every slice of big can be read in packs of 16 bytes. Checks the address, so big may be a view into aligned memory.
+/// True if every slice of big can be read in packs of 16 bytes. Checks the address, so big may be a view into aligned
+/// memory.
 template <class T>
 bool fits_packs(const LoraProduct& product, Rows<const T> big) {
   for (int i = 0; i < product.num_slices; ++i) {
@@ -251,8 +252,8 @@ LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, s
   return both;
 }
 
-/// For a product of lora_product_b(dy, targets, N). Here and below, workspace [product.workspace_elements()] is aligned to 16
-/// bytes.
+/// For a product of lora_product_b(dy, targets, N). Here and below, workspace [product.workspace_elements()] is aligned
+/// to 16 bytes.
 template <class T>
 void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, const LoraProduct& product,
                       float* workspace, Stream stream);

@@ -1,7 +1,7 @@
-// Dequantising 4 bits: 8 codes become 8 indices by shifts of one word, and one shuffle of the map in two registers looks all of them up.
-// Memory traffic as in quantized_weight_cuda.cu. Quantising makes two passes over a block, the second from the first
-// cache: the largest magnitude (by its bits, so that NaN is the largest), and the codes. Memory traffic per bf16
-// element: 2 bytes read; 0.5 + 4/64 (4 bits) or 1 written.
+// Dequantising 4 bits: 8 codes become 8 indices by shifts of one word, and one shuffle of the map in two registers
+// looks all of them up. Memory traffic as in quantized_weight_cuda.cu. Quantising makes two passes over a block, the
+// second from the first cache: the largest magnitude (by its bits, so that NaN is the largest), and the codes. Memory
+// traffic per bf16 element: 2 bytes read; 0.5 + 4/64 (4 bits) or 1 written.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

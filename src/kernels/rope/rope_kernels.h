@@ -1,5 +1,5 @@
-// Contracts in rope.h; T is float or Bf16. On a GPU in stream order: pointers are device memory; N tokens, H heads of q, K of k, E
-// head size (even). No torch.
+// Contracts in rope.h; T is float or Bf16. On a GPU in stream order: pointers are device memory; N tokens, H heads of
+// q, K of k, E head size (even). No torch.
 #pragma once
 
 #include <cstdint>

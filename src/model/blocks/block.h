@@ -1,4 +1,5 @@
-// The computation of a block. Each kind of block has a shape (block_shapes.h) and one file for its code; layer.cpp selects the code.
+// The computation of a block. Each kind of block has a shape (block_shapes.h) and one file for its code; layer.cpp
+// selects the code.
 #pragma once
 
 #include "lora_train/model/layer.h"
@@ -48,7 +49,8 @@ void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Proje
                          at::Tensor& d_hidden);
 
 /// output = input + branch, or input + norm(branch) if the block has an output norm.
-/// `projection` computes the branch from `columns` [N, input_width()]. With an output norm, fill_branch does so, into `branch`.
+/// `projection` computes the branch from `columns` [N, input_width()]. With an output norm, fill_branch does so, into
+/// `branch`.
 struct Branch {
   const Projection& projection;
   const at::Tensor& columns;
@@ -58,7 +60,8 @@ struct Branch {
 };
 void fill_branch(const BlockForward& block, const Branch& branch);
 void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& output);
-/// The gradient of the projection's output [N, d_output_width()]: d_hidden itself, rows of Activations::d_hidden, or its gradient through the output norm.
+/// The gradient of the projection's output [N, d_output_width()]: d_hidden itself, rows of Activations::d_hidden, or
+/// its gradient through the output norm.
 at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,
                            const at::Tensor& d_hidden);
 

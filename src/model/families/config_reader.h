@@ -1,4 +1,5 @@
-// Typed access to the keys of a config.json, with errors that name file and key. Private, because it includes nlohmann/json.
+// Typed access to the keys of a config.json, with errors that name file and key. Private, because it includes
+// nlohmann/json.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace lora_train::model {
 
-/// A JSON object and its location. Tells a missing key from null: `optional_*` treat null as "not given", the others refuse it.
+/// A JSON object and its location. Tells a missing key from null: `optional_*` treat null as "not given", the others
+/// refuse it.
 class ConfigReader {
  public:
   /// `path`: the file; `prefix`: "rope_scaling." inside that object.

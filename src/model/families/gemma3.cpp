@@ -38,8 +38,8 @@ void read_gemma3_keys(const ConfigReader& reader, ModelConfig& config) {
   read_windows(reader, config);
 }
 
-/// Reads rope_parameters, one object per kind of layer; or the published keys: rope_theta and rope_scaling for global layers,
-/// rope_local_base_freq for layers with a window.
+/// Reads rope_parameters, one object per kind of layer; or the published keys: rope_theta and rope_scaling for global
+/// layers, rope_local_base_freq for layers with a window.
 void read_both_ropes(const ConfigReader& reader, ModelConfig& config) {
   constexpr double kGlobalTheta = 1'000'000, kLocalTheta = 10'000;
   const auto by_kind = reader.optional_object("rope_parameters");

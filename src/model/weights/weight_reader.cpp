@@ -72,7 +72,8 @@ class WeightReader::Stage {
     before.record(guard.getStream(device));
     before.block(*stream);
   }
-  /// Leaks page-locked memory that a failed device may still read: freeing it would make LibTorch throw in a destructor.
+  /// Leaks page-locked memory that a failed device may still read: freeing it would make LibTorch throw in a
+  /// destructor.
   ~Stage() {
     if (!device_.is_cuda()) return;
     try {

@@ -17,15 +17,15 @@
 
 namespace lora_train::model {
 
-/// Receives a tensor in ranges of rows, in any order. Several threads may call it at once, each with different rows. On a GPU,
-/// work goes to the reader's stream.
+/// Receives a tensor in ranges of rows, in any order. Several threads may call it at once, each with different rows. On
+/// a GPU, work goes to the reader's stream.
 class RowSink {
  public:
   virtual ~RowSink() = default;
   /// Every range begins at a multiple of this many rows.
   virtual int64_t row_multiple() const { return 1; }
-  /// Takes rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is valid until this
-  /// returns (on a GPU: until the stream has passed this point).
+  /// Takes rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is valid until
+  /// this returns (on a GPU: until the stream has passed this point).
   virtual void accept(int64_t begin, const at::Tensor& rows) = 0;
   /// Called after the last row, by the thread that delivered it.
   virtual void finish() {}
@@ -59,13 +59,14 @@ class WeightReader {
   /// `files` must outlive the object.
   WeightReader(const storage::WeightFiles& files, at::Device device, const WeightReaderOptions& options = {});
 
-  /// Sends the rows of the tensor to `sink`. Throws FormatError if there is no such tensor or its dtype is not supported.
+  /// Sends the rows of the tensor to `sink`. Throws FormatError if there is no such tensor or its dtype is not
+  /// supported.
   void add(const std::string& name, std::unique_ptr<RowSink> sink);
   /// Copies the tensor into `target`, which has its shape (one dimension or more) and any strides and dtype.
   void add(const std::string& name, const at::Tensor& target);
 
-  /// Delivers all tensors and releases the mapped pages as it goes. Throws StopError between chunks when a stop is requested;
-  /// the contents of all targets are then undefined.
+  /// Delivers all tensors and releases the mapped pages as it goes. Throws StopError between chunks when a stop is
+  /// requested; the contents of all targets are then undefined.
   void read();
 
  private:

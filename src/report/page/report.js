@@ -113,7 +113,7 @@ function evaluations(run) {
   const titles = [["data set"], ["step", true], ...columns.map(([key]) => [eval_titles[key], true]), ["size", true]];
   return section("Last evaluation", simple_table(titles, last.map((entry) => [
     entry.name, format("count", entry.step), ...columns.map(([key, kind]) => format(kind, entry[key])),
-    entry.kind ? plural(entry.num_rows, "row") : plural(entry.num_tokens, "token")])));
+    entry.kind ? plural(entry.num_rows, "example") : plural(entry.num_tokens, "token")])));
 }
 
 // Compares before (the first evaluation) with after (the step of the result, else the last).
@@ -157,11 +157,11 @@ function ledger(run) {
   const lost = Object.entries(book.reasons || {}), held_out = book.held_out || 0;
   const rows = lost.map(([reason, entry]) => [reason.replaceAll("_", " "), format("count", entry.count),
     (100 * entry.count / book.total).toFixed(2) + " %", entry.first || ""]);
-  const text = format("count", book.kept - held_out) + " of " + plural(book.total, "row") + (book.kept - held_out === 1 ? " is" : " are") + " trained on" +
+  const text = format("count", book.kept - held_out) + " of " + plural(book.total, "example") + (book.kept - held_out === 1 ? " is" : " are") + " trained on" +
     (held_out > 0 ? ", " + format("count", held_out) + (held_out === 1 ? " is" : " are") + " held out for evaluation" : "") +
     (lost.length > 0 ? "." : "; none was lost or changed.");
   return section("Data ledger", element("p", {text}),
-                 rows.length > 0 ? simple_table([["reason"], ["rows", true], ["share", true], ["first at"]], rows) : null);
+                 rows.length > 0 ? simple_table([["reason"], ["examples", true], ["share", true], ["first at"]], rows) : null);
 }
 
 function lengths(run) {

@@ -1,6 +1,7 @@
 // Renders chats as the trainer does. Reads JSON lines from stdin and answers each with one on stdout:
 //   {"template": source, "folder": path or ""}       sets the template                 -> {} or {"error": ...}
-//   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}   -> {"text", "spans", "omissions"}
+//   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}   -> {"text", "spans",
+// "omissions"}
 //   {"row": a line of a dataset, "sharegpt": b, "field_map": {...}}                    -> {"text"}
 // spans are byte ranges. An error is {"error": "data" | "format", "where", "message"}; anything else ends the program.
 #include <iostream>

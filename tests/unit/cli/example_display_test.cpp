@@ -6,10 +6,10 @@ namespace lora_train::cli {
 namespace {
 
 const data::ExampleView kRow = {.source = "a.jsonl:2",
-                            .ids = {5, 6, 7, 8},
-                            .labels = {-100, 6, 7, -100},
-                            .pieces = {"Hi ", "a\n", "\x1b[2J", "!"},
-                            .text = "Hi a\n\x1b[2J!"};
+                                .ids = {5, 6, 7, 8},
+                                .labels = {-100, 6, 7, -100},
+                                .pieces = {"Hi ", "a\n", "\x1b[2J", "!"},
+                                .text = "Hi a\n\x1b[2J!"};
 
 TEST(ExampleDisplay, MarksTrainedTokensAndHidesControlCharacters) {
   EXPECT_EQ(format_example(kRow, false), "a.jsonl:2: 4 tokens, 2 trained\nHi [[a\n\\x1b[2J]]!\nids: 5 6* 7* 8\n");
@@ -20,28 +20,30 @@ TEST(ExampleDisplay, UsesGreenOnATerminal) {
 }
 
 TEST(ExampleDisplay, SpecialTokensHaveColoursOfTheirOwn) {
-  data::ExampleView row = kRow;
-  row.is_special = {true, true, false, false};
-  EXPECT_NE(format_example(row, true).find("\x1b[36mHi \x1b[0m\x1b[1;32ma\n\x1b[0m\x1b[32m\\x1b[2J\x1b[0m!"),
+  data::ExampleView example = kRow;
+  example.is_special = {true, true, false, false};
+  EXPECT_NE(format_example(example, true).find("\x1b[36mHi \x1b[0m\x1b[1;32ma\n\x1b[0m\x1b[32m\\x1b[2J\x1b[0m!"),
             std::string::npos)
-      << format_example(row, true);
-  EXPECT_EQ(format_example(row, false), format_example(kRow, false));
+      << format_example(example, true);
+  EXPECT_EQ(format_example(example, false), format_example(kRow, false));
 }
 
 TEST(ExampleDisplay, CharactersThatSteerATerminalAreShownByNumber) {
-  const data::ExampleView row = {
+  const data::ExampleView example = {
       .source = "a:1", .ids = {1}, .labels = {-100}, .pieces = {"\xC2\x9B\xE2\x80\xAE\xC3\xA9\xFF"}, .text = ""};
-  EXPECT_EQ(format_example(row, false), "a:1: 1 tokens, 0 trained\n\\u009b\\u202e\xC3\xA9\\xff\nids: 1\n");
+  EXPECT_EQ(format_example(example, false), "a:1: 1 tokens, 0 trained\n\\u009b\\u202e\xC3\xA9\\xff\nids: 1\n");
 }
 
 TEST(ExampleDisplay, ClosesTheMarkAtTheEnd) {
-  const data::ExampleView row = {.source = "a:1", .ids = {1, 2}, .labels = {-100, 2}, .pieces = {"x", "y"}, .text = "xy"};
-  EXPECT_EQ(format_example(row, false), "a:1: 2 tokens, 1 trained\nx[[y]]\nids: 1 2*\n");
+  const data::ExampleView example = {
+      .source = "a:1", .ids = {1, 2}, .labels = {-100, 2}, .pieces = {"x", "y"}, .text = "xy"};
+  EXPECT_EQ(format_example(example, false), "a:1: 2 tokens, 1 trained\nx[[y]]\nids: 1 2*\n");
 }
 
 TEST(ExampleDisplay, FirstTokenIsNeverTrained) {
-  const data::ExampleView row = {.source = "a:1", .ids = {1, 2}, .labels = {1, -100}, .pieces = {"x", "y"}, .text = "xy"};
-  EXPECT_EQ(format_example(row, false), "a:1: 2 tokens, 0 trained\nxy\nids: 1 2\n");
+  const data::ExampleView example = {
+      .source = "a:1", .ids = {1, 2}, .labels = {1, -100}, .pieces = {"x", "y"}, .text = "xy"};
+  EXPECT_EQ(format_example(example, false), "a:1: 2 tokens, 0 trained\nxy\nids: 1 2\n");
 }
 
 TEST(ExampleDisplay, JsonHasTheLabelsAsTheyAre) {
@@ -50,10 +52,11 @@ TEST(ExampleDisplay, JsonHasTheLabelsAsTheyAre) {
 }
 
 TEST(ExampleDisplay, ShowsWeights) {
-  data::ExampleView row = kRow;
-  row.weights = {0, 0.25F, 3, 0};
-  EXPECT_NE(format_example(row, false).find("ids: 5 6*0.25 7*3 8\n"), std::string::npos) << format_example(row, false);
-  EXPECT_NE(example_to_json(row).find(R"("labels":[-100,6,7,-100],"weights":[0.0,0.25,3.0,0.0],"text")"),
+  data::ExampleView example = kRow;
+  example.weights = {0, 0.25F, 3, 0};
+  EXPECT_NE(format_example(example, false).find("ids: 5 6*0.25 7*3 8\n"), std::string::npos)
+      << format_example(example, false);
+  EXPECT_NE(example_to_json(example).find(R"("labels":[-100,6,7,-100],"weights":[0.0,0.25,3.0,0.0],"text")"),
             std::string::npos);
 }
 

@@ -43,7 +43,8 @@ bool has_note(const Conversion& conversion, const std::string& start) {
   return std::ranges::any_of(conversion.notes, [&](const std::string& note) { return note.starts_with(start); });
 }
 
-/// From the root of the repository, where tests run: the keys of a tool with their defaults (empty = none), as scripts/foreign_keys.py wrote them.
+/// From the root of the repository, where tests run: the keys of a tool with their defaults (empty = none), as
+/// scripts/foreign_keys.py wrote them.
 std::vector<std::pair<std::string, std::string>> schema(ForeignTool tool) {
   const std::string name = names_of(tool).at(static_cast<std::size_t>(tool));
   std::ifstream file("tests/unit/convert/foreign_keys/" + name + ".txt");

@@ -10,22 +10,22 @@ namespace {
 
 class AnswerExamples : public testing::Test {
  protected:
-  std::vector<AnswerExample> read(const std::string& rows, std::optional<std::int64_t> max_rows = {},
-                              bool with_choices = false) {
-    testing_support::write_text(file_, rows);
+  std::vector<AnswerExample> read(const std::string& examples, std::optional<std::int64_t> max_examples = {},
+                                  bool with_choices = false) {
+    testing_support::write_text(file_, examples);
     DatasetSpec spec;
     spec.path = file_.string();
     spec.field_map = field_map_;
     DataContext context;
     context.tokenizer = &tokenizer_;
     context.chat_template = &template_;
-    return read_answer_examples(spec, max_rows, context, with_choices);
+    return read_answer_examples(spec, max_examples, context, with_choices);
   }
-  std::string refusal(const std::string& row) {
+  std::string refusal(const std::string& example) {
     try {
       read(R"({"prompt": "a", "completion": "b"})"
            "\n" +
-           row + "\n");
+           example + "\n");
     } catch (const DataError& error) {
       EXPECT_TRUE(error.where().starts_with(file_.string() + ":2")) << error.where();
       return error.message();
@@ -33,10 +33,10 @@ class AnswerExamples : public testing::Test {
     return "no error";
   }
   /// "prompt|answer"
-  std::string show(const AnswerExample& row) const {
-    const std::span<const std::int32_t> ids = row.ids;
-    return tokenizer_.decode(ids.first(row.answer_begin), false) + "|" +
-           tokenizer_.decode(ids.subspan(row.answer_begin, row.answer_end - row.answer_begin), false);
+  std::string show(const AnswerExample& example) const {
+    const std::span<const std::int32_t> ids = example.ids;
+    return tokenizer_.decode(ids.first(example.answer_begin), false) + "|" +
+           tokenizer_.decode(ids.subspan(example.answer_begin, example.answer_end - example.answer_begin), false);
   }
 
   testing_support::TemporaryFolder folder_;
@@ -47,16 +47,17 @@ class AnswerExamples : public testing::Test {
 };
 
 TEST_F(AnswerExamples, HaveChoicesForThePromptOfTheirAnswer) {
-  const std::string row = R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}], )"
-                          R"("choices": ["x", "yy"], "answer": "yy"})";
-  EXPECT_FALSE(read(row).at(0).choices.has_value()) << "nobody asked";
-  const ChoiceExample choices = read(row, {}, true).at(0).choices.value();
+  const std::string example =
+      R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}], )"
+      R"("choices": ["x", "yy"], "answer": "yy"})";
+  EXPECT_FALSE(read(example).at(0).choices.has_value()) << "nobody asked";
+  const ChoiceExample choices = read(example, {}, true).at(0).choices.value();
   EXPECT_EQ(choices.answer, 1U);
   ASSERT_EQ(choices.choices.size(), 2U);
   EXPECT_EQ(tokenizer_.decode(choices.choices[1].ids, false), "user:1?.yy");
   EXPECT_EQ(choices.choices[1].ids.size() - choices.choices[1].num_prompt, 2U);
-  const std::string judged = row.substr(0, row.size() - 1) + R"(, "correct": false})";
-  EXPECT_FALSE(read(judged, {}, true).at(0).choices.has_value()) << "the row says it";
+  const std::string judged = example.substr(0, example.size() - 1) + R"(, "correct": false})";
+  EXPECT_FALSE(read(judged, {}, true).at(0).choices.has_value()) << "the example says it";
 }
 
 TEST_F(AnswerExamples, HaveTheLastAnswerOfAnyLayout) {
@@ -76,16 +77,17 @@ TEST_F(AnswerExamples, HaveTheLastAnswerOfAnyLayout) {
 
 TEST_F(AnswerExamples, TakesTheFirstRowsAndTheNamesOfTheFile) {
   field_map_ = {{"prompt", "q"}, {"completion", "a"}, {"correct", "ok"}};
-  const auto rows = read("{\"q\": \"1\", \"a\": \"2\", \"ok\": true}\n{\"q\": \"3\", \"a\": \"4\"}\nno row\n", 2);
-  ASSERT_EQ(rows.size(), 2U);
-  EXPECT_EQ(rows[0].correct, true);
+  const auto examples =
+      read("{\"q\": \"1\", \"a\": \"2\", \"ok\": true}\n{\"q\": \"3\", \"a\": \"4\"}\nno example\n", 2);
+  ASSERT_EQ(examples.size(), 2U);
+  EXPECT_EQ(examples[0].correct, true);
 }
 
 TEST_F(AnswerExamples, WhatIsWrongNamesTheRow) {
   EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b", "correct": "yes"})")
                 .find("correct is string, expected true or false"),
             std::string::npos);
-  EXPECT_NE(refusal("no row").find("JSON"), std::string::npos) << refusal("no row");
+  EXPECT_NE(refusal("no example").find("JSON"), std::string::npos) << refusal("no example");
   EXPECT_NE(refusal(R"({"prompt": "", "completion": "b"})").find("no prompt"), std::string::npos);
   EXPECT_THROW(read(""), DataError);
 }

@@ -12,7 +12,7 @@
 namespace lora_train::data {
 namespace {
 
-// The text of a row with its trained stretches in brackets.
+// The text of an example with its trained stretches in brackets.
 std::string show(const EncodedSample& sample) {
   std::string out;
   bool is_open = false;

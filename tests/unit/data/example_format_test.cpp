@@ -8,9 +8,9 @@ namespace lora_train::data {
 namespace {
 
 Json json(const char* text) {
-  const JsonExample row = parse_json_example(text);
-  EXPECT_FALSE(row.problem) << text;
-  return row.value;
+  const JsonExample example = parse_json_example(text);
+  EXPECT_FALSE(example.problem) << text;
+  return example.value;
 }
 
 template <typename Kind>
@@ -47,7 +47,7 @@ TEST(DetectLayout, KnowsEachLayoutByItsKeys) {
   for (const auto& [text, type] : cases) {
     const Detection found = detect_layout(json(text), {});
     EXPECT_EQ(found.type, type) << text;
-    EXPECT_NE(found.reason.find("the first row has"), std::string::npos);
+    EXPECT_NE(found.reason.find("the first example has"), std::string::npos);
   }
 }
 
@@ -120,8 +120,8 @@ TEST(Messages, ContentIsMissingOnlyBesideCallsOfTheAssistant) {
   for (const char* message : {R"("role": "assistant", "content": null, "tool_calls": null)",
                               R"("role": "assistant", "content": null, "tool_calls": [])",
                               R"("role": "user", "content": null, "tool_calls": [1])"}) {
-    const std::string row = R"({"messages": [{)" + std::string(message) + "}]}";
-    EXPECT_EQ(refusal(row.c_str(), DatasetType::kMessages), "messages[0]: \"content\" is null") << message;
+    const std::string example = R"({"messages": [{)" + std::string(message) + "}]}";
+    EXPECT_EQ(refusal(example.c_str(), DatasetType::kMessages), "messages[0]: \"content\" is null") << message;
   }
   EXPECT_EQ(refusal(R"({"messages": [{"role": "tool", "tool_calls": [1]}]})", DatasetType::kMessages),
             "messages[0]: \"content\" is missing");
@@ -182,8 +182,8 @@ TEST(Messages, RefusesOtherWeights) {
       {R"("train": true, "weight": 0)", "train is true and weight is 0"},
       {R"("train_detail": [])", "messages[0].train_detail is not supported"}};
   for (const auto& [field, message] : cases) {
-    const std::string row = R"({"messages": [{"role": "assistant", "content": "a", )" + std::string(field) + "}]}";
-    const std::string said = refusal(row.c_str(), DatasetType::kMessages);
+    const std::string example = R"({"messages": [{"role": "assistant", "content": "a", )" + std::string(field) + "}]}";
+    const std::string said = refusal(example.c_str(), DatasetType::kMessages);
     EXPECT_EQ(said.find(message) != std::string::npos, true) << field << "\n" << said;
   }
 }
@@ -214,9 +214,9 @@ TEST(Messages, RefusesMalformedConversations) {
 
 TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
   const auto said = [](const char* tools) {
-    const std::string row =
+    const std::string example =
         R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
-    return refusal(row.c_str(), DatasetType::kMessages);
+    return refusal(example.c_str(), DatasetType::kMessages);
   };
   EXPECT_EQ(said("[123456789012345678901234567890]"),
             "tools is a string, but its text was rejected: an integer beyond 64 bits; write it as a string");
@@ -232,9 +232,9 @@ TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
 
 TEST(Messages, BlankToolsAreNone) {
   for (const char* tools : {"", " \\n\\t"}) {
-    const std::string row =
+    const std::string example =
         R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
-    EXPECT_EQ(parse<ChatSample>(row.c_str(), DatasetType::kMessages).tools_json, "");
+    EXPECT_EQ(parse<ChatSample>(example.c_str(), DatasetType::kMessages).tools_json, "");
   }
 }
 
@@ -247,8 +247,8 @@ TEST(Messages, ManyFieldsTakeLinearTime) {
 
 TEST(Messages, BoundsTheDepthOfToolsInAString) {
   const std::string deep(100000, '[');
-  const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + deep + "\"}";
-  EXPECT_NE(refusal(row.c_str(), DatasetType::kMessages).find("deeper than 64"), std::string::npos);
+  const std::string example = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + deep + "\"}";
+  EXPECT_NE(refusal(example.c_str(), DatasetType::kMessages).find("deeper than 64"), std::string::npos);
 }
 
 TEST(PromptCompletion, TakesStringsOrMessages) {
@@ -338,8 +338,9 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
       {R"({\"name\": \"f\", \"arguments\": [1]})", "no arguments"},
       {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})", "other fields"}};
   for (const auto& [value, message] : cases) {
-    const std::string row = std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
-    const std::string said = refusal(row.c_str(), DatasetType::kSharegpt);
+    const std::string example =
+        std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
+    const std::string said = refusal(example.c_str(), DatasetType::kSharegpt);
     EXPECT_NE(said.find(message), std::string::npos) << value << "\n" << said;
     EXPECT_EQ(said.find("conversations[0]: value of function_call"), 0U) << said;
   }
@@ -347,9 +348,11 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
 
 TEST(Alpaca, BecomesChatTurns) {
   const auto type = DatasetType::kAlpaca;
-  const char* row = R"({"system": "s", "history": [["h1", "h2"]], "instruction": "i", "input": "x", "output": "o"})";
+  const char* example =
+      R"({"system": "s", "history": [["h1", "h2"]], "instruction": "i", "input": "x", "output": "o"})";
   const std::string json = R"({"role":"user","content":"i\nx","input":"x"})";
-  EXPECT_EQ(chat_of(parse<ChatSample>(row, type)), "system=s;user=h1;assistant=h2;user=i\nx" + json + ";assistant=o;");
+  EXPECT_EQ(chat_of(parse<ChatSample>(example, type)),
+            "system=s;user=h1;assistant=h2;user=i\nx" + json + ";assistant=o;");
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "i", "output": "o"})", type)), "user=i;assistant=o;");
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "", "input": "x", "output": "o"})", type)),
             R"(user=x{"role":"user","content":"x","input":"x"};assistant=o;)");

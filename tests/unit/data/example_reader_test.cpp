@@ -11,7 +11,7 @@ namespace {
 
 class ExampleReaderTest : public testing::Test {
  protected:
-  // "line" of a good row, "line:byte message" of a bad one, or "! file:line:byte" when reading ends in an error.
+  // "line" of a good example, "line:byte message" of a bad one, or "! file:line:byte" when reading ends in an error.
   std::vector<std::string> read(std::string_view bytes, const char* name = "rows.jsonl") {
     const auto file = folder_ / name;
     write_file_atomic(file, bytes);
@@ -21,10 +21,10 @@ class ExampleReaderTest : public testing::Test {
     try {
       const auto reader = ExampleReader::open(file);
       while (auto block = reader->next()) {
-        for (const RawExample& row : parse_examples(std::move(*block))) {
-          out.push_back(row.is_bad ? row.where.substr(file.string().size() + 1) : std::to_string(row.line));
-          messages_ += row.message;
-          values_.push_back(row.value);
+        for (const RawExample& example : parse_examples(std::move(*block))) {
+          out.push_back(example.is_bad ? example.where.substr(file.string().size() + 1) : std::to_string(example.line));
+          messages_ += example.message;
+          values_.push_back(example.value);
         }
       }
     } catch (const DataError& error) {
@@ -53,7 +53,9 @@ TEST_F(ExampleReaderTest, TakesAByteOrderMarkOnTheFirstLineOnly) {
   EXPECT_EQ(read("\xEF\xBB\xBF\xEF\xBB\xBF{}\n"), (Places{"1:4"}));
 }
 
-TEST_F(ExampleReaderTest, CountsTheByteOrderMarkInPlaces) { EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":x}\n"), (Places{"1:9"})); }
+TEST_F(ExampleReaderTest, CountsTheByteOrderMarkInPlaces) {
+  EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":x}\n"), (Places{"1:9"}));
+}
 
 TEST_F(ExampleReaderTest, GoesOnAfterABadLine) {
   EXPECT_EQ(read("{\"a\":1}\n{\"a\":NaN}\n{\"a\":2}\n"), (Places{"1", "2:6", "3"}));
@@ -94,7 +96,7 @@ TEST_F(ExampleReaderTest, RefusesFilesOfAnotherKind) {
 
 TEST_F(ExampleReaderTest, RefusesAFileWithoutRows) {
   EXPECT_EQ(read(""), (Places{"!"}));
-  EXPECT_TRUE(says("no row"));
+  EXPECT_TRUE(says("no example"));
   EXPECT_EQ(read("\xEF\xBB\xBF \r\n\n"), (Places{"!"}));
 }
 

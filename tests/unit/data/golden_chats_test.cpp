@@ -1,4 +1,4 @@
-// Every golden chat as a row of a dataset: from its line to ids and labels, equal to transformers'.
+// Every golden chat as an example of a dataset: from its line to ids and labels, equal to transformers'.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,14 +20,14 @@ struct GoldenFile {
   const char* name;
   const char* folder;         // of the model
   const char* template_file;  // in it
-  int rows, errors;
+  int examples, errors;
   const char* tokenizer_file = "tokenizer.json";
   const char* dialogues = nullptr;  // the golden file with the messages, where this one has only their ids
 };
 
 void PrintTo(const GoldenFile& file, std::ostream* out) { *out << file.name; }
 
-// Renders what some goldens have and rows of a dataset never ask for.
+// Renders what some goldens have and examples of a dataset never ask for.
 class PromptingTemplate : public tokenizer::ChatTemplate {
  public:
   PromptingTemplate(const tokenizer::ChatTemplate& inner, bool with_prompt)
@@ -47,25 +47,25 @@ class PromptingTemplate : public tokenizer::ChatTemplate {
 };
 
 std::vector<Json> read_goldens(const std::filesystem::path& path) {
-  std::vector<Json> rows;
+  std::vector<Json> examples;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    rows.push_back(Json::parse(line));
+    examples.push_back(Json::parse(line));
   }
-  return rows;
+  return examples;
 }
 
 EncodedSample encode_as_row(const Json& golden, const tokenizer::ChatTemplate& chat_template,
                             const tokenizer::Tokenizer& tokenizer) {
-  Json row = {{"id", golden["id"]}, {"messages", golden["messages"]}};
+  Json example = {{"id", golden["id"]}, {"messages", golden["messages"]}};
   if (golden.contains("tools")) {
-    row["tools"] = golden["tools"];
+    example["tools"] = golden["tools"];
   }
   Json kwargs = golden.value("kwargs", Json::object());
   const PromptingTemplate prompting(chat_template, kwargs.value("add_generation_prompt", false));
   kwargs.erase("add_generation_prompt");
-  row["chat_template_kwargs"] = kwargs;
-  const JsonExample parsed = parse_json_example(row.dump());
+  example["chat_template_kwargs"] = kwargs;
+  const JsonExample parsed = parse_json_example(example.dump());
   EXPECT_FALSE(parsed.problem);
   EXPECT_EQ(detect_layout(parsed.value, {}).type, DatasetType::kMessages);
   const Sample sample = parse_example(parsed.value, DatasetType::kMessages, {});
@@ -106,13 +106,13 @@ TEST_P(GoldenChatExamples, IdsAndLabelsAreEqual) {
       tokenizer::ChatTemplate::parse(read_file(model / param.template_file), param.template_file, model);
   std::map<std::string, Json> dialogues;
   if (param.dialogues != nullptr) {
-    for (Json& row : read_goldens(goldens.parent_path() / param.dialogues)) {
-      dialogues[row["id"]] = row;
+    for (Json& example : read_goldens(goldens.parent_path() / param.dialogues)) {
+      dialogues[example["id"]] = example;
     }
   }
-  int rows = 0, errors = 0;
+  int examples = 0, errors = 0;
   for (Json& golden : read_goldens(goldens)) {
-    ++rows;
+    ++examples;
     if (param.dialogues != nullptr) {
       const Json& dialogue = dialogues.at(golden["id"]);
       for (const char* field : {"messages", "tools", "kwargs"}) {
@@ -132,7 +132,7 @@ TEST_P(GoldenChatExamples, IdsAndLabelsAreEqual) {
           << error.what();
     }
   }
-  EXPECT_EQ(rows, param.rows);
+  EXPECT_EQ(examples, param.examples);
   EXPECT_EQ(errors, param.errors);
 }
 

@@ -62,7 +62,7 @@ TEST(Ledger, FailsAboveTheDropFractionOnly) {
     EXPECT_NE(error.message().find("first: a:2:9"), std::string::npos);
     EXPECT_NE(error.message().find("3 of 100"), std::string::npos);
     EXPECT_NE(error.message().find("max_drop_fraction: 0.029"), std::string::npos);
-    EXPECT_EQ(error.message().find("tail cut"), std::string::npos);  // such rows are not lost
+    EXPECT_EQ(error.message().find("tail cut"), std::string::npos);  // such examples are not lost
   }
 }
 

@@ -3,8 +3,8 @@
 
 #include "byte_tokenizer.h"
 #include "cache/token_cache.h"
-#include "data/read/json_examples.h"
 #include "data/read/example_reader.h"
+#include "data/read/json_examples.h"
 #include "document_filter.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -36,9 +36,9 @@ class Stop : public testing::Test {
 };
 
 TEST_F(Stop, IsSeenWhileRowsAreTokenisedAndLeavesNoTable) {
-  std::string rows;
-  for (int i = 0; i < 1000; ++i) rows += "{\"text\": \"row " + std::to_string(i) + "\"}\n";
-  write_file_atomic(folder_ / "rows.jsonl", rows);
+  std::string examples;
+  for (int i = 0; i < 1000; ++i) examples += "{\"text\": \"example " + std::to_string(i) + "\"}\n";
+  write_file_atomic(folder_ / "rows.jsonl", examples);
   DataSection section;
   section.datasets.emplace_back().path = (folder_ / "rows.jsonl").string();
   const ByteTokenizer tokenizer;
@@ -73,9 +73,9 @@ TEST_F(Stop, IsSeenWhereAFileHasNoRow) {
 }
 
 TEST_F(Stop, IsSeenInsideOneRow) {
-  const std::string row = "{\"a\": [" + std::string(1 << 17, ' ') + "]}";
+  const std::string example = "{\"a\": [" + std::string(1 << 17, ' ') + "]}";
   set_max_time(0);
-  EXPECT_THROW(parse_json_example(row), StopError);
+  EXPECT_THROW(parse_json_example(example), StopError);
 }
 
 TEST_F(Stop, KeepsTheTableThatIsRead) {

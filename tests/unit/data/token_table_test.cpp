@@ -23,15 +23,15 @@ std::shared_ptr<const TokenTable> write_two_examples(TokenTableWriter writer) {
 }
 
 void expect_two_examples(const TokenTable& table) {
-  EXPECT_EQ(table.num_rows(), 2);
+  EXPECT_EQ(table.num_examples(), 2);
   EXPECT_EQ(table.num_tokens(), 4);
   EXPECT_EQ(table.metadata(), "{\"a\": 1}");
-  const StoredExample first = table.row(0);
+  const StoredExample first = table.example(0);
   EXPECT_EQ(copy(first.ids), (Ints{1, 2, 3}));
   EXPECT_EQ(copy(first.labels), (Ints{-100, 2, 3}));
   EXPECT_EQ(first.line, 7U);
   EXPECT_EQ(first.num_supervised, 2U);
-  const StoredExample second = table.row(TokenTable::next(0, first));
+  const StoredExample second = table.example(TokenTable::next(0, first));
   EXPECT_EQ(copy(second.ids), Ints{4});
   EXPECT_EQ(second.line, 9U);
   EXPECT_EQ(second.file, 1U);
@@ -88,7 +88,7 @@ TEST_F(TokenTableTest, RowsMayHaveWeights) {
     EXPECT_EQ(store.source(3), "f:4");
     EXPECT_NE(store.content_hash(0), store.content_hash(1));
   }
-  EXPECT_EQ(write({{}, "key"})->row(0).num_supervised, 2U);
+  EXPECT_EQ(write({{}, "key"})->example(0).num_supervised, 2U);
 }
 
 TEST_F(TokenTableTest, RowsWithoutWeightsTakeNoRoomForThem) {

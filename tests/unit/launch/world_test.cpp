@@ -1,5 +1,5 @@
-// The variables of each launcher are those that it was seen to set: torchrun 2.11, Open MPI 4.1.4 (5 has the same), MPICH 4.0.2;
-// MVAPICH2 and Slurm as documented.
+// The variables of each launcher are those that it was seen to set: torchrun 2.11, Open MPI 4.1.4 (5 has the same),
+// MPICH 4.0.2; MVAPICH2 and Slurm as documented.
 #include "lora_train/launch/world.h"
 
 #include <gtest/gtest.h>

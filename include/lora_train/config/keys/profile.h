@@ -94,10 +94,10 @@ struct DatasetSpec {
   std::string path;  ///< file, folder or glob, relative to the working directory; or org/name[@revision] of the Hub
   DatasetType type = DatasetType::kAuto;
   std::map<std::string, std::string> field_map;  ///< our name of a column -> its name in the file; "": not read
-  double weight = 1.0;                           ///< > 0: how often its rows occur in an epoch
+  double weight = 1.0;                           ///< > 0: how often its examples occur in an epoch
   std::string name;                              ///< in logs and metrics; empty = made from the file name
   std::string split, subset;  ///< of a folder or a Hub dataset; empty = see data/read/dataset_files.h
-  std::optional<std::int64_t> max_samples = {};  ///< the first good rows; nullopt = all
+  std::optional<std::int64_t> max_samples = {};  ///< the first good examples; nullopt = all
   bool operator==(const DatasetSpec&) const = default;
 };
 
@@ -132,7 +132,7 @@ struct EvalTask {
   std::string name;  ///< in logs and metrics: NAME.accuracy
   TaskKind kind = TaskKind::kExactMatch;
   DatasetSpec data;                         ///< its path, type and field_map
-  std::optional<std::int64_t> max_samples;  ///< the first rows; nullopt = eval_max_samples
+  std::optional<std::int64_t> max_samples;  ///< the first examples; nullopt = eval_max_samples
   std::optional<Cadence> every;             ///< nullopt = with every evaluation
   std::string regex;                        ///< the part of an answer to compare; empty = all of it
   std::int64_t max_new_tokens = 256;        ///< limit for a greedy answer

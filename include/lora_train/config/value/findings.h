@@ -40,9 +40,9 @@ class Findings {
   const std::vector<std::string>& warnings() const { return warnings_; }
   const std::vector<std::string>& notes() const { return notes_; }
 
-  /// Throws one error with all mistakes, if there are any, by file (in the order they were read) and line: where() is the place of
-  /// the first, message() starts with what was wrong there and has one line "file:line: key: ..." for each further one. It is a
-  /// ConfigError, unless all mistakes have one other code.
+  /// Throws one error with all mistakes, if there are any, by file (in the order they were read) and line: where() is
+  /// the place of the first, message() starts with what was wrong there and has one line "file:line: key: ..." for each
+  /// further one. It is a ConfigError, unless all mistakes have one other code.
   void throw_mistakes() const;
 
  private:

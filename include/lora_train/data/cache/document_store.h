@@ -1,12 +1,12 @@
-// Tokenised rows for the training loop: documents that point into token tables. A table holds the rows of one dataset
-// in one flat file or buffer; it is written once, then only read.
+// Tokenised examples for the training loop: documents that point into token tables. A table holds the examples of one
+// dataset in one flat file or buffer; it is written once, then only read.
 //
-// Layout of a table, little-endian: 8 bytes LTOKENS4; records, one per row, each {u64 line, u64 content_hash, u32
+// Layout of a table, little-endian: 8 bytes LTOKENS4; records, one per example, each {u64 line, u64 content_hash, u32
 // num_tokens, u32 num_supervised, u32 file, u16 has_weights, u16 soft_width, i32 ids[num_tokens], i32
 // labels[num_tokens]}, if has_weights is 1 {f32 weights[num_tokens], 4 zero bytes if num_tokens is odd}, and {i32
 // soft_ids[num_supervised][soft_width], f32 soft_log_probs[num_supervised][soft_width]}; then metadata (JSON); then a
-// footer with sizes, the key and hashes of body and footer. The first row can be written before anything else is known,
-// and memory does not grow while a table is written.
+// footer with sizes, the key and hashes of body and footer. The first example can be written before anything else is
+// known, and memory does not grow while a table is written.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ namespace lora_train::data {
 struct SoftLabels {
   static constexpr std::int32_t kNone = -1;  ///< pads positions with fewer tokens
 
-  std::int64_t width = 0;  ///< 0: the row has none
+  std::int64_t width = 0;  ///< 0: the example has none
   std::span<const std::int32_t> ids = {};
   std::span<const float> log_probs = {};
 
@@ -44,7 +44,7 @@ class TableLock;
 /// True if this program wrote the file: a complete, damaged or unfinished table. False if it cannot be read.
 bool is_token_table(const std::filesystem::path& file);
 
-/// One row. Spans point into the table.
+/// One example. Spans point into the table.
 struct StoredExample {
   std::uint64_t line = 0;          ///< from 1; the upper half: RawExample::element
   std::uint64_t content_hash = 0;  ///< hash of ids, labels, weights and soft labels
@@ -66,7 +66,7 @@ class TokenTable {
   /// As open(), for a table in memory.
   static std::shared_ptr<const TokenTable> from_bytes(std::string bytes, const std::string& key);
 
-  std::int64_t num_rows() const { return num_rows_; }
+  std::int64_t num_examples() const { return num_examples_; }
   std::int64_t num_tokens() const { return num_tokens_; }
   std::string_view bytes() const { return bytes_; }
   /// The JSON object passed to TokenTableWriter::finish().
@@ -74,10 +74,11 @@ class TokenTable {
   /// The file it is mapped from; empty for a table in memory.
   const std::filesystem::path& path() const { return path_; }
 
-  /// Rows are found by position, in units of 8 bytes: the first is at 0, the one after row r at next(position, r).
-  StoredExample row(std::uint64_t position) const;
-  static std::uint64_t next(std::uint64_t position, const StoredExample& row) {
-    return position + 4 + row.ids.size() + (row.weights.size() + 1) / 2 + row.soft.ids.size();
+  /// Examples are found by position, in units of 8 bytes: the first is at 0, the one after example r at next(position,
+  /// r).
+  StoredExample example(std::uint64_t position) const;
+  static std::uint64_t next(std::uint64_t position, const StoredExample& example) {
+    return position + 4 + example.ids.size() + (example.weights.size() + 1) / 2 + example.soft.ids.size();
   }
 
  private:
@@ -88,10 +89,10 @@ class TokenTable {
   std::shared_ptr<const void> owner_;  // the map, or the string
   std::shared_ptr<const void> lock_;
   std::string_view bytes_, metadata_;
-  std::int64_t num_rows_ = 0, num_tokens_ = 0;
+  std::int64_t num_examples_ = 0, num_tokens_ = 0;
 };
 
-/// Writes a table row by row. Memory use does not grow when the table goes to a file. Not thread-safe.
+/// Writes a table example by example. Memory use does not grow when the table goes to a file. Not thread-safe.
 class TokenTableWriter {
  public:
   /// Writes to `file`, which appears complete in finish() or not at all. An empty path writes to memory.
@@ -100,7 +101,7 @@ class TokenTableWriter {
   /// ids and labels have the same length, at least 1; weights have it too or are empty. Throws IoError (disk full).
   void append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels, std::uint32_t file,
               std::uint64_t line, std::span<const float> weights = {}, const SoftLabels& soft = {});
-  std::int64_t num_rows() const { return num_rows_; }
+  std::int64_t num_examples() const { return num_examples_; }
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int64_t num_supervised() const { return num_supervised_; }
 
@@ -118,7 +119,7 @@ class TokenTableWriter {
   std::string buffer_;               // data not yet in the file; in memory mode, all data
   Hasher hasher_;
   std::uint64_t num_record_bytes_ = 0;
-  std::int64_t num_rows_ = 0, num_tokens_ = 0, num_supervised_ = 0;
+  std::int64_t num_examples_ = 0, num_tokens_ = 0, num_supervised_ = 0;
 };
 
 /// The label of an untrained token (Hugging Face's ignore index).
@@ -127,24 +128,26 @@ inline constexpr std::int32_t kIgnoredLabel = -100;
 /// Number of labels in the loss: those other than -100 at positions >= 1 (nothing predicts position 0).
 std::int64_t count_supervised(std::span<const std::int32_t> labels);
 
-/// Documents (one dataset row each) in file order. Copies share the tables that hold the tokens; a document may be the
-/// head of a row. Takes 16 bytes per document. Any number of threads may read while none changes it.
+/// Documents (one dataset example each) in file order. Copies share the tables that hold the tokens; a document may be
+/// the head of an example. Takes 16 bytes per document. Any number of threads may read while none changes it.
 class DocumentStore {
  public:
   std::size_t size() const { return documents_.size(); }
   bool empty() const { return documents_.empty(); }
 
   /// Token ids of document i, 0 <= i < size(). Valid while a store with its table exists.
-  std::span<const std::int32_t> ids(std::size_t i) const { return row(i).ids.first(documents_[i].num_tokens); }
+  std::span<const std::int32_t> ids(std::size_t i) const { return example(i).ids.first(documents_[i].num_tokens); }
   /// Labels of document i in Hugging Face's convention: one per id, not shifted, -100 = not trained.
-  std::span<const std::int32_t> labels(std::size_t i) const { return row(i).labels.first(documents_[i].num_tokens); }
+  std::span<const std::int32_t> labels(std::size_t i) const {
+    return example(i).labels.first(documents_[i].num_tokens);
+  }
   /// Loss weights of document i, one per id; empty: all 1.
   std::span<const float> weights(std::size_t i) const {
-    return has_weights(i) ? first_weights(row(i), documents_[i].num_tokens) : std::span<const float>();
+    return has_weights(i) ? first_weights(example(i), documents_[i].num_tokens) : std::span<const float>();
   }
   /// Soft labels of document i; width 0 if it has none.
-  SoftLabels soft_labels(std::size_t i) const { return row(i).soft.first(documents_[i].num_supervised); }
-  /// The largest soft-label width in its tables; 0 if no row has soft labels.
+  SoftLabels soft_labels(std::size_t i) const { return example(i).soft.first(documents_[i].num_supervised); }
+  /// The largest soft-label width in its tables; 0 if no example has soft labels.
   std::int64_t soft_width() const;
   std::int64_t num_tokens(std::size_t i) const { return documents_[i].num_tokens; }
   /// Labels other than -100 at positions >= 1.
@@ -152,13 +155,13 @@ class DocumentStore {
   /// Sum of the weights of those labels: document i's share of the loss denominator. Without weights,
   /// num_supervised(i).
   double weight_sum(std::size_t i) const;
-  /// True if any row of its tables has weights.
+  /// True if any example of its tables has weights.
   bool has_weights() const;
-  /// Hash of the whole row's ids, labels and weights: equal rows have equal hashes.
-  std::uint64_t content_hash(std::size_t i) const { return row(i).content_hash; }
+  /// Hash of the whole example's ids, labels and weights: equal examples have equal hashes.
+  std::uint64_t content_hash(std::size_t i) const { return example(i).content_hash; }
   /// Index of document i's table, in the order the tables were added. Tables never interleave.
   std::size_t table(std::size_t i) const { return documents_[i].table; }
-  /// "file:line" of document i. For a JSON array, the line where the row begins.
+  /// "file:line" of document i. For a JSON array, the line where the example begins.
   std::string source(std::size_t i) const;
 
   /// Token count of all documents.
@@ -167,7 +170,8 @@ class DocumentStore {
   /// Token count of the longest document; 0 if the store is empty.
   std::int64_t longest() const;
 
-  /// Adds all rows of a table, in its order. StoredExample::file k refers to files[k]. At most 65,536 tables of 2 TiB each.
+  /// Adds all examples of a table, in its order. StoredExample::file k refers to files[k]. At most 65,536 tables of 2
+  /// TiB each.
   void add(std::shared_ptr<const TokenTable> table, std::vector<std::string> files);
   /// An empty store on the same tables, for append_from() to fill.
   DocumentStore empty_copy() const;
@@ -189,12 +193,14 @@ class DocumentStore {
     bool has_weights = false;
     std::int64_t soft_width = 0;  // the largest in the table
   };
-  // Does not read rows of tables without weights.
+  // Does not read examples of tables without weights.
   bool has_weights(std::size_t i) const { return (*sources_)[documents_[i].table].has_weights; }
-  static std::span<const float> first_weights(const StoredExample& row, std::size_t count) {
-    return row.weights.first(row.weights.empty() ? 0 : count);
+  static std::span<const float> first_weights(const StoredExample& example, std::size_t count) {
+    return example.weights.first(example.weights.empty() ? 0 : count);
   }
-  StoredExample row(std::size_t i) const { return (*sources_)[documents_[i].table].table->row(documents_[i].position); }
+  StoredExample example(std::size_t i) const {
+    return (*sources_)[documents_[i].table].table->example(documents_[i].position);
+  }
 
   std::vector<Document> documents_;
   std::shared_ptr<const std::vector<Source>> sources_ = std::make_shared<const std::vector<Source>>();

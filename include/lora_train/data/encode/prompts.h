@@ -29,13 +29,13 @@ Prompt make_prompt(const std::string& text, const std::string& source, const Pro
 /// Puts the turns of a chat through the chat template; the last turn must not be the assistant's. Throws as above.
 Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& source, const PromptOptions& options);
 
-/// Makes a prompt from one row, a JSON object in read_prompts()'s format. Throws as above.
+/// Makes a prompt from one example, a JSON object in read_prompts()'s format. Throws as above.
 Prompt make_prompt_of_example(const std::string& example_json, const std::string& source, const PromptOptions& options);
 
-/// Reads every row of a file, in order: {"prompt": text or messages}, or a training row with a chat (messages,
+/// Reads every example of a file, in order: {"prompt": text or messages}, or a training example with a chat (messages,
 /// conversations, instruction), whose last assistant turn is left out. Ignores other fields, except tools and
-/// chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed rows or a file without
-/// rows.
+/// chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed examples or a file
+/// without examples.
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options);
 
 /// A question for another model, which has its own chat template.
@@ -45,9 +45,9 @@ struct ChatQuestion {
   std::string tools;     ///< JSON array; empty = none
 };
 
-/// Reads every row of a file as read_prompts does, and also .txt files, where each line is a user message.
-/// `prompt_template` (may be empty) is a Jinja template over the fields of a row that renders the user message. Throws as
-/// read_prompts.
+/// Reads every example of a file as read_prompts does, and also .txt files, where each line is a user message.
+/// `prompt_template` (may be empty) is a Jinja template over the fields of an example that renders the user message.
+/// Throws as read_prompts.
 std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& prompt_template);
 
 /// Puts the question through the chat template. Throws as above.

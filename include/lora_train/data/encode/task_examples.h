@@ -1,5 +1,5 @@
-// Rows of evaluation tasks: a question and its choices, one of which is right; rows whose last answer is generated or
-// judged; and the tokens that state an answer's confidence (confidence_tokens).
+// Examples of evaluation tasks: a question and its choices, one of which is right; examples whose last answer is
+// generated or judged; and the tokens that state an answer's confidence (confidence_tokens).
 #pragma once
 
 #include <cstddef>
@@ -36,38 +36,40 @@ struct ChoiceExample {
 };
 
 struct ChoiceSet {
-  std::vector<ChoiceExample> rows;
+  std::vector<ChoiceExample> examples;
   NamedStore right;  ///< prompts followed by their right choices; only the choice tokens are supervised
 };
 
-/// Reads the first max_rows rows of a data set (all if unset), or of each evaluation set of a section. A row is
-/// {"prompt": text, "choices": [text, ...], "answer": index from 0 or the choice itself}. Instead of prompt it may have
-/// messages, which go through the chat template up to the start of the assistant's turn. Choices follow the prompt
-/// unchanged, and nothing follows them. field_map renames prompt, messages, choices and answer.
-/// Throws DataError (where = file:line) for any other row, and for one with more than max_tokens tokens (0 = no limit).
-ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
-                          std::int64_t max_tokens);
+/// Reads the first max_examples examples of a data set (all if unset), or of each evaluation set of a section. An
+/// example is {"prompt": text, "choices": [text, ...], "answer": index from 0 or the choice itself}. Instead of prompt
+/// it may have messages, which go through the chat template up to the start of the assistant's turn. Choices follow the
+/// prompt unchanged, and nothing follows them. field_map renames prompt, messages, choices and answer.
+/// Throws DataError (where = file:line) for any other example, and for one with more than max_tokens tokens (0 = no
+/// limit).
+ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
+                          const PromptOptions& prompts, std::int64_t max_tokens);
 std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
                                         std::int64_t max_tokens);
 
-/// The tokens [begin, end) of a row's last answer: the last run of trained labels. Empty if there is none.
+/// The tokens [begin, end) of an example's last answer: the last run of trained labels. Empty if there is none.
 std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> labels);
 
 struct AnswerExample {
   std::string source;  ///< file:line
   std::vector<std::int32_t> ids;
   std::size_t answer_begin = 0, answer_end = 0;  ///< never empty; includes the end of the turn
-  std::optional<bool> correct = {};              ///< the row's field `correct`
-  std::optional<ChoiceExample> choices = {};         ///< set if requested, for a row with `choices` and no `correct`
+  std::optional<bool> correct = {};              ///< the example's field `correct`
+  std::optional<ChoiceExample> choices = {};     ///< set if requested, for an example with `choices` and no
+                                                 ///< `correct`
 };
 
-/// Reads the first max_rows rows of a data set (all if unset), in any layout of training data (or as spec.type says).
-/// The last answer is the last assistant turn, the completion, or the last run of labels. Caches nothing.
-/// Throws DataError (where = file:line) for a row that is malformed, has no answer, has only an answer, or has a
-/// `correct` that is not true or false; and for a file without rows. with_choices: rows with `choices` also have their
-/// `choices` and `answer` read, as in read_choice_set(), for the prompt of the last answer.
-std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
-                                        const DataContext& context, bool with_choices = false);
+/// Reads the first max_examples examples of a data set (all if unset), in any layout of training data (or as spec.type
+/// says). The last answer is the last assistant turn, the completion, or the last run of labels. Caches nothing.
+/// Throws DataError (where = file:line) for an example that is malformed, has no answer, has only an answer, or has a
+/// `correct` that is not true or false; and for a file without examples. with_choices: examples with `choices` also
+/// have their `choices` and `answer` read, as in read_choice_set(), for the prompt of the last answer.
+std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
+                                                const DataContext& context, bool with_choices = false);
 
 /// The tokens of confidence_tokens, in profile order.
 struct ConfidenceTokens {

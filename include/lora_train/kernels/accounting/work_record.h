@@ -1,5 +1,6 @@
-// Work accounting: kernels report the bytes, FLOPs and launches of every call to a recorder, if one is set; otherwise a call
-// costs one branch. On meta tensors, kernels compute nothing, so a step of any shape can be counted without memory.
+// Work accounting: kernels report the bytes, FLOPs and launches of every call to a recorder, if one is set; otherwise a
+// call costs one branch. On meta tensors, kernels compute nothing, so a step of any shape can be counted without
+// memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>

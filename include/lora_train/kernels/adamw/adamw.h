@@ -69,8 +69,8 @@ void native_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& 
 /// Number of elements that share a scale.
 constexpr std::int64_t kMomentBlockSize = 256;
 
-/// Up to 256 elements of one tensor; blocks restart at each tensor. In a table of them, those with coded moments come first.
-/// The moments of block i begin at element 256 i of the codes, or 256 (i - num_coded) of the fp32 moments.
+/// Up to 256 elements of one tensor; blocks restart at each tensor. In a table of them, those with coded moments come
+/// first. The moments of block i begin at element 256 i of the codes, or 256 (i - num_coded) of the fp32 moments.
 struct MomentBlock {
   std::int64_t begin;  ///< first element in the flat buffers of parameters and gradients
   std::int32_t count;  ///< 1 to 256

@@ -34,7 +34,8 @@ class NcclGroup {
   /// Overwrites contiguous CUDA tensors of any dtype with those of rank 0. Enqueued like all_reduce().
   virtual void broadcast(std::span<const at::Tensor> tensors) = 0;
 
-  /// The fp64 scalar in device memory that abort() sets to 1: the sticky kNonFinite of the step (kernels/adamw/adamw.h).
+  /// The fp64 scalar in device memory that abort() sets to 1: the sticky kNonFinite of the step
+  /// (kernels/adamw/adamw.h).
   virtual void set_abort_flag(const at::Tensor& flag) = 0;
   /// Sets the abort flag from its own stream, waits for that, and only then ends work in flight: an update enqueued
   /// behind it sees the flag and writes nothing.
@@ -108,9 +109,9 @@ struct CudnnPlan {
   std::int64_t forward_bytes = 0, backward_bytes = 0;  ///< workspaces
 };
 
-/// One attention backend. Contracts in kernels/attention/attention.h. The caller has checked the arguments, and has set the device copies
-/// of cu_seqlens and the maximum lengths. At least one document is not empty; every such document has queries, and at least as
-/// many keys.
+/// One attention backend. Contracts in kernels/attention/attention.h. The caller has checked the arguments, and has set
+/// the device copies of cu_seqlens and the maximum lengths. At least one document is not empty; every such document has
+/// queries, and at least as many keys.
 struct CudaAttention {
   void (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                   at::Tensor& out, at::Tensor& lse);
@@ -119,9 +120,9 @@ struct CudaAttention {
                    AttentionGradients& gradients);
 };
 
-/// The function table of the library. All functions except versions(), num_devices() and check_cudnn_plan() need a device, and
-/// a call of start() first. They throw DeviceError with statement and location, run on torch's current stream, and are not
-/// thread-safe.
+/// The function table of the library. All functions except versions(), num_devices() and check_cudnn_plan() need a
+/// device, and a call of start() first. They throw DeviceError with statement and location, run on torch's current
+/// stream, and are not thread-safe.
 struct CudaLibrary {
   CudaVersions (*versions)();
   int (*num_devices)();  ///< 0 without a driver
@@ -135,8 +136,8 @@ struct CudaLibrary {
   /// Selects an algorithm for the class of this product (gemm_class). False: it does not support this product.
   bool (*use_gemm_algorithm)(const CudaGemm& gemm, const std::string& algorithm);
   CudaAttention fa2, efficient, cudnn;
-  /// Checks the graphs of a shape without a device: `gpu_json` describes one as cuDNN serialises it. Needs a libcuda.so.1; a
-  /// stub will do. Reports workspaces only with compilation, which takes seconds.
+  /// Checks the graphs of a shape without a device: `gpu_json` describes one as cuDNN serialises it. Needs a
+  /// libcuda.so.1; a stub will do. Reports workspaces only with compilation, which takes seconds.
   CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version,
                                 bool with_compilation);
   const NativeKernels* native_kernels;
@@ -144,9 +145,9 @@ struct CudaLibrary {
   Nccl nccl;
 };
 
-/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so, then <folder>/liblora_train_cuda.so. Needs no driver. Call it before any
-/// code checks whether torch has CUDA, because torch caches the answer. Later calls return the loaded library. Throws a
-/// DeviceError that names the missing file and the fix.
+/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so, then <folder>/liblora_train_cuda.so. Needs no driver. Call it
+/// before any code checks whether torch has CUDA, because torch caches the answer. Later calls return the loaded
+/// library. Throws a DeviceError that names the missing file and the fix.
 const CudaLibrary& load_cuda_library(const std::filesystem::path& folder, const std::filesystem::path& torch_folder);
 
 /// Default folders for load_cuda_library(): that of the calling code (or lib/ in it), and that of the loaded LibTorch.

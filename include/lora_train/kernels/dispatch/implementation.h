@@ -1,5 +1,5 @@
-// Selects the implementation of a kernel: native code for the device, or the reference. Process-wide settings, made before
-// the first kernel runs; not thread-safe.
+// Selects the implementation of a kernel: native code for the device, or the reference. Process-wide settings, made
+// before the first kernel runs; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ void set_kernel_setting(KernelName kernel, KernelSetting setting);
 void set_all_kernel_settings(KernelSetting setting);
 KernelSetting kernel_setting(KernelName kernel);
 
-/// The native CUDA kernels to use. `stream` returns the stream that they run on. Tests pass kernels compiled for the CPU and set
-/// `on_cpu_tensors`, so that CPU tensors use them.
+/// The native CUDA kernels to use. `stream` returns the stream that they run on. Tests pass kernels compiled for the
+/// CPU and set `on_cpu_tensors`, so that CPU tensors use them.
 struct NativeKernelsInUse {
   const NativeKernels* table = nullptr;
   void* (*stream)() = nullptr;

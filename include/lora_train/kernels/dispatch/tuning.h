@@ -39,8 +39,8 @@ struct TuningCase {
   std::function<bool(const std::string& choice)> accepts;
   /// The heuristic's choice first. Called only when a measurement is needed.
   std::function<std::vector<TuningCandidate>()> candidates;
-  /// The prefix of the key that stays the same for a whole run. If the checkpoint has no entry for the key, its first entry with
-  /// this prefix applies, whatever sizes it was measured for. Empty: only an exact match applies.
+  /// The prefix of the key that stays the same for a whole run. If the checkpoint has no entry for the key, its first
+  /// entry with this prefix applies, whatever sizes it was measured for. Empty: only an exact match applies.
   std::string of_run = {};
 };
 
@@ -53,9 +53,9 @@ class Tuner {
   /// Without a stopwatch, the heuristic decides whatever the tables lack.
   Tuner(TuningTable checkpoint, TuningTable cache, Stopwatch stopwatch);
 
-  /// Returns nothing if there is no choice to make or every candidate failed; the heuristic then decides. A candidate that
-  /// throws or computes a wrong result is dropped and logged. Measures in rounds over all candidates, so that clock drift
-  /// favours none; the lowest median wins, ties go to the earlier candidate. Throws StopError.
+  /// Returns nothing if there is no choice to make or every candidate failed; the heuristic then decides. A candidate
+  /// that throws or computes a wrong result is dropped and logged. Measures in rounds over all candidates, so that
+  /// clock drift favours none; the lowest median wins, ties go to the earlier candidate. Throws StopError.
   std::optional<std::string> choose(const TuningCase& tuning_case);
 
   /// All choices, including unused ones of the checkpoint.

@@ -1,5 +1,5 @@
-// Gradients of a projection's LoRA matrices: tall-skinny products. N tokens, O outputs, D inputs, C columns of the skinny
-// operand: the ranks of all adapters side by side, and padding columns.
+// Gradients of a projection's LoRA matrices: tall-skinny products. N tokens, O outputs, D inputs, C columns of the
+// skinny operand: the ranks of all adapters side by side, and padding columns.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,8 @@ struct LoraPart {
 
 /// grad += scale * dy[:, out_begin:out_end]^T s[:, column:column + rank] for every part; grad [out_end - out_begin,
 /// rank]. dy [N, O] and s [N, C]: fp32, bf16 or fp64, one dtype, rows may be strided; sums bf16 in fp32. Deterministic.
-/// Reads dy once. On CUDA, takes 2 launches per 64 ranks of the widest part; bf16 uses tensor cores if dy and its parts are
-/// aligned to 16 bytes and every part has a multiple of 8 columns.
+/// Reads dy once. On CUDA, takes 2 launches per 64 ranks of the widest part; bf16 uses tensor cores if dy and its parts
+/// are aligned to 16 bytes and every part has a multiple of 8 columns.
 void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, const std::vector<LoraPart>& parts);
 
 /// grad += scale * ds[:, column:column + rank]^T x for every part; grad [rank, D]. ds [N, C], x [N, D], as above. Reads

@@ -51,8 +51,8 @@ at::Tensor nf4_map();
 at::Tensor fp4_map();
 at::Tensor dynamic_map(bool is_signed);
 
-/// The thresholds of bitsandbytes' CUDA kernels, fp32 on the CPU: [15] between the values of nf4, or [7] between the magnitudes of
-/// fp4. A value on a threshold belongs to the lower side.
+/// The thresholds of bitsandbytes' CUDA kernels, fp32 on the CPU: [15] between the values of nf4, or [7] between the
+/// magnitudes of fp4. A value on a threshold belongs to the lower side.
 at::Tensor thresholds_of(WeightCode code);
 
 /// codes_by_magnitude[i]: the code of fp4's i-th magnitude, ascending. [8] int64 on the CPU.
@@ -89,24 +89,27 @@ void dequantize(const QuantizedWeight& weight, at::Tensor& out);
 
 void dequantize_reference(const QuantizedWeight& weight, at::Tensor& out);
 
-// Quantising, row by row as a file is read: make_quantized_weight, quantize_rows for every range of rows, are_scales_finite, and
-// finish_nested if wanted.
+// Quantising, row by row as a file is read: make_quantized_weight, quantize_rows for every range of rows,
+// are_scales_finite, and finish_nested if wanted.
 
-/// An empty weight for quantize_rows, with the map and the blocks that bitsandbytes (64 elements) and DeepSeek (128 x 128) use.
+/// An empty weight for quantize_rows, with the map and the blocks that bitsandbytes (64 elements) and DeepSeek (128 x
+/// 128) use.
 QuantizedWeight make_quantized_weight(WeightCode code, std::int64_t out_features, std::int64_t in_features,
                                       const at::Device& device);
 
 /// quantize_rows takes ranges of rows that start at a multiple of this.
 std::int64_t row_multiple(const QuantizedWeight& weight);
 
-/// Quantises rows [begin, begin + rows.size(0)) of the matrix. rows [n, D] fp32, bf16 or fp16, on the device of the weight;
-/// strided or not. begin and n are multiples of row_multiple, except in the last range. Several threads may call it
-/// with different rows.
-///   4 bits  scale = largest |w| of the block; code of fl(w * fl(1 / scale)): nearest value of the map, ties to the lower one
+/// Quantises rows [begin, begin + rows.size(0)) of the matrix. rows [n, D] fp32, bf16 or fp16, on the device of the
+/// weight; strided or not. begin and n are multiples of row_multiple, except in the last range. Several threads may
+/// call it with different rows.
+///   4 bits  scale = largest |w| of the block; code of fl(w * fl(1 / scale)): nearest value of the map, ties to the
+/// lower one
 ///           (fp4: to the smaller magnitude). A block of zeros has scale 0 and the code of zero.
-///   int8    scale = largest |fp16(w)| of the row; code = rint(fl(fp16(w) * fl(127 * fl(1 / scale)))), 0 in a row of zeros.
-///   fp8     scale = fl(largest |w| of the tile / 448), 1 in a tile of zeros; code = fl(w / scale) rounded to nearest even.
-/// The native kernel is the CPU's; a GPU runs the reference. Throws ShapeError for another shape or dtype.
+///   int8    scale = largest |fp16(w)| of the row; code = rint(fl(fp16(w) * fl(127 * fl(1 / scale)))), 0 in a row of
+/// zeros.
+///   fp8     scale = fl(largest |w| of the tile / 448), 1 in a tile of zeros; code = fl(w / scale) rounded to nearest
+/// even. The native kernel is the CPU's; a GPU runs the reference. Throws ShapeError for another shape or dtype.
 void quantize_rows(const at::Tensor& rows, std::int64_t begin, QuantizedWeight& weight);
 
 void quantize_rows_reference(const at::Tensor& rows, std::int64_t begin, QuantizedWeight& weight);

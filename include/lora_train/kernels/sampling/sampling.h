@@ -1,5 +1,5 @@
-// Chooses tokens from logits: temperature, top-k, top-p and min-p, in that order, then a draw from Philox. B rows, V vocabulary.
-// No torch here.
+// Chooses tokens from logits: temperature, top-k, top-p and min-p, in that order, then a draw from Philox. B rows, V
+// vocabulary. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,9 @@ struct Candidate {
   double probability = 0;
 };
 
-/// The tokens that may be drawn: most likely first (ties: lowest id first) with top_k or top_p, else by id. Not normalised: the
-/// probability of logit l is exp((l - largest) / temperature), in fp64. temperature > 0; logits [V] finite.
+/// The tokens that may be drawn: most likely first (ties: lowest id first) with top_k or top_p, else by id. Not
+/// normalised: the probability of logit l is exp((l - largest) / temperature), in fp64. temperature > 0; logits [V]
+/// finite.
 std::vector<Candidate> sampling_candidates(std::span<const float> logits, const SamplingFilter& filter);
 
 /// A uniform number in [0, 1) with 53 random bits.
@@ -40,9 +41,9 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingFilter& f
 /// The key of a row of sample_tokens.
 std::int64_t packed_key(PhiloxKey key);
 
-/// Writes chosen[b], the token that sample_token chooses from logits[b] with sampling_draw(keys[b], positions[b]), or -1 if a
-/// logit of the row is not finite. logits [B, V] fp32, V below 2^31, rows may be strided; keys and positions [B] int64; chosen
-/// [B] int32. Follows the kernel setting `cross_entropy`.
+/// Writes chosen[b], the token that sample_token chooses from logits[b] with sampling_draw(keys[b], positions[b]), or
+/// -1 if a logit of the row is not finite. logits [B, V] fp32, V below 2^31, rows may be strided; keys and positions
+/// [B] int64; chosen [B] int32. Follows the kernel setting `cross_entropy`.
 /// On a GPU, sums run in another order and exp may differ in its last bit: a token differs from the CPU's only if a
 /// draw or a top_p falls on a boundary between two tokens within rounding (about 1e-13 of the sum). The same bits in
 /// every run.

@@ -22,8 +22,8 @@ enum class Family { kQwen2, kQwen3, kMistral, kLlama, kGemma3, kGranite };
 /// "qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite": model_type in config.json.
 std::string_view family_name(Family family);
 
-/// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend on its
-/// batch. They are supported up to that length only (check_rope_supported).
+/// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend
+/// on its batch. They are supported up to that length only (check_rope_supported).
 enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
 /// "default", "linear", ...: rope_type in config.json.
 std::string_view rope_type_name(RopeType type);
@@ -95,9 +95,9 @@ struct ModelConfig {
 void make_room(std::int64_t num_ids, ModelConfig& config, std::int64_t multiple = 64);
 
 /// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.
-/// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range, for sizes
-/// that do not fit together, and for anything unsupported (another architecture, activation or quantisation, other
-/// attention or RoPE kinds), naming it and what is supported.
+/// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range,
+/// for sizes that do not fit together, and for anything unsupported (another architecture, activation or quantisation,
+/// other attention or RoPE kinds), naming it and what is supported.
 ModelConfig read_model_config(const std::filesystem::path& folder);
 /// The same for the text of a config.json; `path` is for messages.
 ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path);
@@ -115,15 +115,16 @@ struct TensorSpec {
   std::string module() const;
 };
 
-/// Every weight of the files in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.
+/// Every weight of the files in the order of the forward pass: embedding, layers, final norm, head. A tied head is not
+/// listed.
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
 /// The linears among expected_tensors.
 std::vector<TensorSpec> linear_tensors(const ModelConfig& config);
 /// The total number of elements in all weights.
 std::int64_t num_parameters(const ModelConfig& config);
 
-/// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16). Linears may
-/// be quantised as quantization_config says (stored_linear.h); their scales are read and must be finite.
+/// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16).
+/// Linears may be quantised as quantization_config says (stored_linear.h); their scales are read and must be finite.
 /// Warns about unexpected tensors, except rotary inv_freq buffers and a tied head that is stored as well.
 /// Throws FormatError: where = "file: tensor" for the first tensor that is missing or has another shape or dtype, and
 /// where = "file: quantization_config" if quantised linears are declared and none is.

@@ -1,5 +1,5 @@
-// The weights of a run. Three questions are kept apart: the format of a stored linear (per linear, from its tensors), its
-// conversion to a compute view (a RowSink), and where the bytes live until a layer is acquired (the class).
+// The weights of a run. Three questions are kept apart: the format of a stored linear (per linear, from its tensors),
+// its conversion to a compute view (a RowSink), and where the bytes live until a layer is acquired (the class).
 #pragma once
 
 #include <c10/core/TensorOptions.h>
@@ -22,8 +22,8 @@ namespace lora_train::model {
 /// Which weights are trained besides adapters.
 enum class TrainedWeights { kNone, kAll };
 
-/// The trained tensors of a run: A and B of every adapter and the trained token rows under PEFT's names, or with kAll every
-/// weight under its Hugging Face name. Values start at zero. On at::kMeta they have no memory.
+/// The trained tensors of a run: A and B of every adapter and the trained token rows under PEFT's names, or with kAll
+/// every weight under its Hugging Face name. Values start at zero. On at::kMeta they have no memory.
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device = at::kCPU);
 
@@ -126,10 +126,10 @@ class ComputeWeights : public BaseWeights {
 /// decoded once; the others are decoded when acquired, into a shared buffer.
 class ResidentWeights : public ComputeWeights {
  public:
-  /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype or its quantised form, in
-  /// several threads, and releases the mapped pages afterwards. With kAll it fills the masters too. If `files` is null, plain
-  /// weights stay uninitialised for the caller to fill, and codes are random; on at::kMeta nothing is allocated. Throws
-  /// StopError.
+  /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype or its quantised
+  /// form, in several threads, and releases the mapped pages afterwards. With kAll it fills the masters too. If `files`
+  /// is null, plain weights stay uninitialised for the caller to fill, and codes are random; on at::kMeta nothing is
+  /// allocated. Throws StopError.
   ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                   const WeightOptions& options, const storage::WeightFiles* files = nullptr);
 
@@ -150,8 +150,8 @@ class ResidentWeights : public ComputeWeights {
   std::int64_t in_buffers_ = -1;               ///< the layer that was decoded last
 };
 
-/// Keeps one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter columns,
-/// release() frees it. For a single pass over a model that may not fit into memory.
+/// Keeps one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter
+/// columns, release() frees it. For a single pass over a model that may not fit into memory.
 class StreamedWeights : public ComputeWeights {
  public:
   /// `files` outlives the object.
@@ -170,8 +170,8 @@ class StreamedWeights : public ComputeWeights {
 std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
                           const BaseStorage& storage = {}, std::int64_t decoded_layers = kAllLayers);
 
-/// The largest decoded_layers with which all weights take at most `budget_bytes`; 0 if there is none. kAllLayers if nothing is
-/// quantised.
+/// The largest decoded_layers with which all weights take at most `budget_bytes`; 0 if there is none. kAllLayers if
+/// nothing is quantised.
 std::int64_t choose_decoded_layers(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
                                    const BaseStorage& storage, std::int64_t budget_bytes);
 

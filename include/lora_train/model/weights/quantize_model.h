@@ -1,5 +1,5 @@
-// `quantize`: writes a Hugging Face folder with quantised linears, for faster starts of runs that quantise the same model. The
-// folder loads in transformers with bitsandbytes (nf4, int8), or as fine-grained FP8.
+// `quantize`: writes a Hugging Face folder with quantised linears, for faster starts of runs that quantise the same
+// model. The folder loads in transformers with bitsandbytes (nf4, int8), or as fine-grained FP8.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,10 @@ struct QuantizeResult {
   std::int64_t num_files = 0;
 };
 
-/// Quantises the linears of the decoder layers as base_precision does while it loads them; all other tensors stay as they are.
-/// The weights are split into files as in the source. Memory: the quantised linears of one file. The folder appears
-/// complete or not at all. Throws ConfigError for an output folder that may not be written, FormatError for a model
-/// that is unsupported or already quantised, IoError, StopError.
+/// Quantises the linears of the decoder layers as base_precision does while it loads them; all other tensors stay as
+/// they are. The weights are split into files as in the source. Memory: the quantised linears of one file. The folder
+/// appears complete or not at all. Throws ConfigError for an output folder that may not be written, FormatError for a
+/// model that is unsupported or already quantised, IoError, StopError.
 QuantizeResult quantize_model(const QuantizeRequest& request);
 
 }  // namespace lora_train::model

@@ -85,8 +85,8 @@ BaseStorage base_storage(const ModelSection& section, const ModelConfig& config,
 /// The same for a model without files, whose linears are plain.
 BaseStorage base_storage(const ModelSection& section, const ModelConfig& config);
 
-/// How many linears are stored in each format, the most frequent first: "168 linears nf4, 28 bf16". Reads no tensor. Throws
-/// FormatError for a linear in an unknown format.
+/// How many linears are stored in each format, the most frequent first: "168 linears nf4, 28 bf16". Reads no tensor.
+/// Throws FormatError for a linear in an unknown format.
 std::string linear_formats(const ModelConfig& config, const storage::WeightFiles& weights);
 
 }  // namespace lora_train::model

@@ -25,7 +25,8 @@ struct BlockWeights {
 
 using LayerWeights = std::vector<BlockWeights>;
 
-/// Embedding [V, D], final norm and head [V, D]. grad_* are fp32 [V, D] or undefined. With tied embeddings, head is embedding.
+/// Embedding [V, D], final norm and head [V, D]. grad_* are fp32 [V, D] or undefined. With tied embeddings, head is
+/// embedding.
 struct OuterWeights {
   at::Tensor embedding, head;
   at::Tensor grad_embedding, grad_head;
