@@ -136,13 +136,11 @@ struct ForeignCommand {
 
 const std::vector<ForeignCommand>& foreign_commands() {
   constexpr const char* kPreference =
-      "preference training, rewards and reinforcement are not built. To train on the chosen answers: lora-train "
-      "convert "
-      "FILE --allow-refused --output my.yaml, then lora-train train my.yaml";
+      "preference training, reward models and reinforcement learning are not supported. To train on the chosen "
+      "answers: lora-train convert FILE --allow-refused --output my.yaml, then lora-train train my.yaml";
   constexpr const char* kServe =
       "lora-train serve --adapter mine=RUN is an OpenAI-compatible server to try a result; for many users, vllm serve "
-      "MODEL "
-      "--enable-lora --lora-modules mine=RUN/adapter";
+      "MODEL --enable-lora --lora-modules mine=RUN/adapter";
   static const std::vector<ForeignCommand> table = {
       {{"sft"},
        "TRL",

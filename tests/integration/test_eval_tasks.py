@@ -105,7 +105,7 @@ def test_a_signal_ends_with_75_and_without_figures(tmp_path, number, arguments):
     assert any("6,000 read" in line for line in lines)  # what follows takes seconds
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=300)
-    assert process.returncode == 75 and f"{number.name}: asked to stop. There are no figures" in stderr, stderr
+    assert process.returncode == 75 and f"{number.name}: asked to stop; no figures" in stderr, stderr
     if "--json" in arguments:
         error = json.loads(stdout)["error"]
         assert error["kind"] == "stopped" and error["where"] == number.name

@@ -199,7 +199,7 @@ evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
     if (request.world.rank > 0) throw PeerError(stop.where(), stop.message(), stop.kind(), stop.exit_code());
-    throw StopError(stop.where(), "asked to stop. There are no figures, since they need the whole evaluation");
+    throw StopError(stop.where(), "asked to stop; no figures, since they need the whole evaluation");
   }
 }
 

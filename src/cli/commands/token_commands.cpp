@@ -314,7 +314,7 @@ int run_cache(const std::vector<std::string>& arguments) {
   if (wants_list == wants_clear) parser.refuse("--list", "expected one of --list and --clear.");
   if (wants_list && older_than->count() > 0) parser.refuse("--older-than", "needs --clear.");
   if (folder.empty()) {
-    parser.refuse("--dir", "missing, and neither XDG_CACHE_HOME nor HOME says where your cache is.");
+    parser.refuse("--dir", "missing, and neither XDG_CACHE_HOME nor HOME is set.");
   }
   if (dir->count() > 0 && !fs::is_directory(folder)) {
     parser.refuse("--dir", folder + (fs::exists(folder) ? " is not a folder." : " does not exist."));
