@@ -11,7 +11,7 @@ using namespace lora_train::data;  // NOLINT: the names under test
 
 // An example is a sample or says what is wrong with it; nothing else may come out.
 template <class Function>
-void expect_row_error(Function function) {
+void expect_example_error(Function function) {
   try {
     function();
   } catch (const lora_train::DataError& error) {
@@ -19,12 +19,12 @@ void expect_row_error(Function function) {
   }
 }
 
-void read_row(const Json& example) {
-  expect_row_error([&] { parse_example(example, detect_layout(example, {}).type, {}); });
+void read_example(const Json& example) {
+  expect_example_error([&] { parse_example(example, detect_layout(example, {}).type, {}); });
   for (const auto type : {lora_train::DatasetType::kMessages, lora_train::DatasetType::kSharegpt,
                           lora_train::DatasetType::kAlpaca, lora_train::DatasetType::kPromptCompletion,
                           lora_train::DatasetType::kText, lora_train::DatasetType::kPretokenized}) {
-    expect_row_error([&] { parse_example(example, type, {}); });
+    expect_example_error([&] { parse_example(example, type, {}); });
   }
 }
 
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     while (auto block = reader->next()) {
       for (const RawExample& example : parse_examples(std::move(*block))) {
         if (!example.is_bad)
-          read_row(example.value);
+          read_example(example.value);
         else if (!example.where.starts_with(place) || example.message.empty())
           fail("a bad example without its place: " + example.where);
       }

@@ -5,27 +5,27 @@
 namespace lora_train::cli {
 namespace {
 
-const data::ExampleView kRow = {.source = "a.jsonl:2",
-                                .ids = {5, 6, 7, 8},
-                                .labels = {-100, 6, 7, -100},
-                                .pieces = {"Hi ", "a\n", "\x1b[2J", "!"},
-                                .text = "Hi a\n\x1b[2J!"};
+const data::ExampleView kExample = {.source = "a.jsonl:2",
+                                    .ids = {5, 6, 7, 8},
+                                    .labels = {-100, 6, 7, -100},
+                                    .pieces = {"Hi ", "a\n", "\x1b[2J", "!"},
+                                    .text = "Hi a\n\x1b[2J!"};
 
 TEST(ExampleDisplay, MarksTrainedTokensAndHidesControlCharacters) {
-  EXPECT_EQ(format_example(kRow, false), "a.jsonl:2: 4 tokens, 2 trained\nHi [[a\n\\x1b[2J]]!\nids: 5 6* 7* 8\n");
+  EXPECT_EQ(format_example(kExample, false), "a.jsonl:2: 4 tokens, 2 trained\nHi [[a\n\\x1b[2J]]!\nids: 5 6* 7* 8\n");
 }
 
 TEST(ExampleDisplay, UsesGreenOnATerminal) {
-  EXPECT_NE(format_example(kRow, true).find("Hi \x1b[32ma\n\\x1b[2J\x1b[0m!"), std::string::npos);
+  EXPECT_NE(format_example(kExample, true).find("Hi \x1b[32ma\n\\x1b[2J\x1b[0m!"), std::string::npos);
 }
 
 TEST(ExampleDisplay, SpecialTokensHaveColoursOfTheirOwn) {
-  data::ExampleView example = kRow;
+  data::ExampleView example = kExample;
   example.is_special = {true, true, false, false};
   EXPECT_NE(format_example(example, true).find("\x1b[36mHi \x1b[0m\x1b[1;32ma\n\x1b[0m\x1b[32m\\x1b[2J\x1b[0m!"),
             std::string::npos)
       << format_example(example, true);
-  EXPECT_EQ(format_example(example, false), format_example(kRow, false));
+  EXPECT_EQ(format_example(example, false), format_example(kExample, false));
 }
 
 TEST(ExampleDisplay, CharactersThatSteerATerminalAreShownByNumber) {
@@ -47,12 +47,12 @@ TEST(ExampleDisplay, FirstTokenIsNeverTrained) {
 }
 
 TEST(ExampleDisplay, JsonHasTheLabelsAsTheyAre) {
-  EXPECT_EQ(example_to_json(kRow),
+  EXPECT_EQ(example_to_json(kExample),
             R"({"source":"a.jsonl:2","input_ids":[5,6,7,8],"labels":[-100,6,7,-100],"text":"Hi a\n\u001b[2J!"})");
 }
 
 TEST(ExampleDisplay, ShowsWeights) {
-  data::ExampleView example = kRow;
+  data::ExampleView example = kExample;
   example.weights = {0, 0.25F, 3, 0};
   EXPECT_NE(format_example(example, false).find("ids: 5 6*0.25 7*3 8\n"), std::string::npos)
       << format_example(example, false);

@@ -75,7 +75,7 @@ TEST_F(AnswerExamples, HaveTheLastAnswerOfAnyLayout) {
   EXPECT_EQ(texts.at(1).correct, false);
 }
 
-TEST_F(AnswerExamples, TakesTheFirstRowsAndTheNamesOfTheFile) {
+TEST_F(AnswerExamples, TakesTheFirstExamplesAndTheNamesOfTheFile) {
   field_map_ = {{"prompt", "q"}, {"completion", "a"}, {"correct", "ok"}};
   const auto examples =
       read("{\"q\": \"1\", \"a\": \"2\", \"ok\": true}\n{\"q\": \"3\", \"a\": \"4\"}\nno example\n", 2);
@@ -83,7 +83,7 @@ TEST_F(AnswerExamples, TakesTheFirstRowsAndTheNamesOfTheFile) {
   EXPECT_EQ(examples[0].correct, true);
 }
 
-TEST_F(AnswerExamples, WhatIsWrongNamesTheRow) {
+TEST_F(AnswerExamples, WhatIsWrongNamesTheExample) {
   EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b", "correct": "yes"})")
                 .find("correct is string, expected true or false"),
             std::string::npos);

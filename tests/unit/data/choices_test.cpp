@@ -65,7 +65,7 @@ TEST_F(Choices, StandBehindTextsAsTheyAreAndBehindChatsThroughTheTemplate) {
   EXPECT_EQ(right.store.source(2), file_.string() + ":3");
 }
 
-TEST_F(Choices, TakeBosNamesOfFieldsAndAsManyRowsAsAsked) {
+TEST_F(Choices, TakeBosNamesOfFieldsAndAsManyExamplesAsAsked) {
   const ByteTokenizer with_bos(true);
   options_.tokenizer = &with_bos;
   field_map_ = {{"prompt", "question"}, {"answer", "label"}};

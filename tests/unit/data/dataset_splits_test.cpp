@@ -114,8 +114,8 @@ TEST_F(DatasetSplits, WithoutACardNamesTellTheSplit) {
 }
 
 TEST_F(DatasetSplits, FilesWithoutASplitAreTrainWhereNoneHasOne) {
-  add({"rows.jsonl", "more/examples.csv", "LICENSE.txt", ".gitattributes"});
-  EXPECT_EQ(files("train"), (Names{"more/examples.csv", "rows.jsonl"}));
+  add({"rows.jsonl", "more/rows.csv", "LICENSE.txt", ".gitattributes"});
+  EXPECT_EQ(files("train"), (Names{"more/rows.csv", "rows.jsonl"}));
   add({"dev.jsonl"});
   EXPECT_EQ(files(), (Names{"dev.jsonl"}));
 }

@@ -19,7 +19,7 @@ DocumentStore examples(const char* file, const std::vector<std::int32_t>& number
   return builder.build();
 }
 
-TEST(Duplicates, LaterEqualRowsAreCountedWithTheFirstPair) {
+TEST(Duplicates, LaterEqualExamplesAreCountedWithTheFirstPair) {
   Ledger ledger;
   count_duplicates(examples("t", {5, 9, 7, 9, 5, 9}), {}, ledger);
   ASSERT_EQ(ledger.entries.size(), 1U);
@@ -29,7 +29,7 @@ TEST(Duplicates, LaterEqualRowsAreCountedWithTheFirstPair) {
   EXPECT_EQ(ledger.entries[0].first_message, "like t:2");
 }
 
-TEST(Duplicates, TrainingRowsOfEvaluationSetsAreCountedOnce) {
+TEST(Duplicates, TrainingExamplesOfEvaluationSetsAreCountedOnce) {
   const DocumentStore a = examples("a", {8, 3, 8}), b = examples("b", {3, 4});
   Ledger ledger;
   count_duplicates(examples("t", {1, 3, 2, 8}), {&a, &b}, ledger);
@@ -50,7 +50,7 @@ TEST(Duplicates, AreDroppedButForTheFirst) {
   EXPECT_EQ(ledger.entries[0].first_source, "t:4");
 }
 
-TEST(Duplicates, TrainingRowsAreDroppedFromEvaluationSets) {
+TEST(Duplicates, TrainingExamplesAreDroppedFromEvaluationSets) {
   Ledger ledger{.total = 4, .kept = 4};
   const DocumentStore left = without_training_examples(examples("e", {8, 3, 4, 3}), examples("t", {1, 3, 3}), ledger);
   ASSERT_EQ(left.size(), 2U);
@@ -61,7 +61,7 @@ TEST(Duplicates, TrainingRowsAreDroppedFromEvaluationSets) {
   EXPECT_EQ(ledger.entries[0].first_message, "like t:2");
 }
 
-TEST(Duplicates, DifferentRowsAreNone) {
+TEST(Duplicates, DifferentExamplesAreNone) {
   const DocumentStore eval = examples("e", {4, 5});
   Ledger ledger;
   count_duplicates(examples("t", {1, 2, 3}), {&eval}, ledger);
@@ -70,7 +70,7 @@ TEST(Duplicates, DifferentRowsAreNone) {
 
 class DropDuplicates : public PrepareFixture {};
 
-TEST_F(DropDuplicates, ComeOutBeforeTheSplitAndTrainingRowsFromEvaluationData) {
+TEST_F(DropDuplicates, ComeOutBeforeTheSplitAndTrainingExamplesFromEvaluationData) {
   DataSection section;
   section.datasets = {dataset("train.jsonl", texts(20) + texts(20))};
   section.eval_datasets = {dataset("val.jsonl", texts(22))};

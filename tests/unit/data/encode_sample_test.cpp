@@ -175,7 +175,7 @@ TEST_F(EncodeSample, AddsBosWhereHuggingFaceDoes) {
   EXPECT_EQ(show(encode_sample(chat_, {&with_bos, &template_, LossOn::kAuto, 0})).substr(0, 8), "system:s");
 }
 
-TEST_F(EncodeSample, TakesLabelsOfPretokenisedRowsAsTheyAre) {
+TEST_F(EncodeSample, TakesLabelsOfPretokenisedExamplesAsTheyAre) {
   EXPECT_EQ(encode(TokenSample{{97, 98}, {-100, 98}}, LossOn::kAuto), "a[b]");
   EXPECT_EQ(encode(TokenSample{{97, 98}, {-100, 98}}, LossOn::kAll), "[ab]");
   EXPECT_EQ(encode(TokenSample{{97, 98}, {}}, LossOn::kAll), "[ab]");

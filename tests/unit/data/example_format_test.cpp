@@ -57,7 +57,7 @@ TEST(DetectLayout, SaysWhenAnotherLayoutWouldFitToo) {
   EXPECT_NE(found.reason.find("prompt_completion"), std::string::npos) << found.reason;
 }
 
-TEST(CheckSameLayout, RefusesARowThatWouldHaveDecidedOtherwise) {
+TEST(CheckSameLayout, RefusesAnExampleThatWouldHaveDecidedOtherwise) {
   const Json both = json(R"({"text": "a", "messages": []})");
   EXPECT_THROW(check_same_layout(both, DatasetType::kText, {}), DataError);
   check_same_layout(both, DatasetType::kMessages, {});
@@ -212,7 +212,7 @@ TEST(Messages, RefusesMalformedConversations) {
             std::string::npos);
 }
 
-TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
+TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheExample) {
   const auto said = [](const char* tools) {
     const std::string example =
         R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
@@ -370,7 +370,7 @@ TEST(Pretokenized, RemovesPaddingByPosition) {
   EXPECT_EQ(left.ids, (std::vector<std::int32_t>{5}));
 }
 
-TEST(Pretokenized, RefusesMalformedRows) {
+TEST(Pretokenized, RefusesMalformedExamples) {
   const auto type = DatasetType::kPretokenized;
   const std::pair<const char*, const char*> cases[] = {
       {R"({"labels": [1]})", "\"input_ids\" is missing"},

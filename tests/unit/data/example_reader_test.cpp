@@ -76,7 +76,7 @@ TEST_F(ExampleReaderTest, ExplainsAPrettyPrintedObject) {
   EXPECT_TRUE(says("one JSON array"));
 }
 
-TEST_F(ExampleReaderTest, ReadsAnArrayWithTheLineOfEachRow) {
+TEST_F(ExampleReaderTest, ReadsAnArrayWithTheLineOfEachExample) {
   EXPECT_EQ(read("\n[\n  {\"a\":1},\n  {\"a\":2}, {\"a\":\n3}\n]\n"), (Places{"3", "4", "4"}));
 }
 
@@ -94,7 +94,7 @@ TEST_F(ExampleReaderTest, RefusesFilesOfAnotherKind) {
   EXPECT_TRUE(says("Parquet"));
 }
 
-TEST_F(ExampleReaderTest, RefusesAFileWithoutRows) {
+TEST_F(ExampleReaderTest, RefusesAFileWithoutExamples) {
   EXPECT_EQ(read(""), (Places{"!"}));
   EXPECT_TRUE(says("no example"));
   EXPECT_EQ(read("\xEF\xBB\xBF \r\n\n"), (Places{"!"}));
@@ -114,7 +114,7 @@ TEST_F(ExampleReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
   EXPECT_TRUE(messages_.empty()) << messages_.substr(0, 200);
 }
 
-TEST_F(ExampleReaderTest, TextGivesOneRowALine) {
+TEST_F(ExampleReaderTest, TextGivesOneExampleALine) {
   EXPECT_EQ(read("one\r\n\n  two \nthr\xC3\xA9"
                  "e",
                  "rows.txt"),

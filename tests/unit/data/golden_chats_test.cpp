@@ -55,8 +55,8 @@ std::vector<Json> read_goldens(const std::filesystem::path& path) {
   return examples;
 }
 
-EncodedSample encode_as_row(const Json& golden, const tokenizer::ChatTemplate& chat_template,
-                            const tokenizer::Tokenizer& tokenizer) {
+EncodedSample encode_as_example(const Json& golden, const tokenizer::ChatTemplate& chat_template,
+                                const tokenizer::Tokenizer& tokenizer) {
   Json example = {{"id", golden["id"]}, {"messages", golden["messages"]}};
   if (golden.contains("tools")) {
     example["tools"] = golden["tools"];
@@ -120,7 +120,7 @@ TEST_P(GoldenChatExamples, IdsAndLabelsAreEqual) {
       }
     }
     try {
-      const EncodedSample got = encode_as_row(golden, *chat_template, *tokenizer);
+      const EncodedSample got = encode_as_example(golden, *chat_template, *tokenizer);
       ASSERT_FALSE(golden.contains("error")) << golden["id"] << " must be refused: " << golden["error"];
       ASSERT_EQ(Json(got.ids), golden["ids"]) << golden["id"];
       ASSERT_EQ(got.labels, golden_labels(golden)) << golden["id"];

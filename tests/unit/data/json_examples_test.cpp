@@ -111,7 +111,7 @@ TEST(JsonExamples, MessagesNeverQuoteTheFile) {
   EXPECT_EQ(example.problem->message.find('\xFF'), std::string::npos);
 }
 
-TEST(JsonExamples, ArrayHandsOverRowsAndGoesOnAfterABadOne) {
+TEST(JsonExamples, ArrayHandsOverExamplesAndGoesOnAfterABadOne) {
   std::vector<std::string> seen;
   const auto problem = parse_json_array(R"([{"a":1}, 5, [2], {"a":1,"a":2}, {"b":[1]}])", [&](JsonExample&& example) {
     seen.push_back(std::to_string(example.offset) + (example.problem ? "!" : example.value.dump()));

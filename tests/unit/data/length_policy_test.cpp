@@ -62,8 +62,7 @@ TEST(LengthChoices, EachTellsWhatItCosts) {
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0],
             "  max_seq_len: 64: 1.00% of the examples are longer, with 1.92% of the tokens past the limit; 0.0% of "
-            "slots empty "
-            "with packing, 49.0% without");
+            "slots empty with packing, 49.0% without");
   EXPECT_EQ(
       lines[1],
       "  max_seq_len: 128: 0.00% of the examples are longer, with 0.00% of the tokens past the limit; 0.0% of slots "
@@ -103,7 +102,7 @@ TEST(LengthPolicy, AdviceToDropNamesTheShareThatItNeeds) {
   EXPECT_EQ(refusal(0.6).find("max_drop_fraction"), std::string::npos) << refusal(0.6);
 }
 
-TEST(LengthPolicy, AChoiceThatLeavesNoRowSaysSo) {
+TEST(LengthPolicy, AChoiceThatLeavesNoExampleSaysSo) {
   const auto refusal = [](const std::vector<std::size_t>& lengths) -> std::string {
     Ledger ledger;
     try {
@@ -138,14 +137,14 @@ TEST(LengthPolicy, ErrorProposesNoMoreThanTheModelsPositions) {
   EXPECT_EQ(refusal(128, 128), "  no larger max_seq_len" + limit);
 }
 
-TEST(LengthPolicy, ErrorPassesRowsThatFitExactly) {
+TEST(LengthPolicy, ErrorPassesExamplesThatFitExactly) {
   Ledger ledger;
   EXPECT_EQ(apply_length_policy(examples({3, 4}), 4, Overlength::kError, ledger, "x").size(), 2U);
   EXPECT_EQ(ledger.kept, 2);
   EXPECT_TRUE(ledger.entries.empty());
 }
 
-TEST(LengthPolicy, DropLosesTheRows) {
+TEST(LengthPolicy, DropLosesTheExamples) {
   Ledger ledger;
   const DocumentStore store = apply_length_policy(examples({3, 9, 4, 5}), 4, Overlength::kDrop, ledger, "x");
   ASSERT_EQ(store.size(), 2U);
@@ -171,7 +170,7 @@ TEST(LengthPolicy, TruncateKeepsTheHeadAndDropsWhatIsLeftUntrained) {
   EXPECT_EQ(ledger.kept, 2);
 }
 
-TEST(LengthPolicy, RowsWithNothingToTrainAreDropped) {
+TEST(LengthPolicy, ExamplesWithNothingToTrainAreDropped) {
   StoreBuilder builder;
   const auto file = builder.add_file("f");
   const std::vector<std::int32_t> ids = {1, 2}, first_only = {1, -100};  // a label at position 0 trains nothing

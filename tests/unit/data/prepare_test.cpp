@@ -105,7 +105,7 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   EXPECT_SAYS(refusal(section), "more bad examples\nFix them, or skip bad examples with on_bad_row: drop (");
 }
 
-TEST_F(PrepareData, WhereAllRowsAreBadNoneIsLeftToDropTheOthersFor) {
+TEST_F(PrepareData, WhereAllExamplesAreBadNoneIsLeftToDropTheOthersFor) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": 7}\n")};
   const std::string same = refusal(section);
@@ -178,7 +178,7 @@ TEST_F(PrepareData, WeightsFollowTheirDatasets) {
   EXPECT_SAYS(data.train.source(data.train_ranges[1].begin - 1), "a.jsonl:");
 }
 
-TEST_F(PrepareData, RepeatedRowsAreCountedAndKept) {
+TEST_F(PrepareData, RepeatedExamplesAreCountedAndKept) {
   DataSection section;
   section.datasets = {dataset("a.jsonl", texts(5) + texts(2))};
   section.eval_datasets = {dataset("e.jsonl", texts(1))};
@@ -192,7 +192,7 @@ TEST_F(PrepareData, RepeatedRowsAreCountedAndKept) {
   EXPECT_EQ(data.ledger.entries[1].count, 2);
 }
 
-TEST_F(PrepareData, PretokenisedRowsNeedNoTokenizer) {
+TEST_F(PrepareData, PretokenisedExamplesNeedNoTokenizer) {
   DataSection section;
   section.datasets = {dataset("i.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n")};
   const PreparedData data = prepare_data(section, {.vocab_size = 3}, true);
@@ -201,7 +201,7 @@ TEST_F(PrepareData, PretokenisedRowsNeedNoTokenizer) {
   EXPECT_THROW(prepare_data(section, {.vocab_size = 2}, true), DataError);
 }
 
-TEST_F(PrepareData, BadRowStopsWithItsPlace) {
+TEST_F(PrepareData, BadExampleStopsWithItsPlace) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"text\": NaN}\n")};
   EXPECT_SAYS(refusal(section), "t.jsonl:2:10: NaN and Infinity");
@@ -213,7 +213,7 @@ TEST_F(PrepareData, BadRowStopsWithItsPlace) {
   EXPECT_SAYS(refusal(section), "t.jsonl:1: no known layout");
 }
 
-TEST_F(PrepareData, BadRowsAreDroppedAndCountedWhenAsked) {
+TEST_F(PrepareData, BadExamplesAreDroppedAndCountedWhenAsked) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": NaN}\n" + texts(8) + "{\"text\": 5}\n")};
   section.on_bad_row = OnBadRow::kDrop;
@@ -242,7 +242,7 @@ TEST_F(PrepareData, RefusesEmptyData) {
   EXPECT_THROW(prepare(section, /*need_train=*/false), ConfigError);
 }
 
-TEST_F(PrepareData, RefusesARunWithEveryLabelMaskedAndShowsRows) {
+TEST_F(PrepareData, RefusesARunWithEveryLabelMaskedAndShowsExamples) {
   DataSection section;
   section.datasets = {dataset("c.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}\n")};
   const std::string message = refusal(section);
@@ -251,7 +251,7 @@ TEST_F(PrepareData, RefusesARunWithEveryLabelMaskedAndShowsRows) {
   EXPECT_SAYS(message, "loss_on: auto");
 }
 
-TEST_F(PrepareData, OneMaskedRowGoesToTheLedger) {
+TEST_F(PrepareData, OneMaskedExampleGoesToTheLedger) {
   DataSection section;
   const std::string good = "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n";
   section.datasets = {dataset("i.jsonl", good + "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n" + good)};
@@ -262,7 +262,7 @@ TEST_F(PrepareData, OneMaskedRowGoesToTheLedger) {
   EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kFullyMasked);
 }
 
-TEST_F(PrepareData, HoldsOutTheSameRowsForTheSameSeed) {
+TEST_F(PrepareData, HoldsOutTheSameExamplesForTheSameSeed) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", texts(50))};
   section.val_set_size = 0.11;
@@ -295,7 +295,7 @@ TEST_F(PrepareData, HoldsOutTheSameRowsForTheSameSeed) {
   EXPECT_SAYS(refusal(section), "val_set_size: 50 would hold out 50 of 50 examples");
 }
 
-TEST_F(PrepareData, EvaluationSetsHaveNamesAndAtMostSoManyRows) {
+TEST_F(PrepareData, EvaluationSetsHaveNamesAndAtMostSoManyExamples) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", texts(3))};
   section.eval_datasets = {dataset("val.jsonl", texts(9)), dataset("val.json", "[{\"text\": \"long enough\"}]")};
@@ -365,7 +365,7 @@ TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
   EXPECT_EQ(data.ledger.lost(), 0);
 }
 
-TEST_F(PrepareData, ALaterRowOfAnotherLayoutIsABadRowUnlessTypeDecides) {
+TEST_F(PrepareData, ALaterExampleOfAnotherLayoutIsABadExampleUnlessTypeDecides) {
   DataSection section;
   section.datasets = {
       dataset("l.jsonl", texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})")};
@@ -397,7 +397,7 @@ TEST_F(PrepareData, ViewJoinsTokensOfOneCharacter) {
   EXPECT_EQ(view_examples(data.train, &tokenizer_, 3, 9).size(), 1U);
 }
 
-TEST_F(PrepareData, LooksAtRowsOfJsonAndThrowsNothing) {
+TEST_F(PrepareData, LooksAtExamplesOfJsonAndThrowsNothing) {
   const auto lines = dataset("a.jsonl", "{\"a\": 1}\n\n{\"b\": \"}{\"}\n{\"c\": [{\"d\": 1}], \"a\"\n").path;
   const auto array = dataset("a.json", "[{\"a\": [{\"b\": 1}]},\n {\"c\": \"\\\"{\"}, {}]").path;
   EXPECT_EQ(count_examples(lines), 3u);

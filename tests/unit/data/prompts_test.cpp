@@ -46,7 +46,7 @@ TEST_F(Prompts, GoThroughTheChatTemplateUnlessRaw) {
   EXPECT_EQ(text(make_prompt("hi", "--prompt", options_)), "<s>hi");
 }
 
-TEST_F(Prompts, OfAFileAreTextsListsAndTrainingRowsWithoutTheirAnswer) {
+TEST_F(Prompts, OfAFileAreTextsListsAndTrainingExamplesWithoutTheirAnswer) {
   const auto prompts = read(R"({"prompt": "a", "completion": "not read"}
 {"prompt": [{"role": "user", "content": "b"}]}
 

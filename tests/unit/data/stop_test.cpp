@@ -35,7 +35,7 @@ class Stop : public testing::Test {
   testing_support::TemporaryFolder folder_;
 };
 
-TEST_F(Stop, IsSeenWhileRowsAreTokenisedAndLeavesNoTable) {
+TEST_F(Stop, IsSeenWhileExamplesAreTokenisedAndLeavesNoTable) {
   std::string examples;
   for (int i = 0; i < 1000; ++i) examples += "{\"text\": \"example " + std::to_string(i) + "\"}\n";
   write_file_atomic(folder_ / "rows.jsonl", examples);
@@ -56,7 +56,7 @@ TEST_F(Stop, IsSeenWhileRowsAreTokenisedAndLeavesNoTable) {
   EXPECT_EQ(prepare().train.size(), 1000U);
 }
 
-TEST_F(Stop, IsSeenWhereAFileHasNoRow) {
+TEST_F(Stop, IsSeenWhereAFileHasNoExample) {
   const std::string blank(3 << 20, '\n');
   for (const char* name : {"rows.jsonl", "rows.txt", "rows.csv"}) {
     write_file_atomic(folder_ / name, blank);
@@ -72,7 +72,7 @@ TEST_F(Stop, IsSeenWhereAFileHasNoRow) {
   EXPECT_THROW(reader->next(), StopError);
 }
 
-TEST_F(Stop, IsSeenInsideOneRow) {
+TEST_F(Stop, IsSeenInsideOneExample) {
   const std::string example = "{\"a\": [" + std::string(1 << 17, ' ') + "]}";
   set_max_time(0);
   EXPECT_THROW(parse_json_example(example), StopError);

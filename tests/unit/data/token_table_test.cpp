@@ -56,7 +56,7 @@ TEST_F(TokenTableTest, GivesBackWhatWasWritten) {
   expect_two_examples(*TokenTable::open(file_, "key"));
 }
 
-TEST_F(TokenTableTest, EqualRowsHaveEqualHashes) {
+TEST_F(TokenTableTest, EqualExamplesHaveEqualHashes) {
   TokenTableWriter writer({}, "key");
   writer.append(Ints{1, 2}, Ints{-100, 2}, 0, 1);
   writer.append(Ints{1, 2}, Ints{-100, 2}, 0, 2);
@@ -67,7 +67,7 @@ TEST_F(TokenTableTest, EqualRowsHaveEqualHashes) {
   EXPECT_NE(store.content_hash(0), store.content_hash(2));
 }
 
-TEST_F(TokenTableTest, RowsMayHaveWeights) {
+TEST_F(TokenTableTest, ExamplesMayHaveWeights) {
   const auto write = [](TokenTableWriter writer) {
     writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 1, std::vector<float>{0, 0.5F, 2});
     writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 2);
@@ -91,7 +91,7 @@ TEST_F(TokenTableTest, RowsMayHaveWeights) {
   EXPECT_EQ(write({{}, "key"})->example(0).num_supervised, 2U);
 }
 
-TEST_F(TokenTableTest, RowsWithoutWeightsTakeNoRoomForThem) {
+TEST_F(TokenTableTest, ExamplesWithoutWeightsTakeNoRoomForThem) {
   TokenTableWriter writer({}, "key");
   writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 1);
   const std::size_t plain = writer.finish("{}")->bytes().size();
