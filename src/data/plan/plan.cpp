@@ -80,7 +80,7 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
     documents_per_epoch += range.weight * static_cast<double>(range.end - range.begin);
   }
   require(options.ranges.empty() || num_documents == 0 || (documents_per_epoch >= 1 && documents_per_epoch < 4e9),
-          "datasets.weight", "the weights give fewer than 1 or more than 4,000,000,000 rows per epoch");
+          "datasets.weight", "the weights give fewer than 1 or more than 4,000,000,000 documents per epoch");
   if (!options.ranges.empty() && end != num_documents) {
     throw ShapeError("PlanOptions::ranges", "ranges do not cover the " + std::to_string(num_documents) + " documents");
   }
@@ -89,7 +89,7 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
 void check_lengths(const DocumentStore& store, std::int64_t max_seq_len) {
   for (std::size_t i = 0; i < store.size(); ++i) {
     if (store.num_tokens(i) > max_seq_len) {
-      throw DataError(store.source(i), "the row has " + std::to_string(store.num_tokens(i)) +
+      throw DataError(store.source(i), "the example has " + std::to_string(store.num_tokens(i)) +
                                            " tokens, more than max_seq_len: " + std::to_string(max_seq_len));
     }
   }
@@ -293,7 +293,7 @@ struct RunPlan::State {
     const std::int64_t limit = options.max_steps.value_or(INT64_MAX);
     if (first_steps > 0) total_steps = options.num_epochs ? steps_of_epochs(*options.num_epochs, limit) : limit;
     if (total_steps == 0) {
-      throw DataError("datasets", "these weights never choose a row; raise them or num_epochs");
+      throw DataError("datasets", "these weights never choose an example; raise them or num_epochs");
     }
   }
 
@@ -322,7 +322,7 @@ struct RunPlan::State {
 
 RunPlan::RunPlan(const DocumentStore& store, const PlanOptions& options) {
   check_options(options, store.size());
-  if (store.empty()) throw DataError("datasets", "no rows to train on");
+  if (store.empty()) throw DataError("datasets", "no examples to train on");
   check_lengths(store, options.max_seq_len);
   state_ = std::make_unique<State>(store, options);
   state_->count_steps();
