@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained adapter: installs missing packages, builds lora-train, trains LoRA on examples/orders,
-# and shows loss, token accuracy and exact match on held-out rows before and after, and three answers side by side.
+# and shows loss, token accuracy and exact match on held-out examples before and after, and three answers side by side.
 # Needs Debian 12, Python 3, and about 8 GB of disk. Safe to run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,4 +1,4 @@
-"""Rows of Axolotl with words of its own around prompt and answer: the same text, and the same trained tokens.
+"""Examples of Axolotl with words of its own around prompt and answer: the same text, and the same trained tokens.
 
 Axolotl 0.19 tokenises prompt and answer apart (InstructionPromptTokenizingStrategy): BOS where the tokenizer adds one, the prompt, the
 answer, and the end token; only the answer and the end token are trained.
@@ -59,7 +59,7 @@ def alpaca(row):
 
 def test_alpaca_has_axolotl_s_text_and_trained_tokens(tmp_path):
     run = convert(tmp_path, {"type": "alpaca"}, ROWS, "-o", "my.yaml", val_set_size=0, chat_template="chatml")
-    assert run.code == 0 and "the chat template of the run" in run.stderr and "no row uses it" in run.stderr, run
+    assert run.code == 0 and "the chat template of the run" in run.stderr and "no example uses it" in run.stderr, run
     profile = yaml.safe_load((tmp_path / "my.yaml").read_text())
     assert profile["datasets"] == [{"path": "rows.jsonl", "type": "alpaca"}] and profile["chat_template"] == "my.jinja", profile
     assert_tokens_are_axolotl_s(tmp_path, [alpaca(row) for row in ROWS], [row["output"] for row in ROWS])
@@ -144,7 +144,7 @@ def test_axolotl_s_default_names_of_speakers(keys, tmp_path):
     run = convert(tmp_path, {"type": "chat_template", "message_property_mappings": {"role": who, "content": what}}, rows, "--output", "my.yaml")
     assert run.code == 0, run
     assert all("<|im_start|>assistant\n2<|im_end|>" in line["text"] and "<|im_start|>user\n1 + 1" in line["text"] for line in shown(tmp_path, 2))
-    assert lora_train("convert", "axolotl.yml", "datasets[0].path=org/name", cwd=tmp_path).code == 0  # rows that nobody sees
+    assert lora_train("convert", "axolotl.yml", "datasets[0].path=org/name", cwd=tmp_path).code == 0  # examples that nobody sees
 
 
 def test_tokens_are_found_as_they_are_written(tmp_path):

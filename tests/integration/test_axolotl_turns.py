@@ -51,14 +51,14 @@ def test_the_marks_of_messages_are_read_as_axolotl_reads_them(field, turns, labe
     assert sum(label != -100 for label in line["labels"]) == labels, line  # b, d, and the end of each
 
 
-def test_marks_of_rows_that_nobody_sees_are_not_read(tmp_path):
+def test_marks_of_examples_that_nobody_sees_are_not_read(tmp_path):
     profile = profile_of(convert(tmp_path, entry=dict(CHAT, path="org/name")))
     assert profile["datasets"][0]["field_map"] == {"user": "human", "assistant": "gpt", "train": None, "weight": None}
     profile = profile_of(convert(tmp_path, turns=[turn("user", "a"), turn("assistant", "b")]))
     assert "field_map" not in profile["datasets"][0], profile
 
 
-def test_only_fields_that_a_row_can_lack_are_left_unread(tmp_path):
+def test_only_fields_that_an_example_can_lack_are_left_unread(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": TURNS}) + "\n")
     for name, said in (("messages", "only these can be left unread"), ("mesages", "is not one of our names")):
         run = lora_train("tokenize", f"model={MODEL}", f"datasets=[{{path: rows.jsonl, field_map: {{{name}: null}}}}]", "dataset_prepared_path=null", cwd=tmp_path)

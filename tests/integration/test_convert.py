@@ -183,7 +183,7 @@ def test_trl_s_launcher_and_its_other_trainers(tmp_path):
     assert all("preference training" in text for text in table["refused"].values()), run
 
 
-def test_rows_with_tools_take_the_model_s_own_template(tmp_path):
+def test_examples_with_tools_take_the_model_s_own_template(tmp_path):
     columns = {"prompt": "instruction", "query": "input", "response": "output"}
     for row, more, ours in (ROW, {}, "qwen2.5"), (dict(ROW, tools="[]"), {"tools": "tools"}, "tokenizer"):
         run = factory(tmp_path, [row], dict(columns, **more), template="qwen")
@@ -269,7 +269,7 @@ def test_names_of_speakers_go_into_field_map(tmp_path):
         "conversations": "turns", "from": "who", "value": "text", "user": "client", "assistant": "model"}
     assert "<|im_start|>assistant" in is_readable(tmp_path, "my.yaml")
     run = axolotl(tmp_path, [dict(entry, roles={"user": ["client", "guest"]})])
-    assert run.code == USAGE and "Rename guest in the rows" in run.stderr, run
+    assert run.code == USAGE and "Rename guest in the examples" in run.stderr, run
     tags = {"role_tag": "who", "content_tag": "text", "user_tag": "client", "assistant_tag": "model"}
     run = factory(tmp_path, [{"turns": [{"who": "client", "text": "1 + 1"}, {"who": "model", "text": "2"}]}], {"messages": "turns"},
                   entry={"formatting": "sharegpt", "tags": tags})
@@ -345,7 +345,7 @@ def test_a_refused_dataset_is_no_reason_to_refuse_max_samples(tmp_path):
     assert list(json.loads(run.stdout)["refused"]) == ["dataset"], run
 
 
-def test_rows_with_pairs_of_answers_name_the_line_for_the_chosen_ones(tmp_path):
+def test_examples_with_pairs_of_answers_name_the_line_for_the_chosen_ones(tmp_path):
     rows(tmp_path, {"prompt": "q", "chosen": "a", "rejected": "b"})
     run = lora_train("tokenize", f"model={MODEL}", "datasets=[rows.jsonl]", "dataset_prepared_path=null", cwd=tmp_path)
     assert run.code and "field_map: {completion: chosen}" in run.stderr and "layouts and their keys" not in run.stderr, run

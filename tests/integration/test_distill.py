@@ -221,7 +221,7 @@ def test_a_model_of_this_machine_teaches(place):
     (["teacher=null"], "my.yaml:5: teacher_system: needs a teacher"),
     (["teacher=http://127.0.0.1:9"], "expected a URL that ends in /v1"),
     (["teacher_system=prompts/gone.txt"], "there is no file prompts/gone.txt"),
-    (["datasets[0].weight=2"], "datasets[0].weight=2: is for rows with answers, but distill reads prompts"),
+    (["datasets[0].weight=2"], "datasets[0].weight=2: is for examples with answers, but distill reads prompts"),
     (["datasets[0].path=gone.txt"], "gone.txt"),
     (["eval_tasks=[{name: agreement, kind: exact_match, path: my.yaml}]"], '"agreement" is a name that distill uses'),
     (["val_set_size=32"], "val_set_size: holds out all prompts: there are 32"),

@@ -1,4 +1,4 @@
-"""LLaMA-Factory's templates and rows: the same text and tokens here, or a line that says what differs.
+"""LLaMA-Factory's templates and examples: the same text and tokens here, or a line that says what differs.
 
 LLaMA-Factory 0.9.5 encodes each turn apart (template.py, _encode), writes a <think> block into every answer (ReasoningTemplate), and skips
 chats whose turns do not alternate (converter.py).
@@ -96,7 +96,7 @@ def test_white_space_that_a_template_trims_is_said(tmp_path):
         assert any("white space at both ends" in note for note in result["notes"]) == is_said, run
 
 
-def test_what_becomes_of_rows_that_llama_factory_skips_is_said(tmp_path):
+def test_what_becomes_of_examples_that_llama_factory_skips_is_said(tmp_path):
     for data, is_said in ((CHAT, True), (ALPACA, False)):
         run, result = convert(tmp_path, "qwen", data=data)
         assert any(note.startswith("dataset: LLaMA-Factory skips chats") and "on_bad_row: drop" in note for note in result["notes"]) == is_said, run
@@ -109,7 +109,7 @@ def test_a_misspelt_template_is_named_and_a_known_one_is_not_built(tmp_path):
     assert "llama4 is not supported." in result["refused"]["template"] and "Did you mean" not in result["refused"]["template"], run
 
 
-def test_how_long_rows_are_cut_is_said_truly(tmp_path):
+def test_how_long_examples_are_cut_is_said_truly(tmp_path):
     run, result = convert(tmp_path, "qwen", cutoff_len=32)
     assert "cuts each prompt and answer in proportion" in run.stderr + json.dumps(result["defaults"]), run
     rows = [{"prompt": "1 + 1 = " * 40, "completion": "2"}] + [{"prompt": "1 + 1 = ", "completion": "2"}] * 3
@@ -117,7 +117,7 @@ def test_how_long_rows_are_cut_is_said_truly(tmp_path):
     for overlength in ("truncate", "drop"):
         run = lora_train("tokenize", f"model={MODEL}", "datasets=[rows.jsonl]", "max_seq_len=32", f"overlength={overlength}", "max_drop_fraction=0.1",
                          "dataset_prepared_path=null", cwd=tmp_path)
-        assert run.code and "Fix the rows, raise max_seq_len, or raise max_drop_fraction" in run.stderr, run
+        assert run.code and "Fix the examples, raise max_seq_len, or raise max_drop_fraction" in run.stderr, run
 
 
 def test_what_llama_factory_would_pass_over_or_refuse_is_named(tmp_path):

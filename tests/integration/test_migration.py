@@ -117,7 +117,7 @@ def test_a_foreign_value_that_changes_nothing_is_a_note(line, tmp_path):
 @pytest.mark.parametrize("line, said", [
     ("group_by_length: true", "not grouped"), ("stage: dpo", "Preference training"), ("data_seed: 5", "Set seed"), ("bias: lora_only", "biases are not trained"),
     ("packing_strategy: wrapped", "documents stay whole"), ("packing_strategy: bfd_split", "documents stay whole"), ("template: qwen", "chat_template: qwen2.5"),
-    ("mix_strategy: interleave_under", "Use `weight` in `datasets`"), ("default_system: x", "Put the system prompt into the rows"),
+    ("mix_strategy: interleave_under", "Use `weight` in `datasets`"), ("default_system: x", "Put the system prompt into the examples"),
     ("template: nope", "chat_template: tokenizer"), ("dataset_dir: data", "dataset_info.json"), ("early_stopping_steps: 3", "early_stopping_patience: 3"), ("plugins: [mine.Plugin]", "mine.Plugin changes the training")])
 def test_a_foreign_value_that_changes_something_has_its_reason(line, said, tmp_path):
     run = check(tmp_path, PROFILE + line + "\n")
@@ -141,7 +141,7 @@ def test_train_dataset_is_datasets_and_a_foreign_flag_has_its_reason(tmp_path):
 
 
 def factory(folder, text, **datasets):
-    """Converts a file of LLaMA-Factory with these entries of dataset_info.json, each with its rows."""
+    """Converts a file of LLaMA-Factory with these entries of dataset_info.json, each with its examples."""
     (folder / "data").mkdir(exist_ok=True)
     for name, (entry, rows) in datasets.items():
         (folder / f"data/{name}.json").write_text(json.dumps(rows))
@@ -154,7 +154,7 @@ def turns(*given, role="from", content="value"):
     return [{"conversations": [{role: who, content: said} for who, said in given]}]
 
 
-def test_rows_with_function_calls_take_the_model_s_own_template(tmp_path):
+def test_examples_with_function_calls_take_the_model_s_own_template(tmp_path):
     calls = turns(("human", "a"), ("function_call", "{}"), ("observation", "1"), ("gpt", "b"))
     for rows, ours in ((calls, "tokenizer"), (turns(("human", "a"), ("gpt", "b")), "qwen2.5")):
         run = factory(tmp_path, "", d=({"formatting": "sharegpt"}, rows))
@@ -192,7 +192,7 @@ def test_a_misspelt_key_of_a_dataset_and_the_arithmetic_of_evaluations(tmp_path)
     run = convert(tmp_path, AXOLOTL + f"datasets: [{{pth: a.jsonl, {CHAT}, fields_messages: m, temperature: 1}}]\n", "--json")
     refused = json.loads(run.stdout)["refused"]
     assert 'Did you mean "path"?' in refused["datasets[0].pth"] and 'Did you mean "field_messages"?' in refused["datasets[0].fields_messages"], run
-    assert "Change the rows instead" in refused["datasets[0].temperature"], run
+    assert "Change the examples instead" in refused["datasets[0].temperature"], run
     run = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: 0.1\nevals_per_epoch: 4\nnum_epochs: 3\n")
     assert "# evals_per_epoch: 1 / (4 per epoch x 3 epochs)" in run.stdout, run
 
@@ -329,7 +329,7 @@ def test_a_default_system_prompt_is_in_the_template(tmp_path):
     assert run.code == 0 and yaml.safe_load(run.stdout)["chat_template"] == "chatml", run  # qwen2.5 writes a system prompt of its own
     (tmp_path / "t.yaml").write_text("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: llama3\ndefault_system: x\n")
     run = lora_train("convert", "t.yaml", cwd=tmp_path)
-    assert run.code == USAGE and "Put the system prompt into the rows" in run.stderr, run
+    assert run.code == USAGE and "Put the system prompt into the examples" in run.stderr, run
 
 
 def test_special_tokens_are_added_as_they_are_written(tmp_path):
@@ -340,10 +340,10 @@ def test_special_tokens_are_added_as_they_are_written(tmp_path):
 
 
 @pytest.mark.parametrize("size, is_refused", [("1.5", True), ("0.1", False), ("200", False)])
-def test_a_held_out_part_is_a_share_or_a_number_of_rows(size, is_refused, tmp_path):
+def test_a_held_out_part_is_a_share_or_a_number_of_examples(size, is_refused, tmp_path):
     for text in (AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: {size}\n", f"model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nval_size: {size}\n"):
         run = convert(tmp_path, text)
-        assert (run.code == USAGE) == is_refused == ("expected a share below 1 or a whole number of rows" in run.stderr), run
+        assert (run.code == USAGE) == is_refused == ("expected a share below 1 or a whole number of examples" in run.stderr), run
 
 
 def test_all_words_of_yaml_for_true_and_false_are_read(tmp_path):

@@ -220,7 +220,7 @@ def test_the_mean_loss_between_logged_steps_survives_a_resume(setup):
 
 
 def test_the_best_checkpoint_is_kept(setup):
-    """Random rows can only be learnt by heart: the loss on other ones rises."""
+    """Random examples can only be learnt by heart: the loss on other ones rises."""
     path = setup.folder / "val.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in setup.rows[6:]))
     setup.write_rows(setup.rows[:6])

@@ -136,7 +136,7 @@ def test_variables_that_contradict_each_other_are_refused(setup):
     assert run.code == USAGE and "RANK" in run.stderr, run
 
 
-def test_rows_that_are_not_finite_are_named_with_their_rank(setup):
+def test_examples_that_are_not_finite_are_named_with_their_rank(setup):
     tensors = model_tensors()
     tensors["model.embed_tokens.weight"][63] = 3e38  # finite, and its square is not
     setup.write_model(tensors)

@@ -1,4 +1,4 @@
-"""teach: rows from a teacher behind a server or in a folder, resumed, sharded and filtered."""
+"""teach: examples from a teacher behind a server or in a folder, resumed, sharded and filtered."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_a_server_that_is_not_there_is_named_once(prompts, tmp_path):
     assert run.code == IO and run.stderr.count("http://127.0.0.1:9/v1") == 1 and "no server answers there" in run.stderr, run
 
 
-def test_rows_have_what_the_student_sees(prompts, tmp_path):
+def test_examples_have_what_the_student_sees(prompts, tmp_path):
     (tmp_path / "long.txt").write_text("You label sentences.\nRules: many.\n")
     (tmp_path / "short.txt").write_text("Label.")
     out = tmp_path / "out.jsonl"

@@ -20,7 +20,7 @@ def arguments(tmp_path):
             "--set", "learning_rate=3e-3", "--set", "eval_steps=1000", "--set", "report_to=none"]
 
 
-def test_a_short_run_lowers_the_loss_on_held_out_rows(arguments, tmp_path):
+def test_a_short_run_lowers_the_loss_on_held_out_examples(arguments, tmp_path):
     run = lora_train("train", *arguments, "--json")
     assert run.code == 0, run
     events = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
