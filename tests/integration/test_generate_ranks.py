@@ -144,7 +144,7 @@ def evaluate(setup_folder, profile, *arguments, ranks=1):
 
 
 def expect_same(one, other):
-    """Sums of losses differ in their last bits; counts and figures of rows do not."""
+    """Sums of losses differ in their last bits; counts and figures of examples do not."""
     assert [line.keys() for line in one] == [line.keys() for line in other]
     for mine, theirs in zip(one, other):
         for key, value in mine.items():
