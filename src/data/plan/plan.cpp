@@ -139,7 +139,7 @@ struct RunPlan::State {
   std::vector<std::uint32_t> lengths;
   std::int64_t total_steps = 0;
   // For the first epoch that is not empty.
-  std::int64_t first_examples = 0, first_documents = 0, first_tokens = 0, first_steps = 0, most_rows_of_rank = 0;
+  std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0, first_steps = 0, most_rows_of_rank = 0;
 
   std::mutex count_mutex;  ///< guards first_step; not held while an epoch is packed
   /// Steps before each epoch counted so far and before the next. Unused if is_even().
@@ -187,14 +187,14 @@ struct RunPlan::State {
     if (packs_steps()) {
       sum_up_steps(*plan);
     } else {
-      sum_up_examples(plan->rows);
+      sum_up_rows(plan->rows);
     }
   }
 
-  void sum_up_examples(const Rows& rows) {
-    first_examples = static_cast<std::int64_t>(rows.size());
+  void sum_up_rows(const Rows& rows) {
+    first_rows = static_cast<std::int64_t>(rows.size());
     first_documents = static_cast<std::int64_t>(rows.num_documents());
-    most_rows_of_rank = ceil_div(std::min(first_examples, options.global_batch_size), options.world_size);
+    most_rows_of_rank = ceil_div(std::min(first_rows, options.global_batch_size), options.world_size);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       for (const std::uint32_t document : rows[r]) {
         first_tokens += lengths[document];
@@ -207,7 +207,7 @@ struct RunPlan::State {
     for (std::int64_t i = 0; i < first_steps; ++i) {
       stop_poll();
       const DocumentStep step = plan_document_step(documents_of_step(epoch, i), lengths, options, i);
-      first_examples += step.num_rows;
+      first_rows += step.num_rows;
       most_rows_of_rank = std::max(most_rows_of_rank, step.most_rows);
     }
     first_documents = static_cast<std::int64_t>(epoch.documents.size());
@@ -339,7 +339,7 @@ std::int64_t RunPlan::steps_of_first_epoch() const {
 
 bool RunPlan::ends_epoch(std::int64_t k) const { return k == state_->total_steps || state_->ends_epoch(k); }
 
-std::int64_t RunPlan::rows_per_epoch() const { return state_->first_examples; }
+std::int64_t RunPlan::rows_per_epoch() const { return state_->first_rows; }
 
 std::int64_t RunPlan::most_rows_of_rank() const { return state_->most_rows_of_rank; }
 
@@ -348,7 +348,7 @@ double RunPlan::documents_per_step() const {
 }
 
 double RunPlan::rows_per_step() const {
-  return static_cast<double>(state_->first_examples) / static_cast<double>(state_->first_steps);
+  return static_cast<double>(state_->first_rows) / static_cast<double>(state_->first_steps);
 }
 
 double RunPlan::tokens_per_step() const {
@@ -357,7 +357,7 @@ double RunPlan::tokens_per_step() const {
 
 double RunPlan::packing_efficiency() const {
   return static_cast<double>(state_->first_tokens) /
-         (static_cast<double>(state_->first_examples) * static_cast<double>(state_->options.max_seq_len));
+         (static_cast<double>(state_->first_rows) * static_cast<double>(state_->options.max_seq_len));
 }
 
 StepPlan RunPlan::step(std::int64_t k) const {
