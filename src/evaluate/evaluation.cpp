@@ -28,7 +28,7 @@
 namespace lora_train::evaluate {
 namespace {
 
-/// This rank's examples.
+/// This rank's part of the examples.
 template <typename Example>
 std::vector<Example> of_rank(const ranks::Communicator& ranks, std::span<const Example> examples) {
   std::vector<Example> own;
@@ -193,7 +193,7 @@ class Evaluator {
   }
 
   std::vector<Match> ask_all(const std::vector<Question>& questions, generate::Generator& generator) {
-    const auto answers = ask(rows_of_rank(*ranks_, std::span(questions)), *format_, generator, quiet_);
+    const auto answers = ask(of_rank(*ranks_, std::span(questions)), *format_, generator, quiet_);
     return gather_results(*ranks_, std::vector<Match>(answers.begin(), answers.end()), questions.size());
   }
 
