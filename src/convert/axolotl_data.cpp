@@ -106,7 +106,7 @@ class EntryConverter {
       return {entry};
     }
     for (const char* name : {"name", "revision"}) {
-      if (find(name)) refuse(name, "Only a Hub dataset has it: name the files of that version as path.");
+      if (find(name)) refuse(name, "Only Hub datasets have it. Name the files of that version as path.");
     }
     for (const auto& path : paths(entry.path)) {
       entries.push_back(entry);
@@ -192,7 +192,7 @@ class EntryConverter {
   void convert_own_prompt(DataEntry& entry, const Value& type) {
     const PromptWords words = prompt_words(type);
     const Value* field = type.find("field");
-    if (field && !field->text.empty()) return leave_out("type", "reads whole texts from field: use type: completion.");
+    if (field && !field->text.empty()) return leave_out("type", "reads whole texts from field. Use type: completion.");
     const bool has_system = !words.default_without_input.empty() || has_column(column_of(words, "system"));
     const bool is_plain = words.with_input == "{instruction}" && words.without_input == "{instruction}";
     if (!is_plain || has_system) return convert_words(entry, words);
@@ -218,12 +218,12 @@ class EntryConverter {
 
   /// Advice for a prompt that does not end with a line feed.
   std::string advice_for_border(PromptWords words) {
-    constexpr const char* kChat = "use type: chat_template for it.";
+    constexpr const char* kChat = "use type: chat_template.";
     if (!find("type")->is_map()) return std::string(" To train it, ") + kChat;
     const auto& tokens = converter_.model_tokens();
     words.without_input += '\n';
     if (tokens && !tokens->keeps_apart(sample_prompt(words), ""))
-      return std::string(" The tokenizer of the model does not cut there either: ") + kChat;
+      return std::string(" The model's tokenizer does not cut there either: ") + kChat;
     return std::string(" End the format with a line feed") +
            (tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert checks)") + "; or " +
            kChat;
@@ -231,7 +231,7 @@ class EntryConverter {
 
   /// Makes the words the chat template of the run, if that gives Axolotl's tokens.
   void convert_words(DataEntry& entry, const PromptWords& words) {
-    const std::string instead = " Use type: chat_template for it.", model = converter_.profile_text("model");
+    const std::string instead = " Use type: chat_template.", model = converter_.profile_text("model");
     if (const std::string problem = problem_of(words); !problem.empty()) return leave_out("type", problem + instead);
     if (const std::string problem = border_problem(words); !problem.empty())
       return leave_out("type", problem + advice_for_border(words));
@@ -263,8 +263,8 @@ class EntryConverter {
     leave_column_unread(entry, "history");
     converter_.note(
         prefix_ + "type",
-        "Axolotl's prompts are the chat template of the run, of its evaluation and of the result. An answer that "
-        "begins with white space may get other tokens than in Axolotl" +
+        "Axolotl's prompts become the chat template of the run, its evaluation and its result. An answer that begins "
+        "with white space may get tokens other than Axolotl's" +
             std::string(tokens->tokenizer ? "" : "; the tokenizer is guessed from the model's name"));
   }
 
@@ -272,10 +272,11 @@ class EntryConverter {
     entry.type = "sharegpt";
     entry.map("conversations", text("field_messages"));
     take_training(entry);
-    converter_.note(
-        prefix_ + "type",
-        "Axolotl 0.19 refuses sharegpt and asks for chat_template. It is read as that, with field_messages: " +
-            text("field_messages", "conversations") + " and message_property_mappings: {role: from, content: value}");
+    converter_.note(prefix_ + "type",
+                    "Axolotl 0.19 refuses sharegpt and asks for chat_template, so the dataset is read as that, with "
+                    "field_messages: " +
+                        text("field_messages", "conversations") +
+                        " and message_property_mappings: {role: from, content: value}");
   }
 
   void convert_chat(DataEntry& entry) {
@@ -327,10 +328,11 @@ class EntryConverter {
     const Value* roles = find("roles");
     const auto problem = roles ? map_roles(entry, *roles) : std::nullopt;
     if (!problem) return;
-    refuse("roles",
-           "In addition to human, user, gpt, assistant, system, tool and observation, user, assistant and tool have "
-           "one more name each. Rename " +
-               *problem + " in the examples.");
+    refuse(
+        "roles",
+        "user, assistant and tool can each have only one name other than the usual ones (human, user, gpt, assistant, "
+        "system, tool, observation). Rename " +
+            *problem + " in the examples.");
   }
 
   void take_training(DataEntry& entry) {
@@ -339,7 +341,7 @@ class EntryConverter {
     if (unread.empty()) return;
     converter_.note(prefix_ + "message_field_training", (field.empty() ? "is not set" : "is " + field) +
                                                             ", so Axolotl does not read " + unread +
-                                                            " of a message; null in field_map does the same here");
+                                                            " in a message; null in field_map does the same here");
   }
 
   /// The keys that say how a chat is trained, and those that nothing reads.

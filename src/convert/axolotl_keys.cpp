@@ -177,7 +177,7 @@ const std::vector<IdleGroup> kAxolotlIdle = {
      {"gradient_checkpointing_kwargs", "selective_checkpointing", "layer_offloading"}},
     {"a run stops by itself only at a loss that is not finite", {"loss_watchdog_threshold", "loss_watchdog_patience"}},
     {"memory is reserved before step 1", {"gc_steps", "gc_collect_steps", "torch_empty_cache_steps"}},
-    {"it is for adapters on embeddings, which get none", {"loraplus_lr_embedding"}},
+    {"applies only to adapters on embeddings, and embeddings get none", {"loraplus_lr_embedding"}},
     {"norms are computed in fp32", {"fp32_norms", "fp32_norm_classes"}},
     {kNeverSharded,
      {"fsdp", "fsdp_config", "fsdp_version", "fsdp_final_state_dict_type", "dp_shard_size", "dp_replicate_size",
@@ -279,8 +279,8 @@ const std::vector<RefusedGroup> kAxolotlRefused = {
     {"An adapter starts as PEFT's (A Kaiming-uniform, B zero). Save yours as a PEFT folder and use init_adapter.",
      {{"peft_init_lora_weights", {"true"}}, {"peft"}}},
     {"This kind of adapter is not supported. Remove it, or use rsLoRA.", {{"peft_use_dora"}, {"mora"}}},
-    {"Rows of existing tokens cannot be trained alongside an adapter; those of new ones are (tokens). Remove it, or "
-     "train all weights (no adapter).",
+    {"Rows of existing tokens cannot be trained alongside an adapter; only those of new tokens can (tokens). Remove "
+     "it, or train all weights (no adapter).",
      {{"peft_trainable_token_indices"}}},
     {"Adapters are always fp32 in training. Remove it.", {{"peft_autocast_adapter_dtype", {"true"}}}},
     {"This kind of training is not supported. Remove it.",
@@ -326,7 +326,7 @@ const std::vector<RefusedGroup> kAxolotlRefused = {
     {"The tokenizer comes from the model's folder. Put its files there.",
      {{"tokenizer_config"}, {"base_model_config"}}},
     {"Name the text files as `datasets` with type: completion.", {{"pretraining_dataset"}, {"streaming"}}},
-    {"Rows are cut at sequence_len only. Use excess_length_strategy.",
+    {"Examples are cut only at sequence_len. Use excess_length_strategy.",
      {{"max_packed_sequence_len"}, {"max_prompt_len"}, {"min_sample_len"}, {"eval_sequence_len"}}},
     {"Use a part of the files instead.", {{"dataset_shard_num"}, {"dataset_shard_idx"}}},
     {"Put the system prompt into the examples.", {{"default_system_message"}}},

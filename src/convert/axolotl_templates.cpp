@@ -114,12 +114,13 @@ void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
   }
   if (others.empty()) {
     converter.drop("special_tokens",
-                   "padding is never computed; the others are the tokenizer's own, or what ends a turn, which is "
+                   "padding is never computed; the other tokens are the tokenizer's own, or end a turn, which is "
                    "trained anyway");
   } else {
-    converter.refuse("special_tokens", "the tokenizer's own are used, and these differ: " + join(others) +
-                                           ". Remove one if the tokenizer or the chat template has it; else set it in "
-                                           "the model's tokenizer_config.json.");
+    converter.refuse("special_tokens",
+                     "lora-train uses the tokenizer's own special tokens, but these differ: " + join(others) +
+                         ". Remove one if the tokenizer or the chat template has it; else set it in "
+                         "the model's tokenizer_config.json.");
   }
 }
 
@@ -137,7 +138,7 @@ void convert_eot_tokens(Converter& converter, const AnswerEnd& end) {
     converter.refuse("eot_tokens",
                      (end.token.empty() ? "The template's end of a trained turn"
                                         : end.token + ", which ends a turn in this template,") +
-                         " is always trained, and these leave it out. Name it among them, or remove them.");
+                         " is always trained, but eot_tokens leaves it out. Add it there, or remove eot_tokens.");
   }
 }
 
@@ -209,8 +210,8 @@ std::string wrong_format(const std::string& name, const std::string& format, con
   if (is_right) return {};
   std::string columns;
   for (const std::string& column : known) columns += (columns.empty() ? "{" : " and {") + column + "}";
-  return name + " is \"" + format + "\", where only " + columns + (known.size() > 1 ? " stand" : " stands") +
-         " for something.";
+  return name + " is \"" + format + "\"; only " + columns +
+         (known.size() > 1 ? " are placeholders" : " is a placeholder") + " there.";
 }
 
 PromptWords alpaca_words() {

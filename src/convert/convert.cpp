@@ -182,9 +182,9 @@ std::string beside_merging(const Value& source) {
   return text;
 }
 
-/// The merge to run first if a file answers with several adapters.
+/// "First merge its adapters: ...; then ", for a file that answers with several adapters.
 std::string merge_first(const Value& source) {
-  return adapters_in(source).size() > 1 ? " after its adapters are merged: " + merge_line(source) + "; then" : "";
+  return adapters_in(source).size() > 1 ? "First merge its adapters: " + merge_line(source) + "; then " : "";
 }
 
 /// For a LLaMA-Factory file that exports a model, answers with it or writes predictions: one sentence with the commands
@@ -192,11 +192,11 @@ std::string merge_first(const Value& source) {
 std::optional<std::string> instead_of_training(const Value& source) {
   const bool trains = has_any(source, {"dataset"}) || is_true(source, "do_train");
   if (!source.is_map() || trains) return std::nullopt;
-  const std::string output = text_of(source, {"output_dir"}, "predictions");
+  const std::string output = text_of(source, {"output_dir"}, "predictions"), first = merge_first(source);
   if (is_true(source, "do_predict")) {
-    return "writes answers and trains nothing. Run" + merge_first(source) + " " +
-           line_of("generate", source, {"--prompts", "ROWS.jsonl", "--output", output + "/answers.jsonl"}) +
-           "; to measure instead: " + line_of("eval", source, {"--eval-data", "ROWS.jsonl"}) + ".";
+    return "writes answers and trains nothing. " + (first.empty() ? "Run " : first + "run ") +
+           line_of("generate", source, {"--prompts", "EXAMPLES.jsonl", "--output", output + "/answers.jsonl"}) +
+           "; to measure instead: " + line_of("eval", source, {"--eval-data", "EXAMPLES.jsonl"}) + ".";
   }
   if (has_any(source, {"stage", "eval_dataset"})) return std::nullopt;
   if (has_value(source, "export_dir")) {
@@ -207,9 +207,9 @@ std::optional<std::string> instead_of_training(const Value& source) {
                                        "per_device_train_batch_size", "lora_rank", "lora_target"});
   const bool answers = has_value(source, "template") && has_any(source, {"infer_backend", "adapter_name_or_path"});
   if (is_run || !answers) return std::nullopt;
-  return "answers and trains nothing. To talk to it" + (merge_first(source).empty() ? ":" : merge_first(source)) + " " +
+  return "answers and trains nothing. " + (first.empty() ? "To talk to it: " : first + "talk to it: ") +
          line_of("chat", source, {}) + "; to answer a file: " +
-         line_of("generate", source, {"--prompts", "ROWS.jsonl", "--output", "answers.jsonl"}) + ".";
+         line_of("generate", source, {"--prompts", "EXAMPLES.jsonl", "--output", "answers.jsonl"}) + ".";
 }
 
 /// Names that only a Python script's own configuration has (PEFT's and transformers' arguments), as a list; empty if

@@ -212,7 +212,7 @@ void convert_factory_tokens(Converter& converter) {
     converter.set("init_special_tokens", "token_init", start == "desc_init" ? "description" : "mean");
   } else {
     converter.refuse("init_special_tokens",
-                     "New rows start as the mean of all, or of the tokens of a text: token_init.");
+                     "New rows start as the mean of all rows, or of the rows of a text's tokens: use token_init.");
   }
 }
 
@@ -224,7 +224,7 @@ const std::vector<IdleGroup> kFactoryIdle = {
     {"attention is chosen for the device; the numbers agree", {"flash_attn"}},
     {"the kernels are lora-train's own; the numbers agree",
      {"use_unsloth", "use_unsloth_gc", "enable_liger_kernel", "use_v1_kernels", "use_reentrant_gc"}},
-    {"it is for adapters on embeddings, which get none", {"loraplus_lr_embedding"}},
+    {"applies only to adapters on embeddings, and embeddings get none", {"loraplus_lr_embedding"}},
     {"norms, softmax and the loss are computed in fp32", {"upcast_layernorm", "upcast_lmhead_output"}},
     {"mixture-of-experts models are not supported", {"moe_aux_loss_coef"}},
     {"code from a model folder is never run", {"trust_remote_code"}},
@@ -279,7 +279,7 @@ const std::vector<RefusedGroup> kFactoryRefused = {
     {"Datasets are concatenated. Use `weight` in `datasets` for other shares.",
      {{"mix_strategy", {"concat"}}, {"interleave_probs"}}},
     {"Only chatml, qwen, qwen3_nothink, default, alpaca and mistral can include it. Put the system prompt into the "
-     "rows.",
+     "examples.",
      {{"default_system"}}},
     {"The chat template decides this. Use a .jinja file as chat_template.",
      {{"enable_thinking", {"true"}}, {"preserve_thinking"}, {"tool_format"}}},

@@ -199,7 +199,7 @@ std::optional<DatasetInfo> read_info(Converter& converter, const std::string& ke
 }
 
 std::string share_of_file(const std::string& limit) {
-  return "jq '.[:" + limit + "]' of a JSON array, head -n " + limit + " of JSON Lines";
+  return "jq '.[:" + limit + "]' for a JSON array, head -n " + limit + " for JSON Lines";
 }
 
 // num_samples of dataset_info.json, which are drawn, not the first ones.
@@ -208,9 +208,10 @@ void refuse_num_samples(Converter& converter, const std::string& name, const std
   if (limit.empty()) return;
   const auto examples = data::count_examples(path);
   if (examples && parse_number(limit) && static_cast<double>(*examples) == *parse_number(limit)) return;
-  converter.refuse(name,
-                   "draws " + limit + " examples of a file" + (examples ? " of " + std::to_string(*examples) : "") +
-                       ", which differ from those drawn here. Make a file of them (" + share_of_file(limit) + ").");
+  converter.refuse(name, "draws " + limit + " examples from a file" +
+                             (examples ? " of " + std::to_string(*examples) : "") +
+                             ", and lora-train would draw others. Put " + limit +
+                             " examples into a file of their own (" + share_of_file(limit) + ").");
 }
 
 /// The first examples that max_samples leaves of a file that has more, or that is not here.
@@ -446,8 +447,9 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
   for (const DataEntry& entry : entries) {
     const auto count = data::count_examples(entry.path);
     if (!count) {
-      return converter.refuse("mix_strategy", "gives each dataset a share that depends on its examples, and " +
-                                                  entry.path + " cannot be counted here. Use `weight` in `datasets`.");
+      return converter.refuse("mix_strategy",
+                              "gives each dataset a share that depends on its number of examples, but " + entry.path +
+                                  " cannot be counted here. Use `weight` in `datasets`.");
     }
     examples.push_back(std::min(static_cast<double>(*count), entry.max_samples.value_or(static_cast<double>(*count))));
   }

@@ -83,7 +83,7 @@ ToolKeys own_trl_keys() {
        {{"lora_modules_to_save"}}},
       {"Adapters are on linears only: use lora_target_modules.", {{"lora_target_parameters"}}},
       {"Only causal language models are trained.", {{"lora_task_type", {"causal_lm"}}}},
-      {"Rows are always prepared. Name pre-tokenised files as `datasets` with type: pretokenized.",
+      {"Examples are always prepared. Name pre-tokenised files as `datasets` with type: pretokenized.",
        {{"dataset_kwargs"}}},
   };
   return keys;

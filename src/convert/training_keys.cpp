@@ -293,8 +293,8 @@ void convert_deepspeed(Converter& converter) {
   const std::optional<Value> settings = value->is_map() ? *value : deepspeed_file(converter, value->text);
   const std::string changing = settings ? result_changing(*settings) : "";
   if (!changing.empty()) {
-    converter.refuse("deepspeed",
-                     "its configuration has its own " + changing + ". Set it in the file itself, or remove it there.");
+    converter.refuse("deepspeed", "its configuration sets its own " + changing +
+                                      ". Move that setting into the file to convert, or remove it.");
     return;
   }
   converter.drop("deepspeed", kNeverSharded);
@@ -327,8 +327,8 @@ void convert_best_saves(Converter& converter, const std::string& key, bool has_d
   if (!has_data) return converter.refuse(key, "best needs evaluation data. Name it: eval_datasets, or val_set_size.");
   converter.set(key, "save_steps", "off");
   converter.set(key, "load_best_model_at_end", "true");
-  converter.note(key,
-                 "adapter/ is the best step too; in transformers, it is the last one without load_best_model_at_end");
+  converter.note(
+      key, "adapter/ also holds the best step; transformers keeps the last one there without load_best_model_at_end");
 }
 
 void convert_saving(Converter& converter, bool has_evaluation_data) {
@@ -444,7 +444,7 @@ void convert_trainer(Converter& converter, double learning_rate, int logging_ste
   convert_resuming(converter);
   const auto logging = converter.number("logging_steps");
   if (logging && *logging < 1) {
-    converter.drop("logging_steps", "a share of the run; every step is logged");
+    converter.drop("logging_steps", "it is a share of the run, and every step is logged anyway");
   } else {
     converter.keep("logging_steps", "logging_steps");
     converter.set_default("logging_steps", integer_value(logging_steps));

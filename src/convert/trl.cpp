@@ -186,7 +186,7 @@ void map_chosen_answers(Converter& converter, TrlData& data) {
   const std::string source = converter.find("datasets") ? "datasets" : "dataset_name";
   converter.set(source, "datasets", to_value(data.train));
   if (!data.test.empty()) converter.set(source, "eval_datasets", to_value(data.test));
-  converter.set_default("loss_on", "completion", "of the chosen answers");
+  converter.set_default("loss_on", "completion", "trains only the chosen answers");
 }
 
 // By default, TRL trains whole chats, and the completion of examples that have one.
@@ -277,7 +277,7 @@ void convert_trl_end_token(Converter& converter, const std::vector<std::string>&
   } else {
     converter.refuse(
         "eos_token",
-        "Texts end with the tokenizer's own. If this is another one, set eos_token in tokenizer_config.json.");
+        "Texts end with the tokenizer's own end token. To use another one, set eos_token in tokenizer_config.json.");
   }
 }
 
@@ -288,7 +288,8 @@ void convert_trl_model_arguments(Converter& converter) {
                                                    "trust_remote_code", "low_cpu_mem_usage", "dtype", "torch_dtype"})) {
     converter.drop("model_init_kwargs", "the model is read by lora-train's own loader");
   } else {
-    converter.refuse("model_init_kwargs", "The model is as in its folder. Change its config.json instead.");
+    converter.refuse("model_init_kwargs",
+                     "The model is loaded as its folder describes it. Change its config.json instead.");
   }
 }
 

@@ -106,7 +106,7 @@ def test_bos_stands_where_the_tokenizer_adds_it(tmp_path):
 @pytest.mark.parametrize("type_, row, said", [
     ("alpaca:chat", {}, 'ends its prompt with "ASSISTANT:"'),
     ({"format": "[INST] {instruction} [/INST]", "no_input_format": "{instruction}\n"}, {}, 'ends its prompt with "[INST] {instruction} [/INST]"'),
-    ({"format": "{instruction} {inputs}\n", "no_input_format": "{instruction}\n"}, {}, "where only {instruction} and {input} stand for something"),
+    ({"format": "{instruction} {inputs}\n", "no_input_format": "{instruction}\n"}, {}, "; only {instruction} and {input} are placeholders there"),
     ({"format": "{instruction}{\n", "no_input_format": "{instruction}\n"}, {}, 'format is "{instruction}{'),
     ({"format": "{instruction}\n", "no_input_format": "{input}\n"}, {}, "no_input_format is"),
     ({"format": "{instruction}\n", "no_input_format": "{instruction}\n", "system_prompt": "p"}, {"system": ""}, "instead of system_prompt")])

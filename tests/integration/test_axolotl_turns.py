@@ -72,7 +72,7 @@ def test_modules_to_save_beside_tokens_name_what_is_trained(tmp_path):
     assert "--allow-refused lora_modules_to_save" in run.stderr, run
     assert profile_of(convert(tmp_path, "--allow-refused", "lora_modules_to_save", **keys))["add_tokens"] == [{"token": "<conf>", "normalized": False}]
     run = convert(tmp_path, peft_trainable_token_indices=[1, 2])
-    assert run.code == USAGE and "Rows of existing tokens cannot be trained alongside an adapter; those of new ones are" in run.stderr, run
+    assert run.code == USAGE and "Rows of existing tokens cannot be trained alongside an adapter; only those of new tokens can" in run.stderr, run
 
 
 @pytest.mark.parametrize("keys, part", [

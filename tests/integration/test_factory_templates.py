@@ -150,8 +150,8 @@ def test_several_adapters_are_merged_one_after_the_other(given, tmp_path):
     assert run.code == USAGE and lines in run.stderr, run
     (tmp_path / "merge.yaml").write_text(text.replace("export_dir: out\n", "infer_backend: vllm\n"))
     run = lora_train("convert", "merge.yaml", "--from", "llamafactory", cwd=tmp_path)
-    assert "after its adapters are merged: lora-train merge --model m --adapter a --output-dir MERGED-1 &&" in run.stderr, run
-    assert "then lora-train chat --model MERGED;" in run.stderr, run
+    assert "First merge its adapters: lora-train merge --model m --adapter a --output-dir MERGED-1 &&" in run.stderr, run
+    assert "then talk to it: lora-train chat --model MERGED;" in run.stderr, run
 
 
 def test_what_an_export_asks_for_besides_has_its_line(tmp_path):

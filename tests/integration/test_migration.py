@@ -94,9 +94,9 @@ PREDICTS = ("model_name_or_path: m\nadapter_name_or_path: saves/x\nstage: sft\nd
 
 
 @pytest.mark.parametrize("text, lines", [
-    (ANSWERS, ["lora-train chat --model m --adapter saves/x;", "lora-train generate --model m --adapter saves/x --prompts ROWS.jsonl --output answers.jsonl"]),
+    (ANSWERS, ["lora-train chat --model m --adapter saves/x;", "lora-train generate --model m --adapter saves/x --prompts EXAMPLES.jsonl --output answers.jsonl"]),
     (ANSWERS.replace("adapter_name_or_path: saves/x\n", ""), ["lora-train chat --model m;"]),
-    (PREDICTS, ["lora-train generate --model m --adapter saves/x --prompts ROWS.jsonl --output out/answers.jsonl", "lora-train eval --model m --adapter saves/x --eval-data"])])
+    (PREDICTS, ["lora-train generate --model m --adapter saves/x --prompts EXAMPLES.jsonl --output out/answers.jsonl", "lora-train eval --model m --adapter saves/x --eval-data"])])
 def test_a_file_that_answers_gives_the_lines_for_it(text, lines, tmp_path):
     for run in (convert(tmp_path, text, "--output", "my.yaml"), check(tmp_path, text)):
         assert run.code == USAGE and "trains nothing" in run.stderr and all(line in run.stderr for line in lines), run
@@ -268,7 +268,7 @@ def test_a_strategy_overrules_steps_and_best_is_the_best_step(tmp_path):
                  AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: 0.1\neval_steps: 10\nsave_strategy: best\n"):
         run = convert(tmp_path, text)
         assert run.code == 0 and "load_best_model_at_end: true" in run.stdout and re.search('save_steps: "?off', run.stdout), run
-        assert "adapter/ is the best step too" in run.stderr, run
+        assert "adapter/ also holds the best step" in run.stderr, run
         run = convert(tmp_path, text.replace("val_size: 0.1", "").replace("val_set_size: 0.1", ""))
         assert run.code == USAGE and "best needs evaluation data" in run.stderr, run
 
