@@ -313,8 +313,9 @@ NeededFiles needed_files(const std::vector<RepositoryFile>& files, const std::st
   const auto foreign =
       std::ranges::find_if(files, [](const RepositoryFile& file) { return is_foreign_weights(file.path); });
   if (!has_weights && foreign != files.end())
-    throw FormatError(repository, "has no .safetensors files, the only weights that lora-train reads, but " +
-                                      foreign->path + ". Nothing was downloaded; --all downloads every file.");
+    throw FormatError(repository, "has " + foreign->path +
+                                      " but no .safetensors files, the only weights that lora-train reads. Nothing was "
+                                      "downloaded; --all downloads every file.");
   return result;
 }
 
@@ -445,7 +446,7 @@ class Uploader {
   }
 
   [[noreturn]] void fail_answer() const {
-    throw IoError(hub_.endpoint(), "does not say how to upload files as the hub does. Nothing was committed.");
+    throw IoError(hub_.endpoint(), "gives no valid instructions for uploading files. Nothing was committed.");
   }
 
   Hub& hub_;

@@ -35,7 +35,7 @@ class Push {
 
   PushResult run() {
     if (!hub_.has_token())
-      throw IoError(repository_.name(), "push needs a token that may write: create one on " + hub_.endpoint() +
+      throw IoError(repository_.name(), "push needs a token with write permission: create one on " + hub_.endpoint() +
                                             "/settings/tokens and set HF_TOKEN.");
     hash_files();
     open_repository();
@@ -210,7 +210,7 @@ class Push {
       const Answer answer = hub_.send(request);
       if (answer.status == 409 || answer.status == 412)
         throw IoError(repository_.name(),
-                      "someone else has changed the repository meanwhile. Nothing was committed; run "
+                      "someone else changed the repository in the meantime. Nothing was committed; run "
                       "the command again.");
       if (answer.is_ok()) return hub_.find_commit(branch);
       if (answer.status < 500) refuse_commit(answer);

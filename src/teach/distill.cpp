@@ -95,8 +95,8 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
   const auto num_prompts = static_cast<double>(order.size());
   const double wanted = std::max(1.0, std::round(val_set_size < 1 ? val_set_size * num_prompts : val_set_size));
   if (wanted >= num_prompts) {
-    throw ConfigError("val_set_size", "holds out all prompts: there are " +
-                                          count_of(static_cast<long long>(num_prompts), "prompt") + " in datasets.");
+    throw ConfigError("val_set_size", "holds out all prompts: datasets has only " +
+                                          count_of(static_cast<long long>(num_prompts), "prompt") + ".");
   }
   const std::string first_trained = *std::next(order.begin(), static_cast<std::ptrdiff_t>(wanted));
   const auto is_trained = [&](const data::ChatQuestion& prompt) {

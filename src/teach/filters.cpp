@@ -108,7 +108,7 @@ FilterResult Filters::apply(const std::vector<Candidate>& candidates) const {
     if (count.count > 0) result.counts.push_back(std::move(count));
   };
   const Parts& parts = *parts_;
-  if (options_.drop_cut) drop_where("cut at the limit of tokens", [](const Candidate& c) { return c.is_cut; });
+  if (options_.drop_cut) drop_where("cut at the token limit", [](const Candidate& c) { return c.is_cut; });
   if (const auto least = options_.min_chars)
     drop_where("shorter than " + count_of(*least, "character"),
                [&](const Candidate& c) { return count_chars(c.text) < *least; });

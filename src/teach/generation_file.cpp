@@ -108,12 +108,12 @@ void GenerationFile::read_lines(std::string_view text, const std::vector<std::st
     const auto index = index_of(object);
     if (!index) throw ConfigError(where, program_ + " did not write this line. Give another --output");
     if (*index >= prompts.size()) {
-      throw ConfigError(where, "answers prompt " + std::to_string(*index + 1) + ", but there are " +
-                                   std::to_string(prompts.size()) + " prompts now. " + kWaysOn);
+      throw ConfigError(where, "answers prompt " + std::to_string(*index + 1) + ", but the last prompt is now prompt " +
+                                   std::to_string(prompts.size()) + ". " + kWaysOn);
     }
     if (object["prompt"] != parsed(prompts[*index])) {
-      throw ConfigError(where,
-                        "answers a prompt other than prompt " + std::to_string(*index + 1) + " is now. " + kWaysOn);
+      throw ConfigError(
+          where, "answers prompt " + std::to_string(*index + 1) + ", but that prompt has changed since. " + kWaysOn);
     }
     is_done_[*index] = true;
   }

@@ -140,7 +140,7 @@ std::string Teacher::send(hub::Request request, const std::string& source) {
   const std::string where = hub::shown_url(request.url);
   switch (answer.status) {
     case 401:
-    case 403: throw IoError(where, "the server refuses the key of $OPENAI_API_KEY (" + said(answer) + ")");
+    case 403: throw IoError(where, "the server refuses the key in $OPENAI_API_KEY (" + said(answer) + ")");
     case 404:
     case 405:
       throw IoError(where, "the server has no such path or model (" + said(answer) +

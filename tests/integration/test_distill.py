@@ -224,7 +224,7 @@ def test_a_model_of_this_machine_teaches(place):
     (["datasets[0].weight=2"], "datasets[0].weight=2: is for examples with answers, but distill reads prompts"),
     (["datasets[0].path=gone.txt"], "gone.txt"),
     (["eval_tasks=[{name: agreement, kind: exact_match, path: my.yaml}]"], '"agreement" is a name that distill uses'),
-    (["val_set_size=32"], "val_set_size: holds out all prompts: there are 32"),
+    (["val_set_size=32"], "val_set_size: holds out all prompts: datasets has only 32"),
     (["--teacher", "http://far.example/v1", "--start-teacher", "--teacher-command", "true"], "starts a server on this machine"),
     (["--start-teacher"], "--teacher-model ORG/NAME"),
     (["--teacher-command", "true"], "needs --start-teacher"),

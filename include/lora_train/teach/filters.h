@@ -33,7 +33,7 @@ struct Candidate {
 
 /// The number of answers that a filter dropped.
 struct FilterCount {
-  std::string reason;  ///< "cut at the limit of tokens"
+  std::string reason;  ///< "cut at the token limit"
   std::int64_t count = 0;
   std::string first_source;
 };

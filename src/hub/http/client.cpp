@@ -343,7 +343,7 @@ class Transfer {
     const bool is_part = answer_.status == 206 && content_range_begin(answer_.header("Content-Range")) == range.begin;
     const bool is_whole =
         answer_.status == 200 && range.begin == 0 && answer_.header("Content-Length") == std::to_string(range.end);
-    if (!is_part && !is_whole) refuse_answer("the server sends other bytes than requested.", Failure::kNoRanges);
+    if (!is_part && !is_whole) refuse_answer("the server sent bytes other than those requested.", Failure::kNoRanges);
   }
 
   void take_body(std::string_view bytes) {
