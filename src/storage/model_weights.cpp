@@ -31,7 +31,7 @@ bool is_present(const fs::path& path) {
   if (fs::exists(path, code)) return true;
   if (fs::is_symlink(path, code)) {
     throw FormatError(path.string(), "links to \"" + fs::read_symlink(path).string() +
-                                         "\", which does not exist: the download was not finished, run it again");
+                                         "\", which does not exist: the download is incomplete; run it again");
   }
   return false;
 }
@@ -275,7 +275,7 @@ WeightFiles open_model_weights(const std::filesystem::path& folder) {
   }
   if (!stray.empty()) {
     log_warning(index.path.string() + ": " + std::to_string(stray.size()) +
-                " tensors in the files are not in the index and are ignored, starting with \"" + stray.front() + "\"");
+                " tensors in the files are not in the index and are ignored (first: \"" + stray.front() + "\")");
     weights.drop(stray);
   }
   return weights;

@@ -90,7 +90,7 @@ void warn_of_unexpected(const std::set<std::string>& expected, const ModelConfig
   }
   if (unexpected.empty()) return;
   log_warning(std::to_string(unexpected.size()) + " tensors in the files are not part of " + config.architecture +
-              " and are not used, first " + weights.where(*weights.find(unexpected.front())));
+              " and are not used (first: " + weights.where(*weights.find(unexpected.front())) + ")");
 }
 
 }  // namespace

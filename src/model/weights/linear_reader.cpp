@@ -205,7 +205,7 @@ void LinearReader::require_layout(const TensorEntry& entry, DType dtype, const s
 void LinearReader::read_4bit(StoredLinear& linear) const {
   const auto* fp4 = parts_.find(kFp4State);
   const TensorEntry& entry =
-      fp4 != nullptr ? *fp4 : require(kNf4State, "(or __fp4) it says how the 4-bit weight is stored");
+      fp4 != nullptr ? *fp4 : require(kNf4State, "it, or its __fp4 counterpart, says how the 4-bit weight is stored");
   require_layout(entry, DType::kU8, {static_cast<std::int64_t>(entry.num_bytes())},
                  "the JSON of a quant_state as bytes,");
   const QuantState state = parse_quant_state(files_.bytes(entry), files_.where(entry));

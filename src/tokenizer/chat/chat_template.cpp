@@ -274,8 +274,8 @@ ByteRange assistant_span(const Text& text, const jinja::Region& turn, std::strin
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Rows belong to the caller, so problems in their JSON are DataErrors.
-OrderedJson parse_row_json(const std::string& text, const char* what, OrderedJson::value_t type) {
+// Chats come from the caller, so problems in their JSON are DataErrors.
+OrderedJson parse_chat_json(const std::string& text, const char* what, OrderedJson::value_t type) {
   OrderedJson json = OrderedJson::parse(text, nullptr, false);
   if (json.is_discarded() || json.type() != type) {
     throw DataError(what, type == OrderedJson::value_t::array ? "expected a JSON array" : "expected a JSON object");
@@ -288,7 +288,7 @@ jinja::Value message_value(const Message& message, int index) {
     return jinja::message_from_json({{"role", message.role}, {"content", message.content}}, index);
   }
   const std::string what = "messages[" + std::to_string(index) + "]";
-  return jinja::message_from_json(parse_row_json(message.json, what.c_str(), OrderedJson::value_t::object), index);
+  return jinja::message_from_json(parse_chat_json(message.json, what.c_str(), OrderedJson::value_t::object), index);
 }
 
 bool is_assistant(const Message& message) { return message.role == "assistant"; }
@@ -312,7 +312,7 @@ class JinjaChatTemplate final : public ChatTemplate {
 
   RenderedChat render(std::span<const Message> messages, const RenderOptions& options) const override {
     const jinja::Dict globals = variables(messages, options);
-    // If a large chat exceeds the limits of a harmless template, the row is to blame.
+    // If a large chat exceeds the limits of a harmless template, the chat is to blame.
     const bool is_large = chat_bytes(messages, options) > kLargeChatBytes;
     jinja::Rendered rendered = jinja::run(parsed_, globals, name_, {.blames_chat = is_large});
     RenderedChat chat;
@@ -376,11 +376,11 @@ class JinjaChatTemplate final : public ChatTemplate {
     // Hugging Face always passes tools and documents, as None if not given.
     variables.set("documents", jinja::None{});
     variables.set("tools", options.tools_json.empty() ? jinja::Value(jinja::None{})
-                                                      : jinja::from_json(parse_row_json(options.tools_json, "tools",
-                                                                                        OrderedJson::value_t::array)));
+                                                      : jinja::from_json(parse_chat_json(options.tools_json, "tools",
+                                                                                         OrderedJson::value_t::array)));
     if (!options.kwargs_json.empty()) {
       const OrderedJson kwargs =
-          parse_row_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
+          parse_chat_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
       for (const auto& [key, value] : kwargs.items()) {
         if (key == "messages" || key == "tools" || key == "documents" || key == "add_generation_prompt")
           throw DataError("chat_template_kwargs", "\"" + key + "\" is set by the trainer itself; remove it");

@@ -371,13 +371,12 @@ void check_arguments(const std::string& who, const Arguments& arguments,
                      const std::vector<std::string_view>& parameters) {
   if (!parameters.empty() && parameters.front() == "*") return;
   if (arguments.positional.size() > parameters.size()) {
-    throw RenderError{who + " takes at most " + std::to_string(parameters.size()) +
-                      " argument(s), or further ones are not supported"};
+    throw RenderError{who + " supports at most " + std::to_string(parameters.size()) + " argument(s)"};
   }
   for (const auto& [name, unused] : arguments.named) {
     const auto found = std::find(parameters.begin(), parameters.end(), name);
     if (static_cast<std::size_t>(found - parameters.begin()) < arguments.positional.size() || found == parameters.end())
-      throw RenderError{who + " takes no argument \"" + name + "\", or it is not supported"};
+      throw RenderError{who + " does not support the argument \"" + name + "\""};
   }
 }
 

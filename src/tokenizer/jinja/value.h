@@ -1,6 +1,6 @@
 // Values of the template language, like Python's, converted from and to JSON; text that knows where its bytes come
 // from; and the time and memory budget of one rendering. Creating or walking a value spends from it, so that neither a
-// template nor a row can exhaust time or memory.
+// template nor a chat can exhaust time or memory.
 #pragma once
 
 #include <cstddef>

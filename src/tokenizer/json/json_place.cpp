@@ -58,8 +58,8 @@ class RepeatedMerges {
     const bool is_new = seen_.insert(std::exchange(hash_, 0)).second;
     if (!is_new && ++num_repeats_ > std::max(kAccepted, seen_.size())) {
       throw FormatError(where_ + ": model.merges[" + std::to_string(seen_.size() + num_repeats_ - 1) + "]",
-                        "occurs before, as do " + std::to_string(num_repeats_ - 1) +
-                            " other merges: more than are new. Download the file again");
+                        "repeats an earlier merge, as do " + std::to_string(num_repeats_ - 1) +
+                            " others: repeats outnumber distinct merges. Download the file again");
     }
   }
 

@@ -125,8 +125,9 @@ void SentencePieceTokenizer::add_token(const AddedToken& token, const TokenizerO
   const auto known = token_to_id(token.content);
   const std::string taken = id_to_token(token.id);
   if ((known && *known != token.id) || (!taken.empty() && taken != token.content)) {
-    throw FormatError(where, "\"" + token.content + "\" has id " + std::to_string(token.id) + " there and \"" +
-                                 (taken.empty() ? std::to_string(*known) : taken) + "\" in the model");
+    throw FormatError(where, "\"" + token.content + "\" has id " + std::to_string(token.id) + " there, but " +
+                                 (taken.empty() ? "id " + std::to_string(*known) + " in the model"
+                                                : "in the model that id belongs to \"" + taken + "\""));
   }
   if (!is_piece(token.id)) {
     const auto index = static_cast<std::size_t>(token.id) - static_cast<std::size_t>(num_pieces());

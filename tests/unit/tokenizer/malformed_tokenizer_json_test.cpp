@@ -185,7 +185,7 @@ TEST(MalformedTokenizerJson, MoreEqualMergesThanNewOnesAreRefused) {
   for (const std::string merge : {R"("a b")", R"(["a", "b"])", "0", "null", "true", "1.5", "-1", "[]", "{}"}) {
     std::string text = start + merge;
     for (int i = 0; i < 1001; ++i) text += "," + merge;
-    expect_refused(text + "]}}", ": model.merges[1001]", "occurs before, as do 1000 other merges");
+    expect_refused(text + "]}}", ": model.merges[1001]", "repeats an earlier merge, as do 1000 others");
   }
 }
 
