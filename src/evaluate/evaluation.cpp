@@ -51,7 +51,7 @@ std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector
   return results;
 }
 
-/// The data sets of an evaluation. With --choices, their examples are the right choices.
+/// The datasets of an evaluation. With --choices, their examples are the right choices.
 struct EvalData {
   std::vector<data::NamedStore> stores;
   std::vector<data::ChoiceSet> choices;          ///< for each store; empty without --choices
@@ -173,7 +173,7 @@ class Evaluator {
   void require_equal_examples(const TaskEvaluation& tasks) const {
     if (ranks_->world_size() == 1) return;
     std::map<std::string, std::string> own = {{"examples of eval_tasks", tasks.fingerprint()}};
-    for (const auto& store : data_.stores) own["data set " + store.name] = data::documents_hash(store.store);
+    for (const auto& store : data_.stores) own["dataset " + store.name] = data::documents_hash(store.store);
     plan::require_equal(*ranks_, own);
   }
 

@@ -62,7 +62,8 @@ std::int64_t whole_number(const json& object, const char* key, const std::string
   const json& value = object.at(key);
   constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= kLargest;
-  if (!fits) throw FormatError(where, std::string(key) + " is " + value.dump() + "; expected a whole number from 0");
+  if (!fits)
+    throw FormatError(where, std::string(key) + " is " + value.dump() + "; expected a whole number, 0 or more");
   return value.get<std::int64_t>();
 }
 

@@ -67,7 +67,7 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
   const auto refuse = [&](const std::string& name, PathKind expected, bool is_ours) {
     const PathKind kind = path_kind(folder / name);
     if (kind == PathKind::kNone || (kind == expected && is_ours)) return;
-    throw ConfigError(folder.string(), "holds " + name + ", which lora-train has not written" +
+    throw ConfigError(folder.string(), "holds " + name + ", which lora-train did not write" +
                                            (is_run ? "" : std::string(" (there is no ") + storage::kMarkerFile + ")") +
                                            " and which this run would replace. Choose another output_dir, or move it");
   };
@@ -237,8 +237,9 @@ void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& fo
   if (!newest || step_of(*newest) <= step) return;
   throw ConfigError(folder.string(), "resuming from step " + std::to_string(step) +
                                          " would delete the later checkpoints, up to " + newest->string() +
-                                         ". To keep them, use another --output-dir; without --resume " +
-                                         "the run continues from there; or delete them with --allow-changed " + key);
+                                         ". To keep them, use another --output-dir, or leave out --resume to continue "
+                                         "from the newest; to delete them, pass --allow-changed " +
+                                         key);
 }
 
 /// True if the same command is repeated: the run here began with that checkpoint and has saved its own since.

@@ -53,7 +53,7 @@ std::vector<std::int32_t> tokens_of(const Json& list) {
 /// The text of a message's content: a string, or parts of type text.
 std::string content_text(const Json& content, const std::string& field) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) refuse(field, content, "a text, or a list of parts {\"type\": \"text\", \"text\": ...}");
+  if (!content.is_array()) refuse(field, content, "a string, or a list of parts {\"type\": \"text\", \"text\": ...}");
   std::string text;
   for (const Json& part : content) {
     const Json type = part.is_object() && part.contains("type") ? part["type"] : Json();
@@ -86,7 +86,7 @@ Json parse_body(std::string_view body) {
 }
 
 const std::string& text_field(const Json& value, const std::string& field) {
-  if (!value.is_string()) refuse(field, value, "a text");
+  if (!value.is_string()) refuse(field, value, "a string");
   return value.get_ref<const std::string&>();
 }
 
@@ -115,7 +115,7 @@ std::vector<std::string> stop_field(const Json& value, const std::string& field)
   }
   const bool has_empty = std::any_of(stops.begin(), stops.end(), [](const std::string& text) { return text.empty(); });
   if (has_empty || stops.size() > kMaxStops) {
-    refuse(field, value, "up to " + std::to_string(kMaxStops) + " texts that are not empty");
+    refuse(field, value, "up to " + std::to_string(kMaxStops) + " non-empty strings");
   }
   return stops;
 }
@@ -128,9 +128,9 @@ bool stream_options_field(const Json& value, const std::string& field) {
     if (key == "include_usage") {
       include_usage = flag_field(option, name);
     } else if (key != "include_obfuscation") {
-      throw ApiError(400,
-                     "unknown field \"" + name.substr(0, 80) + "\"; known are include_usage and include_obfuscation",
-                     name.substr(0, 80), "unknown_parameter");
+      throw ApiError(
+          400, "unknown field \"" + name.substr(0, 80) + "\"; known fields are include_usage and include_obfuscation",
+          name.substr(0, 80), "unknown_parameter");
     }
   }
   return include_usage;
@@ -171,12 +171,12 @@ void prompt_field(const Json& value, ApiRequest& request) {
   if (value.is_string()) {
     request.texts.push_back(value.get<std::string>());
   } else if (!value.is_array() || value.empty()) {
-    refuse("prompt", value, "a text, a list of texts, a list of tokens, or a list of these");
+    refuse("prompt", value, "a string, a list of strings, a list of tokens, or a list of such lists");
   } else if (value.front().is_number()) {
     request.token_lists.push_back(tokens_of(value));
   } else if (value.front().is_array()) {
     for (const Json& list : value) {
-      if (!list.is_array()) refuse("prompt", list, "a list of tokens, as the first");
+      if (!list.is_array()) refuse("prompt", list, "a list of tokens, like the first item");
       request.token_lists.push_back(tokens_of(list));
     }
   } else {

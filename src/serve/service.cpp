@@ -158,7 +158,7 @@ HttpReply Service::route(const HttpRequest& request) {
     return {200, R"({"status":"ok"})"};
   }
   if (!has_access(request.authorization)) {
-    throw ApiError(401, "this server needs its key: Authorization: Bearer KEY", "", "invalid_api_key");
+    throw ApiError(401, "this server needs a key: Authorization: Bearer KEY", "", "invalid_api_key");
   }
   const std::string models = "/v1/models";
   if (path == models || path.starts_with(models + "/")) {
@@ -253,7 +253,7 @@ HttpReply Service::ask(const HttpRequest& request, bool is_chat) {
   const auto answer =
       std::make_shared<Answer>(std::move(asked), model, std::move(prompts), answer_id(is_chat), unix_seconds());
   if (!board_.submit(answer, max_new_tokens)) {
-    throw ApiError(503, "too many requests wait, or the server is stopping; try again later", "", "server_busy");
+    throw ApiError(503, "too many requests are waiting, or the server is stopping; try again later", "", "server_busy");
   }
   return {200, "", {}, answer};
 }

@@ -23,7 +23,7 @@ struct SamplingRange {
   bool (*holds)(double value);  ///< false for NaN
 };
 inline constexpr SamplingRange kTemperatureRange = {
-    "0 (greedy) or a finite number above", [](double t) { return t >= 0 && t <= std::numeric_limits<double>::max(); }};
+    "0 (greedy) or a finite number > 0", [](double t) { return t >= 0 && t <= std::numeric_limits<double>::max(); }};
 inline constexpr SamplingRange kTopKRange = {"a whole number from 0 (all) to 2147483647",
                                              [](double k) { return k >= 0 && k <= 2147483647 && k == std::floor(k); }};
 inline constexpr SamplingRange kTopPRange = {"a number above 0, at most 1 (all)",
