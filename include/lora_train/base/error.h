@@ -52,7 +52,7 @@ class Error : public std::runtime_error {
   }
 
 LORA_TRAIN_ERROR(ConfigError, "config", ExitCode::kUsage);   ///< usage or profile; where = file:line or flag
-LORA_TRAIN_ERROR(DataError, "data", ExitCode::kData);        ///< dataset rows; where = file:line or file:line:byte
+LORA_TRAIN_ERROR(DataError, "data", ExitCode::kData);        ///< datasets; where = file:line or file:line:byte
 LORA_TRAIN_ERROR(FormatError, "format", ExitCode::kFormat);  ///< model, tokenizer, adapter, checkpoint files
 LORA_TRAIN_ERROR(IoError, "io", ExitCode::kIo);              ///< the operating system refused; message ends in strerror
 LORA_TRAIN_ERROR(DeviceError, "device", ExitCode::kDevice);  ///< CUDA, NCCL, memory

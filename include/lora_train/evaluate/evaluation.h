@@ -50,7 +50,7 @@ struct MatchFigures {
   long long num_cut = 0;  ///< answers cut off by max_new_tokens or the context length
 };
 
-/// One line of the output of `eval`: the results for one data set.
+/// One line of the output of `eval`: the results for one dataset.
 struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
@@ -91,7 +91,7 @@ struct Evaluation {
   std::vector<TaskResult> tasks;
 };
 
-/// Evaluates the base or the adapter on eval_datasets, one result per data set, and on eval_tasks. Throws Error.
+/// Evaluates the base or the adapter on eval_datasets, one result per dataset, and on eval_tasks. Throws Error.
 Evaluation run_evaluation(const EvalRequest& request);
 
 }  // namespace lora_train::evaluate

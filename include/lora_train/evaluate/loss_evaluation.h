@@ -35,7 +35,7 @@ struct EvalContext {
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan);
 
-/// The fields of eval_losses.jsonl that are the same in every evaluation of a data set: all but step and losses. Looks
+/// The fields of eval_losses.jsonl that are the same in every evaluation of a dataset: all but step and losses. Looks
 /// at every document.
 report::DocumentLosses no_losses_yet(const data::NamedStore& data);
 

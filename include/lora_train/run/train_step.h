@@ -102,8 +102,9 @@ struct StepResult {
   std::vector<RankFigures> ranks{};  ///< figures of all ranks
 };
 
-/// Waits for the oldest enqueued step, whose plan is `plan`. Throws NumericError, naming the step and its first rows,
-/// if the loss or the gradient norm is not finite; in that case neither this step nor a later one has updated anything.
+/// Waits for the oldest enqueued step, whose plan is `plan`. Throws NumericError, naming the step and its first
+/// examples, if the loss or the gradient norm is not finite; in that case neither this step nor a later one has updated
+/// anything.
 StepResult wait_for_step(StepContext& context, const data::StepPlan& plan);
 
 /// A row of the table of objectives in train_step.cpp.

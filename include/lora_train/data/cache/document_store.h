@@ -74,8 +74,8 @@ class TokenTable {
   /// The file it is mapped from; empty for a table in memory.
   const std::filesystem::path& path() const { return path_; }
 
-  /// Examples are found by position, in units of 8 bytes: the first is at 0, the one after example r at next(position,
-  /// r).
+  /// Examples are found by position, in units of 8 bytes: the first is at 0, the one after `example` at
+  /// next(position, example).
   StoredExample example(std::uint64_t position) const;
   static std::uint64_t next(std::uint64_t position, const StoredExample& example) {
     return position + 4 + example.ids.size() + (example.weights.size() + 1) / 2 + example.soft.ids.size();

@@ -40,7 +40,7 @@ struct ChoiceSet {
   NamedStore right;  ///< prompts followed by their right choices; only the choice tokens are supervised
 };
 
-/// Reads the first max_examples examples of a data set (all if unset), or of each evaluation set of a section. An
+/// Reads the first max_examples examples of a dataset (all if unset), or of each evaluation set of a section. An
 /// example is {"prompt": text, "choices": [text, ...], "answer": index from 0 or the choice itself}. Instead of prompt
 /// it may have messages, which go through the chat template up to the start of the assistant's turn. Choices follow the
 /// prompt unchanged, and nothing follows them. field_map renames prompt, messages, choices and answer.
@@ -63,7 +63,7 @@ struct AnswerExample {
                                                  ///< `correct`
 };
 
-/// Reads the first max_examples examples of a data set (all if unset), in any layout of training data (or as spec.type
+/// Reads the first max_examples examples of a dataset (all if unset), in any layout of training data (or as spec.type
 /// says). The last answer is the last assistant turn, the completion, or the last run of labels. Caches nothing.
 /// Throws DataError (where = file:line) for an example that is malformed, has no answer, has only an answer, or has a
 /// `correct` that is not true or false; and for a file without examples. with_choices: examples with `choices` also

@@ -15,7 +15,7 @@ enum class DatasetUse { kTraining, kEvaluation };
 /// `spec.path` is a file, a folder (its .jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow and .feather files, or its
 /// .txt files if it has no other; also text files compressed as .gz or .zst; subfolders included, hidden ones not), a
 /// glob (*, ?, [...]; not **), or org/name[@revision] in the local Hugging Face cache. Sorted by name, so that the
-/// order of rows never depends on the file system.
+/// order of examples never depends on the file system.
 /// For a Hub dataset, or a folder when `spec` has a split or a subset, returns the files of one split.
 /// Throws DataError (where = path), with what to do, if nothing is found or a file has an unsupported type (xz, ...;
 /// Parquet without Arrow).
