@@ -129,7 +129,7 @@ def test_a_deepspeed_file_is_looked_at(tmp_path):
     assert run.code == 0 and "deepspeed: has no effect" in run.stderr and "was not found, so it was not checked for an optimizer" in run.stderr, run
     (tmp_path / "ds.json").write_text('{"optimizer": {"type": "Lion"}}')
     run = check(tmp_path, PROFILE + "deepspeed: ds.json\n")
-    assert run.code == USAGE and "mine.yaml:3: deepspeed: its configuration has its own optimizer" in run.stderr, run
+    assert run.code == USAGE and "mine.yaml:3: deepspeed: its configuration sets its own optimizer" in run.stderr, run
 
 
 def test_train_dataset_is_datasets_and_a_foreign_flag_has_its_reason(tmp_path):
@@ -183,7 +183,7 @@ def test_what_is_refused_is_said_truly(tmp_path):
                                           "loraplus_lr_embedding: 1e-6\n", a=rows).stdout)
     assert "applies only with adapter_name_or_path" in result["dropped"]["create_new_adapter"], result
     assert result["refused"]["lora_target"].startswith("lm_head gets no adapter"), result
-    assert "set use_rslora" not in result["refused"]["use_dora"] and "which get none" in result["dropped"]["loraplus_lr_embedding"], result
+    assert "set use_rslora" not in result["refused"]["use_dora"] and "embeddings get none" in result["dropped"]["loraplus_lr_embedding"], result
     run = convert(tmp_path, "model_name_or_path: m\nstage: dpo\nfinetuning_type: lora\npref_beta: 0.1\n", "--json")
     assert json.loads(run.stdout)["dropped"]["pref_beta"] == "belongs to stage, which is refused", run
 
