@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A grid of runs from the shell: one run per combination of values, each in its own folder, then a comparison.
+# Trains a grid of runs: one run per combination of values, each in its own folder; then compares them.
 #
 # `lora-train sweep` runs this script.
 #
@@ -18,8 +18,8 @@
 # names the runs itself: 'output_dir=runs/lr{learning_rate}-r{lora_r}'; the other keys name a folder inside it.
 # The same command resumes an interrupted sweep: it skips finished runs and resumes stopped and killed ones.
 # The other runs continue if one fails.
-# Exit status: 0 all done; 75 stopped on request (run the same command to resume); 2 wrong arguments or profile; else that of
-# the first run that failed. Logs go to stderr, the comparison to stdout.
+# Exit status: 0 all done; 75 stopped on request (run the same command to resume); 2 wrong arguments or
+# profile; else the status of the first run that failed. Logs go to stderr, the comparison to stdout.
 set -uo pipefail
 
 profiles=() keys=() values=() extra=() check_flags=() log_flags=() compare_flags=()

@@ -235,7 +235,7 @@ def test_check_shows_what_is_set_and_what_comes_next(setup):
 
 def test_plan_ends_with_a_verdict_in_a_line(setup):
     run = lora_train("plan", setup.write_profile())
-    assert run.code == 0 and re.search(r"\nVerdict: fits \d+ of \d+; the cheapest is .+; the fastest is .+\n$", run.stdout), run
+    assert run.code == 0 and re.search(r"\nVerdict: the run fits in \d+ of \d+ cases; the cheapest is .+; the fastest is .+\n$", run.stdout), run
 
 
 def test_a_report_without_javascript_has_the_figures(setup):
@@ -329,7 +329,7 @@ def test_a_result_that_is_older_than_its_run_is_warned_of(chat_run, setup):
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 75
     [checkpoint] = chat_run.glob("checkpoint-*")
-    said = f"{chat_run}/adapter: is an earlier result of the run, from step 1, which has continued and not ended since. Its newest checkpoint: {checkpoint}."
+    said = f"{chat_run}/adapter: is an earlier result of the run, from step 1, which has continued since and has not ended. Its newest checkpoint: {checkpoint}."
     assert lora_train(*ask).stderr.count(said) == 1
     start = lora_train("check", setup.profile_file, f"output_dir={setup.folder}/other", f"init_adapter={chat_run}", "lora_r=null", "lora_alpha=null")
     assert start.stderr.count(said) == 1, start

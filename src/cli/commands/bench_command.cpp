@@ -274,7 +274,9 @@ int run_bench(const std::vector<std::string>& arguments) {
   bench::BenchRequest request;
   std::string trace, rates, row_pitch;
   bool details = false;
-  parser.app().add_option("--shape", request.shape, join(model::known_shapes()))->type_name("NAME");
+  parser.app()
+      .add_option("--shape", request.shape, "published model to measure: " + join(model::known_shapes()))
+      ->type_name("NAME");
   const CLI::Option* const steps =
       parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
   parser.add_integer("--warm-up", request.num_warm_up, 0, kMaxSteps, "warm-up steps before them (default 5)");
@@ -285,10 +287,10 @@ int run_bench(const std::vector<std::string>& arguments) {
       "--count", request.count_only,
       "compute nothing; count launches, FLOPs and bytes of a step, and the bound they set; needs no GPU");
   parser.app().add_flag("--only-steps", request.only_steps,
-                        "measure the steps and their memory alone: no idle time, classes of kernels or GEMM rate");
+                        "measure only the steps and their memory, not idle time, kernel classes or GEMM rate");
   parser.app().add_flag("--measure-rates", request.measure_rates,
-                        "measure the rates of GEMMs, attention and memory on this device, write them to a file, and "
-                        "count with them; steps only with --steps, before the rates");
+                        "measure the rates of GEMMs, attention and memory on this device, write them to a file and use "
+                        "them for the bound; with --steps, measure the steps first");
   parser.app()
       .add_option("--rates", rates,
                   "file of measured rates for the bound (default: the one in the user's cache folder, else assumed)")

@@ -74,7 +74,7 @@ void answer_turns(const evaluate::GenerateRequest& request, ChatSession& session
 int run_chat(const std::vector<std::string>& arguments) {
   // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
-  CommandParser parser("chat", "A conversation with a model, with or without an adapter. /help in it lists commands.");
+  CommandParser parser("chat", "Talks to a model, with or without an adapter. In the chat, /help lists the commands.");
   const ProfileFlags profile_flags(
       parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                {"--chat-template", "chat_template", "name of a built-in template, or a .jinja file"}});

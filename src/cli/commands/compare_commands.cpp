@@ -221,9 +221,10 @@ std::vector<report::Measurement> measure_all(const std::vector<report::Setting>&
 
 int run_ablate(const std::vector<std::string>& arguments) try {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
-  CommandParser parser("ablate",
-                       "Measures the effect of each setting on this machine: short runs of the profile, from fp32 with "
-                       "nothing switched on, one setting after another, each on the same documents.");
+  CommandParser parser(
+      "ablate",
+      "Measures the effect of each setting on this machine: trains the profile for a few steps in fp32 with nothing "
+      "switched on, then again with one more setting each time, always on the same documents.");
   const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"},
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});

@@ -272,8 +272,8 @@ bool is_whole(const Conversion& conversion, const ConvertRequest& request) {
 int run_convert(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "convert",
-      "Makes a profile from an Axolotl, LLaMA-Factory or TRL config. Reports what became of each key on stderr, "
-      "and writes the profile to stdout or to --output. Exits with 2 if a refused key would change the result.");
+      "Makes a profile from an Axolotl, LLaMA-Factory or TRL config. Reports on stderr what became of each key, and "
+      "writes the profile to stdout or to --output. Exits with 2 if a refused key would change the result.");
   ConvertRequest request;
   if (!read_request(parser, arguments, request)) return 0;
   const auto& [file, from, output, allowed, overwrite, options] = request;

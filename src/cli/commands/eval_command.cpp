@@ -278,7 +278,7 @@ int run_eval(const std::vector<std::string>& arguments) {
       parser.add_integer("--max-new-tokens", flags.tasks.max_new_tokens, 1, kMaxNewTokens,
                          "maximum number of tokens per --exact-match answer (default 256)");
   parser.app()
-      .add_option("--answers", flags.answers_file, "write every answer to eval_tasks to this .jsonl file")
+      .add_option("--answers", flags.answers_file, "write the model's answers to eval_tasks into this .jsonl file")
       ->type_name("FILE");
   const RanksFlag ranks(parser, world, "split the examples across N processes on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;

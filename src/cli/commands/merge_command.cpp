@@ -34,7 +34,7 @@ namespace {
 
 struct MergeRows {
   std::vector<std::vector<std::int32_t>> ids;  ///< none empty
-  std::vector<std::string> names;              ///< for each: "rows.jsonl:3", or "built-in row 1"
+  std::vector<std::string> names;              ///< for each: "rows.jsonl:3", or "built-in text 1"
 };
 
 namespace fs = std::filesystem;
@@ -68,7 +68,7 @@ MergeRows built_in_rows(const tokenizer::Tokenizer* tokenizer, const model::Mode
     auto ids = tokenizer != nullptr ? tokenizer->encode(kTexts[i]).ids
                                     : spread_ids(config.vocab_size, 7919 + 2 * static_cast<std::int64_t>(i));
     std::erase_if(ids, [&](std::int32_t id) { return id < 0 || id >= config.vocab_size; });
-    add(std::move(ids), "built-in row " + std::to_string(i + 1), longest, rows);
+    add(std::move(ids), "built-in text " + std::to_string(i + 1), longest, rows);
   }
   add({trained_ids.begin(), trained_ids.end()}, "the tokens with trained rows", longest, rows);
   return rows;
@@ -81,7 +81,7 @@ MergeRows rows_of_file(const data::DocumentStore& store, std::int64_t longest) {
     const std::int64_t length = std::min(store.num_tokens(i), longest);
     if (num_tokens + length > kMaxTokens) {
       log_info("comparing logits on the first " + std::to_string(i) + " of " + std::to_string(store.size()) +
-               " rows only: at most " + std::to_string(kMaxTokens) + " tokens in all");
+               " examples only: at most " + std::to_string(kMaxTokens) + " tokens in all");
       break;
     }
     num_tokens += length;
@@ -132,7 +132,8 @@ void add_flags(CommandParser& parser, MergeFlags& flags) {
   app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
   app.add_option("--dtype", flags.dtype,
                  "type of the weights: bf16, fp16 or fp32 (default: each weight keeps its type)");
-  app.add_option("--rows", flags.rows, "compare the logits on these rows (default: a few built-in texts)")
+  app.add_option("--rows", flags.rows,
+                 "compare the logits on the examples in this file (default: a few built-in texts)")
       ->type_name("FILE");
   app.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
   app.add_flag("--keep-quantised", flags.keep_quantised,
@@ -274,7 +275,7 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   }
   if (comparison.why_not.empty()) {
     hooks.check = [&](const std::filesystem::path& folder) {
-      log_info("comparing logits with the unmerged model on " + std::to_string(comparison.rows.ids.size()) + " rows");
+      log_info("comparing logits with the unmerged model on " + count_of(std::ssize(comparison.rows.ids), "example"));
       comparison.found = load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids});
     };
   }

@@ -162,8 +162,8 @@ std::string short_verdict(const ForecastResult& result) {
   const Forecast* const fastest = least(result, hours_of, any);
   if (fastest == nullptr) return {};
   const auto count = std::ranges::count_if(result.rows, &Forecast::fits);
-  return "\nVerdict: fits " + std::to_string(count) + " of " + std::to_string(result.rows.size()) +
-         (cheapest == nullptr ? "" : "; the cheapest is " + in_words(*cheapest)) + "; the fastest is " +
+  return "\nVerdict: the run fits in " + std::to_string(count) + " of " + std::to_string(result.rows.size()) +
+         " cases" + (cheapest == nullptr ? "" : "; the cheapest is " + in_words(*cheapest)) + "; the fastest is " +
          in_words(*fastest) + "\n";
 }
 
@@ -286,13 +286,13 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits, d
   text +=
       "\nMemory is what the run would plan for itself; the least is what it would need with one row at a time, full "
       "recomputation and no layer kept decoded.\n"
-      "Times are derived: counted work at the rates of the GPU, assumed (configs/gpus.json) or measured (bench "
-      "--measure-rates), at 85% of the limit;\nin brackets, at 97% and 65% (78% with measured rates). With past runs "
-      "(--calibrate) they are scaled by those, and the brackets show\ntheir spread. Loading is not included.\n"
-      "Prices are examples: pass your own with --gpus FILE.\n";
+      "Times come from the counted work and the rates of the GPU, assumed (configs/gpus.json) or measured (bench "
+      "--measure-rates). They assume 85%\nof the speed that these rates allow; the brackets assume 97% and 65% (78% "
+      "with measured rates). With --calibrate, past runs scale the times,\nand the brackets show their spread. Loading "
+      "is not included.\nPrices are examples: pass your own with --gpus FILE.\n";
   const bool fits = std::ranges::any_of(result.rows, &Forecast::fits);
   if (!fits && !has_limits(limits))
-    text += "\nVerdict: fits none: the run fits on none of these GPUs; " + what_would_fit(result) + ".\n";
+    text += "\nVerdict: the run fits on none of these GPUs; " + what_would_fit(result) + ".\n";
   if (fits && !has_limits(limits)) text += short_verdict(result);
   if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
   return text;
@@ -319,10 +319,9 @@ int run_plan(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser(
       "plan",
-      "Estimates what a run would need on GPUs that are not here: memory, tokens per second, "
-      "hours and dollars. Needs config.json, tokenizer and data, or --shape and --documents; no weights, "
-      "no GPU.");
-  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the Hugging Face cache"},
+      "Estimates what a run would need on each type of GPU: memory, tokens per second, hours and dollars. Needs "
+      "config.json, a tokenizer and data, or --shape and --documents; needs no weights and no GPU.");
+  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"},
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
   bench::ForecastRequest request;
@@ -334,24 +333,23 @@ int run_plan(const std::vector<std::string>& arguments) {
           "a GPU in the table, such as \"A100\" (both sizes), \"4090\" or \"H100-80GB\" (default: all), or cpu for "
           "this machine; repeatable")
       ->type_name("NAME");
-  parser.add_list("--count", counts, "how many of them (default: 1, 2, 4 and 8); repeatable")->type_name("N");
+  parser.add_list("--count", counts, "number of GPUs (default: 1, 2, 4 and 8); repeatable")->type_name("N");
   parser.app().add_option("--gpus", gpu_file, "your own GPUs and prices, as in configs/gpus.json")->type_name("FILE");
   parser.app()
       .add_option("--shape", request.shape, "a published model instead of a folder: " + join(model::known_shapes()))
       ->type_name("NAME");
-  parser.add_integer("--documents", request.num_documents, 1, kMostDocuments, "number of documents, instead of data");
+  parser.add_integer("--documents", request.num_documents, 1, kMostDocuments,
+                     "assume N documents instead of reading data");
   parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kLongestDocument,
-                     "tokens per document (default: 500, or max_seq_len)");
+                     "tokens per document (default: 500, or max_seq_len if that is less)");
   parser
       .add_list("--calibrate", past_runs,
-                "output folder of a run, or a folder of such folders, whose speed scales the times; repeatable")
+                "scale the times by the measured speed of this run, or of the runs in this folder; repeatable")
       ->type_name("DIR");
   parser.app()
-      .add_option("--deadline", deadline, "finish with the cheapest option within this time")
+      .add_option("--deadline", deadline, "name the cheapest option that finishes within this time")
       ->type_name("TIME");
-  parser.app()
-      .add_option("--budget", budget, "finish with the fastest option within this budget")
-      ->type_name("DOLLARS");
+  parser.app().add_option("--budget", budget, "name the fastest option within this budget")->type_name("DOLLARS");
   parser.app()
       .add_option("--disk", disk, "GB/s at which checkpoints are written (default 1; lora-train doctor measures it)")
       ->type_name("GB/S");

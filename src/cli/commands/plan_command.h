@@ -1,4 +1,4 @@
-// lora-train plan: memory, time and cost of a run on GPUs that are not here. Prints a table of GPUs, commonly compared
+// lora-train plan: memory, time and cost of a run on each type of GPU. Prints a table of GPUs, commonly compared
 // settings, and a verdict.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace lora_train::cli {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"train", "fine-tune a model", run_train},
-      {"check", "validate a profile and print every resolved value; needs no GPU", run_check},
+      {"check", "validate a profile and print its values; needs no GPU", run_check},
       {"plan", "estimate memory, time and cost per GPU type", run_plan},
       {"ablate", "measure the effect of each setting of a profile", run_ablate},
       {"tokenize", "tokenise the data; show examples and which tokens are trained", run_tokenize},
@@ -31,7 +31,7 @@ const std::vector<Command>& commands() {
       {"download", "download a model, an adapter or a dataset from the Hugging Face hub", run_download},
       {"push", "upload an adapter or a model to the Hugging Face hub", run_push},
       {"teach", "let a teacher write training data", run_teach},
-      {"distill", "teacher data, training and evaluation in one command", run_distill},
+      {"distill", "ask a teacher, train on its answers and evaluate, in one command", run_distill},
   };
   return table;
 }

@@ -39,18 +39,20 @@ void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
   CLI::App& app = parser.app();
   parser
       .add_list("--adapter", flags.adapters,
-                "PEFT folder, or output_dir of a run, and the name that clients choose it by; without NAME=, the run's "
-                "name; repeatable")
+                "PEFT folder, or output_dir of a run, and the name by which clients choose it (default: the run's "
+                "name); repeatable")
       ->type_name("[NAME=]DIR");
   add_allow_other_base(parser, flags.allow_other_base);
   app.add_option("--host", flags.host,
-                 "address to listen on (default 127.0.0.1: only this machine); any other needs a key")
+                 "address to listen on (default 127.0.0.1: only this machine); one that other machines can reach needs "
+                 "a key in $" +
+                     std::string(kKeyVariable))
       ->type_name("HOST");
   parser.add_integer("--port", flags.port, 0, 65535, "port to listen on (default 8000); 0 takes a free one");
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer if the request sets none (default 1024)");
   parser.add_integer("--queue", flags.queue, 1, 100000,
-                     "answers that may wait for the model before requests get 503 (default 64)");
+                     "number of answers that may wait for the model (default 64); requests beyond that get 503");
 }
 
 /// The run's name: "first" for runs/first/adapter and for runs/first.

@@ -53,10 +53,10 @@ void add_asking_flags(CommandParser& parser, teach::TeachRequest& flags) {
       ->type_name("X");
   parser
       .add_number("--timeout", flags.timeout_s, is_in_range, "seconds above 0",
-                  "how long a request waits for the server (default 600)")
+                  "time limit of a request to the server (default 600)")
       ->type_name("SECONDS");
   parser.add_integer("--logprobs", flags.top_logprobs, 1, 100,
-                     "keep the log-probabilities of tokens and of N alternatives");
+                     "save the log-probabilities of an answer's tokens and of N alternatives to each");
   parser.add_integer("--max-failures", flags.max_failures, 0, kMaxCount,
                      "succeed even if up to N prompts stay unanswered (default 0)");
   add_price(parser, "--price-in", flags.prices.prompt, "USD per million prompt tokens, for the cost");
@@ -197,10 +197,10 @@ void add_flags(CommandParser& parser, CommandFlags& flags, teach::TeachOptions& 
   text("--prompts", flags.prompts, "FILE", "examples with prompt or messages, or a .txt file with one prompt per line");
   text("--template", flags.prompt_template, "FILE", "Jinja template that makes the prompt from an example's fields");
   text("--system", flags.system, "FILE", "system message that only the teacher sees");
-  text("--student-system", flags.student_system, "FILE", "system message for the examples");
-  text("--output", job.output, "FILE.jsonl", "the examples; the same command resumes from FILE.answers.jsonl");
+  text("--student-system", flags.student_system, "FILE", "system message to write into the examples");
+  text("--output", job.output, "FILE.jsonl", "file for the examples; the same command resumes from FILE.answers.jsonl");
   text("--shard", flags.shard, "I/N", "ask part I of N of the prompts, counting from 0");
-  parser.add_list("--join", flags.join, "take the answers of the shard with this --output; repeatable")
+  parser.add_list("--join", flags.join, "also use the answers of the shard written to this --output; repeatable")
       ->type_name("FILE.jsonl");
   app.add_flag("--raw", job.is_raw, "continue texts instead of answering chats; examples have prompt and completion");
 }
@@ -254,10 +254,9 @@ void print_result(const std::string& output, const teach::TeachResult& result) {
 int run_teach(const std::vector<std::string>& arguments) {
   // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
-  CommandParser parser(
-      "teach",
-      "Lets a teacher answer prompts and writes the answers as examples of training data. Keeps every answer "
-      "as it comes: the same command asks for the missing ones.");
+  CommandParser parser("teach",
+                       "Lets a teacher answer prompts and writes the answers as training examples. Saves every answer "
+                       "as it arrives; run the same command again to ask for the missing ones.");
   const ProfileFlags profile_flags(
       parser, {{"--model", "model", "a teacher on this machine: folder, or org/name in the local Hugging Face cache"}});
   const SamplingFlags sampling(parser);
@@ -312,13 +311,13 @@ void refuse_adapter_as_teacher(const std::string& teacher) {
 void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
   CLI::App& app = parser.app();
   app.add_flag("--start-teacher", server.starts,
-               "start the teacher's server on this machine (vLLM), and end it before training");
-  app.add_option("--teacher-command", server.command, "what --start-teacher runs instead of vLLM")
+               "start the teacher's server on this machine (vLLM), and stop it before training");
+  app.add_option("--teacher-command", server.command, "command that --start-teacher runs instead of vLLM")
       ->type_name("COMMAND");
   parser
       .add_number(
           "--teacher-timeout", server.timeout_s, [](double number) { return number > 0 && number <= 1e6; },
-          "seconds above 0", "how long to wait for it to start (default 1800)")
+          "seconds above 0", "time limit for the teacher's server to start (default 1800)")
       ->type_name("SECONDS");
   parser.add_integer("--tensor-parallel-size", server.tensor_parallel_size, 1, 1024,
                      "vLLM: GPUs for the teacher (default: all visible ones)");
@@ -471,9 +470,9 @@ int run_distill(const std::vector<std::string>& arguments) try {
       ->type_name("FILE");
   parser.app()
       .add_option("--match", request.match,
-                  "the part of student's and teacher's answers that must be equal (default: all)")
+                  "part of the student's and the teacher's answers that must be equal (default: the whole answer)")
       ->type_name("REGEX");
-  parser.app().add_flag("--teacher-only", switches.teacher_only, "end before training");
+  parser.app().add_flag("--teacher-only", switches.teacher_only, "stop before training");
   parser.app().add_flag("--overwrite", switches.overwrite, "train again; keep the teacher's answers");
   parser.add_list("--allow-changed", switches.allow_changed, "let this key differ from the resumed run; repeatable")
       ->type_name("KEY");

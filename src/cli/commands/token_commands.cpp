@@ -184,8 +184,7 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
 int run_tokenize(const std::vector<std::string>& arguments) {
   CommandParser parser("tokenize",
                        "Tokenises the data of a profile, prints the ledger of dropped and changed examples, and shows "
-                       "examples; or, with --model, "
-                       "prints the token ids of texts. Needs no weights.");
+                       "examples; or, with --text or --jsonl, prints token ids. Needs no weights.");
   const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"}});
   std::vector<std::string> texts, files;

@@ -86,7 +86,7 @@ void warn_of_older_result(const std::string& adapter) {
   static std::set<std::string> warned;
   if (!warned.insert(adapter).second) return;
   log_warning(adapter + ": is an earlier result of the run" + (step ? ", from step " + std::to_string(*step) : "") +
-              ", which has continued and not ended since" +
+              ", which has continued since and has not ended" +
               (newest.empty() ? "." : ". Its newest checkpoint: " + newest.string() + "."));
 }
 

@@ -32,7 +32,8 @@ std::string find_adapter(const std::string& given, const std::string& name = "--
 inline constexpr const char* kAllowOtherBase = "--allow-other-base";
 
 inline void add_allow_other_base(CommandParser& parser, bool& is_allowed) {
-  parser.app().add_flag(kAllowOtherBase, is_allowed, "use an adapter with other weights than those it was trained on");
+  parser.app().add_flag(kAllowOtherBase, is_allowed,
+                        "use an adapter even if the base weights are not the ones it was trained on");
 }
 
 inline void check_adapter_base(const std::string& adapter, const storage::ResolvedModel& model, bool is_allowed) {
