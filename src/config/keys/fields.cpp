@@ -72,7 +72,7 @@ FieldGroup adapter_group() {
                           "effect is an error.")
            .silent_when(comes_from_adapter("rank_pattern")),
        alpha_pattern_field("alpha_pattern", &AdapterSection::alpha_pattern,
-                           "Alphas of individual modules, by the same rules.")
+                           "lora_alpha of individual modules, by the same rules as rank_pattern.")
            .silent_when(comes_from_adapter("alpha_pattern")),
        text_field("init_adapter", &AdapterSection::init_adapter, "PEFT folder",
                   "Start from this adapter. Its r, alpha, patterns, rsLoRA and targets apply; a profile that "
@@ -92,16 +92,15 @@ FieldGroup data_group() {
            .default_is("required"),
        datasets_field("eval_datasets", &DataSection::eval_datasets,
                       "Evaluation data. For a Hub dataset, name the split. Alternative: val_set_size."),
-       number_field(
-           "val_set_size", &DataSection::val_set_size, Range::at_least(0),
-           "Part of the training data to hold out for evaluation: below 1 a share of the documents, from 1 on their "
-           "number.")
+       number_field("val_set_size", &DataSection::val_set_size, Range::at_least(0),
+                    "Part of the training data to hold out for evaluation: a share of the documents if below 1, else "
+                    "their number.")
            .silent_when([](const Profile& profile) { return profile.data.val_set_size == 0; })
            .default_is("0"),
        choice_field(
            "loss_on", &DataSection::loss_on,
-           "Tokens to train. auto: assistant turns of chats, the completion of prompt/completion examples, all of "
-           "text, the labels of pre-tokenised examples. last: the last assistant turn. A message's own `weight` "
+           "Tokens to train. auto: assistant turns of chats, the completion of prompt/completion examples, every token "
+           "of texts, the labels of pre-tokenised examples. last: the last assistant turn. A message's own `weight` "
            "scales the loss of each of its tokens (docs/data.md)."),
        integer_field(
            "max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
@@ -164,16 +163,16 @@ FieldGroup batch_group() {
                      "4096 tokens) and "
                      "divides the rows of a step."),
        integer_field("global_batch_size", &ScheduleSection::global_batch_size, Range::at_least(1), "null",
-                     "Rows (batch_unit) per optimizer step, over all ranks. Alternative: gradient_accumulation_steps.")
+                     "Rows (or documents, see batch_unit) per optimizer step, over all ranks. Alternative: "
+                     "gradient_accumulation_steps.")
            .default_is("16"),
        integer_field("gradient_accumulation_steps", &ScheduleSection::gradient_accumulation_steps, Range::at_least(1),
                      "null", "Forward passes per optimizer step. Alternative: global_batch_size."),
-       choice_field(
-           "batch_unit", &ScheduleSection::batch_unit,
-           "What global_batch_size counts. With packing, a row holds several documents: rows keeps the number of "
-           "tokens of a step about the same; documents keeps the number of examples, as trainers without packing do, "
-           "and packs those of a step into as few rows as they need. Then gradient_accumulation_steps means "
-           "micro_batch_size times as many documents per rank."),
+       choice_field("batch_unit", &ScheduleSection::batch_unit,
+                    "What global_batch_size counts. With packing, a row holds several documents: rows keeps the number "
+                    "of tokens in a step about the same; documents fixes the number of documents in a step, as "
+                    "trainers without packing do, and packs them into as few rows as they need. With documents, the "
+                    "step of a rank has micro_batch_size times gradient_accumulation_steps documents."),
        number_field("num_epochs", &ScheduleSection::num_epochs, Range::above(0),
                     "Passes over the data. If max_steps is set too, the run ends at whichever comes first; with "
                     "max_steps alone, epochs "
@@ -191,15 +190,16 @@ FieldGroup optimizer_group() {
       "Loss, optimizer and schedule",
       {choice_field("loss_type", &ObjectiveSection::loss_type,
                     "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
-                    "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
+                    "by its probability p, treated as a constant: -p log p. It computes logits twice and runs without "
                     "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the examples "
                     "(docs/teach.md), also "
                     "without CUDA graphs. Evaluation always reports cross entropy."),
-       number_field("kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
-                    "loss_type: kl: share of the divergence from the teacher; the rest is cross entropy."),
+       number_field(
+           "kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
+           "With loss_type: kl, share of the divergence from the teacher in the loss; the rest is cross entropy."),
        number_field("kd_temperature", &ObjectiveSection::kd_temperature, Range::above(0),
-                    "loss_type: kl: temperature of teacher and student in the divergence, which is multiplied by its "
-                    "square."),
+                    "With loss_type: kl, temperature T of teacher and student in the divergence, which is multiplied "
+                    "by T squared."),
        choice_field(
            "optim", &OptimizerSection::kind,
            "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code. adamw_8bit "
@@ -217,11 +217,11 @@ FieldGroup optimizer_group() {
                      "Steps over which the learning rate rises from 0. Alternative: warmup_ratio."),
        number_field("min_lr_ratio", &ScheduleSection::min_lr_ratio, Range::between(0, 1),
                     "Final learning rate as a share of the peak, for cosine_with_min_lr."),
-       choice_field(
-           "lr_scaling", &ScheduleSection::lr_scaling,
-           "Scale learning_rate by rows (batch_unit) per step / lr_base_batch (linear), or by its square root (sqrt)."),
+       choice_field("lr_scaling", &ScheduleSection::lr_scaling,
+                    "Scale learning_rate by the global batch size / lr_base_batch (linear), or by the square root of "
+                    "this ratio (sqrt)."),
        integer_field("lr_base_batch", &ScheduleSection::lr_base_batch, Range::at_least(1), "null",
-                     "Rows (batch_unit) per step for which learning_rate was chosen; required by lr_scaling."),
+                     "Global batch size for which learning_rate was chosen; required by lr_scaling."),
        number_field("weight_decay", &OptimizerSection::weight_decay, Range::at_least(0),
                     "Decoupled weight decay. In full fine-tuning, biases and norms are not decayed."),
        number_field("adam_beta1", &OptimizerSection::adam_beta1, Range::from_to_below(0, 1),
@@ -304,18 +304,18 @@ FieldGroup evaluation_group() {
            .free_on_resume(),
        eval_tasks_field(
            "eval_tasks", &TaskSection::eval_tasks,
-           "Answers to count in every evaluation and in `eval`. kind: choices (examples with choices and "
-           "answer), exact_match (compares greedy answers with the examples' own), confidence (compares what "
-           "confidence_tokens state with what is right). type and field_map as in datasets; max_samples: "
+           "Tasks to score in every evaluation and in `eval`. kind: choices (examples with choices and "
+           "answer), exact_match (compares greedy answers with the examples' own), confidence (compares the confidence "
+           "that answers state with how often they are right). type and field_map as in datasets; max_samples: "
            "examples to use (default eval_max_samples); every: like eval_steps, for this task; regex: the "
            "part of an answer to compare; max_new_tokens: length of an answer (default 256).")
            .free_on_resume(),
-       confidence_tokens_field(
-           "confidence_tokens", &TaskSection::confidence_tokens,
-           "Tokens with which an answer says how sure it is, each with the probability of being right that it states."),
-       flag_field(
-           "load_best_model_at_end", &RunSection::load_best_model_at_end,
-           "Write the best checkpoint to adapter/ instead of the last step. Every new best evaluation is then saved.")
+       confidence_tokens_field("confidence_tokens", &TaskSection::confidence_tokens,
+                               "Tokens with which an answer states its confidence, each with the probability of being "
+                               "right that it stands for."),
+       flag_field("load_best_model_at_end", &RunSection::load_best_model_at_end,
+                  "Write the best checkpoint to adapter/ instead of the last step. A checkpoint is then saved after "
+                  "every new best evaluation.")
            .free_on_resume(),
        text_field("metric_for_best_model", &RunSection::metric_for_best_model, "metric",
                   "Metric that decides which step is best: eval_loss, perplexity, token_accuracy or ece over all "
@@ -348,7 +348,7 @@ FieldGroup output_group() {
                        "metrics.jsonl is always written; tensorboard adds event files in output_dir/tensorboard.")
            .free_on_resume(),
        cadence_field("save_steps", &RunSection::save_steps,
-                     "How often to save a checkpoint, in addition to after the last step.")
+                     "How often to save a checkpoint between steps; the last step is always saved.")
            .free_on_resume(),
        duration_field("save_interval", &RunSection::save_interval,
                       "Also save when this much time has passed since the last save.")
@@ -364,10 +364,9 @@ FieldGroup output_group() {
        text_field("resume_from_checkpoint", &RunSection::resume_from_checkpoint, "auto | none | path",
                   "auto resumes from the newest valid checkpoint in output_dir, if there is one.")
            .free_on_resume(),
-       number_field(
-           "gpu_price_per_hour", &RunSection::gpu_price_per_hour, Range::at_least(0),
-           "Price in USD of one GPU, or of the machine for a CPU run, for the cost of the run. Default: the price in "
-           "configs/gpus.json, if the GPU is in it; none on a CPU.")
+       number_field("gpu_price_per_hour", &RunSection::gpu_price_per_hour, Range::at_least(0),
+                    "Price in USD per hour of one GPU (of the machine, for a run on a CPU), used for the cost of the "
+                    "run. Default: the price in configs/gpus.json, if the GPU is in it; none on a CPU.")
            .free_on_resume(),
        text_field("target_gpu", &RunSection::target_gpu, "null or a GPU in configs/gpus.json: A10G, 4090, H100-80GB",
                   "GPU that the profile is meant for. check and train warn if the run cannot fit it; nothing else "
