@@ -123,7 +123,7 @@ void Bottlenecks::judge_gpu(const device::GpuTotals& gpu) {
                             100 * busy, facts_.tokens_per_micro_batch) +
               (can_grow ? "Raise micro_batch_size (now " + std::to_string(facts_.micro_batch_size) + "; a step has " +
                               std::to_string(facts_.rows_per_step) + " rows)"
-                        : "Pack rows (packing), or raise global_batch_size and micro_batch_size"));
+                        : "Pack documents (packing: true), or raise global_batch_size and micro_batch_size"));
 }
 
 void Bottlenecks::judge_throttle(const device::GpuTotals& since) {

@@ -188,8 +188,8 @@ void log_start(const Run& run) {
                 static_cast<long long>(run.data.max_seq_len), 100.0 * plan.packing_efficiency());
   log_info(line);
   if (const auto& most = run.profile().schedule.max_steps; most && *most > plan.total_steps()) {
-    log_info("num_epochs ends the run before max_steps: " + std::to_string(*most) +
-             "; num_epochs: null lets max_steps decide");
+    log_info("num_epochs ends the run before max_steps (" + std::to_string(*most) +
+             "); set num_epochs: null to let max_steps decide");
   }
   if (run.ranks().world_size() > 1) {
     log_info(ranks_in_words(run));

@@ -75,7 +75,7 @@ std::string name_examples_of_ranks(StepContext& context, const data::StepPlan& p
     if (!all[rank].empty())
       text += (text.empty() ? "on rank " : "; on rank ") + std::to_string(rank) + ": " + all[rank];
   }
-  return text.empty() ? "finite on each rank, but not their sum" : text;
+  return text.empty() ? "finite on each rank, but the sum over the ranks is not" : text;
 }
 
 [[noreturn]] void refuse_non_finite(StepContext& context, const data::StepPlan& plan, const StepResult& result) {

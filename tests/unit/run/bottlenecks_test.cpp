@@ -101,9 +101,9 @@ TEST(Bottlenecks, AGpuThatIdlesWithoutWaitingHasTooLittleToDo) {
             "rows)\n");
   BottleneckFacts whole = kFacts;
   whole.micro_batch_size = 16;
-  EXPECT_NE(
-      log_of_gpu(whole, 0.4, device::Throttle::kThermal, 0).find("Pack rows (packing), or raise global_batch_size"),
-      std::string::npos);
+  EXPECT_NE(log_of_gpu(whole, 0.4, device::Throttle::kThermal, 0)
+                .find("Pack documents (packing: true), or raise global_batch_size"),
+            std::string::npos);
   EXPECT_EQ(log_of_gpu(kFacts, 0.7, device::Throttle::kThermal, 0), "");
   const std::string waits = log_of_gpu(kFacts, 0.4, device::Throttle::kThermal, 0, 3000);
   EXPECT_EQ(waits.find("% busy"), std::string::npos) << waits;
