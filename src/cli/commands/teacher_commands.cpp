@@ -53,7 +53,7 @@ void add_asking_flags(CommandParser& parser, teach::TeachRequest& flags) {
       ->type_name("X");
   parser
       .add_number("--timeout", flags.timeout_s, is_in_range, "seconds above 0",
-                  "time limit of a request to the server (default 600)")
+                  "longest time that a request waits without a byte from the server (default 600)")
       ->type_name("SECONDS");
   parser.add_integer("--logprobs", flags.top_logprobs, 1, 100,
                      "save the log-probabilities of an answer's tokens and of N alternatives to each");
