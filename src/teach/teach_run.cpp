@@ -51,8 +51,7 @@ class Pace {
   Clock::time_point next_ = Clock::now();
 };
 
-/// Asks a job's open questions, several at a time. Ends early if the server has failed for three rounds of questions in
-/// an example.
+/// Asks a job's open questions, several at a time. Ends early if the server has failed for three rounds in a row.
 class Round {
  public:
   Round(Teacher& teacher, TeachJob& job, TeachProgress& progress, const AskOptions& options)

@@ -1,4 +1,4 @@
-"""Tiny models, adapters and examples for the goldens, written byte for byte the same everywhere: the standard library alone, and
+"""Tiny models, adapters and rows for the goldens, written byte for byte the same everywhere: the standard library alone, and
 only operations that IEEE 754 rounds exactly (no logarithm, no cosine, no torch)."""
 
 import array

@@ -320,7 +320,7 @@ TEST(Sharegpt, RefusesTwoNamesForOneThing) {
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}",
                                           "tool_calls": [1]}]})",
                     type)
-                .find("conversations[0] has \"tool_calls\" beside"),
+                .find("conversations[0] has \"tool_calls\" next to"),
             0U);
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "tool_calls": []}]})", type),
             "conversations[0]: \"value\" is missing");
@@ -336,7 +336,7 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
       {R"({\"name\": 1, \"arguments\": {}})", "no name"},
       {R"({\"name\": \"f\"})", "no arguments"},
       {R"({\"name\": \"f\", \"arguments\": [1]})", "no arguments"},
-      {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})", "other fields"}};
+      {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})", "fields other than name and arguments"}};
   for (const auto& [value, message] : cases) {
     const std::string example =
         std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
@@ -385,7 +385,7 @@ TEST(Pretokenized, RefusesMalformedExamples) {
       {R"({"input_ids": [1, 2], "labels": [1, -7]})", "labels[1] is -7"},
       {R"({"input_ids": [1, 2], "labels": [1, -101]})", "labels[1] is -101"},
       {R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3], "attention_mask": [1, 0, 1]})", "a 0 between ones"},
-      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 2]})", "another value"},
+      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 2]})", "a value other than 0 and 1"},
       {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [0, 0]})", "has no 1"},
       {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1]})", "attention_mask has 1 values"},
       {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 0]})", "where attention_mask is 0"},

@@ -224,7 +224,7 @@ TEST(QuantizationConfig, RefusesByNameWhatItCannotDecode) {
       {compressed, SPOIL(f.config["config_groups"]["group_0"] = nullptr), ".config_groups.group_0", "a scheme"},
       {compressed, SPOIL(f.config["config_groups"]["group_0"]["weights"] = nullptr), ".config_groups.group_0.weights",
        "a weight scheme"},
-      {compressed, SPOIL(scheme(f)["type"] = "int"), ".config_groups.group_0.weights.type", "is int; of compressed"},
+      {compressed, SPOIL(scheme(f)["type"] = "int"), ".config_groups.group_0.weights.type", "is int; for compressed"},
       {compressed, SPOIL(scheme(f)["num_bits"] = 4), ".config_groups.group_0.weights.num_bits", "is 4;"},
       {compressed, SPOIL(scheme(f)["symmetric"] = false), ".config_groups.group_0.weights.symmetric", "is false;"},
       {compressed, SPOIL(scheme(f)["dynamic"] = true), ".config_groups.group_0.weights.dynamic", "is true;"},
