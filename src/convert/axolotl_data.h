@@ -1,4 +1,4 @@
-// Axolotl's data sets and chat templates.
+// Axolotl's datasets and chat templates.
 #pragma once
 
 #include <optional>

@@ -26,7 +26,7 @@ extern const std::string_view kPageScript;  ///< page/*.js, concatenated
 
 namespace {
 
-/// The evaluations of a data set or task that have bins: the first, and that of the result's step, else the last. Both
+/// The evaluations of a dataset or task that have bins: the first, and that of the result's step, else the last. Both
 /// point into the run.
 struct Reliability {
   const LoggedEval* before = nullptr;
@@ -175,7 +175,7 @@ Json reliability_of(const LoggedEval& eval) {
   return {{"step", eval.step}, {"ece", shortened(eval.ece)}, {"bins", bins}};
 }
 
-/// For each data set and task with bins: its first evaluation, and a later one.
+/// For each dataset and task with bins: its first evaluation, and a later one.
 Json reliability_of(const RunRecord& run) {
   Json diagrams = Json::array();
   for (const Reliability& found : find_reliability(run)) {
@@ -218,7 +218,7 @@ Json throttling_of(const RunRecord& run) {
   return counts;
 }
 
-/// Name "": the mean over data sets, used by the figures.
+/// Name "": the mean over datasets, used by the figures.
 Json mean_evals_of(const RunRecord& run) {
   Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(),
        accuracy = Json::array();

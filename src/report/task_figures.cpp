@@ -42,7 +42,7 @@ std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
     for (const char* of_all : {"eval_loss", "perplexity", "token_accuracy", "ece"}) known.push_back(of_all);
     for (const auto& set : sets) known.push_back(set + ".loss");
     expected.push_back(
-        "eval_loss, perplexity, token_accuracy or ece, or one of these for a data set, as NAME.loss (the sets are: " +
+        "eval_loss, perplexity, token_accuracy or ece, or one of these for a dataset, as NAME.loss (the sets are: " +
         join(sets) + ")");
   }
   if (!tasks.empty()) expected.push_back("a task metric (" + join(of_tasks) + ")");

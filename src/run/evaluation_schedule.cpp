@@ -11,7 +11,7 @@
 namespace lora_train::run {
 namespace {
 
-/// -sum(weight * log p) and sum(weight), which add up over data sets.
+/// -sum(weight * log p) and sum(weight), which add up over datasets.
 struct LossSum {
   double loss = 0, weight = 0;
   void add(const evaluate::EvalResult& result) {

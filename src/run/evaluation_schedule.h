@@ -88,7 +88,7 @@ class EvaluationSchedule {
   /// Both arguments must outlive this.
   EvaluationSchedule(Run& run, Reporters& reporters);
 
-  /// True if data sets or a task are due after this step, by eval_steps or by a task's `every`.
+  /// True if datasets or a task are due after this step, by eval_steps or by a task's `every`.
   bool is_due(std::int64_t step) const;
   /// The step of the next evaluation by eval_steps, for the progress line.
   std::optional<std::int64_t> next_after(std::int64_t step) const {

@@ -24,7 +24,7 @@ class Reporters {
   virtual void write(const report::EvalRecord& record) = 0;
   virtual void write(const report::TaskRecord& record) = 0;
   virtual void write(const std::vector<report::EvalAnswer>& answers) = 0;   ///< for one task
-  virtual void write(const std::vector<report::DocumentLosses>& sets) = 0;  ///< for all data sets of an evaluation
+  virtual void write(const std::vector<report::DocumentLosses>& sets) = 0;  ///< for all datasets of an evaluation
   virtual void write(const report::CheckpointRecord& record) = 0;
   virtual void write(const report::EndRecord& record) = 0;
   /// Called after every step. `is_logged`: its record was written too.
@@ -53,7 +53,7 @@ class NoReporters : public Reporters {
 /// once, keeps the record, and writes it together with the next one that succeeds.
 class FileReporters : public Reporters {
  public:
-  /// `num_eval_sets`: number of data sets that the run evaluates.
+  /// `num_eval_sets`: number of datasets that the run evaluates.
   FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets);
 
   /// See MetricsWriter::drop_after, EvalAnswers::keep_first and TensorBoardWriter::drop_after. Throws IoError.

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The task that compares answers with the teacher's, and the data set of its examples.
+/// The task that compares answers with the teacher's, and the dataset of its examples.
 constexpr const char* kAgreement = "agreement";
 constexpr const char* kHeldOut = "heldout";
 

@@ -13,10 +13,10 @@ namespace lora_train::report {
 
 inline constexpr const char* kDocumentLossesFile = "eval_losses.jsonl";
 
-/// One line of the file: one data set.
+/// One line of the file: one dataset.
 struct DocumentLosses {
   long long step = 0;
-  std::string name = {};             ///< name of the data set
+  std::string name = {};             ///< name of the dataset
   std::string documents = {};        ///< hash of the documents' tokens and labels, in order: equal for equal documents
   std::vector<double> losses = {};   ///< per document: the weighted sum over its supervised tokens
   std::vector<double> weights = {};  ///< per document: the sum of these weights

@@ -105,7 +105,7 @@ struct TrainRecord {
   std::optional<GpuRecord> gpu = {};      ///< gpu_utilization and so on; keys omitted on a CPU
 };
 
-/// One evaluation of one data set.
+/// One evaluation of one dataset.
 struct EvalRecord {
   long long step = 0;
   std::string name = {};

@@ -46,7 +46,7 @@ struct LoggedEval {
   std::optional<double> accuracy = {}, ece_equal_mass = {}, brier = {}, auroc = {};  ///< tasks only
   std::optional<double> mean_confidence = {}, over_confidence = {}, num_rows = {};   ///< tasks only
   std::optional<double> eval_s = {};
-  double num_tokens = 1;  ///< weight in a mean over data sets
+  double num_tokens = 1;  ///< weight in a mean over datasets
   std::vector<ReliabilityBin> bins = {};
 };
 
@@ -91,7 +91,7 @@ struct RunRecord {
   std::vector<double> processes_s;                   ///< start of each process in metrics.jsonl, in seconds of the run
 };
 
-/// Mean loss and token accuracy over the data sets of each evaluation: one entry per step, with an empty name.
+/// Mean loss and token accuracy over the datasets of each evaluation: one entry per step, with an empty name.
 std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals);
 
 /// True if the folder holds a run: metrics.jsonl, summary.json or run.log.

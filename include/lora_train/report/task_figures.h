@@ -86,16 +86,16 @@ std::string in_words(TaskKind kind, const TaskFigures& figures);
 /// The text of a figure: "81.50%", "0.0342"; "-" if it is empty.
 std::string format_task_figure(const TaskMetric& metric, const TaskFigures& figures);
 
-/// The metric that metric_for_best_model names: over all evaluation data, one data set, or one task.
+/// The metric that metric_for_best_model names: over all evaluation data, one dataset, or one task.
 struct BestMetric {
   std::string name;    ///< as in the profile
-  std::string source;  ///< data set or task; empty: all data sets
+  std::string source;  ///< dataset or task; empty: all datasets
   bool is_of_task = false;
   std::string metric;  ///< loss, perplexity, token_accuracy, ece; or one of task_metrics()
   bool greater_is_better = false;
 };
 
-/// `sets`: the names of the evaluation data sets. Throws ConfigError("metric_for_best_model") for a metric that no
+/// `sets`: the names of the evaluation datasets. Throws ConfigError("metric_for_best_model") for a metric that no
 /// evaluation of these sets and tasks has, listing those available, and for one without a better direction when
 /// greater_is_better is not set. Does not throw for eval_loss, perplexity, token_accuracy or ece if no setting needs a
 /// best model.

@@ -28,7 +28,7 @@ std::string scalar_record(std::string_view tag, float value, long long step, dou
 /// stopped. Not thread-safe.
 class TensorBoardWriter {
  public:
-  /// `has_several_sets`: the run evaluates more than one data set.
+  /// `has_several_sets`: the run evaluates more than one dataset.
   explicit TensorBoardWriter(const std::filesystem::path& folder, bool has_several_sets = false);
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
@@ -40,7 +40,7 @@ class TensorBoardWriter {
   /// Adds train/<key> for every number of the record except step and time, and train/<key>/<rank> for per-rank numbers.
   void add(const TrainRecord& record);
 
-  /// Adds eval/<key> for the data set evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime and
+  /// Adds eval/<key> for the dataset evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime and
   /// eval/samples_per_second; with several sets, eval/<name>_loss and so on, with the names of Hugging Face's Trainer;
   /// and the reliability diagram as the picture reliability/<name> if the record has bins.
   void add(const EvalRecord& record);

@@ -20,7 +20,7 @@ struct InputCheck {
 /// GPU.
 void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Findings& findings);
 
-/// The part that needs no file: names of tasks and data sets, and metric_for_best_model.
+/// The part that needs no file: names of tasks and datasets, and metric_for_best_model.
 void check_without_files(const LoadedProfile& loaded, Findings& findings);
 
 }  // namespace lora_train::cli

@@ -39,7 +39,7 @@ std::size_t checked_index(std::int64_t index, std::size_t num_choices) {
                           " choices (0 to " + std::to_string(num_choices - 1) + ")");
 }
 
-// An index, a choice, or an index as a string, as in some data sets.
+// An index, a choice, or an index as a string, as in some datasets.
 std::size_t answer_of(const Json& example, const FieldMap& map, const std::vector<std::string>& choices) {
   const Json& answer = required(example, map, "answer");
   if (answer.is_number_integer()) return checked_index(answer.get<std::int64_t>(), choices.size());

@@ -236,7 +236,7 @@ Points smoothed(const Points& points) {
   return out;
 }
 
-/// Names of the data sets and tasks, in order of first appearance.
+/// Names of the datasets and tasks, in order of first appearance.
 std::vector<std::string> names_of(const std::vector<LoggedEval>& evals) {
   std::vector<std::string> names;
   for (const LoggedEval& eval : evals) {

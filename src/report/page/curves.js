@@ -2,7 +2,7 @@
 
 const set_style = (index) => run_style(index);
 
-// The evaluations of a run by data set or task, in the order of their first line.
+// The evaluations of a run by dataset or task, in the order of their first line.
 function evals_by_name(run) {
   const sets = new Map();
   for (const entry of run.evals || []) {
@@ -12,7 +12,7 @@ function evals_by_name(run) {
   return sets;
 }
 
-// A curve for each data set or task that has one of the keys; the label names the key if a set has several.
+// A curve for each dataset or task that has one of the keys; the label names the key if a set has several.
 function eval_curves(run, view, keys) {
   const curves = [];
   let index = 0;
@@ -82,7 +82,7 @@ function report_specs() {
   ];
 }
 
-// In a comparison, a run is a curve: the mean over its data sets, and a chart for each task.
+// In a comparison, a run is a curve: the mean over its datasets, and a chart for each task.
 function comparison_specs(data) {
   const mean = (name) => (run, view) => [{x: run.eval[view.axis], y: run.eval[name], dots: true}];
   const tasks = new Map();

@@ -110,7 +110,7 @@ function evaluations(run) {
   const last = [...evals_by_name(run).values()].map((entries) => entries[entries.length - 1]);
   if (last.length === 0) return null;
   const columns = eval_columns.filter(([key]) => last.some((entry) => is_known(entry[key])));
-  const titles = [["data set"], ["step", true], ...columns.map(([key]) => [eval_titles[key], true]), ["size", true]];
+  const titles = [["dataset"], ["step", true], ...columns.map(([key]) => [eval_titles[key], true]), ["size", true]];
   return section("Last evaluation", simple_table(titles, last.map((entry) => [
     entry.name, format("count", entry.step), ...columns.map(([key, kind]) => format(kind, entry[key])),
     entry.kind ? plural(entry.num_rows, "example") : plural(entry.num_tokens, "token")])));

@@ -166,7 +166,7 @@ TEST(BestModel, TheMetricMayBeOfATaskAndKnowsWhichWayIsBetter) {
   JudgedTask least(section_with("conf.ece", 2));
   least.then(0.3).then(0.1).then(0.2);
   EXPECT_EQ(least.state().best_step, 20);
-  EXPECT_FALSE(least.state().eval_loss) << "there is no loss without data sets";
+  EXPECT_FALSE(least.state().eval_loss) << "there is no loss without datasets";
   JudgedTask most(section_with("conf.auroc"));
   most.then(0.3, 0.6).then(0.3, 0.9).then(0.3, 0.7);
   EXPECT_EQ(most.state().best_metric, 0.9);
