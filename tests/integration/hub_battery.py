@@ -144,7 +144,7 @@ DOWNLOAD_CASES = [
     Case("list continues elsewhere", [Fault("tree", answer([], headers={"Link": '<http://elsewhere.invalid/x>; rel="next"'}))],
          "continues its list of files on another host"),
     Case("no files", [Fault("tree", answer([]))], "has no files"),
-    Case("only other formats", [], "has no .safetensors files", FORMAT, prepare=only_foreign_weights, is_quick=True),
+    Case("only other formats", [], "but no .safetensors files", FORMAT, prepare=only_foreign_weights, is_quick=True),
     Case("more space than there is", [Fault("tree", set_entry(lfs={"oid": "a" * 64, "size": 1 << 60}))], "Free some space, or set HF_HOME", is_quick=True),
     Case("other bytes in a large file", [Fault("cdn", change_bytes)], "is not the hub's file", is_quick=True),
     Case("other bytes in a small file", [Fault("resolve", change_bytes)], "is not the hub's file"),

@@ -128,7 +128,7 @@ def test_the_tokenizer_decides(tmp_path):
 def test_one_run_has_one_template(tmp_path):
     chat = {"path": "chat.jsonl", "type": "chat_template"}
     run = convert(tmp_path, [{"path": "rows.jsonl", "type": "alpaca"}, chat], ROWS, "--output", "my.yaml")
-    assert run.code == USAGE and "datasets[1] a chat template" in run.stderr, run
+    assert run.code == USAGE and "datasets[1] has a chat template" in run.stderr, run
     other = {"format": "Q: {instruction}\n", "no_input_format": "Q: {instruction}\n"}
     run = convert(tmp_path, [{"path": "rows.jsonl", "type": "alpaca"}, {"path": "rows.jsonl", "type": other}], ROWS, "--output", "my.yaml")
     assert run.code == USAGE and "datasets[1].type" in run.stderr and "this is the second" in run.stderr, run

@@ -62,7 +62,7 @@ def test_a_cache_that_is_not_of_here_is_ignored(setup, tmp_path, damage):
                      "number": text.replace('"num_candidates":5', '"num_candidates":6', 1)}[damage])
     run, _ = on_stand_in(setup, cache, max_steps=2, output_dir=str(tmp_path / "second"))
     assert run.code == 0 and tuning(run)[2:4] == [0, measured], run
-    assert len([line for line in run.stderr.splitlines() if f"tuning: {file} is not used" in line]) == 2, run  # read, added to
+    assert len([line for line in run.stderr.splitlines() if f"tuning: ignoring {file}" in line]) == 2, run  # read, added to
     third, _ = on_stand_in(setup, cache, max_steps=2, output_dir=str(tmp_path / "third"))
     assert tuning(third)[2] > 0 and tuning(third)[3] == 0, third
 

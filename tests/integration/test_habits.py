@@ -147,7 +147,7 @@ def factory_file(tmp_path):
 
 @pytest.mark.parametrize("command, said", [
     ("sft", "lora-train train x.yaml trains; lora-train convert x.yaml --output my.yaml makes a profile from a TRL config"),
-    ("dpo", "on the chosen answers"), ("grpo", "lora-train convert x.yaml --allow-refused --output my.yaml"), ("reward", "not built"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
+    ("dpo", "on the chosen answers"), ("grpo", "lora-train convert x.yaml --allow-refused --output my.yaml"), ("reward", "not supported"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
     ("api", "vllm serve"), ("webui", "there is no web interface"), ("preprocess", "lora-train tokenize x.yaml"), ("inference", "lora-train generate --adapter RUN"),
     ("fetch", "lora-train check --list"), ("env", "lora-train doctor"), ("merge-lora", "lora-train merge --model MODEL --adapter ADAPTER --output-dir MERGED")])
 def test_a_command_of_another_tool_names_ours(command, said):
@@ -342,7 +342,7 @@ def test_a_refused_resume_says_which_line_goes_on(setup):
     assert "--allow-changed" not in run.stderr and f"\n  --overwrite  deletes the run in {setup.output_dir}\n" in run.stderr, run
     checkpoint = setup.output_dir / "checkpoint-3"
     run = setup.train("--resume", checkpoint, "--output-dir", setup.folder / "brandnew", max_steps=4, learning_rate=3e-4)
-    assert run.code == 2 and f"\n  init_adapter={checkpoint}  starts from its weights, without --resume\n  --allow-changed learning_rate  goes on with" in run.stderr, run
+    assert run.code == 2 and f"\n  init_adapter={checkpoint}  starts from its weights, without --resume\n  --allow-changed learning_rate  continues with" in run.stderr, run
     assert "--overwrite" not in run.stderr and not (setup.folder / "brandnew/adapter").exists(), run
 
 

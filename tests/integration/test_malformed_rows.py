@@ -94,7 +94,7 @@ CASES = [
     ("content_is_number", "r.jsonl", chat(("user", 3)) + "\n", ":1", "messages[0].content is number"),
     ("content_is_list", "r.jsonl", chat(("user", [{"type": "text"}])) + "\n", ":1", "messages[0].content is array"),
     ("tools_is_number", "r.jsonl", chat(("user", "a"), ("assistant", "b"), tools=5) + "\n", ":1", "tools is number"),
-    ("tools_is_no_json", "r.jsonl", chat(("user", "a"), ("assistant", "b"), tools="[{") + "\n", ":1", "tools is string"),
+    ("tools_is_no_json", "r.jsonl", chat(("user", "a"), ("assistant", "b"), tools="[{") + "\n", ":1", "tools is a string"),
     ("kwargs_is_list", "r.jsonl", chat(("user", "a"), ("assistant", "b"), chat_template_kwargs=[1]) + "\n", ":1",
      "chat_template_kwargs is array"),
     ("no_assistant_turn", "r.jsonl", chat(("user", "a")) + "\n", ":1", "every example of the training data is masked"),

@@ -35,7 +35,7 @@ TOKENIZERS = [
      ": pre_tokenizer.behavior", "is not one of Isolated"),
     ("normalizer", "tokenizer.json", changed(JSON, ["normalizer"], {"type": "Lowercase"}), ": normalizer", "not supported"),
     ("not_protobuf", "tokenizer.model", b"\xff\xff\xff\xff", ": byte ", ""),
-    ("tekken_version", "tekken.json", changed(TEKKEN, ["config", "version"], "v99"), ": config.version", '"v99" is not known'),
+    ("tekken_version", "tekken.json", changed(TEKKEN, ["config", "version"], "v99"), ": config.version", '"v99" is unknown'),
     ("tekken_bytes", "tekken.json", changed(TEKKEN, ["vocab", 3, "token_bytes"], "?"), ": vocab[3].token_bytes", "base64")]
 
 TEMPLATES = [
