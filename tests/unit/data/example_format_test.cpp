@@ -320,7 +320,7 @@ TEST(Sharegpt, RefusesTwoNamesForOneThing) {
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}",
                                           "tool_calls": [1]}]})",
                     type)
-                .find("conversations[0] has \"tool_calls\" next to"),
+                .find("conversations[0] has both \"tool_calls\" and \"value\""),
             0U);
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "tool_calls": []}]})", type),
             "conversations[0]: \"value\" is missing");
