@@ -1,5 +1,6 @@
-# lt_build_id: `#include "lora_train_build_id.h"` defines LORA_TRAIN_BUILD_ID, the same text in every part of one build. The
-# program refuses an engine, and the engine a CUDA library, with another one. Made at each build, changed when a header has.
+# lt_build_id: `#include "lora_train_build_id.h"` defines LORA_TRAIN_BUILD_ID, the same text in every part of one build.
+# The program refuses an engine, and the engine a CUDA library, with another id. Computed at each build; changes if a
+# header changed.
 set(_folder ${PROJECT_BINARY_DIR}/build_id)
 string(TOUPPER "${CMAKE_BUILD_TYPE}" _type)
 add_custom_target(lt_write_build_id BYPRODUCTS ${_folder}/lora_train_build_id.h VERBATIM

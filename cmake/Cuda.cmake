@@ -1,8 +1,8 @@
-# CUDA is found or off by itself. Only the series of torch's own CUDA will do.
+# CUDA is detected automatically. Only the series of torch's own CUDA is accepted.
 #   LT_NVCC           the compiler of our own kernels
-#   lt_cuda           headers and libraries that liblora_train_cuda.so is built against; missing where anything of it is
-#   LT_CUDA_ABSENT    then: what is missing
-#   LT_CUDART_STATIC  the CUDA runtime as an archive, for tests without LibTorch; LT_CUDART_STATIC-NOTFOUND where there is none
+#   lt_cuda           headers and libraries for building liblora_train_cuda.so; not set if any of them is missing
+#   LT_CUDA_ABSENT    then: the missing part
+#   LT_CUDART_STATIC  the CUDA runtime as an archive, for tests without LibTorch; LT_CUDART_STATIC-NOTFOUND if none
 
 file(STRINGS ${PROJECT_SOURCE_DIR}/scripts/dependencies.sh _cuda_series REGEX "^CUDA_SERIES=")
 string(REPLACE "CUDA_SERIES=" "" _cuda_series "${_cuda_series}")
@@ -21,7 +21,7 @@ if(NOT LT_NVCC)
 endif()
 message(STATUS "CUDA ${_cuda_series} found: ${LT_NVCC}")
 
-# The wheels that torch runs with bring headers and libraries of exactly that CUDA; crt/ comes with nvcc.
+# The wheels that torch requires have the headers and libraries of exactly that CUDA; crt/ comes with nvcc.
 string(REGEX REPLACE "\\..*" "" _cuda_major ${_cuda_series})
 get_filename_component(_site ${LORA_TRAIN_TORCH_DIR} DIRECTORY)
 get_filename_component(_toolkit ${LT_NVCC} REALPATH)  # .deps/cuda/bin is a link

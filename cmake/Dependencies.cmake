@@ -1,4 +1,4 @@
-# Finds what scripts/install_deps.sh installs. Names and versions stand in scripts/dependencies.sh.
+# Finds the packages that scripts/install_deps.sh installs. Names and versions are in scripts/dependencies.sh.
 
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
@@ -10,7 +10,7 @@ add_library(lt_spdlog INTERFACE IMPORTED GLOBAL)
 target_include_directories(lt_spdlog SYSTEM INTERFACE ${LT_SPDLOG_INCLUDE})
 target_link_libraries(lt_spdlog INTERFACE fmt::fmt-header-only)
 
-# Static where Debian has an archive, so that the binary can move to a machine without them.
+# Static if Debian has an archive, so that the binary can move to a machine without them.
 function(lt_import_archive target header archive)
   find_path(${target}_INCLUDE ${header} REQUIRED)
   find_library(${target}_ARCHIVE NAMES ${archive} REQUIRED)
@@ -34,8 +34,8 @@ target_include_directories(lt_freetype INTERFACE ${lt_freetype_INCLUDE}/freetype
 target_link_libraries(lt_freetype INTERFACE lt_png ${LT_BROTLI} ${LT_BROTLI_COMMON})
 find_file(LT_FONT DejaVuSans.ttf PATHS /usr/share/fonts/truetype/dejavu REQUIRED)
 
-# Debian has no archive of it: a copy goes into bin/lib. It exports its own protobuf and a variable FLAGS_minloglevel that
-# LibTorch's libc10 has too, as another type: the copy shows only what is SentencePiece's.
+# Debian has no archive of it: a copy goes into bin/lib. It exports its own protobuf and a variable FLAGS_minloglevel,
+# which LibTorch's libc10 has with another type: the copy exports only SentencePiece's symbols.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 find_path(LT_SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
 find_library(LT_SENTENCEPIECE_LIBRARY NAMES libsentencepiece.so.0 REQUIRED)
@@ -50,8 +50,8 @@ if(LORA_TRAIN_CORE_ONLY)
   return()
 endif()
 
-# LibTorch out of the torch wheel. Own imported target: TorchConfig.cmake would drag in the whole CUDA toolkit.
-if(NOT LORA_TRAIN_TORCH_DIR)  # also when an earlier try, before the installation, has left it empty in the cache
+# LibTorch from the torch wheel. Own imported target: TorchConfig.cmake would pull in the whole CUDA toolkit.
+if(NOT LORA_TRAIN_TORCH_DIR)  # also if a try before the installation left it empty in the cache
   file(GLOB _torch_default ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch)
   set(LORA_TRAIN_TORCH_DIR "${_torch_default}" CACHE PATH "folder of the torch wheel (holds include/ and lib/)" FORCE)
 endif()
@@ -67,7 +67,7 @@ add_library(lt_torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(lt_torch SYSTEM INTERFACE ${LORA_TRAIN_TORCH_DIR}/include)
 target_link_directories(lt_torch INTERFACE ${LORA_TRAIN_TORCH_DIR}/lib)
 target_link_libraries(lt_torch INTERFACE torch_cpu c10)
-# Tests and benchmarks find it by run path. The engine must not carry a path of this machine (cmake/Program.cmake).
+# Tests and benchmarks find it by run path. The engine must not contain a path of this machine (cmake/Program.cmake).
 target_link_options(lt_torch INTERFACE -Wl,--allow-shlib-undefined
   $<$<NOT:$<BOOL:$<TARGET_PROPERTY:LORA_TRAIN_NO_TORCH_RPATH>>>:-Wl,-rpath,${LORA_TRAIN_TORCH_DIR}/lib>)
 

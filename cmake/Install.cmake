@@ -1,8 +1,8 @@
 # `cmake --install BUILD --prefix DIR` puts the program into DIR, which can be moved:
 #
 #   bin/lora-train               a link to lib/lora-train/lora-train
-#   lib/lora-train/              what build/*/bin holds: lora-train, lib/, configs/
-#   share/                       completions for bash, zsh and fish, where these look for them
+#   lib/lora-train/              the contents of build/*/bin: lora-train, lib/, configs/
+#   share/                       completions for bash, zsh and fish, in their standard places
 #   share/doc/lora-train/        LICENSE, and third-party/PACKAGE/ of every library in the program
 if(NOT TARGET lora-train)
   return()

@@ -1,5 +1,5 @@
-# One object library per module; the table in module_deps.txt says what each may see. Object libraries pass on include
-# paths and link libraries but not their objects, so every program names the modules it holds.
+# One object library per module; the table in module_deps.txt says what each may include. Object libraries pass on
+# include paths and link libraries but not their objects, so every program lists its modules.
 
 file(STRINGS ${PROJECT_SOURCE_DIR}/cmake/module_deps.txt _rows REGEX "^[a-z]")
 set(LT_CORE_MODULES "")
@@ -9,7 +9,7 @@ foreach(_row IN LISTS _rows)
   set(_module ${CMAKE_MATCH_1})
   separate_arguments(_depends UNIX_COMMAND "${CMAKE_MATCH_3}")
   set(LT_DEPENDS_${_module} ${_depends})
-  set(LT_BELOW_${_module} ${_depends})  # with what these need to be linked
+  set(LT_BELOW_${_module} ${_depends})  # with their own link dependencies
   foreach(_depend IN LISTS _depends)
     list(APPEND LT_BELOW_${_module} ${LT_BELOW_${_depend}})
   endforeach()
@@ -22,9 +22,9 @@ foreach(_row IN LISTS _rows)
   endif()
 endforeach()
 
-# With LORA_TRAIN_UNITY a module is compiled in batches of this many sources. Sources with options of their own (vectorised
-# code) are compiled alone: CMake leaves them out. No two sources of a module may have the same name in an anonymous
-# namespace; which sources share a batch changes with every new one.
+# With LORA_TRAIN_UNITY, a module is compiled in batches of this many sources. Sources with their own options
+# (vectorised code) are compiled alone: CMake leaves them out. No two sources of a module may have the same name in an
+# anonymous namespace; which sources share a batch changes with every new one.
 set(LT_UNITY_BATCH 0)
 
 function(lt_use_unity target)
@@ -33,8 +33,8 @@ function(lt_use_unity target)
   endif()
 endfunction()
 
-# What the sources without torch include most, compiled once for modules and tests. -fPIC as libraries have it; CMake would
-# give a program -fPIE, and g++ refuses the header.
+# The headers most included by sources without torch, compiled once for modules and tests. -fPIC as libraries have it;
+# CMake would give a program -fPIE, and g++ refuses the header.
 if(LORA_TRAIN_PCH)
   add_library(lt_core_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
   target_link_libraries(lt_core_pch PRIVATE lt_flags nlohmann_json::nlohmann_json)
@@ -55,8 +55,8 @@ function(lt_use_pch target kind)
   endif()
 endfunction()
 
-# lt_compile_together(TARGET core|torch): a module in batches. Where each source without torch is compiled alone (preset dev), it
-# has to include what it uses, so that no header stands before it.
+# lt_compile_together(TARGET core|torch): a module in batches. If each source without torch is compiled alone (preset
+# dev), it must include what it uses, so it gets no precompiled header.
 function(lt_compile_together target kind)
   lt_use_unity(${target})
   if(LORA_TRAIN_UNITY OR kind STREQUAL "torch")
@@ -64,10 +64,10 @@ function(lt_compile_together target kind)
   endif()
 endfunction()
 
-# What runs for milliseconds takes longer to compile than it can win: tests, and modules (COLD) that read, check and write
-# small files and print. No COLD module touches a tensor, a row of data or a token in a loop. -Og takes a fifth less time than
-# -O1; at -Og, g++ warns of its own std::optional. The sanitizer builds have -O0, a third of the time of -O1, and -O1 for modules
-# that are not COLD: their tests run four times as long at -O0.
+# Optimising code that runs for milliseconds costs more compile time than it saves: tests, and modules (COLD) that read,
+# check and write small files and print. No COLD module touches a tensor, an example or a token in a loop. -Og takes
+# a fifth less time than -O1; at -Og, g++ warns about its own std::optional. The sanitizer builds have -O0, a third of
+# the time of -O1, and -O1 for modules that are not COLD: their tests take four times as long at -O0.
 set(LT_COLD_OPTIONS $<$<CONFIG:Release>:-Og> $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
 
 # lt_add_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...] [COLD])
@@ -116,9 +116,9 @@ function(lt_discover_tests target kind)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} ${ARGN} PROPERTIES LABELS unit)
 endfunction()
 
-# lt_add_test(MODULE SOURCES a_test.cpp ... [USES more modules] [NAME name]): one GoogleTest binary, <module>_test or `name`. Its label is
-# `unit`; a case is a CTest test of its own. Tests that see torch are compiled in batches of four, in the order of SOURCES: one
-# batch of all would keep one core busy for minutes.
+# lt_add_test(MODULE SOURCES a_test.cpp ... [USES more modules] [NAME name]): one GoogleTest binary, <module>_test or
+# `name`. Its label is `unit`; each case is a separate CTest test. Tests that include torch are compiled in batches of
+# four, in the order of SOURCES: a single batch would keep one core busy for minutes.
 function(lt_add_test module)
   if(NOT LORA_TRAIN_TESTS)
     return()
@@ -150,7 +150,7 @@ function(lt_add_test module)
   target_compile_options(${_test} PRIVATE ${LT_COLD_OPTIONS})
   lt_use_pch(${_test} ${LT_KIND_${module}})
   set(_kind ${LT_KIND_${module}})
-  if(module STREQUAL "cli" OR module STREQUAL "run_folder")  # starts the engine; tries more faults than a sanitizer has time for
+  if(module STREQUAL "cli" OR module STREQUAL "run_folder")  # starts the engine; too many faults for sanitizers
     set(_kind torch)
   endif()
   lt_discover_tests(${_test} ${_kind} DISCOVERY_TIMEOUT 120)

@@ -1,5 +1,6 @@
-# The program: bin/lora-train with bin/lib beside it (the engine, and shared libraries that the target machine may lack)
-# and bin/configs. The folder can be moved or copied as it is; cmake/Install.cmake puts such a folder into a prefix.
+# The program: bin/lora-train with bin/lib next to it (the engine, and shared libraries that the target machine may
+# lack) and bin/configs. The folder can be moved or copied as it is; cmake/Install.cmake puts such a folder into a
+# prefix.
 
 foreach(_module IN LISTS LT_CORE_MODULES)
   if(NOT TARGET lt_${_module})
@@ -19,8 +20,8 @@ foreach(_half IN ITEMS lt_model_config lt_lora_config)
     target_link_libraries(lora-train PRIVATE ${_half})
   endif()
 endforeach()
-# The engine takes the core modules from the executable, which exports these and nothing else: what it has of fmt, JSON
-# or protobuf must not stand in for LibTorch's own. RPATH, not RUNPATH: it holds for libraries of libraries too.
+# The engine takes the core modules from the executable, which exports only these: its fmt, JSON or protobuf must not
+# replace LibTorch's own. RPATH, not RUNPATH: it also applies to libraries of libraries.
 target_link_options(lora-train PRIVATE -Wl,--dynamic-list=${PROJECT_SOURCE_DIR}/cmake/exported_symbols.txt
                     -Wl,--disable-new-dtags -Wl,--as-needed)
 set_target_properties(lora-train PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/lib"
@@ -42,8 +43,8 @@ add_custom_command(OUTPUT ${_profiles_stamp} DEPENDS ${_profiles} ${PROJECT_SOUR
 add_custom_target(lt_shipped_profiles DEPENDS ${_profiles_stamp})
 add_dependencies(lora-train lt_shipped_profiles)
 
-# lora_train_engine(NAME SOURCES ...): a library with the function lora_train_engine(). The executable has loaded LibTorch
-# when it loads this one, so that it needs no path to it; the core modules stay undefined until then.
+# lora_train_engine(NAME SOURCES ...): a library with the function lora_train_engine(). The executable loads LibTorch
+# before this one, so it needs no path to it; the core modules stay undefined until then.
 function(lt_add_engine name)
   add_library(${name} SHARED ${ARGN})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
@@ -71,8 +72,8 @@ if(TARGET lt_run)
 else()
   message(STATUS "the engine is not built: module run is missing")
 endif()
-# Where LibTorch was at build time: the first place to look. On another machine the folder is not there and python3 is
-# asked instead (src/cli/engine/engine_loader.cpp).
+# Where LibTorch was at build time: the first place to look. On another machine, this folder does not exist, and the
+# program asks python3 instead (src/cli/engine/engine_loader.cpp).
 file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
 
 include(${PROJECT_SOURCE_DIR}/cmake/Arrow.cmake)

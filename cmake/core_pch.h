@@ -1,4 +1,4 @@
-// Precompiled once for the sources that see no torch. Each source still includes what it uses.
+// Precompiled once for the sources without torch. Each source still includes what it uses.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 # cmake -D OUT=FILE -D STYLE=FILE -D SCRIPTS=FILE;... -P embed_text.cmake: text files as string constants.
-# Pieces of 8,000 characters: a longer literal is more than the standard promises.
+# Pieces of 8,000 characters: the standard does not guarantee longer literals.
 function(lt_literal variable text)
   string(LENGTH "${text}" _length)
   set(_out "")

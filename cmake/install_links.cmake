@@ -1,4 +1,5 @@
-# Part of `cmake --install` (cmake/Install.cmake): the link in bin/, and the completion scripts, which the program _lora_train prints.
+# Part of `cmake --install` (cmake/Install.cmake): the link in bin/, and the completion scripts, printed by the program
+# _lora_train.
 set(_prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
 file(MAKE_DIRECTORY ${_prefix}/bin)
 file(CREATE_LINK ../lib/lora-train/lora-train ${_prefix}/bin/lora-train SYMBOLIC)

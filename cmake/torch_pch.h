@@ -1,4 +1,4 @@
-// Precompiled once, reused by every source that sees torch. Each source still includes what it uses.
+// Precompiled once, reused by every source with torch. Each source still includes what it uses.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,6 +1,6 @@
-# cmake -D SOURCE=folder -D HEADER=file -D SETTINGS=text -P write_build_id.cmake: writes into a header what program, engine and
-# CUDA library have to agree on: a hash of every header of ours and of SETTINGS (compiler, flags, LibTorch). Only headers
-# cross from one to the other, so an edit of a source leaves the id as it is, and with it the header.
+# cmake -D SOURCE=folder -D HEADER=file -D SETTINGS=text -P write_build_id.cmake: writes into a header the id on which
+# program, engine and CUDA library must agree: a hash of every header of ours and of SETTINGS (compiler, flags,
+# LibTorch). They share only headers, so an edit of a source does not change the id or the header.
 file(GLOB_RECURSE _headers RELATIVE ${SOURCE} ${SOURCE}/include/*.h ${SOURCE}/src/*.h)
 list(SORT _headers)
 set(_hashes "${SETTINGS}\n")

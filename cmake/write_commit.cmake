@@ -1,5 +1,5 @@
-# cmake -D SOURCE=folder -D HEADER=file -P write_commit.cmake: writes the commit into a header, and touches the header only
-# when the commit changed, so that a build without a commit in between compiles nothing.
+# cmake -D SOURCE=folder -D HEADER=file -P write_commit.cmake: writes the commit into a header, and touches the header
+# only if the commit changed, so that a build without a new commit compiles nothing.
 execute_process(COMMAND git -C ${SOURCE} rev-parse --short=12 HEAD OUTPUT_VARIABLE _commit RESULT_VARIABLE _failed
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(_failed)

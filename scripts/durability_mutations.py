@@ -85,7 +85,7 @@ STOPPING = [
         (STOP, "if (now - received_at_s >= deaf_s) ::_exit", "if (now - received_at_s >= deaf_s && !MUTANT) ::_exit")]),
     ("an ignored SIGHUP is taken", "base_test StopRequests*", [
         (STOP, "if (kSignals[i] == SIGHUP && ", "if (!MUTANT && kSignals[i] == SIGHUP && ")]),
-    ("--max-time ignored", "test_output_folder.py before_step_1", [(RUNNING, "if (max_time && training.leads()) set", "if (!MUTANT && max_time && training.leads()) set")]),
+    ("--max-time ignored", "test_output_folder.py before_step_1", [(RUNNING, "if (max_time && training.is_leader()) set", "if (!MUTANT && max_time && training.is_leader()) set")]),
 ]
 
 FILES_OF_OTHERS = [

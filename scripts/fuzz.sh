@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds the libFuzzer targets (preset asan) and runs each over its kept corpus and then for some seconds, as many at a
-# time as there are cores.
+# Builds the libFuzzer targets (preset asan) and runs each over its kept corpus and then for some seconds, one per core
+# at a time.
 #   scripts/fuzz.sh [--seconds N] [--seed N] [--results FILE] [TARGET...]
-# 60 seconds; 0 runs the corpus alone. Seed 0 is another one each time. No TARGET means all.
+# Default: 60 seconds; 0 runs only the corpus. Seed 0 differs each time. No TARGET means all.
 # A target fails on a crash, a sanitizer report, a leak, an input that takes more than 5 s, or more than 2 GiB of memory.
-# What broke it lies in build/fuzz/findings/TARGET; once repaired, keep it in tests/fuzz/corpus/TARGET.
-# FILE gets one line per target, `passed` or `failed` first. The last line is a count; the status is 1 when one failed.
+# The failing input is in build/fuzz/findings/TARGET; after the fix, keep it in tests/fuzz/corpus/TARGET.
+# FILE gets one line per target, `passed` or `failed` first. The last line is a count; the status is 1 if one failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 all=(safetensors model_folder adapter_folder manifest profile
-  jsonl_rows tokenizer_json sentencepiece tekken jinja jinja_expression)
+  jsonl_examples tokenizer_json sentencepiece tekken jinja jinja_expression)
 seconds=60
 seed=0
 results=/dev/null

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves lora-train on the GPU of this machine and measures it: no network, 10 minutes a call at most. Runs inside an unpacked
+# Tests and measures lora-train on this machine's GPU: no network, at most 10 minutes per call. Runs inside an unpacked
 # bundle (scripts/make_bundle.sh), or in a checkout of the repository. Needs a Python with torch 2.11, transformers and peft.
 #
 #   scripts/gpu_check.sh [--call NAME] [--only PART,...] [--out DIR] [--archive FILE] [--bundle FILE] [--python FILE] [--budget S]
@@ -7,19 +7,19 @@
 #   scripts/gpu_check.sh --list [--call NAME]
 #
 #   --call NAME      correct (default), speed, rest: one visit of thirty minutes; then rivals, wrong, slow, figures, gate_up, ranks.
-#                    A call says at its end which comes next
-#   --only PARTS     some parts of any call; a part that is alone has all the time there is
-#   --list           the parts of the call, with their time limits and what they need by count
-#   --out DIR        where everything goes (default $OUT, else gpu_check_out). Calls may share it: table-CALL.txt is for a person,
+#                    A call ends by naming the next one
+#   --only PARTS     some parts of any call; a single part gets all the time
+#   --list           the parts of the call, with their time limits and estimated needs
+#   --out DIR        output folder (default $OUT, else gpu_check_out). Calls may share it: table-CALL.txt is for people,
 #                    log.txt has everything (8 MB at most), measured.json the figures of all calls
-#   --archive FILE   pack DIR into this .tar.gz at the end, also when the call is stopped
-#   --bundle FILE    unpack this archive and run what is in it, instead of building in the checkout
+#   --archive FILE   pack DIR into this .tar.gz at the end, even if the call is stopped
+#   --bundle FILE    unpack this archive and run its contents, instead of building in the checkout
 #   --python FILE    the Python with torch (default: python3)
-#   --budget SECONDS all parts together (default 570)
+#   --budget SECONDS for all parts together (default 570)
 #   --dry-run-cpu    every part that can run without a GPU, on the CPU
 #
-# A part that fails does not keep the others from running, unless nothing runs on the GPU at all. Exit status: 0 all passed, 1 a
-# part failed, 2 wrong arguments, 3 no part failed, but one was not looked at, 6 no GPU here.
+# The others run even if a part fails, unless nothing runs on the GPU at all. Exit status: 0 all passed, 1 a part
+# failed, 2 wrong arguments, 3 no part failed, but one was not run, 6 no GPU here.
 set -uo pipefail
 self="$(realpath "${BASH_SOURCE[0]}")"
 root="$(dirname "$(dirname "$self")")"
@@ -77,14 +77,14 @@ if [ -e "$root/BUNDLE" ]; then
 else
   bin="${LORA_TRAIN_BIN:-$root/build/gpu/bin}"
   if [ ! -x "$bin/lora-train" ]; then
-    echo "gpu_check: building (in a bundle everything is built)" >&2
+    echo "gpu_check: building (a bundle is already built)" >&2
     (cd "$root" && scripts/install_deps.sh && cmake --preset gpu && cmake --build --preset gpu) >&2 ||
       die "the build failed"
   fi
 fi
 # lora-train asks for LibTorch here.
 LORA_TRAIN_TORCH="$("$python" -c 'import importlib.util as i, os; print(os.path.dirname(i.find_spec("torch").origin))')" ||
-  die "$python has no torch. pip install torch==2.11.0, or name another with --python"
+  die "$python has no torch. Run pip install torch==2.11.0, or name another with --python"
 export LORA_TRAIN_TORCH LORA_TRAIN_BIN="$bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false NO_COLOR=1
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 exec "$python" "$root/tests/gpu/gpu_check.py" --out "${OUT:-gpu_check_out}" ${forwarded[@]+"${forwarded[@]}"} --device "$device" \

@@ -216,7 +216,7 @@ def compressed(content):
 DATA = {
     "escapes in a key": lambda box: box.write("data.jsonl", json.dumps({ESCAPES: ESCAPES}) + "\n"),
     "no UTF-8": lambda box: box.write("data.jsonl", b'{"text": "\xff\xfe\x1b[31m"}\n'), "100,000 brackets": lambda box: box.write("data.jsonl", '{"text": ' + "[" * 100_000),
-    "blank lines in gzip": compressed(b"\n" * (256 << 20)), "a row of 64 MB in gzip": compressed(b'{"text": "' + b"a" * (64 << 20) + b'"}\n'),
+    "blank lines in gzip": compressed(b"\n" * (256 << 20)), "an example of 64 MB in gzip": compressed(b'{"text": "' + b"a" * (64 << 20) + b'"}\n'),
     "a link to a secret": lambda box: box.link("data.jsonl", box.write("secret.txt", SECRET + "\n")), "a pipe": lambda box: box.fifo("data.jsonl"),
     "a folder of links": lambda box: (box.link("data/a", "../data"), box.link("data/b.jsonl", "b.jsonl"), box.fifo("data/c.jsonl"), box / "data")[-1],
     "numbers in place of text": lambda box: box.write("data.jsonl", '{"text": NaN}\n{"text": 1e999}\n{"text": {}}\n')}
@@ -259,6 +259,6 @@ CASES = [
     with_model("a template that loops", "tokenize", True), with_model("a template of a billion letters", "train", True),
     *(with_data(what, command, "gzip" in what) for what, command in [
         ("escapes in a key", "train"), ("escapes in a key", "tokenize"), ("no UTF-8", "tokenize"), ("no UTF-8", "generate --prompts"), ("100,000 brackets", "train"),
-        ("blank lines in gzip", "tokenize"), ("blank lines in gzip", "eval"), ("a row of 64 MB in gzip", "tokenize"), ("a row of 64 MB in gzip", "generate --prompts"),
+        ("blank lines in gzip", "tokenize"), ("blank lines in gzip", "eval"), ("an example of 64 MB in gzip", "tokenize"), ("an example of 64 MB in gzip", "generate --prompts"),
         ("a link to a secret", "train"), ("a pipe", "tokenize"), ("a folder of links", "train"), ("numbers in place of text", "eval")]),
 ]

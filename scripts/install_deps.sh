@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what building, running and testing lora-train needs, on a machine with nothing but Debian 12 and Python 3:
-# Debian packages, PyPI wheels in .deps/venv, and nvcc. Names and versions stand in scripts/dependencies.sh.
-# Safe to run again: what is there already is left alone, and a second run takes about a second.
+# Installs everything to build, run and test lora-train on a machine with only Debian 12 and Python 3: Debian packages,
+# PyPI wheels in .deps/venv, and nvcc. Names and versions are in scripts/dependencies.sh.
+# Safe to run again: it skips everything already installed, and a second run takes about a second.
 #
 #   scripts/install_deps.sh             everything
-#   scripts/install_deps.sh --no-test   only what building and running need
-#   scripts/install_deps.sh --packages  Debian packages alone: enough for the modules that see no torch
-#   scripts/install_deps.sh --dev       what the pre-commit hooks need, too
+#   scripts/install_deps.sh --no-test   only the packages for building and running
+#   scripts/install_deps.sh --packages  only Debian packages: enough for the modules without torch
+#   scripts/install_deps.sh --dev       also the packages for the pre-commit hooks
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/dependencies.sh
@@ -17,7 +17,7 @@ with_test=1
 say() { printf 'install_deps: %s\n' "$*"; }
 die() { printf 'install_deps: error: %s\n' "$*" >&2; exit 1; }
 
-# The Debian packages among the arguments that are not installed, one a line.
+# The Debian packages among the arguments that are not installed, one per line.
 missing_packages() {
   local package
   for package in "$@"; do
@@ -29,7 +29,7 @@ install_debian() {
   local missing as_root=()
   mapfile -t missing < <(missing_packages "$@")
   if [ "${#missing[@]}" -eq 0 ]; then
-    say "Debian packages: all $# are there"
+    say "Debian packages: all $# are installed"
     return
   fi
   command -v apt-get >/dev/null || die "no apt-get here. Install these by hand, then run this again: ${missing[*]}"
@@ -43,7 +43,7 @@ install_debian() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The stamp says which versions of scripts/dependencies.sh a folder was filled from, and whether with those for tests.
+# The stamp records the versions from scripts/dependencies.sh in a folder, and whether it includes those for tests.
 is_stamped() { [ -f "$1" ] && grep -qxF "$2" "$1"; }
 
 install_wheels() {
@@ -63,7 +63,7 @@ install_wheels() {
   printf '%s %s\n' "$hash" "$kind" >"$stamp"
 }
 
-# Fills $1 with nvcc out of its wheels, so that $1/bin/nvcc compiles and links.
+# Fills $1 with nvcc from its wheels, so that $1/bin/nvcc compiles and links.
 install_nvcc_wheels() {
   mkdir -p "$1"
   "$deps/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --upgrade --target "$1" "${PYPI_NVCC[@]}" ||
@@ -76,7 +76,7 @@ install_nvcc_wheels() {
 
 nvcc_release() { "$1" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p'; }
 
-# The machine's own nvcc where it is of torch's CUDA. Another series compiles, and clashes when it runs.
+# The machine's own nvcc, if it is from torch's CUDA. Another series compiles but clashes at run time.
 nvcc_of_machine() {
   local nvcc
   for nvcc in "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
@@ -101,11 +101,11 @@ install_nvcc() {
     printf '%s\n' "$hash" >"$stamp"
     say "nvcc: no CUDA $CUDA_SERIES toolkit on this machine, so nvcc came from its wheels: $deps/cuda/bin/nvcc"
   else
-    say "nvcc: neither a CUDA $CUDA_SERIES toolkit nor its wheels could be had; the build will be CPU-only"
+    say "nvcc: neither a CUDA $CUDA_SERIES toolkit nor its wheels are available; the build will be CPU-only"
   fi
 }
 
-# nvcc without these headers builds no CUDA library, so they are had wherever nvcc is.
+# nvcc without these headers cannot build the CUDA library, so they are installed with it.
 install_cudnn_frontend() {
   local folder="$deps/cudnn-frontend"
   if is_stamped "$folder/lora-train-stamp" "$PYPI_CUDNN_FRONTEND" && [ -d "$folder/licenses" ]; then
@@ -120,7 +120,7 @@ install_cudnn_frontend() {
     printf '%s\n' "$PYPI_CUDNN_FRONTEND" >"$folder/lora-train-stamp"
     say "cuDNN frontend: $PYPI_CUDNN_FRONTEND"
   else
-    say "cuDNN frontend: $PYPI_CUDNN_FRONTEND could not be had; the build will be CPU-only"
+    say "cuDNN frontend: $PYPI_CUDNN_FRONTEND is not available; the build will be CPU-only"
   fi
   rm -rf "$folder.new"
 }
@@ -133,7 +133,7 @@ main() {
       --packages) only_packages=1 ;;
       --dev) packages+=("${DEBIAN_DEV[@]}") ;;
       -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      *) die "unknown argument \"$1\". There are --no-test, --packages and --dev" ;;
+      *) die "unknown argument \"$1\". Expected --no-test, --packages and --dev" ;;
     esac
     shift
   done
@@ -146,7 +146,7 @@ main() {
   say "done in $((SECONDS - started)) s"
 }
 
-# Sourcing gives the functions without running them.
+# Sourcing defines the functions without running them.
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
   main "$@"
 fi

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Makes one archive of the program, its tests and scripts/gpu_check.sh, for a machine with a GPU, Ubuntu 22.04 or 24.04 and
-# the torch 2.11 wheel: no compiler, no network, no repository is needed there.
+# the torch 2.11 wheel. That machine needs no compiler, network or repository.
 #
 #   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N] [--with-nccl FILE]
 #
 #   --out FILE     the archive (default build/lora-train-bundle.tar.xz)
-#   --build DIR    the build that is packed (default build/gpu, of the preset of that name: sm_90 alone); build/dev has code for more GPUs
-#   --no-build     pack what is built; do not bring it up to date
-#   --level N      of xz, 0 (fast) to 9 (default 6)
-#   --with-nccl FILE  also a second archive, with NCCL 2.30 from PyPI (needs the network; 216 MB): it lets several ranks share
-#                  a GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1 and its folder first in LD_LIBRARY_PATH
+#   --build DIR    the build to pack (default build/gpu, from the preset gpu: only sm_90); build/dev has code for more GPUs
+#   --no-build     pack the build as is, without updating it
+#   --level N      xz level, 0 (fast) to 9 (default 6)
+#   --with-nccl FILE  also write a second archive, with NCCL 2.30 from PyPI (needs the network; 216 MB): it lets several ranks
+#                  share a GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1 and its folder first in LD_LIBRARY_PATH
 #
-# Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/checks/check_portable.py), the CUDA library
+# Fails, and leaves no archive, if a file would not run on Ubuntu 22.04 (scripts/checks/check_portable.py), the CUDA library
 # lacks code for an architecture that the program names, or the archive is over 40 MB. On the other machine:
 #
 #   tar xf lora-train-bundle.tar.xz && lora-train-bundle/scripts/gpu_check.sh
@@ -26,7 +26,7 @@ is_built=false
 level=6
 python="${PYTHON:-.deps/venv/bin/python}"
 nccl="" nccl_wheel='nvidia-nccl-cu13>=2.30,<2.31'
-# The programs whose tests run on a GPU too, and those that drive the engine.
+# The programs with tests that also run on a GPU, and those that drive the engine.
 programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test optim_test model_test run_test lora_test cuda_test
   native_kernels_test cuda_kernels_test gpu_bench sanitizer_control)
 libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so librecord_cuda_kernels.so libsentencepiece.so.0 liblora_train_arrow.so)
@@ -46,7 +46,7 @@ while [ $# -gt 0 ]; do
     --level) [ $# -ge 2 ] || die "--level needs a number"; level="$2"; shift ;;
     --with-nccl) [ $# -ge 2 ] || die "--with-nccl needs a file"; nccl="$2"; shift ;;
     -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) die "unknown argument \"$1\". There are --out, --build, --no-build, --level and --with-nccl" ;;
+    *) die "unknown argument \"$1\". Expected --out, --build, --no-build, --level and --with-nccl" ;;
   esac
   shift
 done
@@ -62,28 +62,28 @@ check_cuda_code() {
   named="$("$build/bin/lora-train" --version | sed -n 's/^GPU architectures: //p')"
   held="$("$python" scripts/checks/check_kernel_code.py --architectures "$build/bin/lib/liblora_train_cuda.so")" || die "$held"
   for code in $named; do
-    [[ " $held " == *" $code "* ]] || die "the program names $code, but liblora_train_cuda.so has code for $held alone"
+    [[ " $held " == *" $code "* ]] || die "the program names $code, but liblora_train_cuda.so has code only for $held"
   done
 }
 
-# lib/torch_path and lib/arrow_path stay behind: they name folders of this machine.
+# Excludes lib/torch_path and lib/arrow_path: they name folders of this machine.
 copy_files() { # folder
   local file
   mkdir -p "$1/bin/lib"
   for file in "${programs[@]}"; do
-    [ -x "$build/bin/$file" ] || die "no $build/bin/$file: build first, or leave out --no-build"
+    [ -x "$build/bin/$file" ] || die "no $build/bin/$file: build first, or omit --no-build"
     cp "$build/bin/$file" "$1/bin/"
   done
   for file in "${libraries[@]}"; do
     [ -e "$build/bin/lib/$file" ] ||
-      die "no $build/bin/lib/$file. The CUDA library is built where nvcc is, that for Parquet where pyarrow is: scripts/install_deps.sh"
+      die "no $build/bin/lib/$file. The CUDA library needs nvcc, the Parquet library pyarrow: scripts/install_deps.sh"
     cp "$build/bin/lib/$file" "$1/bin/lib/"
   done
   cp -r "$build/bin/configs" "$1/bin/"
   cp -r --parents "${scripts[@]}" "${example[@]}" "$1/"
 }
 
-# Liger, which bench/hf_steps.py imports: Python alone, and not on the other machine.
+# Liger, which bench/hf_steps.py imports: pure Python, and not on the other machine.
 copy_packages() { # folder
   "$python" - "$1/packages" <<'PY' || die "no liger-kernel: scripts/install_deps.sh"
 import importlib.metadata, pathlib, shutil, sys
@@ -95,7 +95,7 @@ for file in importlib.metadata.files("liger-kernel"):
 PY
 }
 
-# The tests carry the path of this machine's torch; gpu_check.sh and LD_LIBRARY_PATH stand in for it there.
+# The tests contain the path of this machine's torch; there, gpu_check.sh and LD_LIBRARY_PATH replace it.
 make_portable() { # folder
   local file
   printf 'file(RPATH_REMOVE FILE "${FILE}")\n' >"$1.cmake"
@@ -107,14 +107,14 @@ make_portable() { # folder
   scripts/checks/check_portable.py "$1" || die "the bundle would not run on another machine"
 }
 
-# The commit is that of the program: it says itself what it was built from.
+# The commit is the program's, which it reports itself.
 describe() { # folder
   printf 'program: %s\nbuilt on: %s, %s\ndate: %s\n' "$("$build/bin/lora-train" --version | head -n 1)" \
     "$(. /etc/os-release && echo "$PRETTY_NAME")" "$(ldd --version | head -n 1)" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
     >"$1/BUNDLE"
 }
 
-# NCCL's library and its licence alone; the wheel itself is over the limit of the bundle five times.
+# Only NCCL's library and licence; the wheel itself is five times the bundle's limit.
 pack_nccl() { # archive
   local work
   work="$(mktemp -d)"
@@ -145,7 +145,7 @@ describe "$folder/$name"
 mkdir -p "$(dirname "$out")"
 tar --sort=name --owner=0 --group=0 --numeric-owner -C "$folder" -cf - "$name" | xz -T0 "-$level" >"$folder/archive"
 bytes="$(stat -c %s "$folder/archive")"
-[ "$bytes" -le "$max_bytes" ] || die "the archive has $bytes bytes, at most $max_bytes are allowed"
+[ "$bytes" -le "$max_bytes" ] || die "the archive has $bytes bytes; the limit is $max_bytes"
 mv "$folder/archive" "$out"
 printf '%s: %s bytes\n' "$out" "$bytes"
 [ -z "$nccl" ] || pack_nccl "$nccl"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes docs/profile.md from the declarations in src/config, the JSON twins of configs/*.yaml, and the figures of plan in their heads.
-# Usage: scripts/make_profile_docs.sh [build folder]
+# Writes docs/profile.md from the declarations in src/config, the JSON twins of configs/*.yaml, and the plan figures in
+# their heads. Usage: scripts/make_profile_docs.sh [build folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build="${1:-build/dev}"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes the files of a release: a wheel, lora-train-VERSION-linux-x86_64.tar.xz and SHA256SUMS of both. Same build, same bytes.
-# The archive holds what `cmake --install` installs (cmake/Install.cmake), LICENSE and INSTALL.
+# Makes the files of a release: a wheel, lora-train-VERSION-linux-x86_64.tar.xz and the SHA256SUMS of both. Same build,
+# same bytes. The archive contains the files that `cmake --install` installs (cmake/Install.cmake), LICENSE and INSTALL.
 #
 #   scripts/make_release.sh [--output-dir DIR] [--build DIR] [--level N]
 #
-#   --output-dir DIR  where the files go (default dist)
-#   --build DIR       the build that is packed, as it is (default build/release, which is brought up to date)
-#   --level N         of xz, 0 (fast) to 9 (default 6)
+#   --output-dir DIR  output folder (default dist)
+#   --build DIR       the build to pack, as is (default build/release, which is updated first)
+#   --level N         xz level, 0 (fast) to 9 (default 6)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/dependencies.sh
@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
     --build) [ $# -ge 2 ] || die "--build needs a folder"; options=(--build "$2"); shift ;;
     --level) [ $# -ge 2 ] || die "--level needs a number"; level="$2"; shift ;;
     -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) die "unknown argument \"$1\". There are --output-dir, --build and --level" ;;
+    *) die "unknown argument \"$1\". Expected --output-dir, --build and --level" ;;
   esac
   shift
 done

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes a wheel of the program: `pip install lora_train-*.whl` puts lora-train into PATH and brings the torch that it runs with.
+# Makes a wheel of the program: `pip install lora_train-*.whl` puts lora-train on PATH and installs its torch.
 #
 #   scripts/make_wheel.sh [--output-dir DIR] [--build DIR] [--without-cuda] [--test PYTHON ...]
 #
-#   --output-dir DIR  where the wheel goes (default dist)
-#   --build DIR       the build that is packed, as it is (default build/release, which is brought up to date)
-#   --without-cuda    leave the CUDA library out
-#   --test PYTHON     then install it into a fresh virtual environment of this Python, with torch from PyPI (3 GB), and train;
-#                     repeatable
+#   --output-dir DIR  output folder (default dist)
+#   --build DIR       the build to pack, as is (default build/release, which is updated first)
+#   --without-cuda    omit the CUDA library
+#   --test PYTHON     afterwards, install it into a fresh virtual environment of this Python, with torch from PyPI (3 GB),
+#                     and train; repeatable
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     --without-cuda) options+=(--without-cuda) ;;
     --test) [ $# -ge 2 ] || die "--test needs a Python"; pythons+=("$2"); shift ;;
     -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) die "unknown argument \"$1\". There are --output-dir, --build, --without-cuda and --test" ;;
+    *) die "unknown argument \"$1\". Expected --output-dir, --build, --without-cuda and --test" ;;
   esac
   shift
 done

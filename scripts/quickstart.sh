@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained adapter: installs what is missing, builds lora-train, trains LoRA on the example in
-# examples/orders, and shows loss, token accuracy and exactly right answers on held-out rows before and after, and three
-# answers side by side. Needs Debian 12, Python 3, and about 8 GB of disk. Safe to run again.
+# From a fresh clone to a trained adapter: installs missing packages, builds lora-train, trains LoRA on examples/orders,
+# and shows loss, token accuracy and exact match on held-out examples before and after, and three answers side by side.
+# Needs Debian 12, Python 3, and about 8 GB of disk. Safe to run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,14 +12,14 @@ program=build/release/bin/lora-train
 logs=build/quickstart
 times=()
 
-# Runs a step and notes its time. What it writes on stderr is its progress, which is shown; both go to logs too.
+# Runs a step and records its time. Shows its stderr as progress; logs stdout and stderr.
 step() { # name, sentence, command...
   local name="$1" started=$SECONDS
   printf '== %s\n' "$2"
   shift 2
   if ! { "$@" 2>&1 >&3 | tee "$logs/$name.log" >&2; } 3>"$logs/$name.out"; then
     tail -n 40 "$logs/$name.out" >&2
-    printf 'quickstart: "%s" failed; all it wrote is in %s/%s.out and .log\n' "$*" "$logs" "$name" >&2
+    printf 'quickstart: "%s" failed; its output is in %s/%s.out and .log\n' "$*" "$logs" "$name" >&2
     exit 1
   fi
   times+=("$(printf '%s %d s' "$name" $((SECONDS - started)))")

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# The five jobs that this project grew out of (docs/jobs.md), each with the figures of its authors beside what was measured here.
+# The five jobs that this project grew out of (docs/jobs.md), each with its authors' figures next to those measured here.
 #
 #   scripts/run_jobs.sh [JOB...]                 small, on a CPU: the model and data of examples/tiny-math
 #   scripts/run_jobs.sh --gpu --train-data FILE [--model DIR] [JOB...]   real size, with your data
 #
 #   JOB             a folder of configs/jobs, or the letter before its hyphen (default: all)
-#   --output DIR    folder of the runs (default runs/jobs); runs that are there are replaced
+#   --output DIR    folder of the runs (default runs/jobs); existing runs are replaced
 #   --program FILE  lora-train (default: the newest build of this tree, else on PATH)
 #
-# Exit status: 0 all jobs done; 2 wrong arguments; else that of the first job that failed. The table goes to stdout, logs into DIR.
+# Exit status: 0 all jobs done; 2 wrong arguments; else that of the first job that failed. Prints the table on stdout; logs go
+# into DIR.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
@@ -16,7 +17,7 @@ device=cpu output=runs/jobs program="" data=() model=() wanted=()
 
 die() { printf 'run_jobs: %s\n' "$*" >&2; exit 2; }
 
-# Arguments are paths of who calls, who may be in another folder.
+# Paths in arguments are relative to the caller's folder.
 full_path() { case "$1" in /*) printf '%s' "$1" ;; *) printf '%s/%s' "$OLDPWD" "$1" ;; esac; }
 
 read_arguments() {
@@ -39,7 +40,7 @@ read_arguments() {
     shift
   done
   [ "$device" = cpu ] || [ ${#data[@]} -gt 0 ] || die "--gpu trains on your data: expected --train-data FILE"
-  [ "$device" = gpu ] || [ ${#data[@]} -eq 0 ] || die "--train-data is for --gpu; on a CPU the jobs have small data of their own"
+  [ "$device" = gpu ] || [ ${#data[@]} -eq 0 ] || die "--train-data is for --gpu; on a CPU, the jobs use their own small data"
 }
 
 find_program() {
@@ -51,7 +52,7 @@ find_program() {
   [ -n "$program" ] || die "no lora-train: build it, or give --program FILE"
 }
 
-# The folders of the wanted jobs, one a line.
+# The folders of the requested jobs, one per line.
 jobs_of() {
   local wanted name folder
   [ $# -gt 0 ] || set -- configs/jobs/*/
@@ -71,7 +72,7 @@ for run in json.load(open(sys.argv[1]))["runs"]:
 PYTHON
 }
 
-# For the stand-in of a teacher (configs/jobs/distill): a port that nobody uses.
+# For the stand-in of a teacher (configs/jobs/distill): a free port.
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 # The authors' figures and ours, from job.json, summary.json and metrics.jsonl.
@@ -100,7 +101,7 @@ run_job() { # job folder
   job="$(basename "$folder")"
   printf '%s: %s\n' "$job" "$(field "$folder/job.json" title)"
   while read -r name command profile ranks quoted; do
-    eval "flags=($quoted)"  # our own words, as shlex.join wrote them
+    eval "flags=($quoted)"  # our own words, quoted by shlex.join
     target="$output/$job/$name"
     mkdir -p "$output/$job"
     "$program" "$command" --profile "$folder/$profile" ${flags[@]+"${flags[@]}"} ${data[@]+"${data[@]}"} ${model[@]+"${model[@]}"} --output-dir "$target" \

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs a build into a folder as releases hold it: stripped, without the paths of this machine, with the licences of every
-# library in it, and checked to run on other machines. scripts/make_wheel.sh and scripts/make_release.sh pack such a folder.
+# Installs a build into a folder in release form: stripped, without paths of this machine, with the licences of all its
+# libraries, and checked to run on other machines. scripts/make_wheel.sh and scripts/make_release.sh pack such a folder.
 #
 #   scripts/stage_program.sh [--build DIR] [--without-cuda] FOLDER
 #
-#   --build DIR     the build that is installed, as it is (default build/release, which is brought up to date)
-#   --without-cuda  leave the CUDA library out
+#   --build DIR     the build to install, as is (default build/release, which is updated first)
+#   --without-cuda  omit the CUDA library
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/dependencies.sh
@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
     --build) [ $# -ge 2 ] || die "--build needs a folder"; build="$2"; shift ;;
     --without-cuda) with_cuda=false ;;
     -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    -*) die "unknown argument \"$1\". There are --build and --without-cuda" ;;
+    -*) die "unknown argument \"$1\". Expected --build and --without-cuda" ;;
     *) folder="$1" ;;
   esac
   shift
@@ -32,7 +32,7 @@ if [ -z "$build" ]; then
   cmake --build --preset release >&2
 fi
 [ -e "$build/cmake_install.cmake" ] || die "no build in $build"
-cmake --install "$build" --prefix "$folder" --strip >/dev/null || die "$build is not built to the end: cmake --build $build"
+cmake --install "$build" --prefix "$folder" --strip >/dev/null || die "$build is not fully built: cmake --build $build"
 program="$folder/lib/lora-train"
 rm -f "$program"/lib/*_path
 $with_cuda || rm -rf "$program/lib/liblora_train_cuda.so" "$folder/share/doc/lora-train/third-party/nvidia-cudnn-frontend"

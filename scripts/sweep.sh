@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A grid of runs from the shell: one run for each combination of the values, each in its own folder, then a comparison.
+# Trains a grid of runs: one run per combination of values, each in its own folder; then compares them.
 #
 # `lora-train sweep` runs this script.
 #
@@ -9,17 +9,17 @@
 #   --KEY V1,V2     the same as KEY=V1,V2, for any key of a profile: --lora-r 8,16 --num-epochs 1
 #   --profile FILE  the same as FILE; so is --config
 #   --json          print the comparison as JSON, one object per line
-#   --quiet         show warnings and errors of the runs alone; --log-level LEVEL as in train
-#   --jobs N        runs at a time (default 1); on a machine with GPUs each has one of its own (CUDA_VISIBLE_DEVICES)
-#   --dry-run       print the commands, run none
-#   --program FILE  lora-train (default: beside this script's folder, else on PATH)
+#   --quiet         show only warnings and errors of the runs; --log-level LEVEL as in train
+#   --jobs N        train N runs at a time (default 1); on a machine with GPUs, each gets its own (CUDA_VISIBLE_DEVICES)
+#   --dry-run       print the commands without running them
+#   --program FILE  lora-train (default: next to this script's folder, else on PATH)
 #
-# Each run has a folder of its own in output_dir, named after its values: learning_rate-0.0001-lora_r-8. An output_dir that
-# has {key} in it names the runs itself: 'output_dir=runs/lr{learning_rate}-r{lora_r}'; keys that it leaves out name a folder
-# in that. The same command resumes an interrupted sweep: finished runs are left alone, stopped and killed ones are resumed.
-# A run that fails does not keep the others from running.
-# Exit status: 0 all done; 75 stopped on request (run the same command to resume); 2 wrong arguments or profile; else that of
-# the first run that failed. Logs go to stderr, the comparison to stdout.
+# Each run has its own folder in output_dir, named after its values: learning_rate-0.0001-lora_r-8. An output_dir with {key}
+# names the runs itself: 'output_dir=runs/lr{learning_rate}-r{lora_r}'; the other keys name a folder inside it.
+# The same command resumes an interrupted sweep: it skips finished runs and resumes stopped and killed ones.
+# The other runs continue if one fails.
+# Exit status: 0 all done; 75 stopped on request (run the same command to resume); 2 wrong arguments or
+# profile; else the status of the first run that failed. Logs go to stderr, the comparison to stdout.
 set -uo pipefail
 
 profiles=() keys=() values=() extra=() check_flags=() log_flags=() compare_flags=()
@@ -62,7 +62,7 @@ read_arguments() {
       -h | --help) sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       --) shift; extra=("$@"); break ;;
       --nproc* | --max-time* | --allow-changed* | --resume* | --overwrite | -[!-]*)
-        die "$1 is no flag here. There are ${flags[*]} and every key of a profile (--lora-r 8,16; output_dir=...); flags of lora-train train go behind --" ;;
+        die "$1 is not a flag of sweep. Expected ${flags[*]} or any key of a profile (--lora-r 8,16; output_dir=...); put flags of lora-train train after --" ;;
       --*=*) add_setting "$(key_form "$1" "")" ;;
       --*)
         need_value "$1" $#
@@ -73,18 +73,18 @@ read_arguments() {
     esac
     shift
   done
-  [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || die "--jobs is \"$jobs\"; expected a number from 1 on"
+  [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || die "--jobs is \"$jobs\"; expected 1 or more"
   [ ${#profiles[@]} -gt 0 ] || die "no profile; expected FILE KEY=V1,V2, such as: lora-train sweep my.yaml learning_rate=1e-4,2e-4"
   [ ${#keys[@]} -gt 0 ] || die "nothing to vary; expected KEY=V1,V2, such as: lora-train sweep ${profiles[1]} learning_rate=1e-4,2e-4"
 }
 
-# What of the flags behind -- `check` has too, and is asked with: it says where a run goes.
+# The flags after -- that `check` also has and gets: it returns the folder of a run.
 read_extra() {
   local i
   for ((i = 0; i < ${#extra[@]}; ++i)); do
     case "${extra[i]}" in
       --output[-_]dir | --output[-_]dir=* | output_dir=*)
-        die "give the folder as output_dir=DIR before --, so that each run has its own in it" ;;
+        die "give the folder as output_dir=DIR before --, so that each run gets its own folder in it" ;;
       --max-time | --nproc | --allow-changed | --resume) ((++i)) ;;
       --max-time=* | --nproc=* | --allow-changed=* | --resume=* | --overwrite) ;;
       --dry-run) die "--dry-run goes before --" ;;
@@ -96,7 +96,7 @@ read_extra() {
 find_program() {
   local here candidate
   here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-  [ -z "$program" ] || { [ -x "$program" ] || die "--program: $program is no program"; return; }
+  [ -z "$program" ] || { [ -x "$program" ] || die "--program: $program is not a program"; return; }
   for candidate in "$here/bin/lora-train" "$here/build/release/bin/lora-train" "$here/build/dev/bin/lora-train" \
     "$(command -v lora-train)"; do
     if [ -n "$candidate" ] && [ -x "$candidate" ]; then program="$candidate"; return; fi
@@ -104,7 +104,7 @@ find_program() {
   die "no lora-train: build it (scripts/quickstart.sh), or name it with --program FILE"
 }
 
-# The values of a list, one a line: commas inside of brackets and quotes do not part them.
+# The values of a list, one per line: commas inside brackets and quotes do not split them.
 split_values() { # text
   local text="$1" depth=0 quote="" part="" i c
   for ((i = 0; i < ${#text}; ++i)); do
@@ -144,7 +144,7 @@ make_grid() {
   done
 }
 
-# The settings of a combination in one line, without those that are the same in all.
+# The settings of a combination in one line, without those common to all.
 label_of() { # index
   local line text=""
   while read -r line; do
@@ -160,7 +160,7 @@ profile_of() { # lines
   "$program" check --json --quiet --no-files "${profiles[@]}" ${check_flags[@]+"${check_flags[@]}"} "${settings[@]}"
 }
 
-# The value of a key with a single one, without quotes; nothing for a list, a map and a place inside of them.
+# The value of a key with a single one, without quotes; nothing for a list, a map or a place inside one.
 value_in() { # JSON key
   local value
   value="$(printf '%s\n' "$1" | sed -n 's/.*"'"$2"'": *\("\([^"\\]\|\\.\)*"\|[^]["{},]*\)[,}].*/\1/p')"
@@ -168,7 +168,7 @@ value_in() { # JSON key
   printf '%s' "$value"
 }
 
-# "lora_r-8" of a combination: the value as the profile has it (0.0001 for 1e-4), of a path the last part, else as it was given.
+# "lora_r-8" for a combination: the value as in the profile (0.0001 for 1e-4), the last part of a path, else as given.
 part_of_name() { # lines JSON key
   local value="" line
   [[ "$3" == *[.[]* ]] || value="$(value_in "$2" "$3")"
@@ -180,10 +180,10 @@ part_of_name() { # lines JSON key
   printf '%s\n-\n%s\n' "$3" "${value##*/}" | tr -c 'A-Za-z0-9._+\n-' '_' | sed 's/^_*//; s/_*$//; s/_\././g' | tr -d '\n'
 }
 
-# The names of the folders in output_dir, of the keys that it does not name.
+# The names of the folders in output_dir, from the keys that it does not name.
 name_folders() { # keys
   local i key line lines
-  say "each run has a folder of its own in ${folders[0]}, named after $*"
+  say "each run has its own folder in ${folders[0]}, named after $*"
   for ((i = 0; i < ${#grid[@]}; ++i)); do
     local name=""
     for key in "$@"; do name+="${name:+-}$(part_of_name "${grid[i]}" "${found[i]}" "$key")"; done
@@ -196,7 +196,7 @@ name_folders() { # keys
   done
 }
 
-# Every combination is looked at before the first run starts.
+# Every combination is checked before the first run starts.
 folders=() found=()
 find_folders() {
   local i folder stride j unnamed=()
@@ -219,7 +219,7 @@ find_folders() {
   done
 }
 
-# One device for each of the runs at a time; none where the machine has no GPU.
+# One device per concurrent run; none if the machine has no GPU.
 devices=()
 find_devices() {
   local path
@@ -231,7 +231,7 @@ find_devices() {
     done
   fi
   [ ${#devices[@]} -eq 0 ] || [ "$jobs" -le ${#devices[@]} ] ||
-    die "--jobs $jobs, but there are ${#devices[@]} GPUs: each run needs one of its own"
+    die "--jobs $jobs, but there are ${#devices[@]} GPUs: each run needs its own"
 }
 
 command_of() { # index: sets `command`
@@ -256,29 +256,29 @@ await() { # pid
   while kill -0 "$1" 2>/dev/null; do sleep 0.1; done
 }
 
-# A process in a session of its own, as a run is, that ends by SIGTERM: when it has, the signal went to every process
-# (scancel --full, a cgroup that is stopped), the run included. It does not outlive the run, and ends it when its worker was killed.
+# A process in its own session, like a run, that ends on SIGTERM: if it did, the signal went to every process (scancel
+# --full, a stopped cgroup), including the run. It does not outlive the run, and ends it if its worker was killed.
 start_witness() { # pid of the run
   # shellcheck disable=SC2016  # the shell that is started expands it
   setsid sh -c 'while kill -0 "$1"; do kill -0 "$PPID" || kill -TERM "$1"; sleep 1; done' witness "$1" >/dev/null 2>&1 </dev/null &
   witness="$!"
 }
 
-# Whether the script was killed (kill -9), and this worker of it goes on alone.
+# True if the script was killed (kill -9) and this worker of it continues alone.
 is_orphan() {
   local parent
   read -r _ _ _ parent _ <"/proc/$BASHPID/stat"
   [ "$parent" -ne "$$" ]
 }
 
-# The same for a run, which is told of each stop request once: a second one ends it without a checkpoint.
+# The same for a run, which gets each stop request once: a second one ends it without a checkpoint.
 await_run() { # pid
   local num_told=0 is_told=false witness
   start_witness "$1"
   while kill -0 "$1" 2>/dev/null; do
     if [ -e "$state/request.$((num_told + 1))" ]; then
       num_told=$((num_told + 1))
-      sleep 0.5  # a signal to all has then reached all
+      sleep 0.5  # by then, a signal to all has reached all
       if kill -0 "$witness" 2>/dev/null; then kill -TERM "$1" 2>/dev/null; else start_witness "$1"; fi
     fi
     if ! $is_told && is_orphan; then
@@ -291,8 +291,8 @@ await_run() { # pid
   wait "$1"
 }
 
-# Takes runs that nobody has taken until there are none, or one was stopped. A run has a session of its own, so that what the
-# terminal sends to all (Ctrl-C) reaches it only through here.
+# Takes remaining runs until there are none or one was stopped. A run has its own session, so that signals from the
+# terminal (Ctrl-C) reach it only through here.
 worker() { # number
   local code i
   trap : INT TERM HUP
@@ -348,7 +348,7 @@ run_all() {
   trap - INT TERM HUP
 }
 
-# What came out; ends the script.
+# Reports the outcome; ends the script.
 finish() {
   local i code first=0 num_failed=0 present=()
   for ((i = 0; i < ${#grid[@]}; ++i)); do

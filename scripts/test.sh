@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test that needs no GPU, on a machine with nothing but Debian 12 and Python 3.
-# Stages: packages, install, build, unit, parity, integration, faults, relocation, sanitizers, fuzz, checks. Two run at a time,
-# each as soon as what it needs is there: the sanitizer build needs no LibTorch, so it starts while that is downloaded. A stage
-# prints its log (build/test-results/STAGE.log) when it ends. A failed test does not keep other stages from running. The last
-# line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
+# Installs, builds and runs every test that needs no GPU, on a machine with only Debian 12 and Python 3.
+# Stages: packages, install, build, unit, parity, integration, faults, relocation, sanitizers, fuzz, checks. Two run at
+# a time, each as soon as its requirements are ready: the sanitizer build needs no LibTorch, so it starts while that is
+# downloaded. A stage prints its log (build/test-results/STAGE.log) when it ends. Other stages run even if a test fails.
+# The last line is `N passed, N failed, N skipped`; the exit status is 1 if anything failed.
 #
 #   scripts/test.sh                       everything
-#   scripts/test.sh --quick               build, unit and checks alone
-#   scripts/test.sh --only parity,checks  some stages (install and build have to have run before)
+#   scripts/test.sh --quick               only build, unit and checks
+#   scripts/test.sh --only parity,checks  some stages (install and build must have run before)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# In the order in which they start. The last two keep every core busy to the end; those before wait for disks in part.
+# In starting order. The last two keep every core busy to the end; the earlier ones partly wait for disks.
 stages=packages,install,sanitizers,build,fuzz,checks,unit,faults,relocation,parity,integration
-# What has to have ended before a stage starts; of a stage that is not run, an earlier result is used.
+# The stages that must end before a stage starts; for a stage that is not run, an earlier result is used.
 declare -A needs=([install]=packages [sanitizers]=packages [build]="packages install" [fuzz]="packages sanitizers"
   [checks]="packages install")
 for name in unit faults relocation parity integration; do needs[$name]="packages install build"; done
 results="$PWD/build/test-results"
 python="$PWD/.deps/venv/bin/python"
 
-# lora-train limits the spinning of its threads itself; unit tests, probes and pytest with torch do not, and two of them on two
-# cores would spend their time spinning.
+# lora-train limits the spinning of its threads itself; unit tests, probes and pytest with torch do not, and two of them
+# would waste two cores on spinning.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"  # two builds at a time
-# What the Python tests drive, and no network in any test.
+# The program that the Python tests drive, and no network in any test.
 export LORA_TRAIN_BIN="$PWD/build/ci/bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 die() { printf 'test.sh: %s\n' "$*" >&2; exit 2; }
@@ -33,7 +33,7 @@ stage_packages() { scripts/install_deps.sh --packages; }
 
 stage_install() { scripts/install_deps.sh; }
 
-# The sanitizer build has the tests of the modules that see no torch; they are compiled and run once.
+# The sanitizer build has the tests of modules without torch; they are compiled and run once.
 core_tests() { case ",$stages," in *,sanitizers,*) echo OFF ;; *) echo ON ;; esac; }
 
 stage_build() {
@@ -48,7 +48,7 @@ run_ctest() { # preset, name of the result file, more arguments
     --output-junit "$results/$name.xml" "$@"
 }
 
-# Every test binary of a build as one process: loading LibTorch for each of 1,900 tests takes minutes.
+# Runs every test binary of a build as one process: loading LibTorch for each of 1,900 tests takes minutes.
 run_unit_tests() { # folder of the build, name of the result files
   local folder="$1" name="$2"
   [ -s "$folder/unit_tests.txt" ] || { echo "no tests in $folder"; return 1; }
@@ -60,12 +60,12 @@ run_unit_tests() { # folder of the build, name of the result files
 
 stage_unit() { run_unit_tests build/ci unit; }
 
-# A file of tests is one process; there are as many as cores. Each takes the next file in the order of conftest.py.
+# Each test file is one process, one per core at a time. Each core takes the next file in the order of conftest.py.
 parallel=(-n "$(nproc)" --dist loadfile --no-loadscope-reorder)
 
 stage_parity() { "$python" -m pytest -q "${parallel[@]}" tests/parity --junitxml="$results/parity.xml"; }
 
-# Long runs that are killed, stopped and starved of disk (docs/durability.md); scripts/torture.sh has the long versions.
+# Long runs that are killed, stopped and run out of disk (docs/durability.md); scripts/torture.sh has the long versions.
 faults=(tests/integration/test_kill.py tests/integration/test_signals.py tests/integration/test_saving.py)
 
 stage_integration() {
@@ -74,21 +74,23 @@ stage_integration() {
 
 stage_faults() { "$python" -m pytest -q -s "${faults[@]}" --junitxml="$results/faults.xml"; }
 
-# The program copied away, with a second virtual environment that holds nothing but the torch wheel.
+# A copy of the program, with a second virtual environment that has only the torch wheel.
 stage_relocation() { run_ctest ci relocation -L relocation; }
 
-# Address and undefined-behaviour sanitizers over the modules that see no torch: they read the files of strangers.
+# Address and undefined-behaviour sanitizers over the modules without torch: they read untrusted files.
 stage_sanitizers() {
   cmake --preset asan >"$results/configure-asan.log" || { cat "$results/configure-asan.log"; return 1; }
   cmake --build --preset asan
   run_unit_tests build/asan sanitizers
-  # The thread that saves, under ThreadSanitizer; the loader's threads in scripts/torture.sh (their modules take minutes to build).
+  # The saving thread under ThreadSanitizer; scripts/torture.sh covers the loader's threads (their modules take minutes
+  # to build).
   cmake --preset tsan >"$results/configure-tsan.log" || { cat "$results/configure-tsan.log"; return 1; }
   cmake --build --preset tsan --target checkpoint_writer_test
   build/tsan/bin/checkpoint_writer_test --gtest_filter='CheckpointWriter.*' --gtest_brief=1 --gtest_output="xml:$results/threads.xml"
 }
 
-# Every fuzz target over its kept corpus and 5 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more by hand.
+# Runs every fuzz target over its kept corpus and 5 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more
+# by hand.
 stage_fuzz() { scripts/fuzz.sh --seconds 5 --seed 1 --results "$results/fuzz.txt"; }
 
 stage_checks() {
@@ -129,7 +131,8 @@ data_is_reproducible() { # folder of an example
   done
 }
 
-# Runs one stage in a process of its own; its seconds and status, and its CPU time, go to files. Never call it in a condition: bash would switch off `set -e` inside.
+# Runs one stage in its own process; writes its seconds and status, and its CPU time, to files. Never call it in a
+# condition: bash would switch off `set -e` inside.
 run_stage() { # name
   local name="$1" started=$SECONDS status
   printf '\n== %s\n' "$name"
@@ -141,7 +144,7 @@ run_stage() { # name
   printf '%s %s\n' $((SECONDS - started)) "$status" >"$results/$name.time"
 }
 
-# Of `times` in run_stage, the second line: user and system time of what it has started, as 1m2.345s.
+# The second line of `times` in run_stage: user and system time of its children, as 1m2.345s.
 cpu_seconds() { awk -F '[ms ]+' 'NR == 2 { printf "%.0f", 60 * ($1 + $3) + $2 + $4 }' "$results/$1.cpu"; }
 
 is_ready() { # name
@@ -170,7 +173,7 @@ end_stage() { # process, name
   [ -e "$results/$2.time" ] || { echo "0 1" >"$results/$2.time"; : >"$results/$2.cpu"; }  # it was killed
   cat "$results/$2.log"
   read -r _ status <"$results/$2.time"
-  # Without an installation or a build the rest could only fail for that reason.
+  # Without an installation or a build, the rest could only fail.
   case "$2" in packages | install | build) [ "$status" -eq 0 ] || waiting=() ;; esac
 }
 
@@ -178,7 +181,7 @@ run_stages() { # names
   local process
   declare -gA running=()
   waiting=("$@")
-  set -m  # a group of processes per stage, so that all of it goes when this script is stopped
+  set -m  # a process group per stage, so that all of it ends when this script is stopped
   trap 'for process in "${!running[@]}"; do kill -- "-$process" 2>/dev/null || true; done' EXIT
   start_ready_stages
   while [ ${#running[@]} -gt 0 ]; do
@@ -199,7 +202,7 @@ main() {
       --quick) stages=build,unit,checks ;;
       --only) [ $# -ge 2 ] || die "--only needs stages"; stages="$2"; shift ;;
       -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      *) die "unknown argument \"$1\". There are --quick and --only STAGE,STAGE" ;;
+      *) die "unknown argument \"$1\". Expected --quick and --only STAGE,STAGE" ;;
     esac
     shift
   done

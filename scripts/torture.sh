@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# The long versions of the tests that nothing is lost: every promise of docs/durability.md with its second figure. About an
-# hour on two cores. Runs a copy of the program, so that building meanwhile disturbs nothing. Needs scripts/test.sh --only
-# install,build before.
+# The long versions of the tests against data loss: every promise of docs/durability.md with its second figure. About an
+# hour on two cores. Runs a copy of the program, so you can build meanwhile. First run
+# scripts/test.sh --only install,build.
 #
 #   scripts/torture.sh [--only PART,PART] [--percent N] [--log FILE]
 #
-# Parts: checkpoint, kill, signals, stops, disks, ranks, threads, sanitizers, fuzz. --percent N runs that share of the kills, signals,
-# disks and ranks. Each case of ranks has a line in tests/integration/rank_battery_results.txt.
-# As many parts at a time as there are cores. FILE (default tests/integration/torture_results.txt) gets the date, the commit,
-# and one line or more of every part, behind what it has already. The last line is `N parts, N failed`; the status is 1 when
-# one failed.
+# Parts: checkpoint, kill, signals, stops, disks, ranks, threads, sanitizers, fuzz. --percent N runs that share of the kills,
+# signals, disks and ranks. Each case of ranks has a line in tests/integration/rank_battery_results.txt.
+# Runs one part per core at a time. FILE (default tests/integration/torture_results.txt) gets the date, the commit, and at least
+# one line per part, appended. The last line is `N parts, N failed`; the status is 1 if one failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,7 +22,7 @@ while [ $# -gt 0 ]; do
     --only) [ $# -ge 2 ] || die "--only needs parts"; parts="$2"; shift ;;
     --log) [ $# -ge 2 ] || die "--log needs a file"; log="$2"; shift ;;
     --percent) [ $# -ge 2 ] || die "--percent needs a number"; percent="$2"; shift ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument \"$1\"" ;;
   esac
   shift
@@ -42,12 +41,12 @@ part_kill() { python_part test_kill.py; }
 part_signals() { python_part test_signals.py; }
 part_stops() { python_part test_stop_phases.py; }
 part_disks() { python_part test_saving.py; }
-part_ranks() { # beside another part; its survivors have 2 s
+part_ranks() { # runs with another part; its survivors have 2 s
   .deps/venv/bin/python tests/integration/rank_battery.py --percent "$percent" --jobs $((($(nproc) + 1) / 2)) \
     --log tests/integration/rank_battery_results.txt
 }
 part_threads() { cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan; }
-part_sanitizers() { # all modules that see no torch; those that see it have no sanitizer build (LibTorch has none)
+part_sanitizers() { # all modules without torch; the others have no sanitizer build (LibTorch has none)
   cmake --preset asan && cmake --build --preset asan && ctest --preset asan --parallel "$(nproc)" -L unit
 }
 part_fuzz() { scripts/fuzz.sh --seconds 60; }

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Starts lora-train on a bare Debian 12. Makes one with mmdebstrap in a folder of its own, clones this repository into it, and
-# does there what a newcomer does. From this machine come the settings of the network alone: proxies, certificates, pip.conf.
+# Starts lora-train on a bare Debian 12. Makes one with mmdebstrap in its own folder, clones this repository into it,
+# and follows a newcomer's steps there. Takes only network settings from this machine: proxies, certificates, pip.conf.
 # Needs root.
 #
 #   scripts/try_bare_debian.sh [--torch DIR] FILE             a wheel or a release archive: scripts/try_install.sh
 #   scripts/try_bare_debian.sh [--torch DIR] --build DIR      the wheel of this build, made here
-#   scripts/try_bare_debian.sh [--ccache DIR] --quickstart    scripts/quickstart.sh, whole
+#   scripts/try_bare_debian.sh [--ccache DIR] --quickstart    all of scripts/quickstart.sh
 #
-#   --torch DIR      torch of this site-packages folder, mounted read-only, instead of 3 GB from PyPI; same Python series
-#   --ccache DIR     compile with this cache; the clone has the path of this repository, so that what it holds fits
+#   --torch DIR      use torch from this site-packages folder, read-only, instead of 3 GB from PyPI; same Python series
+#   --ccache DIR     compile with this cache; the clone has this repository's path, so that the cache fits
 #   --suite NAME     another system: jammy (Ubuntu 22.04) or noble (24.04), with
-#   --mirror URL     where Ubuntu's packages are, and
-#   --keyring FILE   the keys that sign them
-#   --keep           leave the system where it is when something fails, and say where
+#   --mirror URL     Ubuntu's package server, and
+#   --keyring FILE   the keys that sign its packages
+#   --keep           keep the system if something fails, and say where it is
 #
 # Exit 0: it works. 1: it does not. 77: not tried, with the reason.
 set -euo pipefail
@@ -41,7 +41,7 @@ $is_quickstart || [ -n "$build" ] || [ -f "$file" ] || die "name a wheel, a rele
 [ "$(id -u)" -eq 0 ] || skip "only root may make a system in a folder"
 command -v mmdebstrap >/dev/null || skip "no mmdebstrap; apt-get install mmdebstrap"
 
-# What a newcomer installs with apt-get before the first command of docs/install.md.
+# The packages that a newcomer installs with apt-get before the first command of docs/install.md.
 packages() {
   case "$file" in
     *.whl) echo python3-venv ;;
@@ -50,12 +50,12 @@ packages() {
 }
 
 make_system() { # folder
-  local options=(--quiet --variant=minbase --include=apt) option  # without which Ubuntu's has no libstdc++
+  local options=(--quiet --variant=minbase --include=apt) option  # otherwise Ubuntu's has no libstdc++
   $is_quickstart || options+=(--include="$(packages)")
   while IFS= read -r option; do
     options+=(--aptopt="$option")
   done < <(apt-config dump | grep -E '^Acquire::https?::Proxy' || true)
-  [ -z "$mirror" ] || options+=(--components=main,universe)  # where Ubuntu has python3-venv
+  [ -z "$mirror" ] || options+=(--components=main,universe)  # has python3-venv in Ubuntu
   [ -z "$keyring" ] || options+=(--keyring="$keyring")
   mmdebstrap "${options[@]}" "$suite" "$1" ${mirror:+"$mirror"} || skip "mmdebstrap could not make $suite (no network?)"
   cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
@@ -65,7 +65,7 @@ make_system() { # folder
   cp -rL /usr/local/share/ca-certificates/. "$1/usr/local/share/ca-certificates/"
 }
 
-# Runs a command in the clone, with processes and mounts of its own, which end with it.
+# Runs a command in the clone, with its own processes and mounts, which end with it.
 enter() { # folder, command...
   local settings name
   mapfile -t settings < <(env | grep -iE '^(https?_proxy|no_proxy|PIP_(CERT|INDEX_URL|DEFAULT_TIMEOUT))=' || true)

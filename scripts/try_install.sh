@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs a wheel or a release archive as docs/install.md says, into a fresh folder, and trains 3 steps on the example.
+# Installs a wheel or a release archive into a fresh folder, as docs/install.md describes, and trains 3 steps on the example.
 #
 #   scripts/try_install.sh [--torch DIR] PYTHON FILE
 #
-#   --torch DIR  torch of this site-packages folder, of the same Python series, instead of 3 GB from PyPI
+#   --torch DIR  torch from this site-packages folder, of the same Python series, instead of 3 GB from PyPI
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/dependencies.sh

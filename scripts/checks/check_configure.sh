@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What installing and configuring promise on machines unlike this one: a configuration that failed for want of torch works
-# once torch is there, and an nvcc of another CUDA than torch's is not taken. Needs .deps (scripts/install_deps.sh).
+# Checks installing and configuring on machines unlike this one: a configuration that failed without torch works once
+# torch is installed, and an nvcc from another CUDA than torch's is not used. Needs .deps (scripts/install_deps.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root="$PWD"
@@ -9,7 +9,7 @@ trap 'rm -rf "$folder"' EXIT
 
 fail() { printf 'check_configure: FAILED: %s\n' "$*" >&2; cat "$folder/log" >&2; exit 1; }
 
-# The sources by links, without .deps.
+# Links to the sources, without .deps.
 mkdir "$folder/source" "$folder/bin"
 for entry in CMakeLists.txt bench cmake configs include scripts src tests; do ln -s "$root/$entry" "$folder/source/"; done
 configure() { cmake -S "$folder/source" -B "$folder/build" -G Ninja >"$folder/log" 2>&1; }
@@ -38,7 +38,7 @@ for release in 12.4 13.5 "$CUDA_SERIES"; do
   fi
 done
 
-# The headers that come with nvcc, where its wheels are the toolkit: .deps/cuda/bin is a link.
+# The headers that come with nvcc, if its wheels are the toolkit: .deps/cuda/bin is a link.
 mkdir -p "$folder/wheels/nvidia/cu13/bin" "$folder/wheels/nvidia/cu13/include/crt"
 mv "$folder/bin/nvcc" "$folder/wheels/nvidia/cu13/bin/"
 ln -s nvidia/cu13/bin "$folder/wheels/bin"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the layout of all C++ and CUDA sources against .clang-format.
 #   scripts/checks/check_format.sh [--fix]
-# --fix rewrites them. Wants clang-format 14, that of Debian 12: other versions lay out differently.
+# --fix rewrites them. Needs clang-format 14, as in Debian 12: other versions format differently.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -10,7 +10,7 @@ case "${1-}" in
   "") ;;
   --fix) options=(-i) ;;
   -h | --help) sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-  *) printf 'check_format: unknown argument "%s". There is --fix\n' "$1" >&2; exit 2 ;;
+  *) printf 'check_format: unknown argument "%s". Expected --fix\n' "$1" >&2; exit 2 ;;
 esac
 clang_format="$(command -v clang-format-14 || command -v clang-format || true)"
 case "$([ -z "$clang_format" ] || "$clang_format" --version)" in

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Copies the built program to a fresh folder and runs it with nothing but a second virtual environment that holds only
-# the torch wheel, as on a machine that never saw this repository: it must find LibTorch by python3 and train.
+# Copies the built program to a fresh folder and runs it with a second virtual environment that has only the torch
+# wheel, as on a machine without this repository: it must find LibTorch through python3 and train.
 #
 #   scripts/checks/check_relocation.sh [BIN]     BIN: folder of lora-train (default build/dev/bin)
 #
-# The environment is of Python 3.12 where there is one (RELOCATION_PYTHON names another), else of the Python of .deps/venv,
-# whose files it shares. It is kept in .deps/relocation-<version> and used again.
+# The environment uses Python 3.12 if available (RELOCATION_PYTHON names another), else the Python of .deps/venv, whose
+# files it shares. It is kept in .deps/relocation-<version> and reused.
 # Exit 0: works. 1: does not. 77: not tested, with the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -32,7 +32,7 @@ second_python() {
 
 series_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
 
-# Same Python: the wheels are unpacked already; hard links cost neither network nor disk.
+# Same Python: the wheels are already unpacked; hard links cost neither network nor disk.
 link_wheels() { # venv
   local from to name
   from="$(dirname "$own_torch")"
@@ -65,7 +65,7 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 cp -r "$bin/lora-train" "$bin/configs" "$bin/lib" "$folder/" # as a user copies it: links stay links
 [ -z "$(find "$folder" -type l)" ] || fail "$(find "$folder" -type l) would point nowhere on another machine"
-echo /nonexistent/site-packages/torch >"$folder/lib/torch_path" # what the build wrote does not exist on another machine
+echo /nonexistent/site-packages/torch >"$folder/lib/torch_path" # the build's path does not exist on another machine
 for file in "$folder/lora-train" "$folder"/lib/*.so*; do
   ! readelf -d "$file" | grep -F "$own_torch" || fail "$file carries a run path of this machine"
 done

@@ -21,7 +21,7 @@ std::string first_line(std::string_view text) {
   return line.empty() ? "no description" : line;
 }
 
-/// What to do about an error of LibTorch that is the device's; empty for others.
+/// Advice for a LibTorch error that the device caused; empty for others.
 std::string device_advice(std::string_view line) {
   if (line.find("CUDA out of memory") != std::string_view::npos) {
     return ". Lower micro_batch_size or max_seq_len, or set gradient_checkpointing: full; lora-train doctor shows what "
@@ -37,7 +37,7 @@ std::string device_advice(std::string_view line) {
 
 ErrorReport describe_foreign(const std::exception& error) {
   const std::string line = first_line(error.what());
-  // LibTorch's own allocator throws no bad_alloc: "DefaultCPUAllocator: can't allocate memory: you tried to ...".
+  // LibTorch's own allocator does not throw bad_alloc: "DefaultCPUAllocator: can't allocate memory: you tried to ...".
   if (const auto at = line.find("DefaultCPUAllocator: "); at != std::string::npos) {
     return {ExitCode::kDevice, "device", kHostMemory + (" (" + line.substr(at)) + ")", ""};
   }
@@ -63,8 +63,8 @@ ErrorReport describe_current_exception() {
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) return describe_foreign(error);
     return {ExitCode::kDevice, "device",
-            "no thread could be started: the host has no memory for its stack (free -h, ulimit -v), or too many run "
-            "already (ulimit -u)",
+            "cannot start a thread: the host has no memory for its stack (free -h, ulimit -v), or too many threads are "
+            "running (ulimit -u)",
             ""};
   } catch (const std::bad_alloc&) {
     return {ExitCode::kDevice, "device", kHostMemory, ""};

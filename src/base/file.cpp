@@ -23,7 +23,7 @@ namespace {
 
 inline constexpr int kMaxInterruptions = 1000;
 
-/// Repeats a call that a signal interrupts. Not forever: a system that does nothing else is an error too.
+/// Repeats a call that a signal interrupts, but not forever: endless interruptions are an error too.
 template <typename Call>
 auto retry_interrupted(const Call& call) {
   auto result = call();
@@ -146,7 +146,7 @@ FileWriter::~FileWriter() {
 void FileWriter::reserve() {
   if (retry_interrupted([&] { return file_ops().allocate(fd_, expected_bytes_); }) == 0) return;
   const int code = errno;
-  if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL) return;  // a file system that cannot
+  if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL) return;  // the file system cannot
   std::string what = "cannot reserve " + format_bytes(static_cast<double>(expected_bytes_));
   std::uint64_t bytes = 0;
   if (file_ops().free_bytes(path_.parent_path().string(), bytes) == 0) {

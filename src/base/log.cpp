@@ -1,6 +1,6 @@
 #include "lora_train/base/log.h"
 
-// What %l writes: trace, debug, info, warning, error, critical, off.
+// The words that %l writes: trace, debug, info, warning, error, critical, off.
 #define SPDLOG_LEVEL_NAMES \
   { "", "", "", "warning: ", "error: ", "", "" }
 #include <poll.h>
@@ -30,7 +30,7 @@ using Level = spdlog::level::level_enum;
 
 constexpr std::size_t kMaxEarlyLines = 10000;
 
-std::atomic<int> patience_ms = -1;  ///< -1: without end
+std::atomic<int> patience_ms = -1;  ///< -1: forever
 std::atomic<bool> has_stalled = false;
 
 Level spdlog_level(LogLevel level) {
@@ -62,8 +62,8 @@ class Console final : public sinks::stderr_sink_st {
 };
 
 struct Log {
-  std::mutex mutex;    // of everything here: the sinks have none
-  std::ofstream file;  // where it is closed or its disk is full, the sink's lines are lost and nothing is thrown
+  std::mutex mutex;    // guards everything here: the sinks have none
+  std::ofstream file;  // if it is closed or its disk is full, the sink's lines are lost and nothing is thrown
   std::shared_ptr<Console> console = std::make_shared<Console>();
   std::shared_ptr<sinks::ostream_sink_st> file_sink = std::make_shared<sinks::ostream_sink_st>(file, true);
   std::shared_ptr<sinks::ringbuffer_sink_st> early_lines;  // until the first file is opened
@@ -114,7 +114,7 @@ bool can_write_to_stderr() {
   pollfd console{STDERR_FILENO, POLLOUT, 0};
   const int num_ready = ::poll(&console, 1, has_stalled ? 0 : patience_ms.load());
   has_stalled = num_ready == 0;
-  return num_ready != 0;  // an error is write()'s to find
+  return num_ready != 0;  // write() will find an error
 }
 
 LogLevel parse_log_level(std::string_view name) {

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// stdout of a program; empty when it fails. Its stderr is dropped.
+// stdout of a program; empty if it fails. Its stderr is dropped.
 std::string output_of(const std::vector<std::string>& command) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return {};
@@ -70,7 +70,7 @@ std::vector<std::string> python_programs() {
 }
 
 fs::path find_python_package(const std::string& python, const std::string& package) {
-  // Without the working directory in the path, where a folder of that name may lie.
+  // Takes the working directory out of the path, as it may have a folder of that name.
   return trimmed(output_of({python, "-c",
                             "import sys, os\n"
                             "sys.path = [p for p in sys.path if p]\n"

@@ -38,15 +38,15 @@ std::string interruption_reason;  // guarded; of a stop
 
 std::atomic<const char*> answer_to_signal{nullptr};
 
-/// Only what a signal handler may call; it may change errno. On a terminal the line takes the place of the progress bar, which
-/// is drawn again below.
+/// Calls only what a signal handler may call; may change errno. On a terminal the line replaces the progress bar, which
+/// is drawn again below it.
 void write_answer() {
   const char* const answer = answer_to_signal.load();
   if (answer == nullptr) return;
   struct pollfd out {
     STDERR_FILENO, POLLOUT, 0
   };
-  if (::poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) return;  // nobody reads it: a write would wait
+  if (::poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) return;  // no reader: a write would wait
   constexpr char kClearLine[] = "\r\033[K";
   if (::isatty(STDERR_FILENO) == 1) (void)!::write(STDERR_FILENO, kClearLine, sizeof kClearLine - 1);
   (void)!::write(STDERR_FILENO, answer, std::strlen(answer));

@@ -33,7 +33,7 @@ double percentile(std::vector<double> values, double share) {
   return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
-/// The time and the number of tokens of a step.
+/// The time and token count of a step.
 struct MeasuredStep {
   double ms = 0, tokens = 0;
 };
@@ -73,7 +73,7 @@ class StepClock {
   std::size_t num_received_ = 0;
 };
 
-/// Keeps a GPU busy for about `ms`, so that the host is far ahead when the calls after it begin.
+/// Keeps a GPU busy for about `ms`, so that the host is far ahead when the next calls begin.
 void occupy(const plan::RunDevice& device, double ms) {
   constexpr std::int64_t kSize = 8192;
   constexpr double kMaxMs = 500, kFlops = 2.0 * kSize * kSize * kSize, kFastest = 1e15;  // FLOPs per second
@@ -84,7 +84,7 @@ void occupy(const plan::RunDevice& device, double ms) {
   for (int i = 0; i < count; ++i) kernels::gemm(a, a, product);
 }
 
-/// The milliseconds of a step on the GPU alone, graphs included: all of its work is enqueued before it begins.
+/// The milliseconds of a step on the GPU alone, graphs included: enqueues all of its work before it begins.
 double busy_ms(run::Run& run, std::int64_t step, double usual_ms) {
   const data::StepPlan plan = run.plan->step(step);
   Moments moments(run.device);
@@ -153,11 +153,11 @@ BenchSpeed speed_of(const std::vector<MeasuredStep>& steps) {
   return speed;
 }
 
-/// Runs the warm-up and the measured steps: their times, losses and memory.
+/// Runs the warm-up and the measured steps. Returns the times, losses and memory of the latter.
 BenchSpeed measure_steps(const BenchRequest& request, run::Run& run) {
   constexpr double kGib = 1 << 30;
   StepClock clock(run);
-  log_info("bench: " + std::to_string(request.num_warm_up) + " steps to warm up, " + std::to_string(request.num_steps) +
+  log_info("bench: " + std::to_string(request.num_warm_up) + " warm-up steps, " + std::to_string(request.num_steps) +
            " measured");
   for (std::int64_t step = 1; step <= request.num_warm_up + request.num_steps; ++step) clock.run_step(step);
   clock.drain();
@@ -172,7 +172,8 @@ BenchSpeed measure_steps(const BenchRequest& request, run::Run& run) {
   return speed;
 }
 
-/// Runs the steps after them: result.speed->idle_share, the times of classes and kernels, and the trace if one is wanted.
+/// Runs more steps to set result.speed->idle_share and the times of classes and kernels, and to write the trace if
+/// requested.
 void measure_idle_and_classes(const BenchRequest& request, run::Run& run, BenchResult& result) {
   const std::int64_t next_step = request.num_warm_up + request.num_steps + 1;
   const double step_ms = result.speed->step_ms;
@@ -213,7 +214,7 @@ void name_buffers(BenchRun& bench, WorkCounter& counter) {
   for (const auto& [name, buffer] : run.activations->named_buffers()) counter.name_buffer(buffer, name);
 }
 
-/// The planned bytes of a class; nothing for GEMMs, attention and classes without a limit.
+/// The planned bytes of a class; empty for GEMMs, attention and classes without a limit.
 std::optional<double> planned_of(WorkClass work_class, const plan::PlannedBytes& planned) {
   switch (work_class) {
     case WorkClass::kNorm: return planned.norm;
@@ -226,10 +227,10 @@ std::optional<double> planned_of(WorkClass work_class, const plan::PlannedBytes&
   }
 }
 
-/// Fills the bound of a counted step, and the part of each class; all classes add up to it. Residuals that GEMMs read belong to
-/// the GEMMs.
+/// Fills the bound of a counted step and the part of each class, which add up to it. Residuals that GEMMs read belong
+/// to the GEMMs.
 void set_bound(const BenchRates& rates, BenchResult& result) {
-  constexpr double kForwardShare = 2.0 / 7;  // of attention: 2 products forward, 5 backward
+  constexpr double kForwardShare = 2.0 / 7;  // attention has 2 products forward, 5 backward
   result.rates = rates;
   result.bound = {};
   result.bound.memory_s = result.counted_bytes / rates.copy_bytes_per_s;
@@ -281,7 +282,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
       plan::planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes, run.profile().optimizer.kind);
   WorkCounter counter;
   name_buffers(*bench, counter);
-  counter.reset();  // layers of a quantised base were decoded to be named
+  counter.reset();  // naming the layers of a quantised base decoded them
   count_step(*bench, 1);
   BenchResult result;
   result.shape = request.shape;
@@ -305,7 +306,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
 
 // ---- measuring ------------------------------------------------------------------------------------------------------
 
-/// A full micro-batch, of whose tokens supervised / tokens are trained.
+/// A full micro-batch in which the share supervised / tokens is trained.
 RateCase rate_case(const run::Run& run, std::int64_t supervised, std::int64_t tokens) {
   const std::int64_t num_tokens = run.spec.micro_batch_size * run.data.max_seq_len;
   return {run.files.config,
@@ -336,11 +337,13 @@ void add_gemm_rate(double flops_per_s, BenchResult& result) {
 std::filesystem::path file_of_rates(const BenchRequest& request, const std::string& gpu) {
   const std::filesystem::path file =
       request.rates.empty() ? rates_cache_file(gpu, to_string(request.profile.model.precision)) : request.rates;
-  if (file.empty()) throw ConfigError("--rates", "missing: neither XDG_CACHE_HOME nor HOME says where to keep rates");
+  if (file.empty()) {
+    throw ConfigError("--rates", "missing, and neither XDG_CACHE_HOME nor HOME is set to find the cache folder");
+  }
   return file;
 }
 
-/// Measures the rates of a step, and reads them from the file that keeps them.
+/// Measures the rates of a step, writes them to their file, and reads them back.
 BenchRates measure_and_keep(const BenchRequest& request, const RateCase& sizes, const plan::RunDevice& device,
                             plan::RunTuning* tuning) {
   const std::filesystem::path file = file_of_rates(request, device.name);
@@ -364,8 +367,8 @@ BenchRates measure_rates_alone(const BenchRequest& request) {
   return rates;
 }
 
-/// Runs what comes after the measured steps. Memory that is short for it leaves its figures unknown, and does not lose those of
-/// the steps.
+/// Runs a measurement after the steps. If memory is too small for it, its figures stay unknown, but those of the steps
+/// are kept.
 template <class Body>
 void try_to_measure(const char* what, const Body& body) {
   try {
@@ -401,7 +404,7 @@ BenchResult run_bench(const BenchRequest& request) {
   const auto known_rates = [&](const std::string& gpu) {
     return request.measure_rates ? assumed_rates() : find_rates(request.rates, gpu, precision);
   };
-  if (request.measure_rates) file_of_rates(request, "");  // refuses before the measurement
+  if (request.measure_rates) file_of_rates(request, "");  // throws before measuring
   known_rates("");
   const auto bench = build_bench_run(request);
   BenchResult result = count(request, bench.get(), known_rates(bench->run.device.name));

@@ -40,7 +40,8 @@ std::vector<std::int64_t> document_lengths(const BenchRequest& request, std::int
   return lengths;
 }
 
-/// Each token depends on the previous one. Full rows are trained on all tokens, documents of the mix on their second half.
+/// Each token depends on the previous one. Full rows are trained on all tokens, documents of the mix only on their
+/// second half.
 data::DocumentStore make_documents(const BenchRequest& request, std::int64_t max_seq_len, std::int64_t num_rows,
                                    std::int64_t vocab_size) {
   data::TokenTableWriter writer({}, "bench");
@@ -90,7 +91,7 @@ void fill_with_random_numbers(plan::LoadedModel& model, std::int64_t num_layers,
   outer.embedding.normal_(0, kWeightStd);
   if (!outer.is_tied) outer.head.normal_(0, kWeightStd);
   outer.final_norm.weight.fill_(1 - norm_offset);
-  model.parameters->values.normal_(0, kWeightStd);  // B too: gradients of A are then not zero
+  model.parameters->values.normal_(0, kWeightStd);  // B too, so that gradients of A are not zero
 }
 
 void load_random_model(run::Run& run, const plan::RunDevice& device) {
@@ -125,7 +126,7 @@ run::OpenedRun open_on_device(const run::TrainRequest& train, const BenchRequest
   return run;
 }
 
-/// From run.facts to buffers, with random documents and weights.
+/// Goes from run.facts to buffers, with random documents and weights.
 void build(run::Run& run, const BenchRequest& request) {
   run::decide_spec(run, request.row_pitch);
   plan_data(run, request);
@@ -138,7 +139,7 @@ void build_meta(run::Run& run, const BenchRequest& request, const BenchRun* like
   if (like != nullptr) {
     run.spec = like->run.spec;
     run.adapters.columns = run.spec.columns;
-  } else {  // as on a GPU where everything fits
+  } else {  // as on a GPU if everything fits
     run.facts.auto_tokens = kGpuTokens;
     run.facts.memory_bytes = std::numeric_limits<std::int64_t>::max();
     run.facts.gate_up = plan::gate_up_on_gpu(run.facts);

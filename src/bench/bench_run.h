@@ -1,4 +1,4 @@
-// A run without files: a known shape with random weights, created on the device, and synthetic documents.
+// A run without files: synthetic documents and a known shape with random weights, created on the device.
 #pragma once
 
 #include <memory>
@@ -20,12 +20,12 @@ struct BenchRun {
   run::Run run;
 };
 
-/// Builds a run that is ready for train_step, for steps 1 to num_warm_up + num_steps + kProfiledSteps. Defaults for keys that
-/// are `auto` or not given: rows of 2048 tokens, one micro-batch per step, as large as memory allows, up to 16384 tokens.
+/// Builds a run that is ready to train steps 1 to num_warm_up + num_steps + kProfiledSteps. Defaults for keys that are
+/// `auto` or not given: rows of 2048 tokens; one micro-batch per step, as large as memory allows, up to 16384 tokens.
 std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request);
 
-/// The same on the meta device, where steps compute nothing, with the sizes and recomputation of `like`. Null: 16384 tokens per
-/// micro-batch, and no recomputation unless the profile sets it.
+/// The same on the meta device, where steps compute nothing, with the sizes and recomputation of `like`. If `like` is
+/// null: 16384 tokens per micro-batch, and no recomputation unless the profile sets it.
 std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like);
 
 /// The sizes of a step: tokens, and keys per query.

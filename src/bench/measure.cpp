@@ -33,7 +33,7 @@ struct OpenCall : at::ObserverContext {
   Inputs inputs;
 };
 
-/// Whether an operation only returns a view of its input, or uninitialised memory.
+/// True if an operation only returns a view of its input, or uninitialised memory.
 bool does_nothing(const at::RecordFunction& call, const Inputs& inputs, const c10::FunctionSchema& schema) {
   if (std::string(call.name()).find("empty") != std::string::npos) return true;
   for (const auto& argument : schema.arguments()) {
@@ -51,7 +51,7 @@ bool does_nothing(const at::RecordFunction& call, const Inputs& inputs, const c1
   return true;
 }
 
-/// Whether an operation writes a tensor without reading it.
+/// True if an operation writes a tensor without reading it.
 bool is_only_written(const at::RecordFunction& call, const c10::Argument& argument) {
   const std::string name = call.name();
   return argument.is_out() || name == "aten::zero_" || name == "aten::fill_" || name == "aten::copy_";
@@ -101,8 +101,8 @@ std::string sizes_of(const kernels::Work& work) {
 }
 
 constexpr double kStd = 0.02;
-constexpr double kGemmS = 1;     // until power limits the clock
-constexpr double kShortS = 0.3;  // what runs at its own limit from the start
+constexpr double kGemmS = 1;     // long enough for power to limit the clock
+constexpr double kShortS = 0.3;  // for work that runs at its limit from the start
 
 /// y [rows, O] = x [rows, D] W^T, and dx = y W.
 struct GemmShape {
@@ -125,7 +125,7 @@ std::vector<GemmShape> gemms_of_step(const RateCase& sizes) {
   return shapes;
 }
 
-/// Operands of every shape in the same buffers. Weights begin one after the other, so that none is in a cache from before.
+/// Operands of every shape in the same buffers. Weights start at successive places, so that none is still in a cache.
 class GemmBuffers {
  public:
   GemmBuffers(const std::vector<GemmShape>& shapes, at::TensorOptions options) {
@@ -167,7 +167,7 @@ double copy_bytes_per_s(const plan::RunDevice& device) {
   return 2.0 * 4 * static_cast<double>(size) / seconds_back_to_back(device, kShortS, [&] { to.copy_(from); });
 }
 
-/// One layer's attention on full rows.
+/// One layer's attention over full rows.
 class AttentionRows {
  public:
   AttentionRows(const RateCase& sizes, const plan::RunDevice& device)
@@ -251,8 +251,8 @@ void measure_attention(const RateCase& sizes, const plan::RunDevice& device, Ben
       best_s = forward_s + backward_s;
       rates.attention_forward_flops_per_s = attention.forward_flops() / forward_s;
       rates.attention_backward_flops_per_s = attention.backward_flops() / backward_s;
-    } catch (const DeviceError& error) {  // one backend of several, as in autotuning
-      log_info(std::string("bench: an attention backend is out: ") + error.what());
+    } catch (const DeviceError& error) {  // only one of several backends, as in autotuning
+      log_info(std::string("bench: skipping an attention backend: ") + error.what());
     }
   }
   if (best_s == 0) throw DeviceError("bench", "no attention backend works, so there is no rate to measure");

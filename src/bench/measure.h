@@ -1,5 +1,5 @@
-// What `bench` measures: times of calls on a device, the work that kernels report (kernels/accounting/work_record.h), the other
-// operations of LibTorch, and rates.
+// Measurements for `bench`: times of calls on a device, the work that kernels report
+// (kernels/accounting/work_record.h), other LibTorch operations, and rates.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,8 +25,8 @@
 
 namespace lora_train::bench {
 
-/// Is the work recorder while it lives. Counts LibTorch operations outside of kernels as class copy, under their own names
-/// ("aten::zero_"), except views and empty buffers. For meta and CPU tensors only: it would slow down a step on a GPU.
+/// The work recorder while it lives. Counts LibTorch operations outside of kernels as class copy, under their own names
+/// ("aten::zero_"), except views and empty buffers. Only for meta and CPU tensors: it would slow down a step on a GPU.
 class WorkCounter : public kernels::WorkRecorder {
  public:
   WorkCounter();
@@ -37,7 +37,7 @@ class WorkCounter : public kernels::WorkRecorder {
   /// Names the memory of a tensor, so that passes over it can be told apart.
   void name_buffer(const at::Tensor& tensor, const std::string& name);
 
-  /// Forgets what was counted, but not the names.
+  /// Resets the counts, but not the names.
   void reset() {
     classes_ = {};
     kernels_.clear();
@@ -55,7 +55,7 @@ class WorkCounter : public kernels::WorkRecorder {
   }
   /// By class and name: "gemm gemm", "copy aten::zero_".
   const std::map<std::string, BenchWork>& kernels() const { return kernels_; }
-  /// Bytes of residuals that GEMMs read, to add them in their epilogue.
+  /// Bytes of residuals that GEMMs read to add them in their epilogue.
   std::int64_t residual_bytes() const { return residual_bytes_; }
   /// Passes over activations that move at least min_bytes each, in the order of their first occurrence.
   std::vector<BenchPass> passes(std::int64_t min_bytes) const;
@@ -94,12 +94,12 @@ struct TimedStep {
   double duration_us() const { return spans.empty() ? 0 : spans.front().duration_us; }
 };
 
-/// Moments of a device: on a GPU events in its stream, which the host may pass; on a CPU the clock.
+/// Moments in time on a device: events in the stream of a GPU, which the host may run ahead of, or the clock on a CPU.
 class Moments {
  public:
   explicit Moments(const plan::RunDevice& device) : device_(device) {}
   std::size_t mark();  ///< returns the moment's index
-  /// The device must have passed both.
+  /// The device must have passed both moments.
   double us_between(std::size_t from, std::size_t to) const;
 
  private:
@@ -108,7 +108,7 @@ class Moments {
   std::vector<std::chrono::steady_clock::time_point> times_;
 };
 
-/// The recorder while it lives. Times are read in finish().
+/// The work recorder while it lives. finish() reads the times.
 class CallTimer : public kernels::WorkRecorder {
  public:
   explicit CallTimer(const plan::RunDevice& device);
@@ -138,31 +138,32 @@ class CallTimer : public kernels::WorkRecorder {
   std::vector<OpenSpan> spans_;
 };
 
-/// Writes a Chrome trace (chrome://tracing, ui.perfetto.dev) of a step: spans, and in them the calls with class, bytes, FLOPs
+/// Writes a Chrome trace (chrome://tracing, ui.perfetto.dev) of a step: spans containing calls with class, bytes, FLOPs
 /// and sizes. Throws IoError.
 void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step, const std::string& title);
 
-// The rates with which counted work becomes time, measured on this device: GEMMs, attention, memory. Times are those between
-// events in the stream of a GPU, over work enqueued back to back, GEMMs for at least a second, on random numbers: the clock of a
-// GPU falls under load, and falls less over zeros. On a CPU they come from the clock, over a fifth of a second.
+// The rates that turn counted work into time, measured on this device: GEMMs, attention, memory. On a GPU, measures
+// between events in its stream, over work enqueued back to back, GEMMs for at least a second, on random numbers,
+// because a GPU's clock drops under load, and drops less over zeros. On a CPU, measures with the clock over a fifth of
+// a second.
 
 /// The step whose GEMMs and attention are measured.
 struct RateCase {
   const model::ModelConfig& config;
-  std::int64_t num_tokens = 0, num_supervised = 0;  ///< of a micro-batch
+  std::int64_t num_tokens = 0, num_supervised = 0;  ///< per micro-batch
   std::int64_t max_seq_len = 0;
   std::int64_t loss_chunk_bytes = 0;
   at::ScalarType dtype;
 };
 
-/// FLOPs per second over every GEMM of a micro-batch without adapters, each as often as it occurs: forward and input gradient of
-/// all linears and of the head. `tuning` chooses the algorithms; null: heuristics do.
+/// FLOPs per second over every GEMM of a micro-batch without adapters, each as often as it occurs: forward and input
+/// gradient of all linears and of the head. `tuning` chooses the algorithms; if null, heuristics do.
 double measure_gemm_rate(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning);
 
 /// All rates of the case, with GPU and date. Attention uses the fastest backend.
 BenchRates measure_rates(const RateCase& sizes, const plan::RunDevice& device, plan::RunTuning* tuning);
 
-/// Seconds of a call of body() among calls that follow each other without a pause, for min_s on a GPU, after a warm-up.
+/// Seconds per call of body(), called back to back for min_s on a GPU, after a warm-up.
 template <class Body>
 double seconds_back_to_back(const plan::RunDevice& device, double min_s, const Body& body) {
   constexpr double kWarmUpShare = 0.2;

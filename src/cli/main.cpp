@@ -12,15 +12,15 @@
 
 namespace {
 
-/// Takes the descriptors 0 to 2 where they are closed: otherwise the next file that is opened gets their numbers, and what is
-/// printed goes into it. Reading and writing them still fails.
+/// Opens descriptors 0 to 2 if they are closed: otherwise the next opened file gets their numbers, and output goes into
+/// it. Reading and writing them still fails.
 void occupy_standard_descriptors() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (::fcntl(fd, F_GETFD) == -1) (void)::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
   }
 }
 
-/// A mapped file that became shorter, or whose disk failed, ends the program as other failed reads do. Nothing here allocates.
+/// Ends the program like other failed reads if a mapped file became shorter or its disk failed. Allocates nothing.
 void end_at_failed_read(int) {
   constexpr char kText[] =
       "error: a file that was being read became shorter, or its disk failed. Nothing more was written; run the same "
@@ -33,7 +33,8 @@ void end_at_failed_read(int) {
 /// The handler of the run-time library, which names the exception and aborts.
 std::terminate_handler abort_with_name;
 
-/// No memory where nothing can catch it (in a thread, in an initialiser of LibTorch) ends as elsewhere. Nothing here allocates.
+/// Handles out-of-memory that nothing can catch (in a thread, in an initialiser of LibTorch) like any other. Allocates
+/// nothing.
 void end_at_uncaught() {
   constexpr char kText[] =
       "error: out of memory on the host. Free some, or raise ulimit -v; in training, lower micro_batch_size or "
@@ -52,9 +53,9 @@ void end_at_uncaught() {
 
 int main(int argc, char** argv) {
   occupy_standard_descriptors();
-  // A closed pipe must not end a run: writing to it then fails with EPIPE, which is looked at or ignored.
+  // A closed pipe must not end a run: writing to it fails with EPIPE, which callers check or ignore.
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // nor a file at its limit (ulimit -f): EFBIG
+  std::signal(SIGXFSZ, SIG_IGN);  // neither must a file at its limit (ulimit -f): EFBIG
   std::signal(SIGBUS, end_at_failed_read);
   abort_with_name = std::set_terminate(end_at_uncaught);
   return lora_train::cli::run_program(std::vector<std::string>(argv + 1, argv + argc));

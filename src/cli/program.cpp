@@ -24,8 +24,8 @@ namespace lora_train::cli {
 namespace {
 
 struct Found {
-  TorchInstallation torch;  ///< empty where there is none
-  std::string engine;       ///< version of the LibTorch that the engine was built with
+  TorchInstallation torch;  ///< empty if none is found
+  std::string engine;       ///< LibTorch version that the engine was built with
   std::string problem;      ///< why the engine is not loaded
 };
 
@@ -81,7 +81,7 @@ std::string version_text(bool json) {
          "\n";
 }
 
-/// Messages quote what files hold: no control character of theirs reaches the terminal, and no line is endless.
+/// Messages quote file contents: no control character reaches the terminal, and no line is endless.
 std::string readable(const std::string& text) {
   constexpr std::size_t kLongestLine = 4000;
   const std::string valid = repair_utf8(text);
@@ -123,7 +123,7 @@ int report_current_exception(bool json) noexcept {
     constexpr char kText[] = "error: there is too little memory on the host even to say what failed\n";
     (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
     if (code == static_cast<int>(ExitCode::kInternal)) code = static_cast<int>(ExitCode::kDevice);
-  } catch (...) {  // no stdout to say it: the code still says it
+  } catch (...) {  // stdout is unusable: the exit code still reports it
   }
   return code;
 }
@@ -131,22 +131,20 @@ int report_current_exception(bool json) noexcept {
 struct ForeignCommand {
   std::vector<const char*> names;
   const char* owner;
-  const char* instead;  ///< FILE stands for the file of the command line, MERGE for the line that merges what it names
+  const char* instead;  ///< FILE: the file on the command line; MERGE: the command that merges what it names
 };
 
 const std::vector<ForeignCommand>& foreign_commands() {
   constexpr const char* kPreference =
-      "preference training, rewards and reinforcement are not built. To train on the chosen answers: lora-train "
-      "convert "
-      "FILE --allow-refused --output my.yaml, then lora-train train my.yaml";
+      "preference training, reward models and reinforcement learning are not supported. To train on the chosen "
+      "answers: lora-train convert FILE --allow-refused --output my.yaml, then lora-train train my.yaml";
   constexpr const char* kServe =
       "lora-train serve --adapter mine=RUN is an OpenAI-compatible server to try a result; for many users, vllm serve "
-      "MODEL "
-      "--enable-lora --lora-modules mine=RUN/adapter";
+      "MODEL --enable-lora --lora-modules mine=RUN/adapter";
   static const std::vector<ForeignCommand> table = {
       {{"sft"},
        "TRL",
-       "lora-train train FILE trains; a file of TRL becomes a profile with lora-train convert FILE --output my.yaml"},
+       "lora-train train FILE trains; lora-train convert FILE --output my.yaml makes a profile from a TRL config"},
       {{"lora", "finetune", "fine-tune"}, "other tools", "lora-train train FILE trains"},
       {{"dpo", "kto", "grpo", "rloo", "ppo", "reward", "orpo"}, "TRL", kPreference},
       {{"vllm-serve"}, "TRL and Axolotl", kServe},
@@ -157,7 +155,8 @@ const std::vector<ForeignCommand>& foreign_commands() {
        "lora-train chat --adapter RUN talks to the result"},
       {{"preprocess"},
        "Axolotl",
-       "lora-train tokenize FILE --show 3 fills the token cache and shows rows, and lora-train check FILE checks the "
+       "lora-train tokenize FILE --show 3 fills the token cache and shows examples, and lora-train check FILE checks "
+       "the "
        "profile; train needs neither"},
       {{"inference", "infer", "predict"},
        "other tools",
@@ -167,7 +166,9 @@ const std::vector<ForeignCommand>& foreign_commands() {
       {{"evaluate", "lm-eval"}, "Axolotl", "lora-train eval FILE --adapter RUN measures an adapter"},
       {{"fetch"}, "Axolotl", "lora-train check --list names the profiles that are here already"},
       {{"config-schema"}, "Axolotl", "lora-train check --schema prints the schema"},
-      {{"env"}, "LLaMA-Factory and TRL", "lora-train doctor looks at this machine, and lora-train --version at itself"},
+      {{"env"},
+       "LLaMA-Factory and TRL",
+       "lora-train doctor reports on this machine, and lora-train --version on the program"},
       {{"version"}, "LLaMA-Factory and Axolotl", "lora-train --version"},
   };
   return table;
@@ -183,8 +184,8 @@ std::string replaced(std::string text, const std::string& word, const std::strin
   return text;
 }
 
-/// Of a command that only another tool has (TRL's `sft`): one sentence with what to run instead, for the file in `arguments` if there
-/// is one. Empty for other names.
+/// For a command that only another tool has (TRL's `sft`): one sentence with what to run instead, for the file in
+/// `arguments` if there is one. Empty for other names.
 std::string instead_of_command(const std::string& name, const std::vector<std::string>& arguments) {
   const auto is_it = [&](const char* known) { return name == known; };
   const auto found = std::ranges::find_if(
@@ -197,8 +198,8 @@ std::string instead_of_command(const std::string& name, const std::vector<std::s
   return given.empty() ? text : replaced(text, "FILE", shell_line({given}));
 }
 
-/// Throws ConfigError where `arguments` name a configuration file and the command is one that takes none, but does in another tool
-/// (LLaMA-Factory's `export merge.yaml`), with the line that says the same in flags.
+/// Throws ConfigError if `arguments` name a configuration file for a command that takes one only in another tool
+/// (LLaMA-Factory's `export merge.yaml`), with the command that says the same in flags.
 void refuse_configuration_file(const std::string& command, const std::vector<std::string>& arguments) {
   if (command != "merge" && command != "export") return;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -206,7 +207,7 @@ void refuse_configuration_file(const std::string& command, const std::vector<std
                           arguments[i - 1] != "--profile" && arguments[i - 1].find('=') == std::string::npos;
     if (!is_configuration(arguments[i]) || is_value) continue;
     throw ConfigError(arguments[i],
-                      "lora-train " + command + " takes flags, and no file. " +
+                      "lora-train " + command + " takes flags, not a file. " +
                           (command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ") +
                           merge_line(arguments[i]) + ".");
   }
@@ -230,7 +231,7 @@ const Command& find_command(const Invocation& invocation) {
   throw ConfigError(name, message + " Commands: " + join(names) + ".");
 }
 
-// Known even when the command line itself is what is wrong.
+// Works even if the command line itself is wrong.
 bool wants_json(const std::vector<std::string>& arguments) {
   return std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
 }

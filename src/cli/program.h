@@ -6,8 +6,8 @@
 
 namespace lora_train::cli {
 
-/// Runs one command. `arguments` are those of the shell without the program's name. Catches everything that is thrown
-/// and reports it; nothing else in the program catches everything.
+/// Runs one command. `arguments` are the shell's, without the program's name. Catches every exception and reports it;
+/// nothing else in the program catches everything.
 int run_program(const std::vector<std::string>& arguments);
 
 }  // namespace lora_train::cli

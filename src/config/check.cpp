@@ -16,7 +16,7 @@ struct Unbuilt {
   std::string text() const { return what + (what.empty() ? "" : " is ") + "not built yet. " + advice; }
 };
 
-/// What profiles may say that no code does yet.
+/// Settings that a profile may have but no code implements yet.
 const std::vector<Unbuilt>& unbuilt_table() {
   static const std::vector<Unbuilt> table = {
       {"base_precision", "one other than precision", "Leave base_precision out; it follows precision.",

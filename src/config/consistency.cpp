@@ -17,14 +17,14 @@ struct Check {
   Findings& findings;
 
   bool is_given(const std::string& key) const { return places.contains(key); }
-  /// Whether the value of `key` could not be read, so that nothing can be said about it.
+  /// True if the value of `key` could not be read, so that it cannot be checked.
   bool is_wrong(const std::string& key) const { return findings.is_wrong(key); }
-  /// Whether a profile that comes with the program gave it.
+  /// True if a shipped profile set it.
   bool is_shipped(const std::string& key, const ProfileSources& sources) const {
     const std::filesystem::path folder = std::filesystem::path(place(key).file).parent_path();
     return std::ranges::count(sources.shipped, folder) > 0;
   }
-  /// Where a message about `key` points: its place, or nowhere.
+  /// The place that a message about `key` names; empty if the key was not given.
   Place place(const std::string& key) const {
     const auto found = places.find(key);
     return found == places.end() ? Place{} : found->second;

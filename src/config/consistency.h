@@ -13,8 +13,8 @@ namespace lora_train {
 void check_consistency(const LoadedProfile& loaded, const ProfileSources& sources,
                        const std::map<std::string, Place>& places, Findings& findings);
 
-/// Replaces each {key} of a scalar key in output_dir by its value: a slash becomes '-', of a path only the
-/// last part is taken. An unknown or list key is a mistake at `place`.
+/// Replaces each {key} of a scalar key in output_dir with its value: slashes become '-', and only the last part of a
+/// path is used. An unknown or list key is a mistake at `place`.
 void expand_output_dir(Profile& profile, const Place& place, Findings& findings);
 
 }  // namespace lora_train

@@ -9,7 +9,7 @@
 namespace lora_train {
 namespace {
 
-/// `configs:` and the lines below it, each at its own line number. The rest of a card may be of any size.
+/// `configs:` and the lines below it, each with its own line number. The rest of a card may have any size.
 std::string configs_section(const std::string& readme) {
   std::istringstream lines(readme);
   std::string line, section;
@@ -24,7 +24,7 @@ std::string configs_section(const std::string& readme) {
 }
 
 [[noreturn]] void refuse_card(const Value& value, const std::string& expected) {
-  throw DataError(value.place.text(), "configs of the dataset's front matter: expected " + expected +
+  throw DataError(value.place.text(), "configs in the dataset's front matter: expected " + expected +
                                           ". Name the files of the dataset instead (path: FOLDER/train*)");
 }
 

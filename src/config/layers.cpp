@@ -24,7 +24,7 @@ bool is_variable_name(const std::string& name) {
          std::isdigit(static_cast<unsigned char>(name[0])) == 0;
 }
 
-// The text for what stands between ${ and }, or a message.
+// The text for what is between ${ and }, or a message.
 std::string replace_one(const std::string& inside, const Environment& environment, std::string& problem) {
   const std::size_t split = inside.find(":-");
   const std::string name = inside.substr(0, split);
@@ -109,9 +109,9 @@ class Reader {
     layers.push_back(std::move(map));
   }
 
-  /// The file that `name` stands for: itself, beside `folder`, or a shipped profile.
+  /// The file that `name` stands for: itself, one in `folder`, or a shipped profile.
   std::optional<fs::path> locate(const std::string& name, const fs::path& folder) const {
-    std::error_code code;  // a name that is too long, a folder that may not be looked into: not there
+    std::error_code code;  // too long a name or an unreadable folder: not found
     const fs::path direct = fs::path(name).is_absolute() ? fs::path(name) : folder / name;
     if (fs::is_regular_file(direct, code)) return direct;
     if (name.find('/') != std::string::npos) return std::nullopt;
@@ -137,7 +137,7 @@ class Reader {
   std::vector<Value> layers;
 
  private:
-  // Each base of a file may name two: what 30 files extend can be a thousand million.
+  // Each base may name two more, so 30 files can expand to a billion.
   static constexpr int kMaxFiles = 200;
   static std::string too_many_files() {
     return "more than " + std::to_string(kMaxFiles) + " files extend one another. Is one of them extended many times?";
@@ -174,9 +174,9 @@ class Reader {
     }
     const fs::path real = fs::weakly_canonical(*found);
     if (real.extension() != ".yaml" && real.extension() != ".yml" && real.extension() != ".json") {
-      // An error quotes lines, and a profile of others may name any file of this user.
+      // Errors quote lines, and a stranger's profile may name any file of this user.
       findings_.mistake(name.place, "extends",
-                        "\"" + name.text + "\" is no file that ends in .yaml, .yml or .json. Expected a profile file.");
+                        "\"" + name.text + "\" does not end in .yaml, .yml or .json. Expected a profile file.");
       return;
     }
     chain_.push_back(fs::weakly_canonical(file));
@@ -311,7 +311,7 @@ bool Merger::is_overruled(const std::string& name, const Value& value) {
     const Value* found = layer_->find(strategy);
     const std::string word = found && found->is_scalar() ? lower_case(found->text) : "";
     if (word.empty() || word == "steps") continue;
-    findings_.note(value.place, name, "says nothing with " + strategy + ": " + found->text);
+    findings_.note(value.place, name, "has no effect with " + strategy + ": " + found->text);
     return true;
   }
   return false;
@@ -326,8 +326,8 @@ void Merger::warn_of_alpha() {
     return;
   findings_.warn(lora_rank_.place, "lora_rank",
                  "lora_alpha is " + number_value(alpha).text +
-                     " here; LLaMA-Factory's default is twice the rank. Say lora_alpha: " +
-                     number_value(2 * *rank).text + " for that, or any other to choose.");
+                     " here; LLaMA-Factory's default is twice the rank. Set lora_alpha: " +
+                     number_value(2 * *rank).text + " for that, or to any other value of your choice.");
 }
 
 void Merger::add_entry(const std::string& name, const Value& value, Entries& entries, Entries& implied) {
@@ -382,7 +382,7 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
   for (const auto& foreign : refused_keys()) {
     if (foreign.name != name) continue;
     if (is_harmless(foreign, value)) {
-      findings_.note(value.place, name, "has no effect: this is always so");
+      findings_.note(value.place, name, "has no effect: this is always the case");
     } else {
       findings_.mistake(value.place, name, foreign.reason);
     }
@@ -408,7 +408,7 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
   return true;
 }
 
-// In this layer under one of these names, or in an earlier one under the first; empty if nowhere.
+// From this layer under one of these names, or from an earlier one under the first; empty if in neither.
 std::string Merger::said(const std::vector<const char*>& names) const {
   for (const char* name : names) {
     const Value* value = layer_->find(name);

@@ -13,7 +13,7 @@
 namespace lora_train {
 namespace {
 
-// The one place where a leading ~ becomes the home folder: whoever uses a path sees a plain one.
+// The only place that expands a leading ~ to the home folder: all other code sees a plain path.
 void expand_home(Profile& profile, const Environment& environment) {
   const std::string home = environment("HOME").value_or("");
   if (home.empty()) return;
@@ -51,7 +51,7 @@ void follow(LoadedProfile& loaded) {
   }
 }
 
-// A written profile spells out the silence of both keys of a pair: null there is no wish to have neither.
+// A written profile has null for the unset key of a pair; that does not ask for neither.
 bool is_silence(const std::string& key, const Value& value, const std::map<std::string, Value>& values) {
   if (!value.is_null()) return false;
   if (key == "num_epochs" || key == "global_batch_size") {
@@ -142,7 +142,7 @@ LoadedProfile load_profile(const ProfileSources& sources, Findings& findings) {
   Merger merger(findings);
   const auto layers = read_layers(sources, environment, findings);
   ProfileSources needs = sources;
-  // What is required may stand in what could not be read.
+  // A required key may be in the part that could not be read.
   if (findings.has_mistakes()) needs.needs_model = needs.needs_datasets = false;
   const auto add = [&](const std::vector<Override>& settings) {
     for (const auto& setting : settings) {

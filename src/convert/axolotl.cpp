@@ -26,13 +26,13 @@ void convert_axolotl_adapter(Converter& converter) {
   const std::string kind = lower_case(converter.text("adapter"));
   if (kind.empty()) {
     for (const char* key : kAxolotlAdapterKeys) {
-      if (converter.find(key)) converter.drop(key, "says nothing without adapter");
+      if (converter.find(key)) converter.drop(key, "applies only with adapter");
     }
     converter.set_default("adapter", "none");
     return;
   }
   if (kind != "lora" && kind != "qlora") {
-    converter.refuse("adapter", kind + " is not built. Use lora or qlora.");
+    converter.refuse("adapter", kind + " is not supported. Use lora or qlora.");
     return;
   }
   converter.set("adapter", "adapter", "lora");
@@ -53,29 +53,30 @@ void convert_axolotl_adapter(Converter& converter) {
     converter.drop("lora_target_linear", "false leaves it to lora_target_modules");
   }
   if (!converter.find("lora_target_modules") && !converter.is_true("lora_target_linear")) {
-    converter.note("adapter",
-                   "names no linears, which Axolotl refuses; here all get one (lora_target_modules: all-linear)");
+    converter.note(
+        "adapter",
+        "names no linears, which Axolotl refuses; here all linears get an adapter (lora_target_modules: all-linear)");
   }
 }
 
-// Axolotl wants them beside `tokens`.
+// Axolotl wants them with `tokens`.
 void refuse_axolotl_modules(Converter& converter) {
   const Value* modules = converter.find("lora_modules_to_save");
   const Value* tokens = converter.find("tokens");
   if (!modules || modules->items.empty() || !tokens || tokens->items.empty() || !converter.find("adapter")) return;
-  converter.refuse(
-      "lora_modules_to_save",
-      "Whole modules cannot be trained beside an adapter. Of embedding and head, the rows of the new "
-      "tokens are trained and saved with it (add_tokens), and the others stay as they are. If that is "
-      "enough: --allow-refused lora_modules_to_save. To train all of them, train all weights (no adapter).");
+  converter.refuse("lora_modules_to_save",
+                   "Whole modules cannot be trained alongside an adapter. In embedding and head, only the rows of new "
+                   "tokens are trained and saved with it (add_tokens); the others stay as they are. If that is enough: "
+                   "--allow-refused lora_modules_to_save. To train all rows, train all weights (no adapter).");
 }
 
-// What BitsAndBytesConfig gets beside Axolotl's own: nf4, double quantisation, computed in the run's precision.
+// Options of BitsAndBytesConfig in addition to Axolotl's own: nf4, double quantisation, computed in the run's
+// precision.
 void convert_axolotl_bnb(Converter& converter) {
   const Value* settings = converter.find("bnb_config_kwargs");
   if (!settings || settings->members.empty()) return;
   if (!converter.is_set_to("base_precision", "nf4")) {
-    return converter.drop("bnb_config_kwargs", "says nothing without adapter: qlora and load_in_4bit");
+    return converter.drop("bnb_config_kwargs", "applies only with adapter: qlora and load_in_4bit");
   }
   const std::string precision = converter.is_set_to("precision", "fp32") ? "float32" : "bfloat16";
   std::vector<std::string> others;
@@ -96,7 +97,7 @@ void convert_axolotl_bnb(Converter& converter) {
                                               precision + ": only bnb_4bit_use_double_quant may differ. Remove " +
                                               join(others) + ".");
   } else if (!converter.is_set("double_quant")) {
-    converter.drop("bnb_config_kwargs", "asks for what load_in_4bit gives anyway");
+    converter.drop("bnb_config_kwargs", "matches what load_in_4bit does anyway");
   }
 }
 
@@ -115,13 +116,13 @@ void convert_axolotl_plugins(Converter& converter) {
         plugin.text.find("integrations.kernels") != std::string::npos ||
         plugin.text.find("swanlab") != std::string::npos || plugin.text.find("lm_eval") != std::string::npos;
     if (is_kernel) continue;
-    converter.refuse("plugins", plugin.text + " changes the training and is not built. Remove it.");
+    converter.refuse("plugins", plugin.text + " changes the training and is not supported. Remove it.");
     return;
   }
   converter.drop("plugins", "attention and kernels are lora-train's own; the numbers agree");
 }
 
-// A number an epoch, as the share of the run that Axolotl makes of it.
+// A number per epoch, as the share of the run that Axolotl makes it.
 void convert_axolotl_per_epoch(Converter& converter, const std::string& key, const std::string& ours) {
   const double epochs = converter.number("num_epochs").value_or(1), times = converter.number(key).value_or(0);
   const double share = times > 0 && epochs > 0 ? 1 / (times * epochs) : 2;
@@ -130,7 +131,7 @@ void convert_axolotl_per_epoch(Converter& converter, const std::string& key, con
   } else {
     converter.set(key, ours, share < 1 ? number_value(share) : text_value("off"));
     const auto text = [](double number) { return number_value(number).text; };
-    if (share < 1) converter.explain(ours, key + ": 1 / (" + text(times) + " an epoch x " + text(epochs) + " epochs)");
+    if (share < 1) converter.explain(ours, key + ": 1 / (" + text(times) + " per epoch x " + text(epochs) + " epochs)");
   }
 }
 
@@ -149,7 +150,7 @@ void convert_axolotl_strategy(Converter& converter, const std::string& key, cons
 void convert_axolotl_saves(Converter& converter, bool has_eval_data) {
   if (converter.number("saves_per_epoch").value_or(0) > 0) {
     convert_axolotl_per_epoch(converter, "saves_per_epoch", "save_steps");
-    if (converter.find("save_steps")) converter.drop("save_steps", "says nothing beside saves_per_epoch");
+    if (converter.find("save_steps")) converter.drop("save_steps", "overridden by saves_per_epoch");
   } else if (converter.find("saves_per_epoch")) {
     converter.drop("saves_per_epoch", "0 leaves it to save_strategy");
   }
@@ -174,7 +175,7 @@ void convert_axolotl_evaluations(Converter& converter, bool has_data) {
   }
   if (converter.number("evals_per_epoch").value_or(0) > 0) {
     convert_axolotl_per_epoch(converter, "evals_per_epoch", "eval_steps");
-    if (converter.find("eval_steps")) converter.drop("eval_steps", "says nothing beside evals_per_epoch");
+    if (converter.find("eval_steps")) converter.drop("eval_steps", "overridden by evals_per_epoch");
   } else if (converter.find("evals_per_epoch")) {
     converter.drop("evals_per_epoch", "0 leaves it to eval_strategy");
   }
@@ -205,7 +206,7 @@ bool convert_axolotl_data(Converter& converter) {
   const bool has_prompt_words = converter.is_set("chat_template") || converter.needs_output();
   if (has_prompt_words && converter.find("chat_template")) {
     for (const char* key : {"chat_template", "chat_template_jinja"}) {
-      if (converter.find(key)) converter.drop(key, "no row goes through it: the prompts have words of their own");
+      if (converter.find(key)) converter.drop(key, "no example uses it: the prompts have their own words");
     }
   } else if (converter.find("chat_template")) {
     convert_axolotl_template(converter, "chat_template", converter.text("chat_template"),
@@ -223,17 +224,17 @@ bool convert_axolotl_data(Converter& converter) {
     converter.set_default("overlength", "drop");
   }
   if (strategy == "drop" || (strategy.empty() && !has_texts)) {
-    converter.set_default("max_drop_fraction", "1", "Axolotl drops any number of rows");
+    converter.set_default("max_drop_fraction", "1", "Axolotl drops any number of examples");
   }
   if (converter.find("train_on_inputs")) {
     if (converter.is_true("train_on_inputs")) {
       converter.set("train_on_inputs", "loss_on", "all");
-      converter.note("train_on_inputs", "the template's words around the messages are trained here, too");
+      converter.note("train_on_inputs", "the template's words around the messages are also trained here");
     }
   }
   if (converter.find("shuffle_merged_datasets")) {
     converter.drop("shuffle_merged_datasets",
-                   "steps take the rows in random order in Axolotl, too, unless curriculum_sampling says otherwise");
+                   "Axolotl also takes the examples in random order, unless curriculum_sampling says otherwise");
   }
   return held_out > 0 || !test.empty();
 }
@@ -271,7 +272,7 @@ void convert_axolotl_compute(Converter& converter) {
   }
   const std::string tf32 = converter.text("tf32");
   if (tf32 == "auto") {
-    converter.drop("tf32", "auto asks for what is done anyway");
+    converter.drop("tf32", "auto matches what happens anyway");
   } else {
     converter.keep("tf32", "tf32");
   }

@@ -12,23 +12,23 @@
 #include "converter.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 
 namespace lora_train {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Axolotl knows human and gpt in messages, too. They are left out where a file that is here has none.
+/// Axolotl also accepts human and gpt in messages. They are left out if a local file has none.
 void map_default_roles(DataEntry& entry, const std::filesystem::path& file) {
-  const bool is_known = !data::row_keys(file, 1).empty();
+  const bool is_known = !data::example_keys(file, 1).empty();
   for (const auto& [ours, theirs] : {std::pair{"user", "human"}, {"assistant", "gpt"}}) {
     if (!is_known || data::has_string(file, theirs)) entry.map(ours, theirs);
   }
 }
 
-/// `roles` of the dataset: names that are not known anyway; field_map takes one for each role. Returns a name for which there is no
-/// place.
+/// Maps names in `roles` of the dataset that are not known anyway; field_map takes one for each role. Returns a name
+/// that has no place.
 std::optional<std::string> map_roles(DataEntry& entry, const Value& roles) {
   static const std::map<std::string, std::set<std::string>> known = {
       {"user", {"human", "user"}},
@@ -47,12 +47,13 @@ std::optional<std::string> map_roles(DataEntry& entry, const Value& roles) {
   return std::nullopt;
 }
 
-/// Axolotl reads whether a message is trained from the field `theirs` (message_field_training; empty: from none), and lora-train from `train`
-/// and `weight`. Returns those that messages have, or may have, and that stay unread: "train and weight".
+/// Axolotl reads whether a message is trained from the field `theirs` (message_field_training; empty: from none), and
+/// lora-train from `train` and `weight`. Returns the fields that messages have, or may have, and that stay unread:
+/// "train and weight".
 std::string map_training(DataEntry& entry, const std::string& theirs, const std::filesystem::path& file) {
   const std::string read = theirs.empty() || theirs == "weight" ? theirs : "train";
   if (read == "train") entry.map("train", theirs);
-  const bool is_known = !data::row_keys(file, 1).empty();
+  const bool is_known = !data::example_keys(file, 1).empty();
   std::vector<std::string> unread;
   for (const char* field : {"train", "weight"}) {
     if (field == read || (is_known && !data::has_string(file, field))) continue;
@@ -105,7 +106,7 @@ class EntryConverter {
       return {entry};
     }
     for (const char* name : {"name", "revision"}) {
-      if (find(name)) refuse(name, "Only a dataset of the Hub has it: name the files of that version as path.");
+      if (find(name)) refuse(name, "Only Hub datasets have it. Name the files of that version as path.");
     }
     for (const auto& path : paths(entry.path)) {
       entries.push_back(entry);
@@ -174,23 +175,24 @@ class EntryConverter {
       entry.type = "text";
       entry.map("text", text("field"));
       converter_.note(prefix_ + "type",
-                      "rows longer than sequence_len are not cut into several; overlength decides about them");
+                      "examples longer than sequence_len are not split; overlength decides about them");
     } else {
-      leave_out("type", name + " is not built. Write the rows as `messages`, or with `prompt` and `completion`.");
+      leave_out("type",
+                name + " is not supported. Write the examples as `messages`, or with `prompt` and `completion`.");
     }
   }
 
-  /// Without its type, the rows would be read as something else.
+  /// Without its type, the examples would be read as something else.
   void leave_out(const std::string& name, const std::string& advice) {
     refuse(name, advice + " The dataset is left out.");
     is_left_out_ = true;
   }
 
-  /// A prompt without words of its own is a row with prompt and completion.
+  /// A prompt without words of its own is an example with prompt and completion.
   void convert_own_prompt(DataEntry& entry, const Value& type) {
     const PromptWords words = prompt_words(type);
     const Value* field = type.find("field");
-    if (field && !field->text.empty()) return leave_out("type", "reads whole texts from field: use type: completion.");
+    if (field && !field->text.empty()) return leave_out("type", "reads whole texts from field. Use type: completion.");
     const bool has_system = !words.default_without_input.empty() || has_column(column_of(words, "system"));
     const bool is_plain = words.with_input == "{instruction}" && words.without_input == "{instruction}";
     if (!is_plain || has_system) return convert_words(entry, words);
@@ -205,53 +207,53 @@ class EntryConverter {
     return found == words.columns.end() ? ours : found->second;
   }
   bool has_column(const std::string& name) {
-    if (!columns_) columns_ = data::row_keys(text("path"));
+    if (!columns_) columns_ = data::example_keys(text("path"));
     return std::ranges::count(*columns_, name) > 0;
   }
 
-  /// A column that Axolotl does not read, of rows that have it or that are not on this machine.
+  /// Leaves unread a column that Axolotl does not read, if examples have it or are not on this machine.
   void leave_column_unread(DataEntry& entry, const std::string& name) {
     if (has_column(name) || columns_->empty()) entry.leave_unread(name);
   }
 
-  /// What to do about a prompt that does not end with a line feed.
+  /// Advice for a prompt that does not end with a line feed.
   std::string advice_for_border(PromptWords words) {
-    constexpr const char* kChat = "use type: chat_template for it.";
+    constexpr const char* kChat = "use type: chat_template.";
     if (!find("type")->is_map()) return std::string(" To train it, ") + kChat;
     const auto& tokens = converter_.model_tokens();
     words.without_input += '\n';
     if (tokens && !tokens->keeps_apart(sample_prompt(words), ""))
-      return std::string(" The tokenizer of the model does not cut there either: ") + kChat;
+      return std::string(" The model's tokenizer does not cut there either: ") + kChat;
     return std::string(" End the format with a line feed") +
-           (tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert looks)") + "; or " +
+           (tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert checks)") + "; or " +
            kChat;
   }
 
-  /// The words become the chat template of the run, if its tokens are Axolotl's then.
+  /// Makes the words the chat template of the run, if that gives Axolotl's tokens.
   void convert_words(DataEntry& entry, const PromptWords& words) {
-    const std::string instead = " Use type: chat_template for it.", model = converter_.profile_text("model");
+    const std::string instead = " Use type: chat_template.", model = converter_.profile_text("model");
     if (const std::string problem = problem_of(words); !problem.empty()) return leave_out("type", problem + instead);
     if (const std::string problem = border_problem(words); !problem.empty())
       return leave_out("type", problem + advice_for_border(words));
     if (const std::string chat = first_chat_dataset(converter_); !chat.empty()) {
-      return leave_out("type", "has words of its own for its prompts, and " + chat +
-                                   " a chat template: a run has one template for all data." + instead);
+      return leave_out("type", "has its own words for its prompts, and " + chat +
+                                   " has a chat template: a run has one template for all data." + instead);
     }
     const std::string system = column_of(words, "system");
     if (words.has_system_prompt && has_column(system)) {
-      return leave_out("type", "has rows with a column " + system +
-                                   ", which Axolotl reads in place of system_prompt, empty or not. Take system_prompt "
-                                   "out of the file, or the column out of the rows.");
+      return leave_out("type", "has examples with a column " + system +
+                                   ", which Axolotl reads instead of system_prompt, even if empty. Remove "
+                                   "system_prompt from the file, or the column from the examples.");
     }
     const auto& tokens = converter_.model_tokens();
     if (!tokens) {
       return leave_out("type", "needs the tokenizer of " + model +
-                                   ", to see that it cuts between prompt and answer, where Axolotl does. "
-                                   "Download the model, or name its folder.");
+                                   " to check that it cuts between prompt and answer, as Axolotl does. Download the "
+                                   "model, or name its folder.");
     }
     if (!tokens->keeps_apart(sample_prompt(words), "")) {
-      return leave_out("type", "is tokenised in two parts by Axolotl, prompt and answer; the tokenizer of " + model +
-                                   " begins the answer with another token when they are one text, as here." + instead);
+      return leave_out("type", "is tokenised by Axolotl in two parts, prompt and answer; the tokenizer of " + model +
+                                   " begins the answer with another token if they are one text, as here." + instead);
     }
     converter_.set_template(prefix_ + "type", template_of(words, tokens->adds_bos));
     is_left_out_ = converter_.is_refused(prefix_ + "type") && !converter_.needs_output();
@@ -261,19 +263,20 @@ class EntryConverter {
     leave_column_unread(entry, "history");
     converter_.note(
         prefix_ + "type",
-        "Axolotl's prompts are the chat template of the run, of its evaluation and of the result. An answer "
-        "that begins with white space may be cut into other tokens than there" +
-            std::string(tokens->tokenizer ? "" : "; the tokenizer is taken for what the model's name says"));
+        "Axolotl's prompts become the chat template of the run, its evaluation and its result. An answer that begins "
+        "with white space may get tokens other than Axolotl's" +
+            std::string(tokens->tokenizer ? "" : "; the tokenizer is guessed from the model's name"));
   }
 
   void convert_sharegpt(DataEntry& entry) {
     entry.type = "sharegpt";
     entry.map("conversations", text("field_messages"));
     take_training(entry);
-    converter_.note(
-        prefix_ + "type",
-        "Axolotl 0.19 refuses sharegpt and asks for chat_template. It is read as that, with field_messages: " +
-            text("field_messages", "conversations") + " and message_property_mappings: {role: from, content: value}");
+    converter_.note(prefix_ + "type",
+                    "Axolotl 0.19 refuses sharegpt and asks for chat_template, so the dataset is read as that, with "
+                    "field_messages: " +
+                        text("field_messages", "conversations") +
+                        " and message_property_mappings: {role: from, content: value}");
   }
 
   void convert_chat(DataEntry& entry) {
@@ -285,7 +288,7 @@ class EntryConverter {
           properties[ours] = theirs.text;
         } else if (ours != theirs.text) {
           refuse("message_property_mappings",
-                 "Only role and content can have other names. Rename " + theirs.text + " in the rows.");
+                 "Only role and content can have other names. Rename " + theirs.text + " in the examples.");
         }
       }
     }
@@ -311,7 +314,7 @@ class EntryConverter {
     take_training(entry);
   }
 
-  /// A column beside the messages, which Axolotl puts before them. Type sharegpt reads one of this name anyway.
+  /// A column next to the messages, which Axolotl puts before them. Type sharegpt reads one of this name anyway.
   void map_system(DataEntry& entry) {
     const std::string system = text("field_system", "system");
     if (entry.type == "messages" && has_column(system)) {
@@ -325,10 +328,11 @@ class EntryConverter {
     const Value* roles = find("roles");
     const auto problem = roles ? map_roles(entry, *roles) : std::nullopt;
     if (!problem) return;
-    refuse("roles",
-           "Beside human, user, gpt, assistant, system, tool and observation, user, assistant and tool have one more "
-           "name each. Rename " +
-               *problem + " in the rows.");
+    refuse(
+        "roles",
+        "user, assistant and tool can each have only one name other than the usual ones (human, user, gpt, assistant, "
+        "system, tool, observation). Rename " +
+            *problem + " in the examples.");
   }
 
   void take_training(DataEntry& entry) {
@@ -337,16 +341,16 @@ class EntryConverter {
     if (unread.empty()) return;
     converter_.note(prefix_ + "message_field_training", (field.empty() ? "is not set" : "is " + field) +
                                                             ", so Axolotl does not read " + unread +
-                                                            " of a message; null in field_map does the same here");
+                                                            " in a message; null in field_map does the same here");
   }
 
-  /// The keys that say how a chat is trained, and those that no one reads.
+  /// The keys that say how a chat is trained, and those that nothing reads.
   void decide_others() {
     for (const auto& [name, value] : source_.members) {
       if (value.is_null()) continue;
       if (std::ranges::count(kIdleEntryKeys, name) > 0) {
         drop(name, name == "conversation" ? "the chat template writes the chat, not the format of this name"
-                                          : "the rows themselves say it");
+                                          : "the examples themselves show it");
       } else if (!decide_training(name, value) && std::ranges::count(kConvertedEntryKeys, name) == 0) {
         refuse(name, advice_for(name));
       }
@@ -354,31 +358,31 @@ class EntryConverter {
   }
 
   bool decide_training(const std::string& name, const Value& value) {
-    const std::string same = "asks for what is done anyway";
+    const std::string same = "matches what happens anyway";
     if (name == "train_on_eos" || name == "train_on_eot") {
       if (value.text == "turn")
         drop(name, "turn " + same);
       else
-        refuse(name, "The end of a trained turn is trained, and no other. Remove it.");
+        refuse(name, "Only the end of a trained turn is trained. Remove it.");
     } else if (name == "roles_to_train") {
       const bool is_assistant =
           value.items.size() == 1 && (value.items[0].text == "assistant" || value.items[0].text == "gpt");
       if (is_assistant)
         drop(name, value.items[0].text + " " + same);
       else
-        refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the rows.");
+        refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the examples.");
     } else if (name == "chat_template") {
       convert_template(value.text);
     } else if (name == "drop_system_message" || name == "split_thinking") {
       if (parse_bool(value.text) == false)
         drop(name, "false " + same);
       else
-        refuse(name, "Take the text out of the rows instead.");
+        refuse(name, "Remove the text from the examples instead.");
     } else if (name == "field_thinking" || name == "template_thinking_key") {
       if (value.text == "reasoning_content")
         drop(name, value.text + " " + same);
       else
-        refuse(name, "The template gets a message as it is in the row. Rename the field there.");
+        refuse(name, "The template gets a message as it is in the example. Rename the field there.");
     } else {
       return false;
     }
@@ -391,8 +395,8 @@ class EntryConverter {
       drop("chat_template", "is the template of the whole run");
     } else if (const std::string other = chat_without_template(converter_); !other.empty()) {
       refuse("chat_template", other +
-                                  " names none, so Axolotl takes the tokenizer's own there. A run has one template "
-                                  "for all data: name it as chat_template of the whole file.");
+                                  " names none, so Axolotl uses the tokenizer's own there. A run has one template for "
+                                  "all data: name it as chat_template of the whole file.");
     } else if (converter_.find("chat_template") || is_other_template(name)) {
       refuse("chat_template", "A run has one template for all data. Name it as chat_template.");
     } else {
@@ -400,7 +404,7 @@ class EntryConverter {
     }
   }
 
-  /// Whether an earlier dataset has decided for another one; text in the file itself is compared when it is set.
+  /// True if an earlier dataset has chosen another one; text in the file itself is compared when it is set.
   bool is_other_template(const std::string& name) const {
     const std::string ours = name == "tokenizer_default" ? "tokenizer" : builtin_template(name);
     return name != "jinja" && converter_.is_set("chat_template") && !converter_.is_set_to("chat_template", ours);
@@ -409,18 +413,18 @@ class EntryConverter {
   static std::string advice_for(const std::string& name) {
     if (name == "shards" || name == "shards_idx") return "Use a part of the files instead.";
     if (std::ranges::count(kRefusedEntryKeys, name) > 0)
-      return "Change the rows instead: docs/data.md has the layouts.";
+      return "Change the examples instead: docs/data.md has the layouts.";
     std::vector<std::string> known(std::begin(kIdleEntryKeys), std::end(kIdleEntryKeys));
     known.insert(known.end(), std::begin(kConvertedEntryKeys), std::end(kConvertedEntryKeys));
     known.insert(known.end(), std::begin(kTrainingEntryKeys), std::end(kTrainingEntryKeys));
-    return "is no key of a dataset of Axolotl." + did_you_mean(nearest_names(name, known));
+    return "is not a key of an Axolotl dataset." + did_you_mean(nearest_names(name, known));
   }
 
   Converter& converter_;
   std::string key_, prefix_;
   const Value& source_;
   bool is_left_out_ = false;
-  std::optional<std::vector<std::string>> columns_ = {};  ///< of the rows, once asked for
+  std::optional<std::vector<std::string>> columns_ = {};  ///< of the examples, once asked for
 };
 
 }  // namespace

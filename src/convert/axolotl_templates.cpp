@@ -1,4 +1,4 @@
-// Which datasets of Axolotl go through a chat template, and through which.
+// Finds which Axolotl datasets use a chat template, and which one.
 
 #include <algorithm>
 #include <functional>
@@ -33,8 +33,8 @@ bool is_template_file(const std::string& jinja) { return jinja.find('\n') == jin
 void note_own_template(Converter& converter, const std::string& key, const std::string& jinja) {
   const bool has_marks = template_text(jinja).find("endgeneration") != std::string::npos;
   const std::string theirs =
-      "Axolotl trains the content and the end token (eos_token, or those of eot_tokens) close behind it";
-  converter.note(key, has_marks ? "what stands in {% generation %} is trained here; " + theirs
+      "Axolotl trains the content and the end token (eos_token, or those in eot_tokens) right after it";
+  converter.note(key, has_marks ? "the text in {% generation %} is trained here; " + theirs
                                 : "words that the template writes inside an answer's turn, around the content, are "
                                   "trained here. " +
                                       theirs + ". {% generation %} around these two does the same here");
@@ -74,7 +74,7 @@ AnswerEnd find_answer_end(const Converter& converter) {
   return end;
 }
 
-/// The first dataset that is none of chats; empty if there is none.
+/// The first dataset that has no chats; empty if there is none.
 std::string first_other_dataset(const Converter& converter) {
   return first_dataset(converter, [](const Value& entry) { return !is_chat_type(entry.find("type")); });
 }
@@ -110,16 +110,17 @@ void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
     others.push_back(member.name + ": " +
                      (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
                      (own.empty() ? "" : " (the tokenizer has \"" + own + "\")") +
-                     (is_missing(member.value.text) ? " (no token of the model yet: name it in tokens, too)" : ""));
+                     (is_missing(member.value.text) ? " (not a token of the model yet: name it in tokens, too)" : ""));
   }
   if (others.empty()) {
     converter.drop("special_tokens",
-                   "padding is never computed; the others are the tokenizer's own, or what ends a turn, which is "
+                   "padding is never computed; the other tokens are the tokenizer's own, or end a turn, which is "
                    "trained anyway");
   } else {
-    converter.refuse("special_tokens", "the tokenizer's own are used, and this is another: " + join(others) +
-                                           ". Remove it if the tokenizer or the chat template has it; else set it in "
-                                           "the model's tokenizer_config.json.");
+    converter.refuse("special_tokens",
+                     "lora-train uses the tokenizer's own special tokens, but these differ: " + join(others) +
+                         ". Remove one if the tokenizer or the chat template has it; else set it in "
+                         "the model's tokenizer_config.json.");
   }
 }
 
@@ -130,22 +131,22 @@ void convert_eot_tokens(Converter& converter, const AnswerEnd& end) {
   const bool is_named = std::ranges::any_of(items, [&](const Value& item) { return end.may_be(item.text); });
   const bool is_eos = end.token == kEos || end.token == end.eos;
   if (end.token.empty() && end.own_template.empty()) {
-    converter.drop("eot_tokens", "what ends a trained turn is trained anyway, whatever the template has there");
+    converter.drop("eot_tokens", "the end of a trained turn is trained anyway, whatever it is in the template");
   } else if (is_named || is_eos) {
-    converter.drop("eot_tokens", "what ends a trained turn is trained anyway");
+    converter.drop("eot_tokens", "the end of a trained turn is trained anyway");
   } else {
     converter.refuse("eot_tokens",
-                     (end.token.empty() ? "What the template writes at the end of a trained turn"
+                     (end.token.empty() ? "The template's end of a trained turn"
                                         : end.token + ", which ends a turn in this template,") +
-                         " is always trained, and these leave it out. Name it among them, or remove them.");
+                         " is always trained, but eot_tokens leaves it out. Add it there, or remove eot_tokens.");
   }
 }
 
-/// In chats whose template is known by name.
+/// For chats whose template is known by name.
 void note_untrained_end(Converter& converter, const AnswerEnd& end) {
   if (converter.find("eot_tokens") || end.token.empty() || end.token == kEos || end.token == end.eos) return;
   if (first_chat_dataset(converter).empty()) return;
-  const std::string why = end.eos.empty() ? "of base models it often is not" : "it is " + end.eos;
+  const std::string why = end.eos.empty() ? "in base models it often is not" : "it is " + end.eos;
   converter.note("chat_template", "answers end with " + end.token +
                                       ", which is trained here. Axolotl trains it only if it is the tokenizer's "
                                       "eos_token (" +
@@ -209,8 +210,8 @@ std::string wrong_format(const std::string& name, const std::string& format, con
   if (is_right) return {};
   std::string columns;
   for (const std::string& column : known) columns += (columns.empty() ? "{" : " and {") + column + "}";
-  return name + " is \"" + format + "\", where only " + columns + (known.size() > 1 ? " stand" : " stands") +
-         " for something.";
+  return name + " is \"" + format + "\"; only " + columns +
+         (known.size() > 1 ? " are placeholders" : " is a placeholder") + " there.";
 }
 
 PromptWords alpaca_words() {
@@ -231,7 +232,7 @@ PromptWords user_assistant_words() {
           "SYSTEM: " + kTask + kContext + kRequest + "\n", "SYSTEM: " + kTask + kRequest + "\n"};
 }
 
-PromptWords with_system_of_row(PromptWords words) {
+PromptWords with_system_of_example(PromptWords words) {
   words.default_with_input.clear();
   words.default_without_input.clear();
   words.reads_system = true;
@@ -244,7 +245,7 @@ std::string template_text(const std::string& jinja) {
   if (!is_template_file(jinja)) return jinja;
   try {
     return read_file(jinja);
-  } catch (const Error&) {  // the run will say that it is not there
+  } catch (const Error&) {  // the run will say that it is missing
     return "";
   }
 }
@@ -267,7 +268,7 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
     converter.set(key, "chat_template", "tokenizer");
   } else if (name.starts_with("tokenizer_default_fallback_")) {
     converter.set(key, "chat_template", "tokenizer");
-    converter.note("chat_template", "without a template of the model's own the run fails: then set " +
+    converter.note("chat_template", "if the model has no template of its own, the run fails: then set " +
                                         builtin_template(name.substr(27)));
   } else if (name == "jinja") {
     note_own_template(converter, prefix + "chat_template_jinja", jinja);
@@ -286,7 +287,7 @@ void convert_axolotl_template(Converter& converter, const std::string& key, cons
     converter.set(key, "chat_template", ours);
   } else {
     converter.refuse(prefix + "chat_template",
-                     name + " is not built. Use the model's own (tokenizer), or save it to a .jinja file.");
+                     name + " is not supported. Use the model's own (tokenizer), or save it to a .jinja file.");
   }
 }
 
@@ -304,8 +305,8 @@ std::optional<PromptWords> prompt_words(const std::string& type) {
   if (type == "alpaca" || type == "alpaca:instruct" || type == "alpaca_instruct") return alpaca_words();
   if (type == "alpaca:chatml") return chatml_words();
   if (type == "alpaca:chat") return user_assistant_words();
-  if (type == "alpaca_w_system") return with_system_of_row(user_assistant_words());
-  if (type == "alpaca_w_system.load_instruct") return with_system_of_row(alpaca_words());
+  if (type == "alpaca_w_system") return with_system_of_example(user_assistant_words());
+  if (type == "alpaca_w_system.load_instruct") return with_system_of_example(alpaca_words());
   if (type != "gpteacher" && type != "gpteacher:instruct") return std::nullopt;
   PromptWords words = alpaca_words();
   words.columns = {{"output", "response"}};
@@ -349,7 +350,7 @@ std::string border_problem(const PromptWords& words) {
     if (format.ends_with('\n')) continue;
     const std::size_t line = format.rfind('\n') + 1;  // of npos: 0
     return "ends its prompt with \"" + format.substr(line) +
-           "\". Axolotl tokenises prompt and answer apart, which is the same here only behind a line feed.";
+           "\". Axolotl tokenises prompt and answer separately, which is the same here only after a line feed.";
   }
   return {};
 }
@@ -362,7 +363,7 @@ std::string sample_prompt(const PromptWords& words) {
 }
 
 std::string template_of(const PromptWords& words, bool adds_bos) {
-  // The template gets instruction, line feed and input as content; what reached the text is told by that.
+  // The template gets instruction, line feed and input as content; that shows what reached the text.
   const ColumnNames both = {{"instruction", "message.content[:end - 1]"}, {"input", "message.content[end:]"}};
   const std::string user = "{{ " + before_first(words.default_with_input) + expression_of(words.with_input, both) +
                            " }}\n",

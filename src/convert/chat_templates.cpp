@@ -1,4 +1,4 @@
-// Names that tools have for the formats of chats, and the tokens of a model that they depend on.
+// The tools' names for chat formats, and the model's tokens that they depend on.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -36,7 +36,7 @@ constexpr std::array<std::string_view, 4> kOwn = {"granite3", "ministral", "mist
 
 using Ids = std::vector<std::int32_t>;
 
-/// Answers begin with a letter, a digit, a bracket, a quote, a mark, a letter of several bytes.
+/// Answers that begin with a letter, a digit, a bracket, a quote, a mark, a letter of several bytes.
 constexpr const char* kAnswers[] = {"Yes.",  "no",  "42",  "(a)",           "<b>",
                                     "\"c\"", "- d", "`e`", "\u00c9t\u00e9", "\u4e2d\u6587"};
 

@@ -1,4 +1,4 @@
-// Which tool a file or a key is of, and what to say of it; converting a file; the header of a converted one.
+// Finds the tool of a file or a key, and what to say about it; converts files; handles the header of a converted one.
 #include "lora_train/convert/convert.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr const char* kHash = "# Hash of the rest, by which convert knows a file
 
 std::string short_hash(std::string_view body) { return hash128_hex(body).substr(0, 16); }
 
-// A name that is ours, too, is read as ours.
+// A name that is also ours is read as ours.
 bool is_ours(const std::string& name) { return find_field(name) || find_alias(name); }
 
 bool is_key_of(ForeignTool tool, const std::string& name) {
@@ -48,7 +48,8 @@ std::string adapter_in(const Value& source) {
   return text_of(source, {"adapter_name_or_path", "lora_model_dir", "init_adapter", "output_dir"}, "ADAPTER");
 }
 
-/// Whether most names are the tool's and none of ours: a profile, which names its `model`, may have some of them by mistake.
+/// True if most names are the tool's and not ours: a profile, which names its `model`, may have some of them by
+/// mistake.
 bool is_mostly_of(ForeignTool tool, const Value& source) {
   constexpr int kLeast = 3;
   const bool is_profile = source.find("model") && !source.find("base_model") && !source.find("model_name_or_path");
@@ -76,12 +77,12 @@ bool is_true(const Value& source, const char* key) {
   return value && value->is_scalar() && parse_bool(value->text) == true;
 }
 
-/// Whether one of the tools has a key of this name, and lora-train has none.
+/// True if a tool has a key of this name, and lora-train does not.
 bool is_foreign_key(const std::string& name) {
   return !is_ours(name) && std::ranges::any_of(kTools, [&](ForeignTool tool) { return is_key_of(tool, name); });
 }
 
-/// Whether a key is nobody's: neither a profile's nor a tool's.
+/// True if a key is unknown: neither a profile's nor a tool's.
 bool is_unknown(const Value::Member& member) {
   const std::string& name = member.name;
   const auto is_it = [&](const ForeignKey& key) { return key.name == name; };
@@ -99,7 +100,7 @@ std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
   });
 }
 
-/// LLaMA-Factory merges several adapters one after the other.
+/// LLaMA-Factory merges several adapters one by one.
 std::vector<std::string> adapters_in(const Value& source) {
   const Value* value = source.is_map() ? source.find("adapter_name_or_path") : nullptr;
   std::vector<std::string> names = value && !value->is_null() ? names_in(*value) : std::vector<std::string>{};
@@ -112,7 +113,7 @@ std::string export_folder(const Value& source) {
   return text_of(source, {"export_dir"}, run.empty() ? "MERGED" : run + "-merged");
 }
 
-/// The line of `command` with model and adapter as a file of LLaMA-Factory names them, and `more`.
+/// The line of `command` with model and adapter from a LLaMA-Factory file, and `more`.
 std::string line_of(const std::string& command, const Value& source, const std::vector<std::string>& more) {
   const std::vector<std::string> adapters = adapters_in(source);
   const bool is_merged = adapters.size() > 1;
@@ -143,7 +144,7 @@ std::vector<std::string> evidence_for(ForeignTool tool, const Value& source) {
   return found;
 }
 
-/// The tool that has most keys of its own in `source`, and those. Several tools come in the order of their number.
+/// The tools that have keys of their own in `source`, with these keys; the tool with most keys first.
 std::vector<std::pair<ForeignTool, std::vector<std::string>>> possible_tools(const Value& source) {
   std::vector<std::pair<ForeignTool, std::vector<std::string>>> found;
   for (const ForeignTool tool : kTools) {
@@ -153,7 +154,7 @@ std::vector<std::pair<ForeignTool, std::vector<std::string>>> possible_tools(con
   return found;
 }
 
-/// `lora-train merge ...` with what `source` names.
+/// `lora-train merge ...` with the folders that `source` names.
 std::string merge_line(const Value& source) {
   std::vector<std::string> adapters = adapters_in(source);
   if (adapters.size() < 2) adapters = {adapter_in(source)};
@@ -168,12 +169,12 @@ std::string merge_line(const Value& source) {
   return lines;
 }
 
-/// What else a file that exports asks for.
+/// Commands for what else an export file asks for.
 std::string beside_merging(const Value& source) {
   const std::string output = export_folder(source), hub = text_of(source, {"export_hub_model_id"}, "");
   std::string text;
   if (has_value(source, "export_quantization_bit")) {
-    text = "; export_quantization_bit makes GPTQ weights, which are not built, but " +
+    text = "; export_quantization_bit makes GPTQ weights, which are not supported, but " +
            shell_line({"lora-train", "export", "--model", output, "--gguf", "model.gguf", "--type", "q8_0"}) +
            " writes 8 bits for llama.cpp";
   }
@@ -181,21 +182,21 @@ std::string beside_merging(const Value& source) {
   return text;
 }
 
-/// Of a file that answers with several adapters.
+/// "First merge its adapters: ...; then ", for a file that answers with several adapters.
 std::string merge_first(const Value& source) {
-  return adapters_in(source).size() > 1 ? " after its adapters are merged: " + merge_line(source) + "; then" : "";
+  return adapters_in(source).size() > 1 ? "First merge its adapters: " + merge_line(source) + "; then " : "";
 }
 
-/// Of a file of LLaMA-Factory that exports a model, answers with it or writes predictions: one sentence with the lines to run in its
-/// place. nullopt: it trains.
+/// For a LLaMA-Factory file that exports a model, answers with it or writes predictions: one sentence with the commands
+/// to run instead. nullopt: it trains.
 std::optional<std::string> instead_of_training(const Value& source) {
   const bool trains = has_any(source, {"dataset"}) || is_true(source, "do_train");
   if (!source.is_map() || trains) return std::nullopt;
-  const std::string output = text_of(source, {"output_dir"}, "predictions");
+  const std::string output = text_of(source, {"output_dir"}, "predictions"), first = merge_first(source);
   if (is_true(source, "do_predict")) {
-    return "writes answers and trains nothing. Run" + merge_first(source) + " " +
-           line_of("generate", source, {"--prompts", "ROWS.jsonl", "--output", output + "/answers.jsonl"}) +
-           "; to measure instead: " + line_of("eval", source, {"--eval-data", "ROWS.jsonl"}) + ".";
+    return "writes answers and trains nothing. " + (first.empty() ? "Run " : first + "run ") +
+           line_of("generate", source, {"--prompts", "EXAMPLES.jsonl", "--output", output + "/answers.jsonl"}) +
+           "; to measure instead: " + line_of("eval", source, {"--eval-data", "EXAMPLES.jsonl"}) + ".";
   }
   if (has_any(source, {"stage", "eval_dataset"})) return std::nullopt;
   if (has_value(source, "export_dir")) {
@@ -206,13 +207,13 @@ std::optional<std::string> instead_of_training(const Value& source) {
                                        "per_device_train_batch_size", "lora_rank", "lora_target"});
   const bool answers = has_value(source, "template") && has_any(source, {"infer_backend", "adapter_name_or_path"});
   if (is_run || !answers) return std::nullopt;
-  return "answers and trains nothing. To talk to it" + (merge_first(source).empty() ? ":" : merge_first(source)) + " " +
+  return "answers and trains nothing. " + (first.empty() ? "To talk to it: " : first + "talk to it: ") +
          line_of("chat", source, {}) + "; to answer a file: " +
-         line_of("generate", source, {"--prompts", "ROWS.jsonl", "--output", "answers.jsonl"}) + ".";
+         line_of("generate", source, {"--prompts", "EXAMPLES.jsonl", "--output", "answers.jsonl"}) + ".";
 }
 
-/// Names that only a Python script's own configuration has (PEFT's and transformers' arguments), as a list; empty if there are none,
-/// or a tool's own name of the model stands beside them.
+/// Names that only a Python script's own configuration has (PEFT's and transformers' arguments), as a list; empty if
+/// there are none, or if a tool's own name for the model is there too.
 std::string script_keys(const Value& source) {
   std::vector<std::string> found;
   if (source.find("base_model") || source.find("model_name_or_path")) return {};
@@ -223,14 +224,15 @@ std::string script_keys(const Value& source) {
   return join(found);
 }
 
-/// Whether it is a profile of lora-train: it names its model as only a profile does, or extends one.
+/// True if it is a lora-train profile: it names its model as only a profile does, or extends one.
 bool is_profile(const Value& source) {
   const bool is_named = source.find("model") || source.find("extends");
   return is_named && !source.find("base_model") && !source.find("model_name_or_path") && script_keys(source).empty();
 }
 
-/// Of a file that is another tool's, by most of its keys, and would not do as a profile: one sentence with the lines to run in its
-/// place. nullopt: it is a profile, or is nearly one: one key of the tool is refused, or a key is nobody's, so misspelt.
+/// For a file that is another tool's, by most of its keys, and would not work as a profile: one sentence with the
+/// commands to run instead. nullopt: it is a profile, or nearly one: one key of the tool is refused, or a key is
+/// unknown, so misspelt.
 std::optional<std::string> instead_of_file(const Value& source) {
   constexpr std::size_t kShown = 4;
   if (!source.is_map()) return std::nullopt;
@@ -238,26 +240,26 @@ std::optional<std::string> instead_of_file(const Value& source) {
   if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
   auto& [tool, evidence] = tools.front();
   if (evidence.size() > kShown) evidence.resize(kShown);
-  const std::string what = "is a file of " + product_name(tool) + " (" + join(evidence) + ")";
+  const std::string what = "is a file from " + product_name(tool) + " (" + join(evidence) + ")";
   if (const auto instead = instead_of_training(source)) return what + " that " + *instead;
   if (std::ranges::any_of(source.members, is_unknown) || count_refused(tool, source) < 2) return std::nullopt;
   const std::string& file = source.place.file;
-  return what + ", not a profile. Make one of it: " +
+  return what + ", not a profile. Convert it: " +
          shell_line({"lora-train", "convert", file, "--output", file == "my.yaml" ? "profile.yaml" : "my.yaml"}) + ".";
 }
 
 std::string convert_hint_of(const std::string& file) {
-  return shell_line({"lora-train", "convert", file}) + " makes a profile of a file of Axolotl, LLaMA-Factory or TRL.";
+  return shell_line({"lora-train", "convert", file}) + " makes a profile from an Axolotl, LLaMA-Factory or TRL file.";
 }
 
-/// "lora-train convert FILE makes a profile ...", of a file that is another tool's, by most of its keys; nullopt: it is not.
+/// "lora-train convert FILE makes a profile ...", for a file that is another tool's, by most of its keys; else nullopt.
 std::optional<std::string> convert_hint(const Value& source) {
   const auto tools = possible_tools(source);
   if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
   return convert_hint_of(source.place.file);
 }
 
-// A run with an adapter and evaluation data: what is said of a key must not come from something that is missing around it.
+// A run with an adapter and evaluation data: the verdict on a key must not come from something missing around it.
 Value smallest_file(ForeignTool tool, const ForeignContext& context) {
   const auto lines = [&]() -> std::string {
     switch (tool) {
@@ -300,8 +302,8 @@ std::string notes_on(const Conversion& conversion, const std::string& name) {
   return text;
 }
 
-/// nullopt if no tool has the key, or lora-train has it itself. Where several tools have it, one that refuses the value decides.
-/// May read what the value names (a DeepSpeed configuration, the tokenizer of the model).
+/// nullopt if no tool has the key, or lora-train has it itself. If several tools have it, one that refuses the value
+/// decides. May read what the value names (a DeepSpeed configuration, the tokenizer of the model).
 std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const Value& value,
                                                 const ForeignContext& context) {
   if (!is_foreign_key(name)) return std::nullopt;
@@ -322,17 +324,17 @@ std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const V
 
 [[noreturn]] void ask(const std::filesystem::path& file, const std::string& what) {
   throw ConfigError(file.string(),
-                    what + " Which tool is it of? Say --from axolotl, --from llamafactory or --from trl.");
+                    what + " Which tool is it from? Pass --from axolotl, --from llamafactory or --from trl.");
 }
 
-/// The tool whose own keys stand in `source`, and some of them.
+/// The tool whose own keys are in `source`, and some of them.
 std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file, const Value& source) {
   constexpr std::size_t kShown = 4;
   auto found = possible_tools(source);
   for (auto& [tool, evidence] : found) {
     if (evidence.size() > kShown) evidence.resize(kShown);
   }
-  if (found.empty()) ask(file, "no key of this file belongs to one tool alone.");
+  if (found.empty()) ask(file, "no key of this file belongs to only one tool.");
   if (found.size() > 1 &&
       evidence_for(found[1].first, source).size() * 3 > evidence_for(found[0].first, source).size()) {
     ask(file, "has keys of " + title_of(found[0].first) + " (" + join(found[0].second) + ") and of " +
@@ -341,7 +343,7 @@ std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file,
   return {found[0].first, join(found[0].second)};
 }
 
-/// As the tool's own command line does: `learning_rate=1e-4`, `datasets[0].path=x`.
+/// Sets a value as the tool's own command line does: `learning_rate=1e-4`, `datasets[0].path=x`.
 void set_in_source(Value& source, const Override& setting) {
   const auto steps = parse_setting_path(setting.path);
   if (!steps)
@@ -369,7 +371,7 @@ std::string with_conversion_header(const std::filesystem::path& source, ForeignT
 
 ConvertedFile kind_of_converted(std::string_view text) {
   if (!text.starts_with(kMadeBy)) return ConvertedFile::kForeign;
-  const std::size_t hash = text.find('\n') + 1;  // of npos: 0, where no hash stands
+  const std::size_t hash = text.find('\n') + 1;  // of npos: 0, where there is no hash
   if (!text.substr(hash).starts_with(kHash)) return ConvertedFile::kEdited;
   const std::size_t body = text.find('\n', hash);
   if (body == text.npos) return ConvertedFile::kEdited;
@@ -390,20 +392,20 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
                            const ConvertOptions& options) {
   if (lower_case(file.extension().string()) == ".py") {
     throw ConfigError(file.string(),
-                      "is a Python script, and only configuration files are converted. Write a profile by the table "
-                      "\"From a Python script\" of docs/convert.md.");
+                      "is a Python script, and only configuration files can be converted. Write a profile with the "
+                      "table \"From a Python script\" in docs/convert.md.");
   }
   const std::string text = read_file(file);
   Value source = parse_yaml(text, {file.string(), 0});
-  if (!source.is_map()) throw ConfigError(file.string(), "is no map of keys to values. Expected a configuration file.");
+  if (!source.is_map()) throw ConfigError(file.string(), "is not a configuration file: expected keys and values.");
   if (kind_of_converted(text) != ConvertedFile::kForeign || is_profile(source)) {
-    throw ConfigError(file.string(), "is a profile of lora-train already. To look at it: " +
+    throw ConfigError(file.string(), "is already a lora-train profile. To look at it: " +
                                          shell_line({"lora-train", "check", file.string()}) + ".");
   }
   if (const std::string keys = script_keys(source); !keys.empty() && !tool) {
-    throw ConfigError(file.string(), "is the configuration of a script (" + keys +
-                                         "), of which each names its keys as it likes. Write a profile by the table "
-                                         "\"From a Python script\" of docs/convert.md.");
+    throw ConfigError(file.string(), "is a script's own configuration (" + keys +
+                                         "), and each script names its keys as it likes. Write a profile with the "
+                                         "table \"From a Python script\" in docs/convert.md.");
   }
   for (const Override& setting : options.overrides) set_in_source(source, setting);
   std::string recognised_by;
@@ -430,7 +432,7 @@ std::string merge_line(const std::filesystem::path& file) {
   try {
     const Value source = parse_yaml(read_file(file), {file.string(), 0});
     return merge_line(source) + beside_merging(source);
-  } catch (const Error&) {  // it is not there, or no YAML
+  } catch (const Error&) {  // it is missing, or not YAML
     return merge_line(null_value());
   }
 }

@@ -36,7 +36,7 @@ std::string short_text(const Value& value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
-// Whether two values say the same, in whatever spelling: 2e-4 and 0.0002, True and true.
+// True if two values mean the same, in any spelling: 2e-4 and 0.0002, True and true.
 bool are_equal(const Value& a, const Value& b) {
   if (!a.is_scalar() || !b.is_scalar()) return to_flow_yaml(a) == to_flow_yaml(b);
   const auto number = parse_number(a.text);
@@ -44,7 +44,7 @@ bool are_equal(const Value& a, const Value& b) {
   return a.text == b.text || (number && number == parse_number(b.text)) || (word && word == parse_bool(b.text));
 }
 
-std::string as_always(const Value& value) { return short_text(value) + " asks for what is done anyway"; }
+std::string as_always(const Value& value) { return short_text(value) + " matches what happens anyway"; }
 
 std::string error_of(const Findings& findings) {
   try {
@@ -57,7 +57,7 @@ std::string error_of(const Findings& findings) {
 
 namespace fs = std::filesystem;
 
-bool is_row_file(const fs::path& file) {
+bool is_example_file(const fs::path& file) {
   static const std::set<std::string> kEndings = {".jsonl", ".json", ".ndjson", ".csv", ".parquet", ".arrow"};
   return kEndings.contains(lower_case(file.extension().string()));
 }
@@ -155,7 +155,7 @@ void Converter::set_template(const std::string& name, const std::string& text) {
   template_ = text;
   if (needs_output()) {
     needs_output_.push_back(name);
-    refuse(name, "The chat template needs a file: convert with --output FILE, which writes it beside the profile.");
+    refuse(name, "The chat template needs a file: convert with --output FILE, which writes it next to the profile.");
   } else {
     set(name, "chat_template", options_.template_file);
   }
@@ -195,7 +195,7 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
   } else if (const char* feature = keys_.find_option(name)) {
     const std::string switch_name = std::string(feature).substr(0, std::string(feature).find_first_of(":, "));
     drop(name, is_refused(switch_name) ? "belongs to " + switch_name + ", which is refused"
-                                       : "says nothing without " + std::string(feature));
+                                       : "applies only with " + std::string(feature));
   } else if (const RefusedKey* refused = keys_.find_refused(name, &advice)) {
     if (is_done_anyway(*refused, value)) {
       drop(name, as_always(value));
@@ -210,7 +210,7 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
     }
   } else {
     const std::string near = nearest_name(name, foreign_keys_of(tool_));
-    refuse(name, "is no key of " + title_of(tool_) + (near.empty() ? "" : " (did you mean " + near + "?)") +
+    refuse(name, "is not a key of " + title_of(tool_) + (near.empty() ? "" : " (did you mean " + near + "?)") +
                      ". Remove it, or find its name here: lora-train check --keys.");
   }
 }
@@ -239,7 +239,7 @@ void Converter::apply_settings() {
   notes_.insert(notes_.end(), findings.notes().begin(), findings.notes().end());
 }
 
-// Through the field of each key: a value that it refuses is refused, and all are written as a profile writes them.
+// Uses the field of each key: a value that it refuses is refused, and all are written as in a profile.
 void Converter::read_values() {
   for (auto entry = profile_.begin(); entry != profile_.end();) {
     const auto& [ours, value] = *entry;
@@ -328,7 +328,7 @@ void Converter::list_key(const std::string& name, Conversion& conversion) const 
 }
 
 Conversion Converter::finish() {
-  for (const bool is_detail : {false, true}) {  // what a detail says depends on the key that it belongs to
+  for (const bool is_detail : {false, true}) {  // the fate of a detail depends on the key that it belongs to
     for (const auto& [name, value] : source_.members) {
       if (!fates_.contains(name) && (keys_.find_option(name) != nullptr) == is_detail) decide_by_table(name, value);
     }
@@ -387,13 +387,13 @@ bool is_hub_dataset(const std::string& path) {
   std::error_code code;
   const auto slash = path.find('/');
   return slash != std::string::npos && slash > 0 && slash + 1 < path.size() && path.find('/', slash + 1) == path.npos &&
-         path[0] != '.' && path[0] != '~' && path.find_first_of("*?[ ") == path.npos && !is_row_file(path) &&
+         path[0] != '.' && path[0] != '~' && path.find_first_of("*?[ ") == path.npos && !is_example_file(path) &&
          !fs::exists(path, code);
 }
 
 std::string split_problem(const std::string& split) {
   if (split.find_first_of("[+%") == std::string::npos) return {};
-  return "Parts and sums of splits are not built. Name one split; val_set_size holds out a share of it.";
+  return "Parts and sums of splits are not supported. Name one split; val_set_size holds out a share of it.";
 }
 
 std::optional<std::string> split_path(const fs::path& folder, const std::string& split) {
@@ -403,7 +403,7 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
     std::set<std::string> found;  // sorted: the order of a folder is the file system's
     for (const auto& entry : fs::directory_iterator(place, code)) {
       const std::string stem = entry.path().stem().string();
-      if (is_row_file(entry.path()) && (stem == split || stem.starts_with(split + "-")))
+      if (is_example_file(entry.path()) && (stem == split || stem.starts_with(split + "-")))
         found.insert(entry.path().string());
     }
     if (found.size() == 1) return *found.begin();

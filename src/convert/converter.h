@@ -1,4 +1,4 @@
-// Collects what becomes of the keys of another tool's file.
+// Collects the fate of each key in another tool's file.
 #pragma once
 
 #include <cstddef>
@@ -22,30 +22,31 @@ class Tokenizer;
 
 namespace lora_train {
 
-/// How a model's tokenizer treats a prompt with the answer behind it, and what ends the answer.
+/// How a model's tokenizer treats a prompt followed by the answer, and what ends the answer.
 struct ModelTokens {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer = nullptr;  ///< null: not on this machine
   bool adds_bos = false;                                            ///< puts BOS before a plain text
   std::string eos = {};                                             ///< empty: not known
-  std::string end_of_turn = {};  ///< what the model's own chat template ends an answer with; empty: not known
+  std::string end_of_turn = {};  ///< the end of an answer in the model's own chat template; empty: not known
 
-  /// Whether an answer that begins with `opening` has the same tokens behind this prompt as alone. True without the tokenizer: such
-  /// models are known to cut behind a line feed.
+  /// True if an answer that begins with `opening` has the same tokens after this prompt as alone. True without the
+  /// tokenizer: such models are known to cut after a line feed.
   bool keeps_apart(const std::string& prompt, const std::string& opening) const;
   /// False without the tokenizer.
   bool lacks_token(const std::string& token) const;
 };
 
-/// Of a model folder or a model in the local Hugging Face cache; nullopt if it is not there, or its tokenizer cannot be read.
+/// The tokens of a model folder or a model in the local Hugging Face cache; nullopt if it is missing, or its tokenizer
+/// cannot be read.
 std::optional<ModelTokens> open_tokens(const std::string& model);
 
-/// What a model's name says of its tokenizer, for families whose tokenizers always cut behind a line feed; nullopt for others.
+/// The tokens by a model's name, for families whose tokenizers always cut after a line feed; nullopt for others.
 std::optional<ModelTokens> tokens_by_name(const std::string& model);
 
 class Converter {
  public:
-  /// `source` is the map of the file and must outlive it. `opens_tokenizer`: that of a model on this machine; else its name alone
-  /// tells of its tokens.
+  /// `source` is the map of the file and must outlive it. `opens_tokenizer`: open the tokenizer of a model on this
+  /// machine; otherwise only its name determines its tokens.
   Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options,
             bool opens_tokenizer);
 
@@ -54,9 +55,9 @@ class Converter {
 
   /// The value of a key; nullptr if it is missing or null.
   const Value* find(const std::string& name) const;
-  /// Whether the key stands in the file, with null too.
+  /// True if the key is in the file, even with null.
   bool has(const std::string& name) const { return source_.find(name) != nullptr; }
-  /// Its text; empty if it is missing, null or no scalar.
+  /// Its text; empty if it is missing, null or not a scalar.
   std::string text(const std::string& name) const;
   std::string text_or(const std::string& name, const std::string& otherwise) const;
   std::optional<double> number(const std::string& name) const;
@@ -65,34 +66,36 @@ class Converter {
   /// `name` of the source becomes `ours: value`. May be called for several keys of ours; the last value of one wins.
   void set(const std::string& name, const std::string& ours, Value value);
   void set(const std::string& name, const std::string& ours, const std::string& text);
-  /// The value as it stands.
+  /// Keeps the value as it is.
   void keep(const std::string& name, const std::string& ours);
-  /// `name` decided together with others about what they have set.
+  /// `name` contributed to `ours`, which others have set.
   void share(const std::string& name, const std::string& ours);
   void drop(const std::string& name, const std::string& reason);
   void refuse(const std::string& name, const std::string& advice);
-  /// Stands in the profile beside `ours`, once it is set, in place of the name of its source.
+  /// Comments `ours` in the profile, once it is set, instead of naming its source.
   void explain(const std::string& ours, const std::string& comment);
-  /// Stands behind what `name` became.
+  /// Follows the outcome of `name`.
   void remark(const std::string& name, const std::string& text) { fates_[name].remark = text; }
   void note(const std::string& name, const std::string& difference);
-  /// `name` becomes a chat template of its own, in the file that was given for it; refused where none was, or with another text.
+  /// `name` becomes a chat template of its own, in the file given for it; refused if there is no file, or if it has
+  /// another text already.
   void set_template(const std::string& name, const std::string& text);
-  /// Whether a template was refused only because no file was given for it.
+  /// True if a template was refused only because no file was given for it.
   bool needs_output() const { return options_.template_file.empty() && !template_.empty(); }
-  /// Unless a key of the source has decided about `ours`: the tool's default.
+  /// Sets the tool's default, unless a key of the source has decided about `ours`.
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
   bool is_set(const std::string& ours) const { return profile_.contains(ours); }
-  /// The tokens of `model`, once that is set: of its tokenizer, which is opened once, or by its name; nullopt = not known.
+  /// The tokens of `model`, once that is set: from its tokenizer, which is opened once, or by its name; nullopt = not
+  /// known.
   const std::optional<ModelTokens>& model_tokens() const;
-  /// What `ours` is set to; empty if it is not set, or no scalar.
+  /// The value of `ours`; empty if it is not set, or not a scalar.
   std::string profile_text(const std::string& ours) const;
-  /// Whether `ours` is set to this text.
+  /// True if `ours` is set to this text.
   bool is_set_to(const std::string& ours, const std::string& text) const;
   bool is_refused(const std::string& name) const;
 
-  /// Decides about the keys that nothing was said of, by the tables, and about values that no key of ours takes.
+  /// Decides about the remaining keys by the tables, and refuses values that our keys do not take.
   Conversion finish();
 
  private:
@@ -105,13 +108,13 @@ class Converter {
   };
 
   void decide_by_table(const std::string& name, const Value& value);
-  /// What the caller sets in the profile takes the place of what the file says.
+  /// The caller's settings of the profile override the file's.
   void apply_settings();
   void read_values();
   void write_defaults(Conversion& conversion);
   void write_profile(Conversion& conversion);
   void list_key(const std::string& name, Conversion& conversion) const;
-  /// What `name` became; a long value that it decided together with another key stands there only.
+  /// The outcome of `name`; a long value that another key also decided is listed only there.
   std::string lines_of(const std::string& name, const Fate& fate) const;
   Place place_of(const std::string& name) const;
 
@@ -123,16 +126,16 @@ class Converter {
   std::vector<std::string> needs_output_;  ///< keys that would be converted with a file for the template
   const ToolKeys& keys_;
   std::map<std::string, Fate> fates_;
-  std::vector<std::string> inner_;             ///< places inside keys, in the order in which they came
+  std::vector<std::string> inner_;             ///< places inside keys, in order of appearance
   std::map<std::string, Value> profile_;       ///< by our key
-  std::map<std::string, std::string> origin_;  ///< by our key: what stands in its comment
+  std::map<std::string, std::string> origin_;  ///< by our key: its comment
   std::map<std::string, std::string> default_reasons_;
   std::vector<std::string> notes_;
   bool opens_tokenizer_;
   mutable std::map<std::string, std::optional<ModelTokens>> model_tokens_;  ///< by model
 };
 
-/// `body` below the lines that say where it came from, and by which an edited file is known.
+/// `body` below the lines that say where it came from, and that show if the file was edited.
 std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body);
 
 void convert_axolotl(Converter& converter);
@@ -149,59 +152,63 @@ struct DataEntry {
   std::string path;
   std::string type;                                            ///< empty = auto
   std::vector<std::pair<std::string, std::string>> field_map;  ///< our name, theirs ("": null); equal ones are left out
-  std::string split = {}, subset = {};                         ///< of a dataset of the Hub
-  bool has_tools = false;                                      ///< its rows have tools, or calls of them
-  std::optional<double> max_samples = {};                      ///< its first rows
-  std::optional<double> weight = {};                           ///< how often a row occurs in an epoch
+  std::string split = {}, subset = {};                         ///< of a Hub dataset
+  bool has_tools = false;                                      ///< its examples have tools or tool calls
+  std::optional<double> max_samples = {};                      ///< its first examples
+  std::optional<double> weight = {};                           ///< how often an example occurs in an epoch
 
   void map(const std::string& ours, const std::string& theirs);
-  /// The rows' field of that name is not read.
+  /// The examples' field of that name is not read.
   void leave_unread(const std::string& ours) { field_map.emplace_back(ours, ""); }
   Value value() const;
 };
 
 Value to_value(const std::vector<DataEntry>& entries);
 
-/// Whether `path` is the name of a dataset of the Hub (org/name), and nothing on this machine.
+/// True if `path` is the name of a Hub dataset (org/name), and nothing on this machine.
 bool is_hub_dataset(const std::string& path);
 
-/// What speaks against a split of a Hub dataset here (train[:1000], train+test); empty = nothing.
+/// Why a split of a Hub dataset is refused here (train[:1000], train+test); empty = it is not.
 std::string split_problem(const std::string& split);
 
-/// The file or folder of one split of a local dataset folder: train.jsonl, train/, data/train-*.json, ...; nullopt if there is none.
+/// The file or folder of one split of a local dataset folder: train.jsonl, train/, data/train-*.json, ...; nullopt if
+/// there is none.
 std::optional<std::string> split_path(const std::filesystem::path& folder, const std::string& split);
 
 /// The names in a list, or in a text with commas; one empty name for an empty text.
 std::vector<std::string> names_in(const Value& value);
 
-/// Whether all `keys` of a map are among `known`.
+/// True if all keys of a map are among `known`.
 bool has_only(const Value& map, const std::vector<std::string>& known);
 
-/// What chat_template is here for Axolotl's or LLaMA-Factory's name of a format ("llama3", "qwen_25"): one of our built-in names, or empty.
+/// Our chat_template for Axolotl's or LLaMA-Factory's name of a format ("llama3", "qwen_25"): one of our built-in
+/// names, or empty.
 std::string builtin_template(const std::string& theirs);
 
-/// What ends a turn in one of our built-in templates: a token, or "eos_token" for that of the tokenizer; empty for other names.
+/// The end of a turn in one of our built-in templates: a token, or "eos_token" for the tokenizer's; empty for other
+/// names.
 std::string end_of_builtin(const std::string& ours);
 
-/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written. With `default_system`,
-/// which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
+/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written.
+/// With `default_system`, which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
 std::string written_template(const std::string& theirs, const std::string& default_system = {});
 
 /// A text in quotes, as Jinja reads it.
 std::string jinja_text(const std::string& text);
 
-/// LLaMA-Factory's name of a format that models of this family bring in their own template ("granite3").
+/// True for LLaMA-Factory's name of a format that models of this family have as their own template ("granite3").
 bool is_models_own_template(const std::string& theirs);
 
 /// The token of that name in tokenizer_config.json ("eos_token"); empty if there is no folder, or no such token in it.
 std::string token_of_model(const std::filesystem::path& model, const std::string& name);
 
-/// The entries for the names in `key` (dataset or eval_dataset), which are refused where dataset_info.json is not found, lacks one, or says
-/// what has no counterpart. dataset_dir is looked for in the working directory, then in the folders above the configuration.
+/// The entries for the names in `key` (dataset or eval_dataset), which are refused if dataset_info.json is not found,
+/// lacks one, or has something without a counterpart. dataset_dir is looked for in the working directory, then in the
+/// folders above the configuration.
 std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const std::string& key);
 
-/// mix_strategy: interleave_under and interleave_over, with interleave_probs: how often rows of each dataset occur until the first, or
-/// the last, is used up.
+/// mix_strategy: interleave_under and interleave_over, with interleave_probs: weighs each dataset by how often its
+/// examples occur until the first, or the last, is used up.
 void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& entries);
 
 /// `template`, with default_system and enable_thinking; `train`: the datasets.

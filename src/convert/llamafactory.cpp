@@ -33,7 +33,7 @@ void convert_factory_adapter(Converter& converter) {
   if (kind == "full") {
     converter.set("finetuning_type", "adapter", "none");
     for (const char* key : kFactoryAdapterKeys) {
-      if (converter.find(key)) converter.drop(key, "says nothing with finetuning_type: full");
+      if (converter.find(key)) converter.drop(key, "finetuning_type: full ignores it");
     }
     return;
   }
@@ -41,11 +41,11 @@ void convert_factory_adapter(Converter& converter) {
     converter.find("finetuning_type") ? converter.set("finetuning_type", "adapter", "lora")
                                       : converter.set_default("adapter", "lora");
   } else {
-    converter.refuse("finetuning_type", kind + " is not built. Use lora or full.");
+    converter.refuse("finetuning_type", kind + " is not supported. Use lora or full.");
   }
   refuse_dora(converter, "use_dora", "use_rslora");
   if (converter.find("create_new_adapter") && converter.text("adapter_name_or_path").empty()) {
-    converter.drop("create_new_adapter", "says nothing without adapter_name_or_path");
+    converter.drop("create_new_adapter", "applies only with adapter_name_or_path");
   }
   if (convert_factory_first_adapter(converter)) {
     drop_shape_of_adapter(converter, {"lora_rank", "lora_alpha", "lora_target", "use_rslora"});
@@ -65,16 +65,16 @@ void convert_factory_adapter(Converter& converter) {
 
 void convert_factory_stage(Converter& converter) {
   const std::string stage = converter.text("stage");
-  if (stage == "sft") converter.drop("stage", "sft asks for what is done anyway");
+  if (stage == "sft") converter.drop("stage", "sft matches what happens anyway");
   if (stage.empty() || stage == "sft") return;
   if (stage == "pt") {
     converter.set("stage", "loss_on", "all");
     converter.note("stage",
                    "each text is a document of its own; LLaMA-Factory joins texts and cuts them at cutoff_len");
   } else {
-    converter.refuse(
-        "stage",
-        "Preference training, rewards and reinforcement are not built. Train on the chosen answers: stage: sft.");
+    converter.refuse("stage",
+                     "Preference training, rewards and reinforcement learning are not supported. Train on the chosen "
+                     "answers: stage: sft.");
   }
 }
 
@@ -95,9 +95,9 @@ void convert_factory_base_precision(Converter& converter) {
     const std::string word = lower_case(converter.text(key));
     if (word.empty()) continue;
     if ((" " + std::string(words) + " ").find(" " + word + " ") != std::string::npos) {
-      converter.drop(key, word + " asks for what is done anyway");
+      converter.drop(key, word + " matches what happens anyway");
     } else if (bits.empty()) {
-      converter.drop(key, "says nothing without quantization_bit");
+      converter.drop(key, "applies only with quantization_bit");
     } else {
       converter.refuse(key, "Quantised weights are bitsandbytes' nf4 or int8, or fp8. Remove it.");
     }
@@ -117,7 +117,7 @@ void convert_factory_loss(Converter& converter) {
   };
   when_true("train_on_prompt", "loss_on", "all");
   if (converter.is_true("train_on_prompt") && converter.is_true("mask_history")) {
-    converter.refuse("mask_history", "train_on_prompt is true, too, which LLaMA-Factory refuses. Keep one.");
+    converter.refuse("mask_history", "train_on_prompt is also true, which LLaMA-Factory refuses. Keep one.");
   } else {
     when_true("mask_history", "loss_on", "last");
   }
@@ -126,14 +126,14 @@ void convert_factory_loss(Converter& converter) {
   when_true("disable_gradient_checkpointing", "gradient_checkpointing", "off");
 }
 
-void note_skipped_rows(Converter& converter, const std::vector<DataEntry>& train) {
+void note_skipped_examples(Converter& converter, const std::vector<DataEntry>& train) {
   const auto is_chat = [](const DataEntry& entry) { return entry.type == "messages" || entry.type == "sharegpt"; };
   if (!std::ranges::any_of(train, is_chat)) return;
   converter.note(
       "dataset",
       "LLaMA-Factory skips chats that begin with the assistant, end with the user, or in which the two do not "
-      "take turns; here their answers are trained, unless the chat template refuses such a row, which is then "
-      "a bad row (on_bad_row: drop leaves it out)");
+      "take turns; here their answers are trained, unless the chat template refuses such an example, which is then "
+      "a bad example (on_bad_row: drop leaves it out)");
 }
 
 // Returns whether there is evaluation data.
@@ -152,17 +152,17 @@ bool convert_factory_data(Converter& converter, const std::vector<DataEntry>& tr
     if (converter.is_refused("dataset") || converter.is_refused("eval_dataset")) {
       converter.drop("max_samples", "belongs to the dataset, which is refused");
     } else if (!converter.number("max_samples") || *converter.number("max_samples") < 1) {
-      converter.refuse("max_samples", "expected a number of rows.");
+      converter.refuse("max_samples", "expected a number of examples.");
     } else {
       const auto is_cut = [](const DataEntry& entry) { return entry.max_samples.has_value(); };
       if (std::ranges::any_of(train, is_cut)) converter.share("max_samples", "datasets");
       if (std::ranges::any_of(test, is_cut)) converter.share("max_samples", "eval_datasets");
-      converter.drop("max_samples", has_data ? "no file has more rows" : "no dataset is named");
+      converter.drop("max_samples", has_data ? "no file has more examples" : "no dataset is named");
     }
   }
   const double held_out = converter.number("val_size").value_or(0);
   if (held_out > 0 && converter.find("eval_dataset")) {
-    converter.refuse("val_size", "eval_dataset is there too, which LLaMA-Factory refuses. Keep one.");
+    converter.refuse("val_size", "eval_dataset is set too, which LLaMA-Factory refuses. Keep one.");
   } else if (held_out > 0) {
     convert_held_out(converter, "val_size");
   }
@@ -185,7 +185,7 @@ void convert_factory_packing(Converter& converter) {
   }
   converter.set_default(
       "overlength", "truncate",
-      "LLaMA-Factory cuts each prompt and answer in proportion; here the end of a row is cut, and one "
+      "LLaMA-Factory cuts each prompt and answer in proportion; here the end of an example is cut, and one "
       "whose prompt leaves no room is dropped: raise max_seq_len if there are any");
   if (!converter.find("cutoff_len")) converter.set_default("max_seq_len", "2048");
 }
@@ -212,7 +212,7 @@ void convert_factory_tokens(Converter& converter) {
     converter.set("init_special_tokens", "token_init", start == "desc_init" ? "description" : "mean");
   } else {
     converter.refuse("init_special_tokens",
-                     "New rows start as the mean of all, or of the tokens of a text: token_init.");
+                     "New rows start as the mean of all rows, or of the rows of a text's tokens: use token_init.");
   }
 }
 
@@ -224,7 +224,7 @@ const std::vector<IdleGroup> kFactoryIdle = {
     {"attention is chosen for the device; the numbers agree", {"flash_attn"}},
     {"the kernels are lora-train's own; the numbers agree",
      {"use_unsloth", "use_unsloth_gc", "enable_liger_kernel", "use_v1_kernels", "use_reentrant_gc"}},
-    {"it is for adapters on embeddings, which get none", {"loraplus_lr_embedding"}},
+    {"applies only to adapters on embeddings, and embeddings get none", {"loraplus_lr_embedding"}},
     {"norms, softmax and the loss are computed in fp32", {"upcast_layernorm", "upcast_lmhead_output"}},
     {"mixture-of-experts models are not supported", {"moe_aux_loss_coef"}},
     {"code from a model folder is never run", {"trust_remote_code"}},
@@ -235,7 +235,7 @@ const std::vector<IdleGroup> kFactoryIdle = {
     {"training keeps no KV cache", {"use_kv_cache"}},
     {"the report has the curves, and token accuracy is always measured",
      {"plot_loss", "compute_accuracy", "include_effective_tokens_per_second", "print_param_status"}},
-    {"images, video and audio are not supported, and text rows need none of it",
+    {"images, video and audio are not supported, and text examples need none of it",
      {"media_dir", "image_max_pixels", "image_min_pixels", "image_do_pan_and_scan", "crop_to_patches",
       "video_max_pixels", "video_min_pixels", "video_fps", "video_maxlen", "use_audio_in_video", "audio_sampling_rate",
       "freeze_vision_tower", "freeze_multi_modal_projector"}},
@@ -253,7 +253,7 @@ const std::vector<IdleGroup> kFactoryIdle = {
      {"enable_torch_profiler", "profiler_output_dir", "profiler_wait_steps", "profiler_warmup_steps",
       "profiler_active_steps", "profiler_repeat", "profiler_record_shapes", "profiler_profile_memory",
       "profiler_with_stack", "profile_modules"}},
-    {"a run never touches the network; TensorBoard files are in output_dir/tensorboard",
+    {"runs work offline; TensorBoard files are in output_dir/tensorboard",
      {"use_swanlab", "swanlab_project", "swanlab_workspace", "swanlab_run_name", "swanlab_mode", "swanlab_api_key",
       "swanlab_logdir", "swanlab_lark_webhook_url", "swanlab_lark_secret"}},
     {"ranks come from torchrun, mpirun, srun or --nproc",
@@ -262,23 +262,24 @@ const std::vector<IdleGroup> kFactoryIdle = {
 };
 
 const std::vector<RefusedGroup> kFactoryRefused = {
-    {"Only AdamW and 8-bit AdamW are built. Remove it.",
+    {"Only AdamW and 8-bit AdamW are supported. Remove it.",
      {{"use_galore"}, {"use_apollo"}, {"use_badam"}, {"use_adam_mini"}, {"use_muon"}}},
-    {"Only cross entropy and DFT are built. Remove it, or set use_dft_loss.", {{"use_asft_loss"}, {"use_eaft_loss"}}},
-    {"This kind of training is not built. Use finetuning_type: lora or full.",
+    {"Only cross entropy and DFT are supported. Remove it, or set use_dft_loss.",
+     {{"use_asft_loss"}, {"use_eaft_loss"}}},
+    {"This kind of training is not supported. Use finetuning_type: lora or full.",
      {{"use_llama_pro"}, {"freeze_language_model"}, {"mixture_of_depths"}, {"train_from_scratch"}, {"use_kt"}}},
     {"An adapter starts as PEFT's (A Kaiming-uniform, B zero). Save yours as a PEFT folder and use init_adapter.",
      {{"pissa_init"}}},
     {"Merge the old adapter first: lora-train merge.", {{"create_new_adapter"}}},
-    {"Whole modules cannot be trained beside an adapter. Remove it, or use finetuning_type: full.",
+    {"Whole modules cannot be trained alongside an adapter. Remove it, or use finetuning_type: full.",
      {{"additional_target"}}},
     {"The model's positions stay as config.json has them. Put rope_scaling there.", {{"rope_scaling"}}},
-    {"Attention is always complete. Remove it.", {{"shift_attn"}}},
-    {"Products are not computed in FP8. Remove it; base_precision: fp8 stores the weights so.", {{"fp8"}}},
+    {"Attention is always full. Remove it.", {{"shift_attn"}}},
+    {"Products are not computed in FP8. Remove it; base_precision: fp8 stores the weights in FP8.", {{"fp8"}}},
     {"Datasets are concatenated. Use `weight` in `datasets` for other shares.",
      {{"mix_strategy", {"concat"}}, {"interleave_probs"}}},
-    {"Only chatml, qwen, qwen3_nothink, default, alpaca and mistral are written with it. Put the system prompt into "
-     "the rows.",
+    {"Only chatml, qwen, qwen3_nothink, default, alpaca and mistral can include it. Put the system prompt into the "
+     "examples.",
      {{"default_system"}}},
     {"The chat template decides this. Use a .jinja file as chat_template.",
      {{"enable_thinking", {"true"}}, {"preserve_thinking"}, {"tool_format"}}},
@@ -386,7 +387,7 @@ void convert_llamafactory(Converter& converter) {
   weigh_interleaved_datasets(converter, train);
   convert_llamafactory_template(converter, train);
   convert_factory_loss(converter);
-  note_skipped_rows(converter, train);
+  note_skipped_examples(converter, train);
   const bool has_eval_data = convert_factory_data(converter, train);
   convert_factory_packing(converter);
   convert_factory_tokens(converter);

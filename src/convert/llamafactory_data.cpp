@@ -7,20 +7,21 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 
 namespace lora_train {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// dataset_dir as it is found from here, with its dataset_info.json.
+/// dataset_dir as found from here, with its dataset_info.json.
 struct DatasetInfo {
   fs::path folder;
   Value entries;
 };
 
-// The working directory, then the folders above the configuration: LLaMA-Factory is run from its own folder, above its examples.
+// The working directory, then the folders above the configuration: LLaMA-Factory is run from its own folder, above its
+// examples.
 std::optional<fs::path> find_folder(const Converter& converter) {
   const std::string name = converter.text_or("dataset_dir", "data");
   std::error_code code;
@@ -52,16 +53,16 @@ std::string text_of(const Value& entry, const std::string& name) {
   return value && value->is_scalar() ? value->text : "";
 }
 
-/// What speaks against reading an entry here; empty = nothing.
+/// Why an entry cannot be read here; empty = it can.
 std::string refusal(const Value& entry) {
   const Value* ranking = entry.find("ranking");
   if (ranking && ranking->is_scalar() && parse_bool(ranking->text) == true) {
-    return "has pairs of answers, and preference training is not built. Write the chosen answers as chats.";
+    return "has pairs of answers, and preference training is not supported. Write the chosen answers as chats.";
   }
   for (const char* name : {"images", "videos", "audios"}) {
     if (!column(entry, name, "").empty()) return "has " + std::string(name) + ", which are not supported.";
   }
-  if (!column(entry, "kto_tag", "").empty()) return "is for KTO, which is not built.";
+  if (!column(entry, "kto_tag", "").empty()) return "is for KTO, which is not supported.";
   const bool is_hub = !text_of(entry, "hf_hub_url").empty();
   const std::string instead = ". Save it as a JSON file, and name that as file_name.";
   std::vector<std::string> ways = {"script_url", "cloud_file_name"};
@@ -75,7 +76,7 @@ std::string refusal(const Value& entry) {
   if (is_hub && !problem.empty()) return "takes the split " + split + ". " + problem;
   if (!is_hub && !split.empty() && split != "train") return "takes the split " + split + instead;
   if (const std::string spoken = tag(entry, "system_tag", "system"); spoken != "system" && !spoken.empty()) {
-    return "calls a speaker " + spoken + " (system_tag). That speaker is system here; rename it in the rows.";
+    return "calls a speaker " + spoken + " (system_tag). That speaker is system here; rename it in the examples.";
   }
   const std::string called = tag(entry, "function_tag", "function_call");
   if (text_of(entry, "formatting") == "openai" && called != "function_call" && !called.empty()) {
@@ -84,7 +85,7 @@ std::string refusal(const Value& entry) {
   return {};
 }
 
-/// Keys that are nearly LLaMA-Factory's, which passes over them.
+/// Keys that are nearly LLaMA-Factory's, which ignores them.
 std::vector<std::string> misspelt_keys(const Value& entry) {
   static const std::vector<std::pair<std::string, std::vector<std::string>>> kKnown = {
       {"",
@@ -109,7 +110,7 @@ std::vector<std::string> misspelt_keys(const Value& entry) {
   return problems;
 }
 
-/// Speakers whose names are not known anyway.
+/// Maps speakers whose names are not known anyway.
 void map_speakers(DataEntry& entry, const Value& info) {
   struct Speaker {
     const char *tag, *ours, *known;
@@ -154,18 +155,19 @@ void fill_layout(DataEntry& entry, const Value& info, bool is_pretraining) {
                     (!is_pretraining && formatting != "alpaca" && data::has_string(entry.path, call));
 }
 
-/// Whether the messages of the rows have other keys than the tags say, and which tags would fit; empty = they fit.
+/// Says if the examples' messages have other keys than the tags, and which tags would fit; empty = the tags fit.
 std::string tag_problem(const DataEntry& entry, const Value& info) {
   const std::string role = tag(info, "role_tag", "from"), content = tag(info, "content_tag", "value");
   const auto keys = data::first_message_keys(entry.path, column(info, "messages", "conversations"));
   const auto has = [&](const std::string& name) { return std::ranges::count(keys, name) > 0; };
   if (keys.empty() || has(role) || !has("role") || !has("content")) return {};
-  return "has messages with role and content, where LLaMA-Factory looks for " + role + " and " + content +
+  return "has messages with role and content, but LLaMA-Factory looks for " + role + " and " + content +
          ". Add to its entry in dataset_info.json: \"tags\": {\"role_tag\": \"role\", \"content_tag\": \"content\", "
          "\"user_tag\": \"user\", \"assistant_tag\": \"assistant\", \"system_tag\": \"system\"}.";
 }
 
-/// Columns that a row has and that are read here by their names, but not by LLaMA-Factory, for which dataset_info.json names none.
+/// Columns that an example has and that are read here by their names, but not by LLaMA-Factory, for which
+/// dataset_info.json names none.
 std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& info) {
   if (entry.type == "text") return {};
   const bool is_alpaca = entry.type == "alpaca";
@@ -174,7 +176,7 @@ std::vector<std::string> unnamed_columns(const DataEntry& entry, const Value& in
   if (is_alpaca) named.insert({{"input", column(info, "query", "input")}, {"history", column(info, "history", "")}});
   if (!is_alpaca) named["tools"] = column(info, "tools", "");
   std::vector<std::string> unnamed;
-  for (const std::string& key : data::row_keys(entry.path)) {
+  for (const std::string& key : data::example_keys(entry.path)) {
     if (const auto found = named.find(key); found != named.end() && found->second != key) unnamed.push_back(key);
   }
   return unnamed;
@@ -186,39 +188,40 @@ std::optional<DatasetInfo> read_info(Converter& converter, const std::string& ke
   if (!folder) {
     converter.refuse(
         key, "needs " + name +
-                 "/dataset_info.json, which is not here. Convert in the folder of LLaMA-Factory, or set dataset_dir.");
+                 "/dataset_info.json, which was not found. Run convert in LLaMA-Factory's folder, or set dataset_dir.");
     return std::nullopt;
   }
   const std::string file = (*folder / "dataset_info.json").string();
   DatasetInfo info{*folder, parse_yaml(read_file(file), {file, 0})};
   if (!info.entries.is_map())
-    throw ConfigError(file, "is no map of names. Expected LLaMA-Factory's dataset_info.json.");
+    throw ConfigError(file, "is not a map of names. Expected LLaMA-Factory's dataset_info.json.");
   return info;
 }
 
 std::string share_of_file(const std::string& limit) {
-  return "jq '.[:" + limit + "]' of a JSON array, head -n " + limit + " of JSON Lines";
+  return "jq '.[:" + limit + "]' for a JSON array, head -n " + limit + " for JSON Lines";
 }
 
 // num_samples of dataset_info.json, which are drawn, not the first ones.
 void refuse_num_samples(Converter& converter, const std::string& name, const std::string& path,
                         const std::string& limit) {
   if (limit.empty()) return;
-  const auto rows = data::count_rows(path);
-  if (rows && parse_number(limit) && static_cast<double>(*rows) == *parse_number(limit)) return;
-  converter.refuse(name, "draws " + limit + " rows of a file" + (rows ? " of " + std::to_string(*rows) : "") +
-                             ", which differ from those drawn here. Make a file of them (" + share_of_file(limit) +
-                             ").");
+  const auto examples = data::count_examples(path);
+  if (examples && parse_number(limit) && static_cast<double>(*examples) == *parse_number(limit)) return;
+  converter.refuse(name, "draws " + limit + " examples from a file" +
+                             (examples ? " of " + std::to_string(*examples) : "") +
+                             ", and lora-train would draw others. Put " + limit +
+                             " examples into a file of their own (" + share_of_file(limit) + ").");
 }
 
-/// The first rows that max_samples leaves of a file that has more, or that is not here.
+/// The first examples that max_samples leaves of a file that has more, or that is not here.
 std::optional<double> sample_limit(const Converter& converter, const DataEntry& entry) {
   const auto limit = converter.number("max_samples");
-  const auto rows = entry.split.empty() && entry.subset.empty() ? data::count_rows(entry.path) : std::nullopt;
-  return limit && rows && static_cast<double>(*rows) <= *limit ? std::nullopt : limit;
+  const auto examples = entry.split.empty() && entry.subset.empty() ? data::count_examples(entry.path) : std::nullopt;
+  return limit && examples && static_cast<double>(*examples) <= *limit ? std::nullopt : limit;
 }
 
-/// One dataset of dataset_info.json, and what speaks against it.
+/// One dataset of dataset_info.json, and its problems.
 struct NamedDataset {
   DataEntry entry;
   std::vector<std::string> problems;
@@ -239,7 +242,7 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
   for (const std::string& problem : misspelt_keys(info)) dataset.problems.push_back(name + " " + problem);
   std::error_code code;
   if (hub.empty() && !file.empty() && !fs::exists(entry.path, code))
-    converter.note(key, name + " is " + entry.path + ", which is not here, so nobody looked at its rows");
+    converter.note(key, name + " is " + entry.path + ", which was not found, so its examples were not checked");
   const bool is_pretraining = converter.text("stage") == "pt",
              is_alpaca = text_of(info, "formatting").empty() || text_of(info, "formatting") == "alpaca";
   fill_layout(entry, info, is_pretraining);
@@ -250,15 +253,15 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
     const bool is_one = unnamed.size() == 1;
     dataset.problems.push_back(name + " has " + (is_one ? "a column " : "columns ") + join(unnamed) +
                                " that dataset_info.json does not name, so LLaMA-Factory does not read " +
-                               (is_one ? "it" : "them") + "; here it would. Remove " + (is_one ? "it" : "them") +
-                               " from the rows, or name " + (is_one ? "it" : "them") + " in columns.");
+                               (is_one ? "it" : "them") + "; lora-train would. Remove " + (is_one ? "it" : "them") +
+                               " from the examples, or name " + (is_one ? "it" : "them") + " in columns.");
   }
   refuse_num_samples(converter, key + "[" + name + "].num_samples", entry.path, text_of(info, "num_samples"));
   entry.max_samples = sample_limit(converter, entry);
   return dataset;
 }
 
-/// All that LLaMA-Factory 0.9.5 has.
+/// All templates of LLaMA-Factory 0.9.5.
 constexpr const char* kTheirTemplates =
     "aeva, alpaca, bailing, bailing_v2, breeze, chatglm3, chatml, chatml_de, cohere, cpm4, custom, dbrx, "
     "deepseek, deepseek3, deepseekcoder, deepseekr1, default, dots_ocr, empty, ernie, ernie_nothink, ernie_vl, "
@@ -275,7 +278,7 @@ constexpr const char* kTheirTemplates =
 
 constexpr const char* kLineFeed = "the line feed after the end token is not trained here";
 
-/// Where LLaMA-Factory encodes the text before and behind apart.
+/// A place where LLaMA-Factory encodes the text before and after it separately.
 struct TurnCut {
   std::string before, opening;  ///< `opening` is what it writes before an answer
 };
@@ -297,7 +300,7 @@ const std::map<std::string, std::vector<TurnCut>>& turn_cuts() {
   return cuts;
 }
 
-/// What speaks against the tokens of a template here; empty = nothing that is known.
+/// Why the tokens of a template would be wrong here; empty = no known reason.
 std::string token_problem(const Converter& converter, const std::string& name) {
   const auto found = turn_cuts().find(name);
   if (found == turn_cuts().end()) return {};
@@ -308,12 +311,12 @@ std::string token_problem(const Converter& converter, const std::string& name) {
   if (!is_seen && !(tokens && std::ranges::all_of(found->second, is_line))) {
     if (written_template(name).empty()) return {};  // a chat format, which its models have tokens for
     return "needs the tokenizer of " + model +
-           ", to see that it cuts between turns, where LLaMA-Factory does. Download the model, or name its folder.";
+           " to check that it cuts between turns, as LLaMA-Factory does. Download the model, or name its folder.";
   }
   const auto is_kept = [&](const TurnCut& cut) { return !is_seen || tokens->keeps_apart(cut.before, cut.opening); };
   if (std::ranges::all_of(found->second, is_kept)) return {};
-  return name + " is tokenised turn by turn by LLaMA-Factory; the tokenizer of " + model +
-         " begins a turn with another token when a chat is one text, as here. Use a template of the model's own tokens "
+  return "LLaMA-Factory tokenises " + name + " turn by turn; the tokenizer of " + model +
+         " begins a turn with another token if a chat is one text, as here. Use a template of the model's own tokens "
          "(chat_template: tokenizer).";
 }
 
@@ -344,7 +347,7 @@ void note_builtin(Converter& converter, const std::string& name) {
   if (name != "llama3") converter.note("template", kLineFeed);
   if (trims)
     converter.note("template", "white space at both ends of a message is left out here; LLaMA-Factory keeps it");
-  if (name == "gemma2") converter.note("template", "LLaMA-Factory also trains <eos> at the end of a row");
+  if (name == "gemma2") converter.note("template", "LLaMA-Factory also trains <eos> at the end of an example");
 }
 
 /// `with_system`: the template with default_system in it; empty: it has none.
@@ -357,8 +360,8 @@ void convert_known_template(Converter& converter, const std::string& name, const
     if (name == "mistral") {
       converter.note(
           "template",
-          "as in LLaMA-Factory, the system prompt stands in the first question, and answers keep their white "
-          "space; mistral-v3 does neither. A blank before an answer that is a token of its own is not trained here");
+          "as in LLaMA-Factory, the system prompt is in the first question, and answers keep their white space; "
+          "mistral-v3 does neither. A blank before an answer that is a token of its own is not trained here");
     } else {
       converter.note("template", kLineFeed);
     }
@@ -421,14 +424,14 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
   const std::string strategy = converter.text("mix_strategy");
   if (strategy != "interleave_under" && strategy != "interleave_over") {
     if (converter.find("interleave_probs") && (strategy.empty() || strategy == "concat"))
-      converter.drop("interleave_probs", "says nothing with mix_strategy: concat");
+      converter.drop("interleave_probs", "mix_strategy: concat ignores it");
     return;
   }
   if (entries.size() < 2) {
     const bool is_refused = converter.is_refused("dataset");
     for (const char* key : {"mix_strategy", "interleave_probs"}) {
       if (converter.find(key))
-        converter.drop(key, is_refused ? "belongs to dataset, which is refused" : "says nothing of one dataset");
+        converter.drop(key, is_refused ? "belongs to dataset, which is refused" : "applies only to several datasets");
     }
     return;
   }
@@ -440,17 +443,18 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
     if (are_wrong || probabilities.size() != entries.size())
       return converter.refuse("interleave_probs", "expected a share above 0 for each dataset.");
   }
-  std::vector<double> rows;
+  std::vector<double> examples;
   for (const DataEntry& entry : entries) {
-    const auto count = data::count_rows(entry.path);
+    const auto count = data::count_examples(entry.path);
     if (!count) {
-      return converter.refuse("mix_strategy", "gives each dataset a share that depends on its rows, and " + entry.path +
-                                                  " cannot be counted here. Say `weight` in `datasets`.");
+      return converter.refuse("mix_strategy",
+                              "gives each dataset a share that depends on its number of examples, but " + entry.path +
+                                  " cannot be counted here. Use `weight` in `datasets`.");
     }
-    rows.push_back(std::min(static_cast<double>(*count), entry.max_samples.value_or(static_cast<double>(*count))));
+    examples.push_back(std::min(static_cast<double>(*count), entry.max_samples.value_or(static_cast<double>(*count))));
   }
   std::vector<double> lengths;  // of an epoch that ends when this dataset is used up
-  for (std::size_t i = 0; i < entries.size(); ++i) lengths.push_back(rows[i] / probabilities[i]);
+  for (std::size_t i = 0; i < entries.size(); ++i) lengths.push_back(examples[i] / probabilities[i]);
   const bool is_under = strategy == "interleave_under";
   const double length = is_under ? *std::ranges::min_element(lengths) : *std::ranges::max_element(lengths);
   constexpr double kDigits = 1e4;
@@ -458,9 +462,9 @@ void weigh_interleaved_datasets(Converter& converter, std::vector<DataEntry>& en
     entries[i].weight = std::round(length / lengths[i] * kDigits) / kDigits;
   converter.share("mix_strategy", "datasets");
   if (converter.find("interleave_probs")) converter.share("interleave_probs", "datasets");
-  converter.note("mix_strategy",
-                 "the shares are LLaMA-Factory's as `weight` of the datasets; which rows are drawn, and in "
-                 "which order, differs");
+  converter.note(
+      "mix_strategy",
+      "`weight` of the datasets gives LLaMA-Factory's shares; which examples are drawn, and in which order, differs");
 }
 
 void convert_llamafactory_template(Converter& converter, const std::vector<DataEntry>& train) {
@@ -471,7 +475,7 @@ void convert_llamafactory_template(Converter& converter, const std::vector<DataE
   if (std::ranges::any_of(train, &DataEntry::has_tools) && (is_builtin || is_written)) {
     converter.set("template", "chat_template", "tokenizer");
     converter.note("template",
-                   "rows have tools or calls of them, which built-in templates do not write: the model's own is used");
+                   "examples have tools or tool calls, which built-in templates do not write: the model's own is used");
   } else if (is_written || !with_system.empty()) {
     convert_known_template(converter, name, with_system);
   } else if (is_builtin) {
@@ -480,14 +484,15 @@ void convert_llamafactory_template(Converter& converter, const std::vector<DataE
     converter.set("template", "chat_template", "tokenizer");
     converter.note("template", "the model's own template is used, which may write another system prompt");
   } else if (name == "empty") {
-    converter.refuse("template",
-                     "empty writes neither roles nor an end token, after which a model does not stop. Rows with "
-                     "`prompt` and `completion` are plain text, too, and end with the end token.");
+    converter.refuse(
+        "template",
+        "empty writes neither roles nor an end token, so a model does not stop. Examples with `prompt` and "
+        "`completion` are plain text, too, and end with the end token.");
   } else {
     const std::vector<std::string> theirs = names_in(text_value(kTheirTemplates));
     const bool is_theirs = std::ranges::count(theirs, name) > 0;
     const std::string near = is_theirs ? "" : nearest_name(name, theirs);
-    converter.refuse("template", name + (is_theirs ? " is not built." : " is no template of LLaMA-Factory.") +
+    converter.refuse("template", name + (is_theirs ? " is not supported." : " is not a LLaMA-Factory template.") +
                                      (near.empty() ? "" : " Did you mean " + near + "?") +
                                      " Use the model's own (chat_template: tokenizer), or a .jinja file.");
   }

@@ -64,7 +64,8 @@ ToolKeys own_trl_keys() {
       {"padding is never computed", {"pad_token", "pad_to_multiple_of", "padding_free"}},
       {"evaluation gives the same numbers packed or not", {"eval_packing"}},
       {"documents are shuffled in every epoch", {"shuffle_dataset"}},
-      {"rows are tokenised once and read from the token cache", {"dataset_num_proc", "dataset_streaming", "streaming"}},
+      {"examples are tokenised once and read from the token cache",
+       {"dataset_num_proc", "dataset_streaming", "streaming"}},
       {"code from a model folder is never run", {"trust_remote_code"}},
       {"mixture-of-experts models are not supported", {"router_aux_loss_coef"}},
       {"it is the storage of bitsandbytes", {"bnb_4bit_quant_storage"}},
@@ -77,19 +78,19 @@ ToolKeys own_trl_keys() {
       {"it is for Python libraries", {"env", "ignore_bias_buffers"}},
   };
   keys.refused = {
-      {"Only nf4 is built. Use base_precision: nf4.", {{"bnb_4bit_quant_type", {"nf4"}}}},
-      {"Whole modules cannot be trained beside an adapter. Remove it, or train all weights (use_peft: false).",
+      {"Only nf4 is supported. Use base_precision: nf4.", {{"bnb_4bit_quant_type", {"nf4"}}}},
+      {"Whole modules cannot be trained alongside an adapter. Remove it, or train all weights (use_peft: false).",
        {{"lora_modules_to_save"}}},
-      {"Adapters stand on linears only: use lora_target_modules.", {{"lora_target_parameters"}}},
+      {"Adapters are on linears only: use lora_target_modules.", {{"lora_target_parameters"}}},
       {"Only causal language models are trained.", {{"lora_task_type", {"causal_lm"}}}},
-      {"Rows are always prepared. Name pre-tokenised files as `datasets` with type: pretokenized.",
+      {"Examples are always prepared. Name pre-tokenised files as `datasets` with type: pretokenized.",
        {{"dataset_kwargs"}}},
   };
   return keys;
 }
 
 const std::vector<IdleGroup> kTrainerIdle = {
-    {"what is computed comes from the command", {"do_train", "do_eval", "do_predict"}},
+    {"the command decides what is computed", {"do_train", "do_eval", "do_predict"}},
     {"only --overwrite replaces a run", {"overwrite_output_dir"}},
     {"logging_steps decides", {"logging_strategy", "logging_first_step", "logging_nan_inf_filter"}},
     {"--log-level and --quiet decide", {"log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"}},
@@ -125,21 +126,21 @@ const std::vector<IdleGroup> kTrainerIdle = {
      {"debug", "tpu_metrics_debug", "tpu_num_cores", "mp_parameters", "use_mps_device", "fp16_backend",
       "half_precision_backend", "fp16_opt_level", "fp16_full_eval"}},
     {"evaluation during the run never changes the training", {"eval_delay"}},
-    {"answers are written by lora-train generate and eval",
+    {"lora-train generate and eval write answers",
      {"predict_with_generate", "generation_max_length", "generation_num_beams", "generation_config"}},
 };
 
 const std::vector<RefusedGroup> kTrainerRefused = {
     {"Noise on embeddings is not supported. Remove it.", {{"neftune_noise_alpha", {"0"}}}},
     {"Label smoothing is not supported. Remove it.", {{"label_smoothing_factor", {"0"}}}},
-    {"Rows of like length are not grouped: shuffle is on or off. Use packing, which wastes no padding either.",
+    {"Examples of similar length are not grouped: shuffle is on or off. Use packing, which wastes no padding either.",
      {{"group_by_length"}}},
     {"The last, smaller batch of an epoch is always trained. Remove it.", {{"dataloader_drop_last"}}},
     {"The loss is always the mean over all trained tokens of a step, on all devices. Remove it.",
      {{"average_tokens_across_devices", {"true"}}}},
-    {"Only AdamW and 8-bit AdamW are built. Use optim: adamw_torch or adamw_8bit.",
+    {"Only AdamW and 8-bit AdamW are supported. Use optim: adamw_torch or adamw_8bit.",
      {{"adafactor"}, {"optim_args"}, {"optim_target_modules"}}},
-    {"The batch size is never searched for by failing. Use micro_batch_size: auto.", {{"auto_find_batch_size"}}},
+    {"The batch size is never found by trial and error. Use micro_batch_size: auto.", {{"auto_find_batch_size"}}},
     {"Use per_device_train_batch_size.", {{"per_gpu_train_batch_size"}, {"per_gpu_eval_batch_size"}}},
 };
 

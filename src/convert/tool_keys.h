@@ -1,5 +1,5 @@
-// What is known of a tool's keys. The tables are facts about its schema (scripts/foreign_keys.py lists that); values that need
-// more than a table are converted by code.
+// The known keys of a tool. The tables are facts about its schema (scripts/foreign_keys.py lists that); values that
+// need more than a table are converted by code.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace lora_train {
 
-/// Why sharding is left out, and what that asks of the machine.
+/// Why sharding is left out, and what the machine needs then.
 inline constexpr const char* kNeverSharded =
-    "the model is never sharded, so it has to fit one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N";
+    "the model is never sharded, so it must fit on one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N";
 
 /// Keys whose values mean the same here.
 struct SameValue {
@@ -25,8 +25,8 @@ struct IdleGroup {
   std::vector<const char*> names;
 };
 
-/// A key that is refused, unless its value asks for what is done anyway: null, false, an empty text, list or map, or one of
-/// `harmless` (in lower case).
+/// A key that is refused, unless its value matches what happens anyway: null, false, an empty text, list or map, or one
+/// of `harmless` (in lower case).
 struct RefusedKey {
   const char* name;
   std::vector<const char*> harmless = {};
@@ -36,7 +36,7 @@ struct RefusedGroup {
   std::vector<RefusedKey> keys;
 };
 
-/// Details of a feature: they say nothing without the key that turns it on, and that one is refused.
+/// Details of a feature: they have no effect without the key that turns it on, which is refused.
 struct OptionGroup {
   const char* of;  ///< the key that turns it on
   std::vector<const char*> names;

@@ -40,7 +40,7 @@ const WordTable kSchedules = {{"linear", "linear"},
 
 bool is_auto(const Value& value) { return value.is_null() || value.text == "auto"; }
 
-// The least learning rate as a share of the peak, as lr_scheduler_kwargs says it; nullopt = it says something else.
+// The lowest learning rate in lr_scheduler_kwargs, as a share of the peak; nullopt = it has something else.
 std::optional<double> least_rate(const Converter& converter, const Value& kwargs) {
   if (!kwargs.is_map() || kwargs.members.size() != 1) return std::nullopt;
   const auto& [name, value] = kwargs.members.front();
@@ -62,13 +62,13 @@ void convert_schedule_details(Converter& converter, const std::string& key) {
       converter.set("lr_scheduler_kwargs", "min_lr_ratio", number_value(*share));
     } else {
       converter.refuse("lr_scheduler_kwargs",
-                       "Only the least learning rate of cosine_with_min_lr can be given: min_lr_ratio.");
+                       "Only the lowest learning rate of cosine_with_min_lr can be set: min_lr_ratio.");
     }
   }
   if (!has_ratio) return;
   const std::string schedule = converter.text_or(key, "cosine");
   if (schedule != "cosine" && schedule != "cosine_with_min_lr") {
-    converter.drop("cosine_min_lr_ratio", "says nothing with " + key + ": " + schedule);
+    converter.drop("cosine_min_lr_ratio", key + ": " + schedule + " ignores it");
     return;
   }
   if (schedule == "cosine") {
@@ -122,7 +122,7 @@ bool convert_cadence(Converter& converter, const std::string& strategy_key, cons
   } else {
     converter.set_default(ours, word);
   }
-  if (has_steps) converter.drop(steps_key, "says nothing with " + strategy_key + ": " + strategy);
+  if (has_steps) converter.drop(steps_key, strategy_key + ": " + strategy + " ignores it");
   if (word == "off" && ours == "save_steps" && has_strategy) converter.remark(strategy_key, kLastIsSaved);
   return true;
 }
@@ -133,7 +133,7 @@ void convert_optimizer(Converter& converter, const std::string& key) {
   if (!converter.find(key)) return;
   const std::string ours = translated(kOptimizers, converter.text(key));
   if (ours.empty()) {
-    converter.refuse(key, converter.text(key) + " is not built. Use adamw_torch or adamw_8bit.");
+    converter.refuse(key, converter.text(key) + " is not supported. Use adamw_torch or adamw_8bit.");
   } else {
     converter.set(key, "optim", ours);
   }
@@ -143,9 +143,9 @@ void convert_schedule(Converter& converter, const std::string& key, const std::s
   if (converter.find(key)) {
     const std::string ours = translated(kSchedules, converter.text(key));
     if (ours.empty()) {
-      converter.refuse(key,
-                       converter.text(key) +
-                           " is not built. Use linear, cosine, constant, constant_with_warmup or cosine_with_min_lr.");
+      converter.refuse(
+          key, converter.text(key) +
+                   " is not supported. Use linear, cosine, constant, constant_with_warmup or cosine_with_min_lr.");
     } else {
       converter.set(key, "lr_scheduler_type", ours);
     }
@@ -160,7 +160,7 @@ void convert_warmup(Converter& converter) {
   if (steps && *steps > 0) {
     const bool is_share = *steps < 1;
     converter.keep("warmup_steps", is_share ? "warmup_ratio" : "warmup_steps");
-    if (has_ratio) converter.drop("warmup_ratio", "says nothing beside warmup_steps");
+    if (has_ratio) converter.drop("warmup_ratio", "overridden by warmup_steps");
   } else if (has_ratio) {
     converter.keep("warmup_ratio", "warmup_ratio");
     if (steps) converter.drop("warmup_steps", "0 leaves it to warmup_ratio");
@@ -172,11 +172,11 @@ void convert_warmup(Converter& converter) {
 void convert_max_steps(Converter& converter) {
   const auto steps = converter.number("max_steps");
   if (steps && *steps <= 0) {
-    converter.drop("max_steps", "no limit asks for what is done anyway");
+    converter.drop("max_steps", "no limit matches what happens anyway");
   } else if (steps) {
     converter.keep("max_steps", "max_steps");
     for (const char* epochs : {"num_epochs", "num_train_epochs"}) {
-      if (converter.find(epochs)) converter.drop(epochs, "says nothing beside max_steps");
+      if (converter.find(epochs)) converter.drop(epochs, "overridden by max_steps");
     }
   }
 }
@@ -206,7 +206,7 @@ void convert_precision(Converter& converter, const std::string& without) {
   for (const char* key : {"bf16", "bfloat16"}) {
     if (converter.find(key) && !converter.is_true(key) && is_said) {
       if (is_bf16) {
-        converter.drop(key, "false asks for what is done anyway");
+        converter.drop(key, "false matches what happens anyway");
       } else {
         converter.set(key, "precision", without);
       }
@@ -218,7 +218,7 @@ void convert_quantization(Converter& converter) {
   for (const auto& [key, ours] : {std::pair{"load_in_4bit", "nf4"}, {"load_in_8bit", "int8"}}) {
     if (!converter.find(key)) continue;
     if (!converter.is_true(key)) {
-      converter.drop(key, "false asks for what is done anyway");
+      converter.drop(key, "false matches what happens anyway");
       continue;
     }
     if (converter.is_set_to("adapter", "none")) {
@@ -280,7 +280,7 @@ void convert_recomputation(Converter& converter, const std::string& key) {
   const auto is_on = parse_bool(value->text);
   if (is_on) {
     if (*is_on) converter.keep(key, "gradient_checkpointing");
-    if (!*is_on) converter.drop(key, "layers are recomputed only where memory needs it; the numbers are the same");
+    if (!*is_on) converter.drop(key, "layers are recomputed only if memory requires it; the numbers are the same");
     return;
   }
   converter.set(key, "gradient_checkpointing", "full");
@@ -293,13 +293,13 @@ void convert_deepspeed(Converter& converter) {
   const std::optional<Value> settings = value->is_map() ? *value : deepspeed_file(converter, value->text);
   const std::string changing = settings ? result_changing(*settings) : "";
   if (!changing.empty()) {
-    converter.refuse("deepspeed",
-                     "its configuration has its own " + changing + ". Say it in the file itself, or remove it there.");
+    converter.refuse("deepspeed", "its configuration sets its own " + changing +
+                                      ". Move that setting into the file to convert, or remove it.");
     return;
   }
   converter.drop("deepspeed", kNeverSharded);
   if (!settings) {
-    converter.note("deepspeed", "was not found, so nobody looked for an optimizer, a schedule or clipping in it");
+    converter.note("deepspeed", "was not found, so it was not checked for an optimizer, a schedule or clipping");
   }
 }
 
@@ -311,13 +311,13 @@ void convert_model(Converter& converter, const std::string& key, const std::stri
     return;
   }
   converter.keep(key, "model");
-  if (!revision.empty()) converter.drop(revision_key, "main asks for what is done anyway");
+  if (!revision.empty()) converter.drop(revision_key, "main matches what happens anyway");
 }
 
 void convert_held_out(Converter& converter, const std::string& key) {
   const double size = converter.number(key).value_or(0);
   if (size >= 1 && size != std::floor(size)) {
-    converter.refuse(key, "got " + converter.text(key) + ", expected a share below 1 or a whole number of rows.");
+    converter.refuse(key, "got " + converter.text(key) + ", expected a share below 1 or a whole number of examples.");
   } else {
     converter.keep(key, "val_set_size");
   }
@@ -327,13 +327,14 @@ void convert_best_saves(Converter& converter, const std::string& key, bool has_d
   if (!has_data) return converter.refuse(key, "best needs evaluation data. Name it: eval_datasets, or val_set_size.");
   converter.set(key, "save_steps", "off");
   converter.set(key, "load_best_model_at_end", "true");
-  converter.note(key, "adapter/ is the best step too; there, it is the last one without load_best_model_at_end");
+  converter.note(
+      key, "adapter/ also holds the best step; transformers keeps the last one there without load_best_model_at_end");
 }
 
 void convert_saving(Converter& converter, bool has_evaluation_data) {
   if (lower_case(converter.text("save_strategy")) == "best") {
     convert_best_saves(converter, "save_strategy", has_evaluation_data);
-    if (converter.find("save_steps")) converter.drop("save_steps", "says nothing with save_strategy: best");
+    if (converter.find("save_steps")) converter.drop("save_steps", "save_strategy: best ignores it");
   } else if (!convert_cadence(converter, "save_strategy", "save_steps", "save_steps", "steps", "500")) {
     converter.refuse("save_strategy", "expected steps, epoch, best or no.");
   }
@@ -343,7 +344,7 @@ void convert_saving(Converter& converter, bool has_evaluation_data) {
 void convert_evaluation(Converter& converter, int logging_steps, bool has_data) {
   const std::string key = converter.find("eval_strategy") ? "eval_strategy" : "evaluation_strategy";
   if (key == "eval_strategy" && converter.find("evaluation_strategy")) {
-    converter.drop("evaluation_strategy", "says nothing beside eval_strategy");
+    converter.drop("evaluation_strategy", "overridden by eval_strategy");
   }
   if (!has_data) {
     for (const char* name : {"eval_strategy", "evaluation_strategy", "eval_steps", "eval_on_start"}) {
@@ -376,9 +377,9 @@ void convert_best_model(Converter& converter, const std::string& patience_key, b
     const Value* value = key.empty() ? nullptr : converter.find(key);
     if (!value) return;
     if (value->is_scalar() && parse_bool(value->text) == false) {
-      converter.drop(key, "false asks for what is done anyway");
+      converter.drop(key, "false matches what happens anyway");
     } else if (ours == "early_stopping_patience" && converter.is_set_to("eval_steps", "off")) {
-      converter.drop(key, "says nothing without evaluations during the run");
+      converter.drop(key, "applies only with evaluations during the run");
     } else if (has_data) {
       converter.keep(key, ours);
     } else {
@@ -406,10 +407,9 @@ void convert_reporting(Converter& converter) {
   converter.set("report_to", "report_to", ours);
   if (has_other) {
     converter.remark("report_to", "no live curves elsewhere: see the note");
-    converter.note(
-        "report_to",
-        "a run never touches the network, so nobody else's page shows it live. Watch with `tensorboard --logdir "
-        "OUTPUT_DIR/tensorboard`; `wandb sync OUTPUT_DIR/tensorboard` uploads the curves");
+    converter.note("report_to",
+                   "runs work offline, so there is no live dashboard. Watch with `tensorboard --logdir "
+                   "OUTPUT_DIR/tensorboard`; `wandb sync OUTPUT_DIR/tensorboard` uploads the curves");
   }
 }
 
@@ -444,7 +444,7 @@ void convert_trainer(Converter& converter, double learning_rate, int logging_ste
   convert_resuming(converter);
   const auto logging = converter.number("logging_steps");
   if (logging && *logging < 1) {
-    converter.drop("logging_steps", "a share of the run; every step is logged");
+    converter.drop("logging_steps", "it is a share of the run, and every step is logged anyway");
   } else {
     converter.keep("logging_steps", "logging_steps");
     converter.set_default("logging_steps", integer_value(logging_steps));
@@ -460,11 +460,11 @@ void convert_trainer(Converter& converter, double learning_rate, int logging_ste
     if (converter.is_true(key)) converter.set(key, "device", "cpu");
   }
   const std::string sampling = converter.text("train_sampling_strategy");
-  if (sampling == "random") converter.drop("train_sampling_strategy", "random asks for what is done anyway");
+  if (sampling == "random") converter.drop("train_sampling_strategy", "random matches what happens anyway");
   if (sampling == "sequential") converter.set("train_sampling_strategy", "shuffle", "false");
   if (sampling != "random" && sampling != "sequential" && !sampling.empty()) {
     converter.refuse("train_sampling_strategy",
-                     "Rows of like length are not grouped. Use packing, which wastes no padding either.");
+                     "Examples of similar length are not grouped. Use packing, which wastes no padding either.");
   }
   if (converter.find("per_device_eval_batch_size")) {
     converter.keep("per_device_eval_batch_size", "eval_micro_batch_size");

@@ -1,5 +1,5 @@
-// What the three tools share: the keys of a run, optimizers, schedules, cadences, precision and targets have the same values
-// under like names.
+// Converts what the three tools share: keys of a run, optimizers, schedules, cadences, precision and targets have the
+// same values under similar names.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@ namespace lora_train {
 /// The optimizer under `key`; a default of all three is AdamW, as ours is.
 void convert_optimizer(Converter& converter, const std::string& key);
 
-/// The schedule under `key`, with lr_scheduler_kwargs and Axolotl's cosine_min_lr_ratio; `otherwise` is the tool's default.
+/// The schedule under `key`, with lr_scheduler_kwargs and Axolotl's cosine_min_lr_ratio; `otherwise` is the tool's
+/// default.
 void convert_schedule(Converter& converter, const std::string& key, const std::string& otherwise);
 
 /// warmup_steps and warmup_ratio; a number below 1 in warmup_steps is a share.
@@ -20,8 +21,8 @@ void convert_warmup(Converter& converter);
 /// max_steps; -1 is none.
 void convert_max_steps(Converter& converter);
 
-/// bf16 and fp16 and their other names. `without` is the precision if neither is true: "fp32", or "bf16" where the tool then computes in
-/// the model's own.
+/// bf16 and fp16 and their other names. `without` is the precision if neither is true: "fp32", or "bf16" if the tool
+/// then computes in the model's own.
 void convert_precision(Converter& converter, const std::string& without);
 
 /// load_in_4bit and load_in_8bit, once it is decided whether there is an adapter.
@@ -29,20 +30,20 @@ void convert_quantization(Converter& converter);
 
 /// Module names, "all-linear" or a regex under `key`.
 void convert_targets(Converter& converter, const std::string& key);
-/// What PEFT does for the families that are supported here if no targets are named.
+/// Sets PEFT's default targets for the families that we support.
 void default_targets(Converter& converter);
 
-/// DoRA under `key`; what to use in its place depends on `rslora`.
+/// DoRA under `key`; what to use instead depends on `rslora`.
 void refuse_dora(Converter& converter, const std::string& key, const std::string& rslora);
 
-/// Drops keys of the adapter's shape where the run starts from an adapter, which brings its own.
+/// Drops keys of the adapter's shape if the run starts from an adapter, which brings its own.
 void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys);
 
 /// Recomputation: true, false or the name of a variant.
 void convert_recomputation(Converter& converter, const std::string& key);
 
-/// deepspeed: a map, or a file beside the configuration or in the working directory. Sharding changes no numbers; an optimizer, a schedule or
-/// clipping of its own does.
+/// deepspeed: a map, or a file next to the configuration or in the working directory. Sharding changes no numbers; its
+/// own optimizer, schedule or clipping does.
 void convert_deepspeed(Converter& converter);
 
 /// `name`, at `revision` unless that is main or empty: org/name@revision.
@@ -50,18 +51,19 @@ void convert_model(Converter& converter, const std::string& key, const std::stri
 
 /// The checkpoints that transformers' Trainer saves: save_strategy and save_steps, 500 by default.
 void convert_saving(Converter& converter, bool has_evaluation_data);
-/// The same for evaluation, which is off by default; every `logging_steps` if only "steps" is said. Without evaluation data it has no effect.
+/// The same for evaluation, which is off by default; every `logging_steps` if only "steps" is set. Without evaluation
+/// data it has no effect.
 void convert_evaluation(Converter& converter, int logging_steps, bool has_data);
 /// metric_for_best_model, load_best_model_at_end, early stopping under `patience_key`, which need evaluation data.
 void convert_best_model(Converter& converter, const std::string& patience_key, bool has_data);
 
-/// Stands behind save_strategy: no.
+/// Follows `save_strategy: no`.
 inline constexpr const char* kLastIsSaved = "the last step is saved, so that the run can be resumed with more steps";
 
-/// What is held out for evaluation, as a share or as rows, under `key`.
+/// The data held out for evaluation, as a share or as examples, under `key`.
 void convert_held_out(Converter& converter, const std::string& key);
 
-/// save_strategy: best, under `key`: the best step is what is kept, so `has_data` decides.
+/// save_strategy: best, under `key`: keeps the best step, so `has_data` decides.
 void convert_best_saves(Converter& converter, const std::string& key, bool has_data);
 
 void convert_reporting(Converter& converter);

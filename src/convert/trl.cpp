@@ -3,7 +3,7 @@
 #include "converter.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/value/value.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 #include "tool_keys.h"
 #include "training_keys.h"
 
@@ -19,7 +19,7 @@ constexpr const char* kTrlAdapterKeys[] = {
 void convert_trl_adapter(Converter& converter) {
   if (!converter.is_true("use_peft")) {
     for (const char* key : kTrlAdapterKeys) {
-      if (converter.find(key)) converter.drop(key, "says nothing without use_peft: true");
+      if (converter.find(key)) converter.drop(key, "applies only with use_peft: true");
     }
     converter.find("use_peft") ? converter.set("use_peft", "adapter", "none")
                                : converter.set_default("adapter", "none");
@@ -39,7 +39,7 @@ void convert_trl_base_precision(Converter& converter) {
     converter.keep("use_bnb_nested_quant", "double_quant");
     converter.set_default("double_quant", "false");
   } else if (converter.find("use_bnb_nested_quant")) {
-    converter.drop("use_bnb_nested_quant", "says nothing without load_in_4bit");
+    converter.drop("use_bnb_nested_quant", "applies only with load_in_4bit");
   }
   convert_precision(converter, "fp32");
   for (const char* key : {"dtype", "torch_dtype"}) {
@@ -55,7 +55,7 @@ void convert_trl_base_precision(Converter& converter) {
   }
 }
 
-/// What the data are, as far as the file and the disk tell.
+/// The data, as far as the file and the disk show them.
 struct TrlData {
   std::vector<DataEntry> train, test;
   bool has_files = false;  ///< `train` was found on the disk
@@ -68,7 +68,7 @@ std::string path_of_split(const std::string& dataset, const std::string& split) 
   return split_path(dataset, split).value_or(dataset);
 }
 
-// The cache is not looked at: it may be filled later.
+// Ignores the cache: it may be filled later.
 void add_trl_hub_dataset(Converter& converter, TrlData& data) {
   const std::string name = converter.text("dataset_name"), subset = converter.text("dataset_config");
   const std::string train = converter.text_or("dataset_train_split", "train"),
@@ -93,7 +93,7 @@ void add_trl_hub_dataset(Converter& converter, TrlData& data) {
   if (converter.find("dataset_test_split")) {
     converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
   } else {
-    converter.set_default("eval_datasets", to_value(data.test), "the split test, which TRL evaluates");
+    converter.set_default("eval_datasets", to_value(data.test), "the test split, which TRL evaluates");
   }
 }
 
@@ -108,7 +108,7 @@ void add_trl_named_dataset(Converter& converter, TrlData& data) {
   data.train.push_back({path_of_split(name, train), "", {}});
   converter.set("dataset_name", "datasets", to_value(data.train));
   if (converter.find("dataset_config"))
-    converter.refuse("dataset_config", "Only a dataset of the Hub has configurations. Name its files as `datasets`.");
+    converter.refuse("dataset_config", "Only a Hub dataset has configurations. Name its files as `datasets`.");
   if (converter.find("dataset_train_split")) {
     if (is_folder || train == "train") {
       converter.share("dataset_train_split", "datasets");
@@ -124,11 +124,11 @@ void add_trl_named_dataset(Converter& converter, TrlData& data) {
       converter.set("dataset_test_split", "eval_datasets", to_value(data.test));
     } else {
       converter.drop("dataset_test_split",
-                     evaluates ? "only the files of the dataset tell: name that split's as eval_datasets"
+                     evaluates ? "only the dataset's files show that split: name its files as eval_datasets"
                                : "nothing is evaluated with eval_strategy: no");
     }
   } else if (test_path) {
-    converter.set_default("eval_datasets", to_value(data.test), "the split test, which TRL evaluates");
+    converter.set_default("eval_datasets", to_value(data.test), "the test split, which TRL evaluates");
   }
 }
 
@@ -166,18 +166,18 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
   }
   converter.set("datasets", "datasets", to_value(data.train));
   for (const char* key : {"dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"}) {
-    if (converter.find(key)) converter.drop(key, "says nothing beside datasets");
+    if (converter.find(key)) converter.drop(key, "overridden by datasets");
   }
 }
 
-/// Keys of the first row; empty if no file is there.
-std::vector<std::string> row_keys(const TrlData& data) {
-  return data.train.empty() ? std::vector<std::string>{} : data::row_keys(data.train.front().path, 1);
+/// Keys of the first example; empty if there is no file.
+std::vector<std::string> example_keys(const TrlData& data) {
+  return data.train.empty() ? std::vector<std::string>{} : data::example_keys(data.train.front().path, 1);
 }
 
-/// Rows of preferences in files that are here: the chosen answers are what is trained.
+/// Preference examples in local files: the chosen answers are trained.
 void map_chosen_answers(Converter& converter, TrlData& data) {
-  const std::vector<std::string> keys = row_keys(data);
+  const std::vector<std::string> keys = example_keys(data);
   const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
   if (!has("prompt") || !has("chosen")) return;
   for (auto* entries : {&data.train, &data.test}) {
@@ -186,10 +186,10 @@ void map_chosen_answers(Converter& converter, TrlData& data) {
   const std::string source = converter.find("datasets") ? "datasets" : "dataset_name";
   converter.set(source, "datasets", to_value(data.train));
   if (!data.test.empty()) converter.set(source, "eval_datasets", to_value(data.test));
-  converter.set_default("loss_on", "completion", "of the chosen answers");
+  converter.set_default("loss_on", "completion", "trains only the chosen answers");
 }
 
-// TRL trains whole chats unless it is told otherwise, and the completion of rows that have one.
+// By default, TRL trains whole chats, and the completion of examples that have one.
 void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys) {
   if (converter.is_true("assistant_only_loss")) {
     converter.set("assistant_only_loss", "loss_on", "assistant");
@@ -197,10 +197,10 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
     converter.drop("assistant_only_loss", "false leaves it to completion_only_loss");
   }
   const auto has = [&](const char* name) { return std::ranges::count(keys, name) > 0; };
-  const bool has_other_rows = !keys.empty() && !has("completion");
+  const bool has_other_examples = !keys.empty() && !has("completion");
   if (converter.find("completion_only_loss")) {
-    if (converter.is_true("completion_only_loss") && has_other_rows) {
-      converter.drop("completion_only_loss", "says nothing of rows without a completion");
+    if (converter.is_true("completion_only_loss") && has_other_examples) {
+      converter.drop("completion_only_loss", "applies only to examples with a completion");
     } else if (converter.is_set("loss_on")) {
       converter.share("completion_only_loss", "loss_on");
     } else {
@@ -210,13 +210,13 @@ void convert_trl_loss(Converter& converter, const std::vector<std::string>& keys
   }
   if (converter.is_set("loss_on")) return;
   if (has("completion")) {
-    converter.set_default("loss_on", "completion", "TRL trains the completion of such rows");
+    converter.set_default("loss_on", "completion", "TRL trains the completion of such examples");
   } else {
     converter.set_default("loss_on", "all", "TRL trains all tokens of chats and texts; assistant trains only answers");
     if (keys.empty()) {
-      converter.note(
-          "loss_on",
-          "all is right for rows with messages or text; rows with prompt and completion need loss_on: completion");
+      converter.note("loss_on",
+                     "all is right for examples with messages or text; examples with prompt and completion need "
+                     "loss_on: completion");
     }
   }
 }
@@ -225,7 +225,7 @@ void convert_trl_text_column(Converter& converter, TrlData& data) {
   const std::string column = converter.text("dataset_text_field");
   if (column.empty()) return;
   if (column == "text") {
-    converter.drop("dataset_text_field", "text asks for what is done anyway");
+    converter.drop("dataset_text_field", "text matches what happens anyway");
     return;
   }
   for (auto& entry : data.train) entry.map("text", column);
@@ -247,12 +247,12 @@ void convert_trl_length(Converter& converter) {
       converter.set_default("overlength", "truncate");
   }
   if (key == "max_length" && converter.find("max_seq_length"))
-    converter.drop("max_seq_length", "says nothing beside max_length");
+    converter.drop("max_seq_length", "overridden by max_length");
   const std::string mode = converter.text("truncation_mode");
   if (mode == "keep_start") {
     converter.set("truncation_mode", "overlength", "truncate");
   } else if (!mode.empty()) {
-    converter.refuse("truncation_mode", "Only the end of a row can be cut: overlength: truncate, or drop.");
+    converter.refuse("truncation_mode", "Only the end of an example can be cut: overlength: truncate, or drop.");
   }
   const std::string strategy = converter.text("packing_strategy");
   if (strategy == "bfd") converter.drop("packing_strategy", "rows are filled by lora-train's own packing");
@@ -261,7 +261,7 @@ void convert_trl_length(Converter& converter) {
       converter.refuse("packing_strategy",
                        "Documents stay whole in a packed row. Remove it, or cut the texts beforehand.");
     } else {
-      converter.drop("packing_strategy", "says nothing without packing");
+      converter.drop("packing_strategy", "applies only with packing");
     }
   }
   if (!converter.find("packing")) converter.set_default("packing", "false");
@@ -277,7 +277,7 @@ void convert_trl_end_token(Converter& converter, const std::vector<std::string>&
   } else {
     converter.refuse(
         "eos_token",
-        "The tokenizer's own ends a text. If this is another one, set eos_token in tokenizer_config.json.");
+        "Texts end with the tokenizer's own end token. To use another one, set eos_token in tokenizer_config.json.");
   }
 }
 
@@ -288,7 +288,8 @@ void convert_trl_model_arguments(Converter& converter) {
                                                    "trust_remote_code", "low_cpu_mem_usage", "dtype", "torch_dtype"})) {
     converter.drop("model_init_kwargs", "the model is read by lora-train's own loader");
   } else {
-    converter.refuse("model_init_kwargs", "The model is that of its folder. Change its config.json instead.");
+    converter.refuse("model_init_kwargs",
+                     "The model is loaded as its folder describes it. Change its config.json instead.");
   }
 }
 
@@ -297,8 +298,8 @@ void convert_trl_model_arguments(Converter& converter) {
 /// Keys of `trl dpo`, `trl kto`, `trl grpo` and `trl reward`.
 void refuse_trl_preference(Converter& converter) {
   const std::string advice =
-      "Only trl sft is converted: preference training, rewards and reinforcement are not built. To train on the "
-      "chosen answers: field_map: {completion: chosen} in datasets.";
+      "Only trl sft is converted: preference training, rewards and reinforcement learning are not supported. To train "
+      "on the chosen answers: field_map: {completion: chosen} in datasets.";
   for (const char* key : {"beta", "max_prompt_length", "max_completion_length", "desirable_weight",
                           "undesirable_weight", "num_generations", "reward_model_path", "precompute_ref_log_probs",
                           "ref_model_mixup_alpha", "rpo_alpha", "center_rewards_coefficient"}) {
@@ -325,14 +326,14 @@ void convert_trl(Converter& converter) {
   }
   map_chosen_answers(converter, data);
   convert_trl_text_column(converter, data);
-  const auto keys = row_keys(data);
+  const auto keys = example_keys(data);
   convert_trl_loss(converter, keys);
   convert_trl_end_token(converter, keys);
   convert_trl_length(converter);
   if (converter.find("datasets")) {
     convert_held_out(converter, "test_split_size");
   } else if (converter.find("test_split_size")) {
-    converter.drop("test_split_size", "says nothing without datasets");
+    converter.drop("test_split_size", "applies only with datasets");
   }
   const bool has_eval_data = converter.is_set("val_set_size") || converter.is_set("eval_datasets");
   convert_trainer(converter, 2e-5, 10, has_eval_data);

@@ -13,42 +13,42 @@
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "ordered_map.h"
-#include "read/row_format.h"
-#include "read/row_reader.h"
+#include "read/example_format.h"
+#include "read/example_reader.h"
 
 namespace lora_train::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxShownBadRows = 9;  // beside the first
+constexpr std::size_t kMaxShownBadExamples = 9;  // in addition to the first
 
-// The rows of a block after tokenising, in flat buffers.
+// The examples of a block after tokenising, in flat buffers.
 struct EncodedBlock {
-  struct Row {
+  struct Example {
     std::uint64_t line = 0;
     std::size_t num_tokens = 0;
-    std::string bad_where, bad_message;  // of a row that is dropped or ends the run
+    std::string bad_where, bad_message;  // for an example that is dropped or ends the run
     std::string not_rendered, empty_answer;
-    std::size_t element = 0;  // RawRow::element
+    std::size_t element = 0;  // RawExample::element
     bool is_bad = false, has_weights = false;
     std::int64_t soft_width = 0;
     std::size_t num_soft = 0;
   };
   std::size_t file = 0;
-  std::vector<Row> rows;
+  std::vector<Example> examples;
   std::vector<std::int32_t> ids, labels;
-  std::vector<float> weights;  // of the rows that have some
+  std::vector<float> weights;  // for the examples that have weights
   std::vector<std::int32_t> soft_ids;
   std::vector<float> soft_log_probs;
 };
 
 struct FileBlock {
   std::size_t file = 0;
-  RowBlock rows;
+  ExampleBlock examples;
 };
 
-// Blocks of all files, one after the other.
+// Blocks of all files, in order.
 class FileBlocks {
  public:
   explicit FileBlocks(const std::vector<std::string>& files) : files_(files) {}
@@ -56,9 +56,9 @@ class FileBlocks {
   std::optional<FileBlock> next() {
     for (; file_ < files_.size(); ++file_, reader_.reset()) {
       if (reader_ == nullptr) {
-        reader_ = RowReader::open(files_[file_]);
+        reader_ = ExampleReader::open(files_[file_]);
       }
-      if (auto rows = reader_->next()) return FileBlock{file_, std::move(*rows)};
+      if (auto examples = reader_->next()) return FileBlock{file_, std::move(*examples)};
     }
     return std::nullopt;
   }
@@ -66,16 +66,16 @@ class FileBlocks {
  private:
   const std::vector<std::string>& files_;
   std::size_t file_ = 0;
-  std::unique_ptr<RowReader> reader_;
+  std::unique_ptr<ExampleReader> reader_;
 };
 
-// The program's own bytes: another build may tokenise otherwise.
+// Hash of the program's own bytes: another build may tokenise differently.
 const std::string& program_hash() {
   static const std::string hash = hash_file("/proc/self/exe").hash;
   return hash;
 }
 
-// Sizes and times, so that a file that changes while it is read is noticed.
+// Sizes and times, to detect a file that changes while it is read.
 std::string state_of(const std::vector<std::string>& files) {
   std::string state;
   for (const std::string& file : files) {
@@ -111,7 +111,7 @@ class DatasetReader {
     std::unique_ptr<BuildLock> building;
     if (table == nullptr) {
       building = cache_.wait_to_build(cache_key, name());
-      table = cache_.find(cache_key);  // another process has built it
+      table = cache_.find(cache_key);  // another process built it
     }
     if (table != nullptr) {
       use_metadata(*table);
@@ -127,8 +127,8 @@ class DatasetReader {
     building.reset();
     table = cache_.staged(std::move(table), cache_key);
     cache_.shrink();
-    log_info(name() + count_of(table->num_rows(), "row") + ", " + format_count(table->num_tokens()) + " tokens, " +
-             format_count(num_supervised_) + " of them trained" +
+    log_info(name() + count_of(table->num_examples(), "example") + ", " + format_count(table->num_tokens()) +
+             " tokens, " + format_count(num_supervised_) + " of them trained" +
              (spec_.max_samples ? "; max_samples: " + std::to_string(*spec_.max_samples) : "") +
              (spec_.weight == 1 ? "" : "; weight " + string_printf("%g", spec_.weight)));
     return {type_, std::move(table), files_, ledger_, fingerprint_};
@@ -137,7 +137,7 @@ class DatasetReader {
  private:
   std::string name() const { return key_ + " " + spec_.path + ": "; }
 
-  // Everything that decides ids, labels and places.
+  // Everything that determines ids, labels and places.
   std::string table_key() const {
     const EncodeOptions& encode = options_.encode;
     nlohmann::json parts = {program_hash(),
@@ -147,7 +147,7 @@ class DatasetReader {
                             spec_.field_map,
                             to_string(encode.loss_on),
                             to_string(options_.on_bad_row),
-                            options_.max_rows.value_or(-1),
+                            options_.max_examples.value_or(-1),
                             encode.vocab_size,
                             encode.teacher != nullptr};
     if (const tokenizer::Tokenizer* tokenizer = encode.tokenizer) {
@@ -170,22 +170,22 @@ class DatasetReader {
     pipeline.run(options_.num_threads, [&](EncodedBlock&& block) {
       throw_if_stop_requested();
       const bool wants_more = take(block, writer);
-      if (pace.is_due()) log_info(name() + format_count(ledger_.total) + " rows tokenised so far");
+      if (pace.is_due()) log_info(name() + format_count(ledger_.total) + " examples tokenised so far");
       return wants_more;
     });
     num_supervised_ = writer.num_supervised();
     return writer.finish(metadata());
   }
 
-  // The first good row decides. When none is good, each says what is wrong with it as it is taken.
+  // The first good example decides. If none is good, take() reports each error.
   void decide_layout() {
     type_ = spec_.type;
     std::string reason = "type: " + to_string(spec_.type);
     FileBlocks blocks(files_);
     for (auto block = blocks.next(); block && type_ == DatasetType::kAuto; block = blocks.next()) {
       throw_if_stop_requested();
-      for (const RawRow& row : parse_rows(std::move(block->rows))) {
-        if (!row.is_bad && detect(row.value, reason)) break;
+      for (const RawExample& example : parse_examples(std::move(block->examples))) {
+        if (!example.is_bad && detect(example.value, reason)) break;
       }
     }
     if (type_ != DatasetType::kAuto) {
@@ -195,9 +195,9 @@ class DatasetReader {
     }
   }
 
-  bool detect(const Json& row, std::string& reason) {
+  bool detect(const Json& example, std::string& reason) {
     try {
-      Detection found = detect_layout(row, spec_.field_map);
+      Detection found = detect_layout(example, spec_.field_map);
       type_ = found.type;
       reason = std::move(found.reason);
       return true;
@@ -209,115 +209,115 @@ class DatasetReader {
   EncodedBlock encode(FileBlock&& block) const {
     EncodedBlock out;
     out.file = block.file;
-    for (RawRow& raw : parse_rows(std::move(block.rows))) {
+    for (RawExample& raw : parse_examples(std::move(block.examples))) {
       throw_if_stop_requested();
-      EncodedBlock::Row row;
-      row.line = raw.line;
-      row.element = raw.element;
+      EncodedBlock::Example example;
+      example.line = raw.line;
+      example.element = raw.element;
       if (raw.is_bad) {
-        row.is_bad = true;
-        row.bad_where = std::move(raw.where);
-        row.bad_message = std::move(raw.message);
+        example.is_bad = true;
+        example.bad_where = std::move(raw.where);
+        example.bad_message = std::move(raw.message);
       } else {
-        encode_row(raw.value, row, out);
+        encode_example(raw.value, example, out);
       }
-      if (row.is_bad && row.bad_where.empty()) row.bad_where = place_of(out, row);
-      if (row.element > 0) name_element(row);
-      out.rows.push_back(std::move(row));
+      if (example.is_bad && example.bad_where.empty()) example.bad_where = place_of(out, example);
+      if (example.element > 0) name_element(example);
+      out.examples.push_back(std::move(example));
     }
     return out;
   }
 
-  // The line of a row says nothing where other rows are on it.
-  static void name_element(EncodedBlock::Row& row) {
-    for (std::string* message : {&row.bad_message, &row.not_rendered, &row.empty_answer}) {
-      if (!message->empty()) *message = element_prefix(row.element) + *message;
+  // A line number does not identify an example if other examples share the line.
+  static void name_element(EncodedBlock::Example& example) {
+    for (std::string* message : {&example.bad_message, &example.not_rendered, &example.empty_answer}) {
+      if (!message->empty()) *message = element_prefix(example.element) + *message;
     }
   }
 
-  std::string place_of(const EncodedBlock& block, const EncodedBlock::Row& row) const {
-    return files_[block.file] + ":" + std::to_string(row.line);
+  std::string place_of(const EncodedBlock& block, const EncodedBlock::Example& example) const {
+    return files_[block.file] + ":" + std::to_string(example.line);
   }
 
-  void encode_row(const Json& value, EncodedBlock::Row& row, EncodedBlock& out) const {
+  void encode_example(const Json& value, EncodedBlock::Example& example, EncodedBlock& out) const {
     try {
       const DatasetType type = type_ == DatasetType::kAuto ? detect_layout(value, spec_.field_map).type : type_;
       if (spec_.type == DatasetType::kAuto) check_same_layout(value, type, spec_.field_map);
-      EncodedSample sample = encode_sample(parse_row(value, type, spec_.field_map), options_.encode);
+      EncodedSample sample = encode_sample(parse_example(value, type, spec_.field_map), options_.encode);
       const Json* const logprobs = optional_field(value, spec_.field_map, "logprobs");
       if (logprobs != nullptr && options_.encode.teacher != nullptr)
         add_soft_labels(*logprobs, *options_.encode.teacher, sample);
-      row.num_tokens = sample.ids.size();
-      row.not_rendered = std::move(sample.not_rendered);
-      row.empty_answer = std::move(sample.empty_answer);
+      example.num_tokens = sample.ids.size();
+      example.not_rendered = std::move(sample.not_rendered);
+      example.empty_answer = std::move(sample.empty_answer);
       out.ids.insert(out.ids.end(), sample.ids.begin(), sample.ids.end());
       out.labels.insert(out.labels.end(), sample.labels.begin(), sample.labels.end());
-      row.has_weights = !sample.weights.empty();
+      example.has_weights = !sample.weights.empty();
       out.weights.insert(out.weights.end(), sample.weights.begin(), sample.weights.end());
-      row.soft_width = sample.soft_width;
-      row.num_soft = sample.soft_ids.size();
+      example.soft_width = sample.soft_width;
+      example.num_soft = sample.soft_ids.size();
       out.soft_ids.insert(out.soft_ids.end(), sample.soft_ids.begin(), sample.soft_ids.end());
       out.soft_log_probs.insert(out.soft_log_probs.end(), sample.soft_log_probs.begin(), sample.soft_log_probs.end());
     } catch (const DataError& error) {
-      row.is_bad = true;
-      row.bad_where = error.where();
-      row.bad_message = error.message();
+      example.is_bad = true;
+      example.bad_where = error.where();
+      example.bad_message = error.message();
     }
   }
 
-  // Shows the next bad rows of the block too, so that nobody has to find them one by one.
-  [[noreturn]] void refuse_bad_rows(const EncodedBlock& block, const EncodedBlock::Row& first) const {
+  // Also shows the next bad examples of the block, so that users need not find them one by one.
+  [[noreturn]] void refuse_bad_examples(const EncodedBlock& block, const EncodedBlock::Example& first) const {
     std::string list;
     std::size_t others = 0;
     bool have_same_reason = true;
-    for (const EncodedBlock::Row& row : block.rows) {
-      if (!row.is_bad || &row == &first) continue;
-      const bool is_same = row.bad_message == first.bad_message;
+    for (const EncodedBlock::Example& example : block.examples) {
+      if (!example.is_bad || &example == &first) continue;
+      const bool is_same = example.bad_message == first.bad_message;
       have_same_reason = have_same_reason && is_same;
-      if (++others <= kMaxShownBadRows)
-        list += "\n  " + row.bad_where + ": " + (is_same ? "the same" : row.bad_message);
+      if (++others <= kMaxShownBadExamples)
+        list += "\n  " + example.bad_where + ": " + (is_same ? "the same" : example.bad_message);
     }
-    if (others > kMaxShownBadRows) list += "\n  and " + count_of(others - kMaxShownBadRows, "more bad row");
-    const bool are_all_bad = ledger_.total == 1 && others + 1 == block.rows.size();
+    if (others > kMaxShownBadExamples) list += "\n  and " + count_of(others - kMaxShownBadExamples, "more bad example");
+    const bool are_all_bad = ledger_.total == 1 && others + 1 == block.examples.size();
     if (are_all_bad && others > 0 && have_same_reason)
-      list = "\n  and so are all " + count_of(others + 1, "row") + " read so far, for the same reason";
-    const std::string advice = "\nRepair " + std::string(others > 0 ? "them" : "it") +
-                               ", or leave bad rows out with on_bad_row: drop (and max_drop_fraction, where they are "
-                               "more than 1%).";
+      list = "\n  and all " + count_of(others + 1, "example") + " read so far fail for the same reason";
+    const std::string advice = "\nFix " + std::string(others > 0 ? "them" : "it") +
+                               ", or skip bad examples with on_bad_row: drop (and max_drop_fraction, if they are more "
+                               "than 1%).";
     throw DataError(first.bad_where, first.bad_message + list + (are_all_bad ? "" : advice));
   }
 
-  // Counts and stores the rows of a block; false when max_rows is reached.
+  // Counts and stores the examples of a block; false when max_examples is reached.
   bool take(const EncodedBlock& block, TokenTableWriter& writer) {
     std::size_t begin = 0, weights_begin = 0, soft_begin = 0;
-    for (const EncodedBlock::Row& row : block.rows) {
+    for (const EncodedBlock::Example& example : block.examples) {
       ++ledger_.total;
-      const std::string place = place_of(block, row);
-      if (row.is_bad) {
-        if (options_.on_bad_row == OnBadRow::kError) refuse_bad_rows(block, row);
-        ledger_.add(LedgerReason::kBadRow, row.bad_where, row.bad_message);
+      const std::string place = place_of(block, example);
+      if (example.is_bad) {
+        if (options_.on_bad_row == OnBadRow::kError) refuse_bad_examples(block, example);
+        ledger_.add(LedgerReason::kBadRow, example.bad_where, example.bad_message);
         continue;
       }
-      if (!row.not_rendered.empty()) {
-        ledger_.add(LedgerReason::kNotRendered, place, row.not_rendered);
+      if (!example.not_rendered.empty()) {
+        ledger_.add(LedgerReason::kNotRendered, place, example.not_rendered);
       }
-      if (!row.empty_answer.empty()) {
-        ledger_.add(LedgerReason::kEmptyAnswer, place, row.empty_answer);
+      if (!example.empty_answer.empty()) {
+        ledger_.add(LedgerReason::kEmptyAnswer, place, example.empty_answer);
       }
-      if (row.num_tokens == 0) {
-        ledger_.add(LedgerReason::kFullyMasked, place, element_prefix(row.element) + "the row is empty");
+      if (example.num_tokens == 0) {
+        ledger_.add(LedgerReason::kFullyMasked, place, element_prefix(example.element) + "the example is empty");
         continue;
       }
-      writer.append(std::span(block.ids).subspan(begin, row.num_tokens),
-                    std::span(block.labels).subspan(begin, row.num_tokens), static_cast<std::uint32_t>(block.file),
-                    row.line | std::uint64_t{row.element} << 32,
-                    std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0),
-                    {row.soft_width, std::span(block.soft_ids).subspan(soft_begin, row.num_soft),
-                     std::span(block.soft_log_probs).subspan(soft_begin, row.num_soft)});
-      begin += row.num_tokens;
-      weights_begin += row.has_weights ? row.num_tokens : 0;
-      soft_begin += row.num_soft;
-      if (options_.max_rows && writer.num_rows() >= *options_.max_rows) return false;
+      writer.append(std::span(block.ids).subspan(begin, example.num_tokens),
+                    std::span(block.labels).subspan(begin, example.num_tokens), static_cast<std::uint32_t>(block.file),
+                    example.line | std::uint64_t{example.element} << 32,
+                    std::span(block.weights).subspan(weights_begin, example.has_weights ? example.num_tokens : 0),
+                    {example.soft_width, std::span(block.soft_ids).subspan(soft_begin, example.num_soft),
+                     std::span(block.soft_log_probs).subspan(soft_begin, example.num_soft)});
+      begin += example.num_tokens;
+      weights_begin += example.has_weights ? example.num_tokens : 0;
+      soft_begin += example.num_soft;
+      if (options_.max_examples && writer.num_examples() >= *options_.max_examples) return false;
     }
     return true;
   }

@@ -18,27 +18,27 @@ namespace lora_train::data {
 struct LoadOptions {
   EncodeOptions encode;
   OnBadRow on_bad_row = OnBadRow::kError;
-  std::optional<std::int64_t> max_rows;  ///< stop after so many good rows
-  std::size_t num_threads = 1;           ///< that parse, render and encode
+  std::optional<std::int64_t> max_examples;  ///< stop after this many good examples
+  std::size_t num_threads = 1;               ///< threads that parse, render and encode
   DatasetUse use = DatasetUse::kTraining;
 };
 
 struct LoadedDataset {
-  DatasetType type = DatasetType::kAuto;  ///< as detected; kAuto when no row was good
+  DatasetType type = DatasetType::kAuto;  ///< as detected; kAuto if no example was good
   std::shared_ptr<const TokenTable> table;
-  std::vector<std::string> files;  ///< what TokenRow::file counts
-  Ledger ledger;                   ///< total, bad rows, contents not rendered; kept is 0
-  std::string fingerprint;         ///< of the files' bytes, in order
+  std::vector<std::string> files;  ///< the files that StoredExample::file indexes
+  Ledger ledger;                   ///< total, bad examples, contents not rendered; kept is 0
+  std::string fingerprint;         ///< hash of the files' bytes, in order
 };
 
-/// The date, for a template that uses it (strftime_now) and so renders other rows tomorrow. Otherwise empty.
+/// The date, if the template uses it (strftime_now) and so renders examples differently tomorrow. Otherwise empty.
 std::string date_of(const tokenizer::ChatTemplate& chat_template);
 
 /// Hash over the bytes of the files of `spec`, in order.
 std::string fingerprint_of_files(const DatasetSpec& spec, DatasetUse use);
 
-/// Loads the files of `spec`. `key` names the dataset in messages ("datasets[0]"). Logs what was found.
-/// Throws as prepare_data says; with on_bad_row: error always the first bad row, however many threads there are.
+/// Loads the files of `spec`. `key` names the dataset in messages ("datasets[0]"). Logs the findings. Throws as
+/// prepare_data(); with on_bad_row: error, always the first bad example, whatever the number of threads.
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,
                            const TokenCache& cache);
 

@@ -23,14 +23,14 @@ std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p)
   return sorted[static_cast<std::size_t>(std::max<std::int64_t>((n * p + 99) / 100, 1) - 1)];
 }
 
-/// The choice of a larger max_seq_len, as far as the model goes.
+/// Advice on a larger max_seq_len, within the limits of the model.
 std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, std::int64_t max_position_embeddings) {
   const std::int64_t wanted = round_up(store.longest());
   if (max_position_embeddings == 0 || wanted <= max_position_embeddings) {
     return "max_seq_len: " + std::to_string(wanted) + "  keeps everything";
   }
   const std::string limit = "the model has " + std::to_string(max_position_embeddings) +
-                            " positions (max_position_embeddings), and the longest row " +
+                            " positions (max_position_embeddings), and the longest example has " +
                             std::to_string(store.longest()) + " tokens";
   if (max_position_embeddings <= max_seq_len) return "no larger max_seq_len: " + limit;
   std::int64_t num_longer = 0;
@@ -39,66 +39,67 @@ std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, 
          (num_longer == 0 ? "everything" : "all but " + format_count(num_longer) + " of them: " + limit);
 }
 
-/// What dropping so many rows more needs of max_drop_fraction; empty if it allows them.
-std::string needed_drop_fraction(std::int64_t num_rows, const DocumentStore& store, const Ledger& ledger,
+/// The max_drop_fraction needed to drop num_examples more examples; empty if the current one suffices.
+std::string needed_drop_fraction(std::int64_t num_examples, const DocumentStore& store, const Ledger& ledger,
                                  double max_drop_fraction) {
   const std::int64_t total = std::max(ledger.total, static_cast<std::int64_t>(store.size()));
-  const std::int64_t num_dropped = total - static_cast<std::int64_t>(store.size()) + num_rows;
+  const std::int64_t num_dropped = total - static_cast<std::int64_t>(store.size()) + num_examples;
   const double share = static_cast<double>(num_dropped) / static_cast<double>(total);
   if (share <= max_drop_fraction) return {};
-  return string_printf("; needs max_drop_fraction: %g as well", std::ceil(1000 * share) / 1000);
+  return string_printf("; also needs max_drop_fraction: %g", std::ceil(1000 * share) / 1000);
 }
 
 [[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what,
                                     const LengthLimits& limits, const Ledger& ledger) {
-  std::int64_t num_rows = 0, num_tokens = 0, num_cut = 0, num_masked = 0;
+  std::int64_t num_examples = 0, num_tokens = 0, num_cut = 0, num_masked = 0;
   std::string first;
   for (std::size_t i = 0; i < store.size(); ++i) {
     if (store.num_tokens(i) <= max_seq_len) continue;
     first = first.empty() ? store.source(i) : first;
-    ++num_rows;
+    ++num_examples;
     num_tokens += store.num_tokens(i);
     num_cut += store.num_tokens(i) - max_seq_len;
     const auto head = store.labels(i).first(static_cast<std::size_t>(max_seq_len));
     num_masked += count_supervised(head) == 0 ? 1 : 0;
   }
-  const bool is_all = num_rows == static_cast<std::int64_t>(store.size());
-  throw DataError(first, format_count(num_rows) + " of " + format_count(static_cast<long long>(store.size())) +
-                             " rows of the " + what + " are longer than max_seq_len: " + std::to_string(max_seq_len) +
+  const bool is_all = num_examples == static_cast<std::int64_t>(store.size());
+  throw DataError(first, format_count(num_examples) + " of " + format_count(static_cast<long long>(store.size())) +
+                             " examples of the " + what +
+                             " are longer than max_seq_len: " + std::to_string(max_seq_len) +
                              " (this is the first). Choose one:\n  overlength: drop      loses these " +
-                             format_count(num_rows) + " rows with " + format_count(num_tokens) + " tokens" +
-                             needed_drop_fraction(num_rows, store, ledger, limits.max_drop_fraction) +
-                             (is_all ? ": none is left" : "") + "\n  overlength: truncate  cuts " +
+                             format_count(num_examples) + " examples with " + format_count(num_tokens) + " tokens" +
+                             needed_drop_fraction(num_examples, store, ledger, limits.max_drop_fraction) +
+                             (is_all ? ", leaving none" : "") + "\n  overlength: truncate  cuts " +
                              format_count(num_cut) + " tokens from their ends; " + format_count(num_masked) +
-                             " of the rows would be left without a trained token and dropped" +
-                             (is_all && num_masked == num_rows ? ": none is left" : "") + "\n  " +
+                             " of the examples would be left without a trained token and dropped" +
+                             (is_all && num_masked == num_examples ? ", leaving none" : "") + "\n  " +
                              larger_choice(store, max_seq_len, limits.max_position_embeddings));
 }
 
-struct HashedRow {
+struct HashedExample {
   std::uint64_t hash;
   std::uint32_t document;
 };
 
-// By hash, equal ones in the order of the documents.
-std::vector<HashedRow> sorted_rows(const DocumentStore& store) {
-  std::vector<HashedRow> rows(store.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    rows[i] = {store.content_hash(i), static_cast<std::uint32_t>(i)};
+// Sorted by hash; equal hashes in document order.
+std::vector<HashedExample> sorted_by_hash(const DocumentStore& store) {
+  std::vector<HashedExample> examples(store.size());
+  for (std::size_t i = 0; i < examples.size(); ++i) {
+    examples[i] = {store.content_hash(i), static_cast<std::uint32_t>(i)};
   }
   StopPoll stop_poll;
-  std::sort(rows.begin(), rows.end(), [&](const HashedRow& a, const HashedRow& b) {
+  std::sort(examples.begin(), examples.end(), [&](const HashedExample& a, const HashedExample& b) {
     stop_poll();
     return a.hash != b.hash ? a.hash < b.hash : a.document < b.document;
   });
-  return rows;
+  return examples;
 }
 
-// A training row and the row that it equals.
+// A training example and its equal.
 struct Pair {
   std::uint32_t document;
   std::uint32_t twin;
-  const DocumentStore* store;  // of the twin
+  const DocumentStore* store;  // store of the twin
 };
 
 bool is_earlier(const Pair& a, const Pair& b) { return a.document < b.document; }
@@ -110,32 +111,33 @@ void add(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStor
              static_cast<std::int64_t>(pairs.size()));
 }
 
-std::vector<Pair> pairs_within(const std::vector<HashedRow>& rows, const DocumentStore& train) {
+std::vector<Pair> pairs_within(const std::vector<HashedExample>& examples, const DocumentStore& train) {
   std::vector<Pair> pairs;
-  for (std::size_t first = 0, i = 1; i < rows.size(); ++i) {
-    if (rows[i].hash != rows[first].hash) {
+  for (std::size_t first = 0, i = 1; i < examples.size(); ++i) {
+    if (examples[i].hash != examples[first].hash) {
       first = i;
     } else {
-      pairs.push_back({rows[i].document, rows[first].document, &train});
+      pairs.push_back({examples[i].document, examples[first].document, &train});
     }
   }
   return pairs;
 }
 
-void add_pairs_between(const std::vector<HashedRow>& rows, const DocumentStore& eval, std::vector<Pair>& pairs) {
-  const std::vector<HashedRow> others = sorted_rows(eval);
+void add_pairs_between(const std::vector<HashedExample>& examples, const DocumentStore& eval,
+                       std::vector<Pair>& pairs) {
+  const std::vector<HashedExample> others = sorted_by_hash(eval);
   auto other = others.begin();
-  for (const HashedRow& row : rows) {
-    while (other != others.end() && other->hash < row.hash) {
+  for (const HashedExample& example : examples) {
+    while (other != others.end() && other->hash < example.hash) {
       ++other;
     }
-    if (other != others.end() && other->hash == row.hash) {
-      pairs.push_back({row.document, other->document, &eval});
+    if (other != others.end() && other->hash == example.hash) {
+      pairs.push_back({example.document, other->document, &eval});
     }
   }
 }
 
-/// The rows that are not in `pairs`, which count as lost.
+/// The examples that are not in `pairs`; counts the others as lost.
 DocumentStore without(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& store, Ledger& ledger) {
   std::vector<bool> is_dropped(store.size());
   for (const Pair& pair : pairs) is_dropped[pair.document] = true;
@@ -159,7 +161,7 @@ LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stor
     }
     out.num_tokens += store->total_tokens();
   }
-  out.num_rows = static_cast<std::int64_t>(lengths.size());
+  out.num_examples = static_cast<std::int64_t>(lengths.size());
   if (!lengths.empty()) {
     StopPoll stop_poll;
     std::sort(lengths.begin(), lengths.end(), [&](std::int64_t a, std::int64_t b) {
@@ -194,18 +196,20 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
       cut[i] = static_cast<std::uint32_t>(std::min(store.num_tokens(i), choice));
       num_kept += cut[i];
     }
-    const auto empty = [&](std::size_t num_rows) {
-      return 100 * (1 - static_cast<double>(num_kept) / (static_cast<double>(num_rows) * static_cast<double>(choice)));
+    const auto empty = [&](std::size_t num_examples) {
+      return 100 *
+             (1 - static_cast<double>(num_kept) / (static_cast<double>(num_examples) * static_cast<double>(choice)));
     };
     const auto share = [](std::int64_t part, std::int64_t whole) {
       return 100 * static_cast<double>(part) / static_cast<double>(whole);
     };
-    lines.push_back(string_printf(
-        "  max_seq_len: %lld: %.2f%% of the rows are longer, with %.2f%% of the tokens beyond; %.1f%% of the room "
-        "empty when packed, %.1f%% when not",
-        static_cast<long long>(choice), share(num_longer, lengths.num_rows),
-        share(lengths.num_tokens - num_kept, lengths.num_tokens),
-        empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));
+    lines.push_back(
+        string_printf("  max_seq_len: %lld: %.2f%% of the examples are longer, with %.2f%% of the tokens past the "
+                      "limit; %.1f%% of slots "
+                      "empty with packing, %.1f%% without",
+                      static_cast<long long>(choice), share(num_longer, lengths.num_examples),
+                      share(lengths.num_tokens - num_kept, lengths.num_tokens),
+                      empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));
   }
   return lines;
 }
@@ -242,23 +246,23 @@ DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_le
 }
 
 DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger) {
-  return without(pairs_within(sorted_rows(train), train), LedgerReason::kDroppedDuplicate, train, ledger);
+  return without(pairs_within(sorted_by_hash(train), train), LedgerReason::kDroppedDuplicate, train, ledger);
 }
 
-DocumentStore without_training_rows(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger) {
+DocumentStore without_training_examples(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger) {
   std::vector<Pair> pairs;
-  add_pairs_between(sorted_rows(eval), train, pairs);
+  add_pairs_between(sorted_by_hash(eval), train, pairs);
   return without(pairs, LedgerReason::kDroppedInTraining, eval, ledger);
 }
 
 void count_duplicates(const DocumentStore& train, const std::vector<const DocumentStore*>& evals, Ledger& ledger) {
-  const std::vector<HashedRow> rows = sorted_rows(train);
-  add(pairs_within(rows, train), LedgerReason::kDuplicate, train, ledger);
+  const std::vector<HashedExample> examples = sorted_by_hash(train);
+  add(pairs_within(examples, train), LedgerReason::kDuplicate, train, ledger);
   std::vector<Pair> pairs;
   for (const DocumentStore* eval : evals) {
-    add_pairs_between(rows, *eval, pairs);
+    add_pairs_between(examples, *eval, pairs);
   }
-  // A row in several sets counts once.
+  // An example in several sets counts once.
   std::stable_sort(pairs.begin(), pairs.end(), is_earlier);
   const auto is_same = [](const Pair& a, const Pair& b) { return a.document == b.document; };
   pairs.erase(std::unique(pairs.begin(), pairs.end(), is_same), pairs.end());

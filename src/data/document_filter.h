@@ -1,4 +1,4 @@
-// Which documents are left out: longer ones than a row may be, those without a target, and repeated ones.
+// Leaves out documents: those longer than a row, those without a target, and duplicates.
 #pragma once
 
 #include <cstdint>
@@ -12,37 +12,39 @@
 
 namespace lora_train::data {
 
-/// percentile p of the lengths = the smallest length that at least p% of the rows do not exceed.
+/// percentile p of the lengths = the smallest length that at least p% of the examples do not exceed.
 LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stores);
 
-/// `max_seq_len: auto`: the longest row rounded up to 64, capped by 4x the 99th percentile (at least 2048) and by
+/// `max_seq_len: auto`: the longest example rounded up to 64, capped by 4x the 99th percentile (at least 2048) and by
 /// max_position_embeddings (0 = unknown).
 std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t max_position_embeddings);
 
-/// For the log, one line per other value of max_seq_len: rows that are longer, tokens beyond it, and the
-/// share of slots left empty with and without packing. Empty if all values give the same.
+/// For the log, one line per alternative max_seq_len: examples that are longer, tokens past it, and the share of slots
+/// left empty with and without packing. Empty if all values give the same result.
 std::vector<std::string> length_choices(const DocumentStore& store, const LengthStatistics& lengths);
 
-/// What the advice of an error must keep to.
+/// Limits for the advice in an error.
 struct LengthLimits {
   std::int64_t max_position_embeddings = 0;  ///< 0 = unknown
   double max_drop_fraction = 1;
 };
 
-/// Applies the policy and drops rows that are left with nothing to train on, counting into the ledger (total is set
-/// before; kept is set here). Under Overlength::kError throws DataError (where = the first such row) with what each
-/// other choice would cost, when a row is longer than max_seq_len; within the limits. `what` names the data in messages.
+/// Applies the policy and drops examples left with nothing to train on, counting into the ledger (total is set before;
+/// kept is set here). Under Overlength::kError, if an example is longer than max_seq_len, throws DataError (where = the
+/// first such example) with the cost of each other choice within the limits. `what` names the data in messages.
 DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
                                   const std::string& what, const LengthLimits& limits = {});
 
-/// Counts into `ledger` the training rows that equal an earlier one (kDuplicate) and those that equal a row of an
-/// evaluation set (kInValidation). Rows are equal when their ids and labels are, before any cut. Memory: 16 bytes a row.
+/// Counts into `ledger` the training examples that equal an earlier one (kDuplicate) and those that equal an example of
+/// an evaluation set (kInValidation). Examples are equal if their ids and labels are, before any cut. Takes 16 bytes
+/// per example.
 void count_duplicates(const DocumentStore& train, const std::vector<const DocumentStore*>& evals, Ledger& ledger);
 
-/// The training rows without those that equal an earlier one; counts these into `ledger` (kDroppedDuplicate).
+/// The training examples without duplicates of earlier ones; counts these into `ledger` (kDroppedDuplicate).
 DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger);
 
-/// The rows of an evaluation set without those that equal a training row; counts these into `ledger` (kDroppedInTraining).
-DocumentStore without_training_rows(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger);
+/// The examples of an evaluation set without those that equal a training example; counts these into `ledger`
+/// (kDroppedInTraining).
+DocumentStore without_training_examples(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger);
 
 }  // namespace lora_train::data

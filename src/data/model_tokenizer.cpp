@@ -14,17 +14,17 @@ std::vector<std::int32_t> init_ids(const NewToken& token, const tokenizer::Token
   std::vector<std::int32_t> ids = tokenizer.encode(token.init_text).ids;
   const std::string which = "init_text of \"" + token.token + "\"";
   if (ids.empty()) {
-    throw ConfigError("add_tokens", which + " has no tokens, so there is no row to start from. Give it other words");
+    throw ConfigError("add_tokens", which + " has no tokens, so there is no row to start from. Use other words");
   }
   const auto is_new = [&](std::int32_t id) { return id >= first_new_id; };
   if (const auto found = std::ranges::find_if(ids, is_new); found != ids.end()) {
-    throw ConfigError("add_tokens", which + " holds " + tokenizer.id_to_token(*found) +
-                                        ", which is new itself and has no row to start from. Give it other words");
+    throw ConfigError("add_tokens", which + " contains " + tokenizer.id_to_token(*found) +
+                                        "; that is also new and has no row to start from. Use other words");
   }
   return ids;
 }
 
-/// A normaliser that puts a space in front of words puts it in front of the token it looks for too.
+/// A normaliser that puts a space before words also puts it before the token to find.
 void warn_if_not_found(const std::vector<std::string>& tokens, const tokenizer::Tokenizer& tokenizer) {
   for (const std::string& token : tokens) {
     const auto ids = tokenizer.encode("a" + token).ids;
@@ -54,7 +54,7 @@ std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const ModelSection& section
   if (tokenizer) warn_if_not_found(options.new_tokens, *tokenizer);
   if (!tokenizer && !section.add_tokens.empty()) {
     throw ConfigError("add_tokens",
-                      folder.string() + " has no tokenizer to add tokens to; copy the tokenizer files there");
+                      folder.string() + " has no tokenizer to add tokens to; copy the tokenizer files into it");
   }
   return tokenizer;
 }

@@ -1,4 +1,4 @@
-// A pipeline: items are produced one after the other, mapped in several threads, and consumed in their order.
+// A pipeline: produces items one at a time, maps them in several threads, and consumes them in order.
 #pragma once
 
 #include <condition_variable>
@@ -13,11 +13,11 @@
 
 namespace lora_train::data {
 
-/// produce() -> optional<Item> is called by one thread at a time until it returns nullopt; map(Item) -> Result by
-/// several at once; consume(Result) -> bool by the calling thread, in the order of the items, until it returns false.
-/// At most 2 x num_threads items are under way. An exception of produce or map reaches the caller when its turn comes:
-/// after everything before it was consumed, so that the first error in the order is the one that is seen.
-/// num_threads <= 1 does all of it in the calling thread.
+/// One thread at a time calls produce() -> optional<Item> until it returns nullopt; several threads call map(Item) ->
+/// Result; the calling thread calls consume(Result) -> bool, in item order, until it returns false. At most 2 x
+/// num_threads items are in flight. An exception from produce or map reaches the caller in order, after all earlier
+/// items were consumed, so that the caller sees the first error in item order. With num_threads <= 1 the calling thread
+/// does everything.
 template <typename Item, typename Result>
 class OrderedMap {
  public:
@@ -32,7 +32,7 @@ class OrderedMap {
       return;
     }
     max_under_way_ = 2 * num_threads;
-    // Destroyed last to first: the stop is asked for before the threads are joined, also when consume throws.
+    // Destroyed last to first: requests the stop before the threads are joined, even if consume throws.
     std::vector<std::jthread> threads;
     const struct Stop {
       OrderedMap& map;
@@ -109,7 +109,7 @@ class OrderedMap {
   std::condition_variable changed_;
   std::map<std::size_t, Slot> slots_;  // finished, not yet consumed
   std::size_t max_under_way_ = 0, num_produced_ = 0, num_consumed_ = 0;
-  bool is_ended_ = false;  // nothing more is produced
+  bool is_ended_ = false;  // no more items
 };
 
 }  // namespace lora_train::data

@@ -25,25 +25,26 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_format.h"
+#include "read/example_format.h"
 
 namespace lora_train::data {
 namespace {
 
-/// Row numbers, both ascending, so that both parts keep the order of the files.
+/// Example numbers, both ascending, so that both parts keep file order.
 struct Split {
   std::vector<std::uint32_t> train, held_out;
 };
 
-/// Chooses rows by Philox numbers of the seed: the same rows on every machine. val_set_size below 1 is a share (rounded
-/// up), from 1 a count. Throws DataError (where = "val_set_size") if no row would be left to train on.
-Split split_rows(std::size_t num_rows, double val_set_size, std::uint64_t seed) {
-  const double wanted = val_set_size < 1 ? std::ceil(val_set_size * static_cast<double>(num_rows)) : val_set_size;
-  if (wanted >= static_cast<double>(num_rows)) {
-    throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu rows and leave none to train on",
-                                                  val_set_size, wanted, num_rows));
+/// Chooses examples by Philox numbers from the seed: the same examples on every machine. val_set_size below 1 is a
+/// share (rounded up), from 1 on a count. Throws DataError (where = "val_set_size") if no example would be left to
+/// train on.
+Split split_examples(std::size_t num_examples, double val_set_size, std::uint64_t seed) {
+  const double wanted = val_set_size < 1 ? std::ceil(val_set_size * static_cast<double>(num_examples)) : val_set_size;
+  if (wanted >= static_cast<double>(num_examples)) {
+    throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu examples, leaving none to train on",
+                                                  val_set_size, wanted, num_examples));
   }
-  const auto order = shuffled(num_rows, philox_key(seed, RandomPurpose::kSplit, {}));
+  const auto order = shuffled(num_examples, philox_key(seed, RandomPurpose::kSplit, {}));
   const auto cut = order.begin() + static_cast<std::ptrdiff_t>(wanted);
   Split split{{cut, order.end()}, {order.begin(), cut}};
   std::sort(split.train.begin(), split.train.end());
@@ -51,7 +52,7 @@ Split split_rows(std::size_t num_rows, double val_set_size, std::uint64_t seed) 
   return split;
 }
 
-/// `identity`: the fingerprints of the files of all datasets, one behind the other.
+/// `identity`: the concatenated fingerprints of the files of all datasets.
 std::string fingerprint_of(const DataSection& section, const DataContext& context, const std::string& identity,
                            std::int64_t max_seq_len) {
   std::string parts = identity;
@@ -86,17 +87,17 @@ void log_ledger(const Ledger& ledger, const std::string& what) {
   }
 }
 
-// Users see here that their turns are not where the mask looks for them, before any step is lost.
+// Shows users, before any step is wasted, that their turns are not where the mask looks for them.
 void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, LossOn loss_on,
                        const std::string& what) {
   if (store.empty() || store.total_supervised() > 0) return;
-  std::string message = "every row of the " + what +
+  std::string message = "every example of the " + what +
                         " is masked: no token is trained with loss_on: " + to_string(loss_on) +
-                        ". Chats need an assistant turn, completions some text, pre-tokenised rows "
-                        "a label that is not -100. The first rows are:";
-  for (const RowView& row : view_rows(store, tokenizer, 0, 3)) {
-    message += "\n  " + row.source + " (" + std::to_string(row.ids.size()) +
-               " tokens, 0 trained): " + printable(row.text, 300);
+                        ". Chats need an assistant turn, completions some text, pre-tokenised examples "
+                        "a label that is not -100. The first examples are:";
+  for (const ExampleView& example : view_examples(store, tokenizer, 0, 3)) {
+    message += "\n  " + example.source + " (" + std::to_string(example.ids.size()) +
+               " tokens, 0 trained): " + printable(example.text, 300);
   }
   throw DataError(store.source(0), message);
 }
@@ -104,7 +105,7 @@ void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* t
 void refuse_empty(const DocumentStore& store, const Ledger& ledger, const std::string& what) {
   if (store.empty()) {
     const std::string first = ledger.entries.empty() ? "" : ledger.entries.front().first_source;
-    throw DataError(first, "no row of the " + what + " is left:\n" + join(ledger.lines(), "\n"));
+    throw DataError(first, "no example of the " + what + " is left:\n" + join(ledger.lines(), "\n"));
   }
 }
 
@@ -112,7 +113,7 @@ std::optional<std::int64_t> fewer(std::optional<std::int64_t> a, std::optional<s
   return a && b ? std::min(a, b) : (a ? a : b);
 }
 
-// What happens to all sets of a run, one step after the other.
+// Prepares all sets of a run, step by step.
 class Preparation {
  public:
   Preparation(const DataSection& section, const DataContext& context) : section_(section), context_(context) {}
@@ -157,7 +158,7 @@ class Preparation {
       }
     }
     if (data_.max_seq_len_is_auto && data_.max_seq_len < lengths.longest) {
-      log_warning("max_seq_len: auto chose " + std::to_string(data_.max_seq_len) + ", less than the longest row (" +
+      log_warning("max_seq_len: auto chose " + std::to_string(data_.max_seq_len) + ", less than the longest example (" +
                   std::to_string(lengths.longest) +
                   " tokens): it is capped by max_position_embeddings and by 4 times "
                   "the 99th percentile (" +
@@ -178,7 +179,7 @@ class Preparation {
     }
   }
 
-  /// Before the split, so that no row is trained and held out.
+  /// Comes before the split, so that no example is both trained and held out.
   void drop_duplicates(bool has_train) {
     if (!section_.drop_duplicates || !has_train) return;
     const auto dropped = [](Ledger& ledger, const std::string& what, DocumentStore store) {
@@ -191,14 +192,14 @@ class Preparation {
     data_.train = dropped(data_.ledger, kTrainingData, without_duplicates(data_.train, data_.ledger));
     for (NamedStore& set : data_.evals) {
       set.store =
-          dropped(set.ledger, evaluation_data(set.name), without_training_rows(set.store, data_.train, set.ledger));
+          dropped(set.ledger, evaluation_data(set.name), without_training_examples(set.store, data_.train, set.ledger));
     }
   }
 
   void split_validation() {
     if (section_.val_set_size <= 0) return;
     const Split split =
-        split_rows(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
+        split_examples(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
     NamedStore held_out;
     held_out.name = eval_names_.back();
     auto chosen = split.held_out;
@@ -208,12 +209,12 @@ class Preparation {
     held_out.store = data_.train.subset(chosen);
     held_out.ledger.total = held_out.ledger.kept = static_cast<std::int64_t>(chosen.size());
     data_.train = data_.train.subset(split.train);
-    log_info("val_set_size: " + format_count(static_cast<long long>(split.held_out.size())) + " rows held out, " +
+    log_info("val_set_size: " + format_count(static_cast<long long>(split.held_out.size())) + " examples held out, " +
              format_count(static_cast<long long>(data_.train.size())) + " left to train on");
     data_.evals.push_back(std::move(held_out));
   }
 
-  // Of what is trained and evaluated in the end. Rows stay: repeating some may be meant.
+  // Counts in the final training and evaluation sets. Keeps the examples: repetition may be intended.
   void count_duplicates(bool has_train) {
     if (!has_train) return;
     Ledger found;
@@ -260,12 +261,12 @@ class Preparation {
     if (num_soft == 0) {
       throw DataError(
           "datasets",
-          "no trained token has log-probabilities of a teacher that is in the tokenizer of the model. Rows need "
-          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), of a teacher with this tokenizer; "
-          "without them, loss_type: nll");
+          "no trained token has log-probabilities of a teacher with the model's tokenizer. Examples need "
+          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), from a teacher with this tokenizer; "
+          "without them, set loss_type: nll");
     }
     log_info("soft labels: " + format_count(num_soft) + " of " + format_count(data_.train.total_supervised()) +
-             " trained tokens have the teacher's log-probabilities, the others cross entropy alone");
+             " trained tokens have the teacher's log-probabilities; the others use cross entropy alone");
   }
 
   PreparedData finish(bool need_train) {
@@ -283,12 +284,12 @@ class Preparation {
 
  private:
   LoadedDataset load(const DatasetSpec& spec, const std::string& key, DatasetUse use,
-                     std::optional<std::int64_t> max_rows, DocumentStore& store, Ledger& ledger) const {
+                     std::optional<std::int64_t> max_examples, DocumentStore& store, Ledger& ledger) const {
     LoadedDataset loaded = load_dataset(spec, key,
                                         {{context_.tokenizer, context_.chat_template, section_.loss_on,
                                           context_.vocab_size, use == DatasetUse::kTraining ? teacher_.get() : nullptr},
                                          section_.on_bad_row,
-                                         max_rows,
+                                         max_examples,
                                          num_threads(context_),
                                          use},
                                         cache_);
@@ -297,7 +298,7 @@ class Preparation {
     return loaded;
   }
 
-  // The longest row of all sets counts, so that an evaluation row never decides about a run that could train it.
+  // Uses the longest example of all sets, so that an evaluation example never decides if a run can train.
   LengthStatistics measure() {
     data_.train_lengths = length_statistics({&data_.train});
     LengthStatistics lengths = data_.train_lengths;
@@ -329,7 +330,7 @@ class Preparation {
                           (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
     const LengthStatistics& all = data_.train_lengths;
     log_info(
-        string_printf("max_seq_len: %lld%s (tokens per row: median %lld, 99th percentile %lld, longest %lld); %s, "
+        string_printf("max_seq_len: %lld%s (tokens per example: median %lld, 99th percentile %lld, longest %lld); %s, "
                       "%.1f%% of the slots are "
                       "empty and cost nothing",
                       static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
@@ -378,14 +379,15 @@ std::filesystem::path token_cache_folder(const DataSection& section) {
 
 PreparedData prepare_data(const DataSection& section, const DataContext& context, bool need_train) {
   Preparation preparation(section, context);
-  const bool drops = section.drop_duplicates && !section.datasets.empty();  // from evaluation data what is trained on
+  const bool drops = section.drop_duplicates && !section.datasets.empty();  // from evaluation data, the examples that
+                                                                            // are trained on
   const bool reads_train = need_train || section.val_set_size > 0 || drops;
   if (reads_train && section.datasets.empty()) {
-    throw ConfigError("datasets", "no dataset to train on; give datasets: [{path: train.jsonl}]");
+    throw ConfigError("datasets", "no dataset to train on; set datasets: [{path: train.jsonl}]");
   }
   if (!need_train && section.eval_datasets.empty() && section.val_set_size <= 0) {
     throw ConfigError("eval_datasets",
-                      "no data to evaluate on; give eval_datasets: [{path: val.jsonl}] or val_set_size");
+                      "no data to evaluate on; set eval_datasets: [{path: val.jsonl}] or val_set_size");
   }
   if (reads_train) {
     preparation.load_train();

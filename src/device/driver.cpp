@@ -44,7 +44,7 @@ bool open_cuda_driver(const std::string& library, CudaDriver& driver, std::strin
   cuda.take(driver.device_count, "cuDeviceGetCount");
   cuda.take(driver.device, "cuDeviceGet");
   cuda.take(driver.name, "cuDeviceGetName");
-  cuda.take(driver.uuid, "cuDeviceGetUuid_v2");  // for a GPU split by MIG: that of the instance
+  cuda.take(driver.uuid, "cuDeviceGetUuid_v2");  // on a GPU split by MIG: the instance's UUID
   cuda.take(driver.pci_id, "cuDeviceGetPCIBusId");
   cuda.take(driver.total_memory, "cuDeviceTotalMem_v2");
   cuda.take(driver.attribute, "cuDeviceGetAttribute");

@@ -1,6 +1,6 @@
-// The functions that we call in NVIDIA's two driver libraries. The libraries are opened by name at run time, so that the program
-// starts without them. Declared here because only machines with a CUDA toolkit have cuda.h and nvml.h.
-// Sources: docs.nvidia.com/cuda/cuda-driver-api (group CUDA_DEVICE), docs.nvidia.com/deploy/nvml-api.
+// The functions that we call in NVIDIA's two driver libraries, which are opened by name at run time, so that the
+// program starts without them. Declared here because only machines with a CUDA toolkit have cuda.h and nvml.h. Sources:
+// docs.nvidia.com/cuda/cuda-driver-api (group CUDA_DEVICE), docs.nvidia.com/deploy/nvml-api.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct CudaUuid {        ///< CUuuid
 
 inline constexpr CudaResult kCudaSuccess = 0;
 
-/// Values of CUresult that cuInit returns and that a user can act on.
+/// CUresult values from cuInit that a user can act on.
 enum CudaInitError : int {
   kErrorOutOfMemory = 2,
   kErrorStubLibrary = 34,
@@ -97,11 +97,12 @@ struct NvmlUtilization {  ///< nvmlUtilization_t: percent of the last sample per
 /// Values of nvmlTemperatureSensors_t and nvmlClockType_t.
 inline constexpr int kNvmlTemperatureGpu = 0, kNvmlClockSm = 1;
 
-/// Bits of nvmlDeviceGetCurrentClocksEventReasons. Others mean no loss (idle), or what the user has set.
+/// Bits of nvmlDeviceGetCurrentClocksEventReasons. Others mean no loss (idle), or a user's setting.
 inline constexpr unsigned long long kNvmlPowerCap = 0x4, kNvmlHardwareSlowdown = 0x8, kNvmlThermal = 0x20,
                                     kNvmlHardwareThermal = 0x40, kNvmlPowerBrake = 0x80;
 
-/// Functions of libnvidia-ml.so.1 that read the sensors of a GPU. Those after device_by_uuid are null where the driver lacks them.
+/// Functions of libnvidia-ml.so.1 that read a GPU's sensors. Those after device_by_uuid are null if the driver lacks
+/// them.
 struct NvmlSensors {
   NvmlResult (*init)();
   NvmlResult (*shutdown)();
@@ -117,8 +118,8 @@ struct NvmlSensors {
   NvmlResult (*memory)(NvmlDevice device, NvmlMemory* memory);
 };
 
-/// Returns false if the library cannot be opened or lacks a function that is needed; `problem` then says why. The library stays
-/// open.
+/// Returns false if the library cannot be opened or lacks a required function; `problem` then says why. The library
+/// stays open.
 bool open_cuda_driver(const std::string& library, CudaDriver& driver, std::string& problem);
 bool open_nvml_driver(const std::string& library, NvmlDriver& driver, std::string& problem);
 bool open_nvml_sensors(const std::string& library, NvmlSensors& sensors, std::string& problem);

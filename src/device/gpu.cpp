@@ -143,8 +143,8 @@ void query_links(const NvmlDriver& nvml, const std::vector<NvmlDevice>& devices,
   }
 }
 
-/// Adds what libnvidia-ml.so.1 knows about the GPUs that libcuda.so.1 found: driver_version, free memory, processes and peer
-/// access, or else management_problem.
+/// Adds what libnvidia-ml.so.1 knows about the GPUs that libcuda.so.1 found: driver_version, free memory, processes and
+/// peer access, or else management_problem.
 void ask_management_library(const std::string& library, GpuSystem& system) {
   NvmlDriver nvml{};
   if (!open_nvml_driver(library, nvml, system.management_problem)) return;
@@ -201,10 +201,9 @@ std::string driver_text(const GpuSystem& system) {
 }
 
 std::string no_library(const GpuSystem& system) {
-  const std::string what =
-      "libcuda.so.1, the library of the NVIDIA driver, cannot be used (" + system.library_problem + ")";
+  const std::string what = "libcuda.so.1, the NVIDIA driver's library, cannot be used (" + system.library_problem + ")";
   if (has_node(system, "/dev/dxg")) {
-    return what + ". This is WSL, whose library is in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.";
+    return what + ". WSL has this library in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.";
   }
   if (!system.device_nodes.empty()) {
     return what + ", though " + system.device_nodes.front() +
@@ -240,7 +239,7 @@ std::string no_device(const GpuSystem& system) {
          "must be passed in (--gpus all).";
 }
 
-/// What to do about an error from cuInit.
+/// Advice for an error from cuInit.
 std::string init_advice(const GpuSystem& system) {
   switch (system.init_code) {
     case kErrorOutOfMemory: return "The host or the GPU is out of memory: check free -h and nvidia-smi.";
@@ -251,7 +250,7 @@ std::string init_advice(const GpuSystem& system) {
       return "Another process uses the GPU exclusively, or its compute mode forbids computing: check nvidia-smi.";
     case kErrorInvalidDevice: return "Check that CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
     case kErrorDeviceNotLicensed:
-      return "The virtual GPU has no licence: check nvidia-smi -q, or ask the administrator of the host.";
+      return "The virtual GPU has no licence: check nvidia-smi -q, or ask the host's administrator.";
     case kErrorOperatingSystem:
       return "The operating system refused the driver's request: check that this user may read and write "
              "/dev/nvidia*, and run nvidia-smi once.";
@@ -259,11 +258,11 @@ std::string init_advice(const GpuSystem& system) {
       return "On a machine with NVSwitch (HGX, DGX), the fabric manager must run, in the same version as the driver: "
              "sudo systemctl start nvidia-fabricmanager.";
     case kErrorSystemDriverMismatch:
-      return "libcuda.so.1 has another version than the loaded kernel module" +
+      return "libcuda.so.1 has a different version than the loaded kernel module" +
              (system.driver_version.empty() ? std::string() : " " + system.driver_version) +
              ". After a driver update, restart the machine. In a container, remove libcuda.so.1 from the image.";
     case kErrorCompatNotSupported:
-      return "The package cuda-compat works on data-centre GPUs only: remove it from LD_LIBRARY_PATH, and update the "
+      return "The package cuda-compat only works on data-centre GPUs: remove it from LD_LIBRARY_PATH, and update the "
              "driver to " +
              std::to_string(kOldestDriver) + " or newer.";
     case kErrorUnknown:
@@ -303,7 +302,7 @@ std::vector<std::string> nvidia_device_nodes(const fs::path& root) {
     const std::string name = entry.path().filename().string();
     if (is_gpu_node(name) || name == "nvidiactl") nodes.push_back("/dev/" + name);
   }
-  // WSL has this node for GPUs of every vendor.
+  // WSL has this node for GPUs of any vendor.
   if (fs::exists(root / "dev/dxg", error) && fs::exists(root / "usr/lib/wsl/lib/libcuda.so.1", error)) {
     nodes.emplace_back("/dev/dxg");
   }
@@ -377,7 +376,7 @@ const Gpu& require_gpu(const GpuSystem& system, int index) {
   refuse("there is no GPU cuda:" + std::to_string(index) + ": the driver reports " +
          std::to_string(system.gpus.size()) +
          (system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "") +
-         ". Start at most one process for each GPU.");
+         ". Start at most one process per GPU.");
 }
 
 std::string describe_processes(const Gpu& gpu) {
@@ -391,8 +390,7 @@ std::string describe_processes(const Gpu& gpu) {
 
 std::string usage_warning(const Gpu& gpu) {
   if (gpu.processes.empty()) return {};
-  return gpu.label() + " is in use by " + describe_processes(gpu) +
-         ": less memory is left, and steps take longer while they compute";
+  return gpu.label() + " is in use by " + describe_processes(gpu) + ", which leaves less memory and slows steps down";
 }
 
 }  // namespace lora_train::device

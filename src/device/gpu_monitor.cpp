@@ -15,31 +15,31 @@
 namespace lora_train::device {
 namespace {
 
-/// Empty: NVML does not say.
+/// Empty members are unknown to NVML.
 struct SensorReading {
-  std::optional<unsigned>
-      utilization;  ///< percent of the driver's last sample period (up to 1 s) in which a kernel ran
+  std::optional<unsigned> utilization;  ///< percent of the driver's last sample period (up to 1 s) that a kernel ran
   std::optional<unsigned> power_mw, temperature_c, clock_mhz;
   std::optional<unsigned long long> energy_mj;      ///< since the driver was loaded
   std::optional<unsigned long long> throttle_bits;  ///< kNvmlPowerCap, ...
   std::optional<unsigned long long> memory_bytes;   ///< in use, by all processes
-  bool is_lost = false;                             ///< the GPU has failed: no later reading will know more
+  bool is_lost = false;                             ///< the GPU has failed, and so will all later readings
 };
 
-/// NVML stays initialised as long as it lives. Of a slice of a GPU (MIG), temperature, clock and throttling are those of the whole
-/// GPU; power and energy, which other slices share, are not known. Not thread-safe.
+/// Keeps NVML initialised while it lives. For a slice of a GPU (MIG), temperature, clock and throttling are those of
+/// the whole GPU; power and energy, which slices share, are unknown. Not thread-safe.
 class GpuSensors {
  public:
-  /// `uuid` as in Gpu::uuid, so that it is the GPU that CUDA_VISIBLE_DEVICES chose.
+  /// `uuid` as in Gpu::uuid, to find the GPU that CUDA_VISIBLE_DEVICES chose.
   GpuSensors(const std::string& library, const std::string& uuid);
   ~GpuSensors();
   GpuSensors(const GpuSensors&) = delete;
   GpuSensors& operator=(const GpuSensors&) = delete;
 
-  /// Why nothing can be read; empty if something can.
+  /// Why nothing can be read; empty if anything can.
   const std::string& problem() const { return problem_; }
   SensorReading read();
-  /// What read() has missed since the last call, with NVML's reason: "power (Not Supported), clock (...)". Names each sensor once.
+  /// The sensors that read() has missed since the last call, with NVML's reason: "power (Not Supported), clock (...)".
+  /// Names each sensor once.
   std::string take_unknown() { return std::exchange(unknown_, {}); }
 
  private:
@@ -73,7 +73,7 @@ GpuSensors::GpuSensors(const std::string& library, const std::string& uuid) {
   if (nvml_.gpu_of_slice == nullptr || nvml_.gpu_of_slice(device_, &gpu_) != kNvmlSuccess) gpu_ = device_;
   nvml_.power = nullptr;
   nvml_.energy = nullptr;
-  for (const Sensor sensor : {kPower, kEnergy}) miss(sensor, "of the whole GPU alone, and this is a slice of one");
+  for (const Sensor sensor : {kPower, kEnergy}) miss(sensor, "only known for the whole GPU, and this is a slice");
 }
 
 GpuSensors::~GpuSensors() {
@@ -128,12 +128,12 @@ constexpr const char* kThrottleNames[kNumThrottles] = {"power_cap", "thermal", "
 constexpr unsigned long long kThrottleBits[kNumThrottles] = {kNvmlPowerCap, kNvmlThermal, kNvmlHardwareThermal,
                                                              kNvmlPowerBrake, kNvmlHardwareSlowdown};
 
-/// Without the general bit of a slowdown whose cause has a bit too.
+/// Clears the general bit of a slowdown if its cause has its own bit.
 unsigned long long without_general_bit(unsigned long long bits) {
   return (bits & (kNvmlHardwareThermal | kNvmlPowerBrake)) != 0 ? bits & ~kNvmlHardwareSlowdown : bits;
 }
 
-/// A mean over readings; empty without any.
+/// A mean over readings; empty if there are none.
 struct Mean {
   double sum = 0;
   long count = 0;
@@ -149,7 +149,7 @@ struct Mean {
   }
 };
 
-/// Readings added up.
+/// Sums of readings.
 struct Readings {
   Mean utilization, power_mw, temperature_c, clock_mhz, memory_bytes;
   unsigned long long throttle_bits = 0;
@@ -187,11 +187,11 @@ struct GpuMonitor::State {
   std::condition_variable changed;
   bool is_stopping = false, has_ended = false;
   Readings since_take;
-  SensorReading last;  ///< what it does not know is not known now
+  SensorReading last;  ///< its unknown figures are unknown now
   std::optional<Clock::time_point> last_time;
   GpuTotals totals;
 
-  // With the lock held. The counter of energy begins anew when the driver is loaded.
+  // Call it with the lock held. The energy counter restarts when the driver is loaded.
   void add_energy(const SensorReading& now, double seconds) {
     if (!now.energy_mj && !now.power_mw) return;
     if (!totals.energy_wh) totals.energy_wh = 0;
@@ -220,7 +220,7 @@ struct GpuMonitor::State {
     last_time = time;
   }
 
-  /// Waits for the next reading. False: it is to be the last.
+  /// Waits for the next reading. Returns false if it is the last.
   bool wait(std::chrono::milliseconds interval) {
     std::unique_lock lock(mutex);
     return !changed.wait_for(lock, interval, [this] { return is_stopping; });
@@ -228,15 +228,14 @@ struct GpuMonitor::State {
 
   void watch(const std::string& uuid, const GpuMonitorOptions& options) {
     GpuSensors sensors(options.library, uuid);
-    if (!sensors.problem().empty()) return log_info("the figures of the GPU are not known: " + sensors.problem());
+    if (!sensors.problem().empty()) return log_info("the GPU's figures are unknown: " + sensors.problem());
     for (bool goes_on = true, is_first = true;; is_first = false) {
       const SensorReading reading = sensors.read();
       const std::string unknown = sensors.take_unknown();
       add(reading, Clock::now());
-      if (reading.is_lost) return log_warning("the figures of the GPU end here: NVML says that it is lost");
+      if (reading.is_lost) return log_warning("the GPU's figures end here: NVML reports the GPU as lost");
       if (!unknown.empty()) {
-        log_info(std::string("figures of the GPU that are not known") + (is_first ? ": " : " from here on: ") +
-                 unknown);
+        log_info(std::string("unknown figures of the GPU") + (is_first ? ": " : " from now on: ") + unknown);
       }
       if (!goes_on) return;
       goes_on = wait(options.interval);
@@ -255,10 +254,10 @@ GpuMonitor::GpuMonitor(const std::string& uuid, const GpuMonitorOptions& options
     std::thread([state = state_, uuid, options] {
       state->watch(uuid, options);
       state->end();
-    }).detach();  // stop() waits for its end, but not for a driver that hangs
+    }).detach();  // stop() waits for its end, but not for a hanging driver
   } catch (const std::system_error& error) {
     state_->has_ended = true;
-    log_info(std::string("the figures of the GPU are not known: no thread can be started: ") + error.what());
+    log_info(std::string("the GPU's figures are unknown: cannot start a thread: ") + error.what());
   }
 }
 

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr double kLargest = 1e9;
 
-/// Reads the members of one GPU, and refuses what is left over.
+/// Reads the members of one GPU and refuses unknown ones.
 class Entry {
  public:
   Entry(const json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -77,7 +77,7 @@ GpuFacts read_entry(const json& object, const std::string& where) {
 /// "a100" and 40 of "NVIDIA A100-SXM4-40GB".
 struct SpokenName {
   std::string model;
-  double memory_gb = 0;  ///< 0: not said
+  double memory_gb = 0;  ///< 0 if not given
 };
 
 SpokenName spoken_name(const std::string& name) {
@@ -110,7 +110,7 @@ SpokenName spoken_name(const std::string& name) {
   return spoken;
 }
 
-/// What is sold as 80 GB has 79.3 GiB left.
+/// A GPU sold with 80 GB has 79.3 GiB.
 bool has_memory(const GpuFacts& gpu, const SpokenName& spoken) {
   constexpr double kMostMissing = 1.12;
   return spoken.memory_gb == 0 ||
@@ -164,7 +164,7 @@ std::string why_not_one_gpu(const std::vector<GpuFacts>& table, const std::strin
   if (found.size() == 1) return {};
   if (found.size() > 1) return "\"" + name + "\" may be " + join(names_of(found), " or ") + "; expected one of them.";
   const std::string nearest = nearest_name(name, names_of(table));
-  return "\"" + name + "\" is no GPU of configs/gpus.json; expected one of " + join(names_of(table)) + "." +
+  return "\"" + name + "\" is not a GPU of configs/gpus.json; expected one of " + join(names_of(table)) + "." +
          (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?");
 }
 

@@ -28,16 +28,16 @@
 namespace lora_train::evaluate {
 namespace {
 
-/// Those of this rank.
-template <typename Row>
-std::vector<Row> rows_of_rank(const ranks::Communicator& ranks, std::span<const Row> rows) {
-  std::vector<Row> own;
+/// This rank's part of the examples.
+template <typename Example>
+std::vector<Example> of_rank(const ranks::Communicator& ranks, std::span<const Example> examples) {
+  std::vector<Example> own;
   const auto stride = static_cast<std::size_t>(ranks.world_size());
-  for (auto i = static_cast<std::size_t>(ranks.rank()); i < rows.size(); i += stride) own.push_back(rows[i]);
+  for (auto i = static_cast<std::size_t>(ranks.rank()); i < examples.size(); i += stride) own.push_back(examples[i]);
   return own;
 }
 
-/// What each rank found out about its rows, in the order of all rows, on every rank. A collective.
+/// Results of all ranks, in the order of all examples, on every rank. A collective.
 template <typename Result>
 std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector<Result>& own, std::size_t num_rows) {
   static_assert(std::is_trivially_copyable_v<Result>);
@@ -51,18 +51,19 @@ std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector
   return results;
 }
 
-/// The data sets of an evaluation. With --choices, their rows are the right choices.
+/// The datasets of an evaluation. With --choices, their examples are the right choices.
 struct EvalData {
   std::vector<data::NamedStore> stores;
-  std::vector<data::ChoiceSet> choices;          ///< of each store; empty without --choices
-  std::vector<std::vector<Question>> questions;  ///< of each store; empty without --exact-match
-  std::int64_t max_seq_len = 0;                  ///< of the stores
-  std::int64_t longest = 0;                      ///< with what is generated
+  std::vector<data::ChoiceSet> choices;          ///< for each store; empty without --choices
+  std::vector<std::vector<Question>> questions;  ///< for each store; empty without --exact-match
+  std::int64_t max_seq_len = 0;                  ///< for the stores
+  std::int64_t longest = 0;                      ///< including generated tokens
 };
 
 EvalData load_choices(const DataSection& section, const plan::ModelFiles& files) {
   if (section.eval_datasets.empty()) {
-    throw ConfigError("eval_datasets", "is empty; --choices needs rows with choices, not held-out training rows");
+    throw ConfigError("eval_datasets",
+                      "is empty; --choices needs examples with choices, not held-out training examples");
   }
   if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
   EvalData data;
@@ -70,8 +71,8 @@ EvalData load_choices(const DataSection& section, const plan::ModelFiles& files)
                                         files.config.context_length());
   for (auto& set : data.choices) {
     data.max_seq_len = std::max(data.max_seq_len, set.right.store.longest());
-    for (const auto& row : set.rows) {
-      for (const auto& choice : row.choices)
+    for (const auto& example : set.examples) {
+      for (const auto& choice : example.choices)
         data.longest = std::max(data.longest, static_cast<std::int64_t>(choice.ids.size()));
     }
     data.stores.push_back(set.right);
@@ -79,7 +80,7 @@ EvalData load_choices(const DataSection& section, const plan::ModelFiles& files)
   return data;
 }
 
-EvalData load_rows(const Profile& profile, const plan::ModelFiles& files) {
+EvalData load_examples(const Profile& profile, const plan::ModelFiles& files) {
   EvalData data;
   const bool has_sets = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
   if (!has_sets && !profile.tasks.eval_tasks.empty()) return data;
@@ -106,7 +107,7 @@ class Evaluator {
     model_.device = plan::start_device(profile_, files_.config, request_.world, ranks_);
     const TaskEvaluation tasks(profile_, files_);
     load_data_and_questions();
-    require_equal_rows(tasks);
+    require_equal_examples(tasks);
     data_.longest = std::max({data_.longest, tasks.longest(), std::int64_t{1}});
     load_without_plan(profile_, model_.device, files_, adapters, {.max_seq_len = data_.longest}, model_.model);
     Evaluation evaluation{evaluate_losses(), {}};
@@ -123,7 +124,7 @@ class Evaluator {
     const EvalFlags& flags = request_.flags;
     if (flags.exact_match)
       format_.emplace(answer_format(files_, flags.answer_regex, "--exact-match", flags.max_new_tokens));
-    data_ = flags.choices ? load_choices(profile_.data, files_) : load_rows(profile_, files_);
+    data_ = flags.choices ? load_choices(profile_.data, files_) : load_examples(profile_, files_);
     if (!flags.exact_match) return;
     for (const auto& store : data_.stores) {
       data_.questions.push_back(make_questions(store, *format_));
@@ -134,7 +135,7 @@ class Evaluator {
     }
   }
 
-  /// Releases its buffers before answers are asked for.
+  /// Frees its buffers before answers are generated.
   std::vector<EvalResult> evaluate_losses() {
     if (data_.stores.empty()) return {};
     const data::BatchSizes sizes = data::resolve_batch_sizes(profile_.schedule, data_.max_seq_len);
@@ -162,35 +163,37 @@ class Evaluator {
       };
       results.push_back(
           evaluate({decoder, activations, *loss_head, feed, *model_.device.ranks, log_progress}, store, plans[i]));
-      results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
-      results.back().num_rows_lost = store.ledger.lost();
+      results.back().num_cut = store.ledger.count(data::LedgerReason::kTruncated);
+      results.back().num_lost = store.ledger.lost();
     }
     return results;
   }
 
-  /// On all ranks, or what is added up makes no sense.
-  void require_equal_rows(const TaskEvaluation& tasks) const {
+  /// Must hold on all ranks, or the sums are meaningless.
+  void require_equal_examples(const TaskEvaluation& tasks) const {
     if (ranks_->world_size() == 1) return;
-    std::map<std::string, std::string> own = {{"rows of eval_tasks", tasks.fingerprint()}};
-    for (const auto& store : data_.stores) own["data set " + store.name] = data::documents_hash(store.store);
+    std::map<std::string, std::string> own = {{"examples of eval_tasks", tasks.fingerprint()}};
+    for (const auto& store : data_.stores) own["dataset " + store.name] = data::documents_hash(store.store);
     plan::require_equal(*ranks_, own);
   }
 
   void add_answers(std::vector<EvalResult>& results) {
     const auto generator = make_generator(model_, profile_.run);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (request_.flags.choices) results[i].choices = choice_figures(choose_all(data_.choices[i].rows, *generator));
+      if (request_.flags.choices)
+        results[i].choices = choice_figures(choose_all(data_.choices[i].examples, *generator));
       if (request_.flags.exact_match) results[i].exact_match = match_figures(ask_all(data_.questions[i], *generator));
     }
   }
 
-  std::vector<ChoiceOutcome> choose_all(const std::vector<data::ChoiceRow>& rows, generate::Generator& generator) {
-    const auto own = rows_of_rank(*ranks_, std::span(rows));
-    return gather_results(*ranks_, choose(own, generator, quiet_), rows.size());
+  std::vector<ChoiceOutcome> choose_all(const std::vector<data::ChoiceExample>& examples,
+                                        generate::Generator& generator) {
+    const auto own = of_rank(*ranks_, std::span(examples));
+    return gather_results(*ranks_, choose(own, generator, quiet_), examples.size());
   }
 
   std::vector<Match> ask_all(const std::vector<Question>& questions, generate::Generator& generator) {
-    const auto answers = ask(rows_of_rank(*ranks_, std::span(questions)), *format_, generator, quiet_);
+    const auto answers = ask(of_rank(*ranks_, std::span(questions)), *format_, generator, quiet_);
     return gather_results(*ranks_, std::vector<Match>(answers.begin(), answers.end()), questions.size());
   }
 
@@ -198,7 +201,7 @@ class Evaluator {
   Profile profile_;
   std::shared_ptr<ranks::Communicator> ranks_;
   bool quiet_;
-  std::optional<AnswerFormat> format_;  ///< of --exact-match
+  std::optional<AnswerFormat> format_;  ///< for --exact-match
   plan::ModelFiles files_;
   InferenceModel model_;
   EvalData data_;

@@ -25,9 +25,9 @@ namespace {
 
 using nlohmann::json;
 
-/// Prompts are dealt out to the ranks one after the other, and named by their place in the list of rank 0. Every kAnswersPerRound
-/// answers a rank takes part in a collective, which passes the answers of the others on to the sink of rank 0: decoding goes on
-/// with what is in the batch. With one rank, there is no collective.
+/// Deals prompts out to the ranks in turn, and names them by their place in rank 0's list. Every kAnswersPerRound
+/// answers, a rank takes part in a collective that passes the other ranks' answers to rank 0's sink; decoding goes on
+/// with the rest of the batch. With one rank, there is no collective.
 class AnswerRelay {
  public:
   static constexpr std::int64_t kAnswersPerRound = 16;
@@ -38,7 +38,7 @@ class AnswerRelay {
     num_rounds_ = ceil_div(of_rank_0, kAnswersPerRound);
   }
 
-  /// As GenerateSink, of the prompts of this rank. `prompt` is the index in its own request, `place` in that of rank 0.
+  /// Like GenerateSink, for this rank's prompts. `prompt` is the index in its own request, `place` in rank 0's.
   bool on_token(std::size_t prompt, std::size_t place, bool is_base, std::int32_t id) {
     if (ranks_.rank() > 0) tokens_[{place, is_base}].push_back(id);
     return sink_.on_token(prompt, is_base, id);
@@ -49,16 +49,16 @@ class AnswerRelay {
       const auto answer = tokens_.extract({place, is_base});
       sent_ += json{place, is_base, is_cut, answer ? answer.mapped() : std::vector<std::int32_t>()}.dump() + "\n";
     }
-    if (is_base || num_rounds_ == 0) return;  // that of the adapter follows
+    if (is_base || num_rounds_ == 0) return;  // the adapter's answer follows
     if (++num_done_ % kAnswersPerRound == 0) exchange();
   }
 
-  /// After the last answer: takes part in the collectives that other ranks still need.
+  /// Call it after the last answer: takes part in the collectives that other ranks still need.
   void finish() {
     while (num_exchanged_ < num_rounds_) exchange();
   }
-  /// After an agreed stop (Communicator::end_steps): one more collective, for the answers since the last. True if there was nothing
-  /// left to do: the stop came too late.
+  /// Call it after an agreed stop (Communicator::end_steps): one more collective, for the answers since the last. True
+  /// if nothing was left to do: the stop came too late.
   bool finish_after_stop() {
     if (num_rounds_ == 0) return false;
     if (num_exchanged_ == num_rounds_) return true;
@@ -87,7 +87,7 @@ class AnswerRelay {
   ranks::Communicator& ranks_;
   GenerateSink& sink_;
   std::int64_t num_rounds_ = 0, num_exchanged_ = 0, num_done_ = 0;
-  std::map<std::pair<std::size_t, bool>, std::vector<std::int32_t>> tokens_;  ///< of answers under way
+  std::map<std::pair<std::size_t, bool>, std::vector<std::int32_t>> tokens_;  ///< unfinished answers
   std::string sent_;                                                          ///< lines
 };
 
@@ -104,11 +104,11 @@ std::int64_t longest_sequence(const GenerateRequest& request) {
 
 /// A prompt of this rank.
 struct OwnPrompt {
-  std::size_t index = 0;  ///< in the request of this rank
-  std::size_t place = 0;  ///< in that of rank 0
+  std::size_t index = 0;  ///< in this rank's request
+  std::size_t place = 0;  ///< in rank 0's request
 };
 
-/// On rank 0, the prompts of its request; they may be fewer than the others have, because an earlier command answered some.
+/// On rank 0, the prompts of its request; it may have fewer than the others, because an earlier command answered some.
 std::string prompts_of_leader(const GenerateRequest& request) {
   std::vector<std::int64_t> indices;
   for (const auto& prompt : request.prompts) indices.push_back(prompt.index);
@@ -136,7 +136,7 @@ class Generation {
         load_for_inference(request_.profile, request_.adapter, longest_sequence(request_), place_);
     if (ranks_.world_size() == 1 && model.device.num_gpus > 1 && num_prompts_ > 1) {
       const std::string num_gpus = std::to_string(model.device.num_gpus);
-      log_info("one of " + num_gpus + " GPUs is used; --nproc " + num_gpus + " answers on all");
+      log_info("using one of " + num_gpus + " GPUs; --nproc " + num_gpus + " uses all");
     }
     const auto generator = make_generator(model, request_.profile.run);
     sink_.on_start();
@@ -219,7 +219,7 @@ class Generation {
   const RankPlace& place_;
   ranks::Communicator& ranks_;
   std::vector<OwnPrompt> own_;
-  std::size_t num_prompts_ = 0;  ///< of all ranks
+  std::size_t num_prompts_ = 0;  ///< on all ranks
 };
 
 void answer(const GenerateRequest& request, const ConversationTurn& turn, generate::Generator& generator,

@@ -66,7 +66,7 @@ std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& c
       model::plan_activations(model::model_shape(config, {}), {.max_tokens = most_rows, .needs_backward = false}, {});
   const std::int64_t cache =
       longest * generate::cache_bytes_per_token(config, plan::compute_dtype(profile.model.precision));
-  constexpr std::int64_t kCopies = 2;  // of logits: while tokens are chosen, and in what graphs captured
+  constexpr std::int64_t kCopies = 2;  // logits: while choosing tokens, and in captured graphs
   const std::int64_t logits = kCopies * kSequencesOnGpu * config.vocab_size * static_cast<std::int64_t>(sizeof(float));
   return cache + logits + activations.bytes(plan::compute_bytes(profile.model.precision));
 }

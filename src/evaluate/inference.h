@@ -11,7 +11,7 @@
 
 namespace lora_train::evaluate {
 
-/// Which rank this is, connected.
+/// A connected rank.
 struct RankPlace {
   launch::World world = {};
   std::shared_ptr<ranks::Communicator> ranks = std::make_shared<ranks::OneRank>();
@@ -22,13 +22,13 @@ struct InferenceModel {
   plan::LoadedModel model;
 };
 
-/// load_model() for commands that only compute: of a quantised base, as many layers are decoded once as half of the free memory
-/// holds, unless the profile says how many; options.decoded_layers is ignored.
+/// load_model() for commands that only compute. For a quantised base, decodes once as many layers as fit in half of the
+/// free memory, unless the profile sets the number; ignores options.decoded_layers.
 void load_without_plan(const Profile& profile, const plan::RunDevice& device, const plan::ModelFiles& files,
                        const plan::AdapterSetup& adapters, plan::LoadOptions options, plan::LoadedModel& loaded);
 
-/// Loads the model for a Generator, without tokenizer and template. Checks device and adapter (empty: the base) before reading weights.
-/// Sequences have at most max_seq_len tokens.
+/// Loads the model for a Generator, without tokenizer and template. Checks device and adapter (empty: the base) before
+/// reading weights. Sequences have at most max_seq_len tokens.
 InferenceModel load_for_inference(const Profile& profile, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len, const RankPlace& place = {});
 
@@ -36,13 +36,14 @@ InferenceModel load_for_inference(const Profile& profile, const std::filesystem:
 InferenceModel load_several(const Profile& profile, const std::vector<plan::NamedAdapter>& adapters,
                             std::int64_t max_seq_len);
 
-/// What a generator takes at most, on this device now: half of a GPU's free memory for its cache.
+/// The limits of a generator on this device now: half of a GPU's free memory for its cache.
 generate::GeneratorLimits generator_limits(const plan::RunDevice& device, const RunSection& run);
 
-/// GPU memory of such a generator whose cache holds one sequence of so many tokens.
+/// GPU memory of a generator whose cache holds one sequence of `longest` tokens.
 std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest);
 
-/// Uses the model's weights, which must outlive it. The device's memory decides how many sequences are decoded at a time.
+/// Uses the model's weights, which must outlive it. The device's memory decides how many sequences are decoded at a
+/// time.
 std::unique_ptr<generate::Generator> make_generator(const plan::RunDevice& device, const plan::LoadedModel& model,
                                                     const RunSection& run);
 inline std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run) {

@@ -46,7 +46,7 @@ Enqueued enqueue(const EvalContext& context, std::size_t index, const data::Micr
   return {index, micro_batch, plan::HostCopy(context.loss_head.evaluate(hidden, batch))};
 }
 
-/// Adds the losses of a micro-batch's tokens to those of its documents.
+/// Adds the losses of a micro-batch's tokens to its documents' losses.
 void add_by_document(const std::vector<double>& token_losses, const data::MicroBatch& micro_batch,
                      const std::vector<std::uint32_t>& documents, std::vector<double>& document_losses) {
   auto next = token_losses.begin();
@@ -60,7 +60,7 @@ void add_by_document(const std::vector<double>& token_losses, const data::MicroB
   }
 }
 
-/// Sums over all ranks, in fp64: exact for counts, and for documents, each of which one rank has.
+/// Sums over all ranks, in fp64: exact for counts, and for documents, each of which is on one rank.
 void add_ranks(ranks::Communicator& ranks, model::LossSums& sums, double& weight_sum,
                std::vector<double>& document_losses) {
   if (ranks.world_size() == 1) return;
@@ -89,9 +89,9 @@ void add_ranks(ranks::Communicator& ranks, model::LossSums& sums, double& weight
 void check_finite(double loss, const data::NamedStore& data, const data::MicroBatchPlan& plan) {
   if (std::isfinite(loss)) return;
   throw NumericError("evaluation on " + data.name,
-                     "loss " + std::to_string(loss) +
-                         ": not finite. Rows of this micro-batch: " + data::name_rows(data.store, plan.documents) +
-                         ". Look at these rows, at the base weights and at the loss of the last training steps");
+                     "loss " + std::to_string(loss) + ": not finite. Examples of this micro-batch: " +
+                         data::name_examples(data.store, plan.documents) +
+                         ". Look at these examples, at the base weights and at the loss of the last training steps");
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
     weight_sum += done.micro_batch.weight_sum;
     if (context.on_micro_batch) context.on_micro_batch(std::min(done.index + stride, plan.size()), plan.size());
   };
-  // A micro-batch is read once the next one is enqueued, so that a GPU never waits for the host.
+  // Reads a micro-batch once the next one is enqueued, so that a GPU never waits for the host.
   std::array<data::HostBuffer, 2> buffers;
   std::optional<Enqueued> last;
   for (auto i = static_cast<std::size_t>(context.ranks.rank()); i < plan.size(); i += stride) {

@@ -61,14 +61,14 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 
-/// A progress bar on stderr that counts rows.
-class RowProgress {
+/// A progress bar on stderr that counts examples.
+class ExampleProgress {
  public:
-  RowProgress(std::size_t num_rows, bool quiet) : bar_({.quiet = quiet}) {
+  ExampleProgress(std::size_t num_rows, bool quiet) : bar_({.quiet = quiet}) {
     state_.total_steps = static_cast<long long>(num_rows);
-    state_.unit = "row";
+    state_.unit = "example";
   }
-  void count_row(std::int64_t num_tokens) {
+  void count_example(std::int64_t num_tokens) {
     ++state_.step;
     num_tokens_ += num_tokens;
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
@@ -90,21 +90,22 @@ std::vector<std::int32_t> part(const std::vector<std::int32_t>& ids, std::size_t
   return {ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-/// The choices of a row, grouped by prompt, so that each prompt is computed once.
-std::vector<generate::ScoreRequest> requests_of(const data::ChoiceRow& row) {
+/// The choices of an example, grouped by prompt, so that each prompt is computed once.
+std::vector<generate::ScoreRequest> requests_of(const data::ChoiceExample& example) {
   std::vector<generate::ScoreRequest> requests;
-  for (const data::Choice& choice : row.choices) {
+  for (const data::Choice& choice : example.choices) {
     std::vector<std::int32_t> prompt = part(choice.ids, 0, choice.num_prompt);
-    if (requests.empty() || requests.back().prompt != prompt) requests.push_back({std::move(prompt), {}, row.source});
+    if (requests.empty() || requests.back().prompt != prompt)
+      requests.push_back({std::move(prompt), {}, example.source});
     requests.back().completions.push_back(part(choice.ids, choice.num_prompt, choice.ids.size()));
   }
   return requests;
 }
 
-void refuse_cut_rows(const data::NamedStore& data) {
+void refuse_cut_examples(const data::NamedStore& data) {
   for (const auto& entry : data.ledger.entries) {
     if (entry.reason != data::LedgerReason::kTruncated) continue;
-    throw ConfigError("overlength", "truncate cut " + format_count(entry.count) + " rows of " + data.name +
+    throw ConfigError("overlength", "truncate cut " + format_count(entry.count) + " examples of " + data.name +
                                         " (first: " + entry.first_source +
                                         "), so their answers are incomplete; with --exact-match set "
                                         "overlength: drop or a larger max_seq_len");
@@ -143,23 +144,24 @@ std::optional<std::string> AnswerMatcher::pick(const std::string& text) const {
   return answer;
 }
 
-std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceRow> rows, generate::Generator& generator, bool quiet) {
+std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceExample> examples, generate::Generator& generator,
+                                  bool quiet) {
   std::vector<ChoiceOutcome> outcomes;
-  RowProgress progress(rows.size(), quiet);
-  for (const data::ChoiceRow& row : rows) {
-    const auto requests = requests_of(row);
+  ExampleProgress progress(examples.size(), quiet);
+  for (const data::ChoiceExample& example : examples) {
+    const auto requests = requests_of(example);
     std::vector<double> log_probabilities;
     std::vector<std::int64_t> num_chars;
     for (const auto& scores : generator.score(requests)) {
       log_probabilities.insert(log_probabilities.end(), scores.begin(), scores.end());
     }
     std::int64_t num_tokens = 0;
-    for (const data::Choice& choice : row.choices) {
+    for (const data::Choice& choice : example.choices) {
       num_chars.push_back(choice.num_chars);
       num_tokens += static_cast<std::int64_t>(choice.ids.size());
     }
-    outcomes.push_back(choice_outcome(log_probabilities, num_chars, row.answer));
-    progress.count_row(num_tokens);
+    outcomes.push_back(choice_outcome(log_probabilities, num_chars, example.answer));
+    progress.count_example(num_tokens);
   }
   return outcomes;
 }
@@ -182,36 +184,38 @@ AnswerFormat answer_format(const plan::ModelFiles& files, const std::string& reg
           files.config.context_length()};
 }
 
-Question make_question(const data::AnswerRow& row, std::size_t index, const AnswerFormat& format) {
-  const std::span<const std::int32_t> ids = row.ids;
-  const std::int64_t room = format.context_length - static_cast<std::int64_t>(row.answer_begin);
-  if (room < 1) throw DataError(row.source, "the prompt leaves no room for an answer in the model's context");
-  auto expected = format.matcher.pick(format.text_of(ids.subspan(row.answer_begin, row.answer_end - row.answer_begin)));
+Question make_question(const data::AnswerExample& example, std::size_t index, const AnswerFormat& format) {
+  const std::span<const std::int32_t> ids = example.ids;
+  const std::int64_t room = format.context_length - static_cast<std::int64_t>(example.answer_begin);
+  if (room < 1) throw DataError(example.source, "the prompt leaves no room for an answer in the model's context");
+  auto expected =
+      format.matcher.pick(format.text_of(ids.subspan(example.answer_begin, example.answer_end - example.answer_begin)));
   if (!expected) {
-    throw DataError(row.source, "the regex of " + format.where +
-                                    " does not match the row's own answer; give one that matches the answers of the "
-                                    "rows and of the model");
+    throw DataError(example.source,
+                    "the regex of " + format.where +
+                        " does not match the example's own answer; give one that matches the answers of the "
+                        "examples and of the model");
   }
-  return {{part(row.ids, 0, row.answer_begin), static_cast<std::int64_t>(index), std::min(format.max_new_tokens, room),
-           row.source},
+  return {{part(example.ids, 0, example.answer_begin), static_cast<std::int64_t>(index),
+           std::min(format.max_new_tokens, room), example.source},
           std::move(*expected)};
 }
 
 std::vector<Question> make_questions(const data::NamedStore& data, const AnswerFormat& format) {
-  refuse_cut_rows(data);
+  refuse_cut_examples(data);
   std::vector<Question> questions;
   for (std::size_t i = 0; i < data.store.size(); ++i) {
     throw_if_stop_requested();
     const auto ids = data.store.ids(i);
     const auto [begin, end] = data::answer_span(data.store.labels(i));
-    const data::AnswerRow row{data.store.source(i), {ids.begin(), ids.end()}, begin, end};
-    if (begin == end) throw DataError(row.source, "has no answer: no token of the row is supervised");
+    const data::AnswerExample example{data.store.source(i), {ids.begin(), ids.end()}, begin, end};
+    if (begin == end) throw DataError(example.source, "has no answer: no token of the example is supervised");
     if (begin == 0) {
-      throw ConfigError(format.where, row.source + " is supervised from its first token, so there is no prompt. " +
+      throw ConfigError(format.where, example.source + " is supervised from its first token, so there is no prompt. " +
                                           format.where +
-                                          " needs chats or prompt/completion rows, and a loss_on other than all");
+                                          " needs chats or prompt/completion examples, and a loss_on other than all");
     }
-    questions.push_back(make_question(row, i, format));
+    questions.push_back(make_question(example, i, format));
   }
   return questions;
 }
@@ -221,14 +225,14 @@ std::vector<GreedyAnswer> ask(std::span<const Question> questions, const AnswerF
   std::vector<generate::Prompt> prompts;
   for (const Question& question : questions) prompts.push_back(question.prompt);
   std::vector<GreedyAnswer> answers(questions.size());
-  RowProgress progress(questions.size(), quiet);
+  ExampleProgress progress(questions.size(), quiet);
   generate::GenerateCallbacks callbacks;
   callbacks.on_done = [&](std::size_t i, const generate::Completion& completion) {
     GreedyAnswer& answer = answers[i];
     answer.text = format.text_of(completion.ids);
     answer.is_right = format.matcher.pick(answer.text) == questions[i].expected;
     answer.is_cut = completion.reason == generate::StopReason::kLength;
-    progress.count_row(static_cast<std::int64_t>(completion.ids.size()));
+    progress.count_example(static_cast<std::int64_t>(completion.ids.size()));
   };
   generator.run(prompts, {.sampling = {}, .stop_ids = format.stop_ids}, callbacks);
   return answers;

@@ -1,4 +1,4 @@
-// Asking a model: greedy answers, compared with the expected ones, and multiple choice among given completions, by their
+// Asks a model: greedy answers, compared with the expected ones, and multiple choice among given completions, by their
 // log-probabilities.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/plan/setup/setup.h"
@@ -18,10 +18,10 @@
 
 namespace lora_train::evaluate {
 
-/// The probabilities of a row's choices: softmax of their summed log-probabilities.
+/// The probabilities of an example's choices: softmax of their summed log-probabilities.
 std::vector<double> choice_shares(std::span<const double> log_probabilities);
 
-/// What the model chose in a row.
+/// The model's choice for an example.
 struct ChoiceOutcome {
   std::size_t taken = 0;  ///< the most likely choice
   bool is_right = false;
@@ -30,26 +30,27 @@ struct ChoiceOutcome {
   double brier = 0;                  ///< sum over choices of (probability - is right)^2
 };
 
-/// num_chars: length of each choice's text, above 0. `answer`: index of the right choice. Among equally likely choices the first
-/// one counts, as in numpy.argmax and lm-evaluation-harness.
+/// num_chars: length of each choice's text, above 0. `answer`: index of the right choice. In a tie the first choice
+/// counts, as in numpy.argmax and lm-evaluation-harness.
 ChoiceOutcome choice_outcome(std::span<const double> log_probabilities, std::span<const std::int64_t> num_chars,
                              std::size_t answer);
 
 /// The two accuracies are acc and acc_norm of lm-evaluation-harness.
 ChoiceFigures choice_figures(std::span<const ChoiceOutcome> outcomes);
 
-/// Removes white space at both ends and commas between digits ("1,234" becomes "1234"); other white space becomes one space.
+/// Removes white space at both ends and commas between digits ("1,234" becomes "1234"); other white space becomes one
+/// space.
 std::string normalized_answer(const std::string& text);
 
 /// Compares an answer with the expected one.
 class AnswerMatcher {
  public:
-  /// `regex` empty: compares whole texts. `where` names the flag or key for messages. Throws ConfigError for an invalid regular
-  /// expression.
+  /// `regex` empty: compares whole texts. `where` names the flag or key, for messages. Throws ConfigError for an
+  /// invalid regular expression.
   AnswerMatcher(const std::string& regex, const std::string& where);
 
-  /// The normalized answer in a text; nothing if the regex does not match. An answer that a regex picked also loses a period or
-  /// comma after its last digit.
+  /// The normalized answer in a text; nothing if the regex does not match. If a regex picked the answer, also drops a
+  /// period or comma after its last digit.
   std::optional<std::string> pick(const std::string& text) const;
 
  private:
@@ -57,42 +58,44 @@ class AnswerMatcher {
 };
 
 /// Computes the log-probabilities of all choices. Throws like Generator::score.
-std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceRow> rows, generate::Generator& generator, bool quiet);
+std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceExample> examples, generate::Generator& generator,
+                                  bool quiet);
 
-/// How tokens become answers that are compared.
+/// How tokens become answers to compare.
 struct AnswerFormat {
   const tokenizer::Tokenizer& tokenizer;
   std::vector<std::int32_t> stop_ids;  ///< end an answer
   AnswerMatcher matcher;
   std::string where;                    ///< the flag or key, for messages
-  std::int64_t max_new_tokens = 0;      ///< of an answer
-  std::int64_t context_length = 0;      ///< of the model
-  data::ConfidenceTokens confidence{};  ///< no part of an answer
+  std::int64_t max_new_tokens = 0;      ///< per answer
+  std::int64_t context_length = 0;      ///< the model's
+  data::ConfidenceTokens confidence{};  ///< not part of an answer
 
   std::string text_of(std::span<const std::int32_t> ids) const;
 };
 
-/// The format of a model's answers. Throws FormatError if it has no tokenizer, ConfigError for an invalid regular expression.
+/// The format of a model's answers. Throws FormatError if it has no tokenizer, ConfigError for an invalid regular
+/// expression.
 AnswerFormat answer_format(const plan::ModelFiles& files, const std::string& regex, const std::string& where,
                            std::int64_t max_new_tokens);
 
 /// The prompt is everything before the answer.
 struct Question {
   generate::Prompt prompt;
-  std::string expected;  ///< as AnswerMatcher::pick gives it
+  std::string expected;  ///< as AnswerMatcher::pick returns it
 };
 
-/// Asks for the last answer of a row. Throws DataError (file:line) if the regex does not match the row's own answer, and for a prompt
-/// that leaves no room for an answer.
-Question make_question(const data::AnswerRow& row, std::size_t index, const AnswerFormat& format);
+/// Asks for the last answer of an example. Throws DataError (file:line) if the regex does not match the example's own
+/// answer, or if a prompt leaves no room for an answer.
+Question make_question(const data::AnswerExample& example, std::size_t index, const AnswerFormat& format);
 
-/// One for every document of `data`. Throws as make_question(); ConfigError for rows without a prompt (loss_on: all) and for
-/// truncated rows; StopError.
+/// One question for every document of `data`. Throws as make_question(); ConfigError for examples without a prompt
+/// (loss_on: all) and for truncated examples; StopError.
 std::vector<Question> make_questions(const data::NamedStore& data, const AnswerFormat& format);
 
 struct Match {
   bool is_right = false;
-  bool is_cut = false;  ///< by max_new_tokens or the context length
+  bool is_cut = false;  ///< at max_new_tokens or the context length
 };
 struct GreedyAnswer : Match {
   std::string text;

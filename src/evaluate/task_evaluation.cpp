@@ -18,23 +18,23 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "questions.h"
 
 namespace lora_train::evaluate {
 
-struct TaskRows {
+struct TaskExamples {
   EvalTask spec;
-  std::unique_ptr<AnswerFormat> format;  ///< never null
-  std::vector<data::ChoiceRow> choices;  ///< kind choices: the rows
-  std::vector<data::AnswerRow> answers;  ///< other kinds: the rows
-  /// Of each of `answers` the greedy answer that is asked for: of all for exact_match, for confidence of those with neither
-  /// `correct` nor choices.
+  std::unique_ptr<AnswerFormat> format;      ///< never null
+  std::vector<data::ChoiceExample> choices;  ///< kind choices: the examples
+  std::vector<data::AnswerExample> answers;  ///< other kinds: the examples
+  /// The greedy questions for `answers`: all of them for exact_match; for confidence, those with neither `correct` nor
+  /// choices.
   std::vector<std::optional<Question>> questions;
-  std::vector<std::size_t> places;  ///< kind confidence: where each of `answers` has its confidence token
+  std::vector<std::size_t> places;  ///< kind confidence: the place of each answer's confidence token
   std::int64_t longest = 0;         ///< tokens of the longest sequence, new ones included
-  std::string fingerprint;          ///< of all of this
+  std::string fingerprint;          ///< hash of all the above
 
   std::size_t size() const { return spec.kind == TaskKind::kChoices ? choices.size() : answers.size(); }
 };
@@ -47,9 +47,9 @@ void add_ids(const std::vector<std::int32_t>& ids, std::string& bytes) {
   bytes.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(std::int32_t));
 }
 
-void add_choices(const data::ChoiceRow& row, std::string& bytes) {
-  for (const auto& choice : row.choices) add_ids(choice.ids, bytes);
-  bytes += std::to_string(row.answer);
+void add_choices(const data::ChoiceExample& example, std::string& bytes) {
+  for (const auto& choice : example.choices) add_ids(choice.ids, bytes);
+  bytes += std::to_string(example.answer);
 }
 
 std::int64_t length_of(const Question& question) {
@@ -63,10 +63,10 @@ class TaskReader {
     task_.spec = profile.tasks.eval_tasks[index];
     task_.format = std::make_unique<AnswerFormat>(answer_format(
         files, task_.spec.regex, key_ + (task_.spec.regex.empty() ? "" : ".regex"), task_.spec.max_new_tokens));
-    max_rows_ = task_.spec.max_samples ? task_.spec.max_samples : profile.data.eval_max_samples;
+    max_examples_ = task_.spec.max_samples ? task_.spec.max_samples : profile.data.eval_max_samples;
   }
 
-  TaskRows read() {
+  TaskExamples read() {
     if (task_.spec.kind == TaskKind::kChoices) {
       read_choices();
     } else {
@@ -74,46 +74,47 @@ class TaskReader {
     }
     task_.fingerprint = fingerprint();
     log_info(key_ + " " + task_.spec.data.path + ": " + format_count(static_cast<long long>(task_.size())) +
-             " rows of task \"" + task_.spec.name + "\" (" + to_string(task_.spec.kind) + ")");
+             " examples of task \"" + task_.spec.name + "\" (" + to_string(task_.spec.kind) + ")");
     return std::move(task_);
   }
 
  private:
   void read_choices() {
     const data::PromptOptions prompts{files_.tokenizer.get(), files_.chat_template.get(), false, {}};
-    task_.choices = data::read_choice_set(task_.spec.data, max_rows_, prompts, files_.config.context_length()).rows;
-    for (const auto& row : task_.choices) add_length(row);
+    task_.choices =
+        data::read_choice_set(task_.spec.data, max_examples_, prompts, files_.config.context_length()).examples;
+    for (const auto& example : task_.choices) add_length(example);
   }
 
-  void add_length(const data::ChoiceRow& row) {
-    for (const auto& choice : row.choices) task_.longest = std::max(task_.longest, std::ssize(choice.ids));
+  void add_length(const data::ChoiceExample& example) {
+    for (const auto& choice : example.choices) task_.longest = std::max(task_.longest, std::ssize(choice.ids));
   }
 
   void read_answers() {
     const bool is_confidence = task_.spec.kind == TaskKind::kConfidence;
     if (is_confidence) task_.format->confidence = data::confidence_tokens(profile_.tasks, *files_.tokenizer);
     task_.answers =
-        data::read_answer_rows(task_.spec.data, max_rows_, plan::data_context(profile_, files_), is_confidence);
+        data::read_answer_examples(task_.spec.data, max_examples_, plan::data_context(profile_, files_), is_confidence);
     for (std::size_t i = 0; i < task_.answers.size(); ++i) {
-      const data::AnswerRow& row = task_.answers[i];
-      if (is_confidence) find_place(row);
+      const data::AnswerExample& example = task_.answers[i];
+      if (is_confidence) find_place(example);
       task_.questions.emplace_back();
-      if (row.choices) add_length(*row.choices);
-      if (is_confidence && (row.correct || row.choices)) continue;
-      task_.questions.back() = make_question(row, i, *task_.format);
+      if (example.choices) add_length(*example.choices);
+      if (is_confidence && (example.correct || example.choices)) continue;
+      task_.questions.back() = make_question(example, i, *task_.format);
       task_.longest = std::max(task_.longest, length_of(*task_.questions.back()));
     }
     if (is_confidence) warn_of_absent_tokens();
   }
 
-  void find_place(const data::AnswerRow& row) {
-    const std::size_t place =
-        data::find_confidence(row.ids, row.answer_begin, row.answer_end, task_.format->confidence, row.source);
+  void find_place(const data::AnswerExample& example) {
+    const std::size_t place = data::find_confidence(example.ids, example.answer_begin, example.answer_end,
+                                                    task_.format->confidence, example.source);
     const auto length = static_cast<std::int64_t>(place) + 1;
     if (length > files_.config.context_length()) {
-      throw DataError(row.source, "has its confidence token at token " + format_count(length) +
-                                      ", but the model supports " + format_count(files_.config.context_length()) +
-                                      " (max_position_embeddings). Shorten or remove the row");
+      throw DataError(example.source, "has its confidence token at token " + format_count(length) +
+                                          ", but the model supports " + format_count(files_.config.context_length()) +
+                                          " (max_position_embeddings). Shorten or remove the example");
     }
     task_.places.push_back(place);
     task_.longest = std::max(task_.longest, length);
@@ -129,7 +130,7 @@ class TaskReader {
       if (!is_there) absent.push_back(tokens.names[i]);
     }
     if (!absent.empty()) {
-      log_warning(key_ + ": no row of " + task_.spec.data.path + " has " + join(absent) +
+      log_warning(key_ + ": no example of " + task_.spec.data.path + " has " + join(absent) +
                   " of confidence_tokens; the model's distribution is read over all of them");
     }
   }
@@ -137,11 +138,11 @@ class TaskReader {
   std::string fingerprint() const {
     std::string bytes = task_.spec.name + "|" + to_string(task_.spec.kind) + "|" + task_.spec.regex + "|" +
                         std::to_string(task_.spec.max_new_tokens) + "|";
-    for (const auto& row : task_.choices) add_choices(row, bytes);
-    for (const auto& row : task_.answers) {
-      add_ids(row.ids, bytes);
-      if (row.choices) add_choices(*row.choices, bytes);
-      bytes += std::to_string(row.answer_begin) + (row.correct ? (*row.correct ? "+" : "-") : "?");
+    for (const auto& example : task_.choices) add_choices(example, bytes);
+    for (const auto& example : task_.answers) {
+      add_ids(example.ids, bytes);
+      if (example.choices) add_choices(*example.choices, bytes);
+      bytes += std::to_string(example.answer_begin) + (example.correct ? (*example.correct ? "+" : "-") : "?");
     }
     return hash128_hex(bytes);
   }
@@ -149,31 +150,32 @@ class TaskReader {
   const Profile& profile_;
   const plan::ModelFiles& files_;
   std::string key_;
-  std::optional<std::int64_t> max_rows_;
-  TaskRows task_;
+  std::optional<std::int64_t> max_examples_;
+  TaskExamples task_;
 };
 
-/// Reads the rows of eval_tasks[index]. Throws as TaskEvaluation says.
-TaskRows read_task_rows(const Profile& profile, std::size_t index, const plan::ModelFiles& files) {
+/// Reads the examples of eval_tasks[index]. Throws like TaskEvaluation.
+TaskExamples read_task_examples(const Profile& profile, std::size_t index, const plan::ModelFiles& files) {
   return TaskReader(profile, index, files).read();
 }
 
-/// Of the logits of the whole vocabulary at the place where the confidence token follows: softmax over the confidence tokens alone.
+/// Softmax over the confidence tokens alone, from the logits of the whole vocabulary at the place of the confidence
+/// token.
 ConfidenceReading read_confidence(std::span<const float> logits, const data::ConfidenceTokens& tokens) {
   ConfidenceReading reading;
   for (const std::int32_t id : tokens.ids) reading.logits.push_back(logits[static_cast<std::size_t>(id)]);
   const std::vector<double> shares = choice_shares(reading.logits);
   for (std::size_t i = 0; i < shares.size(); ++i) reading.expected += shares[i] * tokens.probabilities[i];
   const auto [least, most] = std::ranges::minmax(tokens.probabilities);
-  reading.expected = std::clamp(reading.expected, least, most);  // rounding must not leave the scale
+  reading.expected = std::clamp(reading.expected, least, most);  // rounding must stay within the scale
   const auto best = std::ranges::max_element(shares) - shares.begin();
   reading.most_likely = tokens.probabilities[static_cast<std::size_t>(best)];
   return reading;
 }
 
-constexpr std::size_t kMaxPromptBytes = 2000;  // of a prompt that people read
+constexpr std::size_t kMaxPromptBytes = 2000;  // shown to a person
 
-/// The last bytes of a text, from the beginning of a character on.
+/// The last bytes of a text, starting at a character boundary.
 std::string end_of(const std::string& text) {
   if (text.size() <= kMaxPromptBytes) return text;
   std::size_t begin = text.size() - kMaxPromptBytes;
@@ -181,37 +183,37 @@ std::string end_of(const std::string& text) {
   return "..." + text.substr(begin);
 }
 
-/// What is known of each row of a task. Rows of other ranks are zero until the ranks are added up.
-class RowResults {
+/// Results for each example of a task. Examples of other ranks are zero until the ranks are added up.
+class ExampleResults {
  public:
-  explicit RowResults(std::size_t num_rows)
+  explicit ExampleResults(std::size_t num_rows)
       : values_(at::zeros({static_cast<std::int64_t>(num_rows), 4}, at::kDouble)) {}
 
-  struct Row {
+  struct Example {
     bool is_right = false;
     double confidence = 0, brier = 0;
     bool is_cut = false;
   };
-  void set(std::size_t index, const Row& row) {
+  void set(std::size_t index, const Example& example) {
     auto* to = values_.mutable_data_ptr<double>() + 4 * index;
-    to[0] = row.is_right ? 1 : 0;
-    to[1] = row.confidence;
-    to[2] = row.brier;
-    to[3] = row.is_cut ? 1 : 0;
+    to[0] = example.is_right ? 1 : 0;
+    to[1] = example.confidence;
+    to[2] = example.brier;
+    to[3] = example.is_cut ? 1 : 0;
   }
   void add_ranks(ranks::Communicator& ranks) {
-    if (ranks.world_size() > 1) ranks.all_reduce(std::array{values_});  // exact: one rank has each row
+    if (ranks.world_size() > 1) ranks.all_reduce(std::array{values_});  // exact: one rank has each example
   }
-  std::vector<Row> rows() const {
-    std::vector<Row> rows;
+  std::vector<Example> examples() const {
+    std::vector<Example> examples;
     const auto* from = values_.const_data_ptr<double>();
     for (std::int64_t i = 0; i < values_.size(0); ++i, from += 4)
-      rows.push_back({from[0] > 0, from[1], from[2], from[3] > 0});
-    return rows;
+      examples.push_back({from[0] > 0, from[1], from[2], from[3] > 0});
+    return examples;
   }
 
  private:
-  at::Tensor values_;  ///< [rows, 4] fp64
+  at::Tensor values_;  ///< [examples, 4] fp64
 };
 
 /// An answer on its way to the other ranks: a line.
@@ -238,7 +240,7 @@ std::optional<TaskAnswer> answer_of(const std::string& line) {
 /// One task on one rank.
 class TaskRun {
  public:
-  TaskRun(const TaskRows& task, generate::Generator& generator, ranks::Communicator& ranks,
+  TaskRun(const TaskExamples& task, generate::Generator& generator, ranks::Communicator& ranks,
           const TaskEvaluation::Options& options)
       : task_(task), generator_(generator), ranks_(ranks), options_(options), results_(task.size()) {
     for (auto i = static_cast<std::size_t>(ranks.rank()); i < task.size();
@@ -254,24 +256,24 @@ class TaskRun {
     }
     results_.add_ranks(ranks_);
     TaskResult result{task_.spec.name, task_.spec.kind, figures(), 0, {}};
-    for (const auto& row : results_.rows()) result.num_cut += row.is_cut ? 1 : 0;
+    for (const auto& example : results_.examples()) result.num_cut += example.is_cut ? 1 : 0;
     result.answers = gather_answers();
     return result;
   }
 
  private:
   void choose_own() {
-    std::vector<data::ChoiceRow> rows;
-    for (const std::size_t i : own_) rows.push_back(task_.choices[i]);
-    const auto outcomes = choose(rows, generator_, options_.quiet);
+    std::vector<data::ChoiceExample> examples;
+    for (const std::size_t i : own_) examples.push_back(task_.choices[i]);
+    const auto outcomes = choose(examples, generator_, options_.quiet);
     for (std::size_t n = 0; n < own_.size(); ++n) {
       const ChoiceOutcome& outcome = outcomes[n];
       results_.set(own_[n], {outcome.is_right, outcome.confidence, outcome.brier, false});
       if (!shows(own_[n])) continue;
-      const data::ChoiceRow& row = rows[n];
-      const auto& [ids, num_prompt, num_chars] = row.choices.front();
-      keep({row.source, prompt_text(std::span(ids).first(num_prompt)), choice_text(row, row.answer),
-            choice_text(row, outcome.taken), outcome.is_right, outcome.confidence});
+      const data::ChoiceExample& example = examples[n];
+      const auto& [ids, num_prompt, num_chars] = example.choices.front();
+      keep({example.source, prompt_text(std::span(ids).first(num_prompt)), choice_text(example, example.answer),
+            choice_text(example, outcome.taken), outcome.is_right, outcome.confidence});
     }
   }
 
@@ -287,15 +289,15 @@ class TaskRun {
     }
   }
 
-  /// Each row up to its confidence token.
+  /// Reads the confidence of each example, up to its confidence token.
   std::vector<ConfidenceReading> readings() {
     std::vector<generate::Prompt> prompts;
     for (const std::size_t i : own_) {
-      const data::AnswerRow& row = task_.answers[i];
-      prompts.push_back({{row.ids.begin(), row.ids.begin() + static_cast<std::ptrdiff_t>(task_.places[i])},
+      const data::AnswerExample& example = task_.answers[i];
+      prompts.push_back({{example.ids.begin(), example.ids.begin() + static_cast<std::ptrdiff_t>(task_.places[i])},
                          static_cast<std::int64_t>(i),
                          1,
-                         row.source});
+                         example.source});
     }
     std::vector<ConfidenceReading> found(own_.size());
     generate::GenerateCallbacks callbacks;
@@ -310,22 +312,23 @@ class TaskRun {
     const std::vector<ConfidenceReading> found = readings();
     const std::vector<JudgedAnswer> answers = judge_own();
     for (std::size_t n = 0; n < own_.size(); ++n) {
-      const data::AnswerRow& row = task_.answers[own_[n]];
+      const data::AnswerExample& example = task_.answers[own_[n]];
       const auto& [answer, expected] = answers[n];
       results_.set(own_[n], {answer.is_right, found[n].expected, 0, answer.is_cut});
       if (!shows(own_[n])) continue;
-      keep({row.source, prompt_text(std::span(row.ids).first(row.answer_begin)), expected, answer.text, answer.is_right,
-            found[n].expected});
+      keep({example.source, prompt_text(std::span(example.ids).first(example.answer_begin)), expected, answer.text,
+            answer.is_right, found[n].expected});
       kept_.back().reading = found[n];
     }
   }
 
-  /// With what was expected; nothing where the row itself says whether its answer is right.
+  /// Includes the expected answer; empty if the example itself states whether its answer is right.
   using JudgedAnswer = std::pair<GreedyAnswer, std::optional<std::string>>;
-  /// Whether the answers of this rank's rows are right: what a row says, the most likely of its choices, or a greedy answer.
+  /// Decides whether the answers of this rank's examples are right: by the example itself, its most likely choice, or a
+  /// greedy answer.
   std::vector<JudgedAnswer> judge_own() {
     std::vector<Question> questions;
-    std::vector<data::ChoiceRow> choices;
+    std::vector<data::ChoiceExample> choices;
     for (const std::size_t i : own_) {
       if (task_.questions[i]) questions.push_back(*task_.questions[i]);
       if (task_.answers[i].choices) choices.push_back(*task_.answers[i].choices);
@@ -336,37 +339,38 @@ class TaskRun {
     auto next_outcome = outcomes.begin();
     std::vector<JudgedAnswer> judged;
     for (const std::size_t i : own_) {
-      const data::AnswerRow& row = task_.answers[i];
+      const data::AnswerExample& example = task_.answers[i];
       GreedyAnswer answer;
       std::optional<std::string> expected;
       if (task_.questions[i]) {
         answer = *next_greedy++;
         expected = task_.questions[i]->expected;
-      } else if (row.choices) {
+      } else if (example.choices) {
         const ChoiceOutcome& outcome = *next_outcome++;
-        answer = {{outcome.is_right, false}, choice_text(*row.choices, outcome.taken)};
-        expected = choice_text(*row.choices, row.choices->answer);
+        answer = {{outcome.is_right, false}, choice_text(*example.choices, outcome.taken)};
+        expected = choice_text(*example.choices, example.choices->answer);
       } else {
-        answer = {{row.correct.value_or(false), false}, own_text(row)};
+        answer = {{example.correct.value_or(false), false}, own_text(example)};
       }
       judged.emplace_back(std::move(answer), std::move(expected));
     }
     return judged;
   }
 
-  std::string choice_text(const data::ChoiceRow& row, std::size_t choice) const {
-    const auto& [ids, num_prompt, num_chars] = row.choices[choice];
+  std::string choice_text(const data::ChoiceExample& example, std::size_t choice) const {
+    const auto& [ids, num_prompt, num_chars] = example.choices[choice];
     return task_.format->tokenizer.decode(std::span(ids).subspan(num_prompt));
   }
 
-  std::string own_text(const data::AnswerRow& row) const {
-    return task_.format->text_of(std::span(row.ids).subspan(row.answer_begin, row.answer_end - row.answer_begin));
+  std::string own_text(const data::AnswerExample& example) const {
+    return task_.format->text_of(
+        std::span(example.ids).subspan(example.answer_begin, example.answer_end - example.answer_begin));
   }
   std::string prompt_text(std::span<const std::int32_t> ids) const {
     return end_of(task_.format->tokenizer.decode(ids));
   }
 
-  bool shows(std::size_t row) const { return row < options_.num_answers; }
+  bool shows(std::size_t example) const { return example < options_.num_answers; }
   struct Shown {
     std::string source, prompt;
     std::optional<std::string> expected;
@@ -382,16 +386,16 @@ class TaskRun {
   report::TaskFigures figures() const {
     std::vector<report::Judged> judged;
     double brier = 0;
-    for (const auto& row : results_.rows()) {
-      judged.push_back({row.confidence, row.is_right});
-      brier += row.brier;
+    for (const auto& example : results_.examples()) {
+      judged.push_back({example.confidence, example.is_right});
+      brier += example.brier;
     }
     report::TaskFigures figures = report::task_figures(task_.spec.kind, judged);
     if (task_.spec.kind == TaskKind::kChoices) figures.brier = brier / static_cast<double>(judged.size());
     return figures;
   }
 
-  /// Those of all ranks, in the order of the rows.
+  /// All ranks' answers, in example order.
   std::vector<TaskAnswer> gather_answers() {
     if (ranks_.world_size() == 1 || options_.num_answers == 0) return std::move(kept_);
     std::string own;
@@ -407,11 +411,11 @@ class TaskRun {
     return all;
   }
 
-  const TaskRows& task_;
+  const TaskExamples& task_;
   generate::Generator& generator_;
   ranks::Communicator& ranks_;
   const TaskEvaluation::Options& options_;
-  RowResults results_;
+  ExampleResults results_;
   std::vector<std::size_t> own_;
   std::vector<TaskAnswer> kept_;
 };
@@ -419,7 +423,8 @@ class TaskRun {
 }  // namespace
 
 TaskEvaluation::TaskEvaluation(const Profile& profile, const plan::ModelFiles& files) {
-  for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i) tasks_.push_back(read_task_rows(profile, i, files));
+  for (std::size_t i = 0; i < profile.tasks.eval_tasks.size(); ++i)
+    tasks_.push_back(read_task_examples(profile, i, files));
 }
 TaskEvaluation::~TaskEvaluation() = default;
 TaskEvaluation::TaskEvaluation(TaskEvaluation&&) noexcept = default;
@@ -427,13 +432,13 @@ TaskEvaluation& TaskEvaluation::operator=(TaskEvaluation&&) noexcept = default;
 
 std::int64_t TaskEvaluation::longest() const {
   std::int64_t longest = 0;
-  for (const TaskRows& task : tasks_) longest = std::max(longest, task.longest);
+  for (const TaskExamples& task : tasks_) longest = std::max(longest, task.longest);
   return longest;
 }
 
 std::string TaskEvaluation::fingerprint() const {
   std::string parts;
-  for (const TaskRows& task : tasks_) parts += task.fingerprint + "|";
+  for (const TaskExamples& task : tasks_) parts += task.fingerprint + "|";
   return hash128_hex(parts);
 }
 

@@ -28,7 +28,7 @@ constexpr TensorName kLayerNames[] = {
 constexpr TensorName kOuterNames[] = {
     {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
 
-// What the same name means depends on whether blocks have a norm on their output.
+// Names whose meaning depends on whether blocks have a norm on their output.
 constexpr TensorName kNormNames[] = {{"post_attention_layernorm", "ffn_norm"}};
 constexpr TensorName kOutputNormNames[] = {{"post_attention_layernorm", "post_attention_norm"},
                                            {"pre_feedforward_layernorm", "ffn_norm"},
@@ -62,7 +62,7 @@ void check_rope(const model::ModelConfig& config) {
     if (!rope.truncate) refuse(config, "truncate", "false cannot be exported");
     const double usual = 0.1 * std::log(*rope.factor) + 1;
     if (std::fabs(model::rope_attention_factor(config) - usual) > 1e-6 * usual) {
-      refuse(config, "attention_factor", "another one than 0.1 ln(factor) + 1 cannot be exported");
+      refuse(config, "attention_factor", "a value other than 0.1 ln(factor) + 1 cannot be exported");
     }
   }
   if (config.family == Family::kGemma3) {
@@ -80,11 +80,12 @@ void check_gemma(const model::ModelConfig& config) {
   const std::int64_t size = config.num_layers == kLayersOf27B ? config.hidden_size / config.num_heads : config.head_dim;
   const double expected = 1 / std::sqrt(static_cast<double>(size));
   if (std::fabs(config.attention_scale - expected) > 1e-6 * expected) {
-    refuse(config, "query_pre_attn_scalar", "llama.cpp computes with " + std::to_string(size));
+    refuse(config, "query_pre_attn_scalar", "a value other than " + std::to_string(size) + " cannot be exported");
   }
   std::int64_t window = 0;
   for (const std::int64_t of_layer : config.layer_window) {
-    if (of_layer != 0 && window != 0 && of_layer != window) refuse(config, "layer_types", "windows of several sizes");
+    if (of_layer != 0 && window != 0 && of_layer != window)
+      refuse(config, "layer_types", "windows of several sizes cannot be exported");
     window = std::max(window, of_layer);
   }
 }
@@ -101,7 +102,7 @@ std::int64_t exported_context(const model::ModelConfig& config) {
   const std::int64_t length = config.supported_length(), window = smallest_window(config);
   if (config.family == Family::kGemma3 || window == 0 || window >= length) return length;
   log_warning(config.path.string() + ": sliding_window: llama.cpp has no windows in the " + architecture_name(config) +
-              " architecture; the file says a context length of " + std::to_string(window) +
+              " architecture; the file has a context length of " + std::to_string(window) +
               ", up to which full attention gives the same answers");
   return window;
 }
@@ -153,9 +154,9 @@ std::string architecture_name(const model::ModelConfig& config) {
 
 void check_architecture(const model::ModelConfig& config) {
   const bool takes_biases = config.family == Family::kLlama || config.family == Family::kGranite;
-  if (config.o_bias && !takes_biases) refuse(config, "attention_bias", "a bias on o_proj");
+  if (config.o_bias && !takes_biases) refuse(config, "attention_bias", "a bias on o_proj cannot be exported");
   if (config.family == Family::kQwen2 && config.head_dim * config.num_heads != config.hidden_size) {
-    refuse(config, "head_dim", "num_attention_heads x head_dim other than hidden_size");
+    refuse(config, "head_dim", "a value other than hidden_size / num_attention_heads cannot be exported");
   }
   if (config.family == Family::kGemma3) check_gemma(config);
   check_rope(config);

@@ -1,4 +1,4 @@
-// What llama.cpp calls a model family and its tensors, and the metadata that it computes with.
+// llama.cpp's names for a model family and its tensors, and the metadata that it computes with.
 // Source: ggml-org/llama.cpp, gguf-py (constants.py, tensor_mapping.py), conversion/, src/models/.
 #pragma once
 
@@ -14,23 +14,24 @@ namespace lora_train::gguf {
 /// "llama" (Llama and Mistral), "qwen2", "qwen3", "gemma3" or "granite": general.architecture.
 std::string architecture_name(const model::ModelConfig& config);
 
-/// Throws FormatError (config.json: key) for what llama.cpp would compute otherwise or refuse to load.
+/// Throws FormatError (config.json: key) if llama.cpp would compute differently or refuse to load the model.
 void check_architecture(const model::ModelConfig& config);
 
-/// The keys "<architecture>.*". Warns where the context length is cut to the attention window, up to which llama.cpp's full
-/// attention gives the same.
+/// The keys "<architecture>.*". Warns if the context length is cut to the attention window; up to there, llama.cpp's
+/// full attention gives the same answers.
 std::vector<KeyValue> architecture_metadata(const model::ModelConfig& config);
 
-/// "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight". Throws ShapeError for a name that the families lack.
+/// "blk.3.attn_q.weight" for "model.layers.3.self_attn.q_proj.weight". Throws ShapeError for a name that the families
+/// lack.
 std::string gguf_name(const model::ModelConfig& config, const std::string& name);
 
-/// The heads of a weight or bias whose rows are reordered within each head, from halves to pairs: RoPE of "llama" and "granite"
-/// rotates neighbours. 0: the rows stay as they are. `name` is Hugging Face's.
+/// Number of heads in a weight or bias whose rows are reordered within each head, from halves to pairs: RoPE of "llama"
+/// and "granite" rotates neighbours. 0: the rows keep their order. `name` is Hugging Face's.
 std::int64_t reordered_heads(const model::ModelConfig& config, const std::string& name);
 /// The row of the source that becomes row `row` of a tensor with that many rows.
 std::int64_t source_row(std::int64_t row, std::int64_t num_rows, std::int64_t num_heads);
 
-/// rope_freqs [E/2], by which llama.cpp divides the frequencies: of llama3 RoPE, else empty.
+/// rope_freqs [E/2], the divisors of llama.cpp's frequencies: for llama3 RoPE, otherwise empty.
 std::vector<float> rope_factors(const model::ModelConfig& config);
 
 }  // namespace lora_train::gguf

@@ -26,7 +26,7 @@ using storage::DType;
 using tokenizer::TokenizerData;
 using tokenizer::TokenKind;
 
-/// How llama.cpp cuts text before BPE, by its name for it (tokenizer.ggml.pre).
+/// How llama.cpp splits text before BPE, by its name for it (tokenizer.ggml.pre).
 struct PreTokenizer {
   const char* name;
   bool ignores_merges;
@@ -56,7 +56,7 @@ const char* pre_tokenizer_name(const TokenizerData& data, const std::filesystem:
   }
   throw FormatError(
       (folder / "tokenizer.json").string() + ": pre_tokenizer",
-      "cuts text as no tokenizer that llama.cpp has for these models (Qwen, Llama 3, Mistral's tekken, GPT-2, "
+      "splits text unlike every tokenizer that llama.cpp has for these models (Qwen, Llama 3, Mistral's tekken, GPT-2, "
       "Granite); the exported model would read other tokens");
 }
 
@@ -90,7 +90,7 @@ void add_tokens(const TokenizerData& data, std::int64_t vocab_size, std::vector<
     out.push_back({"tokenizer.ggml.scores", std::move(scores)});
 }
 
-/// All stop tokens, `more` of them too, that which ends an answer first.
+/// All stop tokens, including `more`; the one that ends an answer comes first.
 std::vector<std::int32_t> ordered_stop_ids(const tokenizer::Tokenizer& tokenizer,
                                            const tokenizer::ChatTemplate* chat_template,
                                            const std::vector<std::int32_t>& more) {
@@ -126,11 +126,11 @@ void add_id(const char* key, std::optional<std::int32_t> id, std::vector<KeyValu
   if (id) out.push_back({key, static_cast<std::uint32_t>(*id)});
 }
 
-/// The keys "tokenizer.*" of the tokenizer in `folder`; the end tokens of generation_config.json may be in `generation_folder`
-/// instead. The list of tokens is filled up to vocab_size, the rows of the embedding.
-/// eos_token_id is the token that ends an answer of the chat template, where there is one; other stop tokens
-/// (tokenizer::stop_token_ids) follow as eot_token_id and eom_token_id, and a fourth one is warned of.
-/// Throws FormatError for a tokenizer that llama.cpp would cut differently, and for more tokens than rows.
+/// The keys "tokenizer.*" of the tokenizer in `folder`; the end tokens of generation_config.json may be in
+/// `generation_folder` instead. Pads the list of tokens to vocab_size, the rows of the embedding. eos_token_id is the
+/// token that ends an answer of the chat template, if there is one; other stop tokens (tokenizer::stop_token_ids)
+/// follow as eot_token_id and eom_token_id, with a warning for a fourth one. Throws FormatError if llama.cpp would
+/// split text differently, or if there are more tokens than rows.
 std::vector<KeyValue> vocabulary_metadata(const std::filesystem::path& folder,
                                           const std::filesystem::path& generation_folder, std::int64_t vocab_size) {
   const auto tokenizer = tokenizer::Tokenizer::load(folder);
@@ -173,7 +173,7 @@ std::uint32_t file_type(TensorType type) {  // llama.h: llama_ftype
   return 0;
 }
 
-/// The type in which the matrices of the model are stored.
+/// The stored type of the model's matrices.
 TensorType stored_type(const lora::MergedWeights& merged) {
   const auto* entry = merged.weights().find("model.layers.0.self_attn.q_proj.weight");
   const DType dtype = merged.dtype_of(*entry, std::nullopt);
@@ -248,7 +248,7 @@ void check_request(const ExportRequest& request, const lora::AdapterConfig& adap
       "a GGUF adapter cannot hold trained token rows; export the model with the adapter merged in: --merge");
 }
 
-/// llama.cpp scales a linear by alpha / R. 0 would mean a scale of 1 there.
+/// llama.cpp scales a linear by alpha / R. There, 0 would mean a scale of 1.
 double alpha_of(const model::AdapterSpec& spec) { return spec.scale * static_cast<double>(spec.rank); }
 
 double common_alpha(const std::vector<model::AdapterSpec>& specs) {
@@ -258,7 +258,7 @@ double common_alpha(const std::vector<model::AdapterSpec>& specs) {
   return 1;
 }
 
-/// What B is multiplied by so that alpha / R gives the scale of this linear; exactly 1 where they agree.
+/// The factor for B that makes alpha / R this linear's scale; exactly 1 if they agree.
 float factor_of(const model::AdapterSpec& spec, double alpha) {
   const double factor = alpha_of(spec) / alpha;
   return std::abs(factor - 1) < 1e-12 ? 1 : static_cast<float>(factor);

@@ -18,10 +18,10 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "numbers are written as they are in memory");
 
 constexpr std::uint32_t kVersion = 3;
-constexpr std::uint64_t kAlignment = 32;  // general.alignment, whose default this is
+constexpr std::uint64_t kAlignment = 32;  // general.alignment, which defaults to this
 constexpr std::size_t kMaxNameBytes = 63;
 
-/// Types of values, by their number in the format.
+/// Value types, with their numbers in the format.
 enum class ValueType : std::uint32_t {
   kUint32 = 4,
   kInt32 = 5,
@@ -143,7 +143,7 @@ void append(const void* bytes, std::size_t size, std::string& out) {
   out.append(static_cast<const char*>(bytes), size);
 }
 
-/// Whether the bits are neither infinity nor NaN.
+/// True if the bits are neither infinity nor NaN.
 bool is_finite_f16(std::uint16_t bits) { return (bits & 0x7C00) != 0x7C00; }
 bool is_finite_bf16(std::uint16_t bits) { return (bits & 0x7F80) != 0x7F80; }
 

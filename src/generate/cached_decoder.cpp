@@ -66,7 +66,7 @@ void write_slots(const at::Tensor& from, const at::Tensor& slots, at::Tensor& ca
 
 }  // namespace
 
-/// Writes the new keys and values of a layer to the cache, and attends to all of each sequence's.
+/// Writes the new keys and values of a layer to the cache, and attends to all keys of each sequence.
 class CachedDecoder::CachedAttention : public model::AttentionPass {
  public:
   CachedAttention(const model::ModelConfig& config, KeyValueCache& cache, const PassTokens& tokens)

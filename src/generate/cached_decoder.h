@@ -30,8 +30,8 @@ struct KeyValueCache {
   std::int64_t bytes() const;
 };
 
-/// Cache slots for a sequence of this length: whole blocks of 16, so that its first token has the same alignment wherever it
-/// lies, and its sums the same bits.
+/// Cache slots for a sequence of this length: whole blocks of 16, so that its first token has the same alignment
+/// wherever it is placed, and its sums the same bits.
 std::int64_t room_for(std::int64_t num_tokens);
 
 /// A first-fit allocator of ranges of a cache.
@@ -52,19 +52,19 @@ struct Piece {
   std::int64_t cache_begin = 0, position = 0;
   std::span<const std::int32_t> ids;
   std::optional<std::int64_t> owner =
-      {};  ///< of several adapters: the one that answers, or model::kNoOwner; of all pieces or none
+      {};  ///< index of the adapter to use, or model::kNoOwner; set for all pieces or none
 };
 
 /// The tokens of a pass, on the device.
 struct PassTokens {
-  at::Tensor ids, positions, slots;  ///< [N] int32, int32, int64; a slot outside of the cache: not kept
+  at::Tensor ids, positions, slots;  ///< [N] int32, int32, int64; a slot outside the cache: not kept
   std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
   bool is_skinny = false;                                 ///< kernels::skinny_gemm is the faster product
   at::Tensor owners = {};                                 ///< [N, 1] int64: model::LinearPass::row_owners
 };
 
-/// Host memory for copies that nobody waits for: page-locked where `device` is a GPU. Freeing that would end the process once the
-/// device has failed, so an exception leaves it allocated.
+/// Host memory for copies that no thread waits for: page-locked if `device` is a GPU. Freeing it would end the process
+/// once the device has failed, so an exception leaves it allocated.
 class TransferBuffer {
  public:
   TransferBuffer(at::IntArrayRef sizes, at::ScalarType type, at::Device device)
@@ -80,7 +80,7 @@ class TransferBuffer {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-/// Values in a new tensor on `device`; nobody waits for the copy.
+/// Copies values to a new tensor on `device`, without waiting.
 template <class T>
 at::Tensor upload(const std::vector<T>& values, at::Device device) {
   TransferBuffer host({std::ssize(values)}, c10::CppTypeToScalarType<T>::value, device);
@@ -95,12 +95,13 @@ class CachedDecoder {
   CachedDecoder(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
                 kernels::AttentionBackend attention, std::int64_t max_tokens);
 
-  /// Allocates a cache for cache_tokens tokens, unless it is already that large; the old contents are then lost. Prepares RoPE
-  /// for positions below max_positions.
+  /// Allocates a cache for cache_tokens tokens, unless it is already that large; this drops the old contents. Prepares
+  /// RoPE for positions below max_positions.
   void reserve(std::int64_t cache_tokens, std::int64_t max_positions);
 
-  /// The last layer's output [N, D] for the tokens of all pieces, side by side; adds their keys and values to the cache. If every
-  /// piece is one token, or all together are a handful, a row's bits depend only on its own sequence.
+  /// Returns the last layer's output [N, D] for the tokens of all pieces, one piece after another; adds their keys and
+  /// values to the cache. If every piece is one token, or all together are a handful, a row's bits depend only on its
+  /// own sequence.
   at::Tensor forward(std::span<const Piece> pieces, bool use_adapter);
   at::Tensor forward(const PassTokens& tokens, bool use_adapter);
 
@@ -111,7 +112,7 @@ class CachedDecoder {
 
   /// The layout for each window of the model.
   std::map<std::int64_t, kernels::CachedLayout> by_window(kernels::CachedLayout layout) const;
-  /// Empty if a pass can take the lengths of sequences from the device, else the reason.
+  /// Empty if a pass can take sequence lengths from the device; otherwise the reason.
   std::string refuses_max_keys() const;
   /// True if tokens can be chosen and kept on the device.
   bool samples_on_device() const;

@@ -23,7 +23,7 @@ struct ServedSequence {
   std::int32_t last = 0;  ///< the newest token, which has not gone through the model
 };
 
-/// What became of a row of logits.
+/// The outcome of a row of logits.
 struct Choice {
   ServedToken token;
   std::string failure;
@@ -62,7 +62,7 @@ class ContinuousRun {
   ContinuousRun(GeneratorParts& parts, serve::RequestQueue& queue)
       : parts_(parts), queue_(queue), allocator_(parts.decoder.cache().capacity) {}
 
-  /// A pass over prompts and a pass over answers take turns: a long prompt delays the answers of others, and does not stop them.
+  /// Alternates passes over prompts and over answers: a long prompt delays other answers, but does not stop them.
   void run() {
     while (true) {
       admit();
@@ -86,12 +86,12 @@ class ContinuousRun {
   GeneratorParts& parts_;
   RequestQueue& queue_;
   CacheAllocator allocator_;
-  std::optional<ServedRequest> waiting_;  ///< the next one, which has found no room yet
+  std::optional<ServedRequest> waiting_;  ///< the next one, if there was no room for it yet
   std::vector<ServedSequence> reading_, writing_;
-  bool uses_adapter_ = true;  ///< of the pass that is computed
+  bool uses_adapter_ = true;  ///< in the current pass
 };
 
-/// Admits requests in order: no later one overtakes a long one.
+/// Admits requests in order: none overtakes a long one.
 void ContinuousRun::admit() {
   const auto most = static_cast<std::size_t>(parts_.limits.max_sequences);
   while (reading_.size() + writing_.size() < most) {
@@ -205,7 +205,7 @@ void ContinuousRun::take(const at::Tensor& hidden, const std::vector<std::int64_
   }
 }
 
-/// False: the answer has ended.
+/// Returns false if the answer has ended.
 bool ContinuousRun::deliver(ServedSequence& sequence, const Choice& choice) {
   const ServedRequest& request = sequence.request;
   if (!choice.failure.empty()) {

@@ -78,7 +78,7 @@ class DeviceRun {
   std::vector<std::size_t> reading_;  ///< rows in prefill, in the order of their prompts
   std::vector<std::size_t> decoded_;  ///< the prompt of each row of the batch; none: kIdle
   std::deque<Chosen> on_the_way_;
-  TransferBuffer even_, odd_;  ///< for the tokens of every other pass: two are on the way at most
+  TransferBuffer even_, odd_;  ///< for the tokens of alternate passes: at most two are on the way
   std::int64_t num_sent_ = 0;
   static constexpr std::size_t kIdle = ~std::size_t{0};
 };
@@ -128,7 +128,7 @@ bool DeviceRun::prefill() {
   return true;
 }
 
-/// False: every sequence has got its last token, or there is none.
+/// Returns false if every sequence has its last token, or there are no sequences.
 bool DeviceRun::decode() {
   const Stopwatch watch(parts_.stats.decode_s);
   Chosen chosen;
@@ -170,7 +170,7 @@ void DeviceRun::receive() {
   if (chosen.copied) chosen.copied->synchronize();
   stats.replays = parts_.batch->num_replays();
   for (const auto& [index, row, prompt, position] : chosen.tokens) {
-    if (!rows_[row] || rows_[row]->prompt != prompt) continue;  // it has ended one pass before
+    if (!rows_[row] || rows_[row]->prompt != prompt) continue;  // it ended one pass earlier
     const std::int32_t id = chosen.ids.const_data_ptr<std::int32_t>()[index];
     if (id < 0) refuse_logits(name_of(request_.prompts[prompt]), position);
     ++stats.new_tokens;

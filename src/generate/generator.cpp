@@ -19,7 +19,7 @@ void check(const char* option, double value, const SamplingRange& range) {
   if (!range.holds(value)) throw ConfigError(option, "is " + std::to_string(value) + "; expected " + range.expected);
 }
 
-// Rows of a decoding pass that cost little more than one (kernels/gemm/gemm.h): guesses fill them up.
+// A decoding pass of this many rows costs little more than one row (kernels/gemm/gemm.h): guesses fill them up.
 constexpr std::size_t kCheapRows = 4;
 
 /// A prompt with a range of the cache.
@@ -31,11 +31,11 @@ struct Sequence {
   std::vector<std::int32_t> draft = {};  ///< guesses that the pass checks
 };
 
-/// What a row of logits says comes next.
+/// The next token that a row of logits predicts.
 struct NextToken {
   std::int32_t id = 0;
   double log_probability = 0;
-  bool is_finite = true;  ///< the logits are
+  bool is_finite = true;  ///< true if the logits are finite
 };
 
 /// A run with tokens chosen on the host: prompts wait, are prefilled, and are decoded until they end.
@@ -131,7 +131,7 @@ void Batcher::prefill() {
   if (!read.empty()) take(hidden, last_rows, std::move(read));
 }
 
-/// On a CPU a pass of few sequences has rows to spare.
+/// On a CPU a pass of few sequences has spare rows.
 std::size_t Batcher::drafts_of_a_sequence() const {
   const auto rows = std::min(kCheapRows, static_cast<std::size_t>(parts_.limits.max_pass_tokens));
   if (!parts_.limits.drafts || !parts_.decoder.device().is_cpu() || writing_.size() > rows) return 0;
@@ -145,7 +145,7 @@ void Batcher::guess(Sequence& sequence, std::size_t most) {
   sequence.draft = draft_of(prompt.ids, answer, sequence.draft_length.next(std::min(most, left - 1)));
 }
 
-/// Each guess is a piece of its own, which sees the keys of those before it: its row has the bits that it would have alone.
+/// Each guess is its own piece, which sees the keys of those before it: its row has the bits that it would have alone.
 void Batcher::decode() {
   const Stopwatch watch(parts_.stats.decode_s);
   const std::size_t most = drafts_of_a_sequence();
@@ -168,7 +168,8 @@ void Batcher::decode() {
   parts_.stats.decoded_tokens += parts_.stats.new_tokens - num_before;
 }
 
-/// Chooses the next token of every sequence, and the one after each of its guesses, from the rows of `logits` [rows, V].
+/// Chooses the next token of every sequence, and the one after each of its guesses, from the rows of `logits` [rows,
+/// V].
 std::vector<NextToken> Batcher::choose(const at::Tensor& logits, std::span<const Sequence> sequences) const {
   struct Place {
     std::size_t prompt, position;
@@ -193,7 +194,7 @@ std::vector<NextToken> Batcher::choose(const at::Tensor& logits, std::span<const
   return choices;
 }
 
-/// False: the completion has ended.
+/// Returns false if the completion has ended.
 bool Batcher::take_token(const Sequence& sequence, const NextToken& choice, std::span<const float> logits) {
   if (!choice.is_finite) refuse_logits(name_of(prompts_[sequence.prompt]), sequence.num_cached);
   Completion& completion = completions_[sequence.prompt];
@@ -203,7 +204,7 @@ bool Batcher::take_token(const Sequence& sequence, const NextToken& choice, std:
   return completions_.append(sequence.prompt, choice.id);
 }
 
-/// Appends the next tokens of every sequence, computed from its rows of `hidden`: one, and one more for each guess that is right.
+/// Appends the next tokens of every sequence, computed from its rows of `hidden`: one, plus one for each right guess.
 /// Unfinished sequences stay in decoding.
 void Batcher::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, std::vector<Sequence> sequences) {
   const at::Tensor logits = parts_.decoder.logits(hidden, rows, options_.use_adapter).to(at::kCPU);

@@ -14,11 +14,11 @@ namespace lora_train::generate {
 namespace {
 
 constexpr std::int64_t kNoSlot =
-    std::numeric_limits<std::int64_t>::max();  // behind every slot: kernels/gather/gather.h
+    std::numeric_limits<std::int64_t>::max();  // beyond every slot: kernels/gather/gather.h
 enum Int64s { kSlot, kDraw, kKey, kAdvance };
 enum Int32s { kPosition, kNumKeys, kKeyBegin, kAdvance32 };
 
-/// `values` into `to`, on its device; nobody waits for the copy.
+/// Copies `values` into `to`, on its device, without waiting.
 template <class T>
 void upload_into(at::Tensor& to, const std::vector<T>& values) {
   TransferBuffer host(to.sizes(), to.scalar_type(), to.device());
@@ -136,7 +136,7 @@ void DecodeBatch::advance_host() {
   }
 }
 
-/// Null: the pass is to be enqueued. The first pass of its kind is, so that everything created at first use exists.
+/// Null: enqueue the pass. The first pass of its kind is enqueued, so that everything created at first use exists.
 kernels::Graph* DecodeBatch::graph() {
   if (!uses_graphs_) return nullptr;
   const Captured captured{std::ssize(rows_), use_adapter_,  filter_.temperature,
@@ -301,8 +301,7 @@ std::vector<std::int32_t> draft_of(std::span<const std::int32_t> prompt, std::sp
   const auto at = [&](std::size_t i) { return i < prompt.size() ? prompt[i] : answer[i - prompt.size()]; };
   if (most == 0 || length < 2) return {};
   std::size_t begin = 0, longest = 0;
-  for (std::size_t end = length - 1; end > 0 && longest < kLongestEnding;
-       --end) {  // what lies before `end` is compared
+  for (std::size_t end = length - 1; end > 0 && longest < kLongestEnding; --end) {  // compares what comes before `end`
     std::size_t same = 0;
     while (same < std::min(kLongestEnding, end) && at(end - 1 - same) == at(length - 1 - same)) ++same;
     if (same <= longest) continue;

@@ -1,4 +1,4 @@
-// What a generator holds and what its runs share; drafts and batches of a decoding step.
+// The contents of a generator and what its runs share; drafts and batches of a decoding step.
 #pragma once
 
 #include <chrono>
@@ -19,12 +19,12 @@
 
 namespace lora_train::generate {
 
-/// What a row decodes. An idle row computes a token that is not kept.
+/// The input of one row. An idle row computes a token that is not kept.
 struct DecodeRow {
   bool is_idle = true;
   std::int64_t cache_begin = 0, num_cached = 0;
   std::int64_t num_new = 0;  ///< new tokens so far; the last one is the next to go in
-  std::int64_t key = 0;      ///< of its draws: kernels::packed_key
+  std::int64_t key = 0;      ///< for its draws: kernels::packed_key
 };
 
 /// Not thread-safe. `decoder` must outlive it.
@@ -32,25 +32,25 @@ class DecodeBatch {
  public:
   DecodeBatch(CachedDecoder& decoder, std::int64_t max_rows, bool use_graphs);
 
-  /// What the next passes compute. Forgets the graphs if the cache or the RoPE tables have grown, and so moved.
+  /// Configures the next passes. Forgets the graphs if the cache or the RoPE tables have grown, and so moved.
   void set_options(const kernels::SamplingFilter& filter, bool use_adapter);
 
-  /// The rows of the next passes: as many as a captured pass has, 1, 2, 4, ... or max_rows. Enqueues their upload.
+  /// Sets the rows of the next passes: as many as a captured pass has, 1, 2, 4, ... or max_rows. Enqueues their upload.
   void set_rows(std::vector<DecodeRow> rows);
 
-  /// Chooses the first new token of sequences from these rows of a prefill's result, for rows[i] of the passes to come. Returns the
-  /// tokens [n] int32 on the device; -1 where a logit is not finite.
+  /// Chooses the first new token of sequences from these rows of a prefill's result, for rows[i] of the next passes.
+  /// Returns the tokens [n] int32 on the device; -1 if a logit is not finite.
   at::Tensor choose_first(const at::Tensor& hidden, const std::vector<std::int64_t>& hidden_rows,
                           const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& keys);
 
-  /// Enqueues a pass: every row takes its last token, and gets its next one. Returns those, [W] int32 on the device, until the
-  /// next pass; -1 where a logit is not finite.
+  /// Enqueues a pass: every row takes its last token, and gets its next one. Returns those, [W] int32 on the device,
+  /// valid until the next pass; -1 if a logit is not finite.
   at::Tensor decode();
 
   std::int64_t num_replays() const { return num_replays_; }
 
  private:
-  /// What a graph has captured by value.
+  /// Values that a graph has captured.
   struct Captured {
     std::int64_t num_rows = 0;
     bool use_adapter = true;
@@ -69,14 +69,14 @@ class DecodeBatch {
   kernels::SamplingFilter filter_;
   bool use_adapter_ = true;
   std::vector<DecodeRow> rows_;
-  at::Tensor ids_, chosen_;  ///< [max_rows] int32: the next token to go in; what the last pass chose
+  at::Tensor ids_, chosen_;  ///< [max_rows] int32: the next input token; the last pass's choice
   at::Tensor int64s_;        ///< [4, max_rows]: slots, positions of draws, keys, advance (0 or 1)
   at::Tensor int32s_;        ///< [4, max_rows + 1]: positions, numbers of keys, first slots, advance
   at::Tensor cu_seqlens_;    ///< [max_rows + 1] int32: 0, 1, 2, ...
-  model::LmHeadRows head_;   ///< of max_rows
+  model::LmHeadRows head_;   ///< for max_rows
   std::map<Captured, std::unique_ptr<kernels::Graph>> graphs_;
   std::set<Captured> has_run_;
-  std::int64_t cache_capacity_ = 0, max_positions_ = 0;  ///< of the captured addresses: both only grow
+  std::int64_t cache_capacity_ = 0, max_positions_ = 0;  ///< for the captured addresses: both only grow
   std::int64_t num_replays_ = 0;
 };
 
@@ -91,8 +91,8 @@ struct GeneratorParts {
   GeneratorLimits limits;
   CachedDecoder decoder;
   GenerateStats stats = {};
-  CachedTokens left = {};                        ///< of the last run with reuse_cache; empty if another came after it
-  std::unique_ptr<DecodeBatch> batch = nullptr;  ///< of runs on a device, with its graphs
+  CachedTokens left = {};                        ///< by the last run with reuse_cache; empty if another came after it
+  std::unique_ptr<DecodeBatch> batch = nullptr;  ///< for runs on a device, with its graphs
 };
 
 struct Generator::State : GeneratorParts {};
@@ -109,7 +109,7 @@ struct RunRequest {
 class Completions {
  public:
   explicit Completions(const RunRequest& request) : request_(request), all_(request.prompts.size()) {}
-  /// Appends a token and calls on_token. False: the completion has ended, for which end() is to be called.
+  /// Appends a token and calls on_token. False: the completion has ended; call end() for it.
   bool append(std::size_t prompt, std::int32_t id);
   void end(std::size_t prompt);  ///< calls on_done
   Completion& operator[](std::size_t prompt) { return all_[prompt]; }
@@ -121,8 +121,9 @@ class Completions {
   std::vector<Completion> all_;
 };
 
-/// The run with tokens chosen and kept on the device: no pass waits for the host, which reads the tokens of a pass while the
-/// next one runs. A sequence that ends at a stop token is therefore computed one token further, which nobody sees.
+/// A run that chooses and keeps tokens on the device: no pass waits for the host, which reads the tokens of a pass
+/// while the next one runs. So a sequence that ends at a stop token is computed one token further, and that token is
+/// dropped.
 std::vector<Completion> run_on_device(GeneratorParts& parts, const RunRequest& request);
 
 /// Generator::serve(), once the cache is reserved.
@@ -140,22 +141,25 @@ struct SequenceInput {
 /// Throws DataError naming the sequence (generator.h).
 void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence);
 
-/// Reserves the cache for sequences of these lengths: as many as fit in limits.cache_bytes, at least one. Forgets what is in it.
+/// Reserves the cache for sequences of these lengths: as many as fit in limits.cache_bytes, at least one. Forgets the
+/// contents.
 void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengths);
 
-/// Reserves it for a conversation that has this length now: as much as limits.cache_bytes holds, at most the context; more, twice as
-/// much each time, once the conversation needs it.
+/// Reserves it for a conversation of this length: as much as limits.cache_bytes holds, at most the context; doubles it
+/// whenever the conversation needs more.
 void reserve_for_conversation(GeneratorParts& parts, std::int64_t length);
 
-/// Reserves it for requests that are not known yet. Returns how many tokens a sequence may have.
+/// Reserves it for future requests. Returns how many tokens a sequence may have.
 std::int64_t reserve_for_requests(GeneratorParts& parts);
 
-/// How many tokens of a prompt need not be computed again. The last one always is: the first new token comes from it.
+/// Number of a prompt's tokens that need not be computed again. The last one always is: the first new token comes from
+/// it.
 std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool use_adapter);
 
 bool are_finite(std::span<const float> logits);
 
-/// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one that they predict.
+/// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one that they
+/// predict.
 void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position);
 [[noreturn]] void refuse_logits(const std::string& name, std::int64_t position);
 
@@ -188,8 +192,8 @@ class DraftLength {
   std::size_t wanted_ = 1;
 };
 
-/// The tokens, at most `most`, that follow the latest earlier place with the longest ending of prompt + answer, up to three tokens.
-/// Empty if the last token has not been there before.
+/// Finds the latest earlier place with the longest ending of prompt + answer, up to three tokens, and returns up to
+/// `most` tokens that follow it. Empty if the last token has not occurred before.
 std::vector<std::int32_t> draft_of(std::span<const std::int32_t> prompt, std::span<const std::int32_t> answer,
                                    std::size_t most);
 

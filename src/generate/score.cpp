@@ -40,7 +40,8 @@ class Scorer {
     return parts_.decoder.forward(std::span(&piece, 1), use_adapter_);
   }
 
-  /// Logits of rows [begin, begin + count) on the CPU, checked. `position`: tokens before the one that the first row predicts.
+  /// Logits of rows [begin, begin + count) on the CPU, checked. `position`: tokens before the one that the first row
+  /// predicts.
   at::Tensor logits(const at::Tensor& hidden, std::int64_t begin, std::int64_t count, std::int64_t position) {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
     std::iota(rows.begin(), rows.end(), begin);
@@ -67,7 +68,7 @@ class Scorer {
     const auto before = static_cast<std::int64_t>(request_.prompt.size());
     for (std::size_t begin = 0; begin < inputs.size(); begin += cut(inputs, begin).size()) {
       const at::Tensor hidden = forward(before + static_cast<std::int64_t>(begin), cut(inputs, begin));
-      // A few rows of logits at a time: they are wide.
+      // Takes a few rows of logits at a time: they are wide.
       for (std::int64_t row = 0; row < hidden.size(0); row += parts_.limits.max_sequences) {
         const std::int64_t count = std::min(parts_.limits.max_sequences, hidden.size(0) - row);
         const std::int64_t first = static_cast<std::int64_t>(begin) + row + 1;  // index of a token of the completion
@@ -91,7 +92,7 @@ std::string name_of(const ScoreRequest& request, std::size_t index) {
   return request.name.empty() ? "request " + std::to_string(index) : request.name;
 }
 
-/// The length of its longest sequence.
+/// The length of the request's longest sequence.
 std::int64_t check_request(const model::ModelConfig& config, const ScoreRequest& request, const std::string& name) {
   std::size_t longest = 0;
   for (std::size_t i = 0; i < request.completions.size(); ++i) {

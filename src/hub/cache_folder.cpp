@@ -110,7 +110,7 @@ void CacheFolder::write_reference(const std::string& revision, const std::string
 
 std::uint64_t CacheFolder::free_bytes() const {
   std::uint64_t bytes = 0;
-  if (file_ops().free_bytes(folder_.string(), bytes) != 0) fail_with(folder_, "cannot ask for the free space");
+  if (file_ops().free_bytes(folder_.string(), bytes) != 0) fail_with(folder_, "cannot determine the free space");
   return bytes;
 }
 
@@ -128,7 +128,7 @@ BlobLock::BlobLock(const CacheFolder& cache, const RepositoryFile& file) {
     ::close(fd_);
     fd_ = -1;
     if (const auto now = std::chrono::steady_clock::now(); now >= next_line) {
-      log_info(file.path + ": waiting for another process that downloads it");
+      log_info(file.path + ": waiting for another process to download it");
       next_line = now + std::chrono::seconds(10);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

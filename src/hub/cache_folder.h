@@ -1,5 +1,5 @@
-// The folder of one repository in the cache: models--org--name with blobs, snapshots and refs, as huggingface_hub writes it, and
-// the files in it that are still coming.
+// The folder of one repository in the cache: models--org--name with blobs, snapshots and refs, as huggingface_hub
+// writes it, and its partial files.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ class CacheFolder {
   explicit CacheFolder(const Repository& repository);
 
   std::filesystem::path blob(const RepositoryFile& file) const { return folder_ / "blobs" / file.etag; }
-  /// Where a download keeps what has arrived of the blob.
+  /// The file that keeps what has arrived of the blob.
   std::filesystem::path partial(const RepositoryFile& file) const;
   std::filesystem::path snapshot(const std::string& commit) const { return folder_ / "snapshots" / commit; }
 
-  /// Whether the contents are there, with the right size.
+  /// True if the contents are there, with the right size.
   bool has_blob(const RepositoryFile& file) const;
-  /// Whether the snapshot has the file, as a link or a copy, with the right size.
+  /// True if the snapshot has the file, as a link or a copy, with the right size.
   bool has_file(const RepositoryFile& file, const std::string& commit) const;
 
   /// Creates the folders.
   void create() const;
-  /// Gives the blob its name in the snapshot: a relative link; where the file system has no links, the blob moves there.
+  /// Gives the blob its name in the snapshot: a relative link, or the blob itself if the file system has no links.
   void link(const RepositoryFile& file, const std::string& commit) const;
   /// refs/REVISION = commit, unless the revision is the commit.
   void write_reference(const std::string& revision, const std::string& commit) const;
 
-  /// Bytes that are free for this user.
+  /// Free bytes for this user.
   std::uint64_t free_bytes() const;
   const std::filesystem::path& path() const { return folder_; }
 
@@ -42,8 +42,9 @@ class CacheFolder {
   std::filesystem::path folder_, locks_;
 };
 
-/// While it lives, no other process downloads this blob: flock on .locks/models--org--name/ETAG.lock, as filelock does. Waiting for it
-/// is logged, and ends with a stop request. A file system without locks is taken as locked: blobs get their names whole anyway.
+/// While it lives, no other process downloads this blob: flock on .locks/models--org--name/ETAG.lock, as filelock does.
+/// Logs while it waits for the lock; a stop request ends the wait. A file system without locks counts as locked: blobs
+/// get their names whole anyway.
 class BlobLock {
  public:
   BlobLock(const CacheFolder& cache, const RepositoryFile& file);
@@ -57,12 +58,12 @@ class BlobLock {
 
 constexpr std::uint64_t kSegmentBytes = 64u << 20;
 
-/// Holds the bytes at their places, and behind them 8 bytes a segment: how many of its bytes are there (little endian, counted from
-/// its begin). So a download that was interrupted in any way goes on from there; what a power loss may have cost the check of the
-/// hash finds. Space for everything is reserved first. Segments may be written from several threads, each by one.
+/// Holds the bytes at their places, followed by 8 bytes per segment: how many of its bytes are there (little endian,
+/// counted from its begin). So a download resumes from there after any interruption; the hash check finds what a power
+/// loss has damaged. Space for everything is reserved first. Several threads may write, one per segment.
 class PartialFile {
  public:
-  /// Opens or creates it. A file of another layout is begun anew. Throws IoError (no space: before the first byte).
+  /// Opens or creates it. Restarts a file with another layout. Throws IoError (no space: before the first byte).
   PartialFile(std::filesystem::path path, std::uint64_t num_bytes);
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
@@ -75,11 +76,11 @@ class PartialFile {
   std::uint64_t num_done(std::size_t segment) const { return done_[segment]; }
   std::uint64_t num_done() const;
 
-  /// The next bytes of a segment. Throws IoError if they are more than it lacks, or the disk refuses them.
+  /// Appends the next bytes of a segment. Throws IoError if they are more than it lacks, or the disk refuses them.
   void append(std::size_t segment, std::string_view bytes);
   /// Forgets what is there.
   void restart();
-  /// The complete file, without what stands behind it, synced and closed, as `target`.
+  /// Cuts off the counts, then syncs, closes and renames the complete file to `target`.
   void publish(const std::filesystem::path& target);
   const std::filesystem::path& path() const { return path_; }
 

@@ -43,7 +43,7 @@ struct OpenFile {
   RepositoryFile file;
   BlobLock lock;
   std::unique_ptr<PartialFile> partial;
-  bool is_resumed = false;  ///< some bytes are of an earlier download
+  bool is_resumed = false;  ///< some bytes are from an earlier download
   std::size_t next_segment = 0;
   std::atomic<std::size_t> num_left{0};  ///< segments that are not complete
 };
@@ -90,7 +90,8 @@ class Fetch {
     throw_if_stop_requested();
   }
 
-  /// The next segment that lacks bytes. Opens files in turn; while it waits for the lock of one, so do the other threads.
+  /// The next segment that lacks bytes. Opens files in turn; while it waits for the lock of one, so do the other
+  /// threads.
   std::optional<Job> next_job() {
     const std::lock_guard lock(mutex_);
     for (;;) {
@@ -184,12 +185,13 @@ class Fetch {
                   "the server sent fewer bytes than it promised. Run the command again; it resumes.");
   }
 
-  /// Checks the contents and gives them their name. Bytes that an earlier download left may be damaged: then once more from the start.
+  /// Checks the contents and gives them their name. Bytes from an earlier download may be damaged; the file is then
+  /// downloaded again from the start.
   void finish(OpenFile& open) {
     const std::string found = hash(*open.partial, open.file);
     if (found != open.file.etag) {
       if (!open.is_resumed) fail_hash(open, found);
-      log_info(open.file.path + ": what an earlier download left is damaged; downloading it again");
+      log_info(open.file.path + ": the bytes from an earlier download are damaged; downloading the file again");
       open.is_resumed = false;
       open.partial->restart();
       uncount(open.file.num_bytes);
@@ -210,9 +212,8 @@ class Fetch {
     remove_tree(open.partial->path());
     const char* const name = open.file.digest == DigestKind::kSha256 ? "SHA-256 " : "SHA-1 ";
     throw IoError(plan_.repository.name() + "/" + open.file.path,
-                  std::string("what arrived is not the file of the hub: ") + name + found + " instead of " +
-                      open.file.etag +
-                      ". A proxy or a mirror has changed it. Nothing of it was kept; run the command again.");
+                  std::string("the download is not the hub's file: ") + name + found + " instead of " + open.file.etag +
+                      ". A proxy or a mirror has changed it. Nothing was kept; run the command again.");
   }
 
   std::string hash(const PartialFile& partial, const RepositoryFile& file) {
@@ -223,7 +224,7 @@ class Fetch {
       poll();
       const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size()));
       const std::size_t num_read = reader.read(buffer.data(), wanted);
-      if (num_read == 0) throw IoError(partial.path().string(), "became shorter while it was read.");
+      if (num_read == 0) throw IoError(partial.path().string(), "shrank while it was being read.");
       digest.update({buffer.data(), num_read});
       left -= num_read;
     }
@@ -254,8 +255,9 @@ class Fetch {
   std::exception_ptr error_;
 };
 
-/// Every file gets its blob and its name in the snapshot. The first failure ends all connections and is thrown; what has arrived stays.
-/// Returns the bytes that were downloaded. Throws TransferError (kNoRanges) where use_ranges asks for what the server cannot do.
+/// Gives every file its blob and its name in the snapshot. The first failure ends all connections and is thrown; what
+/// has arrived stays. Returns the number of bytes downloaded. Throws TransferError (kNoRanges) if use_ranges is set but
+/// the server cannot do ranges.
 std::uint64_t fetch(Hub& hub, const FetchPlan& plan) { return Fetch(hub, plan).run(); }
 
 std::uint64_t size_of(const std::vector<RepositoryFile>& files) {
@@ -269,7 +271,7 @@ NeededFiles choose_files(const DownloadRequest& request, std::vector<RepositoryF
   return needed_files(files, name);
 }
 
-/// Those that the snapshot lacks. Files whose contents are in the cache already get their name at once.
+/// The files that the snapshot lacks. Files whose contents are already in the cache get their name at once.
 std::vector<RepositoryFile> missing_files(const CacheFolder& cache, const std::vector<RepositoryFile>& files,
                                           const std::string& commit) {
   std::vector<RepositoryFile> missing;
@@ -283,7 +285,7 @@ std::vector<RepositoryFile> missing_files(const CacheFolder& cache, const std::v
   return missing;
 }
 
-/// Before the first byte: the rest of a file that has begun has its space already.
+/// Checks the space before the first byte; a file that has begun already has its space.
 void require_space(const CacheFolder& cache, const std::vector<RepositoryFile>& missing) {
   std::uint64_t needed = 0;
   std::unordered_set<std::string> counted;
@@ -293,9 +295,10 @@ void require_space(const CacheFolder& cache, const std::vector<RepositoryFile>& 
   }
   const std::uint64_t free = cache.free_bytes();
   if (needed <= free) return;
-  throw IoError(cache.path().string(), "the download needs " + format_bytes(static_cast<double>(needed)) + ", but " +
-                                           format_bytes(static_cast<double>(free)) +
-                                           " are free there. Free some, or set HF_HOME to a folder on a larger disk.");
+  throw IoError(cache.path().string(),
+                "the download needs " + format_bytes(static_cast<double>(needed)) + ", but " +
+                    format_bytes(static_cast<double>(free)) +
+                    " are free there. Free some space, or set HF_HOME to a folder on a larger disk.");
 }
 
 DownloadResult find_offline(const DownloadRequest& request) {
@@ -304,7 +307,7 @@ DownloadResult find_offline(const DownloadRequest& request) {
   if (result.snapshot.empty())
     throw IoError("HF_HUB_OFFLINE", "forbids the network, and " + request.id.organisation + "/" + request.id.name +
                                         " is not in the cache. Unset it to download.");
-  log_info("HF_HUB_OFFLINE forbids the network; this is what the cache has");
+  log_info("HF_HUB_OFFLINE forbids the network; using what the cache has");
   result.commit = result.snapshot.filename().string();
   result.is_adapter = std::filesystem::exists(result.snapshot / "adapter_config.json");
   return result;
@@ -338,7 +341,7 @@ DownloadResult download(const DownloadRequest& request) {
     result.num_downloaded_bytes = fetch(hub, plan);
   } catch (const TransferError& error) {
     if (error.failure() != Failure::kNoRanges) throw;
-    log_info("the server does not send parts of files; every file comes in one piece and cannot be resumed");
+    log_info("the server cannot send parts of files: each file comes in one piece and cannot be resumed");
     plan.files = missing_files(cache, files.needed, result.commit);
     plan.use_ranges = false;
     result.num_downloaded_bytes = fetch(hub, plan);

@@ -97,7 +97,7 @@ double stall_timeout_in_use() {
   return seconds;
 }
 
-/// What the hub itself says about an error, shortened; empty if it says nothing.
+/// The hub's own words about an error, shortened; empty if there are none.
 std::string words_of(const Answer& answer) {
   std::string words = answer.header("X-Error-Message");
   if (words.empty()) {
@@ -108,7 +108,7 @@ std::string words_of(const Answer& answer) {
   return visible_text(trimmed(words));
 }
 
-/// A file of a tree listing; nothing where a part is missing or is not what the hub sends.
+/// A file of a tree listing; nothing if a part is missing or is not what the hub sends.
 std::optional<RepositoryFile> read_file_entry(const Json& entry) {
   const auto text = [](const Json& object, const char* key) {
     return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
@@ -186,7 +186,7 @@ std::string Hub::find_commit(const Repository& repository) {
   if (!info.is_object() || !info.contains("sha") || !info["sha"].is_string() ||
       !is_hex(info["sha"].get<std::string>(), kCommitDigits))
     throw IoError(endpoint_, "answers without the commit of " + repository.name() +
-                                 ", so that it seems to be no Hugging Face hub. Check HF_ENDPOINT.");
+                                 ", so it does not seem to be a Hugging Face hub. Check HF_ENDPOINT.");
   return info["sha"];
 }
 
@@ -197,12 +197,12 @@ std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const 
   for (int num_pages = 0; num_pages < kMaxPages; ++num_pages) {
     const Answer answer = client_.send(page);
     const Json entries = require_json(answer, repository);
-    if (!entries.is_array()) fail_list(repository, "no list");
+    if (!entries.is_array()) fail_list(repository, "not a list");
     for (const Json& entry : entries) {
       if (!entry.is_object() || entry.value("type", Json()) != "file") continue;
       const auto file = read_file_entry(entry);
       if (!file) fail_list(repository, visible_text(entry.dump().substr(0, kMaxShown)));
-      if (!paths.insert(file->path).second) fail_list(repository, "twice " + file->path);
+      if (!paths.insert(file->path).second) fail_list(repository, file->path + " twice");
       files.push_back(*file);
     }
     const std::string next = next_link(answer.header("Link"));
@@ -211,7 +211,7 @@ std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const 
       throw IoError(endpoint_, "continues its list of files on another host, " + shown_url(next) + ".");
     page.url = next;
   }
-  throw IoError(endpoint_, "lists the files of " + repository.name() + " without an end.");
+  throw IoError(endpoint_, "lists the files of " + repository.name() + " endlessly.");
 }
 
 void Hub::fail_list(const Repository& repository, const std::string& found) const {
@@ -224,8 +224,8 @@ Json Hub::require_json(const Answer& answer, const Repository& repository) const
   Json body = Json::parse(answer.body, nullptr, false);
   if (body.is_discarded() || body.is_primitive())
     throw IoError(shown_url(answer.url),
-                  "answers with something that is not JSON, so that it seems to be no Hugging Face hub. Check "
-                  "HF_ENDPOINT, and whether a proxy or a login page answers in its place.");
+                  "answers with something that is not JSON, so it does not seem to be a Hugging Face hub. Check "
+                  "HF_ENDPOINT, and whether a proxy or a login page answers instead.");
   return body;
 }
 
@@ -233,7 +233,7 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
   const std::string code = answer.header("X-Error-Code");
   const std::string kind = repository.kind == storage::HubKind::kModel ? "model" : "dataset";
   if (code == "GatedRepo")
-    return "this " + kind + " is gated: ask for access on " + page(repository) +
+    return "this " + kind + " is gated: request access on " + page(repository) +
            (has_token() ? ", with the account of your token." : ", then set HF_TOKEN to a token of that account.");
   if (code == "RevisionNotFound")
     return "the " + kind + " has no revision " + repository.revision() + "; see " + page(repository) + "/tree/main.";
@@ -243,9 +243,9 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
   if (code == "EntryNotFound") return "the hub lists a file that it does not have. Run the command again.";
   if (answer.status == 404 || code == "RepoNotFound")
     return "there is no such " + kind + " on " + endpoint_ + ", or it is private" +
-           (has_token() ? " and your token may not see it" : " (then set HF_TOKEN)") + ". Check the name" +
+           (has_token() ? " and your token cannot see it" : " (then set HF_TOKEN)") + ". Check the name" +
            (repository.kind == storage::HubKind::kModel ? "; a dataset needs --dataset."
-                                                        : "; a model needs no --dataset.");
+                                                        : "; for a model, leave out --dataset.");
   if (answer.status == 401)
     return has_token()
                ? "the hub does not accept the token. Check HF_TOKEN or " + endpoint_ + "/settings/tokens."
@@ -261,7 +261,7 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
            ". Run the command again later" + (has_token() ? "." : "; with HF_TOKEN the limit is higher.");
   }
   if (answer.status >= 500) return "the server has failed: " + shown + ". Run the command again later; it resumes.";
-  if (answer.status == 416) return "the hub has another file than its list says: " + shown + ". Run the command again.";
+  if (answer.status == 416) return "the hub's file is not the one that it lists: " + shown + ". Run the command again.";
   return "unexpected answer: " + shown + ". Check HF_ENDPOINT.";
 }
 
@@ -313,8 +313,9 @@ NeededFiles needed_files(const std::vector<RepositoryFile>& files, const std::st
   const auto foreign =
       std::ranges::find_if(files, [](const RepositoryFile& file) { return is_foreign_weights(file.path); });
   if (!has_weights && foreign != files.end())
-    throw FormatError(repository, "has no .safetensors files, the only weights that lora-train reads, but " +
-                                      foreign->path + ". Nothing was downloaded; --all downloads every file.");
+    throw FormatError(repository, "has " + foreign->path +
+                                      " but no .safetensors files, the only weights that lora-train reads. Nothing was "
+                                      "downloaded; --all downloads every file.");
   return result;
 }
 
@@ -330,7 +331,7 @@ std::optional<std::uint64_t> number_of(std::string_view text) {
   return number;
 }
 
-/// What the batch answers for one file.
+/// The batch's answer for one file.
 struct UploadAction {
   std::string url, verify_url;
   std::map<std::string, std::string> headers;  ///< of the upload
@@ -380,7 +381,7 @@ class Uploader {
   UploadAction read_upload(const Json& object) const {
     if (object.contains("error"))
       throw IoError(repository_.name(), "the hub's store refuses a file: " +
-                                            visible_text(object["error"].value("message", "without a reason")) +
+                                            visible_text(object["error"].value("message", "no reason given")) +
                                             ". Nothing was committed.");
     UploadAction upload;
     if (!object.contains("actions")) return upload;
@@ -439,15 +440,13 @@ class Uploader {
 
   void require_ok(const Answer& answer, const LargeFile& file) const {
     if (answer.is_ok()) return;
-    throw IoError(repository_.name(), "the hub's store did not take " + file.file.filename().string() + ": " +
+    throw IoError(repository_.name(), "the hub's store did not accept " + file.file.filename().string() + ": " +
                                           shown_url(answer.url) + " answers " + std::to_string(answer.status) +
                                           ". Nothing was committed; run the command again.");
   }
 
   [[noreturn]] void fail_answer() const {
-    throw IoError(
-        hub_.endpoint(),
-        "answers in a way that is not the hub's where it should say how to upload files. Nothing was committed.");
+    throw IoError(hub_.endpoint(), "gives no valid instructions for uploading files. Nothing was committed.");
   }
 
   Hub& hub_;

@@ -1,5 +1,5 @@
-// Requests to the hub's API, and its refusals as one sentence each; which of its files are needed; uploads; and the hashes by which
-// it names contents.
+// Sends requests to the hub's API and turns its refusals into one sentence each; selects the files needed; uploads; and
+// computes the hashes by which the hub names contents.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@
 namespace lora_train::hub {
 
 enum class DigestKind {
-  kSha256,  ///< of files in large file storage
-  kGitSha1  ///< of a file in git: SHA-1 of "blob SIZE\0" and its bytes
+  kSha256,  ///< for files in large file storage
+  kGitSha1  ///< for files in git: SHA-1 of "blob SIZE\0" and its bytes
 };
 
 class Digest {
  public:
-  /// `num_bytes`: how many will come; kGitSha1 hashes the number too.
+  /// `num_bytes`: how many will follow; kGitSha1 hashes the number too.
   Digest(DigestKind kind, std::uint64_t num_bytes);
   ~Digest();
   void update(std::string_view bytes);
-  /// In lower-case hexadecimal. The last call.
+  /// Returns lower-case hexadecimal. Must be the last call.
   std::string hex();
 
  private:
@@ -36,7 +36,7 @@ class Digest {
   std::unique_ptr<State> state_;
 };
 
-/// With padding, in one line.
+/// Base64 with padding, in one line.
 std::string base64(std::string_view bytes);
 
 /// A repository on the hub.
@@ -56,8 +56,8 @@ struct RepositoryFile {
   DigestKind digest = DigestKind::kGitSha1;
 };
 
-/// The hub at $HF_ENDPOINT, else https://huggingface.co, with the token of storage::hub_token(). Thread-safe.
-/// All functions throw IoError with a sentence for the person who waits: `where` is org/name or the URL.
+/// The hub at $HF_ENDPOINT, else https://huggingface.co, with the token of storage::hub_token(). Thread-safe. All
+/// functions throw IoError with one sentence for the user: `where` is org/name or the URL.
 class Hub {
  public:
   Hub();
@@ -73,14 +73,15 @@ class Hub {
   /// "https://huggingface.co/org/name"
   std::string page(const Repository& repository) const;
 
-  /// The commit that the revision stands for: 40 hexadecimal digits.
+  /// The commit that the revision names: 40 hexadecimal digits.
   std::string find_commit(const Repository& repository);
-  /// Its files, in the hub's order.
+  /// The files of the commit, in the hub's order.
   std::vector<RepositoryFile> list_files(const Repository& repository, const std::string& commit);
 
-  /// The body of a good answer as a JSON object or list; throws refusal() or an IoError that says what came instead.
+  /// The body of an OK answer as a JSON object or list; else throws as refuse(), or an IoError that says what came
+  /// instead.
   nlohmann::json require_json(const Answer& answer, const Repository& repository) const;
-  /// Why the hub refuses, and what to do: for an answer that is not good.
+  /// Throws why the hub refuses and what to do, for an answer that is not OK.
   [[noreturn]] void refuse(const Answer& answer, const Repository& repository) const;
 
   const std::string& endpoint() const { return endpoint_; }
@@ -95,10 +96,11 @@ class Hub {
   Client client_;
 };
 
-/// Whether HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) forbids the network.
+/// True if HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) forbids the network.
 bool is_offline();
 
-/// Whether a path from the hub may be joined to a folder: relative, without "..", empty parts, backslashes and control characters.
+/// True if a path from the hub may be joined to a folder: relative, without "..", empty parts, backslashes and control
+/// characters.
 bool is_safe_path(std::string_view path);
 
 /// The URL of rel="next" in a Link header; empty if there is none.
@@ -108,9 +110,9 @@ struct NeededFiles {
   std::vector<RepositoryFile> needed, skipped;
 };
 
-/// Of the root: *.json, *.jinja, *.safetensors, tokenizer files, README and licences; and additional_chat_templates/. Not: weights of
-/// other formats and their indices, and the second copy that Mistral ships (consolidated*.safetensors beside others). Throws FormatError
-/// where the weights are there in other formats alone.
+/// Needed are *.json, *.jinja, *.safetensors, tokenizer files, README and licences in the root, and
+/// additional_chat_templates/; not weights in other formats with their indices, nor the second copy that Mistral ships
+/// (consolidated*.safetensors next to others). Throws FormatError if there are weights in other formats only.
 NeededFiles needed_files(const std::vector<RepositoryFile>& files, const std::string& repository);
 
 struct LargeFile {
@@ -119,8 +121,8 @@ struct LargeFile {
   std::string sha256;
 };
 
-/// Uploads those that the store lacks; returns how many bytes that were. `count` gets the bytes as they are done, those that the store
-/// has at once. Nobody sees the files before a commit names them. Throws IoError.
+/// Uploads the files that the store lacks and returns their number of bytes. `count` gets the bytes as they are done;
+/// for files that the store has, at once. The files are invisible until a commit names them. Throws IoError.
 std::uint64_t upload(Hub& hub, const Repository& repository, const std::string& branch,
                      const std::vector<LargeFile>& files, const std::function<void(std::uint64_t)>& count);
 
@@ -129,8 +131,8 @@ struct UploadPart {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// The parts of a multipart upload by the headers of its action ("chunk_size", and a URL under each number from 1), in order. Throws
-/// std::invalid_argument if they do not cover the file.
+/// The parts of a multipart upload by the headers of its action ("chunk_size", and a URL under each number from 1), in
+/// order. Throws std::invalid_argument if they do not cover the file.
 std::vector<UploadPart> plan_parts(const std::map<std::string, std::string>& headers, std::uint64_t num_bytes);
 
 }  // namespace lora_train::hub

@@ -35,7 +35,7 @@ class Push {
 
   PushResult run() {
     if (!hub_.has_token())
-      throw IoError(repository_.name(), "push needs a token that may write: create one on " + hub_.endpoint() +
+      throw IoError(repository_.name(), "push needs a token with write permission: create one on " + hub_.endpoint() +
                                             "/settings/tokens and set HF_TOKEN.");
     hash_files();
     open_repository();
@@ -88,7 +88,7 @@ class Push {
     return request;
   }
 
-  /// Finds or creates the repository; it must be as private as it was asked for.
+  /// Finds or creates the repository; it must be as private as requested.
   void open_repository() {
     Answer found = hub_.send(hub_.request(hub_.api_path(repository_)));
     if (found.status == 404 || found.header("X-Error-Code") == "RepoNotFound") {
@@ -96,18 +96,17 @@ class Push {
       found = hub_.send(hub_.request(hub_.api_path(repository_)));
       if (found.status == 404)
         throw IoError(repository_.name(),
-                      "the name is taken by a repository that your token may not see. Choose another, "
-                      "or a token of its owner.");
+                      "the name is taken by a repository that your token cannot see. Choose another name, or use a "
+                      "token of its owner.");
     }
     const Json info = hub_.require_json(found, repository_);
     const bool is_private = info.is_object() && info.value("private", Json()) == Json(true);
     if (!is_private && !request_.is_public)
       throw IoError(repository_.name(),
                     std::string(result_.is_new ? "the hub made the repository public" : "the repository is public") +
-                        ", so that everyone would see the files. Nothing was uploaded; --public says "
-                        "that this is meant.");
+                        ", so everyone would see the files. Nothing was uploaded; pass --public if you mean that.");
     if (is_private && request_.is_public && !result_.is_new)
-      log_warning(repository_.name() + " is private and stays so; its settings on the hub make it public");
+      log_warning(repository_.name() + " is private and stays private; make it public in its settings on the hub");
   }
 
   void create_repository() {
@@ -126,7 +125,7 @@ class Push {
     result_.is_new = true;
   }
 
-  /// The newest commit of the branch, which is created from main where it is missing.
+  /// The newest commit of the branch, which is created from main if it is missing.
   std::string open_branch() {
     Repository branch = repository_;
     branch.id.revision = request_.branch;
@@ -152,7 +151,7 @@ class Push {
     });
   }
 
-  /// Which files are large for the hub: it decides by name, size and first bytes.
+  /// Asks the hub which files are large: it decides by name, size and first bytes.
   void ask_upload_modes() {
     Json files = Json::array();
     for (const Outgoing& upload : uploads_) {
@@ -198,7 +197,8 @@ class Push {
     return lines;
   }
 
-  /// The one request that others see. It is not repeated blindly: where its answer is lost, the branch says whether it has worked.
+  /// The one request that others see. It is not repeated blindly: if its answer is lost, the branch shows whether it
+  /// worked.
   std::string commit(const std::string& parent) {
     Repository branch = repository_;
     branch.id.revision = request_.branch;
@@ -210,27 +210,27 @@ class Push {
       const Answer answer = hub_.send(request);
       if (answer.status == 409 || answer.status == 412)
         throw IoError(repository_.name(),
-                      "someone else has changed the repository meanwhile. Nothing was committed; run "
+                      "someone else changed the repository in the meantime. Nothing was committed; run "
                       "the command again.");
       if (answer.is_ok()) return hub_.find_commit(branch);
       if (answer.status < 500) refuse_commit(answer);
     } catch (const TransferError& error) {
-      log_info("the answer to the commit was lost (" + error.message() + "); asking the hub whether it has worked");
+      log_info("the answer to the commit was lost (" + error.message() + "); asking the hub whether it worked");
     }
     const std::string newest = newest_of(branch);
     if (newest == parent)
       throw IoError(repository_.name(),
-                    "the hub did not make the commit. The repository is as it was; run the command "
-                    "again, it will upload only what the hub lacks.");
+                    "the hub did not make the commit. The repository is unchanged; run the command again, and it "
+                    "uploads only what the hub lacks.");
     return newest;
   }
 
-  /// Of a branch whose commit was not answered.
+  /// The newest commit of a branch after the answer to a commit was lost.
   std::string newest_of(const Repository& branch) {
     try {
       return hub_.find_commit(branch);
     } catch (const IoError& error) {
-      throw IoError(repository_.name(), "the hub was lost while it made the commit: it may have worked. Look at " +
+      throw IoError(repository_.name(), "the connection was lost during the commit, which may have worked. Look at " +
                                             hub_.page(repository_) + "/commits/" + request_.branch + " (" +
                                             error.message() + ")");
     }
@@ -242,7 +242,7 @@ class Push {
                                   ? " (The hub says: " + visible_text(body["error"].get<std::string>()) + ")"
                                   : "";
     throw IoError(repository_.name(), "the hub refuses the commit with status " + std::to_string(answer.status) +
-                                          ". The repository is as it was." + words);
+                                          ". The repository is unchanged." + words);
   }
 
   const PushRequest& request_;
@@ -269,9 +269,9 @@ fs::path find_result(const fs::path& given) {
   if (is_adapter(given) || is_model(given)) return given;
   if (is_adapter(given / "adapter")) return given / "adapter";
   if (is_model(given / "model")) return given / "model";
-  throw FormatError(given.string(),
-                    "is no adapter (adapter_config.json), no model (config.json) and no run with a result (adapter/ or "
-                    "model/).");
+  throw FormatError(
+      given.string(),
+      "is not an adapter (adapter_config.json), a model (config.json) or a run with a result (adapter/ or model/).");
 }
 
 /// Files of a checkpoint of ours, which a user of the adapter does not need.
@@ -280,7 +280,7 @@ bool is_of_checkpoint(std::string_view name) {
          name == "run.json";
 }
 
-/// The card of a result names the folder it lies in, in lines to paste: for readers on the hub that is org/name.
+/// A result's card names its own folder in lines to paste; for readers on the hub that is org/name.
 std::string card_for_hub(std::string card, const std::string& name) {
   constexpr std::string_view kBefore = "PeftModel.from_pretrained(base, \"";
   const auto begin = card.find(kBefore);

@@ -18,7 +18,7 @@ if(LORA_TRAIN_TESTS AND NOT TARGET lt_native_kernels_on_cpu)
   target_include_directories(lt_native_kernels_on_cpu PUBLIC ${_here})
   target_link_libraries(lt_native_kernels_on_cpu PRIVATE lt_flags PUBLIC lt_base)
   if(LORA_TRAIN_SANITIZE)
-    target_compile_options(lt_native_kernels_on_cpu PRIVATE -O1)  # at -O0 the frames of a fibre upset AddressSanitizer
+    target_compile_options(lt_native_kernels_on_cpu PRIVATE -O1)  # at -O0, a fibre's frames confuse AddressSanitizer
   endif()
 endif()
 
@@ -41,7 +41,7 @@ if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_native_kernels_cuda)
   foreach(_kernel IN LISTS LT_NATIVE_KERNELS)
     get_filename_component(_name ${_kernel} NAME_WE)
     set(_object ${PROJECT_BINARY_DIR}/cuda_objects/${_name}.o)
-    # -Werror: no warning of nvcc or its host compiler is left standing.
+    # -Werror: warnings of nvcc and its host compiler are errors.
     add_custom_command(OUTPUT ${_object} DEPENDS ${_here}/${_kernel} DEPFILE ${_object}.d VERBATIM
       COMMENT "nvcc ${_kernel}"
       COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda_objects

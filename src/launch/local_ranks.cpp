@@ -29,7 +29,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Reads the pipe of a rank and writes its lines to stderr, each with the rank before it. Without a pipe (fd -1) it does nothing.
+/// Reads the pipe of a rank and writes its lines to stderr, each prefixed with the rank. Does nothing without a pipe
+/// (fd -1).
 class RankOutput {
  public:
   /// Owns `fd`.
@@ -38,11 +39,11 @@ class RankOutput {
   RankOutput(RankOutput&& other) noexcept;
   RankOutput& operator=(RankOutput&&) = delete;
 
-  /// For poll(); -1 once the rank has closed its end.
+  /// The descriptor for poll(); -1 once the rank has closed its end.
   int fd() const { return fd_; }
-  /// Writes the lines that are there, and does not wait for more.
+  /// Writes the available lines without waiting for more.
   void forward();
-  /// As forward(), and writes what is left without an end of line.
+  /// Like forward(), and also writes a last line without a newline.
   void finish();
 
  private:
@@ -52,7 +53,7 @@ class RankOutput {
   std::string prefix_, rest_;
 };
 
-constexpr std::size_t kLongestLine = 1 << 16;  // a longer one is cut
+constexpr std::size_t kLongestLine = 1 << 16;  // longer lines are split
 
 RankOutput::RankOutput(int fd, int rank) : fd_(fd), prefix_("[rank " + std::to_string(rank) + "] ") {
   if (fd_ >= 0) ::fcntl(fd_, F_SETFL, O_NONBLOCK);
@@ -94,7 +95,7 @@ void RankOutput::write_line(const std::string& line) const {
   const std::string text = (line.starts_with(prefix_) ? "" : prefix_) + line + "\n";
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t count = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
-    if (count < 0 && errno != EINTR) return;  // a closed stderr ends no training
+    if (count < 0 && errno != EINTR) return;  // a closed stderr must not end training
     if (count > 0) done += static_cast<std::size_t>(count);
   }
 }
@@ -109,7 +110,7 @@ fs::path end_file(const fs::path& job_folder) { return job_folder / "ended"; }
 class JobFolder {
  public:
   JobFolder() : path_((fs::temp_directory_path() / "lora-train-job-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr) fail_with(path_, "cannot create the folder of the job");
+    if (::mkdtemp(path_.data()) == nullptr) fail_with(path_, "cannot create the job's folder");
   }
   ~JobFolder() {
     std::error_code ignored;
@@ -134,7 +135,7 @@ class SignalQueue {
       ::sigaction(number, nullptr, &action);
       if (number != SIGHUP || action.sa_handler != SIG_IGN) ::sigaddset(&mask_, number);
     }
-    std::signal(SIGCHLD, SIG_DFL);  // one that is ignored reaps the ranks before waitpid() does
+    std::signal(SIGCHLD, SIG_DFL);  // if ignored, the system reaps the ranks before waitpid() does
     ::sigprocmask(SIG_BLOCK, &mask_, &previous_);
     fd_ = ::signalfd(-1, &mask_, SFD_NONBLOCK | SFD_CLOEXEC);
     if (fd_ < 0) fail_with("signalfd", "cannot be created");
@@ -195,7 +196,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return pointers;
 }
 
-/// The child: between fork() and exec() it makes system calls alone.
+/// Runs in the child. Between fork() and exec(), it only makes system calls.
 [[noreturn]] void become_rank(char* const* command, char* const* environment, int output, pid_t launcher,
                               const SignalQueue& signals) {
   ::setpgid(0, 0);
@@ -206,7 +207,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
     ::dup2(output, STDOUT_FILENO);
     ::dup2(output, STDERR_FILENO);
   }
-  for (const int number : kForwarded) {  // until exec() there are the launcher's handlers, which end nothing here
+  for (const int number : kForwarded) {  // until exec(), the launcher's handlers apply, which end nothing here
     struct sigaction action {};
     ::sigaction(number, nullptr, &action);
     if (action.sa_handler != SIG_IGN) std::signal(number, SIG_DFL);
@@ -267,7 +268,7 @@ class Ranks {
     const int error = errno;
     if (pipe[1] >= 0) ::close(pipe[1]);
     if (process.pid < 0) fail_with("--nproc", "cannot start rank " + std::to_string(rank), error);
-    ::setpgid(process.pid, process.pid);  // both sides set it: a signal may come before the child has
+    ::setpgid(process.pid, process.pid);  // both sides set it: a signal may come before the child does
     processes_.push_back(std::move(process));
   }
 
@@ -296,18 +297,18 @@ class Ranks {
     }
   }
 
-  /// Of the first that ended.
+  /// Publishes the end of the first rank that ended.
   void publish(const RankProcess& rank, int signal) {
     if (std::exchange(is_end_published_, true)) return;
     try {
       write_file_atomic(end_file(folder_.path()), std::to_string(&rank - processes_.data()) + " " +
                                                       std::to_string(*rank.exit_code) + " " + std::to_string(signal) +
                                                       " " + std::to_string(rank.pid));
-    } catch (const IoError&) {  // the others wait until they are killed
+    } catch (const IoError&) {  // the others wait until killed
     }
   }
 
-  /// Until the remaining ranks are killed; -1 (for poll(): no limit) while nothing has failed.
+  /// Time until the remaining ranks are killed; -1 (no limit, for poll()) while nothing has failed.
   int milliseconds_left() const {
     if (!deadline_) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
@@ -318,7 +319,7 @@ class Ranks {
   JobFolder folder_;
   SignalQueue signals_;
   std::vector<RankProcess> processes_;
-  std::vector<int> forwarded_;  ///< signals
+  std::vector<int> forwarded_;  ///< signal numbers
   std::optional<int> first_failure_;
   std::optional<Clock::time_point> deadline_;
   bool is_stopped_ = false, is_end_published_ = false;

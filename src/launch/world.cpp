@@ -23,7 +23,7 @@ struct ProcessStat {
   std::string name, pid, parent, start_time;
 };
 
-/// proc(5): "pid (name) state ppid ..."; the name may hold blanks and parentheses, and the start time is field 22.
+/// proc(5): "pid (name) state ppid ..."; the name may contain blanks and parentheses; the start time is field 22.
 std::optional<ProcessStat> read_stat(const std::filesystem::path& file) {
   std::ifstream stream(file);
   const std::string line{std::istreambuf_iterator<char>(stream), {}};
@@ -35,8 +35,8 @@ std::optional<ProcessStat> read_stat(const std::filesystem::path& file) {
   return ProcessStat{line.substr(open + 1, close - open - 1), line.substr(0, open - 1), fields[1], fields[19]};
 }
 
-/// "4711-98765": pid and start time of the nearest ancestor of this process that has one of these names (as in /proc/pid/stat, 15
-/// characters). Empty if there is none. `proc` is /proc.
+/// "4711-98765": pid and start time of the nearest ancestor of this process with one of these names (as in
+/// /proc/pid/stat, 15 characters). Empty if there is none. `proc` is /proc.
 std::string launcher_process(const std::vector<std::string>& names, const std::filesystem::path& proc) {
   for (auto process = read_stat(proc / "self" / "stat"); process;
        process = read_stat(proc / process->parent / "stat")) {
@@ -54,8 +54,8 @@ struct LauncherRow {
   const char* local_size;
 };
 
-// The first that is set says which rank of a host this is. Slurm has a number of tasks in a batch script too, and one of
-// the step only under srun.
+// The first one that is set gives the local rank. Slurm sets a number of tasks in a batch script too, but that of the
+// step only under srun.
 constexpr std::array<LauncherRow, 5> kRows{{
     {Launcher::kOpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -66,7 +66,7 @@ constexpr std::array<LauncherRow, 5> kRows{{
     {Launcher::kVariables, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
 }};
 
-/// What the variables of one launcher say.
+/// The rank and size according to one launcher's variables.
 struct Claim {
   LauncherRow row;
   int rank = 0, size = 1;
@@ -102,7 +102,7 @@ class Reader {
 
 constexpr int kMaxRanks = 1 << 20;
 
-/// Empty if this launcher started no other process.
+/// Returns nothing if this launcher started no other process.
 std::optional<Claim> claim_of(const Reader& reader, const LauncherRow& row) {
   const bool has_rank = reader.find(row.rank).has_value(), has_size = reader.find(row.size).has_value();
   if (!has_size && (!has_rank || row.launcher == Launcher::kSlurm)) return std::nullopt;
@@ -114,12 +114,12 @@ std::optional<Claim> claim_of(const Reader& reader, const LauncherRow& row) {
   return claim.size > 1 ? std::optional(claim) : std::nullopt;
 }
 
-/// The launcher that knows this rank, of all whose variables are set; they have to agree.
+/// The launcher to take this rank from, among those whose variables are set. They must agree.
 std::optional<Claim> agreed_claim(const Reader& reader) {
   std::vector<Claim> claims;
   for (const LauncherRow& row : kRows) {
     const bool is_mpi_rank = !claims.empty() && reader.find(claims.front().row.local_rank);
-    if (row.launcher == Launcher::kSlurm && is_mpi_rank) continue;  // srun started the daemons of MPI, not the ranks
+    if (row.launcher == Launcher::kSlurm && is_mpi_rank) continue;  // srun started MPI's daemons, not the ranks
     if (const auto claim = claim_of(reader, row)) claims.push_back(*claim);
   }
   if (claims.empty()) return std::nullopt;
@@ -141,8 +141,9 @@ int local_size_of(const Reader& reader, const Claim& claim) {
   const std::string tasks = reader.text(claim.row.local_size);
   const auto count = tasks_on_node(tasks, node);
   if (!count || *count > claim.size) {
-    throw ConfigError(std::string(claim.row.local_size) + "=" + tasks,
-                      "does not say how many tasks node " + std::to_string(node) + " has; expected such as 4(x2),1.");
+    throw ConfigError(
+        std::string(claim.row.local_size) + "=" + tasks,
+        "does not say how many tasks node " + std::to_string(node) + " has; expected a list like 4(x2),1.");
   }
   return *count;
 }
@@ -167,7 +168,7 @@ void read_job(const Reader& reader, const std::filesystem::path& proc, World& wo
     case Launcher::kMvapich:
       if (world.is_on_one_host()) world.job = launcher_process({"hydra_pmi_proxy", "mpispawn"}, proc);
       break;
-    case Launcher::kSlurm:  // a job that is requeued keeps its number
+    case Launcher::kSlurm:  // a requeued job keeps its number
       world.job = reader.text("SLURM_JOB_ID") + "." + reader.text("SLURM_STEP_ID") + "." +
                   reader.find("SLURM_RESTART_COUNT").value_or("0");
       break;
@@ -187,13 +188,13 @@ void read_master(const Reader& reader, World& world) {
     return;
   }
   if (!world.job.empty()) return;
-  throw ConfigError("MASTER_ADDR", "is not set, and nothing else says where the ranks meet (" +
+  throw ConfigError("MASTER_ADDR", "is not set, and nothing else tells the ranks where to meet (" +
                                        std::string(to_string(world.launcher)) +
                                        "). Set MASTER_ADDR to the host of rank 0, and MASTER_PORT "
                                        "to a free port there.");
 }
 
-/// Takes a positive number off the front.
+/// Removes a positive number from the front.
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -20,7 +20,7 @@ namespace {
 // Keeps the order of the file: PEFT takes the first pattern that matches.
 using Json = nlohmann::ordered_json;
 
-// Defaults of peft.LoraConfig, for keys that the file leaves out.
+// Defaults of peft.LoraConfig, for keys missing from the file.
 constexpr std::int64_t kPeftDefaultRank = 8;
 constexpr double kPeftDefaultAlpha = 8;
 
@@ -136,7 +136,7 @@ LoraTargets read_targets(const AdapterConfigReader& reader) {
   if (!targets.is_array() || targets.empty()) reader.fail("target_modules", "must be a non-empty list or a string");
   LoraTargets listed{LoraTargets::Kind::kList, {}, {}};
   for (const auto& name : targets) {
-    if (!name.is_string()) reader.fail("target_modules", "holds something that is not a string: " + name.dump());
+    if (!name.is_string()) reader.fail("target_modules", "has an entry that is not a string: " + name.dump());
     listed.names.push_back(name.get<std::string>());
   }
   return listed;
@@ -169,14 +169,14 @@ model::TokenRows read_token_rows(const AdapterConfigReader& reader) {
   for (const auto& [module, ids] : value.items()) {
     const bool is_embedding = module == "embed_tokens" || module == "model.embed_tokens";
     if (!is_embedding && module != "lm_head") {
-      reader.fail(kRowsKey, "names rows of \"" + module + "\"; only those of embed_tokens and lm_head can be trained");
+      reader.fail(kRowsKey, "names rows of \"" + module + "\"; only rows of embed_tokens and lm_head can be trained");
     }
     (is_embedding ? rows.embedding : rows.head) = read_ids(reader, kRowsKey, ids);
   }
   return rows;
 }
 
-/// As PEFT writes them for a tied head (a list), and for another.
+/// In PEFT's form: a list for a tied head, else an object.
 Json token_rows_json(const model::TokenRows& rows) {
   if (rows.empty()) return nullptr;
   if (rows.head.empty()) return rows.embedding;
@@ -210,7 +210,7 @@ Json parse_config(const std::filesystem::path& path) {
   } catch (const Json::parse_error& error) {
     throw FormatError(path.string() + ":" + std::to_string(error.byte), "is not valid JSON; save the adapter again");
   } catch (const Json::out_of_range&) {
-    throw FormatError(path.string(), "holds a number beyond what 64 bits can hold; save the adapter again");
+    throw FormatError(path.string(), "holds a number that does not fit into 64 bits; save the adapter again");
   }
   if (!object.is_object()) throw FormatError(path.string(), "must hold a JSON object");
   return object;
@@ -219,9 +219,9 @@ Json parse_config(const std::filesystem::path& path) {
 namespace fs = std::filesystem;
 
 constexpr const char* kMadeBy = "lora-train";
-constexpr int kVersion = 1;  // of the fingerprint too
+constexpr int kVersion = 1;  // also of the fingerprint
 
-/// The fingerprint in base_model.json; empty if there is none, or it is someone else's file.
+/// The fingerprint in base_model.json; empty if there is none or the file is not ours.
 std::string recorded_weights(const fs::path& adapter) {
   constexpr std::size_t kMaxBytes = 4096;
   const fs::path file = adapter / kBaseFile;
@@ -240,7 +240,7 @@ bool is_name_of(const std::string& name, const storage::ResolvedModel& model) {
   return fs::equivalent(name, model.folder, error);
 }
 
-/// A profile key that init_adapter also defines, and how the profile's value replaces the adapter's.
+/// A profile key that init_adapter also defines, with the function that replaces the adapter's value by the profile's.
 struct AdapterKey {
   const char* name;
   void (*replace)(const AdapterSection& requested, AdapterSection& options);
@@ -255,8 +255,8 @@ constexpr AdapterKey kAdapterKeys[] = {
     {"lora_target_modules",
      [](const auto& requested, auto& options) { options.lora_target_modules = requested.lora_target_modules; }}};
 
-/// Keys given together with init_adapter must describe the linears, ranks and scales that the adapter has. Their spelling does
-/// not matter: all-linear, or the list that such a run writes.
+/// Keys given together with init_adapter must describe the adapter's linears, ranks and scales. Their spelling does not
+/// matter: all-linear, or the list that such a run writes.
 void refuse_contradiction(const Profile& profile, const LoraOptions& loaded,
                           const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config) {
   LoraOptions all_replaced = loaded;
@@ -274,7 +274,7 @@ void refuse_contradiction(const Profile& profile, const LoraOptions& loaded,
   if (plan_adapters(all_replaced, config) == specs) return;
   throw ConfigError("init_adapter", "the adapter in " + profile.adapter.init_adapter +
                                         " and the profile disagree about " + join(wrong.empty() ? given : wrong) +
-                                        "; leave these keys out, the adapter sets them");
+                                        "; omit these keys: the adapter sets them");
 }
 
 }  // namespace
@@ -319,7 +319,7 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
   if (config.tie_word_embeddings) {
     if (!rows.head.empty() && rows.head != rows.embedding) {
       throw FormatError((folder / kConfigFile).string() + ": " + kRowsKey,
-                        "names other rows of lm_head than of embed_tokens, but the model ties both "
+                        "names different rows for lm_head and embed_tokens, but the model ties both "
                         "(tie_word_embeddings); expected the same rows, or embed_tokens alone");
     }
     rows.head.clear();
@@ -388,13 +388,13 @@ void check_base(const fs::path& adapter, const storage::ResolvedModel& model, co
   const std::string recorded = recorded_weights(adapter);
   if (recorded.empty()) {
     if (!name.empty() && !is_name_of(name, model)) {
-      log_warning(adapter.string() + ": the adapter names " + name + " as its base model; it is used with " + used);
+      log_warning(adapter.string() + ": the adapter names " + name + " as its base model, but is used with " + used);
     }
     return;
   }
   if (recorded == storage::open_model_weights(model.folder).fingerprint()) return;
-  const std::string what = "the adapter was trained on other weights, those of " +
-                           (name.empty() ? "a model without a name" : name) + ", than those in " + used;
+  const std::string what = "the adapter was trained on other weights (" + (name.empty() ? "an unnamed model" : name) +
+                           "), not those in " + used;
   if (!other.is_allowed) {
     throw ConfigError(adapter.string(), what + ". Use it with that model, or pass " + other.flag);
   }

@@ -23,7 +23,7 @@ std::vector<model::Parameter> stored_tensors(const model::Trainables& parameters
   return tensors;
 }
 
-/// The name of a tensor of one of several adapters in its own file; empty if it belongs to another one.
+/// With several adapters: the tensor's name in its adapter's own file; empty if it belongs to another adapter.
 std::string name_in_file(const std::string& name, const std::string& owner_name) {
   if (owner_name.empty()) return name;
   for (const char* matrix : {"lora_A", "lora_B"}) {

@@ -26,8 +26,8 @@ std::string base_in_words(const std::filesystem::path& folder) {
   }
 }
 
-/// After a resize, PEFT saves the whole embedding and head beside the trained rows, and those of a tied head again. Nothing else of
-/// them was trained.
+/// After a resize, PEFT saves the whole embedding and head with the trained rows, and the rows of a tied head again.
+/// Only the rows were trained.
 bool is_saved_after_resize(const storage::SafetensorsFile& file, const std::string& name) {
   if (file.find(kSavedEmbedding) == nullptr) return false;
   const std::string head = "base_model.model.lm_head.";
@@ -101,8 +101,7 @@ storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folde
     }
   }
   if (file.find(kSavedEmbedding) != nullptr) {
-    log_info(file.path().string() +
-             ": holds the whole embedding too, as PEFT saves it after a resize; of it, only the " +
+    log_info(file.path().string() + ": also holds the whole embedding, as PEFT saves it after a resize; only its " +
              "trained rows are used");
   }
   return file;

@@ -20,7 +20,7 @@ namespace {
 
 using model::AdapterSpec;
 
-/// Throws for a mistake at this key of the profile, or of the file that the options come from.
+/// Throws for a mistake at this key of the profile, or of the file that the options are from.
 [[noreturn]] void refuse(const LoraOptions& options, const std::string& key, const std::string& message) {
   if (options.file.empty()) throw ConfigError(key, message);
   throw FormatError(options.file + ": " + key, message);
@@ -30,10 +30,10 @@ std::string targets_key(const LoraOptions& options) {
   return options.file.empty() ? "lora_target_modules" : "target_modules";
 }
 
-/// The limit for matching one name of some 40 characters: about 10 ms.
+/// The limit for matching one name of about 40 characters: about 10 ms.
 constexpr std::uint32_t kMaxSteps = 200'000;
 
-/// A whole-string regular expression in which the constructs that target patterns use mean what they mean in Python.
+/// A whole-string regular expression; the constructs in target patterns have their Python meaning.
 class FullMatch {
  public:
   FullMatch(const LoraOptions& options, const std::string& key, const std::string& pattern)
@@ -94,7 +94,7 @@ std::vector<std::string> names_of_linears(const model::ModelConfig& config) {
              ". The linears are " + join(names) + ", under model.layers.<i>.self_attn and .mlp");
 }
 
-/// The linears that the targets choose, in model order.
+/// The linears that the targets select, in model order.
 std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& options, const model::ModelConfig& config) {
   const LoraTargets& targets = options.lora_target_modules;
   const bool is_all = targets.kind == LoraTargets::Kind::kAllLinear;
@@ -117,8 +117,10 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& opti
   if (!unmatched.empty()) refuse_unmatched(options, config, *unmatched.begin());
   if (chosen.empty() && regex && std::ranges::count(names_of_linears(config), targets.regex) > 0) {
     refuse(options, targets_key(options),
-           "\"" + targets.regex + "\" alone is a regex, as in PEFT, and matches no whole name. A list of names: [" +
-               targets.regex + "]; on the command line " + targets.regex + ",");
+           "\"" + targets.regex +
+               "\" without brackets is a regex, as in PEFT, and matches no full name. For a list of names, "
+               "write [" +
+               targets.regex + "], or on the command line " + targets.regex + ",");
   }
   if (chosen.empty()) refuse_unmatched(options, config, regex ? targets.regex : "(empty list)");
   return chosen;

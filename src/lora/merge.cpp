@@ -39,7 +39,7 @@ std::string without_quantization(const std::string& config) {
   return document.dump(2) + "\n";
 }
 
-/// The files of the merged model, whose weights are computed as they are written.
+/// The files of the merged model; weights are computed while they are written.
 class Merger {
  public:
   Merger(const MergeRequest& request, const MergeHooks& hooks)
@@ -71,7 +71,7 @@ class Merger {
 
   /// The source's index with the new total size; none for a single file.
   void add_index(std::uint64_t weight_bytes, std::vector<FileToWrite>& files) const {
-    if (fs::exists(request_.model / "model.safetensors")) return;  // an index beside it is not used
+    if (fs::exists(request_.model / "model.safetensors")) return;  // an index next to it is not used
     auto index = nlohmann::ordered_json::parse(read_file(request_.model / storage::kIndexFile));
     index["metadata"]["total_size"] = weight_bytes;
     for (const std::string& name : merged_.parts_of_quantised()) index["weight_map"].erase(name);
@@ -97,7 +97,7 @@ bool is_of_tokenizer(const std::string& name) {
                                               name) != std::end(storage::kTokenizerFiles);
 }
 
-/// Every file besides the weights. The tokenizer is the one that the adapter was trained with.
+/// All files except the weights, with the tokenizer that the adapter was trained with.
 void add_companions(const MergeRequest& request, const Merger& merger, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : storage::companion_files(request.model)) {
@@ -128,13 +128,13 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
          ". Adapter: " + one_line(request.adapter.string()) + ". The licence of the base model applies.\n";
 }
 
-/// Whether lora_alpha / r can be this scale with a whole lora_alpha.
+/// True if lora_alpha / r can be this scale with a whole lora_alpha.
 bool has_whole_alpha(std::int64_t rank, double scale) {
   const double alpha = scale * static_cast<double>(rank);
   return std::floor(alpha) == alpha && alpha / static_cast<double>(rank) == scale;
 }
 
-/// The targets that the file names; for a regex, the linears that it matched.
+/// The targets named in the file; for a regex, the linears that it matched.
 std::vector<std::string> target_names(const AdapterSource& source) {
   const std::vector<std::string>& names = source.config.options.lora_target_modules.names;
   return names.empty() ? source.paths : names;

@@ -1,4 +1,4 @@
-// N tokens of all rows, D hidden, V vocabulary, m rows of a chunk.
+// N tokens in all rows, D hidden, V vocabulary, m rows of a chunk.
 #include "lora_train/lora/merge_check.h"
 
 #include <ATen/ATen.h>
@@ -103,10 +103,9 @@ void compare(const at::Tensor& unmerged, const at::Tensor& merged, std::int64_t 
   MergeCheck here = check;
   locate(batch, begin + where.item<std::int64_t>(), here);
   if (!std::isfinite(difference)) {
-    throw NumericError(
-        "row " + std::to_string(here.row + 1) + ", token " + std::to_string(here.position + 1),
-        "the logits are not finite, so that the merged model cannot be compared; look at the base weights "
-        "and at the run that trained the adapter");
+    throw NumericError("row " + std::to_string(here.row + 1) + ", token " + std::to_string(here.position + 1),
+                       "the logits are not finite, so the merged model cannot be compared; check the base weights "
+                       "and the run that trained the adapter");
   }
   if (difference > check.max_difference) {
     check.max_difference = difference;

@@ -19,7 +19,7 @@ namespace {
 
 using storage::DType;
 
-constexpr std::int64_t kRows = 4, kColumns = 1024;  // of a tile: 16 KiB of sums
+constexpr std::int64_t kRows = 4, kColumns = 1024;  // per tile: 16 KiB of sums
 
 std::size_t element_bytes(DType dtype) { return static_cast<std::size_t>(storage::dtype_bits(dtype)) / 8; }
 
@@ -88,7 +88,7 @@ LORA_TRAIN_CLONES void multiply(const float* b, std::int64_t b_stride, const flo
   }
 }
 
-// Separate from the addition: in one expression, a compiler might contract them and round once where PEFT rounds twice.
+// Separate from the addition: in one expression, a compiler might contract them and round once, but PEFT rounds twice.
 LORA_TRAIN_CLONES void scale_all(float* values, float scale, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) values[i] *= scale;
 }
@@ -104,8 +104,8 @@ struct Job {
   char* out;
 };
 
-/// Adds scale B A to rows [first, first + num_rows) of the weight, which `values` holds: summed over R in ascending order, times
-/// the scale, plus the weight.
+/// Adds scale B A to rows [first, first + num_rows) of the weight, held in `values`: summed over R in ascending order,
+/// times the scale, plus the weight.
 void add_product(const AdapterValues& adapter, std::int64_t first, std::int64_t num_rows, std::int64_t I,
                  float* values) {
   const std::int64_t R = adapter.spec.rank;
@@ -185,10 +185,10 @@ std::vector<std::string> linear_paths(const storage::SafetensorsFile& file) {
   return {paths.begin(), paths.end()};
 }
 
-/// The size of the matrix along `axis`, the side that is not the rank.
+/// The size of the matrix along `axis`, the non-rank side.
 std::int64_t other_size(const storage::SafetensorsFile& file, const std::string& name, std::size_t axis) {
   const storage::TensorEntry* entry = file.find(name);
-  return entry == nullptr ? 0 : entry->shape[axis];  // open_adapter_tensors reports a missing one
+  return entry == nullptr ? 0 : entry->shape[axis];  // open_adapter_tensors reports missing tensors
 }
 
 AdapterConfig config_without_token_rows(const fs::path& folder, const std::string& refusal) {

@@ -1,4 +1,5 @@
-// The arithmetic of a merge: a weight with its adapter applied, in fp32, rounded once; token rows too. O rows, I columns. No torch.
+// The arithmetic of a merge: a weight with its adapter applied, in fp32, rounded once; token rows too. O rows, I
+// columns. No torch.
 #pragma once
 
 #include <cstdint>
@@ -32,44 +33,46 @@ struct WeightToMerge {
   std::int64_t num_rows = 1, num_columns = 0;  ///< [O, I]
 };
 
-/// Writes the weight with its adapter applied (no `adapter`: the weight alone) to `out`, in dtype `target` (F32, F16 or BF16),
-/// rounded to nearest even. Computes in the order of PEFT's merge. Uses all cores. Returns whether every element of the result
-/// is finite.
+/// Writes the weight with its adapter applied (no `adapter`: only the weight) to `out`, in dtype `target` (F32, F16 or
+/// BF16), rounded to nearest even. Computes in the order of PEFT's merge. Uses all cores. Returns true if every element
+/// of the result is finite.
 bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, storage::DType target, std::string& out);
 
 struct TokenRowsToMerge {
   std::vector<std::int64_t> ids;
   std::vector<float> values;  ///< a row for each id
-  std::int64_t num_rows = 0;  ///< of the result, at least those of the weight; ids lie below
+  std::int64_t num_rows = 0;  ///< of the result, at least those of the weight; ids are below this
 };
 
-/// Writes the weight to `out` in dtype `target`, as merge_weight does, with the trained rows in place. Rows that the weight lacks are
-/// the mean of its rows, as when the adapter is used unmerged. Returns whether every element of the result is finite.
+/// Writes the weight to `out` in dtype `target`, as merge_weight does, with the trained rows in place. Rows that the
+/// weight lacks get the mean of its rows, as with an unmerged adapter. Returns true if every element of the result is
+/// finite.
 bool merge_token_rows(const WeightToMerge& weight, const TokenRowsToMerge& rows, storage::DType target,
                       std::string& out);
 
-/// An adapter to rewrite, its tensors checked.
+/// An adapter to rewrite, with checked tensors.
 struct AdapterSource {
   AdapterConfig config;
-  std::vector<std::string> paths;     ///< of the linears: "model.layers.0.self_attn.q_proj"
-  std::vector<RankAndScale> linears;  ///< of each path
+  std::vector<std::string> paths;     ///< to the linears: "model.layers.0.self_attn.q_proj"
+  std::vector<RankAndScale> linears;  ///< for each path
   storage::SafetensorsFile file;
 };
 
-/// Of the linears in the file, without a model. `refusal` of trained token rows: what to do instead. Throws FormatError.
+/// Opens an adapter with the linears in its file, without a model. `refusal`: the error text for trained token rows,
+/// with an alternative. Throws FormatError.
 AdapterSource open_adapter_source(const std::filesystem::path& folder, const std::string& refusal);
-/// Of the linears of a model that the adapter targets.
+/// Opens an adapter with the linears of the model that it targets.
 AdapterSource open_adapter_source(const std::filesystem::path& folder, const model::ModelConfig& model,
                                   const std::string& refusal);
 
-/// The rank and scale that all linears get.
+/// The uniform rank and scale of all linears.
 struct UniformScale {
   std::int64_t rank = 0;          ///< the largest; lower ones are padded with zeros
-  double scale = 1;               ///< that of all linears; 1 if they differ, or if the format cannot say it
+  double scale = 1;               ///< the scale of all linears; 1 if they differ or the format cannot express it
   std::int64_t num_padded = 0;    ///< linears of a lower rank
   std::int64_t num_rescaled = 0;  ///< linears whose B is multiplied (one rounding in fp32)
 };
-/// `can_say`: whether the format can say a scale with that rank exactly.
+/// `can_say`: true if the format can express a scale exactly with that rank.
 UniformScale uniform_scale(const AdapterSource& source,
                            const std::function<bool(std::int64_t rank, double scale)>& can_say);
 
@@ -83,14 +86,14 @@ struct Matrix {
   storage::TensorToWrite to_write(std::string name) const;
 };
 
-/// The matrices of linear `index` with the uniform rank and scale. Throws FormatError for NaN and infinity, NumericError for a B
-/// beyond F32.
+/// The matrices of linear `index` with the uniform rank and scale. Throws FormatError for NaN and infinity,
+/// NumericError for a B beyond F32.
 struct UniformPair {
   Matrix a, b;
 };
 UniformPair uniform_pair(const AdapterSource& source, std::size_t index, const UniformScale& uniform);
 
-/// "base_model.model.<path>.lora_A.weight", and of B.
+/// "base_model.model.<path>.lora_A.weight", and the same for B.
 std::string tensor_name_a(const std::string& path);
 std::string tensor_name_b(const std::string& path);
 

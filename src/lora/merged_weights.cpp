@@ -11,10 +11,10 @@ namespace {
 
 using storage::DType;
 
-/// Whether the weight has a row for each token.
+/// True if the weight has a row for each token.
 bool is_of_tokens(const std::string& name) { return name == "model.embed_tokens.weight" || name == "lm_head.weight"; }
 
-/// What quantised weights are written as.
+/// The dtype in which quantised weights are written.
 DType plain_dtype(const model::ModelConfig& config) {
   if (config.torch_dtype == "float16") return DType::kF16;
   return config.torch_dtype == "float32" ? DType::kF32 : DType::kBF16;
@@ -62,12 +62,12 @@ std::int64_t MergedWeights::num_merged() const {
   return std::ssize(sites_) + (token_rows_.embedding.empty() ? 0 : 1) + (token_rows_.head.empty() ? 0 : 1);
 }
 
-/// Whether the weight gets trained rows or more rows.
+/// True if the weight gets trained or additional rows.
 bool MergedWeights::gets_token_rows(const storage::TensorEntry& entry) const {
   return is_of_tokens(entry.name) && (!token_rows_.empty() || config_.added_rows > 0);
 }
 
-/// A tied head that is stored all the same stays equal to the embedding.
+/// A tied head that is stored anyway stays equal to the embedding.
 TokenRowsToMerge MergedWeights::rows_for(const storage::TensorEntry& entry) const {
   const bool is_embedding = entry.name != "lm_head.weight" || config_.tie_word_embeddings;
   TokenRowsToMerge rows{is_embedding ? token_rows_.embedding : token_rows_.head, {}, config_.vocab_size};
@@ -87,7 +87,7 @@ void MergedWeights::find_quantised() {
   throw ConfigError("--model",
                     config_.path.parent_path().string() +
                         " is quantised: merging into it needs LibTorch; install torch 2.11 (lora-train doctor "
-                        "says where it is looked for)");
+                        "shows the folders it searches)");
 }
 
 std::vector<std::int64_t> MergedWeights::shape_of(const storage::TensorEntry& entry) const {
@@ -116,7 +116,7 @@ std::vector<float> MergedWeights::read(const model::Parameter& tensor) const {
 
 void MergedWeights::refuse_result(const storage::TensorEntry& entry, DType target) const {
   if (storage::is_weight_dtype(entry.dtype) && !all_finite(read_floats(weights_.bytes(entry), entry.dtype))) {
-    throw FormatError(weights_.where(entry), "holds NaN or infinity: the base model is damaged, download it again");
+    throw FormatError(weights_.where(entry), "holds NaN or infinity: the base model is damaged; download it again");
   }
   throw NumericError(entry.name, "the merged weight is beyond what " + std::string(storage::dtype_name(target)) +
                                      " can hold; pass --dtype bf16 or --dtype fp32");

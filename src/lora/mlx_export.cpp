@@ -1,4 +1,4 @@
-// R rank; PEFT has A [R, in] and B [out, R], mlx-lm their transposes.
+// R rank; PEFT stores A [R, in] and B [out, R], mlx-lm their transposes.
 #include "lora_train/lora/mlx_export.h"
 
 #include <map>
@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kMlxTensorFile = "adapters.safetensors";
 
-/// "self_attn.q_proj" of each linear if all of the last `num_layers` layers have the same ones; else the paths of all linears.
+/// "self_attn.q_proj" for each linear if all of the last `num_layers` layers have the same ones; else all linear paths.
 std::vector<std::string> mlx_keys(const std::vector<model::AdapterSpec>& specs, std::int64_t num_layers) {
   std::map<std::int64_t, std::set<std::string>> by_layer;
   std::vector<std::string> paths;
@@ -48,8 +48,8 @@ MlxResult export_mlx(const MlxRequest& request) {
   const model::ModelConfig model = model::read_model_config(request.model);
   const AdapterSource source = open_adapter_source(request.adapter, model,
                                                    "an MLX adapter cannot hold trained token rows; merge the adapter "
-                                                   "into the model (lora-train merge), and mlx-lm reads "
-                                                   "the folder");
+                                                   "into the model (lora-train merge) and use that "
+                                                   "folder in mlx-lm");
   const std::vector<model::AdapterSpec> specs = plan_adapters(source.config.options, model);
   storage::OutputFolder output(request.output_dir, storage::OutputKind::kAdapter, {request.adapter, request.model},
                                request.overwrite);

@@ -1,4 +1,5 @@
-# What of the lora module sees no torch (adapter_config.json, which linears get an adapter, merging); the executable holds it.
+# The torch-free part of the lora module (adapter_config.json, choice of linears, merging), which the executable
+# contains.
 set(LT_LORA_CONFIG_SOURCES
   adapter_config.cpp adapter_tensors.cpp lora_plan.cpp merge.cpp merged_weights.cpp merge_math.cpp
   mlx_export.cpp usage_section.cpp)

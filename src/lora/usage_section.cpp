@@ -24,7 +24,8 @@ std::string literal(const std::string& text) {
 
 constexpr const char* kHeading = "## Use\n\nPEFT:\n";
 
-/// The values that vLLM accepts for --max-lora-rank; the largest rank of an adapter is rounded up. Source: vllm/config/lora.py.
+/// The values that vLLM accepts for --max-lora-rank; the largest rank of an adapter is rounded up. Source:
+/// vllm/config/lora.py.
 std::string vllm_command(const AdapterUse& use) {
   if (use.has_token_rows) return "not possible: vLLM does not support trained token rows; serve the merged model.";
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
@@ -52,10 +53,10 @@ std::string peft_lines(const AdapterUse& use) {
 }
 
 std::string what_is_refused(const AdapterUse& use) {
-  if (use.has_token_rows) return "This adapter has trained rows of tokens, which PEFT alone supports.\n";
+  if (use.has_token_rows) return "This adapter has trained token rows, which only PEFT supports.\n";
   if (use.is_plain) return "Plain LoRA: all three support it.\n";
-  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT and `lora-train export` support them; an "
-         "older vLLM ignores patterns, and llama.cpp's own converter rsLoRA. For them, convert it "
+  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT and `lora-train export` support them; "
+         "older vLLM versions ignore patterns, and llama.cpp's own converter ignores rsLoRA. For these, convert it "
          "first:\n\n```sh\nlora-train "
          "merge "
          "--portable --adapter " +
@@ -80,7 +81,7 @@ std::string usage_section(const AdapterUse& given) {
   use.adapter = one_line(use.adapter);
   return std::string(kHeading) + "\n```python\n" + peft_lines(use) + "```\n\nvLLM:\n\n" + vllm_command(use) +
          "\n\nllama.cpp:\n\n" + llama_cpp_command(use) + "\n\n" + what_is_refused(use) +
-         "\nAs a whole model, where a server takes no adapters:\n\n```sh\nlora-train merge --model " +
+         "\nAs a whole model, for servers that do not take adapters:\n\n```sh\nlora-train merge --model " +
          shell_word(use.base) + " --adapter " + shell_word(use.adapter) + " --output-dir " +
          shell_word(use.adapter + "-merged") + "\n```\n";
 }

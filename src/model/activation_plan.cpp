@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kNone = ActivationPlan::kNone;
 
-/// Whether layers with this recomputation share the buffer.
+/// True if layers with this recomputation share the buffer.
 bool is_shared(BufferShape::Shared shared, Recompute mode) {
   switch (shared) {
     case BufferShape::Shared::kCheap: return mode >= Recompute::kCheap;
@@ -91,7 +91,7 @@ class Planner {
     }
   }
 
-  /// What one of all tokens takes if the rows of the block have so many elements: less where it computes tiles.
+  /// Elements per token, for block rows with this many elements: fewer if the block computes tiles.
   std::int64_t per_token(const BlockShape& block, std::int64_t elements) const {
     const std::int64_t N = plan_.options.max_tokens, rows = plan_.num_rows(block.saved.front());
     if (rows == N) return elements;

@@ -10,7 +10,8 @@
 namespace lora_train::model {
 namespace {
 
-/// On a CPU a layer can take seconds. On a GPU it is only enqueued, perhaps into a graph, which an exception would leave open.
+/// On a CPU, a layer can take seconds. On a GPU, it is only enqueued, perhaps into a graph, which an exception would
+/// leave open.
 void look_for_stop(const at::Tensor& hidden) {
   if (hidden.is_cpu()) throw_if_stop_requested();
 }

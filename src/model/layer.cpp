@@ -19,7 +19,7 @@ const LayerShape& shape_of(const ForwardPass& pass, int64_t layer) {
   return pass.shape.layers[static_cast<std::size_t>(layer)];
 }
 
-/// Tokens that the buffers of a block hold: all, or a tile.
+/// Number of tokens that the buffers of a block hold: all, or a tile.
 int64_t tile_tokens(const BlockShape& shape, const BlockActivations& activations) {
   int64_t tokens = activations.input.size(0);
   for (std::size_t i = 0; i < shape.saved.size(); ++i) {
@@ -34,8 +34,8 @@ bool is_tiled(const BlockShape& shape, const BlockActivations& activations) {
   return tile_tokens(shape, activations) < activations.input.size(0);
 }
 
-/// Calls run(pass, activations, rows) for each tile of the block, with what belongs to its tokens. rows(tensor) narrows a tensor
-/// of all tokens. Dropout draws the masks of all tokens, because each token brings its document and position.
+/// Calls run(pass, activations, rows) for each tile of the block, with the data of its tokens. rows(tensor) narrows a
+/// tensor of all tokens. Dropout draws the masks of all tokens, because each token has its document and position.
 template <class Run>
 void for_each_tile(const ForwardPass& pass, const BlockShape& shape, BlockActivations& all, const Run& run) {
   if (!is_tiled(shape, all)) return run(pass, all, [](const at::Tensor& whole) { return whole; });
@@ -64,7 +64,7 @@ void forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const BlockCode& code = code_of(blocks[i].kind);
     at::Tensor* const next = i + 1 < blocks.size() ? &saved[i + 1].input : output;
-    if (next == nullptr && is_tiled(blocks[i], saved[i])) continue;  // the backward fills tile after tile
+    if (next == nullptr && is_tiled(blocks[i], saved[i])) continue;  // the backward fills it tile by tile
     for_each_tile(pass, blocks[i], saved[i], [&](const ForwardPass& of_tile, BlockActivations& tile, const auto& rows) {
       const BlockForward block{of_tile, layer, weights[i], tile};
       code.fill_saved(block);

@@ -44,7 +44,7 @@ void lm_head_backward(const LmHead& head, LmHeadRows& rows, at::Tensor& d_normed
   OuterWeights& weights = head.weights;
   at::Tensor& dlogits = rows.logits;
   const kernels::TrainableRows& trained = weights.head_rows;
-  const auto d_trained = std::make_shared<at::Tensor>();  // from the first part of the work to the second
+  const auto d_trained = std::make_shared<at::Tensor>();  // passed from the first part of the work to the second
   if (trained.indices.defined()) {
     kernels::run_or_capture([d_trained, indices = trained.indices, grads = trained.grads, dlogits, normed = rows.normed,
                              scale = head.logit_scale]() mutable {
@@ -205,7 +205,7 @@ void LossHead::log_probs(const at::Tensor& hidden, const Batch& batch, at::Tenso
 
 at::Tensor LossHead::evaluate(const at::Tensor& hidden, const Batch& batch, bool use_adapter) {
   const int64_t M = batch.num_trained_tokens();
-  // [M] losses, [M] confidences, [M] 1 where correct, and the sum of losses of each chunk.
+  // [M] losses, [M] confidences, [M] 1 if correct, and the sum of losses of each chunk.
   at::Tensor values = at::empty({3 * M + num_chunks(batch)}, losses_.options().dtype(at::kDouble));
   for_each_chunk(hidden, narrow_lists(lists_of(batch), 0, M), M, use_adapter, [&](Chunk& chunk, int64_t first) {
     const int64_t m = chunk.lists.rows.size(0);

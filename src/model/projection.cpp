@@ -20,7 +20,7 @@ bool drops(const LoraAdapter& adapter, const DropoutContext& dropout) {
   return dropout.enabled && adapter.dropout > 0.0;
 }
 
-/// Memory for x [N, D]. Rows of scratch are narrower than x where x is a tile.
+/// Memory for x [N, D]. Rows of scratch are narrower than x if x is a tile.
 at::Tensor scratch_like(const at::Tensor& x, const LinearPass& pass) {
   return pass.scratch.as_strided(x.sizes(), {std::max(pass.scratch.stride(0), x.size(1)), 1});
 }
@@ -34,13 +34,13 @@ at::Tensor masked(const LoraAdapter& adapter, const at::Tensor& x, const LinearP
   return out;
 }
 
-/// Zeroes what other adapters than a token's own have put into its columns of s [N, C].
+/// Zeroes the values that other adapters than a token's own wrote into its columns of s [N, C].
 void keep_own_columns(const Projection& projection, const LinearPass& pass, at::Tensor& s) {
   if (!pass.row_owners.defined() || !projection.column_owners.defined()) return;
   s.masked_fill_(at::ne(projection.column_owners, pass.row_owners), 0);
 }
 
-/// Whether any adapter of the projection has a dropout mask in this pass.
+/// True if any adapter of the projection has a dropout mask in this pass.
 bool has_masks(const Projection& projection, const DropoutContext& dropout) {
   for (const auto& adapter : projection.adapters) {
     if (drops(adapter, dropout)) return true;
@@ -48,7 +48,7 @@ bool has_masks(const Projection& projection, const DropoutContext& dropout) {
   return false;
 }
 
-/// Where the kernels add dB of each adapter. `scale` multiplies the gradients.
+/// The destinations of each adapter's dB. `scale` multiplies the gradients.
 std::vector<kernels::LoraPart> parts_of_b(const Projection& projection, double scale) {
   std::vector<kernels::LoraPart> parts;
   for (const auto& adapter : projection.adapters) {
@@ -87,7 +87,7 @@ void add_adapter_input_gradient(const Projection& projection, const at::Tensor& 
     }
     at::Tensor dx_part = scratch_like(dx, pass);
     kernels::gemm(ds_part, a, dx_part, {.alpha = scale, .work_class = kernels::WorkClass::kLora});
-    const at::Tensor part = masked(adapter, dx_part, pass);  // in place: masked() writes where it reads
+    const at::Tensor part = masked(adapter, dx_part, pass);  // in place: masked() writes to its input
     kernels::run_or_capture([dx, part] { dx.add_(part); });
   }
 }
@@ -102,7 +102,7 @@ void add_weight_gradients(Projection& projection, const at::Tensor& x, const at:
   });
 }
 
-/// The gradients of the adapters, and dx: base and adapter in one product where they lie in one matrix. In between, dS is the
+/// The gradients of the adapters, and dx: base and adapter in one product if they share a matrix. In between, dS is the
 /// gradient of S; it includes output_scale only if the product applied it.
 void adapted_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,
                       bool need_input_grad, const LinearPass& pass) {
@@ -128,7 +128,7 @@ void adapted_backward(Projection& projection, const at::Tensor& input, at::Tenso
   add_adapter_input_gradient(projection, ds, dx, ds_scale, pass);
 }
 
-/// linear_product with a bf16 weight beside an fp32 x: part after part of the weight is widened, as much as stays in a cache.
+/// linear_product with a bf16 weight and an fp32 x: widens the weight part by part, as much as fits into a cache.
 void widened_product(const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras, at::Tensor& y) {
   constexpr std::int64_t kPartElements = 1 << 19;
   const std::int64_t O = weight.size(0), step = std::clamp<std::int64_t>(kPartElements / weight.size(1), 1, O);

@@ -1,5 +1,5 @@
-# What the executable needs of the model module (config.json, names and shapes of weights, names of linears, RoPE,
-# init-model): no torch.
+# The part of the model module that the executable needs (config.json, names and shapes of weights, names of linears,
+# RoPE, init-model): no torch.
 set(LT_MODEL_CONFIG_SOURCES
   activation_plan.cpp layer_shape.cpp
   blocks/block_shapes.cpp

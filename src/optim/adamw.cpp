@@ -298,7 +298,7 @@ void adamw_8bit_step_reference(at::Tensor& params, const at::Tensor& grads, Adam
                                at::Tensor& scalars) {
   const at::Tensor is_stopped = scalars[kNonFinite] != 0;
   const auto replace = [&](const at::Tensor& old, const at::Tensor& by) { old.copy_(at::where(is_stopped, old, by)); };
-  int64_t next[2] = {}, num_moments = 0;  // of fp32 and coded blocks
+  int64_t next[2] = {}, num_moments = 0;  // for fp32 and coded blocks
   at::Tensor num_zeroed = at::zeros({}, scalars.options());
   for (const kernels::ParameterBlock& tensor : blocks) {
     const int64_t num_blocks = ceil_div(tensor.count, kMomentBlockSize);

@@ -1,5 +1,5 @@
-// Keeps the order of operations of torch's single-tensor AdamW and contracts nothing (-ffp-contract=off), so that the bits are
-// the same on every CPU.
+// Keeps the order of operations of torch's single-tensor AdamW and contracts nothing (-ffp-contract=off): the same bits
+// on every CPU.
 #include "adamw_cpu.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kSize = kernels::kMomentBlockSize;
 
-// Inlined, so that they are cloned together with their caller.
+// Inlined, so that they are cloned with their caller.
 #define LORA_TRAIN_IN_CLONES [[gnu::always_inline]] inline
 
 LORA_TRAIN_IN_CLONES void decode(const std::uint8_t* codes, float scale, const kernels::DynamicMap& map,
@@ -45,7 +45,7 @@ LORA_TRAIN_IN_CLONES float encode(const float* values, const kernels::DynamicMap
   float largest = 0;
 #pragma omp simd reduction(max : largest)
   for (int i = 0; i < kSize; ++i) largest = std::max(largest, std::fabs(values[i]));
-  const float inverse = std::min(1.0F / largest, FLT_MAX);  // finite: the codes of zeros are those of 0
+  const float inverse = std::min(1.0F / largest, FLT_MAX);  // finite: zeros get the code of 0
   int zeroed = 0;
 #pragma omp simd reduction(+ : zeroed)
   for (int i = 0; i < kSize; ++i) {

@@ -21,7 +21,7 @@ void check_blocks(const char* where, std::span<const kernels::ParameterBlock> bl
   int64_t end = 0;
   for (const kernels::ParameterBlock& block : blocks) {
     if (block.begin != end || block.count < 0)
-      throw ShapeError(where, "every block must begin where the one before ends");
+      throw ShapeError(where, "every block must start at the end of the previous one");
     end += block.count;
   }
   if (end != n) throw ShapeError(where, "the blocks must cover all " + std::to_string(n) + " elements");

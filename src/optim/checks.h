@@ -9,11 +9,11 @@
 
 namespace lora_train::optim {
 
-/// Throws ShapeError, naming `where`, unless scalars is fp64 [kNumStepScalars], contiguous, on the device of `buffer`, and
-/// buffer is flat and contiguous, fp32 or fp64.
+/// Throws ShapeError, naming `where`, unless scalars is fp64 [kNumStepScalars], contiguous, on the device of `buffer`,
+/// and buffer is flat and contiguous, fp32 or fp64.
 void check_step_buffers(const char* where, const at::Tensor& buffer, const at::Tensor& scalars);
 
-/// Throws ShapeError, naming `where`, unless the blocks lie side by side in [0, n) and leave nothing out.
+/// Throws ShapeError, naming `where`, unless the blocks cover [0, n) without gaps or overlaps.
 void check_blocks(const char* where, std::span<const kernels::ParameterBlock> blocks, int64_t n);
 
 }  // namespace lora_train::optim

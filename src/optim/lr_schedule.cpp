@@ -7,7 +7,7 @@
 namespace lora_train::optim {
 namespace {
 
-// Shares of the peak rate; `step` counts from 0 here, as transformers' current_step.
+// Shares of the peak rate; `step` counts from 0 here, like transformers' current_step.
 
 double decay_progress(const LrSchedule& schedule, double step) {
   const auto decay_steps = std::max<std::int64_t>(1, schedule.total_steps - schedule.warmup_steps);

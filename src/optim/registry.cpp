@@ -43,7 +43,7 @@ const std::vector<Optimizer>& optimizers() {
   return kOptimizers;
 }
 
-/// Not inlined: GCC 12 at -O3 joins two such calls into a vector and drops both conversions.
+/// Not inlined: GCC 12 at -O3 merges two such calls into a vector and drops both conversions.
 [[gnu::noinline]] double rounded_to_float(double value) { return static_cast<float>(value); }
 
 }  // namespace

@@ -19,12 +19,12 @@ namespace {
 
 constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kReserveBytes = std::int64_t{512}
-                                       << 20;  // kernels loaded late, fragments of LibTorch's allocator
+                                       << 20;  // late-loaded kernels, fragments of LibTorch's allocator
 constexpr double kReserveShare = 0.02;
 
 std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-/// The backends that auto may choose; in bf16 by measuring (plan/tuning/tuning.h).
+/// The backends that auto may choose, by measuring in bf16 (plan/tuning/tuning.h).
 std::vector<kernels::AttentionBackend> planned_backends(const Profile& profile) {
   const kernels::AttentionBackend requested = attention_backend(profile.run.attn_implementation);
   if (requested != kernels::AttentionBackend::kAuto) return {requested};
@@ -60,7 +60,7 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
     if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
   };
   MemoryCase smaller = requested;
-  smaller.loss_chunk_bytes = kLeastLossChunkBytes;  // a larger one is chosen only where it fits
+  smaller.loss_chunk_bytes = kLeastLossChunkBytes;  // a larger one is chosen only if it fits
   smaller.mlp_tile_tokens = given_tile.value_or(0);
   std::ranges::fill(smaller.recompute, model::Recompute::kFull);
   if (requested.recompute != smaller.recompute) try_case("gradient_checkpointing: full", smaller);
@@ -93,15 +93,16 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
   return "set " + join(lines, ", or ");
 }
 
-// Measured with models of 0.1 to 150 M parameters on two threads (docs/plan.md). Pages of LibTorch's files 68 MiB, of ours and the
-// system's libraries 13, tables that LibTorch's operators fill as they register 55, and stacks.
+// Measured with models of 0.1 to 150 M parameters on two threads (docs/plan.md). 68 MiB of pages of LibTorch's files,
+// 13 of ours and the system's libraries, 55 for tables that LibTorch's operators fill as they register, and stacks.
 constexpr std::int64_t kProgramBytes = std::int64_t{138} << 20;
-// oneDNN keeps the kernels that it compiles for bf16 products: about 70 of 256 KiB each.
+// oneDNN keeps the kernels it compiles for bf16 products: about 70, of 256 KiB each.
 constexpr std::int64_t kBf16KernelBytes = std::int64_t{19} << 20;
-// MKL keeps the buffers into which it packs operands of fp32 products: for a result [M, N] over K, a panel of so many of the N columns
-// and equal parts of K of at most so many; and nine copies (of both threads and several products) of so many of the M rows and of K.
+// MKL keeps the buffers that it packs operands of fp32 products into. For a result [M, N] over K: a panel of up to
+// kPanelColumns of the N columns by equal parts of K, each at most kPanelDepth; and nine copies (both threads, several
+// products) of up to kCopiedRows of the M rows by kCopiedDepth of K.
 constexpr std::int64_t kPanelColumns = 19936, kPanelDepth = 384, kRowCopies = 9, kCopiedRows = 1024, kCopiedDepth = 512;
-// What reading and quantising a chunk of weights leaves in the allocator.
+// Memory that reading and quantising a chunk of weights leaves in the allocator.
 constexpr std::int64_t kQuantisingBytes = std::int64_t{10} << 20;
 
 /// Outputs and gradients of the longest document, which LibTorch allocates in each call.

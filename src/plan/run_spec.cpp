@@ -14,9 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kGpuMicroBatchTokens = 16384;  // matrix products are near their best rate from here on
+constexpr std::int64_t kGpuMicroBatchTokens = 16384;  // larger ones hardly speed up matrix products
 
-/// Token counts of a micro-batch to try on a GPU, the largest first; only one if micro_batch_size is given.
+/// Token counts per micro-batch to try on a GPU, largest first; only one if micro_batch_size is given.
 std::vector<std::int64_t> token_targets(const RunFacts& facts) {
   if (facts.profile.schedule.micro_batch_size) return {kGpuMicroBatchTokens};
   std::vector<std::int64_t> targets;
@@ -27,7 +27,7 @@ std::vector<std::int64_t> token_targets(const RunFacts& facts) {
   return targets;
 }
 
-/// For micro-batches of about so many tokens, where the profile does not say.
+/// Sets the batch sizes, with about `tokens` tokens per micro-batch unless the profile gives a size.
 void set_sizes(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
   ScheduleSection schedule = facts.profile.schedule;
   if (schedule.gradient_accumulation_steps && facts.resume.global_batch_size > 0) {
@@ -42,7 +42,8 @@ void set_sizes(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
   spec.max_tokens = std::max(sizes.micro, facts.has_evaluation ? spec.eval_micro_batch_size : 0) * facts.max_seq_len;
 }
 
-/// decoded_layers if memory does not decide it: nothing is quantised, the profile says so, or it asks for plain weights.
+/// decoded_layers if memory does not decide it: because nothing is quantised, or the profile gives it or asks for plain
+/// weights.
 std::optional<std::int64_t> fixed_decoded_layers(const RunFacts& facts) {
   const ModelSection& model = facts.profile.model;
   const bool is_plain = model.base_precision != BasePrecision::kAuto && !model.is_quantised();
@@ -50,7 +51,7 @@ std::optional<std::int64_t> fixed_decoded_layers(const RunFacts& facts) {
   return model.decoded_layers;
 }
 
-/// Sets decoded_layers for a quantised base, if all weights may take so many bytes.
+/// Sets decoded_layers for a quantised base, if all weights may take `weight_bytes`.
 void decode_what_fits(const RunFacts& facts, std::int64_t weight_bytes, RunSpec& spec) {
   spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
   if (fixed_decoded_layers(facts)) return;
@@ -60,8 +61,8 @@ void decode_what_fits(const RunFacts& facts, std::int64_t weight_bytes, RunSpec&
   if (facts.is_cuda) spec.memory = plan_memory(memory_case(facts, spec));
 }
 
-/// Whether layer inputs stay on the device or are offloaded: what to try, in this order. A smaller micro-batch, recomputation
-/// and tiles come first, because they do not depend on the bus (docs/long_context.md).
+/// Values of offload_inputs to try, in this order. A smaller micro-batch, recomputation and tiles come first, because
+/// they do not depend on the bus (docs/long_context.md).
 std::vector<bool> offload_choices(const RunFacts& facts) {
   switch (facts.profile.run.activation_offload) {
     case ActivationOffload::kOn: return {true};
@@ -71,7 +72,7 @@ std::vector<bool> offload_choices(const RunFacts& facts) {
   return {false, true};
 }
 
-/// Tokens of an MLP's tile, 0 for none: what to try, in this order. Only full recomputation has tiles.
+/// Tokens per MLP tile to try, in this order; 0 for no tiles. Only full recomputation has tiles.
 std::vector<std::int64_t> tile_choices(const RunFacts& facts) {
   const RunSection& run = facts.profile.run;
   if (recompute_modes(run.gradient_checkpointing).back() != model::Recompute::kFull) return {0};
@@ -84,7 +85,7 @@ std::vector<model::Recompute> allowed_modes(const RunFacts& facts, const RunSpec
   return recompute_modes(facts.profile.run.gradient_checkpointing);
 }
 
-/// Plans a micro-batch of the spec's size in so many bytes. False if that does not fit.
+/// Plans a micro-batch of the spec's size in `memory_bytes`. Returns false if it does not fit.
 bool fit_size(const RunFacts& facts, std::int64_t memory_bytes, RunSpec& spec) {
   const std::vector<model::Recompute> allowed = allowed_modes(facts, spec);
   spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
@@ -104,14 +105,14 @@ bool fit_size(const RunFacts& facts, std::int64_t memory_bytes, RunSpec& spec) {
   return true;
 }
 
-/// Whether a smaller micro-batch would save nothing: no layer is computed or decoded again.
+/// True if a smaller micro-batch would save nothing: no layer is computed or decoded again.
 bool computes_once(const RunFacts& facts, const RunSpec& spec) {
   return spec.recompute.front() == model::Recompute::kOff &&
          (facts.base.empty() || spec.decoded_layers >= facts.config.num_layers);
 }
 
-/// Takes the fastest micro-batch by count. One that leaves no slack counts as 1% slower; of those within 1%, the one that leaves
-/// most memory. False, with the smallest one, if none fits.
+/// Takes the fastest micro-batch by count. One that leaves no slack counts as 1% slower; of those within 1%, takes the
+/// one that leaves most memory. If none fits, returns false with the smallest one.
 bool take_fastest(const RunFacts& facts, RunSpec& spec) {
   constexpr double kTie = 1.01, kWithoutSlack = 1.01;
   struct Fit {
@@ -137,8 +138,7 @@ bool take_fastest(const RunFacts& facts, RunSpec& spec) {
   return true;
 }
 
-/// If it is the host's memory that is too small: throws for a profile that asks for it, else goes back to layer inputs on the
-/// device.
+/// If host memory is too small: throws if the profile asks for offloading, else keeps layer inputs on the device again.
 void refuse_host_memory(const RunFacts& facts, RunSpec& spec) {
   const std::int64_t bytes = spec.memory.host;
   if (bytes <= facts.host_bytes) return;
@@ -181,7 +181,7 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   model::choose_recompute(allowed_modes(facts, spec), fits, spec.recompute);
 }
 
-/// The same run without a key.
+/// The same run without one key.
 struct Alternative {
   std::string key;
   Profile profile;
@@ -222,7 +222,7 @@ std::vector<Alternative> alternatives_to(const RunFacts& facts) {
   return found;
 }
 
-/// Layers that are decoded in each pass.
+/// The number of layers that are decoded in each pass.
 std::int64_t num_streamed(const model::BaseStorage& base, const RunSpec& spec) {
   const auto num_layers = std::ssize(spec.recompute);
   return base.empty() ? 0 : num_layers - std::min(num_layers, spec.decoded_layers);
@@ -234,12 +234,12 @@ std::string describe(const model::BaseStorage& base, const RunSpec& spec) {
   std::string text = "recomputes " + std::string(kModes[static_cast<int>(spec.recompute.front())]);
   if (spec.mlp_tile_tokens > 0) text += ", runs MLPs in tiles of " + std::to_string(spec.mlp_tile_tokens) + " tokens";
   if (const std::int64_t layers = num_streamed(base, spec); layers > 0) {
-    text += ", decodes " + std::to_string(layers) + " layers twice a micro-batch";
+    text += ", decodes " + std::to_string(layers) + " layers twice per micro-batch";
   }
   if (spec.offload_inputs) {
-    text += ", moves " + format_bytes(2 * static_cast<double>(spec.memory.host)) + " over the bus a micro-batch";
+    text += ", moves " + format_bytes(2 * static_cast<double>(spec.memory.host)) + " over the bus per micro-batch";
   }
-  return text + ", and is planned with " + format_bytes(static_cast<double>(spec.memory.total()));
+  return text + ", and needs " + format_bytes(static_cast<double>(spec.memory.total()));
 }
 
 }  // namespace
@@ -415,10 +415,10 @@ std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec)
       const bool is_faster = without.recompute.front() < spec.recompute.front() || streamed_without < streamed ||
                              without.offload_inputs < spec.offload_inputs || tiles_without < tiles;
       if (is_slower || !is_faster) continue;
-      lines.push_back(alternative.key + " costs time that this run need not spend: it " + describe(facts.base, spec) +
+      lines.push_back(alternative.key + " costs time that this run could save: it " + describe(facts.base, spec) +
                       "; without the key it " + describe(alternative.base, without) + " of " +
                       format_bytes(static_cast<double>(facts.memory_bytes)));
-    } catch (const DeviceError&) {  // needed, then
+    } catch (const DeviceError&) {  // so the key is needed
     }
   }
   return lines;

@@ -14,7 +14,7 @@
 namespace lora_train::plan {
 namespace {
 
-/// Elements per token that the adapters of a projection are planned to read and write: x twice, dy of adapted linears once, and
+/// Planned reads and writes of a projection's adapters, in elements per token: x twice, dy of adapted linears once, and
 /// dx once more (read and written) if several linears share it.
 double lora_elements(const model::ProjectionShape& projection) {
   if (projection.adapters.empty()) return 0;
@@ -37,7 +37,7 @@ double num_adapter_parameters(const model::ModelShape& shape) {
 }
 
 double optimizer_bytes(const model::Trainables& trained, const optim::Optimizer& optimizer) {
-  constexpr std::int64_t kPasses = 3;  // of parameters, two, and of gradients
+  constexpr std::int64_t kPasses = 3;  // two over parameters, one over gradients
   std::int64_t bytes = kPasses * trained.size() * static_cast<std::int64_t>(sizeof(float));
   for (const optim::StateTensor& state : optimizer.state) {
     const std::int64_t once =
@@ -53,16 +53,16 @@ double keys_in_window(double keys_per_query, std::int64_t window) {
   return window == 0 || W >= length ? keys_per_query : W - W * (W - 1) / (2 * length);
 }
 
-// Of the rate of bf16 products. Attention: as measured beside products with FlashAttention 2 (docs/performance.md).
+// Shares of the rate of bf16 products. Attention: as measured with FlashAttention 2 (docs/performance.md).
 constexpr double kTf32Share = 0.5, kFp32Share = 1.0 / 14, kAttentionForwardShare = 0.377,
                  kAttentionBackwardShare = 0.368;
 
 constexpr double kUsualGemmFlopsPerS = 500e12, kUsualCopyBytesPerS = 3e12;  // the median ratio of configs/gpus.json
 constexpr double kMicroBatchOverheadS = 0.0005, kStepOverheadS = 0.002;     // launches, the update, the host
-constexpr double kTileElements = 128 * 128;  // of a product, that a multiprocessor computes at a time
-constexpr double kNormBytesAgain = 0.5, kGateBytesAgain = 3.0 / 8;  // of what recomputation writes once more
+constexpr double kTileElements = 128 * 128;  // of a product, computed by a multiprocessor at a time
+constexpr double kNormBytesAgain = 0.5, kGateBytesAgain = 3.0 / 8;  // share that recomputation writes once more
 
-/// What recomputation adds, as shares of the layers with each mode.
+/// The extra work of recomputation, as shares of the layers with each mode.
 struct Recomputed {
   double everything = 0, gate_up = 0, elementwise = 0;
 };
@@ -88,7 +88,7 @@ double gate_up_share(const model::ModelConfig& config, const std::vector<model::
   return all > 0 ? gate_up / all : 0;
 }
 
-/// Bytes that the layers which are not decoded once read and write, each time they are used.
+/// Bytes read and written, per use, by the layers that are not kept decoded.
 double decode_bytes(const RunFacts& facts, const RunSpec& spec) {
   if (facts.base.empty()) return 0;
   const std::int64_t element_bytes = compute_bytes(facts.profile.model.precision);
@@ -102,14 +102,14 @@ double decode_bytes(const RunFacts& facts, const RunSpec& spec) {
   return left * (whole + packed);
 }
 
-/// Bytes of a trained weight beside its update: the fp32 gradient is zeroed, summed into by each micro-batch and read for the norm,
-/// and the weight is copied to the compute dtype.
+/// Bytes moved per trained weight in addition to its update: the fp32 gradient is zeroed, summed into by each
+/// micro-batch and read for the norm, and the weight is copied to the compute dtype.
 double weight_gradient_bytes(double num_micro_batches, std::int64_t element_bytes) {
   constexpr double kFloat = sizeof(float);
   return kFloat + 2 * kFloat * num_micro_batches + kFloat + kFloat + static_cast<double>(element_bytes);
 }
 
-/// FLOPs for which there is time in half a round of tiles at the end of each product of a micro-batch.
+/// FLOPs lost to half a round of tiles at the end of each product of a micro-batch.
 double lost_flops(const RunFacts& facts, const Recomputed& again) {
   double forward = 0, backward = 0, gate_up = 0;  // elements that products sum over
   model::model_shape(facts.config, facts.adapters).for_each_projection([&](const model::ProjectionShape& projection) {
@@ -184,9 +184,9 @@ double least_step_s(const RunFacts& facts, const RunSpec& spec, const Rates& rat
   const PlannedBytes bytes =
       planned_bytes(facts.config, facts.adapters, sizes, static_cast<int>(element_bytes), facts.profile.optimizer.kind);
   const Recomputed again = shares_of(spec.recompute);
-  const double product_passes =  // of forward and backward, which are one each
+  const double product_passes =  // forward and backward count as one each
       2 + again.everything + again.gate_up * gate_up_share(facts.config, facts.adapters);
-  const bool trains_all = facts.adapters.empty();  // then there are the gradients of weights as well
+  const bool trains_all = facts.adapters.empty();  // then weights have gradients too
   const double products =
       flops.linears * (product_passes / 2 + (trains_all ? 0.5 : 0)) + flops.head * (trains_all ? 1.5 : 1) + flops.lora;
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);

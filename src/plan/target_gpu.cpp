@@ -9,7 +9,7 @@
 namespace lora_train::plan {
 namespace {
 
-constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;  // of CUDA, on a GPU that does nothing else
+constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;  // CUDA's, on an otherwise idle GPU
 constexpr std::int64_t kHostBytes = std::int64_t{64} << 30;      // page-locked memory that a rank may take
 constexpr std::int64_t kLeastSeqLen = 256;
 constexpr double kGiB = 1 << 30;
@@ -23,7 +23,7 @@ bool fits(const RunFacts& facts) {
   }
 }
 
-/// "micro_batch_size: 8 and gradient_checkpointing: off", or nothing if neither has a value.
+/// "micro_batch_size: 8 and gradient_checkpointing: off", or empty if neither has a value.
 std::string pinned_keys(const Profile& profile) {
   std::vector<std::string> keys;
   if (const auto rows = profile.schedule.micro_batch_size) keys.push_back("micro_batch_size: " + std::to_string(*rows));
@@ -41,7 +41,7 @@ void free_rows(const RunFacts& facts, Profile& profile, std::vector<std::string>
     schedule.global_batch_size = *schedule.micro_batch_size * *schedule.gradient_accumulation_steps * facts.num_ranks;
     schedule.gradient_accumulation_steps.reset();
     keys.push_back("global_batch_size: " + std::to_string(*schedule.global_batch_size) +
-                   " in place of gradient_accumulation_steps");
+                   " instead of gradient_accumulation_steps");
   }
   schedule.micro_batch_size.reset();
 }
@@ -138,9 +138,9 @@ std::string misfit(const RunFacts& facts, const device::GpuFacts& gpu) {
   const std::vector<std::string> ways = ways_to_fit(there);
   const bool are_several = pinned.find(" and ") != std::string::npos;
   return (pinned.empty() ? "the run" : pinned) + (are_several ? " need " : " needs ") +
-         format_bytes(static_cast<double>(decide_smallest(there).memory.total())) + "; one " + gpu.name + " may use " +
-         format_bytes(static_cast<double>(there.memory_bytes)) + ": " +
-         (ways.empty() ? "no key changes that; use a smaller model or a GPU with more memory"
+         format_bytes(static_cast<double>(decide_smallest(there).memory.total())) + ", but one " + gpu.name +
+         " may use " + format_bytes(static_cast<double>(there.memory_bytes)) + ": " +
+         (ways.empty() ? "no key can change that; use a smaller model or a GPU with more memory"
                        : "use " + join(ways, ", or "));
 }
 

@@ -19,11 +19,11 @@
 namespace lora_train::ranks {
 namespace {
 
-constexpr std::chrono::seconds kTimeToConnect(10);  // of ranks that are all there
-constexpr std::chrono::seconds kTimeToName(2);      // until Control knows why a collective has failed
+constexpr std::chrono::seconds kTimeToConnect(10);  // for ranks that have all arrived
+constexpr std::chrono::seconds kTimeToName(2);      // until Control knows why a collective failed
 
-/// The address at which the other ranks reach this one. A rank on the master's node knows no route but loopback: it takes the
-/// interface towards the first rank that has another address.
+/// The address at which the other ranks reach this one. A rank on the master's node only knows the loopback route, so
+/// it takes the interface towards the first rank with another address.
 std::string own_address(const launch::World& world, const Rendezvous& place) {
   std::string address = local_address_towards(place.host);
   if (world.is_on_one_host()) return address;
@@ -35,7 +35,7 @@ std::string own_address(const launch::World& world, const Rendezvous& place) {
   return address;
 }
 
-/// What the threads of Control use.
+/// The state that Control's threads use.
 struct Connection {
   Connection(const launch::World& own_world, const ConnectOptions& options)
       : world(own_world), place(meet(world, options.shared_folder, options.connect_timeout)) {
@@ -48,7 +48,7 @@ struct Connection {
     } catch (const DeviceError&) {
       look_for_a_cause();
       throw;
-    } catch (const c10::Error& error) {  // of the store
+    } catch (const c10::Error& error) {  // from the store
       look_for_a_cause();
       throw DeviceError("rank " + std::to_string(world.rank) + " of " + std::to_string(world.size),
                         std::string("cannot connect to the other ranks: ") + error.what_without_backtrace());
@@ -56,7 +56,7 @@ struct Connection {
   }
 
   void look_for_a_cause() {
-    if (transport != nullptr) transport->abort();  // or it would be waited for
+    if (transport != nullptr) transport->abort();  // else the destructor would wait for it
     look_for_ends(world, place);
   }
 
@@ -73,7 +73,7 @@ struct Connection {
   Rendezvous place;
   std::unique_ptr<Transport> transport;
   Gate gate;
-  std::optional<Control> control;  ///< its threads use what is above
+  std::optional<Control> control;  ///< its threads use the members above
 };
 
 class ConnectedRanks : public Communicator {
@@ -81,7 +81,7 @@ class ConnectedRanks : public Communicator {
   ConnectedRanks(const launch::World& world, const ConnectOptions& options)
       : connection_(std::make_unique<Connection>(world, options)) {}
   ~ConnectedRanks() override {
-    if (!connection_->control->end()) (void)connection_.release();  // its threads wait in calls without an end
+    if (!connection_->control->end()) (void)connection_.release();  // its threads are stuck in calls
   }
 
   int rank() const override { return connection_->world.rank; }
@@ -137,7 +137,7 @@ class ConnectedRanks : public Communicator {
     try {
       body();
     } catch (const DeviceError&) {
-      throw_if_stop_requested();  // a stop before the first step ends what is waiting
+      throw_if_stop_requested();  // a stop before the first step ends waiting calls
       connection_->gate.rethrow_failure(kTimeToName);
       throw;
     }
@@ -151,7 +151,7 @@ class ConnectedRanks : public Communicator {
 std::unique_ptr<Communicator> connect(const launch::World& world, const ConnectOptions& options) {
   if (world.size == 1) return std::make_unique<OneRank>();
   ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);  // c10d's lines have stack traces; what failed is in our exceptions
-  c10::initLogging();                           // which reads it
+  c10::initLogging();                           // reads the variable
   return std::make_unique<ConnectedRanks>(world, options);
 }
 

@@ -20,13 +20,13 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kServePause(20), kWatchPause(100), kLeavePause(3);
-constexpr milliseconds kTimeToSayWhy(500);  // between the end of a process and the entry that explains it
+constexpr milliseconds kTimeToSayWhy(500);  // from the end of a process to the entry that explains it
 constexpr seconds kTimeToLeave(5);
 
 std::string text_of(const ErrorReport& error, int rank) {
   return nlohmann::json{{"rank", rank},
                         {"code", static_cast<int>(error.code)},
-                        {"is_lost_rank", error.is_reported},  // `where` is: each survivor says so
+                        {"is_lost_rank", error.is_reported},  // `where` is lost: each survivor reports it
                         {"kind", error.kind},
                         {"where", error.where},
                         {"message", error.message}}
@@ -156,7 +156,7 @@ bool Control::rest(milliseconds time) {
   return !woken_.wait_for(lock, time, [&] { return is_ending_; });
 }
 
-/// As rest(), but also until report() or leave() is called.
+/// Like rest(), but also ends when report() or leave() is called.
 bool Control::wait_for_work(milliseconds time) {
   std::unique_lock lock(mutex_);
   const auto is_asked = [&] { return (own_error_ && !is_first_error_) || (exit_code_ && !is_done_published_); };
@@ -178,7 +178,7 @@ void Control::lose(int rank, const std::string& what) {
   const auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& other) { return other.rank == rank; });
   const bool is_known = peer != peers_.end() && peer->process.is_here();
   const std::string message = (is_known ? "process " + std::to_string(peer->process.pid()) + " " : "") + what +
-                              ". The checkpoints are intact; the same command goes on from the last one";
+                              ". The checkpoints are intact; the same command continues from the last one";
   log_error(name_of(rank) + ": " + message);
   end_with(std::make_exception_ptr(PeerError(name_of(rank), message, "device", ExitCode::kDevice)));
 }
@@ -188,7 +188,7 @@ void Control::lose_store(const std::string& what) {
   answered_.notify_all();
   if (!world_.has_agent_store) return lose(0, what);
   if (gate_.has_failed() || has_left_) return;
-  const std::string message = what + ". The checkpoints are intact; the same command goes on from the last one";
+  const std::string message = what + ". The checkpoints are intact; the same command continues from the last one";
   log_error("torchrun's agent: " + message);
   end_with(std::make_exception_ptr(PeerError("torchrun's agent", message, "device", ExitCode::kDevice)));
 }
@@ -206,7 +206,7 @@ void Control::serve() {
       if (store_->add("events", 0) > 0) look_at_events();
       look_at_ended();
       if (now - last_beat >= beat_) {
-        if (now - last_beat > 5 * beat_) {  // this process was stopped itself
+        if (now - last_beat > 5 * beat_) {  // this process itself was stopped
           for (Peer& peer : peers_) peer.seen = now;
         }
         last_beat = now;
@@ -216,14 +216,14 @@ void Control::serve() {
       served_ = Clock::now();
     }
     say_goodbye();
-  } catch (const std::exception&) {  // rank 0 has gone, and with it the store
+  } catch (const std::exception&) {  // rank 0 is gone, and the store with it
     is_store_lost_ = true;
     answered_.notify_all();
-    if (rest(2 * kTimeToSayWhy)) lose_store("cannot be reached any more");  // on its host, watch() has named rank 0
+    if (rest(2 * kTimeToSayWhy)) lose_store("can no longer be reached");  // on its host, watch() named rank 0
   }
 }
 
-/// For report() and leave().
+/// Answers report() and leave().
 void Control::answer_main() {
   std::unique_lock lock(mutex_);
   if (own_error_ && !is_first_error_) {
@@ -250,7 +250,8 @@ void Control::answer_main() {
 
 void Control::publish_left() {
   has_left_ = true;
-  store_->add("left/" + std::to_string(world_.rank), 1);  // is answered; set() might be lost with the process
+  // add() waits for an answer; a set() might be lost with the process.
+  store_->add("left/" + std::to_string(world_.rank), 1);
 }
 
 void Control::say_goodbye() {
@@ -298,7 +299,7 @@ void Control::agree_on_stop() {
   const std::string reason = store_->get_to_str("stop");
   if (!in_steps) last = gate_.close().num_passed;
   gate_.stop_after(last, reason);
-  if (!in_steps) hooks_.abort();  // nothing is worth waiting for
+  if (!in_steps) hooks_.abort();  // nothing to wait for
 }
 
 void Control::exchange_beats() {
@@ -318,7 +319,7 @@ void Control::exchange_beats() {
   }
 }
 
-/// A rank whose process has ended may have said why, or left.
+/// A rank whose process has ended may have reported why, or left.
 void Control::look_at_ended() {
   std::unique_lock lock(mutex_);
   const auto ended = ended_;
@@ -341,7 +342,7 @@ void Control::watch() {
   auto last_round = Clock::now();
   while (rest(milliseconds(0))) {
     const auto now = Clock::now();
-    if (now - last_round > 50 * kWatchPause) served_ = now;  // this process was stopped itself
+    if (now - last_round > 50 * kWatchPause) served_ = now;  // this process itself was stopped
     last_round = now;
     std::vector<pollfd> processes;
     for (const Peer* peer : watched) processes.push_back({peer->process.fd(), POLLIN, 0});
@@ -350,7 +351,7 @@ void Control::watch() {
       if (processes[i].revents == 0) continue;
       const int rank = watched[i]->rank;
       watched.erase(watched.begin() + static_cast<std::ptrdiff_t>(i));
-      if (rank == 0 && !world_.has_agent_store) {  // and the store with it, where it would have left a word
+      if (rank == 0 && !world_.has_agent_store) {  // the store is gone too, where rank 0 would have reported
         lose(rank, "has ended without a word: killed, or out of memory");
       } else {
         const std::lock_guard lock(mutex_);

@@ -22,8 +22,8 @@
 
 namespace lora_train::ranks {
 
-/// Every collective passes the gate, which counts. On a stop, the control threads of all ranks close their gates, compare the counts,
-/// and let pass what at least one rank has entered.
+/// A gate that every collective passes and that counts them. On a stop, the control threads of all ranks close their
+/// gates, compare the counts, and let through the collectives that at least one rank has entered.
 class Gate {
  public:
   struct Position {
@@ -33,20 +33,21 @@ class Gate {
 
   // For the thread that computes.
 
-  /// Before a collective. Waits while the gate is closed. Throws the error of fail(), or StopError at the agreed place.
+  /// Call it before a collective. Waits while the gate is closed. Throws the error of fail(), or StopError at the
+  /// agreed place.
   void pass();
   void begin_steps();
-  /// After a stop: nothing waits or stops here any more.
+  /// After a stop: nothing waits or stops here anymore.
   void open();
-  /// Rethrows the error of fail(), waiting for one at most this long.
+  /// Rethrows the error of fail(); waits at most this long for one.
   void rethrow_failure(std::chrono::milliseconds wait);
 
   // For the control threads.
 
   Position close();
-  /// All ranks pass `last` collectives, then stop. Calls interrupt() (base/stop_request.h) when this one has.
+  /// All ranks pass `last` collectives, then stop. Calls interrupt() (base/stop_request.h) once this rank has.
   void stop_after(std::int64_t last, const std::string& reason);
-  /// Only the first counts. Calls interrupt().
+  /// Only the first error counts. Calls interrupt().
   void fail(const std::exception_ptr& error);
   bool has_failed();
 
@@ -65,7 +66,7 @@ class Gate {
 class Control {
  public:
   using Store = c10::intrusive_ptr<c10d::Store>;
-  /// How to reach the current transport: abort() and asynchronous_error() of transport.h, from the threads.
+  /// Calls to the current transport from the threads: abort() and asynchronous_error() of transport.h.
   struct Hooks {
     std::function<void()> abort;
     std::function<std::string()> asynchronous_error;
@@ -73,13 +74,13 @@ class Control {
   Control(const launch::World& world, const Store& store, Gate& gate, Hooks hooks, Patience patience);
   ~Control();
 
-  /// Once every rank has been constructed.
+  /// Call it once every rank has been constructed.
   void start();
-  /// Communicator::report and leave. They wait for serve(), which alone uses the store: its host may never answer.
+  /// Communicator::report and leave. They wait for serve(), the only user of the store, whose host may never answer.
   bool report(const ErrorReport& error);
   int leave(int exit_code);
-  /// Publishes that this rank leaves, and ends the threads. Rank 0, which hosts the store, waits a few seconds until all others
-  /// have left. False if a thread waits for a store that does not answer: then this must never be destroyed.
+  /// Publishes that this rank leaves, and ends the threads. Rank 0, which hosts the store, waits a few seconds for all
+  /// others to leave. Returns false if a thread waits for a store that does not answer: then never destroy this object.
   bool end();
 
  private:
@@ -106,12 +107,12 @@ class Control {
   std::string name_of(int rank) const;
   void publish_left();
   void lose(int rank, const std::string& what);
-  void lose_store(const std::string& what);  ///< whoever hosts it: rank 0, or torchrun's agent
+  void lose_store(const std::string& what);  ///< loses its host: rank 0 or torchrun's agent
   void end_with(const std::exception_ptr& error);
   std::vector<std::string> keys(const std::string& name) const;
 
   const launch::World world_;
-  const Store store_;  ///< of serve(), once it runs
+  const Store store_;  ///< only for serve(), once it runs
   Gate& gate_;
   const Hooks hooks_;
   const Patience patience_;
@@ -120,14 +121,14 @@ class Control {
   std::vector<Peer> peers_;
   std::int64_t num_beats_ = 0;
   bool is_stop_announced_ = false, is_position_published_ = false, is_agreed_ = false, is_done_published_ = false;
-  std::atomic<bool> has_left_ = false;       ///< nothing that the others do matters any more
-  std::atomic<bool> is_store_lost_ = false;  ///< nothing of serve() is to be waited for
-  std::atomic<Clock::time_point> served_;    ///< when serve() last went round
-  std::mutex mutex_;                         ///< of what follows
+  std::atomic<bool> has_left_ = false;       ///< what the others do no longer matters
+  std::atomic<bool> is_store_lost_ = false;  ///< do not wait for serve()
+  std::atomic<Clock::time_point> served_;    ///< last round of serve()
+  std::mutex mutex_;                         ///< guards the members below
   std::condition_variable woken_, answered_;
   bool is_ending_ = false;
-  int num_running_ = 0;                     ///< threads
-  std::map<int, Clock::time_point> ended_;  ///< ranks whose processes have, and when that was seen
+  int num_running_ = 0;                     ///< running threads
+  std::map<int, Clock::time_point> ended_;  ///< ranks whose processes have ended, and when that was seen
   std::optional<std::string> own_error_;    ///< for report()
   std::optional<bool> is_first_error_;      ///< its answer
   std::optional<int> exit_code_;            ///< for leave()

@@ -1,7 +1,7 @@
-// The torch wheel has Gloo in libtorch_cpu.so and the header of c10d's ProcessGroupGloo, but not Gloo's own headers, which that
-// one includes. This file declares the names it mentions, and nothing else: we only pass pointers to these types on, so that
-// their layout does not matter. CMakeLists.txt makes files of Gloo's names that include it. tests/unit/ranks checks which
-// functions our code takes from the library.
+// The torch wheel has Gloo in libtorch_cpu.so and the header of c10d's ProcessGroupGloo, but not the Gloo headers that
+// it includes. This file declares only the names in it: we just pass on pointers to these types, so their layout does
+// not matter. CMakeLists.txt makes files with the names of Gloo's headers that include this file. tests/unit/ranks
+// checks which functions our code takes from the library.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "transport.h"
 
-#define USE_C10D_GLOO  // without it the next header is empty
+#define USE_C10D_GLOO  // else the next header is empty
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 namespace lora_train::ranks {

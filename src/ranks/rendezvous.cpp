@@ -54,17 +54,16 @@ fs::path published_file(const launch::World& world, const fs::path& shared_folde
   fs::path folder = shared_folder;
   if (world.is_on_one_host()) folder = world.job_folder.empty() ? fs::temp_directory_path() : world.job_folder;
   if (folder.empty()) {
-    throw ConfigError("MASTER_ADDR",
-                      "is not set, and there is no folder that all nodes share. Set MASTER_ADDR and MASTER_PORT.");
+    throw ConfigError("MASTER_ADDR", "is not set, and the nodes share no folder. Set MASTER_ADDR and MASTER_PORT.");
   }
   return folder / ("lora-train." + world.job + ".address");
 }
 
-/// Empty if there is none yet.
+/// Returns nothing if there is no address yet.
 std::optional<Address> read_address(const fs::path& file, bool is_on_one_host) {
   struct stat status {};
   const bool is_there = ::stat(file.c_str(), &status) == 0;
-  // Others may write to the folder for temporary files. Between nodes, file systems change the owner.
+  // Other users may write to the folder for temporary files. Between nodes, file systems change the owner.
   if (!is_there || (is_on_one_host && status.st_uid != ::geteuid())) return std::nullopt;
   const std::string text = read_file(file);
   const std::size_t blank = text.find(' ');
@@ -81,7 +80,7 @@ std::optional<Address> read_address(const fs::path& file, bool is_on_one_host) {
 
 std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
 
-/// What --nproc has seen.
+/// Throws if --nproc has seen a rank end.
 void throw_if_rank_ended(const launch::World& world) {
   const auto ended = launch::find_ended_rank(world);
   if (!ended || ended->rank == world.rank) return;
@@ -91,16 +90,16 @@ void throw_if_rank_ended(const launch::World& world) {
     lose(world, rank_name(ended->rank),
          "process " + std::to_string(ended->pid) + " was killed (signal " + std::to_string(ended->signal) + ")");
   throw PeerError(rank_name(ended->rank), "has ended", "device",
-                  static_cast<ExitCode>(ended->exit_code));  // it has said why
+                  static_cast<ExitCode>(ended->exit_code));  // it has reported why
 }
 
-/// Waits for other ranks while they cannot be asked anything.
+/// Waits for other ranks that cannot be reached yet.
 class Wait {
  public:
   Wait(const launch::World& world, std::chrono::milliseconds timeout) : world_(world), end_(Clock::now() + timeout) {}
 
-  /// After a pause; false once time is up. A stop request leaves a little time, so that the others can be told. Then throws
-  /// StopError; PeerError if a rank has ended meanwhile.
+  /// Pauses; returns false once time is up. A stop request leaves a little time to tell the others, then throws
+  /// StopError. Throws PeerError if a rank has ended meanwhile.
   bool goes_on() {
     throw_if_rank_ended(world_);
     if (!is_stopping_ && !requested_stop().empty()) {
@@ -130,8 +129,8 @@ Address wait_for_address(const launch::World& world, const fs::path& file, std::
                                         " s. Has it ended, or does it see another folder?");
 }
 
-/// A listening socket and its port. The store's own would listen on all interfaces, for IPv6 as well, and c10d asks the DNS for the
-/// names of IPv4 clients of such a socket, which takes 5 s where there is none.
+/// Opens a listening socket; returns it and its port. The store's own socket would listen on all interfaces, also for
+/// IPv6, and c10d asks the DNS for the names of IPv4 clients of such a socket, which takes 5 s without a DNS server.
 std::pair<int, std::uint16_t> listen_on_loopback(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -158,7 +157,7 @@ c10::intrusive_ptr<c10d::TCPStore> host_store(const Address& address) {
   return c10::make_intrusive<c10d::TCPStore>(address.host, options);
 }
 
-/// Why nobody answers there; empty if somebody does.
+/// Why the address does not answer; empty if it does.
 std::string why_no_answer(const Address& address) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -183,7 +182,7 @@ std::string why_no_answer(const Address& address) {
   return reason;
 }
 
-/// c10d's own attempts see no stop, and are long.
+/// c10d's own attempts are long and do not notice stops.
 c10::intrusive_ptr<c10d::TCPStore> join_store(const launch::World& world, const Address& address,
                                               std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
@@ -198,23 +197,23 @@ c10::intrusive_ptr<c10d::TCPStore> join_store(const launch::World& world, const 
       auto store = c10::make_intrusive<c10d::TCPStore>(address.host, options);
       store->setTimeout(timeout);
       return store;
-    } catch (const c10::Error& error) {  // it has gone since
+    } catch (const c10::Error& error) {  // it disappeared meanwhile
       reason = error.what_without_backtrace();
     }
   }
   throw DeviceError(name_of(world),
-                    "nobody answers at " + address.host + ", port " + std::to_string(address.port) + ", within " +
+                    "no answer at " + address.host + ", port " + std::to_string(address.port) + ", within " +
                         std::to_string(timeout.count() / 1000) + " s: " + reason +
-                        ". Rank 0 listens there unless torchrun does; look at MASTER_ADDR and MASTER_PORT");
+                        ". Rank 0 listens there unless torchrun does; check MASTER_ADDR and MASTER_PORT");
 }
 
-/// The address from which packets to `target` would be sent; empty if there is no route.
+/// The address that packets to `target` would be sent from; empty if there is no route.
 std::string source_of_route(const addrinfo& target) {
   const int fd = ::socket(target.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_storage local{};
   socklen_t size = sizeof local;
   std::array<char, 128> text{};
-  // connect() of a datagram socket looks up the route, and no more.
+  // connect() on a datagram socket only looks up the route.
   const bool is_known = fd >= 0 && ::connect(fd, target.ai_addr, target.ai_addrlen) == 0 &&
                         ::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
                         ::getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text.data(), text.size(), nullptr, 0,
@@ -226,13 +225,13 @@ std::string source_of_route(const addrinfo& target) {
 std::string arrival_key(int rank) { return "arrived/" + std::to_string(rank); }
 std::string left_key(int rank) { return "left/" + std::to_string(rank); }
 
-/// The host of the store has gone. On this host, somebody may know why.
+/// The host of the store is gone. A process on this host may know why.
 [[noreturn]] void lose_store(const launch::World& world) {
   for (const auto end = Clock::now() + kTimeToLearn; Clock::now() < end; std::this_thread::sleep_for(kPollInterval)) {
     throw_if_stop_requested();
     throw_if_rank_ended(world);
   }
-  lose(world, world.has_agent_store ? "" : rank_name(0), "cannot be reached any more");
+  lose(world, world.has_agent_store ? "" : rank_name(0), "can no longer be reached");
 }
 
 /// The ranks that have arrived so far.
@@ -240,7 +239,7 @@ class Arrivals {
  public:
   Arrivals(const launch::World& world, const Rendezvous& place) : world_(world), store_(*place.store) {}
 
-  /// Those that have not.
+  /// The ranks that have not arrived.
   std::vector<std::string> missing() {
     std::vector<std::string> result;
     for (int rank = 0; rank < world_.size; ++rank) {
@@ -254,7 +253,7 @@ class Arrivals {
     return result;
   }
 
-  /// The fate of the job, which every rank follows: kGo once all have arrived, unless one was asked to stop before.
+  /// The fate of the job, which every rank follows: kGo once all have arrived, unless one was asked to stop earlier.
   std::string decide(const std::string& wish) { return store_.compareSet(kFateKey, "", wish); }
   static constexpr const char* kGo = "go";
 
@@ -269,7 +268,7 @@ class Arrivals {
     }
   }
 
-  /// After a stop. The host of the store goes last, so that the others learn of it.
+  /// Call it after a stop. The host of the store leaves last, so that the others learn of the stop.
   void leave_with_all() {
     store_.add(left_key(world_.rank), 1);
     if (world_.rank != 0 || world_.has_agent_store) return;
@@ -290,7 +289,7 @@ class Arrivals {
   std::map<int, PeerProcess> processes_;
 };
 
-/// The same for processes that see each other's process numbers, and for no others.
+/// The same only for processes that see each other's process numbers.
 std::string process_space() {
   struct stat space {};
   const bool is_known = ::stat("/proc/self/ns/pid", &space) == 0;
@@ -300,7 +299,7 @@ std::string process_space() {
 }  // namespace
 
 PublishedAddress::PublishedAddress(fs::path file, const std::string& text) : file_(std::move(file)) {
-  fs::create_directories(file_.parent_path());  // the output folder of a run that is new
+  fs::create_directories(file_.parent_path());  // the output folder of a new run
   write_file_atomic(file_, text);
 }
 
@@ -334,7 +333,7 @@ Rendezvous meet(const launch::World& world, const fs::path& shared_folder, std::
   if (result.store->add(arrival_key(world.rank), 1) != 1) {
     throw ConfigError(name_of(world), "another process has this rank at " + address.host + ", port " +
                                           std::to_string(address.port) +
-                                          ". Give each job on a host a MASTER_PORT of its own.");
+                                          ". Give each job on a host its own MASTER_PORT.");
   }
   return result;
 } catch (const c10::Error& error) {
@@ -367,7 +366,7 @@ void wait_for_all(const launch::World& world, const Rendezvous& place, std::chro
   } catch (const StopError&) {
     try {
       arrivals.leave_with_all();
-    } catch (const c10::Error&) {  // the store has gone: nobody is left to tell
+    } catch (const c10::Error&) {  // the store is gone: no one is left to tell
     }
     throw;
   } catch (const c10::Error&) {
@@ -378,7 +377,7 @@ void wait_for_all(const launch::World& world, const Rendezvous& place, std::chro
 }
 
 std::string local_address_towards(const std::string& host) {
-  for (const int family : {AF_INET, AF_INET6}) {  // all ranks have to choose the same family
+  for (const int family : {AF_INET, AF_INET6}) {  // all ranks must choose the same family
     addrinfo hints{};
     hints.ai_family = family;
     hints.ai_socktype = SOCK_DGRAM;

@@ -1,4 +1,4 @@
-// How the ranks of a job find each other, and notice that the process of one has ended.
+// Lets the ranks of a job find each other, and notice when the process of one has ended.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -13,7 +13,8 @@
 
 namespace lora_train::ranks {
 
-/// The file in which rank 0 says where it listens; removed with the object, so that no later job of the same name reads it.
+/// The file in which rank 0 publishes where it listens. Removed with the object, so that no later job of the same name
+/// reads it.
 class PublishedAddress {
  public:
   /// Throws IoError.
@@ -28,49 +29,49 @@ class PublishedAddress {
 };
 
 struct Rendezvous {
-  c10::intrusive_ptr<c10d::Store> store;        ///< of this job alone: keys and values of all its ranks
-  std::string host;                             ///< where the store is, "127.0.0.1" if all ranks are on one host
-  std::unique_ptr<PublishedAddress> published;  ///< of rank 0, if there is one; to be kept until all have met
+  c10::intrusive_ptr<c10d::Store> store;        ///< for this job alone: keys and values of all its ranks
+  std::string host;                             ///< host of the store; "127.0.0.1" if all ranks are on one host
+  std::unique_ptr<PublishedAddress> published;  ///< on rank 0, or null; keep it until all have met
 };
 
-/// Throws as connect() of connect.h does. Rank 0 hosts the store unless torchrun's agent does: it dies with rank 0.
+/// Throws like connect() in connect.h. Rank 0 hosts the store, which dies with it, unless torchrun's agent does.
 Rendezvous meet(const launch::World& world, const std::filesystem::path& shared_folder,
                 std::chrono::milliseconds timeout);
 
-/// In the store: own_process() of a rank that has met the others (peer_process.h).
+/// The key in the store for own_process() of a rank that has met the others.
 std::string process_key(int rank);
 
-/// Returns once every rank has met. Throws DeviceError naming those that have not within `timeout`; PeerError when one has ended
-/// meanwhile; StopError on a stop request, here or of another rank.
+/// Returns once all ranks have met. Throws DeviceError naming those that have not within `timeout`; PeerError if one
+/// has ended meanwhile; StopError on a stop request to this or another rank.
 void wait_for_all(const launch::World& world, const Rendezvous& place, std::chrono::milliseconds timeout);
 
-/// For a rank whose connection to the others has failed: throws PeerError when one of them has ended, StopError when one was asked
-/// to stop. Returns after a second in which neither was to be seen.
+/// For a rank whose connection to the others has failed: throws PeerError if one of them has ended, StopError if one
+/// was asked to stop. Returns after a second without either.
 void look_for_ends(const launch::World& world, const Rendezvous& place);
 
-/// The numeric address of the interface through which this host reaches `host`, "127.0.0.1" when that is this host. Sends nothing.
-/// Throws DeviceError if the name or the route is unknown.
+/// The numeric address of the interface through which this host reaches `host`; "127.0.0.1" if that is this host. Sends
+/// nothing. Throws DeviceError if the name or the route is unknown.
 std::string local_address_towards(const std::string& host);
 
-/// True of 127.0.0.0/8 and ::1.
+/// True for 127.0.0.0/8 and ::1.
 bool is_loopback(const std::string& address);
 
-/// Names this process to processes that see its number, in text for the store.
+/// Text for the store that names this process to processes which can see its number.
 std::string own_process();
 
 class PeerProcess {
  public:
-  /// `named`: own_process() of the other rank.
+  /// `named` is own_process() of the other rank.
   explicit PeerProcess(const std::string& named);
   ~PeerProcess();
   PeerProcess(PeerProcess&& other) noexcept;
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  /// Whether this process sees that one; false on another host or in another container.
+  /// True if this process can see the other one; false on another host or in another container.
   bool is_here() const { return fd_ >= 0 || had_ended_; }
   bool has_ended() const;
-  /// Readable once it has ended; -1 where there is nothing to wait for.
+  /// A descriptor that is readable once the process has ended; -1 if there is nothing to wait for.
   int fd() const { return fd_; }
   long pid() const { return pid_; }
 

@@ -22,7 +22,7 @@ namespace {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-constexpr auto kNoLimit = std::chrono::hours(24 * 365);  // Control knows when to give up
+constexpr auto kNoLimit = std::chrono::hours(24 * 365);  // Control decides when to give up
 constexpr std::chrono::milliseconds kAbortPoll(50);
 
 class GlooTransport : public Transport {
@@ -38,7 +38,7 @@ class GlooTransport : public Transport {
   }
 
   ~GlooTransport() override {
-    // A thread of the group may wait for a rank that never answers, and joining it would wait as well.
+    // A thread of the group may wait for a rank that never answers; joining it would wait too.
     if (is_aborted_) (void)group_.release();
   }
 
@@ -82,7 +82,7 @@ class GlooTransport : public Transport {
   void abort() noexcept override { is_aborted_ = true; }
 
  private:
-  /// Returns when the work is done; the group's thread holds its tensors for as long as it needs them.
+  /// Returns when the work is done. The group's thread holds its tensors as long as it needs them.
   void wait_for(const Work& work) const {
     struct Done {
       std::mutex mutex;
@@ -97,7 +97,7 @@ class GlooTransport : public Transport {
     });
     std::unique_lock lock(done->mutex);
     while (!done->changed.wait_for(lock, kAbortPoll, [&] { return done->is_done; })) {
-      if (is_aborted_) throw DeviceError(name(), "given up, because another rank has failed");
+      if (is_aborted_) throw DeviceError(name(), "gave up because another rank has failed");
     }
     work->wait();  // throws its error
   }
@@ -110,10 +110,10 @@ class GlooTransport : public Transport {
     return outputs[0];
   }
 
-  /// Gloo throws its own exceptions, out of a library whose types we do not see.
+  /// Gloo throws its own exceptions, from a library whose types we cannot see.
   template <typename Body>
   void checked(const std::string& what, const Body& body) {
-    const std::string failed = what + " failed. Another rank has ended, or cannot be reached: ";
+    const std::string failed = what + " failed. Another rank has ended or cannot be reached: ";
     if (is_aborted_) throw DeviceError(name(), what + " after another rank has failed");
     try {
       body();
@@ -190,7 +190,7 @@ class NcclTransport : public Transport {
     return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_cuda(); });
   }
 
-  /// The caller is the one thread that makes the calls, and no other thread replaces the group.
+  /// Only for the one thread that makes the calls; no other thread replaces the group.
   kernels::NcclGroup& connected() {
     if (group_ == nullptr) {
       std::unique_ptr<kernels::NcclGroup> group = connect();
@@ -218,12 +218,12 @@ class NcclTransport : public Transport {
   void throw_if_aborted() const {
     if (!is_aborted_) return;
     throw DeviceError("rank " + std::to_string(rank_) + " of " + std::to_string(world_size_),
-                      "aborted while the GPUs were connecting, because a rank has failed or ended");
+                      "aborted while connecting the GPUs because a rank has failed or ended");
   }
 
   std::unique_ptr<Transport> host_;
   int rank_, world_size_;
-  std::mutex mutex_;  ///< of what follows
+  std::mutex mutex_;  ///< guards the members below
   bool is_aborted_ = false;
   at::Tensor flag_;
   std::unique_ptr<kernels::NcclGroup> group_;

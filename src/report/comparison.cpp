@@ -48,7 +48,7 @@ std::vector<std::string> differing_keys(const std::vector<RunRecord>& runs) {
   return keys;
 }
 
-/// The value that a run is sorted by.
+/// The value to sort a run by.
 struct SortKey {
   bool is_known = false, is_number = false;
   double number = 0;
@@ -57,16 +57,16 @@ struct SortKey {
 
 SortKey key_of_text(std::string text) { return {!text.empty(), false, 0, std::move(text)}; }
 
-/// The column that a name stands for. `flag` is in the message about one that there is not.
+/// The column for a name. `flag` appears in the error for an unknown name.
 std::string column_named(const Comparison& comparison, const std::string& flag, const std::string& name) {
   std::vector<std::string> known = column_names(comparison);
   known.emplace_back("reason");
-  // A key that does not differ says little, but is no error.
+  // A key that does not differ tells little, but is allowed.
   for (const auto& key : profile_keys()) known.push_back(key);
   if (std::ranges::count(known, name) > 0) return name;
   if (const std::string ours = metric_from(name); std::ranges::count(known, ours) > 0) return ours;
   throw ConfigError(flag, "no column \"" + name + "\"." + did_you_mean(nearest_names(name, known)) +
-                              " There are: " + join(column_names(comparison)) + ", and the keys of a profile.");
+                              " Available: " + join(column_names(comparison)) + ", and all profile keys.");
 }
 
 SortKey sort_key(const RunRecord& run, const std::string& column) {
@@ -92,7 +92,7 @@ bool is_before(const SortKey& a, const SortKey& b) {
 
 using Json = nlohmann::ordered_json;
 
-/// A spreadsheet would compute a text that begins like a formula.
+/// A spreadsheet would evaluate a text that begins like a formula.
 bool is_formula(const std::string& text) {
   return !text.empty() && std::string_view("=+-@").find(text.front()) != std::string_view::npos && !parse_number(text);
 }
@@ -111,7 +111,7 @@ std::string csv_line(const std::vector<std::string>& fields) {
   return line + "\n";
 }
 
-/// Of CSV and JSON, behind run, folder and status.
+/// Columns of CSV and JSON after run, folder and status.
 std::vector<std::string> file_columns(const Comparison& comparison) {
   std::vector<std::string> names = comparison.columns;
   std::erase_if(names, [](const std::string& name) { return name == "folder" || name == "status"; });
@@ -144,7 +144,7 @@ struct Cell {
 struct Column {
   std::string name;
   bool is_number = false;
-  std::vector<Cell> cells;  ///< one a run
+  std::vector<Cell> cells;  ///< one per run
 };
 
 std::string shown(std::string text) {
@@ -225,7 +225,7 @@ Column text_column(const Comparison& comparison, const std::string& name) {
   return column;
 }
 
-/// Besides run, long values included.
+/// Columns after run, including long values.
 std::vector<std::string> table_column_names(const Comparison& comparison) {
   if (!comparison.columns.empty()) return comparison.columns;
   std::vector<std::string> names = comparison.differing;
@@ -345,7 +345,7 @@ std::string loss_differences(const Comparison& comparison) {
   for (const auto& run : comparison.runs) {
     if (run.folder == comparison.baseline) base = shown(run.name);
   }
-  return "\nevaluation loss, compared with that of " + base + " on the same documents\n" + text;
+  return "\nevaluation loss compared with " + base + " on the same documents\n" + text;
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ std::optional<LossDifference> difference_of(const std::vector<DocumentLosses>& b
   if (result.num_documents < kLeastDocuments || !(weight > 0)) return std::nullopt;
   result.base_loss = base_sum / weight;
   result.mean = (sum - base_sum) / weight;
-  double squares = 0;  // of what each document differs more than its tokens would at the mean
+  double squares = 0;  // of each document's deviation from what its tokens would give at the mean
   for (std::size_t set = 0; set < base.size(); ++set) {
     for (std::size_t i = 0; i < base[set].losses.size(); ++i) {
       const double residual = run[set].losses[i] - base[set].losses[i] - result.mean * base[set].weights[i];
@@ -183,7 +183,7 @@ std::vector<EvalAnswer> read_answers(const std::filesystem::path& file) {
     for (std::string line; std::getline(lines, line);) {
       if (auto answer = parse_answer(line)) answers.push_back(std::move(*answer));
     }
-  } catch (const IoError&) {  // they are for people, and the next evaluation writes others
+  } catch (const IoError&) {  // they are informational, and the next evaluation writes them again
     return {};
   }
   return answers;

@@ -19,16 +19,16 @@ struct Figure {
 
 const std::vector<Figure>& figures();
 
-/// Null if there is none of that name.
+/// Null if there is no figure of that name.
 const Figure* find_figure(const std::string& name);
 
-/// The figures that the table shows: is_in_table, and known for at least one run. Host memory only if no run used a GPU.
+/// The figures in the table: is_in_table, and known for at least one run. Host memory only if no run used a GPU.
 std::vector<Figure> table_figures(const std::vector<RunRecord>& runs);
 
 /// "2.1345", "12,345", "3m 05s", "$1.20"
 std::string format_figure(double value, FigureKind kind);
 
-/// The name of a kind in a page.
+/// The kind's name in a page.
 const char* name_of(FigureKind kind);
 
 }  // namespace lora_train::report

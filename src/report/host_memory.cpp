@@ -17,7 +17,7 @@ constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 std::int64_t number_in(const std::filesystem::path& file, std::int64_t otherwise) {
   std::int64_t number = 0;
-  return std::ifstream(file) >> number ? number : otherwise;  // "max" is no number
+  return std::ifstream(file) >> number ? number : otherwise;  // "max" is not a number
 }
 
 /// Cached file pages, which the kernel evicts first.

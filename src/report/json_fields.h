@@ -12,8 +12,8 @@
 
 namespace lora_train::report {
 
-/// null for an empty value. nlohmann writes a double with enough digits to read back the same bits, and a non-finite one as
-/// null.
+/// null for an empty value. nlohmann writes a double with enough digits to read back the same bits, and a non-finite
+/// one as null.
 template <typename T>
 nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
@@ -62,7 +62,7 @@ inline nlohmann::ordered_json to_object(const NamedSeconds& seconds) {
   return object;
 }
 
-/// The keys of a line that has the sums of a run.
+/// Writes the keys with the sums of a run.
 inline void put_times(nlohmann::ordered_json& object, const RunTimes& times) {
   object["phases_s"] = to_object(times.named());
   object["cost_usd"] = or_null(times.cost_usd);
@@ -72,13 +72,13 @@ inline void put_times(nlohmann::ordered_json& object, const RunTimes& times) {
   object["gpu_busy_s"] = times.usage.gpu_busy_s;
 }
 
-/// The keys that say what the GPUs of a run cost.
+/// Writes the keys with the GPU price of a run.
 inline void put_price(nlohmann::ordered_json& object, const std::optional<Price>& price) {
   object["gpu_price_per_hour"] = price ? whole_or_number(price->of_gpu) : nlohmann::ordered_json(nullptr);
   object["price_source"] = or_null(price ? price->source : "");
 }
 
-/// What put_times() wrote; nothing for other objects.
+/// Reads what put_times() wrote; empty for other objects.
 inline std::optional<RunTimes> times_of(const nlohmann::ordered_json& object) {
   const auto phases = object.find("phases_s");
   if (phases == object.end() || !phases->is_object()) return std::nullopt;
@@ -91,7 +91,7 @@ inline std::optional<RunTimes> times_of(const nlohmann::ordered_json& object) {
   return RunTimes::of(seconds, number_of(object, "cost_usd"), usage);
 }
 
-/// The "bins" of an "eval" line; nothing unless all are [count, sum of confidence, number right].
+/// The "bins" of an "eval" line; empty unless all are [count, sum of confidence, number right].
 std::vector<ReliabilityBin> bins_of(const nlohmann::ordered_json& line);
 
 /// [["train", 1.25, 60.5], ...], to the millisecond.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr long long kMostLengthBins = 40;
 
-/// The first of 1, 2, 5, 10, 20, 50, ... that is enough.
+/// The first sufficient width of 1, 2, 5, 10, 20, 50, ...
 long long bin_width_for(long long longest) {
   for (long long power = 1;; power *= 10) {
     for (const long long factor : {1, 2, 5}) {
@@ -225,7 +225,7 @@ void MetricsWriter::drop_after(long long step) {
   if (!std::filesystem::is_regular_file(path_)) return;
   const std::string text = read_file(path_);
   std::string kept;
-  std::size_t begin_of_rest = text.size();  // from here on lines are missing
+  std::size_t begin_of_rest = text.size();  // start of the lines to remove
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
     if (is_later_than(std::string_view(text).substr(begin, end - begin), step)) {

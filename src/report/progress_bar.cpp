@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kRedrawInterval{100};
 constexpr std::string_view kClear =
-    "\r\x1b[J";  ///< to the end of the screen: also what a narrower terminal has wrapped
+    "\r\x1b[J";  ///< clears to the end of the screen, including what a narrower terminal has wrapped
 constexpr int kDefaultWidth = 80;
 constexpr double kShareOfALine = 0.01;
 
@@ -92,7 +92,7 @@ std::string times(const ProgressState& state) {
   return clock(*state.elapsed_s) + "<" + (state.steps_per_s > 0 ? clock(std::round(state.eta_s)) : "?");
 }
 
-/// A part of the bar, and how early it leaves: those of the highest number first.
+/// A part of the bar, and its drop order: the highest number goes first.
 struct Part {
   int leaves = 0;
   std::string text;
@@ -122,7 +122,7 @@ std::vector<Part> parts_of(const ProgressState& state) {
           {13, state.cost_usd ? format_dollars(*state.cost_usd) : ""}};
 }
 
-/// Drops parts until the rest fits: the most needed ones that do.
+/// Drops parts until the rest fits, keeping the most important that do.
 std::vector<Part> those_with_room(std::vector<Part> parts, int width) {
   std::vector<const Part*> by_need;
   for (const Part& part : parts) by_need.push_back(&part);
@@ -157,7 +157,7 @@ struct ProgressBar::Impl {
   bool is_drawn = false, is_hidden = false, has_state = false;
   ProgressState state;
   Clock::time_point state_time{}, last_draw{};
-  // Of plain lines:
+  // For plain lines:
   Clock::time_point last_line = Clock::now();
   std::optional<double> share_of_last_line;
   bool logs_steps = false;
@@ -177,7 +177,7 @@ struct ProgressBar::Impl {
     }
   }
 
-  /// The state with the time that has passed since.
+  /// The state, advanced by the time since it was set.
   ProgressState state_now() const {
     ProgressState now = state;
     const double passed_s = seconds_between(state_time, Clock::now());
@@ -222,7 +222,7 @@ struct ProgressBar::Impl {
   void start_ticker() {
     try {
       ticker = std::thread([this] { tick(); });
-    } catch (const std::system_error&) {  // then the bar is as old as the last step
+    } catch (const std::system_error&) {  // the bar is then as old as the last step
     }
   }
 
@@ -232,7 +232,7 @@ struct ProgressBar::Impl {
     has_state = true;
   }
 
-  /// Whether a plain line is due. With the lock held.
+  /// True if a plain line is due. Call with the lock held.
   bool is_line_due(bool is_logged) {
     const double interval_s = std::chrono::duration<double>(options.line_interval).count();
     const double whole_s = state.elapsed_s.value_or(0) + state.eta_s;
@@ -240,7 +240,7 @@ struct ProgressBar::Impl {
         seconds_between(last_line, Clock::now()) >= std::clamp(whole_s / 1000, interval_s, 6 * interval_s);
     const double share =
         state.total_steps > 0 ? static_cast<double>(state.step) / static_cast<double>(state.total_steps) : 0;
-    // Half a step of doubt: 0.29 - 0.28 is less than 0.01.
+    // Half a step of tolerance: 0.29 - 0.28 is less than 0.01.
     const bool is_further = !share_of_last_line || share - *share_of_last_line > kShareOfALine * (1 - 1e-9);
     const bool is_due = is_old || (is_logged && (is_further || state.step == state.total_steps));
     if (is_due) {
@@ -250,7 +250,7 @@ struct ProgressBar::Impl {
     return is_due;
   }
 
-  /// Logs a plain line if one is due. Without the mutex while it logs: the log has its own.
+  /// Logs a plain line if one is due. Releases the mutex while logging: the log has its own.
   void log_when_due(bool is_logged) {
     std::unique_lock lock(mutex);
     const bool is_due = is_line_due(is_logged);

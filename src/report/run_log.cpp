@@ -24,14 +24,14 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// A link is none: in a stranger's folder, it could bring a file of the reader into the table or page.
+/// A link does not count: in a stranger's folder, it could bring a file of the reader into the table or page.
 bool is_file(const fs::path& path) {
   std::error_code ignored;
   return fs::is_regular_file(fs::symlink_status(path, ignored));
 }
 
 struct MetricsFile {
-  std::string problem = {};  ///< what is wrong with the file; empty: nothing
+  std::string problem = {};  ///< the problem with the file; empty: none
 };
 
 constexpr std::size_t kLossWindows = 20;
@@ -48,12 +48,12 @@ std::vector<std::string> texts_of(const Json& object, const char* key) {
   return texts;
 }
 
-/// Reads the lines in their order.
+/// Reads the lines in order.
 class LineReader {
  public:
   explicit LineReader(RunRecord& run) : run_(run) {}
 
-  /// False if it is not a metrics line.
+  /// False if the line is not a metrics line.
   bool add(const std::string& line) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object()) return false;
@@ -69,7 +69,7 @@ class LineReader {
     return !event.empty();
   }
 
-  /// Call it after the last line.
+  /// Call after the last line.
   void finish() {
     add_steps_since_spans();
     if (elapsed_s() > 0) run_.figures.wall_s = elapsed_s();
@@ -78,7 +78,7 @@ class LineReader {
  private:
   double elapsed_s() const { return earlier_s_ + process_s_; }
 
-  /// The line says what the run took before. An older one does not: then all lines of earlier processes count.
+  /// The line has the run's earlier times. Older files lack them: then all lines of earlier processes count.
   void start(const Json& object) {
     add_steps_since_spans();
     const auto times = times_of(object);
@@ -94,7 +94,7 @@ class LineReader {
     if (const auto total = number_of(object, "total_steps")) run_.figures.total_steps = total;
   }
 
-  /// Phases of a run that goes on would be old ones.
+  /// For a run in progress, the phases would be outdated.
   void take(const RunTimes& times, bool is_end) {
     run_.phases_s = is_end ? times.named() : NamedSeconds();
     run_.figures.train_s = times[Phase::kTrain];
@@ -117,7 +117,7 @@ class LineReader {
     steps_from_s_.reset();
   }
 
-  /// The steps whose span no line has yet: the process goes on, or was killed.
+  /// The steps that no line's span covers yet: the process is running, or was killed.
   void add_steps_since_spans() {
     if (steps_from_s_) add_span(name_of(Phase::kTrain), *steps_from_s_, steps_to_s_);
     steps_from_s_.reset();
@@ -132,7 +132,7 @@ class LineReader {
       run_.figures.train_s = train_s;
       run_.figures.cost_usd = number_of(object, "cost_usd");
     }
-    // A step can have two lines: the run resumed before it, and the later line counts.
+    // A step can have two lines if the run resumed before it; the later line counts.
     while (!run_.steps.empty() && run_.steps.back().step >= step) run_.steps.pop_back();
     const LoggedStep before = run_.steps.empty() ? LoggedStep{} : run_.steps.back();
     LoggedStep logged;
@@ -191,7 +191,7 @@ class LineReader {
 
   RunRecord& run_;
   double earlier_s_ = 0, process_s_ = 0;
-  std::optional<double> steps_from_s_;  ///< of this process: the first step since the last line with spans
+  std::optional<double> steps_from_s_;  ///< in this process: the first step since the last line with spans
   double steps_to_s_ = 0;
 };
 
@@ -251,14 +251,14 @@ void fill_speed(RunRecord& run) {
 
 /// Fills steps, evals and all figures that the lines contain. Ignores an incomplete last line.
 MetricsFile read_metrics(const fs::path& path, RunRecord& run) {
-  if (!is_file(path)) return {"no metrics.jsonl"};  // nor a device, which might have no end
+  if (!is_file(path)) return {"no metrics.jsonl"};  // also excludes devices, which might be endless
   std::ifstream file(path, std::ios::binary);
   if (!file) return {"metrics.jsonl cannot be read"};
   LineReader reader(run);
   long long number = 0, num_bad = 0, first_bad = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
-    if (file.eof()) break;  // without its line end: being written, or torn
+    if (file.eof()) break;  // no newline: being written, or torn
     if (line.empty() || reader.add(line)) continue;
     if (num_bad++ == 0) first_bad = number;
   }
@@ -307,8 +307,8 @@ void add_reason(RunRecord& run, const std::string& reason) {
   run.reason += (run.reason.empty() ? "" : "; ") + reason;
 }
 
-/// Whether a process holds the lock of the folder. Reads /proc/locks instead of trying the lock, which could make a run that is
-/// starting fail.
+/// True if a process holds the lock of the folder. Reads /proc/locks instead of trying the lock, which could make a run
+/// that is starting fail.
 bool is_locked(const fs::path& folder) {
   struct stat file {};
   if (::stat((folder / kLockFile).c_str(), &file) != 0) return false;
@@ -333,7 +333,7 @@ void read_profile(RunRecord& run) {
   }
 }
 
-/// Figures from the summary, which are those of the whole run, replace those from metrics.jsonl.
+/// Figures from the summary, which cover the whole run, replace those from metrics.jsonl.
 void apply_summary(RunRecord& run, const Json& summary) {
   RunFigures& figures = run.figures;
   const auto take = [&](std::optional<double>& figure, const char* key) {
@@ -369,10 +369,10 @@ void apply_summary(RunRecord& run, const Json& summary) {
   run.num_gpus = number_of(summary, "num_gpus").value_or(0);
 }
 
-constexpr int kMaxRunDepth = 4;  // of runs below the folder that is named
+constexpr int kMaxRunDepth = 4;  // depth of runs below the named folder
 
-/// Runs in folders of runs, in no order: a sweep may lie in the folder of a run. A link is followed to a run, and no further. A run
-/// that --overwrite put aside is in a hidden folder.
+/// Finds runs in nested folders, unordered: a sweep may be in the folder of a run. Follows a link to a run, but no
+/// further. A run that --overwrite put aside is in a hidden folder.
 void add_runs(const fs::path& folder, int depth, std::vector<fs::path>& runs) {
   if (is_run_folder(folder)) runs.push_back(folder);
   if (depth == 0) return;
@@ -388,7 +388,7 @@ void read_summary(RunRecord& run) {
   if (!is_file(file)) {
     run.status = is_locked(run.folder) ? "running" : "unfinished";
     if (run.status == "unfinished") {
-      add_reason(run, "no summary.json: its process was killed, or runs on another machine");
+      add_reason(run, "no summary.json: the run was killed, or is running on another machine");
     }
     return;
   }
@@ -401,7 +401,7 @@ void read_summary(RunRecord& run) {
   run.status = summary.is_object() ? text_of(summary, "status") : "";
   if (run.status.empty()) {
     run.status = "broken";
-    return add_reason(run, "summary.json is not the summary of a run");
+    return add_reason(run, "summary.json is not a run summary");
   }
   run.summary_json = summary.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (run.name.empty()) run.name = text_of(summary, "run_name");

@@ -20,26 +20,26 @@
 
 namespace lora_train::report {
 
-// The files of page/, which cmake/embed_text.cmake puts into a source.
+// The files of page/, embedded by cmake/embed_text.cmake.
 extern const std::string_view kPageStyle;   ///< page/page.css
 extern const std::string_view kPageScript;  ///< page/*.js, concatenated
 
 namespace {
 
-/// The evaluations of a data set or task that have bins: the first, and the one of the step that the result is of, else the
-/// last. Both point into the run.
+/// The evaluations of a dataset or task that have bins: the first, and that of the result's step, else the last. Both
+/// point into the run.
 struct Reliability {
   const LoggedEval* before = nullptr;
-  const LoggedEval* after = nullptr;  ///< null if there is one evaluation only
+  const LoggedEval* after = nullptr;  ///< null if there is only one evaluation
 };
 
-/// -1: not known.
+/// -1: unknown.
 long long result_step(const RunRecord& run) {
   const auto summary = nlohmann::ordered_json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
   return summary.is_object() ? whole_number_of(summary, "adapter_step").value_or(-1) : -1;
 }
 
-/// In the order in which their names come first.
+/// In order of first appearance.
 std::vector<Reliability> find_reliability(const RunRecord& run) {
   const long long step_of_result = result_step(run);
   std::vector<Reliability> found;
@@ -58,8 +58,8 @@ std::vector<Reliability> find_reliability(const RunRecord& run) {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMaxPoints = 2000;     ///< of a curve
-constexpr std::size_t kMaxTextBytes = 6000;  ///< of a prompt or an answer
+constexpr std::size_t kMaxPoints = 2000;     ///< per curve
+constexpr std::size_t kMaxTextBytes = 6000;  ///< per prompt or answer
 
 /// Rounds to six digits, more than a screen can show.
 Json shortened(double value) {
@@ -69,7 +69,7 @@ Json shortened(double value) {
 
 Json shortened(const std::optional<double>& value) { return value ? shortened(*value) : Json(nullptr); }
 
-/// Averages neighbouring points, so that a curve has at most kMaxPoints.
+/// Averages neighbouring points so that a curve has at most kMaxPoints.
 struct Mean {
   double sum = 0, weight = 0;
   void add(const std::optional<double>& value, double of_weight = 1) {
@@ -80,12 +80,12 @@ struct Mean {
   std::optional<double> value() const { return weight > 0 ? std::optional<double>(sum / weight) : std::nullopt; }
 };
 
-/// A column of the curves, and what stands for neighbouring points.
+/// A column of the curves, and how to merge neighbouring points.
 struct CurveColumn {
   const char* name;
   std::optional<double> LoggedStep::*value;
-  bool is_largest = false;   ///< the largest, since a peak must not vanish; else the mean
-  bool is_expected = false;  ///< there even where no step has a value
+  bool is_largest = false;   ///< use the largest, since a peak must not vanish; else the mean
+  bool is_expected = false;  ///< present even if no step has a value
 };
 
 constexpr CurveColumn kColumns[] = {{"grad_norm", &LoggedStep::grad_norm, true, true},
@@ -175,7 +175,7 @@ Json reliability_of(const LoggedEval& eval) {
   return {{"step", eval.step}, {"ece", shortened(eval.ece)}, {"bins", bins}};
 }
 
-/// Of each data set and task that has bins: its first evaluation, and another after it.
+/// For each dataset and task with bins: its first evaluation, and a later one.
 Json reliability_of(const RunRecord& run) {
   Json diagrams = Json::array();
   for (const Reliability& found : find_reliability(run)) {
@@ -186,7 +186,7 @@ Json reliability_of(const RunRecord& run) {
   return diagrams;
 }
 
-/// `text`, or its start and how much was left out.
+/// `text`, or its start and the number of bytes left out.
 std::string clipped(const std::string& text) {
   if (text.size() <= kMaxTextBytes) return text;
   std::size_t end = kMaxTextBytes;
@@ -209,7 +209,7 @@ Json answers_of(const RunRecord& run) {
   return answers;
 }
 
-/// Why the GPU slowed itself down, and in how many logged steps.
+/// The reasons for GPU throttling, and the number of logged steps affected.
 Json throttling_of(const RunRecord& run) {
   std::map<std::string, int> counts;
   for (const LoggedStep& step : run.steps) {
@@ -218,7 +218,7 @@ Json throttling_of(const RunRecord& run) {
   return counts;
 }
 
-/// Name "": the mean over data sets, which the figures use.
+/// Name "": the mean over datasets, used by the figures.
 Json mean_evals_of(const RunRecord& run) {
   Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(),
        accuracy = Json::array();
@@ -232,7 +232,7 @@ Json mean_evals_of(const RunRecord& run) {
   return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}, {"token_accuracy", accuracy}};
 }
 
-/// What ran when. A span that no screen can show is left out, and the ones around it become one.
+/// The timeline. Leaves out spans too short to show, and merges the spans around them.
 Json spans_of(const RunRecord& run) {
   const double least_s = run.spans.empty() ? 0 : run.spans.back().to_s / kMaxPoints;
   std::vector<LoggedSpan> shown;
@@ -286,7 +286,7 @@ std::string script_json(const Json& object) {
 constexpr std::string_view kPageStart = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
 constexpr std::string_view kDataStart = "<script type=\"application/json\" id=\"data\">";
 
-/// `scripts`: whether the page runs any.
+/// `scripts`: true if the page runs scripts.
 std::string framed(const std::string& title, bool scripts, const std::string& body) {
   std::string html =
       std::string(kPageStart) +
@@ -301,7 +301,7 @@ std::string framed(const std::string& title, bool scripts, const std::string& bo
   return html + "</style>\n</head>\n<body>\n" + body + "</body>\n</html>\n";
 }
 
-/// What a reader without JavaScript gets: the figures in words, and where all of them are.
+/// For readers without JavaScript: the figures in words, and where to find all of them.
 std::string figures_in_words(const RunRecord& run) {
   const RunFigures& figures = run.figures;
   std::string text = "<h1>" + escape_html(repair_utf8(run.name)) + ": " + escape_html(run.status) + "</h1>\n<ul>\n";
@@ -309,22 +309,21 @@ std::string figures_in_words(const RunRecord& run) {
     if (value) text += string_printf("<li>%s %.6g%s</li>\n", name, *value, unit);
   };
   add("steps", figures.step, "");
-  add("training loss at the end", figures.last_train_loss, "");
-  add("evaluation loss at the end", figures.eval_loss, "");
+  add("final training loss", figures.last_train_loss, "");
+  add("final evaluation loss", figures.eval_loss, "");
   add("lowest evaluation loss", figures.best_eval_loss, "");
   add("tokens", figures.tokens, "");
   add("tokens per second", figures.tokens_per_s, "");
   add("duration", figures.wall_s, " s");
-  add("GPU memory at most", figures.peak_memory_gib, " GiB");
+  add("peak GPU memory", figures.peak_memory_gib, " GiB");
   return text +
-         "</ul>\n<p>All numbers: summary.json, and metrics.jsonl with a line for each step, beside this page.</p>\n";
+         "</ul>\n<p>All numbers are in summary.json and metrics.jsonl (one line per step), next to this page.</p>\n";
 }
 
 std::string page(const std::string& title, const Json& data, const std::string& in_words = "") {
   std::string body =
       "<main id=\"page\"></main>\n"
-      "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched "
-      "off.\n";
+      "<noscript>The curves and tables of this page need JavaScript, which is turned off.\n";
   body += in_words + "</noscript>\n";
   body += kDataStart;
   body += script_json(data);

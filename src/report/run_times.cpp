@@ -105,7 +105,7 @@ std::optional<RunTimes> logged_times(const std::filesystem::path& metrics_file, 
   for (std::string line; std::getline(file, line);) {
     const auto object = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object() || whole_number_of(object, "step").value_or(step + 1) > step) continue;
-    if (text_of(object, "event") != "end") continue;  // of a process that was killed, the start does not count either
+    if (text_of(object, "event") != "end") continue;  // for a killed process, the start does not count either
     if (const auto times = times_of(object)) last = times;
   }
   return last;

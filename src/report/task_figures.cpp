@@ -42,10 +42,10 @@ std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
     for (const char* of_all : {"eval_loss", "perplexity", "token_accuracy", "ece"}) known.push_back(of_all);
     for (const auto& set : sets) known.push_back(set + ".loss");
     expected.push_back(
-        "eval_loss, perplexity, token_accuracy or ece, or one of them for a data set, as NAME.loss (the sets are: " +
+        "eval_loss, perplexity, token_accuracy or ece, or one of these for a dataset, as NAME.loss (the sets are: " +
         join(sets) + ")");
   }
-  if (!tasks.empty()) expected.push_back("one of a task (" + join(of_tasks) + ")");
+  if (!tasks.empty()) expected.push_back("a task metric (" + join(of_tasks) + ")");
   if (expected.empty()) expected.push_back("eval_loss, perplexity, token_accuracy or ece");
   const std::string nearest = nearest_name(name, known);
   throw ConfigError("metric_for_best_model", "no evaluation has \"" + name + "\"." +
@@ -53,7 +53,7 @@ std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
                                                  " Expected " + join(expected, ", or ") + ".");
 }
 
-/// The longest of `names` that `name` begins with, before a dot: names may have dots.
+/// The longest of `names` that is followed by a dot at the start of `name`: names may contain dots.
 std::string source_of(const std::string& name, const std::vector<std::string>& names) {
   std::string source;
   for (const auto& candidate : names) {
@@ -102,7 +102,7 @@ double brier_score(std::span<const Judged> answers) {
 
 std::optional<double> auroc(std::span<const Judged> answers) {
   const std::vector<Judged> sorted = by_confidence(answers);
-  double pairs = 0;  // of a right and a wrong answer, of which the right one is more confident
+  double pairs = 0;  // pairs of a right and a wrong answer in which the right one is more confident
   double num_wrong = 0, num_right = 0;
   for (auto begin = sorted.begin(); begin != sorted.end();) {
     double right = 0, wrong = 0;
@@ -191,9 +191,9 @@ BestMetric find_best_metric(const RunSection& section, const std::vector<std::st
     const std::optional<bool> greater_is_better =
         section.greater_is_better ? section.greater_is_better : found->greater_is_better;
     if (!greater_is_better) {
-      throw ConfigError("metric_for_best_model",
-                        "\"" + best.name + "\" is neither better when greater nor when lower. Name another (ece, " +
-                            "brier), or set greater_is_better.");
+      throw ConfigError("metric_for_best_model", "\"" + best.name +
+                                                     "\" has no better direction. Name another metric (ece, " +
+                                                     "brier), or set greater_is_better.");
     }
     best.greater_is_better = *greater_is_better;
     return best;

@@ -23,10 +23,10 @@
 namespace lora_train::report {
 namespace {
 
-// A record of an event file is: u64 length, masked CRC32C of these 8 bytes, payload, masked CRC32C of the payload, all little-endian.
-// The payload is a tensorflow.Event message.
+// A record of an event file is: u64 length, masked CRC32C of these 8 bytes, payload, masked CRC32C of the payload, all
+// little-endian. The payload is a tensorflow.Event message.
 
-/// The lowest byte first.
+/// Lowest byte first.
 template <typename T>
 void append_little_endian(std::string& out, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
@@ -43,7 +43,7 @@ void append_key(std::string& out, int field, WireType type) {
   append_varint(out, (static_cast<std::uint64_t>(field) << 3) | static_cast<std::uint64_t>(type));
 }
 
-/// A message of protobuf.
+/// A protobuf message.
 class ProtoMessage {
  public:
   /// int32, int64, bool, enum
@@ -98,7 +98,7 @@ std::string frame(std::string_view payload) {
   return record;
 }
 
-/// The start of a session: readers drop what earlier files have from this step on.
+/// The start of a session: readers drop the data of earlier files from this step on.
 std::string session_start_record(long long step, double time) {
   constexpr int kStart = 1;  // SessionLog.SessionStatus
   const ProtoMessage session = ProtoMessage().add_varint(1, kStart);
@@ -120,7 +120,7 @@ ProtoMessage metadata_of(std::string_view plugin, std::string_view content) {
 
 constexpr int kFloatType = 1, kStringType = 7;
 
-/// TensorProto of one dimension.
+/// TensorProto with one dimension.
 ProtoMessage tensor_of(int type, std::uint64_t size) {
   const ProtoMessage dimension = ProtoMessage().add_varint(1, size);
   const ProtoMessage shape = ProtoMessage().add_message(2, dimension);
@@ -144,7 +144,7 @@ std::string image_record(std::string_view tag, std::string_view png, int width, 
   return value_record(ProtoMessage().add_bytes(1, tag).add_message(4, image), step, time);
 }
 
-/// What a plugin keeps for itself: a summary whose tensor is empty and whose metadata have `content`.
+/// A plugin's private data: a summary with an empty tensor and `content` in its metadata.
 std::string plugin_record(std::string_view tag, std::string_view plugin, std::string_view content, double time) {
   ProtoMessage value = ProtoMessage().add_bytes(1, tag);
   value.add_message(8, tensor_of(kFloatType, 0)).add_message(9, metadata_of(plugin, content));
@@ -163,7 +163,7 @@ enum DataType { kString = 1, kBool = 2, kFloat64 = 3 };
 
 enum Status { kSuccess = 1, kFailure = 2 };
 
-/// google.protobuf.Value; its type is the second.
+/// google.protobuf.Value, and its type.
 std::pair<ProtoMessage, DataType> value_of(const Json& value) {
   if (value.is_boolean()) return {ProtoMessage().add_varint(4, value.get<bool>() ? 1 : 0), kBool};
   if (value.is_number()) return {ProtoMessage().add_double(2, value.get<double>()), kFloat64};
@@ -174,8 +174,8 @@ std::string record_of(const char* tag, int field, const ProtoMessage& data, doub
   return plugin_record(tag, kPlugin, ProtoMessage().add_message(field, data).bytes(), time);
 }
 
-/// The start of a session: the scalar keys of a profile (a JSON object) as hyperparameters, and the tags that are its metrics.
-/// `group`: equal for what is shown as one row.
+/// The start of a session: the scalar keys of a profile (a JSON object) as hyperparameters, and the tags of its
+/// metrics. `group`: equal for sessions shown as one row.
 std::string hparams_start_records(const std::string& profile_json, const std::string& group, double time) {
   const Json profile = Json::parse(profile_json);
   ProtoMessage experiment, session;
@@ -193,7 +193,7 @@ std::string hparams_start_records(const std::string& profile_json, const std::st
          record_of("_hparams_/session_start_info", 3, session, time);
 }
 
-/// Its end.
+/// The end of a session.
 std::string hparams_end_record(bool is_success, double time) {
   const ProtoMessage end = ProtoMessage().add_varint(1, is_success ? kSuccess : kFailure).add_double(2, time);
   return record_of("_hparams_/session_end_info", 4, end, time);
@@ -206,7 +206,7 @@ std::string file_name(double time, int attempt) {
   return attempt == 0 ? name : name + "." + std::to_string(attempt);
 }
 
-// Of every number of a record but step and time.
+// Scalars for every number of a record except step and time.
 std::string scalar_records(const std::string& prefix, const nlohmann::ordered_json& record, long long step,
                            double time) {
   std::string records;
@@ -220,7 +220,7 @@ std::string scalar_records(const std::string& prefix, const nlohmann::ordered_js
   return records;
 }
 
-/// What Hugging Face's Trainer calls the time of an evaluation, and its rate.
+/// The names that Hugging Face's Trainer gives to the time of an evaluation and its rate.
 std::vector<std::pair<std::string, double>> trainer_metrics(const Json& record) {
   std::vector<std::pair<std::string, double>> metrics;
   const auto seconds = number_of(record, "eval_s");
@@ -243,7 +243,8 @@ std::string reliability_record(const Json& record, const std::string& name, long
   return image_record("reliability/" + name, to_png(drawing, 1), drawing.width, drawing.height, step, time);
 }
 
-/// All that an evaluation adds. `is_first`: its keys have no name in their tags; `is_named`: it has the tags of one of several sets.
+/// Everything that an evaluation adds. `is_first`: the tags have no set name; `is_named`: also adds the tags of one of
+/// several sets.
 std::string evaluation_records(const Json& record, const std::string& name, long long step, bool is_first,
                                bool is_named) {
   const double time = now_s();
@@ -261,14 +262,14 @@ std::string evaluation_records(const Json& record, const std::string& name, long
   return records + reliability_record(record, name, step, time);
 }
 
-/// A block of code, in which Markdown changes nothing.
+/// A code block, in which Markdown changes nothing.
 std::string code_block(const std::string& text) {
   std::string block = "    ";
   for (const char c : text) block += c == '\n' ? "\n    " : std::string(1, c);
   return block + "\n\n";
 }
 
-/// Of one task at one step.
+/// The answers to one task at one step.
 std::string answers_text(const std::vector<EvalAnswer>& answers, const EvalAnswer& of) {
   std::string text;
   for (const EvalAnswer& answer : answers) {
@@ -317,7 +318,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, bool h
 TensorBoardWriter::~TensorBoardWriter() {
   try {
     flush();
-  } catch (const IoError&) {  // a destructor must not throw; the caller who cares has called flush()
+  } catch (const IoError&) {  // a destructor must not throw; callers who care have called flush()
   }
   if (fd_ >= 0) ::close(fd_);
 }

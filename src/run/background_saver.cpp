@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 const char* const kAdapterFile = "adapter_model.safetensors";
 const char* const kWeightsFile = "model.safetensors";
-/// A tensor in a file: its name there, and a view of the memory that it is written from or read into.
+/// A tensor in a file: its name there, and a view of the memory to write it from or read it into.
 struct NamedView {
   std::string name;
   at::Tensor view;
@@ -33,8 +33,8 @@ std::vector<NamedView> values_of(const model::Trainables& parameters) {
   return views;
 }
 
-/// State with one element per parameter gets the parameters' names and shapes; other state stays flat. Constants and tensors
-/// without elements are left out.
+/// State with one element per parameter gets the parameters' names and shapes; other state stays flat. Constants and
+/// tensors without elements are left out.
 std::vector<NamedView> state_of(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
   std::vector<NamedView> views;
   for (std::size_t i = 0; i < optimizer.tensors.size(); ++i) {
@@ -61,7 +61,7 @@ storage::FileToWrite state_file(const model::Trainables& parameters, const optim
 }
 
 void read_views(const fs::path& path, const std::vector<NamedView>& views) {
-  // Read, so that a failing disk gives an error; mapped only if reading would take memory that the run needs.
+  // Reads, so that a failing disk gives an error; maps only if reading would take memory that the run needs.
   const auto num_bytes = static_cast<std::int64_t>(fs::file_size(path));
   const bool has_room = num_bytes <= report::available_host_memory() / 2;
   const storage::SafetensorsFile file(has_room ? MappedFile::read(path) : MappedFile(path));
@@ -123,7 +123,7 @@ BackgroundSaver::BackgroundSaver(SavedParts parts, std::int64_t free_memory)
   if (parameters.values.is_cuda() || bytes <= free_memory / 2) {
     snapshot_.emplace(parameters.host_copy(), optimizer.host_copy());
   } else {
-    log_info("training will pause while a checkpoint is written: there is no memory for a copy of " +
+    log_info("training will pause while a checkpoint is written: not enough memory for a copy of " +
              format_bytes(static_cast<double>(bytes)));
   }
 }

@@ -21,11 +21,11 @@ constexpr double kNoticeableThrottle = 0.2;
 constexpr double kBusyEnough = 0.6;
 
 std::string workers_in_words(const BottleneckFacts& facts) {
-  return "dataloader_num_workers is " + std::to_string(facts.num_workers) + ", and there are " +
-         std::to_string(facts.num_cores) + " cores";
+  return "dataloader_num_workers is " + std::to_string(facts.num_workers) + ", on " + std::to_string(facts.num_cores) +
+         " cores";
 }
 
-/// What to do when steps wait for data.
+/// Advice for steps that wait for data.
 std::string data_advice(const BottleneckFacts& facts) {
   const bool has_cores = facts.num_workers < facts.num_cores;
   if (facts.num_workers == 0)
@@ -37,20 +37,20 @@ std::string data_advice(const BottleneckFacts& facts) {
          "auto";
 }
 
-/// What a slowed-down GPU means, and what to do.
+/// What a slowed-down GPU means, with advice.
 const char* meaning_of(device::Throttle reason) {
   switch (reason) {
     case device::Throttle::kPowerCap:
       return "it draws as much power as its limit allows, which is normal at full load. nvidia-smi -q -d POWER shows "
-             "the limit, and whether it can be raised";
+             "the limit and whether it can be raised";
     case device::Throttle::kThermal:
-    case device::Throttle::kHardwareThermal: return "it is too hot, and steps take longer. Check its cooling";
+    case device::Throttle::kHardwareThermal: return "it is too hot, so steps take longer. Check its cooling";
     case device::Throttle::kPowerBrake:
-      return "the power supply of the machine asks it to draw less, and steps take longer. Check the power supply, and "
-             "what else it feeds";
+      return "the machine's power supply asks it to draw less, so steps take longer. Check the power supply and "
+             "what else it powers";
     case device::Throttle::kHardwareSlowdown: break;
   }
-  return "its hardware slows it down, and steps take longer. Check its cooling and its power supply: nvidia-smi -q -d "
+  return "its hardware slows it down, so steps take longer. Check its cooling and power supply: nvidia-smi -q -d "
          "PERFORMANCE";
 }
 
@@ -97,8 +97,8 @@ void Bottlenecks::judge_data_wait() {
   const auto num_steps = static_cast<double>(num_steps_);
   if (share > kNoticeableWait && facts_.is_leader && !has_named_wait_) {
     has_named_wait_ = true;
-    log_warning(string_printf("steps wait for data %.0f%% of their time (%.1f of %.1f ms, over %ld steps): ",
-                              100 * share, wait_ms_ / num_steps, step_ms_ / num_steps, num_steps_) +
+    log_warning(string_printf("steps wait for data %.0f%% of the time (%.1f of %.1f ms, over %ld steps): ", 100 * share,
+                              wait_ms_ / num_steps, step_ms_ / num_steps, num_steps_) +
                 data_advice(facts_));
   }
   num_steps_ = 0;
@@ -118,12 +118,12 @@ void Bottlenecks::judge_gpu(const device::GpuTotals& gpu) {
   if (busy >= kBusyEnough || waits || !facts_.is_leader || has_named_idle_) return;
   has_named_idle_ = true;
   const bool can_grow = facts_.micro_batch_size < facts_.rows_per_step;
-  log_warning(string_printf("the GPU is busy %.0f%% of the time, though steps wait for no data: micro-batches of about "
-                            "%.0f tokens may be too small for it, or evaluations and checkpoints too many. ",
+  log_warning(string_printf("the GPU is only %.0f%% busy, though steps do not wait for data: micro-batches of about "
+                            "%.0f tokens may be too small, or evaluations and checkpoints too frequent. ",
                             100 * busy, facts_.tokens_per_micro_batch) +
               (can_grow ? "Raise micro_batch_size (now " + std::to_string(facts_.micro_batch_size) + "; a step has " +
                               std::to_string(facts_.rows_per_step) + " rows)"
-                        : "Pack rows (packing), or raise global_batch_size and micro_batch_size"));
+                        : "Pack documents (packing: true), or raise global_batch_size and micro_batch_size"));
 }
 
 void Bottlenecks::judge_throttle(const device::GpuTotals& since) {
@@ -193,8 +193,8 @@ void RankTimes::warn() {
   char line[300];
   std::snprintf(
       line, sizeof line,
-      "rank %zu is the slowest: it needs %.1f ms a step (%.1f ms of it waiting for data), half of the others %.1f ms "
-      "or less. The others wait for it, which costs %.0f%% of the time. Look at its device, and at what else "
+      "rank %zu is the slowest: it needs %.1f ms per step (%.1f ms of it waiting for data), half of the others %.1f ms "
+      "or less. Waiting for it costs the others %.0f%% of the time. Check its device and what else "
       "runs on its host",
       slowest.rank, slowest.ms, wait_ms, slowest.other, 100 * slowest.share);
   log_warning(line);
@@ -207,7 +207,7 @@ std::string RankTimes::in_words() const {
   const double least = busy_ms(*std::min_element(all_.ranks.begin(), all_.ranks.end(), faster)) / all_.num_steps;
   char line[200];
   std::snprintf(line, sizeof line,
-                "ranks: computing and waiting for data takes %.1f to %.1f ms of a step of %.1f ms; rank %zu is the "
+                "ranks: computing and waiting for data take %.1f to %.1f ms of a %.1f ms step; rank %zu is the "
                 "slowest and costs %.1f%% of the time",
                 least, slowest.ms, all_.step_ms / all_.num_steps, slowest.rank, 100 * slowest.share);
   return line;

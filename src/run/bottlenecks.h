@@ -1,5 +1,5 @@
-// The times of all ranks, and what keeps the device from computing: waiting for data, a GPU that slows down, micro-batches that
-// are too small for it.
+// Compares the times of all ranks, and finds what keeps the device from computing: waiting for data, a GPU that slows
+// down, micro-batches that are too small.
 #pragma once
 
 #include <array>
@@ -14,24 +14,24 @@
 
 namespace lora_train::run {
 
-/// What decides the advice.
+/// The facts that decide the advice.
 struct BottleneckFacts {
-  bool is_leader = true;                        ///< other ranks warn of their GPU alone
+  bool is_leader = true;                        ///< other ranks only warn about their GPU
   std::int64_t num_workers = 0, num_cores = 1;  ///< dataloader_num_workers, and cores that this process may use
   bool is_staged = false;                       ///< stage_dir
-  std::int64_t micro_batch_size = 1, rows_per_step = 1;  ///< of this rank
+  std::int64_t micro_batch_size = 1, rows_per_step = 1;  ///< on this rank
   double tokens_per_micro_batch = 0;
 };
 
 BottleneckFacts bottleneck_facts(const Run& run);
 
-/// Warns of each bottleneck once. Not thread-safe.
+/// Warns about each bottleneck once. Not thread-safe.
 class Bottlenecks {
  public:
   explicit Bottlenecks(const BottleneckFacts& facts) : facts_(facts) {}
 
-  /// A finished step. `gpu` as ResourceWatch::gpu_in_steps() has it. The first step of a process, which waits for the loader to start,
-  /// does not count.
+  /// Adds a finished step. `gpu` comes from ResourceWatch::gpu_in_steps(). The first step of a process, which waits for
+  /// the loader to start, does not count.
   void add(double step_ms, double data_wait_ms, const device::GpuTotals& gpu);
 
  private:
@@ -41,27 +41,30 @@ class Bottlenecks {
 
   const BottleneckFacts facts_;
   bool has_begun_ = false;
-  long num_steps_ = 0;  ///< of the window, with their sums
+  long num_steps_ = 0;  ///< steps in the window, with their sums below
   double step_ms_ = 0, wait_ms_ = 0;
-  device::GpuTotals gpu_begin_;  ///< of the window of readings
+  device::GpuTotals gpu_begin_;  ///< start of the window of readings
   double gpu_step_ms_ = 0, gpu_wait_ms_ = 0;
   bool has_named_wait_ = false, has_named_idle_ = false;
   std::array<bool, device::kNumThrottles> has_named_throttle_ = {};
 };
 
-/// Warns of the slowest rank, once for each, when it costs more than 5% of the step time over 50 steps. Not thread-safe.
+/// Warns about the slowest rank, once per rank, when it costs more than 5% of the step time over 50 steps. Not
+/// thread-safe.
 class RankTimes {
  public:
-  /// The figures of a finished step, by rank, and its time. Figures without compute_ms, as the first ones of a GPU, do not count.
+  /// Adds the figures of a finished step, by rank, and its time. Figures without compute_ms, such as a GPU's first
+  /// ones, do not count.
   void add(const std::vector<RankFigures>& figures, double step_ms);
-  /// The means of the steps since the last call; empty if there was none.
+  /// Returns the means of the steps since the last call; empty if there were none.
   report::RankRecord take();
-  /// "ranks: computing takes 210.0 to 240.0 ms of a step of 260.0 ms; rank 3 is the slowest and costs 2.1% of the time"
+  /// "ranks: computing and waiting for data take 210.0 to 240.0 ms of a 260.0 ms step; rank 3 is the slowest and costs
+  /// 2.1% of the time"
   std::string in_words() const;
 
  private:
   struct Sums {
-    std::vector<RankFigures> ranks;  ///< sums over steps; memory: the last
+    std::vector<RankFigures> ranks;  ///< sums over steps; for memory, the last value
     double step_ms = 0;
     double num_steps = 0;
 
@@ -69,9 +72,9 @@ class RankTimes {
   };
   struct Slowest {
     std::size_t rank = 0;
-    double ms = 0;     ///< per step, computing and waiting for data
+    double ms = 0;     ///< per step: computing and waiting for data
     double other = 0;  ///< the median of the others
-    double share = 0;  ///< of the step time that it costs
+    double share = 0;  ///< share of the step time that it costs
   };
   static Slowest slowest_of(const Sums& sums);
   void warn();

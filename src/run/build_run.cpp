@@ -31,16 +31,17 @@
 namespace lora_train::run {
 namespace {
 
-/// Keys that enter the data's fingerprint. The fingerprint cannot tell which of them changed.
-constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on", "max_seq_len",
-                                     "overlength", "on_bad_row", "val_set_size",  "seed"};
+/// Keys that enter the data fingerprint, which cannot tell which of them changed.
+constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on",         "max_seq_len",
+                                     "overlength", "on_bad_row", "val_set_size",  "drop_duplicates", "seed"};
 
 bool is_allowed(const OpenedRun& run, const char* key) {
   const auto& keys = run.request.allow_changed;
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-/// The inputs must be those that the checkpoint was trained on. run_folder/output_folder compares the profile, key by key.
+/// Throws unless the inputs are those that the checkpoint was trained on. run_folder/output_folder compares the
+/// profile, key by key.
 void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint, const run_folder::Fingerprints& old) {
   const run_folder::Fingerprints& now = run.checkpoint.fingerprints;
   const auto refuse = [&](const std::string& what, const char* key) {
@@ -63,7 +64,7 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
   }
 }
 
-/// A run would save its checkpoints where those of others are.
+/// Refuses a run that would save its checkpoints where other programs keep theirs.
 void refuse_checkpoints_in_the_way(const std::filesystem::path& output_dir, std::int64_t first_step,
                                    std::int64_t last_step) {
   for (const auto& path : run_folder::list_others(output_dir)) {
@@ -79,14 +80,15 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const run_folder:
   refuse_other_inputs(run, checkpoint, found.fingerprints);
   if (found.state.step > run.plan->total_steps()) {
     throw ConfigError(run.profile().schedule.max_steps ? "max_steps" : "num_epochs",
-                      "the run would end after step " + std::to_string(run.plan->total_steps()) + ", but " +
+                      "ends the run after step " + std::to_string(run.plan->total_steps()) + ", but " +
                           checkpoint.string() + " was saved at step " + std::to_string(found.state.step) +
                           ". Raise it, or resume from an earlier checkpoint");
   }
   if (found.state.step == run.plan->total_steps() && found.fingerprints.model != run.checkpoint.fingerprints.model) {
-    throw ConfigError(checkpoint.string(),
-                      "is the last step, trained on another base model, and no step is left to train on this one: the "
-                      "result would name the wrong base. Raise num_epochs or max_steps, or use the model of the run");
+    throw ConfigError(
+        checkpoint.string(),
+        "is the last step and was trained on another base model; with no steps left to train on this "
+        "one, the result would name the wrong base. Raise num_epochs or max_steps, or use the original model");
   }
   if (run.is_leader())
     load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
@@ -102,7 +104,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const run_folder:
   }
 }
 
-/// Numbers in place of the `auto` that data and device decide: what profile.yaml says.
+/// Replaces the `auto` values that data and device decide by numbers, as profile.yaml shows them.
 Profile with_numbers(const Run& run) {
   Profile profile = run.profile();
   profile.data.max_seq_len = run.spec.max_seq_len;
@@ -135,8 +137,8 @@ void check_stop_token_row(Run& run) {
           looks_untrained(run.model.weights->acquire_outer(model::Pass::kForward).embedding, *id, num_tokens)) {
     log_warning("the embedding of " + run.files.tokenizer->id_to_token(*id) + " (id " + std::to_string(*id) +
                 "), which ends a turn, looks untrained (" + *seen +
-                "), and LoRA does not change it: the model may never learn to stop. Start from the instruct model, or "
-                "train all weights (adapter: none)");
+                "), and LoRA does not change it, so the model may never learn to stop. Start from the instruct model, "
+                "or train all weights (adapter: none)");
   }
 }
 
@@ -169,7 +171,7 @@ std::int64_t mean_supervised(Run& run) {
   return std::max<std::int64_t>(1, std::llround(share * static_cast<double>(largest_micro_batch(run).num_tokens)));
 }
 
-/// The host memory that a plan may use: half of what this process has of it.
+/// The host memory that a plan may use: half of what is available to this process.
 std::int64_t host_bytes(const OpenedRun& run) {
   return report::available_host_memory() / 2 / std::max(1, run.request.world.local_size);
 }
@@ -202,8 +204,8 @@ plan::RunFacts gather_facts(const OpenedRun& run) {
   return facts;
 }
 
-/// The facts of all ranks, and what the checkpoint has decided: a resumed run keeps its loss chunks, its choices of algorithms, and
-/// the rows of a step unless their key may change.
+/// Takes in the facts of all ranks and the decisions of the checkpoint: a resumed run keeps its loss chunks, its
+/// algorithms and, unless their key may change, the rows of a step.
 void settle_facts(Run& run) {
   plan::RunFacts& facts = run.facts;
   share_facts(run.ranks(), facts);
@@ -263,13 +265,13 @@ void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
       row_pitch = plan::tune_row_pitch(run.tuning->tuner(), run.files.config, run.adapters.specs, spec.max_tokens,
                                        plan::compute_dtype(run.profile().model.precision), run.device.device);
     } catch (const c10::OutOfMemoryError& error) {
-      log_info(std::string("tuning: not enough memory to measure the row pitch, rows stay exact: ") +
+      log_info(std::string("tuning: not enough memory to measure the row pitch, so rows stay exact: ") +
                error.what_without_backtrace());
     }
     plan::release_unused_memory(run.device);
   }
   if (row_pitch == model::RowPitch::kPadded && !plan::pad_rows(run.facts, spec))
-    log_info("rows with adapter columns stay exact: memory has no room for padded ones");
+    log_info("rows with adapter columns stay exact: not enough memory to pad them");
   share_spec(run.ranks(), spec);
   run.adapters.columns = spec.columns;
 }
@@ -336,7 +338,7 @@ plan::LoadOptions load_options(const Run& run) {
   return {run.profile().adapter.kind == AdapterKind::kNone, run.data.max_seq_len, run.spec.decoded_layers};
 }
 
-void build_planned(Run& run) {
+void build_from_facts(Run& run) {
   const Profile& profile = run.profile();
   decide_spec(run);
   if (run.tuning) run.end_phase("tuning", report::Phase::kTune);
@@ -390,7 +392,7 @@ OpenedRun open_run(const TrainRequest& request, const std::shared_ptr<ranks::Com
   log_device_and_model(run);
   run.end_phase("device", report::Phase::kLoad);
   {
-    // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.
+    // Loading the weights needs the plan, which needs the data. Until then, only the disk can work ahead.
     const storage::ReadAhead weights(run.files.resolved.folder, host_bytes(run));
     run.data = data::prepare_data(profile.data, plan::data_context(profile, run.files), true);
     run.tasks.emplace(profile, run.files);
@@ -411,7 +413,7 @@ Run build_run(const TrainRequest& request, const std::shared_ptr<ranks::Communic
   return Run(open_run(request, ranks, clock, checkpoint), [](Run& run) {
     settle_facts(run);
     if (run.is_leader()) warn_of_target_gpu(run);
-    build_planned(run);
+    build_from_facts(run);
     log_start(run);
     run.end_phase("buffers", report::Phase::kLoad);
   });

@@ -11,7 +11,7 @@
 namespace lora_train::run {
 namespace {
 
-/// -sum(weight * log p) and sum(weight), which add up over data sets.
+/// -sum(weight * log p) and sum(weight), which add up over datasets.
 struct LossSum {
   double loss = 0, weight = 0;
   void add(const evaluate::EvalResult& result) {
@@ -72,8 +72,8 @@ void BestModel::judge(const evaluate::Evaluation& results, run_folder::TrainStat
 }
 
 void refuse_best_checkpoint(const std::filesystem::path& checkpoint, const std::string& problem) {
-  throw FormatError(checkpoint.string(), "is the best step, which the result is to be made of: " + problem +
-                                             ". --set load_best_model_at_end=false makes it of the last step");
+  throw FormatError(checkpoint.string(), "is the best step and should become the result: " + problem +
+                                             ". Use the last step instead with --set load_best_model_at_end=false");
 }
 
 void forget_best(run_folder::TrainState& state) {
@@ -84,7 +84,7 @@ void forget_best(run_folder::TrainState& state) {
 }
 
 std::string BestModel::stop_in_words(const run_folder::TrainState& state) const {
-  return "early stopping: " + metric_.name + " no better in " + count_of(state.evals_without_gain, "evaluation") +
+  return "early stopping: " + metric_.name + " did not improve in " + count_of(state.evals_without_gain, "evaluation") +
          (state.best_step ? "; best at step " + std::to_string(*state.best_step) : "");
 }
 
@@ -176,7 +176,7 @@ void EvaluationSchedule::evaluate_tasks(const std::vector<std::size_t>& which, e
         reporters_.write(record);
         std::string line = string_printf("step %lld: ", record.step) + result.name + ": " +
                            in_words(result.kind, result.figures) + ", " + format_count(result.figures.num_rows) +
-                           " rows";
+                           " examples";
         if (result.num_cut > 0) line += ", " + format_count(result.num_cut) + " answers cut";
         log_info(line + string_printf(", %.1f s", record.eval_s));
         std::vector<report::EvalAnswer> answers;
@@ -229,9 +229,9 @@ std::string evaluation_cost_in_words(double eval_s, double train_s) {
   constexpr double kMostShare = 0.1, kLeastSeconds = 1;
   const double share = eval_s / (eval_s + train_s);
   if (!(share > kMostShare) || eval_s < kLeastSeconds) return {};
-  return string_printf("evaluations take %.0f%% of the time, ", 100 * share) + format_duration(eval_s) + " beside " +
+  return string_printf("evaluations take %.0f%% of the time, ", 100 * share) + format_duration(eval_s) + " on top of " +
          format_duration(train_s) +
-         " of steps. Raise eval_steps or a task's every, or lower eval_max_samples, or a task's max_samples or "
+         " of training. Raise eval_steps or a task's every, or lower eval_max_samples or a task's max_samples or "
          "max_new_tokens";
 }
 

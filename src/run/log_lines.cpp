@@ -12,7 +12,7 @@
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 #include "lora_train/device/host.h"
 #include "lora_train/plan/target_gpu.h"
 #include "rank_agreement.h"
@@ -27,7 +27,7 @@ std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<doubl
 std::string describe_base(const Run& run) {
   const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);
   const std::string text = "base: " + model::describe(run.files.base) + "; ";
-  if (decoded == num_layers) return text + "decoded once, since memory allows";
+  if (decoded == num_layers) return text + "decoded once, because memory allows it";
   return text + std::to_string(decoded) + " of " + std::to_string(num_layers) +
          " layers decoded once, the others whenever they are used";
 }
@@ -48,7 +48,8 @@ std::string describe_tiles(const Run& run) {
          in_words(run.activations->bytes()) + " instead of " + in_words(without);
 }
 
-/// The same batch on any number of ranks has the same learning rate; only with gradient_accumulation_steps does the batch grow.
+/// The same batch has the same learning rate on any number of ranks; the batch grows only with
+/// gradient_accumulation_steps.
 std::string describe_lr_scaling(const Run& run) {
   const ScheduleSection& schedule = run.profile().schedule;
   const double given = run.profile().optimizer.learning_rate;
@@ -64,7 +65,7 @@ std::string describe_lr_scaling(const Run& run) {
                 to_string(schedule.lr_scaling).c_str());
   std::string line = text;
   if (schedule.global_batch_size || !schedule.gradient_accumulation_steps) {
-    return line + ", the same on 1, 2, 4 or 8 GPUs, since global_batch_size stays " + std::to_string(batch);
+    return line + ", the same on 1, 2, 4 or 8 GPUs, because global_batch_size stays " + std::to_string(batch);
   }
   const std::int64_t of_rank = batch / run.ranks().world_size();
   const char* separator = "; ";
@@ -77,7 +78,7 @@ std::string describe_lr_scaling(const Run& run) {
   return line;
 }
 
-/// What packing does to the number of updates; empty if that is little.
+/// The effect of packing on the number of updates; empty if it is small.
 std::string describe_packed_steps(const Run& run) {
   if (run.profile().schedule.batch_unit == BatchUnit::kDocuments) return {};
   const data::RunPlan& plan = *run.plan;
@@ -86,16 +87,15 @@ std::string describe_packed_steps(const Run& run) {
   const std::int64_t rows = plan.rows_per_epoch(), batch = run.spec.global_batch_size;
   const std::int64_t documents = std::llround(documents_per_row * static_cast<double>(rows));
   char text[300];
-  std::snprintf(
-      text, sizeof text,
-      "packing puts about %.1f documents into a row, so an epoch has %lld steps of %lld rows, where a trainer "
-      "that counts documents makes %lld. batch_unit: documents counts documents",
-      documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
-      static_cast<long long>(ceil_div(documents, batch)));
+  std::snprintf(text, sizeof text,
+                "packing puts about %.1f documents in a row, so an epoch has %lld steps of %lld rows; a trainer "
+                "that counts documents takes %lld. To count documents, set batch_unit: documents",
+                documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
+                static_cast<long long>(ceil_div(documents, batch)));
   return text;
 }
 
-/// Whether a name that the driver gives means such a GPU: "NVIDIA H100 PCIe" is an H100, "NVIDIA L40S" no L4.
+/// True if the driver's name means this kind of GPU: "NVIDIA H100 PCIe" is an H100, "NVIDIA L40S" is not an L4.
 bool is_such_gpu(const std::string& device_name, const device::GpuFacts& gpu) {
   const std::string name = " " + lower_case(device_name) + " ";
   return lower_case(device_name) == lower_case(gpu.device_name) ||
@@ -125,7 +125,7 @@ std::string describe_trained(const Run& run) {
                        format_count(all).c_str(), 100.0 * static_cast<double>(trained) / static_cast<double>(all));
 }
 
-/// Flags of `generate` that ask the result something: a short prompt that was held out, else one of the training data.
+/// Flags of `generate` for a first try of the result: a short held-out prompt, else one from the training data.
 std::vector<std::string> prompt_for_result(const DataSection& section) {
   std::optional<data::ShortPrompt> prompt;
   if (!section.eval_datasets.empty())
@@ -138,7 +138,7 @@ std::vector<std::string> prompt_for_result(const DataSection& section) {
 }
 
 constexpr std::int64_t kMaxSamples = 4096;
-constexpr std::int64_t kFewestSpareRows = 8;  // fewer say nothing
+constexpr std::int64_t kFewestSpareRows = 8;  // fewer prove nothing
 
 at::Tensor norms_of(const at::Tensor& rows) { return at::norm(rows.to(at::kFloat), 2, {1}); }
 
@@ -161,7 +161,7 @@ bool has_steps_left(const Run& run) { return run.state.step < run.plan->total_st
 
 void log_changes(const Run& run, const std::vector<std::string>& changes) {
   const std::string from = has_steps_left(run) ? " from step " + std::to_string(run.state.step + 1)
-                                               : ": no step is left that would use it; profile.yaml stays as it was";
+                                               : ": no step is left to use it, so profile.yaml stays unchanged";
   for (const std::string& change : changes) log_info(change + from);
 }
 
@@ -170,7 +170,7 @@ void warn_of_target_gpu(const Run& run) {
   if (!target) return;
   const std::string misfit = plan::misfit(run.facts, *target);
   if (!misfit.empty()) log_warning("target_gpu: " + target->name + ": " + misfit);
-  if (!run.device.is_cuda() || is_such_gpu(run.device.name, *target)) return;  // a run on a CPU has said so
+  if (!run.device.is_cuda() || is_such_gpu(run.device.name, *target)) return;  // on a CPU, the log has said so
   log_warning("target_gpu: the profile is meant for " + target->name + ", but this run is on " + run.device.name);
 }
 
@@ -188,14 +188,14 @@ void log_start(const Run& run) {
                 static_cast<long long>(run.data.max_seq_len), 100.0 * plan.packing_efficiency());
   log_info(line);
   if (const auto& most = run.profile().schedule.max_steps; most && *most > plan.total_steps()) {
-    log_info("num_epochs ends the run before max_steps: " + std::to_string(*most) +
-             "; num_epochs: null lets max_steps decide");
+    log_info("num_epochs ends the run before max_steps (" + std::to_string(*most) +
+             "); set num_epochs: null to let max_steps decide");
   }
   if (run.ranks().world_size() > 1) {
     log_info(ranks_in_words(run));
   } else if (run.device.num_gpus > 1) {
-    log_info("one of " + std::to_string(run.device.num_gpus) + " GPUs is used; --nproc " +
-             std::to_string(run.device.num_gpus) + " trains on all");
+    log_info("using one of " + std::to_string(run.device.num_gpus) + " GPUs; --nproc " +
+             std::to_string(run.device.num_gpus) + " uses all of them");
   }
   if (run.profile().schedule.lr_scaling != LrScaling::kNone) log_info(describe_lr_scaling(run));
   log_info(describe_trained(run));
@@ -211,12 +211,12 @@ void log_start(const Run& run) {
     const auto saved = static_cast<double>(fp32.state_bytes(run.model.parameters->blocks())) - needed;
     log_info("optimizer state: " + format_bytes(needed) + ", " +
              (saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
-                        : "no less than with fp32 moments: every tensor is small, and small ones keep them"));
+                        : "no less than with fp32 moments: all tensors are small, and small tensors keep them"));
   }
   if (run.spec.mlp_tile_tokens > 0) log_info(describe_tiles(run));
   if (run.activations->offload() != nullptr) log_info(describe_offload(run));
   const std::string packed = describe_packed_steps(run);
-  // Who asks for packing knows what it does.
+  // Users who ask for packing know what it does.
   if (!packed.empty()) run.profile().is_given("packing") ? log_info(packed) : log_warning(packed);
   if (const auto& price = run.clock->price()) log_info("price: " + price->in_words());
   if (plan.total_steps() < kFewSteps) {
@@ -251,15 +251,14 @@ std::optional<std::string> looks_untrained(const at::Tensor& embedding, std::int
   if (num_spare >= kFewestSpareRows) {
     const double longest_spare = norms_of(embedding.slice(0, num_tokens)).max().item<double>();
     if (longest_spare < usual && norm <= longest_spare) {
-      std::snprintf(
-          text, sizeof text,
-          "length %.3g, as the %lld rows that no token uses (at most %.3g; 95%% of the tokens have more than %.3g)",
-          norm, static_cast<long long>(num_spare), longest_spare, usual);
+      std::snprintf(text, sizeof text,
+                    "length %.3g, like the %lld rows that no token uses (at most %.3g; 95%% of the tokens exceed %.3g)",
+                    norm, static_cast<long long>(num_spare), longest_spare, usual);
       return text;
     }
   }
   if (norm < usual / 2) {
-    std::snprintf(text, sizeof text, "length %.3g, where 95%% of the tokens have more than %.3g", norm, usual);
+    std::snprintf(text, sizeof text, "length %.3g, while 95%% of the tokens exceed %.3g", norm, usual);
     return text;
   }
   return std::nullopt;

@@ -29,7 +29,7 @@ json optional_json(const std::optional<Value>& value) {
 
 constexpr std::int64_t kHashChunk = 1 << 20;  // elements; the temporaries of a chunk take 24 MiB
 
-/// Depends on every bit and on its place. On the device of the tensor.
+/// Depends on every bit and its position. Computed on the tensor's device.
 std::int64_t checksum(const at::Tensor& values) {
   const at::Tensor bits = values.view(at::kInt);
   at::Tensor sum = at::zeros({}, bits.options().dtype(at::kLong));
@@ -97,8 +97,8 @@ bool share_best(const Run& run) {
       run.ranks().broadcast(run.is_leader() ? run_folder::verify(best, throw_if_stop_requested) : "");
   if (problem.empty()) return true;
   if (run.state.step == run.plan->total_steps()) refuse_best_checkpoint(best, problem);
-  log_warning(best.string() + " was the best step so far, and cannot be used (" + problem +
-              "): the best of the steps from here on counts");
+  log_warning(best.string() + " was the best step so far, but cannot be used (" + problem +
+              "); from now on, only later steps can be the best");
   return false;
 }
 
@@ -156,7 +156,7 @@ void check_equal_runs(const Run& run) {
                                     {"tokenizer", prints.tokenizer},
                                     {"chat template", prints.chat_template},
                                     {"data", prints.data},
-                                    {"rows of eval_tasks", run.tasks ? run.tasks->fingerprint() : ""},
+                                    {"examples of eval_tasks", run.tasks ? run.tasks->fingerprint() : ""},
                                     {"number of steps", std::to_string(run.plan->total_steps())}});
 }
 
@@ -169,14 +169,13 @@ void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::
   }
   if (different.empty()) return;
   try {
-    ranks.all_gather("");  // all have heard of it before one ends and takes the others with it
+    ranks.all_gather("");  // all learn of it before one ends and takes the others with it
   } catch (const Error&) {
   }
-  throw UnequalRanks(
-      "rank " + different,
-      "has other parameters than rank 0 after step " + std::to_string(step) +
-          ": a device or the memory of a node has computed wrong bits, or this is a bug. Nothing of this "
-          "step was saved; the same command goes on from the last checkpoint");
+  throw UnequalRanks("rank " + different,
+                     "has different parameters than rank 0 after step " + std::to_string(step) +
+                         ": a device or a node's memory produced wrong bits, or this is a bug. Nothing of this "
+                         "step was saved; the same command continues from the last checkpoint");
 }
 
 void share_usage(const Run& run) {

@@ -1,4 +1,4 @@
-// What the ranks of a run compare and decide together.
+// Comparisons and decisions that the ranks of a run make together.
 #pragma once
 
 #include <filesystem>
@@ -10,58 +10,60 @@
 
 namespace lora_train::run {
 
-/// The ranks have different parameters: what they hold must not be saved.
+/// The ranks have different parameters, which must not be saved.
 class UnequalRanks : public DeviceError {
  public:
   using DeviceError::DeviceError;
 };
 
-/// What rank 0 decided about the output folder, on every rank. Fills what `auto` of the profile becomes, as rank 0 did. The others'
-/// `decision` is not looked at.
+/// Returns rank 0's decision about the output folder on every rank, and replaces `auto` in the profile as rank 0 did.
+/// Ignores the `decision` of other ranks.
 run_folder::OutputDecision share(ranks::Communicator& ranks, const run_folder::OutputDecision& decision,
                                  Profile& profile);
 
-/// The description of a checkpoint that rank 0 reads.
+/// Rank 0 reads the description of a checkpoint; every rank returns it.
 run_folder::Description share_description(ranks::Communicator& ranks, const std::filesystem::path& checkpoint);
 
-/// When the run began, by the clock of rank 0.
+/// The start of the run by the clock of rank 0.
 std::int64_t share_start(ranks::Communicator& ranks, std::int64_t started_at);
 
-/// Whether the checkpoint of the best step so far is there, as rank 0 finds; true where the run needs none. Else it warns, or throws
+/// True if rank 0 finds the checkpoint of the best step so far, or if the run needs none. Otherwise warns, or throws
 /// FormatError on all ranks if no step is left that could be the best.
 bool share_best(const Run& run);
 
 /// Overwrites parameters and optimizer state with those of rank 0.
 void share_parameters(Run& run);
 
-/// Program, profile and number of trained parameters must be those of rank 0; throws as check_equal_runs(), which compares what is
-/// known later.
+/// Program, profile and number of trained parameters must equal those of rank 0. Throws like check_equal_runs(), which
+/// compares what is known later.
 void check_equal_starts(const OpenedRun& run);
 
-/// Connects the GPUs, and makes the first collectives with as many numbers as a step has: what NCCL allocates for them is not
-/// planned for anything else.
+/// Connects the GPUs and runs the first collectives at the size of a step, so that NCCL allocates its memory before
+/// memory is planned.
 void connect_gpus(const OpenedRun& run);
 
-/// The least memory of all ranks. Those of a host share its memory.
+/// Sets the facts to the least memory of all ranks. The ranks of a host share its memory.
 void share_facts(ranks::Communicator& ranks, plan::RunFacts& facts);
 
-/// The spec of rank 0.
+/// Sets the spec to that of rank 0.
 void share_spec(ranks::Communicator& ranks, plan::RunSpec& spec);
 
-/// The choices of rank 0, once it has made all of them; the others then start from them. Where nothing is tuned, no collective.
+/// Sends rank 0's choices, once it has made all of them, to the other ranks, which start from them. No collective if
+/// nothing is tuned.
 void share_tuning(Run& run);
 
-/// Model, tokenizer, chat template, data and number of steps must be those of rank 0. Throws ConfigError that names the first rank with
-/// others, the same on all ranks.
+/// Model, tokenizer, chat template, data and number of steps must equal those of rank 0. Throws the same ConfigError on
+/// all ranks, naming the first rank that differs.
 void check_equal_runs(const Run& run);
 
-/// The trained parameters, fp32, must be those of rank 0, bit for bit. Throws UnequalRanks that names the ranks.
+/// The trained parameters (fp32) must equal those of rank 0 bit for bit. Throws UnequalRanks, naming the ranks.
 void check_equal_parameters(ranks::Communicator& ranks, const at::Tensor& values, std::int64_t step);
 inline void check_equal_parameters(const Run& run) {
   check_equal_parameters(run.ranks(), run.model.parameters->values, run.state.step);
 }
 
-/// What each rank has used, on every rank (run.resources); but for rank 0, after the last step. The others stop watching.
+/// Shares the usage of each rank with every rank (run.resources) after the last step. All ranks but rank 0 stop
+/// watching.
 void share_usage(const Run& run);
 
 /// "training with 4 processes (1 node x 4), global batch 16 = ..."

@@ -18,7 +18,8 @@ namespace {
 
 const std::string kNoMemoryToCapture = "not enough memory to capture the steps: ";
 
-/// While it lives, steps are those of this rank alone: ranks rehearse, capture and tune with different batches, in their own time.
+/// While it lives, steps involve this rank alone: ranks rehearse, capture and tune with different batches, at their own
+/// pace.
 class Alone {
  public:
   explicit Alone(Run& run) : run_(run), ranks_(run.context->ranks) { run.context->ranks = &alone_; }
@@ -41,7 +42,7 @@ std::int64_t num_tokens_of(const data::DocumentStore& store, const data::MicroBa
   return num_tokens;
 }
 
-/// A step of this one micro-batch, with the weight sum of the step that it belongs to.
+/// A step of this micro-batch only, with the weight sum of the step it belongs to.
 data::StepPlan step_of(const data::StepPlan& plan, const data::MicroBatchPlan& micro) {
   data::StepPlan step;
   step.step = plan.step;
@@ -84,7 +85,7 @@ void rehearse_evaluation(const Run& run, const evaluate::EvalContext& context) {
   }
 }
 
-/// For each batch class, a step of one micro-batch of that class.
+/// One step per batch class, of one micro-batch of that class.
 std::map<int, data::StepPlan> examples_of_classes(const Run& run) {
   std::map<int, data::StepPlan> examples;
   for (std::int64_t step = 1; step <= data::num_surveyed_steps(*run.plan) && examples.size() < run.batch_classes.size();
@@ -104,7 +105,7 @@ model::Batch put_example(Run& run, int class_index, const data::StepPlan& exampl
   return batch;
 }
 
-/// Why the steps of this run are not to be captured; empty if they are.
+/// Why not to capture the steps of this run; empty if they should be captured.
 std::string reason_against_capture(const Run& run) {
   if (!kernels::can_capture()) return "the run is on a CPU";
   if (run.profile().run.cuda_graphs == CudaGraphs::kOff) return "cuda_graphs is off";
@@ -114,8 +115,8 @@ std::string reason_against_capture(const Run& run) {
   return run.batch_classes.empty() ? "no micro-batch fits a batch class" : "";
 }
 
-/// Captures what the batch classes of the run need. Returns why that was not possible, or an empty string. Leaves the steps frozen.
-/// Throws c10::OutOfMemoryError.
+/// Captures the graphs for the run's batch classes. Returns why that failed, or an empty string. Leaves the steps
+/// frozen. Throws c10::OutOfMemoryError.
 std::string record(Run& run) {
   const Alone alone(run);
   try {
@@ -134,7 +135,8 @@ std::string record(Run& run) {
   }
 }
 
-/// The one place where a capture ends, successful or not: re-enables updates and releases the memory of discarded graphs.
+/// The one place where a capture ends, successful or not: re-enables updates and releases the memory of discarded
+/// graphs.
 void end_capture(Run& run) {
   plan::wait_for(run.device);  // throws here if the device has failed
   run.scalars->set_frozen(false);
@@ -173,7 +175,7 @@ void capture_in_memory(Run& run) {
            (capture.reason.empty() ? "" : "; " + capture.reason));
 }
 
-/// Runs the largest micro-batches, and says which. Throws c10::OutOfMemoryError.
+/// Runs the largest micro-batches and returns a description of them. Throws c10::OutOfMemoryError.
 std::string rehearse_in_memory(Run& run) {
   const LargestMicroBatch& largest = largest_micro_batch(run);
   const auto tuned_products = plan::tune_products(run.tuning.get());
@@ -193,15 +195,16 @@ std::string in_words(const plan::RunSpec& spec) {
          ", " + format_bytes(static_cast<double>(spec.memory.total()));
 }
 
-/// What a rank that has run out of memory may plan for next, at most.
+/// The most that a rank which ran out of memory may plan for next.
 std::int64_t lower_budget(const Run& run) {
   constexpr std::int64_t kLess = std::int64_t{3} << 29;  // 1.5 GiB
   const std::int64_t own = plan::device_memory(run.device).allocated;
   return std::min(run.spec.memory.total() - kLess, plan::memory_budget(run.device) + own);
 }
 
-/// If a rank has run out of memory (`failure` says how this one has): has all ranks plan for less, and frees the buffers. False,
-/// with everything as it is, if none has, or if nothing is left to `auto` that would make the run fit. A step keeps its rows.
+/// If a rank has run out of memory (`failure` says how, for this one), all ranks plan for less and free their buffers.
+/// Returns false and changes nothing if no rank has, or if no `auto` value could make the run fit. A step keeps its
+/// rows.
 bool plan_for_less(Run& run, const std::string& failure) {
   std::int64_t budget = run.facts.memory_bytes;
   std::string first;

@@ -14,7 +14,7 @@ template <typename Write>
 void try_to(bool& is_refused, const Write& write) {
   try {
     write();
-    if (is_refused) log_info("writing works again; the lines that failed are written");
+    if (is_refused) log_info("writing works again; the missing lines have been written");
     is_refused = false;
   } catch (const IoError& error) {
     if (!is_refused) log_warning(std::string(error.what()) + "; the run continues and will retry");

@@ -23,13 +23,13 @@ class Reporters {
   virtual void write(const report::TrainRecord& record) = 0;
   virtual void write(const report::EvalRecord& record) = 0;
   virtual void write(const report::TaskRecord& record) = 0;
-  virtual void write(const std::vector<report::EvalAnswer>& answers) = 0;   ///< to one task
-  virtual void write(const std::vector<report::DocumentLosses>& sets) = 0;  ///< of all data sets of an evaluation
+  virtual void write(const std::vector<report::EvalAnswer>& answers) = 0;   ///< for one task
+  virtual void write(const std::vector<report::DocumentLosses>& sets) = 0;  ///< for all datasets of an evaluation
   virtual void write(const report::CheckpointRecord& record) = 0;
   virtual void write(const report::EndRecord& record) = 0;
-  /// Called after every step; is_logged: its record was written too.
+  /// Called after every step. `is_logged`: its record was written too.
   virtual void show(const report::ProgressState& progress, bool is_logged) = 0;
-  /// Called while something else than steps goes on; see ProgressBar::show_activity().
+  /// Called while something other than steps is running; see ProgressBar::show_activity().
   virtual void show_activity(const report::ProgressState&) {}
   /// Retries writes that failed. Called before a checkpoint is saved.
   virtual void flush() = 0;
@@ -49,11 +49,11 @@ class NoReporters : public Reporters {
   void flush() override {}
 };
 
-/// Writes the files of a run and draws the progress bar. A full disk does not end a run: after a failed write it warns once,
-/// keeps the record, and writes it together with the next one that succeeds.
+/// Writes the files of a run and draws the progress bar. A full disk does not end a run: after a failed write it warns
+/// once, keeps the record, and writes it together with the next one that succeeds.
 class FileReporters : public Reporters {
  public:
-  /// `num_eval_sets`: data sets that the run evaluates.
+  /// `num_eval_sets`: number of datasets that the run evaluates.
   FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets);
 
   /// See MetricsWriter::drop_after, EvalAnswers::keep_first and TensorBoardWriter::drop_after. Throws IoError.
@@ -81,14 +81,14 @@ class FileReporters : public Reporters {
        answers_are_refused_ = false;
 };
 
-/// What plan, result and clock of the run know of the step that has just ended; the caller adds what only the loop knows.
+/// The record of the step that just ended, from plan, result and clock; the caller adds what only the loop knows.
 report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s);
 
-/// Puts the sums of a run into what a checkpoint keeps, and back.
+/// Copies the sums of a run into the state of a checkpoint, and back.
 void take_times(const report::RunTimes& times, run_folder::TrainState& state);
 report::RunTimes times_of(const run_folder::TrainState& state);
 
-/// What the progress line shows of it. Rates and time left are those of the steps of this process.
+/// The progress line after a step. Rates and time left come from the steps of this process.
 report::ProgressState progress_after(const Run& run, const data::StepPlan& plan, std::int64_t num_steps,
                                      std::int64_t num_tokens);
 

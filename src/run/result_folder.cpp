@@ -30,8 +30,8 @@ void copy_if_there(const fs::path& source, Files& files) {
   if (fs::exists(source)) files.push_back({source.filename().string(), read_file(source)});
 }
 
-/// The model's generation_config.json with `end_of_turn` as the first end token. Without that file Hugging Face takes the end tokens of
-/// config.json; one is written where they lack it.
+/// The model's generation_config.json with `end_of_turn` as the first end token. Without that file, Hugging Face takes
+/// the end tokens from config.json; the file is written if they lack `end_of_turn`.
 void add_generation_config(const plan::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
   const fs::path source = model.resolved.folder / kGenerationFile;
   if (!end_of_turn) return copy_if_there(source, files);
@@ -101,12 +101,13 @@ Files adapter(const RunSection& section, const plan::ModelFiles& model, const pl
   return files;
 }
 
-/// Reads new tokens and their rows again from the folder: nothing else would notice a row under the wrong id before the adapter is used.
+/// Reads the new tokens and their rows back from the folder: nothing else would notice a row under the wrong id before
+/// the adapter is used.
 void check_new_tokens(const fs::path& folder, const RunSection& section, const plan::ModelFiles& model,
                       const plan::AdapterSetup& adapters, const model::Trainables& parameters) {
   if (model.new_rows.empty()) return;
   const auto fail = [&](const std::string& what) {
-    throw FormatError(folder.string(), "was read again after writing, and " + what + " is not what was written");
+    throw FormatError(folder.string(), "was read back after writing, and " + what + " differs from what was written");
   };
   const auto tokenizer = tokenizer::Tokenizer::load(folder);
   for (const data::NewRow& row : model.new_rows) {
@@ -137,7 +138,7 @@ fs::path write_result(const RunSection& section, const plan::ModelFiles& model, 
   add_tokenizer(model, end_of_turn, files);
   storage::AtomicFolder folder(target, run_folder::own_entries);
   folder.write(files);
-  check_new_tokens(folder.temporary(), section, model, adapters, parameters);  // before it takes the place of another
+  check_new_tokens(folder.temporary(), section, model, adapters, parameters);  // before it replaces an older one
   folder.commit();
   return target;
 }

@@ -108,7 +108,7 @@ std::optional<report::Price> find_price(std::optional<double> given, const std::
     const auto found = std::ranges::find(table, gpu, &device::GpuFacts::device_name);
     if (found != table.end()) return report::Price{found->price_per_hour, num_gpus, "GPU table"};
   } catch (const Error& error) {
-    log_warning(std::string("the cost of the run is not known: ") + error.what());
+    log_warning(std::string("the cost of the run is unknown: ") + error.what());
   }
   return std::nullopt;
 }

@@ -44,7 +44,7 @@ struct DataPrints {
   std::string of_run, now;
 };
 
-/// nullopt: no checkpoint says what the run had, or something that decides is gone.
+/// Returns nullopt if no checkpoint has the run's print, or if an input is missing.
 std::optional<DataPrints> data_prints(const TrainRequest& request) {
   const fs::path folder = request.profile.run.output_dir;
   try {
@@ -64,15 +64,16 @@ std::optional<DataPrints> data_prints(const TrainRequest& request) {
   }
 }
 
-/// Throws ConfigError if the training data are no longer those of the finished run in output_dir, as a resume would, unless
-/// --allow-changed names datasets. Data or a model that are gone say nothing: the result is there.
+/// Like a resume, throws ConfigError if the training data are no longer those of the finished run in output_dir, unless
+/// --allow-changed names datasets. Missing data or a missing model are accepted: the result exists.
 void refuse_other_data(const TrainRequest& request) {
   const auto prints = data_prints(request);
   if (!prints || prints->of_run == prints->now || std::ranges::count(request.allow_changed, "datasets") > 0) return;
   throw ConfigError(request.profile.run.output_dir,
-                    "the run here is complete, but was trained with different data: the files of datasets, or what "
-                    "decides their tokens, have changed since. Choose one:\n  --output-dir OTHER  starts a new run "
-                    "elsewhere\n  --overwrite  deletes the run here\n  --allow-changed datasets  leaves it as it is");
+                    "the run here is complete, but was trained with different data: the files of datasets, or other "
+                    "inputs that decide their tokens, have changed since. Choose one:\n  --output-dir OTHER  starts a "
+                    "new run elsewhere\n  --overwrite  deletes the run here\n  --allow-changed datasets  keeps it "
+                    "unchanged");
 }
 
 using Ranks = std::shared_ptr<ranks::Communicator>;
@@ -87,7 +88,7 @@ report::Ledger summary_ledger(const data::PreparedData& data) {
   return out;
 }
 
-/// Stops the clock and what it asks: the line and summary.json have the same times.
+/// Stops the clock and the resource watch, so that the line and summary.json have the same times.
 void write_end(Reporters& reporters, const report::RunSummary& summary, const Run& run) {
   report::RunClock& clock = *run.clock;
   run.resources->stop();
@@ -96,7 +97,7 @@ void write_end(Reporters& reporters, const report::RunSummary& summary, const Ru
                                     clock.elapsed_s(), clock.total(), clock.take_spans()});
 }
 
-/// Describes the exception that is being handled in the summary.
+/// Describes the current exception in the summary.
 void describe_failure(report::RunSummary& summary) {
   const ErrorReport report = describe_current_exception();
   summary.status = "failed";
@@ -111,20 +112,25 @@ void describe_stop(report::RunSummary& summary, const StopError& error) {
   summary.exit_code = static_cast<int>(ExitCode::kStopped);
 }
 
-/// Call it once the run is certain to start: removes from the folder what the run replaces.
-void take_over(const TrainRequest& request, const run_folder::OutputDecision& decision, std::int64_t step) {
-  const fs::path output_dir = request.profile.run.output_dir;
+fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / "profile.yaml"; }
+
+/// Removes from the folder what the run replaces, and writes its profile. Call it once the run is certain to start.
+void take_over_folder(const Run& run, const run_folder::OutputDecision& decision) {
+  const fs::path output_dir = run.profile().run.output_dir;
   if (decision.overwrites) {
     run_folder::set_run_aside(output_dir);
     set_log_file(output_dir / "run.log");
   }
-  remove_tree(output_dir / "summary.json");  // an older result: until the end there is none
+  remove_tree(output_dir / "summary.json");  // an older result; this run has none until its end
   sync_folder(output_dir);                   // before the new profile.yaml appears
   // Damaged checkpoints that were skipped stay until a newer one is saved.
-  if (decision.goes_back) run_folder::delete_after(output_dir, step);
+  if (decision.goes_back) run_folder::delete_after(output_dir, run.state.step);
+  log_changes(run, decision.changes);
+  const bool changes_no_step = !decision.changes.empty() && !has_steps_left(run);
+  if (!changes_no_step || !fs::exists(profile_of(run))) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
 }
 
-/// That of the request, and the driver of a GPU.
+/// The provenance of the request, plus the GPU and its driver.
 report::Provenance provenance_of(const Run& run) {
   report::Provenance provenance = run.request.provenance;
   if (!run.device.is_cuda()) return provenance;
@@ -139,16 +145,9 @@ report::LengthHistogram lengths_of(const data::DocumentStore& store) {
   return report::length_histogram(lengths);
 }
 
-fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / "profile.yaml"; }
-
 /// What the run leaves in the folder besides checkpoints, on the rank that writes; else nothing.
 std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::OutputDecision& decision) {
   if (!run.is_leader()) return std::make_unique<NoReporters>();
-  take_over(run.request, decision, run.state.step);
-  log_changes(run, decision.changes);
-  if (decision.changes.empty() || has_steps_left(run) ||
-      !fs::exists(profile_of(run)))  // else no step used what changed
-    write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
   auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
   reporters->write(report::StartRecord{
@@ -166,9 +165,9 @@ void take_state(report::RunSummary& summary, const run_folder::TrainState& state
   summary.supervised_tokens = state.supervised_tokens;
 }
 
-/// Puts what the run did before its checkpoint into summary and clock. The checkpoint has the sums up to itself; a process that ended
-/// in order after it has written those up to its end. What a process that was killed did after its last checkpoint does not count,
-/// like its steps.
+/// Adds the run's work before its checkpoint to summary and clock. The checkpoint has the sums up to itself; a process
+/// that ended normally after it has logged the sums up to its end. Work that a killed process did after its last
+/// checkpoint does not count, and neither do its steps.
 void count_earlier(const fs::path& checkpoint, report::RunSummary& summary, report::RunClock& clock) {
   const run_folder::TrainState state = run_folder::describe(checkpoint).state;
   take_state(summary, state);
@@ -177,7 +176,7 @@ void count_earlier(const fs::path& checkpoint, report::RunSummary& summary, repo
   if (logged && logged->wall_s() > earlier.wall_s()) earlier = *logged;
   if (earlier[report::Phase::kTrain] == 0 && state.step > 0) {
     log_warning(checkpoint.string() +
-                " does not say how long its steps took, so times, rates and costs of the run are those from here on");
+                " does not say how long its steps took, so times, rates and costs only count from here on");
     summary.untimed_tokens = state.tokens;
     summary.untimed_steps = state.step;
   }
@@ -197,22 +196,22 @@ void write_final_result(const Run& run, report::RunSummary& summary) {
     parameters = run.model.parameters->host_copy();
     load_checkpoint_parameters(best, !run.adapters.specs.empty(), parameters);
     state = run_folder::describe(best).state;
-    log_info("the result is that of step " + std::to_string(step) + ", the best of " + section.metric_for_best_model);
+    log_info("the result is from step " + std::to_string(step) + ", the best of " + section.metric_for_best_model);
   }
   summary.adapter = write_result(section, run.files, run.adapters, parameters, state, run.data.stop_token_id).string();
   summary.adapter_step = step;
 }
 
-/// The same for a process that ends before it has chosen a checkpoint: what the newest says counts.
+/// The same for a process that ends before it has chosen a checkpoint: counts the work before the newest one.
 void count_newest(const fs::path& output_dir, report::RunSummary& summary, report::RunClock& clock) {
   try {
     const std::vector<fs::path> checkpoints = run_folder::list(output_dir);
     if (!checkpoints.empty()) count_earlier(checkpoints.front(), summary, clock);
-  } catch (const Error&) {  // the process that goes on says what is wrong
+  } catch (const Error&) {  // the process that resumes the run reports it
   }
 }
 
-/// One training on this rank: what is asked, who takes part, and what becomes of it.
+/// One training on this rank: the request, the ranks, and the outcome.
 struct Training {
   explicit Training(const TrainRequest& requested) : request(requested) {
     summary.run_name = run_folder::run_name(request.profile.run);
@@ -224,9 +223,9 @@ struct Training {
   std::shared_ptr<report::RunClock> clock = std::make_shared<report::RunClock>();
   report::RunSummary summary;
 
-  bool leads() const { return ranks->rank() == 0; }
+  bool is_leader() const { return ranks->rank() == 0; }
   fs::path output_dir() const { return request.profile.run.output_dir; }
-  /// Before anybody has looked at the output folder.
+  /// The result of a stop before the output folder is checked.
   TrainResult stopped_at_once(const StopError& error) {
     describe_stop(summary, error);
     return {summary.exit_code, report::to_json(summary)};
@@ -234,7 +233,7 @@ struct Training {
 };
 
 /// A mistake about the output folder does not hide those about the files that the profile names.
-run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
+run_folder::OutputDecision prepare_or_list_mistakes(TrainRequest& request) {
   try {
     return run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
   } catch (const ConfigError& error) {
@@ -249,21 +248,21 @@ run_folder::OutputDecision prepare_output_folder(TrainRequest& request) {
   }
 }
 
-/// Rank 0 decides, and holds `lock` while the run lasts; the others do as it says. A dry run looks, and locks nothing.
+/// Rank 0 decides, and holds `lock` during the run; the other ranks follow. A dry run only looks and locks nothing.
 run_folder::OutputDecision decide_output_folder(Training& training, std::optional<run_folder::FolderLock>& lock) {
   TrainRequest& request = training.request;
   run_folder::OutputDecision decision;
-  if (training.leads() && request.dry_run) {
+  if (training.is_leader() && request.dry_run) {
     decision = run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
-  } else if (training.leads()) {
+  } else if (training.is_leader()) {
     lock.emplace(request.profile.run.output_dir);
-    decision = prepare_output_folder(request);
+    decision = prepare_or_list_mistakes(request);
     if (decision.is_complete) refuse_other_data(request);
   }
   return share(*training.ranks, decision, request.profile);
 }
 
-/// Now the run needs the files that its profile names.
+/// Builds the run. From here on it needs the files that its profile names.
 Run build(Training& training, const run_folder::OutputDecision& decision) {
   if (training.request.bad_inputs) std::rethrow_exception(training.request.bad_inputs);
   return build_run(training.request, training.ranks, training.clock, decision.checkpoint);
@@ -276,13 +275,14 @@ void describe_run(const Run& run, report::RunSummary& summary) {
   summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
 }
 
-/// Rehearses and captures the steps of a run that has some left. On a GPU the run may be built once more, for less memory.
+/// Rehearses and captures the steps of a run that has steps left. On a GPU this may rebuild the run once, for less
+/// memory.
 void prepare_first_step(Run& run) {
   if (!has_steps_left(run)) {
-    log_info("all " + count_of(run.state.step, "step") + " were done before: nothing is left to train");
+    log_info("all " + count_of(run.state.step, "step") + " are already done: nothing left to train");
   } else if (run.device.is_cuda()) {
     const auto rebuild = [&] {
-      build_planned(run);
+      build_from_facts(run);
       if (run.is_leader()) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
     };
     log_info("before step 1: " + prepare_steps(run, rebuild) + " fits; " + plan::memory_in_words(run.device));
@@ -291,7 +291,7 @@ void prepare_first_step(Run& run) {
   }
 }
 
-/// Trains to the end or to a stop request, and writes the result of a run that is done.
+/// Trains to the end or to a stop request, and writes the result once the run is done.
 void train_to_the_end(Run& run, Reporters& reporters, report::RunSummary& summary) {
   try {
     prepare_first_step(run);
@@ -319,7 +319,7 @@ void finish_summary(Training& training) {
   training.summary.peak_host_memory_gib = report::peak_host_memory_gib();
 }
 
-/// Does everything up to step 1 and runs the largest micro-batch; writes nothing.
+/// Does everything up to step 1 and runs the largest micro-batch. Writes nothing.
 TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& decision) {
   report::RunSummary& summary = training.summary;
   if (decision.is_complete) {
@@ -327,7 +327,7 @@ TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& de
   } else {
     Run run = build(training, decision);
     const std::string rehearsed = prepare_steps(
-        run, [&] { build_planned(run); }, /*captures=*/false);
+        run, [&] { build_from_facts(run); }, /*captures=*/false);
     summary.reason = "dry run: " + rehearsed + " ran; nothing was updated or written";
     log_info(summary.reason);
     summary.step = run.state.step;
@@ -338,12 +338,12 @@ TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& de
   return {0, report::to_json(summary)};
 }
 
-/// Writes summary.json and report.html, unless those of an earlier finished run are still there. Ranks that write nothing have their
-/// result alone.
+/// Writes summary.json and report.html, unless those of an earlier finished run still exist. Ranks that write nothing
+/// only return their result.
 TrainResult finish(Training& training) {
   report::RunSummary& summary = training.summary;
   finish_summary(training);
-  if (!training.leads()) return {summary.exit_code, report::to_json(summary)};
+  if (!training.is_leader()) return {summary.exit_code, report::to_json(summary)};
   if (!run_folder::holds_done_summary(training.output_dir())) {
     report::write_summary(training.output_dir() / "summary.json", summary);
     report::write_report(training.output_dir());
@@ -352,11 +352,11 @@ TrainResult finish(Training& training) {
   return {summary.exit_code, report::to_json(summary)};
 }
 
-/// For an error that ends the run: the summary is written if it can be, and the error stays the one that is reported. run.log stays
-/// open, so that the report reaches it too.
+/// For an error that ends the run: writes the summary if possible; the original error is still the one reported.
+/// run.log stays open, so that the report goes there too.
 void finish_failed(Training& training) {
   describe_failure(training.summary);
-  if (!training.leads()) return;
+  if (!training.is_leader()) return;
   try {
     set_log_file(training.output_dir() / "run.log");
     finish(training);
@@ -375,24 +375,27 @@ TrainResult train(Training& training) {
   } catch (const StopError& error) {  // while checkpoints were read
     if (request.dry_run) throw;
     describe_stop(training.summary, error);
-    if (training.leads() && !request.overwrite) count_newest(training.output_dir(), training.summary, *training.clock);
+    if (training.is_leader() && !request.overwrite)
+      count_newest(training.output_dir(), training.summary, *training.clock);
     return finish(training);
   }
   if (request.dry_run) return end_dry_run(training, decision);
   if (decision.is_complete) {
-    log_info(request.profile.run.output_dir + ": already complete: nothing to do, and nothing was changed");
+    log_info(request.profile.run.output_dir + ": already complete; nothing to do, nothing changed");
     return {0, decision.summary_json};
   }
-  if (!decision.overwrites && training.leads())
+  if (!decision.overwrites && training.is_leader())
     set_log_file(training.output_dir() / "run.log");  // else once the old run is moved aside
   try {
-    if (decision.checkpoint && training.leads()) count_earlier(*decision.checkpoint, training.summary, *training.clock);
+    if (decision.checkpoint && training.is_leader())
+      count_earlier(*decision.checkpoint, training.summary, *training.clock);
     Run run = build(training, decision);
     describe_run(run, training.summary);
+    if (run.is_leader()) take_over_folder(run, decision);
     const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
     run.startup.end_phase("output folder");
     train_to_the_end(run, *reporters, training.summary);
-  } catch (const StopError& error) {  // before step 1: there is nothing to save
+  } catch (const StopError& error) {  // before step 1: nothing to save
     describe_stop(training.summary, error);
   } catch (...) {
     finish_failed(training);
@@ -421,7 +424,7 @@ TrainResult run_training(const TrainRequest& requested) {
       return result.exit_code;
     }
     const auto& max_time = training.request.profile.schedule.max_time;
-    if (max_time && training.leads()) set_max_time(*max_time);
+    if (max_time && training.is_leader()) set_max_time(*max_time);
     result = train(training);
     return result.exit_code;
   });

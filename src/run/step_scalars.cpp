@@ -44,7 +44,7 @@ StepScalars::~StepScalars() {
 
 void StepScalars::begin(std::int64_t step, double loss_denominator, const optim::LrSchedule& schedule,
                         const optim::AdamWOptions& options, std::span<const PhiloxKey> dropout_keys) {
-  begun_ = ended_;  // a step that broke off is forgotten
+  begun_ = ended_;  // forgets a step that was broken off
   if (begun_ - received_ == slots_.size()) throw ShapeError("StepScalars", "too many steps in flight");
   Slot& slot = slots_[begun_++ % slots_.size()];
   slot.has_figures = false;
@@ -53,7 +53,7 @@ void StepScalars::begin(std::int64_t step, double loss_denominator, const optim:
   std::copy(first.begin(), first.end(), slot.there.mutable_data_ptr<double>());
   scalars_.narrow(0, 0, optim::kNumFirstScalars).copy_(slot.there, /*non_blocking=*/true);
   if (dropout_keys.empty()) return;
-  if (std::ssize(dropout_keys) != keys_.size(0)) throw ShapeError("StepScalars", "another number of dropout keys");
+  if (std::ssize(dropout_keys) != keys_.size(0)) throw ShapeError("StepScalars", "wrong number of dropout keys");
   std::memcpy(slot.keys.mutable_data_ptr(), dropout_keys.data(), dropout_keys.size_bytes());
   keys_.copy_(slot.keys, /*non_blocking=*/true);
 }

@@ -54,8 +54,8 @@ class Loop {
       try {
         run_.ranks().begin_steps();
         train();
-      } catch (const StopError& stop) {  // between micro-batches: the state is that of the last finished step
-        log_to_file(LogLevel::kInfo, stop.where() + ": stopping");  // stderr has had the answer to the signal
+      } catch (const StopError& stop) {  // between micro-batches: the state is from the last finished step
+        log_to_file(LogLevel::kInfo, stop.where() + ": stopping");  // stderr already has the answer to the signal
       }
       run_.ranks().end_steps();
       finish_save();
@@ -90,7 +90,7 @@ class Loop {
     if (run_.state.step == 0 && run_.profile().run.eval_on_start) evals_.evaluate();
     if (run_.state.step > 0 && evals_.is_owed()) {  // a stop came before it
       evals_.evaluate();
-      if (evals_.has_new_best()) save();  // the checkpoint that the run went on from may be in another folder
+      if (evals_.has_new_best()) save();  // the resumed checkpoint may be in another folder
     }
     run_.resources->begin_steps();
     if (run_.state.step < total) {
@@ -100,7 +100,7 @@ class Loop {
                                 .elapsed_s = run_.clock->elapsed_s(),
                                 .activity = "first step"});
     }
-    while (run_.state.step < total && !evals_.end_run()) {
+    while (run_.state.step < total && !evals_.ends_run()) {
       enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
       if (saver_) rethrow_if_too_many(take(saver_->poll()));
@@ -111,7 +111,7 @@ class Loop {
     }
   }
 
-  /// Whether something is due after the last enqueued step that needs all steps finished.
+  /// True if something is due after the last enqueued step that needs all steps finished.
   bool has_to_wait() const {
     const std::int64_t last = in_flight_.back().plan->step;
     return last == run_.plan->total_steps() || evals_.is_due(last) || saves_.is_due(last) ||
@@ -130,7 +130,7 @@ class Loop {
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
       plan::throw_out_of_memory(plan::memory_case(run_.facts, run_.spec), run_.device, error.what_without_backtrace());
-    } catch (...) {  // also for a stop: the steps before are complete
+    } catch (...) {  // also for a stop: the earlier steps are complete
       finish_all_steps();
       throw;
     }
@@ -300,7 +300,7 @@ class Loop {
     }
   }
 
-  /// Not after the error that is being handled if parameters or loss were wrong, here or on another rank.
+  /// False if the current error means that parameters or loss were wrong, here or on another rank.
   static bool is_state_worth_saving() {
     try {
       throw;
@@ -350,7 +350,7 @@ class Loop {
     if (run_.ranks().world_size() > 1 && steps_here_ > 0) log_info(rank_times_.in_words());
     if (state.total_loss_weight > 0) summary_.train_loss = state.total_loss_sum / state.total_loss_weight;
     const bool has_all_steps = state.step == run_.plan->total_steps() && !evals_.is_owed();
-    const bool is_done = has_all_steps || evals_.end_run();
+    const bool is_done = has_all_steps || evals_.ends_run();
     summary_.status = is_done ? "done" : "stopped";
     summary_.reason = has_all_steps ? "all steps done" : is_done ? evals_.stop_in_words() : stop_reason();
     summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);
@@ -363,7 +363,7 @@ class Loop {
   const DueSteps saves_;
   std::unique_ptr<data::BatchPrefetcher> prefetcher_;
   const std::int64_t first_step_ = run_.state.step;
-  std::optional<BackgroundSaver> saver_;  ///< of the rank that writes
+  std::optional<BackgroundSaver> saver_;  ///< only on the rank that writes
   std::deque<StepInFlight> in_flight_;
   Clock::time_point last_finish_;
   std::int64_t segments_after_first_step_ = 0;

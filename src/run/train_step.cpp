@@ -22,12 +22,12 @@ namespace lora_train::run {
 
 StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches) {
   const auto enqueue_loss_chunk = objective_for(context.objective.loss_type).enqueue_loss_chunk;
-  // Loads the kernels of a chunk: a step without graphs does not call this function.
+  // Loads the kernels of a chunk, because a step without graphs does not call this function.
   if (!batches.empty()) enqueue_loss_chunk(context, batches.begin()->second);
   for (const auto& [class_index, batch] : batches) {
     Body& body = bodies_[class_index];
     body.batch = batch;
-    // Each pass starts without attention's prepared data: temporary memory of one pass is gone in the next.
+    // Each pass starts without attention's prepared data, because temporary memory of one pass is gone in the next.
     const auto record = [&](void (*enqueue)(StepContext&, const model::Batch&)) {
       body.batch.layouts.clear();
       return kernels::capture([&] { enqueue(context, body.batch); });
@@ -50,42 +50,42 @@ void StepGraphs::update() { update_->replay(); }
 
 namespace {
 
-/// The rows of this rank in a step.
-std::string name_rows(const StepContext& context, const data::StepPlan& plan) {
+/// This rank's rows in a step.
+std::string name_examples(const StepContext& context, const data::StepPlan& plan) {
   std::vector<std::uint32_t> documents;
   for (const auto& micro : plan.micro_batches) {
     documents.insert(documents.end(), micro.documents.begin(), micro.documents.end());
   }
-  return data::name_rows(context.documents, documents);
+  return data::name_examples(context.documents, documents);
 }
 
-/// Computes the step again, each rank by itself, to find those whose own gradients are not finite. They name their rows; if there
-/// is none, the sum alone has overflowed.
-std::string name_rows_of_ranks(StepContext& context, const data::StepPlan& plan) {
+/// Computes the step again, each rank by itself, to find the ranks whose own gradients are not finite. They name their
+/// rows; if there are none, only the sum has overflowed.
+std::string name_examples_of_ranks(StepContext& context, const data::StepPlan& plan) {
   ranks::OneRank alone;
   ranks::Communicator& ranks = *std::exchange(context.ranks, &alone);
   const std::shared_ptr<void> back(nullptr, [&](void*) { context.ranks = &ranks; });
-  context.scalars.drop_ended();  // later ones, which a GPU had begun
+  context.scalars.drop_ended();  // later steps that a GPU had begun
   train_step(context, plan, build_in_place(context.documents, plan), Update::kSkip);
   const auto scalars = context.scalars.wait();
   const bool is_finite = std::isfinite(scalars[optim::kLossSum]) && std::isfinite(scalars[optim::kGradNorm]);
   std::string text;
-  const std::vector<std::string> all = ranks.all_gather(is_finite ? "" : name_rows(context, plan));
+  const std::vector<std::string> all = ranks.all_gather(is_finite ? "" : name_examples(context, plan));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty())
       text += (text.empty() ? "on rank " : "; on rank ") + std::to_string(rank) + ": " + all[rank];
   }
-  return text.empty() ? "finite on each rank alone, only their sum is not" : text;
+  return text.empty() ? "finite on each rank, but the sum over the ranks is not" : text;
 }
 
 [[noreturn]] void refuse_non_finite(StepContext& context, const data::StepPlan& plan, const StepResult& result) {
-  const std::string rows =
-      context.ranks->world_size() > 1 ? name_rows_of_ranks(context, plan) : name_rows(context, plan);
+  const std::string examples =
+      context.ranks->world_size() > 1 ? name_examples_of_ranks(context, plan) : name_examples(context, plan);
   throw NumericError(
       "step " + std::to_string(plan.step),
       "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
-          ": not finite. Nothing was updated. Rows of this step: " + rows +
-          ". Look at these rows and at the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often "
+          ": not finite. Nothing was updated. Examples of this step: " + examples +
+          ". Check these examples and the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often "
           "helps");
 }
 
@@ -181,7 +181,7 @@ StepResult wait_for_step(StepContext& context, const data::StepPlan& plan) {
   result.zeroed_moments = scalars[optim::kZeroedMoments];
   result.ranks = context.scalars.figures_of_ranks();
   if (scalars[optim::kNonFinite] != 0) {  // a reduction that was broken off sets it too
-    context.is_updating = true;           // whether it was before this step's update or after it, nobody knows
+    context.is_updating = true;           // it may have come before or after this step's update
     context.ranks->throw_if_failed();
     context.is_updating = false;
   }
@@ -217,8 +217,8 @@ void enqueue_nll_chunk(StepContext& context, const model::Batch& batch) {
                                context.activations.d_hidden);
 }
 
-/// Dynamic Fine-Tuning (arXiv 2508.05629; TRL's loss_type: dft): the sum of -weight * p * log p, with p as a constant. Its
-/// gradient is that of cross entropy with token weights weight * p.
+/// Dynamic Fine-Tuning (arXiv 2508.05629; TRL's loss_type: dft): the sum of -weight * p * log p, with p held constant.
+/// Its gradient is that of cross entropy with token weights weight * p.
 void enqueue_dft(StepContext& context, const model::Batch& batch) {
   model::decoder_forward(context.decoder, batch, context.activations);
   HeadPass head(context, batch);

@@ -105,14 +105,14 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     parse_sums(own, state);
     state.started_at = whole_number(own, "started_at", where);
     state.best_metric = optional_number(object, "best_metric");
-    // Older checkpoints have the lowest loss alone, as the best metric.
+    // Older checkpoints only have the lowest loss, as the best metric.
     state.best_eval_loss = own.contains("best_eval_loss") ? optional_number(own, "best_eval_loss") : state.best_metric;
     if (own.contains("evals_without_gain")) state.evals_without_gain = whole_number(own, "evals_without_gain", where);
     state.best_step = optional_whole_number(object, "best_global_step", where);
     if (own.contains("global_batch_size")) state.global_batch_size = whole_number(own, "global_batch_size", where);
     if (own.contains("peak_memory_gib")) state.peak_memory_gib = optional_number(own, "peak_memory_gib");
     if (own.contains("loss_chunk_rows")) state.loss_chunk_rows = whole_number(own, "loss_chunk_rows", where);
-    if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // older checkpoints do not have it
+    if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // missing in older checkpoints
     return state;
   } catch (const json::exception& error) {
     throw FormatError(where, std::string("was not written by lora-train: ") + error.what());
@@ -133,7 +133,7 @@ void check_files(const fs::path& checkpoint, const Manifest& manifest, const std
     if (!manifest.files.contains(name)) throw FormatError(kManifestFile, "does not list " + std::string(name));
   }
   for (const auto& [name, expected] : manifest.files) {
-    if (path_kind(checkpoint / name) != PathKind::kFile) throw FormatError(name, "is missing, or not a file");
+    if (path_kind(checkpoint / name) != PathKind::kFile) throw FormatError(name, "is missing or not a file");
     const FileHash content = hash_file(checkpoint / name, after_each_mib);
     if (content.num_bytes != expected.num_bytes) {
       throw FormatError(name, "has " + std::to_string(content.num_bytes) + " bytes, but the manifest says " +
@@ -157,7 +157,7 @@ std::vector<fs::path> list_quietly(const fs::path& output_dir) {
   try {
     return list(output_dir);
   } catch (const IoError& error) {
-    log_warning(std::string("older checkpoints are not deleted: ") + error.what());
+    log_warning(std::string("older checkpoints were not deleted: ") + error.what());
     return {};
   }
 }
@@ -170,7 +170,7 @@ void delete_quietly(const fs::path& folder) {
   }
 }
 
-/// Whether the start of a file of a checkpoint holds `text`; of a file that cannot be read, nothing is known.
+/// True if the start of a checkpoint's file contains `text`; nullopt if it cannot be read.
 std::optional<bool> starts_with_text(const fs::path& file, std::string_view text) {
   constexpr std::size_t kMaxBytes = 65536;
   if (path_kind(file) != PathKind::kFile) return false;
@@ -189,8 +189,8 @@ bool is_own_name(std::string_view name) {
   return std::ranges::count(kNames, name) > 0;
 }
 
-/// Whether this program wrote the folder: also if it is incomplete or damaged. Hugging Face's have a trainer_state.json too,
-/// but no manifest.
+/// True if this program wrote the folder, even if it is incomplete or damaged. Hugging Face's folders have a
+/// trainer_state.json too, but no manifest.
 bool is_ours(const fs::path& folder) {
   if (path_kind(folder) != PathKind::kFolder) return false;
   return starts_with_text(folder / kManifestFile, "\"fingerprints\"").value_or(true) ||
@@ -233,7 +233,7 @@ SaveResult save_and_rotate(const CheckpointWriter::Options& options, const Conte
 fs::path save(const fs::path& output_dir, const Contents& contents, const std::vector<fs::path>& sync_first) {
   const fs::path target = output_dir / (kFolderPrefix + std::to_string(contents.state.step));
   if (path_kind(target) != PathKind::kNone && !is_ours(target)) {
-    throw IoError(target.string(), "is not a checkpoint of lora-train, so it is not replaced: move it");
+    throw IoError(target.string(), "is not a lora-train checkpoint, so it was not replaced: move it");
   }
   storage::AtomicFolder folder(target, checkpoint_entries);  // replaces one for the same step from an earlier process
   std::vector<storage::FileToWrite> files = contents.files;
@@ -244,11 +244,11 @@ fs::path save(const fs::path& output_dir, const Contents& contents, const std::v
   folder.write(
       {{kManifestFile, to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
   for (const auto& file : sync_first) sync_quietly(file);
-  if (!sync_first.empty()) sync_folder(output_dir);  // their names
+  if (!sync_first.empty()) sync_folder(output_dir);  // makes their names durable
   folder.commit();
   if (const std::string problem = verify(target); !problem.empty()) {
     folder.take_back();
-    throw IoError(target.string(), "differs from what was written when it is read back: " + problem);
+    throw IoError(target.string(), "was read back and differs from what was written: " + problem);
   }
   return target;
 }
@@ -303,7 +303,7 @@ std::optional<fs::path> newest_good(const fs::path& output_dir) {
 Description describe(const fs::path& checkpoint) { return parse_description(describing_bytes(checkpoint), checkpoint); }
 
 std::string describing_bytes(const fs::path& checkpoint) {
-  std::string bytes;  // the state may be damaged, and no UTF-8
+  std::string bytes;  // the state may be damaged and not valid UTF-8
   json::to_cbor(json::array({to_json(read_manifest(checkpoint)), read_file(checkpoint / kStateFile)}), bytes);
   return bytes;
 }
@@ -326,7 +326,7 @@ void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, 
 void delete_after(const fs::path& output_dir, std::int64_t step) {
   for (const auto& folder : list_quietly(output_dir)) {
     if (step_of(folder) <= step) continue;
-    log_warning(folder.string() + ": deleted, since the run resumes from step " + std::to_string(step));
+    log_warning(folder.string() + ": deleted because the run resumes from step " + std::to_string(step));
     delete_quietly(folder);
   }
 }

@@ -34,7 +34,7 @@ bool has_the_name(int fd, const fs::path& path) {
          held.st_dev == named.st_dev;
 }
 
-/// A lock is empty, or names its process.
+/// A lock file is empty or names its process.
 bool is_lock(int fd) {
   struct stat held {};
   char start[sizeof kProcess] = {};
@@ -46,7 +46,7 @@ bool is_lock(int fd) {
 [[noreturn]] void refuse(const fs::path& path, int fd) {
   if (fd >= 0) ::close(fd);
   throw ConfigError(path.string(),
-                    "is a link, or was not written by lora-train, which locks the folder by a file of this "
+                    "is a link, or was not written by lora-train, which locks the folder with a file of this "
                     "name. Move it, or choose another output_dir");
 }
 
@@ -70,13 +70,13 @@ FolderLock::FolderLock(const fs::path& folder) : path_(folder / report::kLockFil
       throw ConfigError(folder.string(), "another run is writing here (" + (holder.empty() ? "a process" : holder) +
                                              "). Wait for it, stop it, or choose another --output-dir");
     }
-    log_warning(path_.string() + ": this file system has no locks (" + std::strerror(code) +
+    log_warning(path_.string() + ": this file system does not support locks (" + std::strerror(code) +
                 "); nothing stops a second run from writing to the folder");
     return;
   } while (!has_the_name(fd_, path_));
   const std::string holder = this_process();
   if (::ftruncate(fd_, 0) != 0 || write_all(fd_, holder) != holder.size()) {
-    log_warning(path_.string() + ": cannot write the name of this process: " + std::strerror(errno));
+    log_warning(path_.string() + ": cannot write this process's name: " + std::strerror(errno));
   }
 }
 

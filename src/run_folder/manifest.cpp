@@ -13,7 +13,7 @@ using nlohmann::json;
 
 constexpr int kVersion = 2;
 
-/// The manifest without its own hash.
+/// The manifest without its hash.
 json to_object(const Manifest& manifest) {
   json files = json::object();
   for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.num_bytes}, {"xxh128", file.hash}};
@@ -53,7 +53,7 @@ Manifest from_object(const json& object, const std::string& where) {
 json parse_json(const std::string& text, const std::string& where) {
   constexpr int kMaxDepth = 16;
   return json::parse(text, [&](int depth, json::parse_event_t, json&) {
-    if (depth > kMaxDepth) throw FormatError(where, "holds values nested deeper than 16 levels");
+    if (depth > kMaxDepth) throw FormatError(where, "has values nested deeper than 16 levels");
     return true;
   });
 }
@@ -62,7 +62,8 @@ std::int64_t whole_number(const json& object, const char* key, const std::string
   const json& value = object.at(key);
   constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= kLargest;
-  if (!fits) throw FormatError(where, std::string(key) + " is " + value.dump() + "; expected a whole number from 0");
+  if (!fits)
+    throw FormatError(where, std::string(key) + " is " + value.dump() + "; expected a whole number, 0 or more");
   return value.get<std::int64_t>();
 }
 

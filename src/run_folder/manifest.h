@@ -24,11 +24,11 @@ Manifest parse_manifest(const std::string& text, const std::string& where);
 
 // Reading JSON files of a checkpoint.
 
-/// Throws json::exception; FormatError (where) for values nested deeper than a checkpoint's are, which to print is
-/// recursive.
+/// Throws json::exception; FormatError (where) for values nested deeper than a checkpoint's, because printing recurses.
 nlohmann::json parse_json(const std::string& text, const std::string& where);
 
-/// A whole number of 63 bits; json's get<>() takes 1e300 too. Throws json::exception when it is not there, else FormatError.
+/// A whole number of up to 63 bits; json's get<>() accepts 1e300 too. Throws json::exception if it is missing, else
+/// FormatError.
 std::int64_t whole_number(const nlohmann::json& object, const char* key, const std::string& where);
 
 }  // namespace lora_train::run_folder

@@ -19,25 +19,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Logs that the run there never saved a checkpoint.
+/// Warns if the existing run never saved a checkpoint.
 void log_new_run(const fs::path& folder) {
   if (report::has_event(folder / "metrics.jsonl", "train")) {
     log_warning(folder.string() +
-                ": the run there ended before it saved a checkpoint; starting again from step 0. "
+                ": the run there ended before saving a checkpoint; starting over from step 0. "
                 "A smaller save_steps or save_interval loses less");
   }
 }
 
-/// The run there, which began with --overwrite, has saved nothing, so the one that it replaces is still the better.
+/// The existing run, which began with --overwrite, has saved nothing, so the one it replaces is still better.
 void refuse_replaced_run(const fs::path& folder) {
   const fs::path replaced = folder / kReplacedFolder;
   if (!storage::read_marker(replaced)) return;
-  throw ConfigError(
-      folder.string(),
-      "the run there began with --overwrite and has saved nothing yet; the run that it was to replace is in " +
-          replaced.string() +
-          ". Add --overwrite to begin again, choose another --output-dir, or move that folder "
-          "elsewhere to keep the older run");
+  throw ConfigError(folder.string(),
+                    "the run there began with --overwrite and has saved nothing yet; the run it was replacing is in " +
+                        replaced.string() +
+                        ". Add --overwrite to start over, choose another --output-dir, or move that folder "
+                        "elsewhere to keep the older run");
 }
 
 /// A run replaces and deletes files under its own names, so none of its inputs may be there.
@@ -60,18 +59,17 @@ void refuse_inputs_in_the_way(const OutputRequest& request) {
   if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.run.resume_from_checkpoint, folder);
 }
 
-/// A run writes its files under fixed names, so nothing of others may be there: without run.json, whatever has such a name is
-/// someone else's. Links and devices are refused in any case: what they lead to is not the run's.
+/// A run writes its files under fixed names, so nothing else may have them: without run.json, anything with such a name
+/// belongs to someone else. Always refuses links and devices: what they lead to is not the run's.
 void refuse_files_of_others(const fs::path& folder, const std::string& result) {
   if (path_kind(folder) == PathKind::kNone) return;
   const bool is_run = storage::read_marker(folder).has_value();
   const auto refuse = [&](const std::string& name, PathKind expected, bool is_ours) {
     const PathKind kind = path_kind(folder / name);
     if (kind == PathKind::kNone || (kind == expected && is_ours)) return;
-    throw ConfigError(folder.string(),
-                      "holds " + name + ", which no run of lora-train has written" +
-                          (is_run ? "" : std::string(" (there is no ") + storage::kMarkerFile + " of one)") +
-                          " and which this run would replace. Choose another output_dir, or move it");
+    throw ConfigError(folder.string(), "holds " + name + ", which lora-train did not write" +
+                                           (is_run ? "" : std::string(" (there is no ") + storage::kMarkerFile + ")") +
+                                           " and which this run would replace. Choose another output_dir, or move it");
   };
   refuse(storage::kMarkerFile, PathKind::kFile, is_run);
   for (const char* name : storage::kReportFiles) refuse(name, PathKind::kFile, is_run);
@@ -83,11 +81,11 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
 void name_checkpoints_of_others(const fs::path& folder) {
   for (const auto& path : list_others(folder)) {
     log_warning(path.string() + (fs::is_symlink(path) ? " is a link" : " was not written by lora-train") +
-                ": it is left alone. To start from a checkpoint of lora-train elsewhere, name it with --resume");
+                ": ignored. To start from a lora-train checkpoint elsewhere, pass it with --resume");
   }
 }
 
-/// Replaces each `auto` by the number that the old run chose.
+/// Replaces each `auto` with the number that the old run chose.
 Profile with_numbers_of(const Profile& old, Profile profile) {
   if (!profile.data.max_seq_len) profile.data.max_seq_len = old.data.max_seq_len;
   if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = old.schedule.micro_batch_size;
@@ -95,21 +93,21 @@ Profile with_numbers_of(const Profile& old, Profile profile) {
   return profile;
 }
 
-/// The profile that a checkpoint was trained with: its own, else that of the run folder around it.
+/// The profile that a checkpoint was trained with: its own, else that of its run folder.
 Profile profile_of_checkpoint(const fs::path& checkpoint) {
   const fs::path real = fs::weakly_canonical(checkpoint);
   for (const fs::path& file : {real / "profile.yaml", real.parent_path() / "profile.yaml"}) {
     if (fs::exists(file)) return load_written_profile(file);
   }
   throw FormatError(checkpoint.string(),
-                    "neither it nor its parent folder holds a profile.yaml, so it is unknown what it was "
-                    "trained with. Copy the profile.yaml of its run there");
+                    "has no profile.yaml, and neither does its parent folder, so it is unknown how it was "
+                    "trained. Copy the profile.yaml of its run there");
 }
 
-/// Whether the key decides which tensors are trained, and of which shapes: with another value, no checkpoint fits.
+/// True if the key decides which tensors are trained, or their shapes: with another value, no checkpoint fits.
 bool shapes_tensors(const std::string& key) { return key == "adapter" || key == "lora_r" || key == "add_tokens"; }
 
-/// Whether the key says where the schedule ends.
+/// True if the key decides where the schedule ends.
 bool is_limit(const std::string& key) { return key == "num_epochs" || key == "max_steps"; }
 
 bool may_differ(const ProfileDifference& difference, const OutputRequest& request) {
@@ -122,16 +120,17 @@ std::string line_of(const ProfileDifference& difference) {
   return difference.key + ": " + difference.old_value + " -> " + difference.new_value;
 }
 
-/// Why a refused key may not differ, and what to write instead.
+/// Why a refused key must not differ, and what to pass instead.
 std::string remark(const ProfileDifference& difference) {
-  if (shapes_tensors(difference.key)) return "  (no checkpoint fits it: --allow-changed does not help)";
+  if (shapes_tensors(difference.key)) return "  (no checkpoint fits this: --allow-changed does not help)";
   if (!is_limit(difference.key)) return "";
   std::string flag = "--" + difference.key;
   std::replace(flag.begin(), flag.end(), '_', '-');
-  return "  (may be raised, not lowered): " + flag + " " + difference.old_value + " goes on";
+  return "  (may be raised, not lowered): " + flag + " " + difference.old_value + " continues";
 }
 
-/// The advice below refused keys. `where`: the run in output_dir, or a checkpoint elsewhere, which nothing here can delete.
+/// The advice below refused keys. `where` is the run in output_dir, or a checkpoint elsewhere, which this run cannot
+/// delete.
 std::string ways_on(const OutputRequest& request, const fs::path& where,
                     const std::vector<ProfileDifference>& refused) {
   const fs::path folder = request.profile.run.output_dir;
@@ -142,7 +141,7 @@ std::string ways_on(const OutputRequest& request, const fs::path& where,
   if (is_there) {
     ways += "\n  --output-dir OTHER  starts a new run elsewhere\n  --overwrite  deletes the run in " + folder.string();
   } else {
-    ways += std::string("\n  leave the key") + (refused.size() > 1 ? "s as they were" : " as it was");
+    ways += std::string("\n  keep the old value") + (refused.size() > 1 ? "s of these keys" : " of this key");
     if (is_adapter) ways += "\n  init_adapter=" + where.string() + "  starts from its weights, without --resume";
   }
   if (std::ranges::any_of(refused, shapes_tensors, &ProfileDifference::key)) return ways;
@@ -150,7 +149,7 @@ std::string ways_on(const OutputRequest& request, const fs::path& where,
   for (const auto& difference : refused) {
     if (!is_limit(difference.key)) allowing += " --allow-changed " + difference.key;
   }
-  return allowing.empty() ? ways : ways + "\n " + allowing + "  goes on with what differs";
+  return allowing.empty() ? ways : ways + "\n " + allowing + "  continues with the changes";
 }
 
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {
@@ -165,7 +164,7 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
   throw ConfigError(where.string(), "holds a run with a different profile:" + lines + ways_on(request, where, refused));
 }
 
-/// What differs all the same: logs a new end of the schedule, and returns what --allow-changed lets differ.
+/// Accepts the remaining differences: logs a new end of the schedule, and returns what --allow-changed lets differ.
 std::vector<std::string> accept_differences(const OutputRequest& request, const Profile& old) {
   std::vector<std::string> changes;
   for (const auto& difference : diff_profiles(old, request.profile)) {
@@ -187,7 +186,7 @@ void go_on_from(const fs::path& checkpoint, const OutputRequest& request, Output
   decision.changes = accept_differences(request, old);
 }
 
-/// The run that a folder holds, if any. Reads what is asked for, once.
+/// The run in a folder, if any. Reads on demand, and only once.
 class RunThere {
  public:
   explicit RunThere(fs::path folder) : folder_(std::move(folder)) {}
@@ -199,13 +198,13 @@ class RunThere {
     return *has_saved_;
   }
 
-  /// Null if there is no profile.yaml. Throws ConfigError if it is not a profile.
+  /// Returns null if there is no profile.yaml. Throws ConfigError if it is not a profile.
   const Profile* profile() {
     if (!profile_ && fs::exists(folder_ / "profile.yaml")) profile_ = load_written_profile(folder_ / "profile.yaml");
     return profile_ ? &*profile_ : nullptr;
   }
 
-  /// The summary.json of a finished run with the profile of the request; else nothing.
+  /// The summary.json of a finished run with the request's profile, if any.
   const std::optional<std::string>& result_of(const OutputRequest& request) {
     if (!result_) result_ = read_result(request);
     return *result_;
@@ -228,7 +227,7 @@ class RunThere {
   std::optional<std::optional<std::string>> result_;
 };
 
-/// A run that goes back deletes its later checkpoints, which is not to happen by the way.
+/// A run that goes back deletes its later checkpoints, which must not happen as a side effect.
 void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& folder) {
   const char* const key = "resume_from_checkpoint";
   if (std::count(request.allow_changed.begin(), request.allow_changed.end(), key) > 0) return;
@@ -236,16 +235,17 @@ void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& fo
   const std::int64_t step = describe(resume).state.step;
   const auto newest = newest_good(folder);
   if (!newest || step_of(*newest) <= step) return;
-  throw ConfigError(folder.string(),
-                    "resuming from step " + std::to_string(step) + " would delete the later checkpoints, up to " +
-                        newest->string() + ". To keep them, use another --output-dir; without --resume " +
-                        "the run goes on from there; or --allow-changed " + key + " to delete what is later");
+  throw ConfigError(folder.string(), "resuming from step " + std::to_string(step) +
+                                         " would delete the later checkpoints, up to " + newest->string() +
+                                         ". To keep them, use another --output-dir, or leave out --resume to continue "
+                                         "from the newest; to delete them, pass --allow-changed " +
+                                         key);
 }
 
-/// True when the same command is repeated: the run here began with that checkpoint and has saved its own since.
+/// True if the same command is repeated: the run here began with that checkpoint and has saved its own since.
 bool began_with(const fs::path& folder, RunThere& there, const std::string& checkpoint) {
   if (there.profile() == nullptr || there.profile()->run.resume_from_checkpoint != checkpoint) return false;
-  log_info(folder.string() + ": the run here began with " + checkpoint + " and resumes from what it has saved since");
+  log_info(folder.string() + ": the run here began with " + checkpoint + ", so it resumes from its own checkpoints");
   return true;
 }
 
@@ -253,11 +253,11 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
   if (const auto checkpoint = newest_good(folder)) return *checkpoint;
   throw FormatError(folder.string(),
                     "holds a run without a good checkpoint to resume from (" + std::to_string(list(folder).size()) +
-                        " checked); use --overwrite to start again from step 0, or another --output-dir");
+                        " checked); use --overwrite to start over from step 0, or another --output-dir");
 }
 
-/// Whether a command with --overwrite began the run there and is now repeated, as by a batch system that starts a stopped job
-/// again: it resumes. A finished run, another profile and --resume none begin a new run.
+/// True if a command with --overwrite began the existing run and is now repeated, for example by a batch system that
+/// restarts a stopped job: then it resumes. A finished run, another profile and --resume none begin a new run.
 bool repeats_overwriting(const fs::path& folder, RunThere& there, const OutputRequest& request) {
   const auto marker = storage::read_marker(folder);
   if (!marker || !marker->began_with_overwrite || request.profile.run.resume_from_checkpoint == "none") return false;
@@ -268,12 +268,12 @@ bool repeats_overwriting(const fs::path& folder, RunThere& there, const OutputRe
   if (is_same) {
     log_info(folder.string() +
              ": a command with --overwrite began the run here, so this one resumes it; --resume none "
-             "with --overwrite starts again");
+             "with --overwrite starts over");
   }
   return is_same;
 }
 
-/// Deletes what a run wrote under `name`; files of others in it move to the folder of that name in `home`.
+/// Deletes what a run wrote under `name`; files that others put there move to the folder of that name in `home`.
 void discard(const fs::path& folder, const std::string& name, const fs::path& home) {
   if (path_kind(folder / name) == PathKind::kFolder) {
     storage::discard_folder(folder / name, home / name, own_entries);
@@ -301,7 +301,7 @@ void move_all(const fs::path& folder, const std::vector<std::string>& names, con
 }
 
 constexpr const char* kEventFile = "events.out.tfevents.";
-/// Of adapter/ and model/, besides the tokenizer.
+/// Files in adapter/ and model/, without the tokenizer's.
 constexpr const char* kResultFiles[] = {
     "adapter_config.json", "adapter_model.safetensors", "base_model.json",       "README.md",
     "config.json",         "model.safetensors",         "generation_config.json"};
@@ -343,12 +343,12 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   const bool names_one = resume != "auto" && resume != "none";
   if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
     if (path_kind(resume) == PathKind::kNone)
-      throw FormatError(resume, "is not a good checkpoint: there is no such folder");
+      throw FormatError(resume, "is not a good checkpoint: the folder does not exist");
     if (path_kind(fs::path(resume) / "manifest.json") == PathKind::kNone) {
       throw FormatError(resume,
-                        "is not a good checkpoint: there is no manifest.json in it, so lora-train has not finished it. "
+                        "is not a good checkpoint: it has no manifest.json, so lora-train has not finished it. "
                         "To start from its weights, if "
-                        "it is a PEFT folder: init_adapter");
+                        "it is a PEFT folder, use init_adapter");
     }
     const std::string problem = verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
@@ -379,7 +379,8 @@ OutputDecision prepare_output_folder(const OutputRequest& request) {
   OutputDecision decision = look_at_output_folder(request);
   make_folders(folder);
   if (storage::read_marker(folder)) {
-    storage::delete_temporaries(folder, is_run_file, own_entries);  // of a finished run too, killed in its last report
+    // A finished run too may have been killed in its last report.
+    storage::delete_temporaries(folder, is_run_file, own_entries);
   } else {
     storage::write_new_marker(folder, request.overwrite);
   }
@@ -388,9 +389,9 @@ OutputDecision prepare_output_folder(const OutputRequest& request) {
 
 void set_run_aside(const fs::path& folder) {
   const std::vector<std::string> names = files_of_run(folder);
-  if (names.size() <= 1) return;  // nothing, or only the marker of this run
+  if (names.size() <= 1) return;  // nothing, or only this run's marker
   const fs::path replaced = folder / kReplacedFolder;
-  const bool keeps_one = storage::read_marker(replaced).has_value();  // it is moved last
+  const bool keeps_one = storage::read_marker(replaced).has_value();  // the marker moves last
   if (keeps_one && list(folder).empty()) {
     for (const auto& name : names) discard(folder, name, folder);
   } else {
@@ -406,7 +407,7 @@ void delete_replaced_run(const fs::path& folder) {
   try {
     discard_replaced(folder);
   } catch (const IoError& error) {
-    log_warning(std::string(error.what()) + "; the run that was replaced is still there");
+    log_warning(std::string(error.what()) + "; the replaced run is still there");
   }
 }
 

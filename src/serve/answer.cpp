@@ -104,9 +104,9 @@ struct Answer::Choice {
 
   tokenizer::TextStream stream;
   tokenizer::StopStrings stops;
-  std::string text;                 ///< of the whole answer; with `streams`, what has been sent
-  std::vector<ServedToken> tokens;  ///< whose log-probabilities have not been sent
-  std::size_t num_sent = 0;         ///< bytes of text before these
+  std::string text;                 ///< the whole answer; with `streams`, the part sent
+  std::vector<ServedToken> tokens;  ///< those whose log-probabilities have not been sent
+  std::size_t num_sent = 0;         ///< bytes of text before these tokens
   std::string finish_reason;
 };
 
@@ -148,7 +148,7 @@ bool Answer::on_token(std::size_t index, const ServedToken& token) {
   return !choice.stops.is_found() && !outbox.is_cancelled();
 }
 
-/// Adds text to the answer; streamed at once.
+/// Adds text to the answer, and streams it at once if requested.
 void Answer::send_text(std::size_t index, const std::string& text) {
   Choice& choice = choices_[index];
   const bool is_first = choice.text.empty();
@@ -195,7 +195,7 @@ void Answer::on_done(std::size_t index, bool is_cut) {
   if (++num_done_ == choices_.size()) finish();
 }
 
-/// All choices are there.
+/// Ends the answer once all choices are complete.
 void Answer::finish() {
   AnswerJson whole = answer_head(request_, id_, model_.name, created_);
   const AnswerJson usage = usage_json(num_prompt_tokens(), num_new_);

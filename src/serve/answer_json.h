@@ -14,23 +14,24 @@ namespace lora_train::serve {
 
 using AnswerJson = nlohmann::ordered_json;
 
-/// What all objects of an answer begin with.
+/// The common first fields of all answer objects.
 AnswerJson answer_head(const ApiRequest& request, const std::string& id, const std::string& model,
                        std::int64_t created);
 
 AnswerJson usage_json(std::int64_t prompt_tokens, std::int64_t new_tokens);
 
-/// `logprobs` of a choice: {"content": [{token, logprob, bytes, id, top_logprobs}]} of a chat, parallel lists of a completion.
-/// text_offset: characters of the answer before these tokens.
+/// `logprobs` of a choice: {"content": [{token, logprob, bytes, id, top_logprobs}]} for a chat, parallel lists for a
+/// completion. text_offset: characters of the answer before these tokens.
 AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer, const std::vector<ServedToken>& tokens,
                          std::size_t text_offset);
 
-/// Text of a model is valid UTF-8; what is not becomes U+FFFD.
+/// Serializes JSON. Invalid UTF-8 becomes U+FFFD; a model's text is valid.
 inline std::string dump_json(const AnswerJson& json) {
   return json.dump(-1, ' ', false, AnswerJson::error_handler_t::replace);
 }
 
-/// A refusal with its HTTP status. Turned into {"error": {"message", "type", "param", "code"}}, and never seen outside of the server.
+/// A refusal with its HTTP status. Becomes {"error": {"message", "type", "param", "code"}}, and never leaves the server
+/// as an exception.
 class ApiError : public std::runtime_error {
  public:
   /// `param`: the field at fault; empty: null. `code`: a word for programs; empty: null.

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kLargestInteger = std::int64_t{1} << 53;  ///< that every client's numbers hold
+constexpr std::int64_t kLargestInteger = std::int64_t{1} << 53;  ///< exact in every client's numbers
 constexpr std::int64_t kMaxTop = 20;                             ///< log-probabilities per token
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxStops = 16;
@@ -30,7 +30,7 @@ constexpr std::size_t kMaxStops = 16;
   throw ApiError(400, field + " is " + shown + "; expected " + expected, field, "invalid_value");
 }
 
-/// 5.0 is 5.
+/// Accepts 5.0 as 5.
 std::int64_t integer_field(const Json& value, const std::string& field, std::int64_t least, std::int64_t most) {
   const double number = value.is_number() ? value.get<double>() : std::nan("");
   const bool is_valid =
@@ -53,12 +53,12 @@ std::vector<std::int32_t> tokens_of(const Json& list) {
 /// The text of a message's content: a string, or parts of type text.
 std::string content_text(const Json& content, const std::string& field) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) refuse(field, content, "a text, or a list of parts {\"type\": \"text\", \"text\": ...}");
+  if (!content.is_array()) refuse(field, content, "a string, or a list of parts {\"type\": \"text\", \"text\": ...}");
   std::string text;
   for (const Json& part : content) {
     const Json type = part.is_object() && part.contains("type") ? part["type"] : Json();
     if (type != "text" || !part.contains("text") || !part["text"].is_string()) {
-      throw ApiError(400, field + " has a part that is not text; this server takes text alone", field,
+      throw ApiError(400, field + " has a part that is not text; this server takes only text", field,
                      "unsupported_value");
     }
     text += part["text"].get<std::string>();
@@ -86,7 +86,7 @@ Json parse_body(std::string_view body) {
 }
 
 const std::string& text_field(const Json& value, const std::string& field) {
-  if (!value.is_string()) refuse(field, value, "a text");
+  if (!value.is_string()) refuse(field, value, "a string");
   return value.get_ref<const std::string&>();
 }
 
@@ -105,7 +105,7 @@ double number_field(const Json& value, const std::string& field, const SamplingR
   return value.get<double>();
 }
 
-/// A string, or a list of up to 16; none is empty.
+/// A string, or a list of up to 16; none may be empty.
 std::vector<std::string> stop_field(const Json& value, const std::string& field) {
   std::vector<std::string> stops;
   if (!value.is_array()) {
@@ -115,12 +115,12 @@ std::vector<std::string> stop_field(const Json& value, const std::string& field)
   }
   const bool has_empty = std::any_of(stops.begin(), stops.end(), [](const std::string& text) { return text.empty(); });
   if (has_empty || stops.size() > kMaxStops) {
-    refuse(field, value, "up to " + std::to_string(kMaxStops) + " texts that are not empty");
+    refuse(field, value, "up to " + std::to_string(kMaxStops) + " non-empty strings");
   }
   return stops;
 }
 
-/// Whether usage is asked for.
+/// True if the client asks for usage.
 bool stream_options_field(const Json& value, const std::string& field) {
   bool include_usage = false;
   for (const auto& [key, option] : object_field(value, field).items()) {
@@ -128,15 +128,16 @@ bool stream_options_field(const Json& value, const std::string& field) {
     if (key == "include_usage") {
       include_usage = flag_field(option, name);
     } else if (key != "include_obfuscation") {
-      throw ApiError(400,
-                     "unknown field \"" + name.substr(0, 80) + "\"; known are include_usage and include_obfuscation",
-                     name.substr(0, 80), "unknown_parameter");
+      throw ApiError(
+          400, "unknown field \"" + name.substr(0, 80) + "\"; known fields are include_usage and include_obfuscation",
+          name.substr(0, 80), "unknown_parameter");
     }
   }
   return include_usage;
 }
 
-/// Messages with contents as plain text: parts {"type": "text"} are joined, others refused. The role developer is system.
+/// Messages with contents as plain text: joins parts {"type": "text"}, refuses others. The role developer becomes
+/// system.
 Json messages_field(const Json& value) {
   if (!value.is_array() || value.empty()) refuse("messages", value, "a list of at least one message");
   Json messages = value;
@@ -165,17 +166,17 @@ const Json& tools_field(const Json& value) {
   return value;
 }
 
-/// The four forms of a completion's prompt: a text, a list of texts, a list of tokens, a list of these.
+/// The four forms of a completion's prompt: a text, a list of texts, a list of tokens, a list of such lists.
 void prompt_field(const Json& value, ApiRequest& request) {
   if (value.is_string()) {
     request.texts.push_back(value.get<std::string>());
   } else if (!value.is_array() || value.empty()) {
-    refuse("prompt", value, "a text, a list of texts, a list of tokens, or a list of these");
+    refuse("prompt", value, "a string, a list of strings, a list of tokens, or a list of such lists");
   } else if (value.front().is_number()) {
     request.token_lists.push_back(tokens_of(value));
   } else if (value.front().is_array()) {
     for (const Json& list : value) {
-      if (!list.is_array()) refuse("prompt", list, "a list of tokens, as the first");
+      if (!list.is_array()) refuse("prompt", list, "a list of tokens, like the first item");
       request.token_lists.push_back(tokens_of(list));
     }
   } else {
@@ -194,7 +195,7 @@ constexpr const char* kIgnored[] = {"user",
                                     "verbosity",
                                     "prompt_cache_retention"};
 
-/// Fields that are not supported, and the value with which they change nothing.
+/// Unsupported fields, each with the value that changes nothing.
 struct Neutral {
   const char* field;
   const char* value;  ///< as JSON; null and an absent field never change anything
@@ -219,7 +220,7 @@ bool is_ignored(const std::string& field) {
   return std::find(std::begin(kIgnored), std::end(kIgnored), field) != std::end(kIgnored);
 }
 
-/// False: it is not in the list. Throws where it is, with another value.
+/// Returns false if the field is not in the list. Throws if it is, with another value.
 bool check_neutral(const std::string& field, const Json& value) {
   const auto* const neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),
                                            [&](const Neutral& known) { return field == known.field; });
@@ -231,7 +232,7 @@ bool check_neutral(const std::string& field, const Json& value) {
   return true;
 }
 
-/// Reads the fields that both endpoints have. False: `field` is none of them.
+/// Reads a field that both endpoints share. Returns false for any other field.
 bool read_common(const std::string& field, const Json& value, ApiRequest& request) {
   SamplingOptions& sampling = request.sampling;
   if (field == "model") {

@@ -27,8 +27,8 @@
 namespace lora_train::serve {
 namespace {
 
-// GNU libmicrohttpd (https://www.gnu.org/software/libmicrohttpd, LGPL-2.1), loaded where the machine has it. Declarations as in its
-// microhttpd.h of 0.9.75, whose library has the ABI version 12.
+// GNU libmicrohttpd (https://www.gnu.org/software/libmicrohttpd, LGPL-2.1), loaded if installed. Declarations as in
+// microhttpd.h 0.9.75, whose library has ABI version 12.
 namespace mhd {
 
 struct Daemon;
@@ -38,7 +38,7 @@ union ConnectionInfo {
   int connect_fd;
 };
 
-// Results, flags of start, its options, and other constants.
+// Results, start flags, start options, and other constants.
 constexpr int kNo = 0, kYes = 1;
 constexpr unsigned kEpollInternalThread = 520, kAllowSuspendResume = 9216;
 constexpr int kOptionEnd = 0, kOptionConnectionMemory = 1, kOptionConnectionLimit = 2, kOptionConnectionTimeout = 3,
@@ -98,7 +98,8 @@ constexpr unsigned kMaxConnections = 512, kIdleSeconds = 120;
 constexpr std::size_t kConnectionBytes = std::size_t{64} << 10, kBlockBytes = std::size_t{16} << 10;
 constexpr int kClientGone = 499;  // as nginx logs it
 
-/// A request from its headers to the last byte of its answer. Of the library's thread, save `answer`, which is set once.
+/// A request from its headers to the last byte of its answer. Used by the library's thread, except `answer`, which is
+/// set once.
 struct OpenRequest {
   mhd::Connection* connection = nullptr;
   HttpRequest request;
@@ -107,7 +108,7 @@ struct OpenRequest {
   Clock::time_point start = Clock::now();
 };
 
-/// Reads of a stream: the answer, as far as it is there.
+/// Reads a stream: the part of the answer that exists so far.
 struct StreamContext {
   const mhd::Api* api;
   mhd::Connection* connection;
@@ -133,7 +134,7 @@ std::string log_line(const OpenRequest& open, int status) {
   return visible_text(line + time);
 }
 
-/// Whether the other end has closed, or reset, its connection.
+/// True if the other end has closed, or reset, its connection.
 bool has_hung_up(int fd) {
   char byte = 0;
   const ssize_t count = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -151,7 +152,8 @@ Addresses look_up(const std::string& host, std::uint16_t port) {
   wanted.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-  if (code != 0) throw IoError("--host " + host, std::string("is no address of this machine: ") + ::gai_strerror(code));
+  if (code != 0)
+    throw IoError("--host " + host, std::string("is not an address of this machine: ") + ::gai_strerror(code));
   return Addresses(found);
 }
 
@@ -234,7 +236,7 @@ struct HttpServer::Impl {
     }
   }
 
-  /// Called once the body is there, and again after each suspension.
+  /// Called once the whole body has arrived, and again after each suspension.
   int answer(OpenRequest& open) {
     if (!open.has_reply) {
       HttpReply reply = service.reply(open.request);
@@ -301,7 +303,7 @@ struct HttpServer::Impl {
 
 std::string missing_http_library() {
   if (mhd::load() != nullptr) return "";
-  return "libmicrohttpd is not here: apt install libmicrohttpd12 (Fedora: dnf install libmicrohttpd)";
+  return "libmicrohttpd is not installed: apt install libmicrohttpd12 (Fedora: dnf install libmicrohttpd)";
 }
 
 HttpServer::HttpServer(Service& service, const ListeningSocket& socket)
@@ -341,7 +343,7 @@ bool HttpServer::wait_until_idle(Clock::time_point deadline) {
 
 void HttpServer::stop() {
   if (impl_->daemon == nullptr) return;
-  if (!impl_->is_draining) stop_accepting();  // else the library would close the socket, which is not its own
+  if (!impl_->is_draining) stop_accepting();  // else the library would close the socket, which it does not own
   {
     const std::lock_guard lock(impl_->mutex);
     for (OpenRequest* const open : impl_->open_requests) {
@@ -408,17 +410,16 @@ void Drain::watch() {
   if (requested_stop().empty()) return;
   if (deadline_.load() == Clock::time_point::max()) {
     deadline_ = Clock::now() + seconds(kDrainS);
-    log_info("stopping: answers that are being written may end within " + std::to_string(static_cast<int>(kDrainS)) +
-             " s");
+    log_info("stopping: answers in progress may end within " + std::to_string(static_cast<int>(kDrainS)) + " s");
     server_.stop_accepting();
     board_.close();
   }
   if (Clock::now() < deadline_.load()) return;
   board_.cancel_all();
-  interrupt(std::make_exception_ptr(StopError(requested_stop(), "the answers that were being written are given up")));
+  interrupt(std::make_exception_ptr(StopError(requested_stop(), "the answers in progress are given up")));
 }
 
-/// Ends the process where nothing else can.
+/// Ends the process if nothing else can.
 void Drain::look() {
   const Clock::time_point deadline = deadline_;
   if (deadline == Clock::time_point::max() || Clock::now() < deadline + seconds(kLastResortS)) return;
@@ -428,7 +429,7 @@ void Drain::look() {
 void Drain::finish() {
   is_computing_ = false;
   watcher_.join();
-  if (deadline_.load() == Clock::time_point::max()) deadline_ = Clock::now();  // an error: nothing is waited for
+  if (deadline_.load() == Clock::time_point::max()) deadline_ = Clock::now();  // after an error: do not wait
   server_.wait_until_idle(deadline_);
   server_.stop();
 }

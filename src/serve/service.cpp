@@ -158,7 +158,7 @@ HttpReply Service::route(const HttpRequest& request) {
     return {200, R"({"status":"ok"})"};
   }
   if (!has_access(request.authorization)) {
-    throw ApiError(401, "this server asks for its key: Authorization: Bearer KEY", "", "invalid_api_key");
+    throw ApiError(401, "this server needs a key: Authorization: Bearer KEY", "", "invalid_api_key");
   }
   const std::string models = "/v1/models";
   if (path == models || path.starts_with(models + "/")) {
@@ -204,7 +204,7 @@ std::vector<data::Prompt> Service::prompts_of(const ApiRequest& request, const S
   const data::PromptOptions options{model.tokenizer, model.chat_template, /*raw=*/!request.is_chat, ""};
   std::vector<data::Prompt> prompts;
   try {
-    if (request.is_chat) prompts.push_back(data::make_prompt_of_row(request.chat, "messages", options));
+    if (request.is_chat) prompts.push_back(data::make_prompt_of_example(request.chat, "messages", options));
     for (const auto& text : request.texts) prompts.push_back(data::make_prompt(text, "prompt", options));
   } catch (const DataError& error) {
     throw ApiError(400, error.what(), request.is_chat ? "messages" : "prompt");
@@ -232,8 +232,8 @@ std::int64_t Service::room_for_answer(const ApiRequest& request, const std::vect
       request.max_tokens.value_or(std::min(options_.max_new_tokens, std::max<std::int64_t>(room, 1)));
   if (wanted <= room) return wanted;
   throw ApiError(400,
-                 "the prompt has " + std::to_string(longest) + " tokens, and " + std::to_string(wanted) +
-                     " new ones are asked for; this server's context is " + std::to_string(most) +
+                 "the prompt has " + std::to_string(longest) + " tokens, and the request asks for " +
+                     std::to_string(wanted) + " new ones; this server's context is " + std::to_string(most) +
                      ". Shorten the prompt, or lower max_tokens",
                  request.is_chat ? "messages" : "prompt", "context_length_exceeded");
 }
@@ -253,7 +253,7 @@ HttpReply Service::ask(const HttpRequest& request, bool is_chat) {
   const auto answer =
       std::make_shared<Answer>(std::move(asked), model, std::move(prompts), answer_id(is_chat), unix_seconds());
   if (!board_.submit(answer, max_new_tokens)) {
-    throw ApiError(503, "too many requests wait, or the server is stopping; try again later", "", "server_busy");
+    throw ApiError(503, "too many requests are waiting, or the server is stopping; try again later", "", "server_busy");
   }
   return {200, "", {}, answer};
 }

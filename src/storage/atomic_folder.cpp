@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp-";
 
-/// A name that nothing has: what is there already may be anybody's.
+/// An unused name: existing files may be anybody's.
 fs::path temporary_name(const fs::path& path) {
   const std::string start = std::string(kTemporary) + path.filename().string() + "-";
   fs::path name;
@@ -54,7 +54,7 @@ bool drop_number(std::string& name) {
   return true;
 }
 
-/// Of .tmp-<name>-<process>-<number>.
+/// <name> of .tmp-<name>-<process>-<number>.
 std::optional<std::string> name_of_temporary_file(const std::string& temporary) {
   if (!temporary.starts_with(kTemporary)) return std::nullopt;
   std::string name = temporary.substr(kTemporary.size());
@@ -88,7 +88,7 @@ struct OpenFolder {
   }
 };
 
-/// Without a trailing slash, behind which a link is followed.
+/// Removes a trailing slash, which would follow a link.
 fs::path bare(const fs::path& folder) {
   const fs::path path = folder.lexically_normal();
   return path.has_filename() ? path : path.parent_path();
@@ -187,7 +187,7 @@ void discard_folder(const fs::path& folder, const fs::path& home, const OwnEntri
   std::sort(ours.rbegin(), ours.rend());  // a marker, whose name starts with a dot, goes last
   for (const auto& name : ours) remove_tree(folder / name);
   if (kept.empty()) return remove_folder(folder);
-  if (!ours.empty()) log_info(folder.string() + ": keeps what lora-train has not written: " + join(kept, ", "));
+  if (!ours.empty()) log_info(folder.string() + ": keeping files that lora-train did not write: " + join(kept, ", "));
 }
 
 void delete_folder(const fs::path& folder, const OwnEntries& own) {
@@ -232,7 +232,7 @@ void make_private_folder(const fs::path& requested) {
   struct stat info {};
   if (::lstat(folder.c_str(), &info) != 0) fail_with(folder, "cannot inspect the folder");
   if (const std::string problem = problem_of(info); !problem.empty()) fail(problem);
-  // The one that is open is looked at again: the name may belong to another by now.
+  // Inspects the open folder again: the name may belong to another one by now.
   const OpenFolder open{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
   if (open.fd < 0 || ::fstat(open.fd, &info) != 0) fail_with(folder, "cannot open the folder");
   if (const std::string problem = problem_of(info); !problem.empty()) fail(problem);

@@ -55,7 +55,7 @@ fs::path find_snapshot(const fs::path& repository, const std::string& revision) 
 
 fs::path repository_of(const HubId& id, HubKind kind) { return hub_cache_folder() / hub_folder_name(id, kind); }
 
-/// Where everything of Hugging Face lies: cache and token.
+/// The folder of everything from Hugging Face: cache and token.
 fs::path hub_home() {
   if (const auto folder = environment("HF_HOME"); !folder.empty()) return expand_home(folder);
   if (const auto folder = environment("XDG_CACHE_HOME"); !folder.empty()) return expand_home(folder) / "huggingface";

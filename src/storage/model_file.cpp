@@ -50,13 +50,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether we read files of this kind; we touch no others in the folder.
+/// True if we read files of this kind; we touch no others in the folder.
 bool is_read(const fs::path& file) {
   const fs::path kind = file.extension();
   return kind == ".json" || kind == ".jinja" || kind == ".model" || kind == ".safetensors";
 }
 
-/// Reading a pipe or a device in place of a tokenizer or template would never end.
+/// Reading a pipe or a device instead of a tokenizer or template would never end.
 void refuse_pipes(const fs::path& folder) {
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code)) {

@@ -48,7 +48,8 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
 
 const char* name_of(OutputKind kind) { return kind == OutputKind::kModel ? "model" : "adapter"; }
 
-/// What kOutputMarker says. Without `files`, the output is not finished: everything in the folder is the program's.
+/// The content of kOutputMarker. Without `files`, the output is not finished: everything in the folder is the
+/// program's.
 struct OutputMarker {
   std::string holds;
   std::optional<std::vector<std::string>> files;
@@ -98,7 +99,7 @@ void check_overwritten(const fs::path& folder, OutputKind kind) {
   const std::vector<std::string> ours = marked_entries(folder);
   for (const auto& name : list_folder(folder)) {
     if (std::ranges::count(ours, name) > 0) continue;
-    throw ConfigError(folder.string(), "holds \"" + name + "\", which lora-train has not written" + way);
+    throw ConfigError(folder.string(), "holds \"" + name + "\", which lora-train did not write" + way);
   }
 }
 

@@ -31,7 +31,7 @@ bool is_present(const fs::path& path) {
   if (fs::exists(path, code)) return true;
   if (fs::is_symlink(path, code)) {
     throw FormatError(path.string(), "links to \"" + fs::read_symlink(path).string() +
-                                         "\", which does not exist: the download was not finished, run it again");
+                                         "\", which does not exist: the download is incomplete; run it again");
   }
   return false;
 }
@@ -131,7 +131,7 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
     if (const char* reason = why_not_file_name(file)) {
       const std::string shown = nlohmann::json(file).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
       reject(where,
-             "weight_map names " + shown + ", which " + reason + "; a plain file name beside the index was expected");
+             "weight_map names " + shown + ", which " + reason + "; a plain file name next to the index was expected");
     }
     if (!file.ends_with(".safetensors")) {
       reject(where, "weight_map names \"" + file + "\"; a .safetensors file was expected");
@@ -275,7 +275,7 @@ WeightFiles open_model_weights(const std::filesystem::path& folder) {
   }
   if (!stray.empty()) {
     log_warning(index.path.string() + ": " + std::to_string(stray.size()) +
-                " tensors in the files are not in the index and are ignored, starting with \"" + stray.front() + "\"");
+                " tensors in the files are not in the index and are ignored (first: \"" + stray.front() + "\")");
     weights.drop(stray);
   }
   return weights;

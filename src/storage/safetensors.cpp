@@ -215,13 +215,14 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   std::string file_, key_;
   State state_ = State::kStart;
   std::set<std::string, std::less<>>
-      fields_;  // of kFields, those the tensor at hand has had; what they hold is checked there
+      fields_;  // the kFields that the current tensor has had; their contents are checked there
   bool has_metadata_ = false;
   int num_offsets_ = 0, skip_depth_ = 0;
 };
 
-/// Checks rules 4 and 5 of the format: UTF-8, JSON of the right types, known dtypes, unsigned sizes. Refuses a repeated key in
-/// an object; skips unknown keys of a tensor, as the reference does. Throws FormatError, where = `file` or "`file`: tensor".
+/// Checks rules 4 and 5 of the format: UTF-8, JSON of the right types, known dtypes, unsigned sizes. Refuses a repeated
+/// key in an object; skips unknown keys of a tensor, as the reference does. Throws FormatError, where = `file` or
+/// "`file`: tensor".
 SafetensorsHeader parse_safetensors_header(std::string_view json, const std::string& file) {
   // The parser ignores a byte order mark and stops at a NUL; JSON allows neither.
   if (json.find('\0') != std::string_view::npos || json.substr(0, 3) == "\xEF\xBB\xBF") {
@@ -254,7 +255,7 @@ std::size_t read_header_length(std::string_view file, const std::string& where) 
   if (length > kMaxHeaderBytes) {
     throw FormatError(
         where, "the header length is " + std::to_string(length) + " bytes; at most " + std::to_string(kMaxHeaderBytes) +
-                   " are allowed, so this is no safetensors file or a " + "damaged one: " + kDownloadAgain);
+                   " are allowed, so this is not a safetensors file, or a damaged one: " + kDownloadAgain);
   }
   if (length > file.size() - 8) {
     throw FormatError(where, "the header should have " + std::to_string(length) + " bytes but only " +
@@ -280,7 +281,8 @@ void check_size(const std::string& where, const TensorEntry& entry) {
     reject(where, entry, "the number of bits of " + describe(entry) + " does not fit 64 bits");
   }
   if (bits % 8 != 0) {
-    reject(where, entry, describe(entry) + " has " + std::to_string(bits) + " bits, which is no whole number of bytes");
+    reject(where, entry,
+           describe(entry) + " has " + std::to_string(bits) + " bits, which is not a whole number of bytes");
   }
   if (entry.end - entry.begin != bits / 8) {
     reject(where, entry,
@@ -336,7 +338,7 @@ struct DTypeRow {
   int bits;
 };
 
-/// In the order of the enum.
+/// In enum order.
 constexpr std::array<DTypeRow, 22> kDTypes = {{
     {DType::kBool, "BOOL", 8},
     {DType::kF4, "F4", 4},

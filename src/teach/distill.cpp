@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The task whose answers are those of the teacher, and the data set of its rows.
+/// The task that compares answers with the teacher's, and the dataset of its examples.
 constexpr const char* kAgreement = "agreement";
 constexpr const char* kHeldOut = "heldout";
 
@@ -42,8 +42,8 @@ std::optional<double> total_cost(const DistillRecord& record) {
 Json as_json(const TeacherPhase& phase) {
   return {{"teacher", phase.teacher},
           {"answers", phase.answers},
-          {"rows", phase.rows},
-          {"heldout_rows", phase.held_out_rows},
+          {"rows", phase.examples},
+          {"heldout_rows", phase.held_out_examples},
           {"prompt_tokens", phase.prompt_tokens},
           {"completion_tokens", phase.completion_tokens},
           {"seconds", phase.seconds},
@@ -64,19 +64,19 @@ std::string table_line(const std::string& name, double seconds, const std::optio
                        cost_in_words(cost).c_str(), what.c_str());
 }
 
-/// The prompts of `distill`: which are trained on, and which are held out to compare the student with its teacher.
+/// The prompts of `distill`: those to train on, and those held out to compare the student with its teacher.
 struct PromptSets {
   std::vector<data::ChatQuestion> training;
   std::vector<data::ChatQuestion> held_out;  ///< may be empty
 };
 
 std::vector<data::ChatQuestion> read_all(const std::vector<DatasetSpec>& specs, data::DatasetUse use,
-                                         const std::string& row_template) {
+                                         const std::string& prompt_template) {
   std::vector<data::ChatQuestion> all;
   for (const DatasetSpec& spec : specs) {
     const std::size_t begin = all.size();
     for (const auto& file : data::dataset_files(spec, use)) {
-      std::vector<data::ChatQuestion> questions = data::read_questions(file.string(), row_template);
+      std::vector<data::ChatQuestion> questions = data::read_questions(file.string(), prompt_template);
       std::ranges::move(questions, std::back_inserter(all));
     }
     if (spec.max_samples) all.resize(std::min(all.size(), begin + static_cast<std::size_t>(*spec.max_samples)));
@@ -88,15 +88,15 @@ std::string place_in_order(const data::ChatQuestion& prompt, std::int64_t seed) 
   return hash128_hex(std::to_string(seed) + ":" + prompt.messages);
 }
 
-/// Moves a part of the training prompts to those held out.
+/// Moves a part of the training prompts to the held-out ones.
 void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
   std::set<std::string> order;
   for (const data::ChatQuestion& prompt : sets.training) order.insert(place_in_order(prompt, seed));
   const auto num_prompts = static_cast<double>(order.size());
   const double wanted = std::max(1.0, std::round(val_set_size < 1 ? val_set_size * num_prompts : val_set_size));
   if (wanted >= num_prompts) {
-    throw ConfigError("val_set_size", "holds out all prompts: there are " +
-                                          count_of(static_cast<long long>(num_prompts), "prompt") + " in datasets.");
+    throw ConfigError("val_set_size", "holds out all prompts: datasets has only " +
+                                          count_of(static_cast<long long>(num_prompts), "prompt") + ".");
   }
   const std::string first_trained = *std::next(order.begin(), static_cast<std::ptrdiff_t>(wanted));
   const auto is_trained = [&](const data::ChatQuestion& prompt) {
@@ -107,25 +107,25 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
   sets.training.erase(held_out, sets.training.end());
 }
 
-/// The rows of datasets, as data::read_questions reads them. Held out are those of eval_datasets, or a part of datasets that
-/// val_set_size names: chosen by the text of the prompt and the seed, so that equal prompts stay together. Throws as reading does,
-/// and ConfigError where val_set_size leaves nothing to train on.
-PromptSets read_prompt_sets(const Profile& profile, const std::string& row_template) {
+/// Reads the examples of datasets like data::read_questions. The held-out ones come from eval_datasets, or are the part
+/// of datasets that val_set_size names, chosen by the text of the prompt and the seed, so that equal prompts stay
+/// together. Throws as reading does, and ConfigError if val_set_size leaves nothing to train on.
+PromptSets read_prompt_sets(const Profile& profile, const std::string& prompt_template) {
   const DataSection& data = profile.data;
   PromptSets sets;
-  sets.training = read_all(data.datasets, data::DatasetUse::kTraining, row_template);
-  sets.held_out = read_all(data.eval_datasets, data::DatasetUse::kEvaluation, row_template);
+  sets.training = read_all(data.datasets, data::DatasetUse::kTraining, prompt_template);
+  sets.held_out = read_all(data.eval_datasets, data::DatasetUse::kEvaluation, prompt_template);
   if (data.val_set_size > 0) hold_out(sets, data.val_set_size, profile.run.seed);
   return sets;
 }
 
 fs::path record_file(const fs::path& output_dir) { return output_dir / "distill.json"; }
 
-std::string rows_file(const Profile& profile, const char* name) {
+std::string examples_file(const Profile& profile, const char* name) {
   return (fs::path(profile.run.output_dir) / name).string();
 }
-std::string training_rows(const Profile& profile) { return rows_file(profile, "teacher.jsonl"); }
-std::string held_out_rows(const Profile& profile) { return rows_file(profile, "teacher_heldout.jsonl"); }
+std::string training_examples(const Profile& profile) { return examples_file(profile, "teacher.jsonl"); }
+std::string held_out_examples(const Profile& profile) { return examples_file(profile, "teacher_heldout.jsonl"); }
 
 bool holds_out(const DataSection& data) { return !data.eval_datasets.empty() || data.val_set_size > 0; }
 
@@ -135,11 +135,11 @@ TeachRequest held_out_request(const DistillRequest& request) {
   teach.job.samples = 1;
   teach.filters.agree = 0;
   teach.filters.agree_on.clear();
-  teach.job.output = held_out_rows(request.loaded.profile);
+  teach.job.output = held_out_examples(request.loaded.profile);
   return teach;
 }
 
-/// The profile that loads the teacher: the student's device and precision, nothing of its adapter.
+/// The profile that loads the teacher: the student's device and precision, without its adapter.
 Profile profile_of_teacher(const Profile& student) {
   Profile profile = student;
   profile.model = ModelSection{};
@@ -160,7 +160,7 @@ class TeacherRun {
   }
 
   int run() {
-    PromptSets prompts = read_prompt_sets(profile_, request_.row_template);
+    PromptSets prompts = read_prompt_sets(profile_, request_.prompt_template);
     log_info(count_of(static_cast<long long>(prompts.training.size()), "prompt") + " for training, " +
              format_count(static_cast<long long>(prompts.held_out.size())) + " held out");
     make_folders(record_.output_dir);
@@ -187,21 +187,21 @@ class TeacherRun {
     ServerOptions options = request.server;
     options.url = request.loaded.profile.teacher.teacher;
     options.model = request.teach.teacher_model;
-    if (options.model.empty()) options.model = model_of_answers(training_rows(request.loaded.profile));
-    options.log = rows_file(request.loaded.profile, "teacher.log");
+    if (options.model.empty()) options.model = model_of_answers(training_examples(request.loaded.profile));
+    options.log = examples_file(request.loaded.profile, "teacher.log");
     return options;
   }
 
   int ask_both(PromptSets prompts) {
     TeachRequest training = request_.teach;
-    training.job.output = training_rows(profile_);
+    training.job.output = training_examples(profile_);
     const TeachResult trained = ask(training, std::move(prompts.training));
-    record_.teacher.rows = trained.rows.num_rows;
+    record_.teacher.examples = trained.examples.num_written;
     if (trained.exit_code != 0 || !holds_out(profile_.data)) return trained.exit_code;
     TeachRequest held_out = held_out_request(request_);
     if (held_out.teacher_model.empty()) held_out.teacher_model = model_of_answers(training.job.output);
     const TeachResult result = ask(held_out, std::move(prompts.held_out));
-    record_.teacher.held_out_rows = result.rows.num_rows;
+    record_.teacher.held_out_examples = result.examples.num_written;
     return result.exit_code;
   }
 
@@ -216,13 +216,13 @@ class TeacherRun {
             ? teach_by_server(profile_.teacher.teacher, teach, request_.sampling, std::move(input), request_.quiet)
             : teach_by_model(*teacher_, teach, request_.sampling, std::move(input), request_.quiet);
     TeacherPhase& phase = record_.teacher;
-    phase.answers += result.rows.num_answers;
-    phase.prompt_tokens += result.rows.prompt_tokens;
-    phase.completion_tokens += result.rows.completion_tokens;
+    phase.answers += result.examples.num_answers;
+    phase.prompt_tokens += result.examples.prompt_tokens;
+    phase.completion_tokens += result.examples.completion_tokens;
     return result;
   }
 
-  /// The cost of tokens, or of the GPUs of this machine that the teacher had.
+  /// The cost of tokens, or of this machine's GPUs that the teacher used.
   void add_up(double seconds) {
     TeacherPhase& phase = record_.teacher;
     phase.seconds = earlier_.seconds + seconds;
@@ -246,13 +246,13 @@ class TeacherRun {
   TeacherServer server_;
   DistillRecord record_;
   TeacherPhase earlier_;
-  int asked_ = 0;  ///< of both sets of prompts, those with questions that were open
+  int asked_ = 0;  ///< prompt sets, out of both, with open questions
 };
 
-/// "datasets" of "datasets[0].path".
+/// "datasets" for "datasets[0].path".
 std::string key_of(const Override& setting) { return setting.path.substr(0, setting.path.find_first_of(".[")); }
 
-/// The profile as it was given, without what distill gives in its place.
+/// The given profile, without the keys that distill replaces.
 ProfileSources sources_as_given(const ProfileSources& given) {
   ProfileSources sources = given;
   std::erase_if(sources.overrides, [](const Override& setting) {
@@ -276,8 +276,8 @@ TeacherPhase read_teacher_phase(const fs::path& output_dir) {
     const Json& teacher = record.at("teacher");
     phase.teacher = teacher.at("teacher");
     phase.answers = teacher.at("answers");
-    phase.rows = teacher.at("rows");
-    phase.held_out_rows = teacher.at("heldout_rows");
+    phase.examples = teacher.at("rows");
+    phase.held_out_examples = teacher.at("heldout_rows");
     phase.prompt_tokens = teacher.at("prompt_tokens");
     phase.completion_tokens = teacher.at("completion_tokens");
     phase.seconds = teacher.at("seconds");
@@ -319,7 +319,7 @@ std::string to_json(const DistillRecord& record) {
                        {"seconds", or_null(record.training_s)},
                        {"cost_usd", or_null(record.training_cost_usd)}}},
                      {"agreement",
-                      {{"rows", record.teacher.held_out_rows},
+                      {{"rows", record.teacher.held_out_examples},
                        {"before", or_null(record.agreement_before)},
                        {"after", or_null(record.agreement_after)}}},
                      {"seconds", total_s(record)},
@@ -330,9 +330,9 @@ std::string to_json(const DistillRecord& record) {
 
 std::string to_table(const DistillRecord& record) {
   const TeacherPhase& teacher = record.teacher;
-  std::string training =
-      count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " + count_of(teacher.rows, "row");
-  if (record.eval_loss) training += string_printf(", loss %.4f on those held out", *record.eval_loss);
+  std::string training = count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " +
+                         count_of(teacher.examples, "example");
+  if (record.eval_loss) training += string_printf(", loss %.4f on the held-out ones", *record.eval_loss);
   std::string text = string_printf("%-10s %12s %10s\n", "phase", "time", "cost");
   text += table_line("teacher", teacher.seconds, teacher.cost_usd,
                      count_of(teacher.answers, "answer") + ", " + format_count(teacher.prompt_tokens) + " prompt and " +
@@ -340,10 +340,9 @@ std::string to_table(const DistillRecord& record) {
   text += table_line("training", record.training_s.value_or(0), record.training_cost_usd, training);
   text += table_line("all", total_s(record), total_cost(record), "");
   text = text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
-  if (teacher.held_out_rows > 0) {
-    text += "the teacher's answer to " + count_of(teacher.held_out_rows, "prompt") +
-            " held out: " + share(record.agreement_before) + " before training, " + share(record.agreement_after) +
-            " after\n";
+  if (teacher.held_out_examples > 0) {
+    text += "agreement with the teacher on " + count_of(teacher.held_out_examples, "held-out prompt") + ": " +
+            share(record.agreement_before) + " before training, " + share(record.agreement_after) + " after\n";
   } else {
     text +=
         "no prompts are held out, so the student is not compared with its teacher: give eval_datasets or "
@@ -366,10 +365,10 @@ ProfileSources sources_of_training(const DistillRequest& request) {
   const auto set = [&](const char* key, const Json& value) {
     sources.overrides.push_back({key, value.dump(), "distill"});
   };
-  set("datasets", Json::array({{{"path", training_rows(profile)}}}));
+  set("datasets", Json::array({{{"path", training_examples(profile)}}}));
   if (holds_out(profile.data)) {
-    set("eval_datasets", Json::array({{{"path", held_out_rows(profile)}, {"name", kHeldOut}}}));
-    Json task = {{"name", kAgreement}, {"kind", "exact_match"}, {"path", held_out_rows(profile)}};
+    set("eval_datasets", Json::array({{{"path", held_out_examples(profile)}, {"name", kHeldOut}}}));
+    Json task = {{"name", kAgreement}, {"kind", "exact_match"}, {"path", held_out_examples(profile)}};
     task["max_new_tokens"] = request.teach.max_tokens;
     if (!request.match.empty()) task["regex"] = request.match;
     set("eval_tasks[+]", task);
@@ -401,10 +400,10 @@ void check_prompt_specs(const LoadedProfile& loaded, Findings& findings) {
       const std::string entry = std::string(key) + "[" + std::to_string(i) + "]";
       const auto refuse = [&](const char* member, const char* instead) {
         findings.mistake(place, entry + "." + member,
-                         std::string("is for rows with answers, but distill reads prompts. ") + instead);
+                         std::string("is for examples with answers, but distill reads prompts. ") + instead);
       };
       if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");
-      if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt of the fields.");
+      if (!spec.field_map.empty()) refuse("field_map", "Give --template FILE, which makes the prompt from the fields.");
       if (spec.weight != 1) refuse("weight", "Remove it, or give --samples N.");
     }
   }

@@ -29,10 +29,10 @@ using tokenizer::TextPattern;
 /// JSON Schema, by valijson. Thread-safe for concurrent const calls.
 class JsonSchema {
  public:
-  /// Throws IoError if the file cannot be read, ConfigError if it is no schema or refers to another file.
+  /// Throws IoError if the file cannot be read, ConfigError if it is not a schema or refers to another file.
   explicit JsonSchema(const std::filesystem::path& file) {
     const auto json = nlohmann::json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) throw ConfigError(file.string(), "is no JSON object, and so no JSON Schema");
+    if (!json.is_object()) throw ConfigError(file.string(), "is not a JSON object, so not a JSON Schema");
     try {
       valijson::SchemaParser(valijson::SchemaParser::kDraft7)
           .populateSchema(valijson::adapters::NlohmannJsonAdapter(json), schema_);
@@ -42,7 +42,7 @@ class JsonSchema {
     }
   }
 
-  /// Whether a text is JSON that fits.
+  /// True if the text is JSON that fits.
   bool fits(const std::string& text) const {
     const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (json.is_discarded()) return false;
@@ -62,7 +62,7 @@ std::int64_t count_chars(const std::string& text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
 }
 
-/// The typographic apostrophe that models like to write counts as the plain one.
+/// Treats the typographic apostrophe that models like to write as the plain one.
 std::string comparable(std::string text) {
   const std::string apostrophe = "\xE2\x80\x99";
   for (auto at = text.find(apostrophe); at != std::string::npos; at = text.find(apostrophe))
@@ -108,7 +108,7 @@ FilterResult Filters::apply(const std::vector<Candidate>& candidates) const {
     if (count.count > 0) result.counts.push_back(std::move(count));
   };
   const Parts& parts = *parts_;
-  if (options_.drop_cut) drop_where("cut at the limit of tokens", [](const Candidate& c) { return c.is_cut; });
+  if (options_.drop_cut) drop_where("cut at the token limit", [](const Candidate& c) { return c.is_cut; });
   if (const auto least = options_.min_chars)
     drop_where("shorter than " + count_of(*least, "character"),
                [&](const Candidate& c) { return count_chars(c.text) < *least; });

@@ -22,7 +22,7 @@ constexpr const char* kWaysOn = "Give another --output, or delete it together wi
 
 Json parsed(std::string_view text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
 
-/// The lines of a text whose last one is whole, with their ends.
+/// The complete lines of a text, with their ends.
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -33,7 +33,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-/// The prompt that a line answers; nothing where it is no line of ours.
+/// The prompt that a line answers; nothing if the line is not ours.
 std::optional<std::size_t> index_of(const Json& line) {
   if (!line.is_object()) return std::nullopt;
   const auto index = line.find("index");
@@ -59,7 +59,7 @@ GenerationFile::GenerationFile(std::string program, std::filesystem::path path, 
   const std::string text = read_file(path_);
   const std::size_t last_end = text.rfind('\n');
   size_ = last_end == std::string::npos ? 0 : last_end + 1;
-  // All of it is looked at before anything is changed: the file may be somebody else's.
+  // Reads all of it before changing anything: the file may be someone else's.
   check_torn_line(std::string_view(text).substr(size_));
   if (size_ > 0 && std::filesystem::exists(settings_path())) check_settings(settings);
   read_lines(std::string_view(text).substr(0, size_), prompts);
@@ -88,7 +88,7 @@ void GenerationFile::open() {
   }
 }
 
-/// What a process that was killed left of a line begins as all our lines do.
+/// A torn line that a killed process left must begin like all our lines.
 void GenerationFile::check_torn_line(std::string_view rest) const {
   constexpr std::string_view kBegin = "{\"index\":";
   if (rest.starts_with(kBegin) || kBegin.starts_with(rest)) return;
@@ -108,12 +108,12 @@ void GenerationFile::read_lines(std::string_view text, const std::vector<std::st
     const auto index = index_of(object);
     if (!index) throw ConfigError(where, program_ + " did not write this line. Give another --output");
     if (*index >= prompts.size()) {
-      throw ConfigError(where, "answers prompt " + std::to_string(*index + 1) + ", but there are " +
-                                   std::to_string(prompts.size()) + " prompts now. " + kWaysOn);
+      throw ConfigError(where, "answers prompt " + std::to_string(*index + 1) + ", but the last prompt is now prompt " +
+                                   std::to_string(prompts.size()) + ". " + kWaysOn);
     }
     if (object["prompt"] != parsed(prompts[*index])) {
-      throw ConfigError(where,
-                        "answers a prompt other than prompt " + std::to_string(*index + 1) + " is now. " + kWaysOn);
+      throw ConfigError(
+          where, "answers prompt " + std::to_string(*index + 1) + ", but that prompt has changed since. " + kWaysOn);
     }
     is_done_[*index] = true;
   }
@@ -156,7 +156,7 @@ void GenerationFile::append(std::size_t i, const std::string& line) {
     const int code = errno;
     if (is_regular_)
       file_ops().truncate(descriptor_.fd,
-                          size_);  // a torn line must not stay; where it does, the next call cuts it off
+                          size_);  // removes a torn line; if that fails, the next call cuts it off
     fail_with(path_, "cannot append a line", code);
   }
   size_ += whole.size();

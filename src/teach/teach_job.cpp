@@ -17,7 +17,7 @@ std::string answers_file(const std::string& output) {
   return (output.ends_with(end) ? output.substr(0, output.size() - end.size()) : output) + ".answers.jsonl";
 }
 
-/// `text` as the system message, before one that is there.
+/// Puts `text` first as the system message, before an existing one.
 Json with_system(Json messages, const std::string& text) {
   if (text.empty()) return messages;
   if (messages[0].value("role", "") != "system") {
@@ -34,7 +34,7 @@ std::string text_of(const Json& message) {
   return has_text ? message["content"].get<std::string>() : "";
 }
 
-/// The text of a prompt that is one message of the user.
+/// The text of a prompt that is a single user message.
 Json raw_text(const data::ChatQuestion& prompt) {
   const Json messages = Json::parse(prompt.messages);
   if (messages.size() == 1 && messages[0].value("role", "") == "user") return messages[0]["content"];
@@ -100,7 +100,7 @@ void TeachJob::add(std::size_t answer, const Answer& given) {
 void TeachJob::join(const std::string& output) {
   const std::string file = answers_file(output);
   if (path_kind(file) == PathKind::kNone)
-    throw ConfigError("--join", output + ": no answers of teach are beside it (" + file + ")");
+    throw ConfigError("--join", output + ": teach has no answers for it (" + file + ")");
   const GenerationFile other("teach", file, settings_, given_);
   const std::vector<std::string> lines = other.lines();
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -109,37 +109,37 @@ void TeachJob::join(const std::string& output) {
   }
 }
 
-std::string TeachJob::row(std::size_t answer, const GivenAnswer& given) const {
+std::string TeachJob::example(std::size_t answer, const GivenAnswer& given) const {
   const std::string& message = given.message;
   const data::ChatQuestion& prompt = prompts_[prompt_of(answer)];
-  Json row;
+  Json example;
   if (options_.is_raw) {
-    row = {{"prompt", Json::parse(prompt.messages)}, {"completion", Json::parse(message)}};
+    example = {{"prompt", Json::parse(prompt.messages)}, {"completion", Json::parse(message)}};
   } else {
     Json messages = with_system(Json::parse(prompt.messages), options_.student_system);
     messages.push_back(Json::parse(message));
-    row = {{"messages", messages}};
-    if (!prompt.tools.empty()) row["tools"] = Json::parse(prompt.tools);
+    example = {{"messages", messages}};
+    if (!prompt.tools.empty()) example["tools"] = Json::parse(prompt.tools);
   }
-  if (!given.logprobs.empty()) row["logprobs"] = Json::parse(given.logprobs);
-  return row.dump() + "\n";
+  if (!given.logprobs.empty()) example["logprobs"] = Json::parse(given.logprobs);
+  return example.dump() + "\n";
 }
 
-TeachJob::Rows TeachJob::write_rows(const Filters& filters) {
+TeachJob::Examples TeachJob::write_examples(const Filters& filters) {
   answers_->finish();
   std::vector<std::size_t> numbers;
   std::vector<GivenAnswer> given;
   std::vector<Candidate> candidates;
-  Rows rows;
+  Examples examples;
   const std::vector<std::string> lines = answers_->lines();
   for (std::size_t i = 0; i < lines.size(); ++i) {
     throw_if_stop_requested();
     if (lines[i].empty()) continue;
     const Json line = Json::parse(lines[i]);
     const bool is_cut = line.value("finish_reason", "") == "length";
-    rows.num_cut += is_cut ? 1 : 0;
-    rows.prompt_tokens += line.value("prompt_tokens", std::int64_t{0});
-    rows.completion_tokens += line.value("completion_tokens", std::int64_t{0});
+    examples.num_cut += is_cut ? 1 : 0;
+    examples.prompt_tokens += line.value("prompt_tokens", std::int64_t{0});
+    examples.completion_tokens += line.value("completion_tokens", std::int64_t{0});
     numbers.push_back(i);
     given.push_back({line["answer"].dump(), line.contains("logprobs") ? line["logprobs"].dump() : ""});
     candidates.push_back({prompt_of(i), source(i), text_of(line["answer"]), is_cut});
@@ -148,13 +148,13 @@ TeachJob::Rows TeachJob::write_rows(const Filters& filters) {
   AtomicFileWriter writer(options_.output, 0);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (!result.is_kept[i]) continue;
-    writer.write(row(numbers[i], given[i]));
-    ++rows.num_rows;
+    writer.write(example(numbers[i], given[i]));
+    ++examples.num_written;
   }
   writer.commit();
-  rows.num_answers = static_cast<std::int64_t>(numbers.size());
-  rows.dropped = std::move(result.counts);
-  return rows;
+  examples.num_answers = static_cast<std::int64_t>(numbers.size());
+  examples.dropped = std::move(result.counts);
+  return examples;
 }
 
 TeachProgress::TeachProgress(std::size_t num_answers, TokenPrices prices, bool is_quiet)

@@ -51,7 +51,7 @@ class Pace {
   Clock::time_point next_ = Clock::now();
 };
 
-/// The open questions of a job, asked several at a time. Ends early where the server has failed for three rounds of questions in a row.
+/// Asks a job's open questions, several at a time. Ends early if the server has failed for three rounds in a row.
 class Round {
  public:
   Round(Teacher& teacher, TeachJob& job, TeachProgress& progress, const AskOptions& options)
@@ -80,7 +80,7 @@ class Round {
     }
   }
 
-  /// The next question; nothing where all are asked, or the work is to end.
+  /// The next question; nothing if all have been asked, or if the work is to end.
   std::optional<std::size_t> take() {
     throw_if_stop_requested();
     const std::lock_guard lock(mutex_);
@@ -102,7 +102,7 @@ class Round {
       count(questions_.failed, questions_.first_failed, error);
       const std::lock_guard lock(mutex_);
       if (++failures_in_a_row_ == max_failures_in_a_row_)
-        log_error(std::to_string(failures_in_a_row_) + " questions in a row have no answer; no more are asked");
+        log_error(std::to_string(failures_in_a_row_) + " questions in a row got no answer; asking no more");
     }
   }
 
@@ -126,7 +126,7 @@ class Round {
   std::exception_ptr error_;
 };
 
-/// What the settings decide of the answers, whoever gives them.
+/// The settings that affect the answers, whoever gives them.
 GenerationSettings teach_settings(const TeachRequest& request, const SamplingOptions& sampling) {
   GenerationSettings settings = sampling_settings(sampling);
   settings.insert(settings.end(), {{"system_hash", Json(hash128_hex(request.job.system)).dump()},
@@ -141,12 +141,12 @@ GenerationSettings teach_settings(const TeachRequest& request, const SamplingOpt
 using Ask = std::function<OpenQuestions(TeachJob&, TeachProgress&)>;
 
 void log_result(const TeachRequest& request, const TeachResult& result) {
-  const auto& [code, totals, rows, open] = result;
-  for (const FilterCount& count : rows.dropped)
+  const auto& [code, totals, examples, open] = result;
+  for (const FilterCount& count : examples.dropped)
     log_warning(count_of(count.count, "answer") + " dropped: " + count.reason + "; first: " + count.first_source);
-  if (rows.num_cut > 0 && !request.filters.drop_cut) {
-    log_warning(count_of(rows.num_cut, "answer") + " reached --max-tokens " + std::to_string(request.max_tokens) +
-                " and may end in the middle; --drop-cut leaves them out");
+  if (examples.num_cut > 0 && !request.filters.drop_cut) {
+    log_warning(count_of(examples.num_cut, "answer") + " reached --max-tokens " + std::to_string(request.max_tokens) +
+                " and may be incomplete; --drop-cut drops them");
   }
   std::string line = "asked: " + count_of(totals.answers, "answer") + " in " + format_duration(totals.seconds) + " (" +
                      string_printf("%.1f", 60 * static_cast<double>(totals.answers) / totals.seconds) + " a minute), " +
@@ -154,7 +154,8 @@ void log_result(const TeachRequest& request, const TeachResult& result) {
                      " answer tokens";
   if (totals.cost_usd) line += string_printf(", %.4f USD", *totals.cost_usd);
   if (totals.answers > 0) log_info(line);
-  log_info(request.job.output + ": " + count_of(rows.num_rows, "row") + " of " + count_of(rows.num_answers, "answer"));
+  log_info(request.job.output + ": " + count_of(examples.num_written, "example") + " of " +
+           count_of(examples.num_answers, "answer"));
 }
 
 void refuse_open_questions(const TeachRequest& request, const OpenQuestions& open) {
@@ -165,7 +166,7 @@ void refuse_open_questions(const TeachRequest& request, const OpenQuestions& ope
   if (open.failed > 0) text += "; " + std::to_string(open.failed) + " failed, first: " + open.first_failed;
   if (count <= request.max_failures) return log_warning(text);
   throw IoError(request.job.output,
-                text + ". Run the same command to ask again; --max-failures N ends well with N of them");
+                text + ". Run the same command to ask again; --max-failures N accepts up to N of them");
 }
 
 TeachResult teach_with(const TeachRequest& request, const SamplingOptions& sampling, GenerationSettings settings,
@@ -187,7 +188,7 @@ TeachResult teach_with(const TeachRequest& request, const SamplingOptions& sampl
     TeachProgress progress(num_open, request.prices, is_quiet);
     try {
       result.open = ask(job, progress);
-      result.rows = job.write_rows(filters);
+      result.examples = job.write_examples(filters);
     } catch (const StopError& stop) {
       log_warning("stopped by " + stop.where() + " after " + format_count(progress.totals().answers) + " of " +
                   count_of(static_cast<long long>(num_open), "answer") + "; run the same command to resume");

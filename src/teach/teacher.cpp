@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxShown = 300;
 
-/// What the server says about an error: OpenAI's {"error": {"message"}}, FastAPI's {"detail"}, or the text.
+/// The server's message about an error: OpenAI's {"error": {"message"}}, FastAPI's {"detail"}, or the text.
 std::string said(const hub::Answer& answer) {
   const Json body = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
   std::string text = answer.body;
@@ -58,13 +58,13 @@ std::string request_body(const TeacherOptions& options, const Question& question
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// What a server returned for one. Throws NoAnswer, saying what is wrong with it.
+/// Reads a server's answer to a question. Throws NoAnswer, saying what is wrong with it.
 Answer parse_answer(const TeacherOptions& options, const std::string& body) {
   const auto fail = [&](const std::string& what) {
     throw NoAnswer(options.url, what + ": " + repair_utf8(body.substr(0, kMaxShown)));
   };
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) fail("the answer is no JSON");
+  if (!json.is_object()) fail("the answer is not JSON");
   const Json choices = json.value("choices", Json());
   if (!choices.is_array() || choices.empty() || !choices[0].is_object()) fail("the answer has no choices");
   const Json& choice = choices[0];
@@ -113,7 +113,7 @@ Answer Teacher::ask(const Question& question) {
       return parse_answer(options_, body);
     } catch (const NoAnswer& problem) {
       if (tries >= options_.num_tries) throw NoAnswer(question.source, problem.message());
-      log_debug(question.source + ": asked again: " + problem.message());
+      log_debug(question.source + ": asking again: " + problem.message());
     }
   }
 }
@@ -140,11 +140,11 @@ std::string Teacher::send(hub::Request request, const std::string& source) {
   const std::string where = hub::shown_url(request.url);
   switch (answer.status) {
     case 401:
-    case 403: throw IoError(where, "the server refuses the key of $OPENAI_API_KEY (" + said(answer) + ")");
+    case 403: throw IoError(where, "the server refuses the key in $OPENAI_API_KEY (" + said(answer) + ")");
     case 404:
     case 405:
       throw IoError(where, "the server has no such path or model (" + said(answer) +
-                               "). --teacher ends in /v1; --teacher-model names a model that the server lists");
+                               "). --teacher must end in /v1; --teacher-model must name a model that the server lists");
     case 400:
     case 413:
     case 422: throw RefusedQuestion(source, "the server refuses the question (" + said(answer) + ")");

@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::chrono::seconds kGrace{15};
 
-/// The child: between fork() and exec() it makes system calls alone.
+/// The child process: between fork() and exec() it only makes system calls.
 [[noreturn]] void become_server(const char* command, int output, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -42,7 +42,7 @@ constexpr std::chrono::seconds kGrace{15};
 
 using Clock = std::chrono::steady_clock;
 
-/// "host" and "8000" of "http://host:8000/v1".
+/// "host" and "8000" from "http://host:8000/v1".
 std::pair<std::string, std::string> host_and_port(const std::string& url) {
   const std::string origin = hub::origin_of(url);
   const std::size_t begin = std::min(origin.find("://") + 3, origin.size()), end = origin.rfind(':');
@@ -50,7 +50,7 @@ std::pair<std::string, std::string> host_and_port(const std::string& url) {
   return {origin.substr(begin, end - begin), origin.substr(end + 1)};
 }
 
-/// Why the server cannot be asked; empty if it can. A server without /health is asked for its models alone.
+/// Why the server cannot be used; empty if it can. If the server has no /health, only its model list counts.
 std::string problem_of(const std::string& url, hub::Client& client) {
   const char* const key = std::getenv("OPENAI_API_KEY");
   const std::string health = url.substr(0, url.size() - std::string("/v1").size()) + "/health";
@@ -73,7 +73,7 @@ std::int64_t visible_gpus() {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(device::find_gpus().gpus.size()));
 }
 
-/// "vllm serve ORG/NAME --tensor-parallel-size 4 ...", for a shell. MODEL where no model is named.
+/// "vllm serve ORG/NAME --tensor-parallel-size 4 ...", for a shell. MODEL if no model is named.
 std::string launch_line(const ServerOptions& options) {
   const auto [host, port] = host_and_port(options.url);
   const std::int64_t num_gpus = options.tensor_parallel_size > 0 ? options.tensor_parallel_size : visible_gpus();
@@ -85,9 +85,9 @@ std::string launch_line(const ServerOptions& options) {
 
 }  // namespace
 
-/// Runs `command` in a shell, in a process group of its own, with its output appended to a file. The destructor ends the whole group:
-/// SIGTERM, and after 15 s SIGKILL. The child gets SIGTERM when this process dies. Not thread-safe; construct and use it in the
-/// main thread.
+/// Runs `command` in a shell, in its own process group, with its output appended to a file. The destructor ends the
+/// whole group: SIGTERM, and SIGKILL after 15 s. The child gets SIGTERM when this process dies. Not thread-safe;
+/// construct and use it in the main thread.
 class TeacherProcess {
  public:
   /// Throws IoError if it cannot be started.
@@ -100,7 +100,7 @@ class TeacherProcess {
     const int error = errno;
     ::close(fd);
     if (pid_ < 0) fail_with("--start-teacher", "cannot start a process", error);
-    ::setpgid(pid_, pid_);  // both sides set it: a signal may come before the child has
+    ::setpgid(pid_, pid_);  // set on both sides: a signal may come before the child sets it
   }
 
   ~TeacherProcess() {
@@ -111,7 +111,7 @@ class TeacherProcess {
     while (is_group_left() && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (!is_group_left()) return;
-    log_warning("the teacher did not end within 15 s of SIGTERM and is killed");
+    log_warning("the teacher did not end within 15 s of SIGTERM; killing it");
     ::kill(-pid_, SIGKILL);
     if (!end_) ::waitpid(pid_, nullptr, 0);
   }
@@ -129,7 +129,7 @@ class TeacherProcess {
     return end_;
   }
 
-  /// The last lines of its output, each with an indent.
+  /// The last lines of its output, indented.
   std::string last_lines(std::size_t count) const {
     std::string text = trimmed(read_file(output_));
     std::size_t begin = text.size();
@@ -173,13 +173,13 @@ void TeacherServer::get_ready() {
   hub::Client client(once);
   const std::string problem = problem_of(options_.url, client);
   if (problem.empty()) {
-    if (options_.starts) log_info("the teacher at " + hub::shown_url(options_.url) + " runs already");
+    if (options_.starts) log_info("the teacher at " + hub::shown_url(options_.url) + " is already running");
     return;
   }
   if (!options_.starts) {
     throw IoError(hub::shown_url(options_.url), "the teacher does not answer (" + problem +
                                                     "). Start it on its machine:\n  " + launch_line(options_) +
-                                                    "\nor let distill do it on this one: --start-teacher");
+                                                    "\nor let distill start it on this machine: --start-teacher");
   }
   const std::string command = options_.command.empty() ? launch_line(options_) : options_.command;
   log_info("starting the teacher: " + command + "; its output: " + options_.log.string());
@@ -203,16 +203,16 @@ void TeacherServer::wait_for_start() {
     if (problem.empty()) break;
     if (seconds() > options_.timeout_s) {
       throw IoError(options_.log.string(),
-                    "the teacher does not answer after " + format_duration(seconds()) + " (" + problem +
-                        "); --teacher-timeout waits longer. Its last lines:" + process_->last_lines(8));
+                    "the teacher has not answered after " + format_duration(seconds()) + " (" + problem +
+                        "); raise --teacher-timeout to wait longer. Its last lines:" + process_->last_lines(8));
     }
     if (seconds() >= next_line_s) {
-      log_info("waiting for the teacher, " + format_duration(seconds()) + "; it says:" + process_->last_lines(1));
+      log_info("waiting for the teacher, " + format_duration(seconds()) + "; its last line:" + process_->last_lines(1));
       next_line_s += 10;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  log_info("the teacher answers after " + format_duration(seconds()));
+  log_info("the teacher answered after " + format_duration(seconds()));
 }
 
 void TeacherServer::log_end() const {

@@ -112,7 +112,7 @@ void read_token_map(const JsonPlace& root, SpecialTokens& out) {
   read_additional(root, "extra_special_tokens", out);
 }
 
-// {token: id}, what transformers wrote before added_tokens_decoder.
+// {token: id}, which transformers wrote before added_tokens_decoder.
 void read_added_tokens_file(const JsonPlace& root, SpecialTokens& out) {
   if (!root.value().is_object()) root.fail("expected an object of token: id");
   const std::vector<std::string> special = out.in_text();
@@ -150,7 +150,7 @@ constexpr const char* kOldFile = "added_tokens.json";
 
 constexpr std::string_view kSpaces = " \t\r\n";
 
-/// The end of the string that begins at `begin`, behind its quote.
+/// The end of the string that begins at `begin`, after its quote.
 std::size_t string_end(std::string_view json, std::size_t begin) {
   std::size_t at = begin + 1;
   while (json[at] != '"') at += json[at] == '\\' ? 2 : 1;
@@ -172,7 +172,7 @@ std::size_t container_end(std::string_view json, std::size_t begin) {
   }
 }
 
-/// Where the value of a member of the outermost object begins.
+/// Start of a member's value in the outermost object.
 std::optional<std::size_t> member_begin(std::string_view json, std::string_view key) {
   for (std::size_t at = json.find('{') + 1; at < json.size();) {
     const char c = json[at];
@@ -270,9 +270,9 @@ std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view t
     }
     const Token& token = tokens_[static_cast<std::size_t>(index)];
     const std::size_t match_begin = at;
-    at = match_end;  // a token that is refused below is not looked into, as in Hugging Face's matcher
+    at = match_end;  // a token refused below is not searched inside, as in Hugging Face's matcher
     if (token.single_word && touches_word(text, match_begin, match_end)) continue;
-    // A token inside the white space that the one before took counts all the same, as in Hugging Face's matcher.
+    // A token inside white space that the previous one took still counts, as in Hugging Face's matcher.
     const bool overlaps = match_begin < done;
     const std::size_t begin = token.lstrip && !overlaps ? strip_left(text, match_begin, done) : match_begin;
     const std::size_t end = token.rstrip ? strip_right(text, match_end) : match_end;
@@ -314,7 +314,7 @@ SpecialTokens read_special_tokens(const std::filesystem::path& folder) {
     read("added_tokens.json", read_added_tokens_file);
   }
   read("generation_config.json", read_generation_config);
-  if (const auto config = folder / "config.json"; std::filesystem::exists(config)) {  // decides no ids
+  if (const auto config = folder / "config.json"; std::filesystem::exists(config)) {  // does not affect ids
     const Json json = parse_json_file(config);
     out.model_type = JsonPlace(json, config.string()).string_or("model_type", "");
   }

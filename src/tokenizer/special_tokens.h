@@ -1,5 +1,5 @@
-// Tokens that are found in the text before anything else (special tokens and user-added ones), special tokens from the files beside
-// a tokenizer, and these files with new tokens, as Hugging Face's add_tokens and save_pretrained leave them.
+// Tokens found in the text before anything else (special and user-added ones), special tokens from the files next to a
+// tokenizer, and these files with new tokens, as Hugging Face's add_tokens and save_pretrained write them.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace lora_train::tokenizer {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< only where no word character touches it
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< takes the white space after it
-  bool normalized = true;    ///< looked for in the normalised text
+  bool single_word = false;  ///< only if no word character touches it
+  bool lstrip = false;       ///< includes white space before it
+  bool rstrip = false;       ///< includes white space after it
+  bool normalized = true;    ///< matched in the normalised text
   bool special = false;
 };
 
-/// Ids index tables, so that one far above the number of tokens would cost memory and cannot be meant.
+/// Ids index tables, so an id far above the number of tokens would waste memory and must be a mistake.
 inline constexpr std::size_t kMaxUnusedIds = 1 << 16;
 
 /// Reads one entry of tokenizer.json's added_tokens.
@@ -34,13 +34,13 @@ AddedToken read_added_token(const JsonPlace& place, std::int32_t id);
 /// Finds tokens in a text, leftmost-longest, with their flags. Thread-safe for concurrent const calls.
 class AddedTokenMatcher {
  public:
-  /// A stretch [begin, end) of the text: a token's id, or -1 for text between tokens. Empty stretches do not occur.
+  /// A stretch [begin, end) of the text: a token's id, or -1 for text between tokens. Never empty.
   struct Part {
     std::size_t begin, end;
     std::int32_t id;
   };
 
-  /// `spelling` is what to look for (the content, or its normalised form); an empty one is ignored.
+  /// `spelling` is the text to match (the content, or its normalised form); ignored if empty.
   void add(const AddedToken& token, const std::string& spelling);
   bool empty() const { return tokens_.empty(); }
   std::vector<Part> split(std::string_view text) const;
@@ -66,34 +66,35 @@ struct SpecialTokens {
   /// bos_token, eos_token, pad_token, unk_token, ... by key; an empty optional is an explicit null.
   std::map<std::string, std::optional<std::string>> named;
   std::optional<bool> add_bos_token;
-  /// SentencePiece-style tokenizers of Hugging Face: false puts the dummy space before the first stretch only.
+  /// For Hugging Face's SentencePiece-style tokenizers: false puts the dummy space before the first stretch only.
   bool legacy = true;
-  /// added_tokens_decoder, else added_tokens.json beside a tokenizer.model; by ascending id.
+  /// added_tokens_decoder, else added_tokens.json next to a tokenizer.model; by ascending id.
   std::vector<AddedToken> added;
   /// additional_special_tokens and extra_special_tokens.
   std::vector<std::string> additional;
   std::vector<std::int32_t> generation_eos_ids;
-  /// model_type of config.json; empty without one.
+  /// model_type in config.json; empty without one.
   std::string model_type;
-  /// The bytes of what was read, for fingerprints.
+  /// The bytes read, for fingerprints.
   std::string bytes;
 
   std::optional<std::string> name(const std::string& key) const;
-  /// The special tokens that Hugging Face finds in text although no list of added tokens may have them: bos_token and
-  /// its like, and `additional`.
+  /// Special tokens that Hugging Face finds in text even if no list of added tokens has them: bos_token and the like,
+  /// and `additional`.
   std::vector<std::string> in_text() const;
 };
 
-/// Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and config.json
-/// where they exist.
+/// Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and config.json if
+/// they exist.
 SpecialTokens read_special_tokens(const std::filesystem::path& folder);
 
-/// tokenizer.json with entries at the end of added_tokens; everything else stays byte for byte. `json` is valid JSON.
+/// tokenizer.json with entries appended to added_tokens; everything else stays byte for byte. `json` must be valid
+/// JSON.
 std::string with_added_tokens(std::string_view json, const std::vector<AddedToken>& tokens);
 
-/// The texts, by file name, that the new tokens change: `main_file` (tokenizer.json or tokenizer.model, whose content is `bytes`)
-/// and its neighbours. tokenizer_config.json lists the tokens where it has an added_tokens_decoder already, or where nothing else
-/// could (tokenizer.model); added_tokens.json where that is what the folder has instead.
+/// The files that the new tokens change, name to text: `main_file` (tokenizer.json or tokenizer.model, whose content is
+/// `bytes`) and related files. tokenizer_config.json lists the tokens if it already has an added_tokens_decoder or
+/// nothing else could (tokenizer.model); added_tokens.json lists them if the folder has that instead.
 std::map<std::string, std::string> files_with_new_tokens(const std::filesystem::path& folder,
                                                          const std::string& main_file, std::string_view bytes,
                                                          const std::vector<AddedToken>& tokens);

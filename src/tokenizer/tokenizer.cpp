@@ -23,17 +23,17 @@ struct Kind {
   MakeTokenizer make;
 };
 
-// In the order in which they are looked for.
+// In search order.
 constexpr Kind kKinds[] = {
     {TokenizerFile::kTokenizerJson, "tokenizer.json", "json", make_json_tokenizer},
     {TokenizerFile::kSentencePieceModel, "tokenizer.model", "model", make_sentencepiece},
     {TokenizerFile::kTekken, "tekken.json", "tekken", make_tekken},
 };
 
-constexpr std::size_t kContext = 16;  // tokens; one that is not an added token is among so many
+constexpr std::size_t kContext = 16;  // tokens; at least one of these is not an added token
 
-// What `all` has more than `shown`, which it begins with, save that bytes which turn out to be no character may have changed
-// some characters of it: then as many are left out.
+// The part of `all` after `shown`, its beginning. If bytes that turn out not to be a character have changed some
+// characters of `shown`, the same length is left out.
 std::string rest_of(const std::string& all, const std::string& shown) {
   if (all.starts_with(shown)) return all.substr(shown.size());
   std::size_t at = 0;
@@ -68,7 +68,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& folder, 
     if (!options.new_tokens.empty()) tokenizer->add_tokens(options, file, bytes);
     return tokenizer;
   }
-  throw FormatError(folder.string(), "no " + wanted + " in this folder; copy the tokenizer files of the model there");
+  throw FormatError(folder.string(), "no " + wanted + " in this folder; copy the model's tokenizer files into it");
 }
 
 void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesystem::path& file, std::string_view bytes) {
@@ -78,15 +78,15 @@ void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesyste
   };
   for (const std::string& content : options.new_tokens) {
     if (const auto id = token_to_id(content)) {
-      throw ConfigError("add_tokens", "the tokenizer in " + file.parent_path().string() + " has \"" + content +
-                                          "\" already, with id " + std::to_string(*id) +
+      throw ConfigError("add_tokens", "the tokenizer in " + file.parent_path().string() + " already has \"" + content +
+                                          "\" with id " + std::to_string(*id) +
                                           ": use it as it is, and remove it from add_tokens");
     }
     const auto id = next_added_id();
     if (!id) {
       throw ConfigError("add_tokens", file.string() +
-                                          " has no place for added tokens; use a folder of the model that "
-                                          "has tokenizer.json");
+                                          " cannot hold added tokens; use a model folder with "
+                                          "tokenizer.json");
     }
     added.push_back({.id = *id, .content = content, .normalized = !is_verbatim(content)});
     add_token(added.back());
@@ -100,8 +100,8 @@ void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesyste
 TextStream::TextStream(const Tokenizer& tokenizer, const TextStreamOptions& options)
     : tokenizer_(tokenizer), options_(options) {}
 
-// A decoder may treat the first tokens differently (a space is dropped) and may need several for a character: what is new
-// is the difference of two texts that begin with the same tokens.
+// A decoder may treat the first tokens differently (a space is dropped) and may need several for a character: the new
+// text is the difference of two texts that begin with the same tokens.
 std::string TextStream::push(std::int32_t id) {
   if (options_.skip_special && tokenizer_.is_special(id)) return {};
   ids_.push_back(id);
@@ -133,7 +133,7 @@ std::string StopStrings::push(std::string_view text) {
     held_.clear();
     return shown;
   }
-  std::size_t num_kept = 0;  // the longest end of the text that begins a string
+  std::size_t num_kept = 0;  // the longest end of the text that starts a string
   for (const std::string& stop : strings_) {
     for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > num_kept; --length) {
       if (std::string_view(held_).ends_with(std::string_view(stop).substr(0, length))) num_kept = length;

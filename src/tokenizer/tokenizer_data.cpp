@@ -27,7 +27,7 @@ TokenKind kind_of_piece(const sentencepiece::SentencePieceProcessor& processor, 
   return model.user_defined.contains(processor.IdToPiece(id)) ? TokenKind::kUserDefined : TokenKind::kNormal;
 }
 
-/// Other formats hold the pieces alone, and read text as it is.
+/// Other formats hold only the pieces, and read text unchanged.
 void check_exportable(const SentencePieceFile& model, const std::string& file) {
   if (!model.is_bpe) throw FormatError(file + ": trainer_spec.model_type", "only BPE models can be exported");
   if (!model.byte_fallback) throw FormatError(file + ": trainer_spec.byte_fallback", "false cannot be exported");
@@ -38,8 +38,7 @@ void check_exportable(const SentencePieceFile& model, const std::string& file) {
     throw FormatError(file + ": normalizer_spec.remove_extra_whitespaces", "true cannot be exported");
 }
 
-/// Added tokens are not among them. Throws FormatError for a model that is not BPE, has no pieces for bytes, or changes text
-/// first.
+/// Without added tokens. Throws FormatError for a model that is not BPE, has no byte pieces, or changes text first.
 TokenizerData sentencepiece_data(std::string_view bytes, const std::string& file) {
   const SentencePieceFile model = check_sentencepiece_file(bytes, file);
   check_exportable(model, file);
@@ -90,7 +89,7 @@ std::vector<std::string> split_steps(const JsonPlace& root) {
   return steps;
 }
 
-/// "a b" of a merge, in either form.
+/// "a b" for a merge, in either form.
 std::string merge_text(const JsonPlace& merge) {
   if (merge.value().is_string()) return merge.string();
   const std::string one = merge.element(0).string(), other = merge.element(1).string();
@@ -98,7 +97,7 @@ std::string merge_text(const JsonPlace& merge) {
   return one + " " + other;
 }
 
-/// A token is made by its first merge; of two merges the earlier one comes first.
+/// A token's score comes from its first merge; of two merges the earlier one comes first.
 std::unordered_map<std::string, float> scores_of(const JsonPlace& merges) {
   std::unordered_map<std::string, float> scores;
   const std::size_t count = merges.value().size();
@@ -110,7 +109,7 @@ std::unordered_map<std::string, float> scores_of(const JsonPlace& merges) {
   return scores;
 }
 
-/// Whether text gets a space in front, in a pipeline whose spaces are U+2581.
+/// True if text gets a space in front, in a pipeline whose spaces are U+2581.
 bool has_space_prefix(const JsonPlace& root, const std::string& file) {
   const Json none;
   const auto normalizer = root.find("normalizer"), pre_tokenizer = root.find("pre_tokenizer");
@@ -118,7 +117,7 @@ bool has_space_prefix(const JsonPlace& root, const std::string& file) {
       find_space_rule(normalizer ? normalizer->value() : none, pre_tokenizer ? pre_tokenizer->value() : none);
   if (rule) return rule->prefix != SpaceRule::Prefix::kNever;
   const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\xE2\x96\x81"}};
-  // Gemma cuts at spaces after it has replaced them all.
+  // Gemma cuts at spaces after replacing them all.
   const bool cuts_at_spaces = pre_tokenizer && pre_tokenizer->type() == "Split" &&
                               pre_tokenizer->at("pattern").value() == Json{{"String", " "}};
   if (normalizer && normalizer->value() == replace && (!pre_tokenizer || cuts_at_spaces)) return false;
@@ -172,7 +171,7 @@ TokenizerData json_data(const std::string& bytes, const std::string& file, const
   return data;
 }
 
-/// Puts what tokenizer_config.json adds over the pieces of a tokenizer.model.
+/// Overlays the additions of tokenizer_config.json on the pieces of a tokenizer.model.
 void add_added_tokens(const Tokenizer& tokenizer, TokenizerData& data) {
   data.tokens.resize(std::max(data.tokens.size(), static_cast<std::size_t>(tokenizer.vocab_size())));
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -200,7 +199,7 @@ TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tok
     return data;
   }
   throw FormatError((folder / "tekken.json").string(),
-                    "tekken.json has no merges to export; use a folder of the model that has tokenizer.json");
+                    "tekken.json has no merges to export; use a model folder with tokenizer.json");
 }
 
 }  // namespace lora_train::tokenizer

@@ -1,4 +1,4 @@
-// The chat that fuzzed templates render, with every kind of value a row can hold.
+// The chat that fuzzed templates render, with every kind of value an example can hold.
 #pragma once
 
 #include <string>

@@ -140,7 +140,7 @@ def events(output_dir, kind):
 
 
 def write_rows(path, num_rows, length, vocab_size):
-    """Rows of token ids that can be learnt: each token follows from the one before."""
+    """Examples of token ids that can be learnt: each token follows from the one before."""
     with open(path, "w") as file:
         for row in range(num_rows):
             ids = [(17 * row + 1) % vocab_size]

@@ -1,4 +1,4 @@
-"""Fixtures of the integration tests: a small Qwen2 folder written without torch, rows, a profile, and the binary."""
+"""Fixtures of the integration tests: a small Qwen2 folder written without torch, examples, a profile, and the binary."""
 
 import json
 import os

@@ -158,7 +158,7 @@ class TeacherServer:
 
 
 def answers_of(file):
-    """A reply for each question that the rows of a file answer; to others it answers as `answer_to`."""
+    """A reply for each question that the examples of a file answer; to others it answers as `answer_to`."""
     known = {}
     for line in Path(file).read_text().splitlines():
         *asked, answer = json.loads(line)["messages"]
@@ -169,7 +169,7 @@ def answers_of(file):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--answers", help="rows whose answers it gives")
+    parser.add_argument("--answers", help="examples whose answers it gives")
     parser.add_argument("--share", type=float, default=0.0, help="of the requests, those that fail")
     parser.add_argument("--start-s", type=float, default=0.0, help="until it is healthy")
     flags = parser.parse_args()

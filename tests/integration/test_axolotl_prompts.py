@@ -1,4 +1,4 @@
-"""Rows of Axolotl with words of its own around prompt and answer: the same text, and the same trained tokens.
+"""Examples of Axolotl with words of its own around prompt and answer: the same text, and the same trained tokens.
 
 Axolotl 0.19 tokenises prompt and answer apart (InstructionPromptTokenizingStrategy): BOS where the tokenizer adds one, the prompt, the
 answer, and the end token; only the answer and the end token are trained.
@@ -59,7 +59,7 @@ def alpaca(row):
 
 def test_alpaca_has_axolotl_s_text_and_trained_tokens(tmp_path):
     run = convert(tmp_path, {"type": "alpaca"}, ROWS, "-o", "my.yaml", val_set_size=0, chat_template="chatml")
-    assert run.code == 0 and "the chat template of the run" in run.stderr and "no row goes through it" in run.stderr, run
+    assert run.code == 0 and "the chat template of the run" in run.stderr and "no example uses it" in run.stderr, run
     profile = yaml.safe_load((tmp_path / "my.yaml").read_text())
     assert profile["datasets"] == [{"path": "rows.jsonl", "type": "alpaca"}] and profile["chat_template"] == "my.jinja", profile
     assert_tokens_are_axolotl_s(tmp_path, [alpaca(row) for row in ROWS], [row["output"] for row in ROWS])
@@ -106,10 +106,10 @@ def test_bos_stands_where_the_tokenizer_adds_it(tmp_path):
 @pytest.mark.parametrize("type_, row, said", [
     ("alpaca:chat", {}, 'ends its prompt with "ASSISTANT:"'),
     ({"format": "[INST] {instruction} [/INST]", "no_input_format": "{instruction}\n"}, {}, 'ends its prompt with "[INST] {instruction} [/INST]"'),
-    ({"format": "{instruction} {inputs}\n", "no_input_format": "{instruction}\n"}, {}, "where only {instruction} and {input} stand for something"),
+    ({"format": "{instruction} {inputs}\n", "no_input_format": "{instruction}\n"}, {}, "; only {instruction} and {input} are placeholders there"),
     ({"format": "{instruction}{\n", "no_input_format": "{instruction}\n"}, {}, 'format is "{instruction}{'),
     ({"format": "{instruction}\n", "no_input_format": "{input}\n"}, {}, "no_input_format is"),
-    ({"format": "{instruction}\n", "no_input_format": "{instruction}\n", "system_prompt": "p"}, {"system": ""}, "in place of system_prompt")])
+    ({"format": "{instruction}\n", "no_input_format": "{instruction}\n", "system_prompt": "p"}, {"system": ""}, "instead of system_prompt")])
 def test_what_would_be_other_tokens_is_left_out(type_, row, said, tmp_path):
     run = convert(tmp_path, {"type": type_}, [dict(ROWS[0], **row)], "--output", "my.yaml")
     assert run.code == USAGE and "datasets[0].type" in run.stderr and said in run.stderr and "is left out" in run.stderr, run
@@ -120,7 +120,7 @@ def test_the_tokenizer_decides(tmp_path):
     for name, code in (("org/Qwen2.5-7B", 0), ("org/Llama-3.1-8B", 0), ("org/Mistral-7B-v0.1", USAGE)):
         run = convert(tmp_path, {"type": "alpaca"}, ROWS[:1], "--output", "my.yaml", "--overwrite", base_model=name)
         assert run.code == code, run
-        assert ("needs the tokenizer of org/Mistral-7B-v0.1" if code else "for what the model's name says") in run.stderr, run
+        assert ("needs the tokenizer of org/Mistral-7B-v0.1" if code else "is guessed from the model's name") in run.stderr, run
         if not code:
             assert ("bos_token" in (tmp_path / "my.jinja").read_text()) == ("Llama" in name)
 
@@ -128,7 +128,7 @@ def test_the_tokenizer_decides(tmp_path):
 def test_one_run_has_one_template(tmp_path):
     chat = {"path": "chat.jsonl", "type": "chat_template"}
     run = convert(tmp_path, [{"path": "rows.jsonl", "type": "alpaca"}, chat], ROWS, "--output", "my.yaml")
-    assert run.code == USAGE and "datasets[1] a chat template" in run.stderr, run
+    assert run.code == USAGE and "datasets[1] has a chat template" in run.stderr, run
     other = {"format": "Q: {instruction}\n", "no_input_format": "Q: {instruction}\n"}
     run = convert(tmp_path, [{"path": "rows.jsonl", "type": "alpaca"}, {"path": "rows.jsonl", "type": other}], ROWS, "--output", "my.yaml")
     assert run.code == USAGE and "datasets[1].type" in run.stderr and "this is the second" in run.stderr, run
@@ -144,7 +144,7 @@ def test_axolotl_s_default_names_of_speakers(keys, tmp_path):
     run = convert(tmp_path, {"type": "chat_template", "message_property_mappings": {"role": who, "content": what}}, rows, "--output", "my.yaml")
     assert run.code == 0, run
     assert all("<|im_start|>assistant\n2<|im_end|>" in line["text"] and "<|im_start|>user\n1 + 1" in line["text"] for line in shown(tmp_path, 2))
-    assert lora_train("convert", "axolotl.yml", "datasets[0].path=org/name", cwd=tmp_path).code == 0  # rows that nobody sees
+    assert lora_train("convert", "axolotl.yml", "datasets[0].path=org/name", cwd=tmp_path).code == 0  # examples that nobody sees
 
 
 def test_tokens_are_found_as_they_are_written(tmp_path):
@@ -176,7 +176,7 @@ def test_a_column_system_beside_messages_is_their_first_turn(tmp_path):
 def test_what_axolotl_s_keys_mean_otherwise_is_said(tmp_path):
     rows = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy"}]}]
     done = convert(tmp_path, {"type": "chat_template"}, rows, chat_template="chatml", train_on_inputs=True, shuffle_merged_datasets=False)
-    assert done.code == 0 and "around the messages are trained here, too" in done.stderr, done
+    assert done.code == 0 and "around the messages are also trained here" in done.stderr, done
     assert yaml.safe_load(done.stdout).get("shuffle", True) is True and "curriculum_sampling" in done.stderr, done
 
 

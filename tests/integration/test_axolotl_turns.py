@@ -51,16 +51,16 @@ def test_the_marks_of_messages_are_read_as_axolotl_reads_them(field, turns, labe
     assert sum(label != -100 for label in line["labels"]) == labels, line  # b, d, and the end of each
 
 
-def test_marks_of_rows_that_nobody_sees_are_not_read(tmp_path):
+def test_marks_of_examples_that_nobody_sees_are_not_read(tmp_path):
     profile = profile_of(convert(tmp_path, entry=dict(CHAT, path="org/name")))
     assert profile["datasets"][0]["field_map"] == {"user": "human", "assistant": "gpt", "train": None, "weight": None}
     profile = profile_of(convert(tmp_path, turns=[turn("user", "a"), turn("assistant", "b")]))
     assert "field_map" not in profile["datasets"][0], profile
 
 
-def test_only_fields_that_a_row_can_lack_are_left_unread(tmp_path):
+def test_only_fields_that_an_example_can_lack_are_left_unread(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": TURNS}) + "\n")
-    for name, said in (("messages", "only these can stay unread"), ("mesages", "is not one of our names")):
+    for name, said in (("messages", "only these can be left unread"), ("mesages", "is not one of our names")):
         run = lora_train("tokenize", f"model={MODEL}", f"datasets=[{{path: rows.jsonl, field_map: {{{name}: null}}}}]", "dataset_prepared_path=null", cwd=tmp_path)
         assert run.code == USAGE and said in run.stderr, run
 
@@ -68,11 +68,11 @@ def test_only_fields_that_a_row_can_lack_are_left_unread(tmp_path):
 def test_modules_to_save_beside_tokens_name_what_is_trained(tmp_path):
     keys = {"tokens": ["<conf>"], "lora_modules_to_save": ["embed_tokens", "lm_head"]}
     run = convert(tmp_path, **keys)
-    assert run.code == USAGE and "the rows of the new tokens are trained and saved with it (add_tokens)" in run.stderr, run
+    assert run.code == USAGE and "only the rows of new tokens are trained and saved with it (add_tokens)" in run.stderr, run
     assert "--allow-refused lora_modules_to_save" in run.stderr, run
     assert profile_of(convert(tmp_path, "--allow-refused", "lora_modules_to_save", **keys))["add_tokens"] == [{"token": "<conf>", "normalized": False}]
     run = convert(tmp_path, peft_trainable_token_indices=[1, 2])
-    assert run.code == USAGE and "Rows of tokens that exist cannot be trained beside an adapter; those of new ones are" in run.stderr, run
+    assert run.code == USAGE and "Rows of existing tokens cannot be trained alongside an adapter; only those of new tokens can" in run.stderr, run
 
 
 @pytest.mark.parametrize("keys, part", [
@@ -109,7 +109,7 @@ def test_settings_of_bitsandbytes_outside_their_map(tmp_path):
     result = json.loads(convert(tmp_path, "--json", **keys).stdout)
     assert not result["refused"] and "bnb_4bit_quant_type" in result["dropped"], result
     result = json.loads(convert(tmp_path, "--json", **dict(keys, bnb_4bit_quant_type="fp4")).stdout)
-    assert "inside bnb_config_kwargs only" in result["refused"]["bnb_4bit_quant_type"], result
+    assert "only inside bnb_config_kwargs" in result["refused"]["bnb_4bit_quant_type"], result
 
 
 def test_an_end_that_axolotl_does_not_train_is_noted(tmp_path):
@@ -123,17 +123,17 @@ def test_an_end_that_axolotl_does_not_train_is_noted(tmp_path):
         run = convert(tmp_path, base_model=str(model), **keys)
         assert run.code == 0 and (differs in run.stderr) == said and ("(it is <|endoftext|>)" in run.stderr) == said, run
     assert differs not in convert(tmp_path, chat_template="chatml").stderr
-    assert "(of base models it often is not)" in convert(tmp_path, chat_template="chatml", base_model="org/name").stderr
+    assert "(in base models it often is not)" in convert(tmp_path, chat_template="chatml", base_model="org/name").stderr
 
 
 def test_what_an_own_template_adds_to_answers_is_noted(tmp_path):
     for jinja, said in (("{{ messages[0].content }}\n", "around the content, are trained here"),
-                        ("{% generation %}{{ messages[0].content }}{% endgeneration %}\n", "what stands in {% generation %} is trained here")):
+                        ("{% generation %}{{ messages[0].content }}{% endgeneration %}\n", "the text in {% generation %} is trained here")):
         run = convert(tmp_path, "--output", "my.yaml", "--overwrite", chat_template="jinja", chat_template_jinja=jinja)
         assert run.code == 0 and said in run.stderr and "Axolotl trains the content and the end token" in run.stderr, run
     (tmp_path / "mine.jinja").write_text("{% generation %}{{ messages[0].content }}{% endgeneration %}\n")
     run = convert(tmp_path, chat_template="jinja", chat_template_jinja="mine.jinja")
-    assert run.code == 0 and "what stands in {% generation %}" in run.stderr, run
+    assert run.code == 0 and "the text in {% generation %}" in run.stderr, run
 
 
 def test_marks_in_a_template_train_what_axolotl_trains(tmp_path):

@@ -256,17 +256,17 @@ def test_missing_data_file(setup):
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_empty_dataset(setup, text):
     setup.rows_file.write_text(text)
-    refused(setup, DATA, setup.rows_file, "no row")
+    refused(setup, DATA, setup.rows_file, "no example")
 
 
-def test_row_with_every_label_masked(setup):
-    """One such row of twelve is over max_drop_fraction; the message names its line."""
+def test_example_with_every_label_masked(setup):
+    """One such example of twelve is over max_drop_fraction; the message names its line."""
     setup.rows[4]["labels"] = [-100] * len(setup.rows[4]["labels"])
     setup.write_rows(setup.rows)
     refused(setup, DATA, f"{setup.rows_file}:5", "label")
 
 
-def test_every_row_masked(setup):
+def test_every_example_masked(setup):
     setup.write_rows([dict(row, labels=[-100] * len(row["labels"])) for row in setup.rows])
     refused(setup, DATA, f"{setup.rows_file}:1")
 
@@ -292,18 +292,18 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("line", BAD_LINES)
-def test_bad_row(setup, line):
+def test_bad_example(setup, line):
     setup.write_rows(setup.rows[:4], more=line + "\n" + json.dumps(setup.rows[5]) + "\n")
     refused(setup, DATA, f"{setup.rows_file}:5", BAD_LINES[line])
 
 
-def test_bad_row_of_evaluation_data(setup):
+def test_bad_example_of_evaluation_data(setup):
     path = setup.folder / "val.jsonl"
     path.write_text(json.dumps(setup.rows[0]) + "\nnot json\n")
     refused(setup, DATA, f"{path}:2", eval_datasets=[{"path": str(path), "type": "pretokenized"}])
 
 
-def test_row_longer_than_max_seq_len(setup):
+def test_example_longer_than_max_seq_len(setup):
     said = refused(setup, DATA, setup.rows_file, "max_seq_len", max_seq_len=16)
     assert "drop" in said and "truncate" in said
 

@@ -31,10 +31,10 @@ def test_a_run_of_documents_goes_on_exactly(setup):
 
 def test_few_updates_are_explained_with_both_numbers(setup):
     run, _ = losses(setup, "rows", packing=True, global_batch_size=1, micro_batch_size=1, max_steps="unset", num_epochs=1)
-    assert "batch_unit: documents counts documents" in run.stderr and "where a trainer that counts documents makes" in run.stderr, run
+    assert "To count documents, set batch_unit: documents" in run.stderr and "a trainer that counts documents takes" in run.stderr, run
     run, _ = losses(setup, "documents", packing=True, batch_unit="documents", global_batch_size=1, micro_batch_size=1,
                     max_steps="unset", num_epochs=1)
-    assert "batch_unit: documents counts documents" not in run.stderr, run
+    assert "To count documents, set batch_unit: documents" not in run.stderr, run
 
 
 def test_documents_need_a_number(setup):

@@ -74,7 +74,7 @@ def test_a_table_of_a_cpu_says_nothing_of_gpus():
     assert ", cpu, " in table and "a step of 1,280 tokens" in table, table
     assert not [word for word in ("GPU", "H200", "0.00 GFLOP/token required") if word in table], table
     counted = bench(*TINY, "--count").stdout
-    assert "assumed of an NVIDIA H200, not measured" in counted and "at assumed rates" in counted and "launches  " in counted, counted
+    assert "assumed for an NVIDIA H200, not measured" in counted and "at assumed rates" in counted and "launches  " in counted, counted
 
 
 def test_rates_are_measured_kept_and_named(tmp_path):

@@ -49,7 +49,7 @@ def test_the_result_is_the_best_step(setup):
     assert same(adapter_of(setup.output_dir / "adapter"), adapter_of(setup.output_dir / f"checkpoint-{best}"))
     assert not same(adapter_of(setup.output_dir / "adapter"), adapter_of(setup.output_dir / "checkpoint-24"))
     assert f"{best} steps" in (setup.output_dir / "adapter/README.md").read_text()
-    assert f"the result is that of step {best}, the best of eval_loss" in run.stderr
+    assert f"the result is from step {best}, the best of eval_loss" in run.stderr
     # Without the key, the last step is the result, of the same run.
     run = setup.train(**settings(setup, load_best_model_at_end=False))
     assert run.code == 0 and setup.summary()["adapter_step"] == 24, run
@@ -63,7 +63,7 @@ def test_a_patience_ends_the_run(setup):
     summary, found = setup.summary(), losses(setup)
     best = summary["best_step"]
     assert summary["status"] == "done" and summary["step"] == best + 4 < 24 and max(found) == best + 4
-    assert summary["reason"] == f"early stopping: eval_loss no better in 2 evaluations; best at step {best}"
+    assert summary["reason"] == f"early stopping: eval_loss did not improve in 2 evaluations; best at step {best}"
     assert "early stopping" in run.stderr.splitlines()[-1], run
     again = setup.train(**changes)
     assert again.code == 0 and "already complete" in again.stderr
@@ -116,7 +116,7 @@ def test_a_run_that_goes_on_without_its_best_checkpoint_begins_to_count_anew(set
     best = setup.summary()["best_step"]
     assert best < 24 and not (setup.output_dir / f"checkpoint-{best}").exists()
     run = setup.train(**dict(plain, load_best_model_at_end=True, max_steps=28))
-    assert run.code == 0 and f"checkpoint-{best} was the best step so far, and cannot be used" in run.stderr, run
+    assert run.code == 0 and f"checkpoint-{best} was the best step so far, but cannot be used" in run.stderr, run
     assert setup.summary()["best_step"] == setup.summary()["adapter_step"] > 24
     other = setup.folder / "other"
     changes = dict(plain, load_best_model_at_end=True, max_steps=34, output_dir=str(other))

@@ -103,7 +103,7 @@ def test_cuda_library_without_code_for_a_named_architecture_is_refused(tmp_path)
     (tmp_path / "bin/lora-train").chmod(0o755)
     done = run(ROOT / "scripts/make_bundle.sh", "--no-build", "--level", 0, "--build", tmp_path, "--out", tmp_path / "bundle.tar.xz")
     assert done.returncode == 1 and not (tmp_path / "bundle.tar.xz").exists(), done
-    assert "the program names sm_75, but liblora_train_cuda.so has code for " in done.stderr and "sm_90" in done.stderr, done
+    assert "the program names sm_75, but liblora_train_cuda.so has code only for " in done.stderr and "sm_90" in done.stderr, done
 
 
 def test_file_that_needs_more_than_ubuntu_has_is_named(bundle, tmp_path):

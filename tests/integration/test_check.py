@@ -171,12 +171,12 @@ def test_the_model_of_a_shipped_profile_may_be_on_another_machine(tmp_path):
     assert run.code == FORMAT and "lora-train download nobody/nothing" in run.stderr, run
 
 
-def test_the_first_rows_are_read(setup, profile):
+def test_the_first_examples_are_read(setup, profile):
     data = setup.folder / "chats.jsonl"
     data.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n' * 30)
     file = profile.write(datasets=[str(data)], model=str(MODEL))
     run = lora_train("check", "--profile", file)
-    assert run.code == 0 and f"datasets[0] {data}: messages (the first row has messages), 20 rows looked at" in run.stderr, run
+    assert run.code == 0 and f"datasets[0] {data}: messages (the first example has messages), 20 examples checked" in run.stderr, run
     data.write_text('{"messages": []}\n' + data.read_text())
     run = lora_train("check", "--profile", file)
     assert run.code == 3 and f"{data}:1: messages is empty" in run.stderr and "(datasets[0] at " in run.stderr, run
@@ -184,14 +184,14 @@ def test_the_first_rows_are_read(setup, profile):
     data.write_text('{"question": 1}\n')
     for on_bad_row in ("drop", "error"):
         run = lora_train("check", "--profile", profile.write(datasets=[str(data)], on_bad_row=on_bad_row))
-        assert run.code == 3 and "no known layout has the keys of this row (question)" in run.stderr, run
+        assert run.code == 3 and "no known layout has the keys of this example (question)" in run.stderr, run
     assert lora_train("check", "--no-files", "--profile", file).code == 0
     data.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
     run = lora_train("check", "--profile", profile.write(datasets=[str(data)]))
-    assert run.code == 4 and "messages rows need a tokenizer, and the model folder has none" in run.stderr, run
+    assert run.code == 4 and "messages examples need a tokenizer, and the model folder has none" in run.stderr, run
 
 
-def test_rows_on_one_line_are_told_by_their_number(setup, profile):
+def test_examples_on_one_line_are_told_by_their_number(setup, profile):
     good = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
     data = setup.folder / "array.json"
     data.write_text("[" + ", ".join([good, good, '{"messages": []}']) + "]")

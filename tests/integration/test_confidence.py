@@ -57,7 +57,7 @@ def test_the_calibration_error_falls_and_the_best_step_is_kept(trained, record_p
     after_step_1 = {step: line["brier"] for step, line in lines.items() if step > 0}
     assert summary["best_step"] == min(after_step_1, key=after_step_1.get) == summary["adapter_step"]
     assert summary["best_metric"] == best["brier"]
-    assert summary["reason"] == f"early stopping: conf.brier no better in 2 evaluations; best at step {summary['best_step']}"
+    assert summary["reason"] == f"early stopping: conf.brier did not improve in 2 evaluations; best at step {summary['best_step']}"
     assert summary["step"] == summary["best_step"] + 30 < summary["total_steps"]
 
 

@@ -183,7 +183,7 @@ def test_trl_s_launcher_and_its_other_trainers(tmp_path):
     assert all("preference training" in text for text in table["refused"].values()), run
 
 
-def test_rows_with_tools_take_the_model_s_own_template(tmp_path):
+def test_examples_with_tools_take_the_model_s_own_template(tmp_path):
     columns = {"prompt": "instruction", "query": "input", "response": "output"}
     for row, more, ours in (ROW, {}, "qwen2.5"), (dict(ROW, tools="[]"), {"tools": "tools"}, "tokenizer"):
         run = factory(tmp_path, [row], dict(columns, **more), template="qwen")
@@ -209,14 +209,14 @@ def test_only_a_profile_of_its_own_is_replaced(tmp_path):
         assert run.code == USAGE and said in run.stderr and "--overwrite" in run.stderr and output.read_text() == text, run
     assert convert("trl/minimal.yaml", "--output", output, "--overwrite").code == 0 and output.read_text() == written
     run = convert("trl/minimal.yaml", "--output", HERE / "trl/minimal.yaml", "--overwrite")
-    assert run.code == USAGE and "is the file that is converted" in run.stderr, run
+    assert run.code == USAGE and "is the file to convert" in run.stderr, run
 
 
 def test_bad_calls_say_what_is_expected(tmp_path):
     unclear = tmp_path / "unclear.yaml"
     unclear.write_text("learning_rate: 1.0e-4\n")
-    for arguments, said in (((), "missing; expected a configuration"), (("trl/minimal.yaml", "--from", "mlx"), "expected axolotl, llamafactory, trl"),
-                            ((unclear,), "Which tool is it of?"), (("missing.yaml",), "missing.yaml")):
+    for arguments, said in (((), "missing; expected an Axolotl, LLaMA-Factory or TRL configuration"), (("trl/minimal.yaml", "--from", "mlx"), "expected axolotl, llamafactory, trl"),
+                            ((unclear,), "Which tool is it from?"), (("missing.yaml",), "missing.yaml")):
         run = convert(*arguments) if arguments else lora_train("convert")
         assert run.code in (USAGE, 5) and said in run.stderr, run
 
@@ -237,7 +237,7 @@ def test_the_table_says_what_is_lost_and_nothing_twice(tmp_path):
     rows = {line.split()[0]: line for line in said.splitlines() if line.startswith("  ")}
     assert "datasets: [{path: org/d" in rows["dataset_name"] and rows["dataset_train_split"].endswith("datasets, with dataset_name"), said
     assert "no live curves" in rows["report_to"] and "tensorboard --logdir" in said and "wandb sync" in said, said
-    assert "has to fit one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N" in rows["fsdp"], said
+    assert "must fit on one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N" in rows["fsdp"], said
     assert rows["fsdp"].index("the model") == rows["fsdp_transformer_layer_cls_to_wrap"].index("the model") == rows["report_to"].index("report_to: ["), said
     file.write_text("base_model: m\ndatasets: [{path: d.jsonl, type: chat_template}]\nadapter: lora\nlr_scheduler: linear\ncosine_min_lr_ratio: 0.2\n")
     run = lora_train("convert", file, "--json", "--allow-refused")
@@ -269,7 +269,7 @@ def test_names_of_speakers_go_into_field_map(tmp_path):
         "conversations": "turns", "from": "who", "value": "text", "user": "client", "assistant": "model"}
     assert "<|im_start|>assistant" in is_readable(tmp_path, "my.yaml")
     run = axolotl(tmp_path, [dict(entry, roles={"user": ["client", "guest"]})])
-    assert run.code == USAGE and "Rename guest in the rows" in run.stderr, run
+    assert run.code == USAGE and "Rename guest in the examples" in run.stderr, run
     tags = {"role_tag": "who", "content_tag": "text", "user_tag": "client", "assistant_tag": "model"}
     run = factory(tmp_path, [{"turns": [{"who": "client", "text": "1 + 1"}, {"who": "model", "text": "2"}]}], {"messages": "turns"},
                   entry={"formatting": "sharegpt", "tags": tags})
@@ -345,7 +345,7 @@ def test_a_refused_dataset_is_no_reason_to_refuse_max_samples(tmp_path):
     assert list(json.loads(run.stdout)["refused"]) == ["dataset"], run
 
 
-def test_rows_with_pairs_of_answers_name_the_line_for_the_chosen_ones(tmp_path):
+def test_examples_with_pairs_of_answers_name_the_line_for_the_chosen_ones(tmp_path):
     rows(tmp_path, {"prompt": "q", "chosen": "a", "rejected": "b"})
     run = lora_train("tokenize", f"model={MODEL}", "datasets=[rows.jsonl]", "dataset_prepared_path=null", cwd=tmp_path)
     assert run.code and "field_map: {completion: chosen}" in run.stderr and "layouts and their keys" not in run.stderr, run

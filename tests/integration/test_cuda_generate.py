@@ -36,7 +36,7 @@ def test_a_token_is_one_replay_one_copy_and_one_wait(tmp_path, sampling):
 
 @pytest.mark.parametrize("settings, more, warning", [
     ({}, ("precision=bf16", "cuda_graphs=off"), None),
-    ({}, ("precision=bf16", "attn_implementation=reference"), "reads the lengths of sequences on the host"),
+    ({}, ("precision=bf16", "attn_implementation=reference"), "reads sequence lengths on the host"),
     (dict(STAND_IN_REFUSE_CAPTURE_AT="1"), ("precision=bf16",), "could not be captured")])
 def test_tokens_without_graphs(tmp_path, settings, more, warning):
     run, calls = generate_on_stand_in(tmp_path, 10, *more, settings=settings)

@@ -136,7 +136,7 @@ def test_attention_that_reads_lengths_on_the_host_is_not_recorded(setup):
     assert run.code == 0 and "warning: cuda_graphs: steps run without graphs" in run.stderr, run
     assert calls["cudaGraphLaunch"] == 0, calls
     assert summary_of(setup)["cuda_graphs"] == {
-        "recorded": False, "reason": "attention: the reference implementation reads the lengths of documents on the host"}
+        "recorded": False, "reason": "attention: the reference implementation reads document lengths on the host"}
 
 
 def test_a_loss_that_is_not_recorded_says_so(setup):

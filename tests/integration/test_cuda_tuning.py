@@ -9,8 +9,8 @@ from test_cuda_host import on_stand_in, pytestmark  # noqa: F401
 
 
 def tuning(run):
-    """Numbers of the log's line: choices in all, of the checkpoint, of the cache, measured, left to heuristics."""
-    found = re.findall(r"tuning: (\d+) choices, (\d+) of the checkpoint, (\d+) of the cache, (\d+) measured in [\d.]+ s, "
+    """Numbers of the log's line: choices in total, from the checkpoint, from the cache, measured, left to heuristics."""
+    found = re.findall(r"tuning: (\d+) choices, (\d+) from the checkpoint, (\d+) from the cache, (\d+) measured in [\d.]+ s, "
                        r"(\d+) left to heuristics", run.stderr)
     assert len(found) == 1, run
     return [int(number) for number in found[0]]
@@ -62,7 +62,7 @@ def test_a_cache_that_is_not_of_here_is_ignored(setup, tmp_path, damage):
                      "number": text.replace('"num_candidates":5', '"num_candidates":6', 1)}[damage])
     run, _ = on_stand_in(setup, cache, max_steps=2, output_dir=str(tmp_path / "second"))
     assert run.code == 0 and tuning(run)[2:4] == [0, measured], run
-    assert len([line for line in run.stderr.splitlines() if f"tuning: {file} is not used" in line]) == 2, run  # read, added to
+    assert len([line for line in run.stderr.splitlines() if f"tuning: ignoring {file}" in line]) == 2, run  # read, added to
     third, _ = on_stand_in(setup, cache, max_steps=2, output_dir=str(tmp_path / "third"))
     assert tuning(third)[2] > 0 and tuning(third)[3] == 0, third
 
@@ -97,7 +97,8 @@ def test_the_loss_head_is_chosen_for_the_run_and_attention_where_there_is_a_choi
 
     run, _ = on_stand_in(setup, dict(STAND_IN_MAJOR="9"), output_dir=str(setup.output_dir.parent / "hopper"), **changes)
     key = "attention bf16 heads4 kv2 size8 window0 longest120 documents8 tokens960"
-    assert f"tuning: {key}: cudnn is out: src/kernels/cuda/attention_cudnn.cpp" in run.stderr, run  # it does not start on the stand-in
+    assert f"tuning: {key}: dropped cudnn: src/kernels/cuda/attention_cudnn.cpp" in run.stderr, run  # it does not start
+                                                                                                     # on the stand-in
 
 
 def test_a_longer_run_goes_on_with_the_chunk_of_its_checkpoint(setup):

@@ -91,7 +91,7 @@ def test_a_student_learns_what_its_teacher_answers(place):
     # All of it is there: neither the server nor anything else is needed.
     again = distill(place, url, "--price-in", 1, "--price-out", 2, more="gpu_price_per_hour: 3\n", environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
     assert again.code == 0 and "already complete" in again.stderr, again
-    assert "to 8 prompts held out: 0.00% before training, 100.00% after" in again.stdout, again
+    assert "on 8 held-out prompts: 0.00% before training, 100.00% after" in again.stdout, again
     assert "lora-train chat --adapter" in again.stdout and "32 answers, 224 prompt and 128 answer tokens" in again.stdout
     changed = distill(place, url, "--temperature", 0.5)
     assert changed.code == USAGE and "temperature: 0.0 -> 0.5" in changed.stderr, changed
@@ -168,7 +168,7 @@ def test_a_teacher_that_is_started_is_waited_for_and_ended(place):
     run = distill(place, f"http://127.0.0.1:{port}/v1", *start_flags(port, "--start-s", "0.6"), steps=2)
     assert run.code == 0, run
     said = run.stderr
-    assert said.index("starting the teacher: ") < said.index("the teacher answers after") < said.index("ending the teacher") < said.index("adapter: LoRA")
+    assert said.index("starting the teacher: ") < said.index("the teacher answered after") < said.index("ending the teacher") < said.index("adapter: LoRA")
     assert "32 questions, 32 answers" in (place / "run/teacher.log").read_text()
     again = distill(place, f"http://127.0.0.1:{port}/v1", *start_flags(port), steps=2)
     assert again.code == 0 and "starting the teacher" not in again.stderr, again
@@ -180,7 +180,7 @@ def test_a_teacher_that_dies_or_never_answers_is_said(place):
     run = distill(place, url, "--start-teacher", "--teacher-command", "echo out of memory; exit 3")
     assert run.code == IO and "the teacher ended (exit code 3) before it answered" in run.stderr and "\n  out of memory" in run.stderr, run
     run = distill(place, url, *start_flags(port, "--start-s", "60"), "--teacher-timeout", "0.5")
-    assert run.code == IO and "--teacher-timeout waits longer" in run.stderr and "HTTP 503" in run.stderr, run
+    assert run.code == IO and "raise --teacher-timeout to wait longer" in run.stderr and "HTTP 503" in run.stderr, run
     run = distill(place, url, "--teacher-model", "Qwen/Qwen3-30B-A3B-Instruct-2507", "--tensor-parallel-size", 4, environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
     line = f"vllm serve Qwen/Qwen3-30B-A3B-Instruct-2507 --tensor-parallel-size 4 --max-model-len 32768 --dtype auto --gpu-memory-utilization 0.9 --port {port}"
     assert run.code == IO and line in run.stderr and "--start-teacher" in run.stderr, run
@@ -221,14 +221,14 @@ def test_a_model_of_this_machine_teaches(place):
     (["teacher=null"], "my.yaml:5: teacher_system: needs a teacher"),
     (["teacher=http://127.0.0.1:9"], "expected a URL that ends in /v1"),
     (["teacher_system=prompts/gone.txt"], "there is no file prompts/gone.txt"),
-    (["datasets[0].weight=2"], "datasets[0].weight=2: is for rows with answers, but distill reads prompts"),
+    (["datasets[0].weight=2"], "datasets[0].weight=2: is for examples with answers, but distill reads prompts"),
     (["datasets[0].path=gone.txt"], "gone.txt"),
     (["eval_tasks=[{name: agreement, kind: exact_match, path: my.yaml}]"], '"agreement" is a name that distill uses'),
-    (["val_set_size=32"], "val_set_size: holds out all prompts: there are 32"),
+    (["val_set_size=32"], "val_set_size: holds out all prompts: datasets has only 32"),
     (["--teacher", "http://far.example/v1", "--start-teacher", "--teacher-command", "true"], "starts a server on this machine"),
     (["--start-teacher"], "--teacher-model ORG/NAME"),
     (["--teacher-command", "true"], "needs --start-teacher"),
-    (["--agree", "2"], "needs as many --samples"),
+    (["--agree", "2"], "needs at least as many --samples"),
     (["lora_r=0"], "lora_r"),
 ])
 def test_mistakes_are_refused_before_anything_is_asked(place, flags, said):

@@ -230,7 +230,7 @@ def test_what_a_power_loss_damaged_is_downloaded_again(setup):
         file.write(b"damaged")
     setup.hub.faults = []
     run = setup.run("download", "org/big")
-    assert run.code == 0 and "downloading it again" in run.stderr, run
+    assert run.code == 0 and "downloading the file again" in run.stderr, run
     assert (setup.cache("models--org--big") / "blobs" / sha256(data)).read_bytes() == data
 
 

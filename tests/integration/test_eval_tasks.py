@@ -55,7 +55,7 @@ def test_of_a_chat_the_last_answer_is_asked_for(tmp_path):
     assert figures("--exact-match", "--max-new-tokens", "64", data=write_rows(tmp_path / "own.jsonl", rows))["exact_match"] == 1
 
 
-def test_max_samples_takes_the_first_rows():
+def test_max_samples_takes_the_first_examples():
     assert figures("--exact-match", "--max-samples", "7")["num_answers"] == 7
 
 
@@ -67,10 +67,10 @@ def test_the_table_is_aligned(tmp_path):
     assert len(lines[0]) == len(lines[1]), run
     quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "1 plus 1 is", "choices": [" 2", " 3"], "answer": 0}])
     run = evaluate("--choices", data=quiz)
-    assert run.code == 0 and run.stdout.splitlines()[0].split()[-6:] == ["acc", "acc_norm", "choices", "ece", "brier", "rows"], run
+    assert run.code == 0 and run.stdout.splitlines()[0].split()[-6:] == ["acc", "acc_norm", "choices", "ece", "brier", "examples"], run
 
 
-def test_rows_that_are_cut_or_lost_are_shown():
+def test_examples_that_are_cut_or_lost_are_shown():
     shown = lora_train("tokenize", "--model", MODEL, "--train-data", HELDOUT, "--show", len(ROWS), "--json")
     rows = [line["labels"] for line in shown.json_lines()]
     limit = sorted(map(len, rows))[len(rows) // 2]
@@ -78,8 +78,8 @@ def test_rows_that_are_cut_or_lost_are_shown():
     num_masked = sum(set(labels[:limit]) == {-100} for labels in longer)  # no answer in what is left
     assert len(rows) == len(ROWS) and 0 < num_masked < len(longer) < len(rows)
     for overlength, counts, columns in (
-            ("truncate", {"num_rows_cut": len(longer) - num_masked, "num_rows_lost": num_masked}, "  rows cut  rows lost"),
-            ("drop", {"num_rows_lost": len(longer)}, "  tokens  rows lost")):
+            ("truncate", {"num_rows_cut": len(longer) - num_masked, "num_rows_lost": num_masked}, "  examples cut  examples lost"),
+            ("drop", {"num_rows_lost": len(longer)}, "  tokens  examples lost")):
         options = ("--set", f"max_seq_len={limit}", "--set", f"overlength={overlength}", "--set", "max_drop_fraction=1")
         line = figures(*options)
         assert {name: line[name] for name in line if name.startswith("num_rows")} == counts, overlength
@@ -105,7 +105,7 @@ def test_a_signal_ends_with_75_and_without_figures(tmp_path, number, arguments):
     assert any("6,000 read" in line for line in lines)  # what follows takes seconds
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=300)
-    assert process.returncode == 75 and f"{number.name}: asked to stop. There are no figures" in stderr, stderr
+    assert process.returncode == 75 and f"{number.name}: asked to stop; no figures" in stderr, stderr
     if "--json" in arguments:
         error = json.loads(stdout)["error"]
         assert error["kind"] == "stopped" and error["where"] == number.name
@@ -113,9 +113,9 @@ def test_a_signal_ends_with_75_and_without_figures(tmp_path, number, arguments):
         assert stdout == ""
 
 
-def test_bad_rows_and_flags_are_refused(tmp_path):
+def test_bad_examples_and_flags_are_refused(tmp_path):
     run = evaluate("--exact-match", "#### ([0-9]+)")
-    assert run.code == 3 and f"{HELDOUT}:1" in run.stderr and "does not match the row's own answer" in run.stderr, run
+    assert run.code == 3 and f"{HELDOUT}:1" in run.stderr and "does not match the example's own answer" in run.stderr, run
     run = evaluate("--exact-match", "([")
     assert run.code == 2 and "--exact-match" in run.stderr, run
     run = evaluate("--exact-match", "lora_r=4")

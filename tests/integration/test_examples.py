@@ -30,7 +30,7 @@ def test_full_fine_tuning_learns_the_orders(tmp_path):
 
 @pytest.fixture
 def gsm8k(tmp_path):
-    """gsm8k(command, ...): with a cache that holds a small model and made-up rows under the names of the profile."""
+    """gsm8k(command, ...): with a cache that holds a small model and made-up examples under the names of the profile."""
     pytest.importorskip("pyarrow")
     from test_tables import make_hub_cache
     hub = tmp_path / "home/hub"

@@ -1,4 +1,4 @@
-"""LLaMA-Factory's templates and rows: the same text and tokens here, or a line that says what differs.
+"""LLaMA-Factory's templates and examples: the same text and tokens here, or a line that says what differs.
 
 LLaMA-Factory 0.9.5 encodes each turn apart (template.py, _encode), writes a <think> block into every answer (ReasoningTemplate), and skips
 chats whose turns do not alternate (converter.py).
@@ -70,7 +70,7 @@ def test_a_tokenizer_that_cuts_elsewhere_is_refused(template, tmp_path):
     tokenizer["normalizer"] = {"type": "Prepend", "prepend": "\u2581"}  # as SentencePiece begins a text
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
     run, result = convert(tmp_path, template, model=model)
-    assert run.code == USAGE and "is tokenised turn by turn by LLaMA-Factory" in result["refused"]["template"], run
+    assert run.code == USAGE and f"LLaMA-Factory tokenises {template} turn by turn" in result["refused"]["template"], run
 
 
 def test_a_tokenizer_that_is_not_here_is_known_by_the_model_s_name_or_needed(tmp_path):
@@ -96,7 +96,7 @@ def test_white_space_that_a_template_trims_is_said(tmp_path):
         assert any("white space at both ends" in note for note in result["notes"]) == is_said, run
 
 
-def test_what_becomes_of_rows_that_llama_factory_skips_is_said(tmp_path):
+def test_what_becomes_of_examples_that_llama_factory_skips_is_said(tmp_path):
     for data, is_said in ((CHAT, True), (ALPACA, False)):
         run, result = convert(tmp_path, "qwen", data=data)
         assert any(note.startswith("dataset: LLaMA-Factory skips chats") and "on_bad_row: drop" in note for note in result["notes"]) == is_said, run
@@ -104,12 +104,12 @@ def test_what_becomes_of_rows_that_llama_factory_skips_is_said(tmp_path):
 
 def test_a_misspelt_template_is_named_and_a_known_one_is_not_built(tmp_path):
     run, result = convert(tmp_path, "qwn")
-    assert run.code == USAGE and "qwn is no template of LLaMA-Factory. Did you mean qwen?" in result["refused"]["template"], run
+    assert run.code == USAGE and "qwn is not a LLaMA-Factory template. Did you mean qwen?" in result["refused"]["template"], run
     run, result = convert(tmp_path, "llama4")
-    assert "llama4 is not built." in result["refused"]["template"] and "Did you mean" not in result["refused"]["template"], run
+    assert "llama4 is not supported." in result["refused"]["template"] and "Did you mean" not in result["refused"]["template"], run
 
 
-def test_how_long_rows_are_cut_is_said_truly(tmp_path):
+def test_how_long_examples_are_cut_is_said_truly(tmp_path):
     run, result = convert(tmp_path, "qwen", cutoff_len=32)
     assert "cuts each prompt and answer in proportion" in run.stderr + json.dumps(result["defaults"]), run
     rows = [{"prompt": "1 + 1 = " * 40, "completion": "2"}] + [{"prompt": "1 + 1 = ", "completion": "2"}] * 3
@@ -117,7 +117,7 @@ def test_how_long_rows_are_cut_is_said_truly(tmp_path):
     for overlength in ("truncate", "drop"):
         run = lora_train("tokenize", f"model={MODEL}", "datasets=[rows.jsonl]", "max_seq_len=32", f"overlength={overlength}", "max_drop_fraction=0.1",
                          "dataset_prepared_path=null", cwd=tmp_path)
-        assert run.code and "Repair the rows, raise max_seq_len, or raise max_drop_fraction" in run.stderr, run
+        assert run.code and "Fix the examples, raise max_seq_len, or raise max_drop_fraction" in run.stderr, run
 
 
 def test_what_llama_factory_would_pass_over_or_refuse_is_named(tmp_path):
@@ -133,7 +133,7 @@ def test_a_dataset_that_is_not_here_is_said(tmp_path):
     convert(tmp_path, "qwen")
     (tmp_path / "data/d.json").unlink()
     run = lora_train("convert", "theirs.yaml", "--json", cwd=tmp_path)
-    assert run.code == 0 and "dataset: d is data/d.json, which is not here" in run.stderr + run.stdout, run
+    assert run.code == 0 and "dataset: d is data/d.json, which was not found" in run.stderr + run.stdout, run
 
 
 EXPORT = "model_name_or_path: m\ntemplate: qwen\nfinetuning_type: lora\nexport_dir: out\n"
@@ -150,13 +150,13 @@ def test_several_adapters_are_merged_one_after_the_other(given, tmp_path):
     assert run.code == USAGE and lines in run.stderr, run
     (tmp_path / "merge.yaml").write_text(text.replace("export_dir: out\n", "infer_backend: vllm\n"))
     run = lora_train("convert", "merge.yaml", "--from", "llamafactory", cwd=tmp_path)
-    assert "after its adapters are merged: lora-train merge --model m --adapter a --output-dir MERGED-1 &&" in run.stderr, run
-    assert "then lora-train chat --model MERGED;" in run.stderr, run
+    assert "First merge its adapters: lora-train merge --model m --adapter a --output-dir MERGED-1 &&" in run.stderr, run
+    assert "then talk to it: lora-train chat --model MERGED;" in run.stderr, run
 
 
 def test_what_an_export_asks_for_besides_has_its_line(tmp_path):
     (tmp_path / "merge.yaml").write_text(EXPORT + "adapter_name_or_path: a\nexport_quantization_bit: 4\nexport_hub_model_id: org/mine\n")
     for run in (lora_train("convert", "merge.yaml", "--from", "llamafactory", cwd=tmp_path), lora_train("export", "merge.yaml", cwd=tmp_path)):
         assert run.code == USAGE and "lora-train merge --model m --adapter a --output-dir out;" in run.stderr, run
-        assert "GPTQ weights, which are not built, but lora-train export --model out --gguf model.gguf --type q8_0" in run.stderr, run
+        assert "GPTQ weights, which are not supported, but lora-train export --model out --gguf model.gguf --type q8_0" in run.stderr, run
         assert "to upload it: lora-train push out org/mine" in run.stderr, run

@@ -51,7 +51,7 @@ def test_the_line_after_a_merge_of_a_quantised_run_works(data, said, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_rows_of_an_array_on_one_line_have_their_number(tmp_path):
+def test_examples_of_an_array_on_one_line_have_their_number(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps([{"prompt": f"{i} + 1", "completion": "2"} for i in range(3)]))
     run = lora_train("tokenize", f"model={ROOT / 'examples/tiny-math/model'}", "datasets=[rows.json]", "max_seq_len=64", "dataset_prepared_path=null",
                      "--show", "3", "--json", cwd=tmp_path)

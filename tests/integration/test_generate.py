@@ -278,7 +278,7 @@ def test_bad_prompt_files_name_file_and_line(tmp_path):
     assert run.code == 3 and f"{rows}:2" in run.stderr, run
     rows.write_text('{"prompt": "a"}\n{"question": "a"}\n')
     run = generate("--prompts", rows)
-    assert run.code == 3 and f"{rows}:2: the row (question) has no prompt" in run.stderr and '{"prompt"' in run.stderr, run
+    assert run.code == 3 and f"{rows}:2: the example (question) has no prompt" in run.stderr and '{"prompt"' in run.stderr, run
     rows.write_text('{"prompt": "a"}\n{"prompt": 5}\n')
     run = generate("--prompts", rows)
     assert run.code == 3 and f"{rows}:2: prompt is number, expected a text or a list of messages" in run.stderr, run

@@ -125,12 +125,12 @@ def test_ranks_with_other_prompts_are_refused(tmp_path, prompts):
                     f'exec {BINARY} "$@"\n')
     file.chmod(0o755)
     job = Job("variables", 2, ["--model", MODEL, *FP32], tmp_path / "err", command="generate", binary=file)
-    assert job.wait() == USAGE and "has another set of prompts than rank 0" in job.stderr(), job.stderr()
+    assert job.wait() == USAGE and "differs from rank 0 in its set of prompts" in job.stderr(), job.stderr()
 
 
 def test_standard_input_is_refused():
     run = generate("--prompts", "-", ranks=2)
-    assert run.code == USAGE and "one process alone can read" in run.stderr, run
+    assert run.code == USAGE and "only one process can read" in run.stderr, run
 
 
 def evaluate(setup_folder, profile, *arguments, ranks=1):
@@ -144,7 +144,7 @@ def evaluate(setup_folder, profile, *arguments, ranks=1):
 
 
 def expect_same(one, other):
-    """Sums of losses differ in their last bits; counts and figures of rows do not."""
+    """Sums of losses differ in their last bits; counts and figures of examples do not."""
     assert [line.keys() for line in one] == [line.keys() for line in other]
     for mine, theirs in zip(one, other):
         for key, value in mine.items():
@@ -194,7 +194,7 @@ def test_a_stop_of_eval_ends_with_75_and_without_figures(rows, number):
     assert any("6,000 read" in line for line in lines)  # what follows takes seconds
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == STOPPED and stdout == "" and stderr.count("There are no figures") == 1, stderr
+    assert process.returncode == STOPPED and stdout == "" and stderr.count("no figures") == 1, stderr
 
 
 def test_errors_of_eval_are_said_once(rows):

@@ -44,15 +44,15 @@ def test_the_figures_of_the_gpu_are_in_every_output_and_add_up(setup):
 
 def test_a_run_goes_on_without_nvml_and_says_so_once(setup):
     run, _ = on_stand_in(setup, max_steps=3)
-    assert run.code == 0 and run.stderr.count("the figures of the GPU are not known: libnvidia-ml.so.1: cannot open") == 1, run
+    assert run.code == 0 and run.stderr.count("the GPU's figures are unknown: libnvidia-ml.so.1: cannot open") == 1, run
     assert summary_of(setup)["energy_wh"] is summary_of(setup)["mean_gpu_utilization"] is None and "gpu" not in re.search("^step.*", run.stderr, re.M)[0]
 
 
 def test_what_nvml_does_not_say_is_left_out(setup):
     run, _ = on_stand_in(setup, with_nvml("utilization=97;temperature=65,!15"), max_steps=3)
     assert run.code == 0, run
-    assert run.stderr.count("not known: power (Not Supported), energy counter (Not Supported), clock (Not Supported)") == 1, run
-    assert run.stderr.count("warning: the figures of the GPU end here: NVML says that it is lost") == 1, run
+    assert run.stderr.count("unknown figures of the GPU: power (Not Supported), energy counter (Not Supported), clock (Not Supported)") == 1, run
+    assert run.stderr.count("warning: the GPU's figures end here: NVML reports the GPU as lost") == 1, run
     lines = [json.loads(line) for line in (setup.output_dir / "metrics.jsonl").read_text().splitlines()]
     assert not any("gpu_power_w" in line for line in lines) and summary_of(setup)["energy_wh"] is None
 

@@ -135,7 +135,7 @@ def test_a_profile_with_some_keys_of_another_tool_stays_a_profile(tmp_path):
 
 def test_one_name_for_lora_target_modules_says_how_a_list_is_written(setup):
     run = setup.train(lora_target_modules="q_proj")
-    assert run.code == 2 and "A list of names: [q_proj]; on the command line q_proj," in run.stderr, run
+    assert run.code == 2 and "For a list of names, write [q_proj], or on the command line q_proj," in run.stderr, run
 
 
 @pytest.fixture
@@ -146,8 +146,8 @@ def factory_file(tmp_path):
 
 
 @pytest.mark.parametrize("command, said", [
-    ("sft", "lora-train train x.yaml trains; a file of TRL becomes a profile with lora-train convert x.yaml --output my.yaml"),
-    ("dpo", "on the chosen answers"), ("grpo", "lora-train convert x.yaml --allow-refused --output my.yaml"), ("reward", "not built"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
+    ("sft", "lora-train train x.yaml trains; lora-train convert x.yaml --output my.yaml makes a profile from a TRL config"),
+    ("dpo", "on the chosen answers"), ("grpo", "lora-train convert x.yaml --allow-refused --output my.yaml"), ("reward", "not supported"), ("vllm-serve", "--lora-modules mine=RUN/adapter"),
     ("api", "vllm serve"), ("webui", "there is no web interface"), ("preprocess", "lora-train tokenize x.yaml"), ("inference", "lora-train generate --adapter RUN"),
     ("fetch", "lora-train check --list"), ("env", "lora-train doctor"), ("merge-lora", "lora-train merge --model MODEL --adapter ADAPTER --output-dir MERGED")])
 def test_a_command_of_another_tool_names_ours(command, said):
@@ -176,7 +176,7 @@ def test_a_file_of_another_tool_says_first_how_it_becomes_a_profile(tmp_path):
         file.write_text(text)
         for command in ("train", "check", "tokenize"):
             run = lora_train(command, file)
-            assert run.code == 2 and run.stderr.startswith(f"error: {file}: is a file of {tool} ("), run
+            assert run.code == 2 and run.stderr.startswith(f"error: {file}: is a file from {tool} ("), run
             assert f"lora-train convert {file} --output my.yaml." in run.stderr and run.stderr.count("\n") == 1, run
     file.write_text("model: m\ndatasets: [{path: d}]\nlora_r: 8\nnum_epochs: 1\nstage: sft\ntemplate: qwen\ncutoff_len: 512\n")
     run = lora_train("check", file, "--no-files")
@@ -188,7 +188,7 @@ def test_a_run_is_an_adapter_to_start_from(chat_run, setup):
     for start in (chat_run, chat_run / "adapter"):  # one run: the second command finds it complete
         run = lora_train(*again, f"init_adapter={start}")
         assert run.code == 0, run
-    assert "already complete: nothing to do" in run.stderr, run
+    assert "already complete; nothing to do" in run.stderr, run
     for words in (["generate", "--prompt", "hi", "--adapter"], ["merge", "--output-dir", setup.folder / "m", "--adapter"]):
         run = lora_train(*words, setup.folder / "nope")
         assert run.code == 4 and f"{setup.folder}/nope: no such folder; expected a PEFT folder, or the output_dir of a run" in run.stderr, run
@@ -235,7 +235,7 @@ def test_check_shows_what_is_set_and_what_comes_next(setup):
 
 def test_plan_ends_with_a_verdict_in_a_line(setup):
     run = lora_train("plan", setup.write_profile())
-    assert run.code == 0 and re.search(r"\nVerdict: fits \d+ of \d+; the cheapest is .+; the fastest is .+\n$", run.stdout), run
+    assert run.code == 0 and re.search(r"\nVerdict: the run fits in \d+ of \d+ cases; the cheapest is .+; the fastest is .+\n$", run.stdout), run
 
 
 def test_a_report_without_javascript_has_the_figures(setup):
@@ -243,7 +243,7 @@ def test_a_report_without_javascript_has_the_figures(setup):
     summary = json.loads((setup.output_dir / "summary.json").read_text())
     page = (setup.output_dir / "report.html").read_text()
     plain = page[page.index("<noscript>"):page.index("</noscript>")]
-    assert f"<li>steps {summary['step']}</li>" in plain and "training loss at the end" in plain and "metrics.jsonl" in plain, plain
+    assert f"<li>steps {summary['step']}</li>" in plain and "final training loss" in plain and "metrics.jsonl" in plain, plain
 
 
 def test_the_folder_of_a_run_in_place_of_a_profile_is_told_its_flag(chat_run):
@@ -278,7 +278,7 @@ def test_a_base_that_is_not_there_is_told_with_its_place_and_a_way(chat_run, tmp
 def test_a_template_is_announced_once(setup):
     setup.write_rows([{"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]}] * 4)
     run = setup.train(model=str(MODEL), datasets=[{"path": str(setup.rows_file), "weight": 0.5}], max_steps=1, chat_template="chatml")
-    assert run.code == 0 and run.stderr.count("takes the place of the model's own") == 1, run
+    assert run.code == 0 and run.stderr.count("replaces the model's own") == 1, run
     assert "of them trained; weight 0.5" in (setup.output_dir / "run.log").read_text()
 
 
@@ -329,7 +329,7 @@ def test_a_result_that_is_older_than_its_run_is_warned_of(chat_run, setup):
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 75
     [checkpoint] = chat_run.glob("checkpoint-*")
-    said = f"{chat_run}/adapter: is an earlier result of the run, of step 1, which has gone on and has not ended since. Its newest checkpoint: {checkpoint}."
+    said = f"{chat_run}/adapter: is an earlier result of the run, from step 1, which has continued since and has not ended. Its newest checkpoint: {checkpoint}."
     assert lora_train(*ask).stderr.count(said) == 1
     start = lora_train("check", setup.profile_file, f"output_dir={setup.folder}/other", f"init_adapter={chat_run}", "lora_r=null", "lora_alpha=null")
     assert start.stderr.count(said) == 1, start
@@ -338,11 +338,11 @@ def test_a_result_that_is_older_than_its_run_is_warned_of(chat_run, setup):
 def test_a_refused_resume_says_which_line_goes_on(setup):
     assert setup.train(max_steps=3).code == 0
     run = setup.train(max_steps=2)
-    assert run.code == 2 and "max_steps: 3 -> 2  (may be raised, not lowered): --max-steps 3 goes on" in run.stderr, run
+    assert run.code == 2 and "max_steps: 3 -> 2  (may be raised, not lowered): --max-steps 3 continues" in run.stderr, run
     assert "--allow-changed" not in run.stderr and f"\n  --overwrite  deletes the run in {setup.output_dir}\n" in run.stderr, run
     checkpoint = setup.output_dir / "checkpoint-3"
     run = setup.train("--resume", checkpoint, "--output-dir", setup.folder / "brandnew", max_steps=4, learning_rate=3e-4)
-    assert run.code == 2 and f"\n  init_adapter={checkpoint}  starts from its weights, without --resume\n  --allow-changed learning_rate  goes on with" in run.stderr, run
+    assert run.code == 2 and f"\n  init_adapter={checkpoint}  starts from its weights, without --resume\n  --allow-changed learning_rate  continues with" in run.stderr, run
     assert "--overwrite" not in run.stderr and not (setup.folder / "brandnew/adapter").exists(), run
 
 

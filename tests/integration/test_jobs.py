@@ -30,7 +30,7 @@ def test_all_jobs_run_on_a_cpu_and_learn(tmp_path, record_property):
     assert len(here) == 6 and run.stdout.count("theirs ") == 6, run.stdout
     assert all(float(after) < 0.5 * float(before) for before, after in here), here
     assert re.search(r"theirs +47 h +\$117 to \$140 +1.25 it/s +found by them", run.stdout), run.stdout
-    assert re.search(r"teacher +\d+s +no price +100 answers", run.stdout) and "to 20 prompts held out: 0.00% before training" in run.stdout, run.stdout
+    assert re.search(r"teacher +\d+s +no price +100 answers", run.stdout) and "on 20 held-out prompts: 0.00% before training" in run.stdout, run.stdout
     assert re.search(r"run +tf32 +packing", run.stdout), "the halves of d are compared"
 
 

@@ -118,7 +118,7 @@ SIZES = [
     key("num_key_value_heads", 8, "does not divide num_attention_heads"),
     key("num_key_value_heads", GONE, "the default, the key is missing"),
     key("head_dim", 7, "is odd"),
-    key("head_dim", 2**21, "at most"),
+    key("head_dim", 2**21, "the maximum is"),
     key("max_position_embeddings", 0, "a whole number from 1 to"),
     key("rms_norm_eps", 0, "above zero"),
     key("rms_norm_eps", "1e-6", "a number was expected"),

@@ -1,7 +1,7 @@
 """Malformed dataset files: each ends the run with exit code 3 and the place of what is wrong, or is accepted on purpose.
 
 A case is (name, file name, bytes, place after the file's name, part of the message). "place" is ":line:byte", ":line" or
-"" for the file; None means that the file is good and gives the number of rows in the last column.
+"" for the file; None means that the file is good and gives the number of examples in the last column.
 """
 
 import gzip
@@ -67,9 +67,9 @@ CASES = [
     ("beyond_unicode", "r.jsonl", b'{"text": "\xf4\x90\x80\x80"}\n', ":1:12", "invalid"),
     ("bom_inside", "r.jsonl", OK + '\n\ufeff{"text": "a"}\n', ":2:1", "byte order mark"),
     ("utf16", "r.jsonl", OK.encode("utf-16"), ":1:1", "UTF-16"),
-    ("empty_file", "r.jsonl", b"", "", "no row"),
-    ("blank_lines_only", "r.jsonl", "\n \r\n\n", "", "no row"),
-    ("empty_array", "r.json", "[]", "", "no row"),
+    ("empty_file", "r.jsonl", b"", "", "no example"),
+    ("blank_lines_only", "r.jsonl", "\n \r\n\n", "", "no example"),
+    ("empty_array", "r.json", "[]", "", "no example"),
     ("parquet_bytes", "r.jsonl", b"PAR1\x15\x04", ":1:1", "Parquet"),
     ("line_over_64_mib", "r.jsonl", OK + '\n{"text": "' + "x" * (64 << 20) + '"}\n', ":2:67108865", "64 MiB"),
     # JSON arrays
@@ -94,10 +94,10 @@ CASES = [
     ("content_is_number", "r.jsonl", chat(("user", 3)) + "\n", ":1", "messages[0].content is number"),
     ("content_is_list", "r.jsonl", chat(("user", [{"type": "text"}])) + "\n", ":1", "messages[0].content is array"),
     ("tools_is_number", "r.jsonl", chat(("user", "a"), ("assistant", "b"), tools=5) + "\n", ":1", "tools is number"),
-    ("tools_is_no_json", "r.jsonl", chat(("user", "a"), ("assistant", "b"), tools="[{") + "\n", ":1", "tools is string"),
+    ("tools_is_no_json", "r.jsonl", chat(("user", "a"), ("assistant", "b"), tools="[{") + "\n", ":1", "tools is a string"),
     ("kwargs_is_list", "r.jsonl", chat(("user", "a"), ("assistant", "b"), chat_template_kwargs=[1]) + "\n", ":1",
      "chat_template_kwargs is array"),
-    ("no_assistant_turn", "r.jsonl", chat(("user", "a")) + "\n", ":1", "every row of the training data is masked"),
+    ("no_assistant_turn", "r.jsonl", chat(("user", "a")) + "\n", ":1", "every example of the training data is masked"),
     *((f"weight_{name}", "r.jsonl", CHAT + "\n" + WEIGHED % weight + "\n", place, message) for name, weight, place, message in [
         ("negative", "-0.5", ":2", "messages[1].weight is -0.5"), ("string", '"2"', ":2", "messages[1].weight is string"),
         ("too_large", "1e39", ":2", "messages[1].weight is 1e+39"), ("nan", "NaN", ":2:102", "NaN and Infinity")]),
@@ -106,7 +106,7 @@ CASES = [
     ("sharegpt_empty", "r.jsonl", '{"conversations": []}\n', ":1", "conversations is empty"),
     ("alpaca_history", "r.jsonl", '{"instruction": "a", "output": "b", "history": [["x"]]}\n', ":1", "history[0]"),
     ("alpaca_output", "r.jsonl", '{"instruction": "a", "output": 1}\n', ":1", "output is number"),
-    ("completion_is_list", "r.jsonl", '{"prompt": "a", "completion": []}\n', ":1", "both are strings or both are lists"),
+    ("completion_is_list", "r.jsonl", '{"prompt": "a", "completion": []}\n', ":1", "both must be strings, or both lists"),
     ("completion_missing", "r.jsonl", '{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n', ":2", "missing"),
     # tokens
     ("ids_empty", "r.jsonl", '{"input_ids": [], "labels": []}\n', ":1", "input_ids is empty"),
@@ -123,10 +123,10 @@ CASES = [
     ("csv_fields", "r.csv", "prompt,completion\na,b\nc\n", ":3:1", "1 fields, the header 2"),
     ("csv_open_quote", "r.csv", 'prompt,completion\na,"b\n', ":2:3", "never closed"),
     ("csv_double_column", "r.csv", "text,text\na,b\n", ":1:1", "twice"),
-    ("csv_header_only", "r.csv", "text\n", "", "no row"),
+    ("csv_header_only", "r.csv", "text\n", "", "no example"),
     ("txt_utf8", "r.txt", b"good\nbad \xff\n", ":2:5", "UTF-8"),
     ("gzip_cut", "r.jsonl.gz", gzip.compress(OK.encode() * 50)[:-9], "", "ends early"),
-    ("gzip_damaged", "r.jsonl.gz", gzip.compress(OK.encode())[:-8] + bytes(8), "", "gzip data is wrong"),
+    ("gzip_damaged", "r.jsonl.gz", gzip.compress(OK.encode())[:-8] + bytes(8), "", "gzip data is corrupt"),
     ("bad_row_in_gzip", "r.jsonl.gz", gzip.compress((OK + "\n{]\n").encode()), ":2:2", "invalid JSON"),
 ]
 
@@ -168,7 +168,7 @@ def test_is_read(tmp_path, name, content, num_rows):
     assert len(run.json_lines()) == num_rows
 
 
-def test_bad_rows_are_dropped_and_counted_when_asked(tmp_path):
+def test_bad_examples_are_dropped_and_counted_when_asked(tmp_path):
     content = "\n".join([OK, "{]", OK, '{"text": 5}']) + "\n"
     path, run = tokenize(tmp_path, "r.jsonl", content, on_bad_row="drop", max_drop_fraction=0.5)
     assert run.code == 0, run

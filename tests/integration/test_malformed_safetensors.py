@@ -275,8 +275,8 @@ PLACES = [
     Case("folder_in_its_place", lambda w: w.path.mkdir(), "/model.safetensors", "is a folder"),
     Case("pipe_in_its_place", lambda w: fifo(w.path), "/model.safetensors", "regular file"),
     Case("link_to_a_device", link_to("/dev/zero"), "/model.safetensors", "regular file"),
-    Case("link_to_nothing", link_to("../../blobs/abc"), "/model.safetensors", "the download was not finished"),
-    Case("link_to_itself", link_to("model.safetensors"), "/model.safetensors", "the download was not finished"),
+    Case("link_to_nothing", link_to("../../blobs/abc"), "/model.safetensors", "the download is incomplete"),
+    Case("link_to_itself", link_to("model.safetensors"), "/model.safetensors", "the download is incomplete"),
 ]
 
 FILES = LENGTH + OTHER_FILES + TEXT + ENTRIES + LAYOUT + MODEL + STRICTER

@@ -184,9 +184,9 @@ FILES = [
     Case("shard_cut_short", lambda m: os.truncate(m.folder / SHARDS[1], 900), SHARDS[1], "truncated"),
     Case("shard_is_a_folder", first_shard(lambda path: path.mkdir()), SHARDS[0], "is a folder"),
     Case("shard_is_a_pipe", first_shard(fifo), SHARDS[0], "is a pipe"),
-    Case("shard_links_to_nothing", first_shard(lambda path: path.symlink_to("../../blobs/ab")), SHARDS[0], "not finished"),
+    Case("shard_links_to_nothing", first_shard(lambda path: path.symlink_to("../../blobs/ab")), SHARDS[0], "the download is incomplete"),
     Case("shard_links_to_a_system_file", first_shard(lambda path: path.symlink_to("/etc/passwd")), SHARDS[0],
-         "no safetensors file"),
+         "not a safetensors file"),
     Case("same_tensor_in_both", in_both(lambda tensor: tensor), "", ("is also in", "one file may hold it")),
     Case("same_name_other_content", in_both(lambda tensor: np.zeros((2, 2), np.float32)), "", "is also in"),
     Case("shard_of_another_model", shards(lambda both: next(shard for shard in both if UP in shard).update(

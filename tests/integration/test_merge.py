@@ -187,7 +187,7 @@ def test_overwrite_replaces_outputs_only(merge, name):
     shutil.rmtree(merge.out)
     assert lora_train(*command).code == 0 and lora_train(*command).code == 0
     (merge.out / "thesis.txt").write_text("mine")
-    assert_refused(merge, lora_train(*command), 2, '"thesis.txt"', "which lora-train has not written")
+    assert_refused(merge, lora_train(*command), 2, '"thesis.txt"', "which lora-train did not write")
     assert (merge.out / "thesis.txt").read_text() == (left / "photo.jpg").read_text() == "mine"
 
 

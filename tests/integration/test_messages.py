@@ -25,9 +25,9 @@ def test_a_switch_of_another_trainer_needs_no_value(setup):
 def test_a_refused_resume_offers_only_what_helps(setup):
     assert setup.train(max_steps=2).code == 0
     run = setup.train(max_steps=2, learning_rate=3e-4, seed=7)
-    assert run.code == 2 and "\n  --allow-changed learning_rate --allow-changed seed  goes on with what differs" in run.stderr, run
+    assert run.code == 2 and "\n  --allow-changed learning_rate --allow-changed seed  continues with the changes" in run.stderr, run
     run = setup.train(max_steps=2, learning_rate=3e-4, lora_r=8)
-    assert run.code == 2 and "no checkpoint fits it" in run.stderr and "--allow-changed learning_rate" not in run.stderr, run
+    assert run.code == 2 and "no checkpoint fits this" in run.stderr and "--allow-changed learning_rate" not in run.stderr, run
 
 
 def test_a_mistake_on_the_command_line_says_each_thing_once(setup):
@@ -42,7 +42,7 @@ def test_a_mistake_on_the_command_line_says_each_thing_once(setup):
 def test_the_folder_of_a_failed_start_is_taken_without_a_word(setup):
     assert setup.train(datasets=[{"path": "gone.jsonl", "type": "pretokenized"}]).code == 3 and setup.summary()["status"] == "failed"
     run = setup.train(lora_r=2)
-    assert run.code == 0 and setup.summary()["status"] == "done" and "starting again" not in run.stderr, run
+    assert run.code == 0 and setup.summary()["status"] == "done" and "starting over" not in run.stderr, run
     # one that failed later: the folder has a profile and the start in metrics.jsonl
     other = setup.folder / "other"
     assert setup.train(output_dir=str(other)).code == 0

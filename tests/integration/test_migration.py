@@ -71,7 +71,7 @@ def test_one_refused_key_among_other_tools_names_has_its_reason(tmp_path):
         run = check(tmp_path, MIXED + line + "\n")
         assert run.code == USAGE and f"mine.yaml:6: {line.split(':')[0]}: " in run.stderr and said in run.stderr, run
     run = check(tmp_path, MIXED + "neftune_noise_alpha: 5\nrl: dpo\n")
-    assert "is a file of Axolotl" in run.stderr and "lora-train convert mine.yaml --output my.yaml" in run.stderr, run
+    assert "is a file from Axolotl" in run.stderr and "lora-train convert mine.yaml --output my.yaml" in run.stderr, run
 
 
 @pytest.mark.parametrize("text", ["model: m\ndatasets: [d.jsonl]\nlora_r: 8\nwandb_project: p\n", "extends: base.yaml\nlora_r: 8\n", None])
@@ -80,12 +80,12 @@ def test_a_profile_is_not_converted_again(text, tmp_path):
         text = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\n").stdout
     for more in ([], ["--from", "axolotl"]):
         run = convert(tmp_path, text, *more)
-        assert run.code == USAGE and run.stdout == "" and "is a profile of lora-train already" in run.stderr and run.stderr.count("\n") == 1, run
+        assert run.code == USAGE and run.stdout == "" and "is already a lora-train profile" in run.stderr and run.stderr.count("\n") == 1, run
 
 
 def test_a_script_s_configuration_points_to_the_table(tmp_path):
     run = convert(tmp_path, "model: m\nr: 8\ntarget_modules: [q_proj]\ntrain_dataset: d.jsonl\nnum_train_epochs: 1\n")
-    assert run.code == USAGE and "configuration of a script (r, target_modules, train_dataset)" in run.stderr and "docs/convert.md" in run.stderr, run
+    assert run.code == USAGE and "is a script's own configuration (r, target_modules, train_dataset)" in run.stderr and "docs/convert.md" in run.stderr, run
 
 
 ANSWERS = "model_name_or_path: m\nadapter_name_or_path: saves/x\ntemplate: qwen\ninfer_backend: huggingface\ntrust_remote_code: true\n"
@@ -94,9 +94,9 @@ PREDICTS = ("model_name_or_path: m\nadapter_name_or_path: saves/x\nstage: sft\nd
 
 
 @pytest.mark.parametrize("text, lines", [
-    (ANSWERS, ["lora-train chat --model m --adapter saves/x;", "lora-train generate --model m --adapter saves/x --prompts ROWS.jsonl --output answers.jsonl"]),
+    (ANSWERS, ["lora-train chat --model m --adapter saves/x;", "lora-train generate --model m --adapter saves/x --prompts EXAMPLES.jsonl --output answers.jsonl"]),
     (ANSWERS.replace("adapter_name_or_path: saves/x\n", ""), ["lora-train chat --model m;"]),
-    (PREDICTS, ["lora-train generate --model m --adapter saves/x --prompts ROWS.jsonl --output out/answers.jsonl", "lora-train eval --model m --adapter saves/x --eval-data"])])
+    (PREDICTS, ["lora-train generate --model m --adapter saves/x --prompts EXAMPLES.jsonl --output out/answers.jsonl", "lora-train eval --model m --adapter saves/x --eval-data"])])
 def test_a_file_that_answers_gives_the_lines_for_it(text, lines, tmp_path):
     for run in (convert(tmp_path, text, "--output", "my.yaml"), check(tmp_path, text)):
         assert run.code == USAGE and "trains nothing" in run.stderr and all(line in run.stderr for line in lines), run
@@ -117,7 +117,7 @@ def test_a_foreign_value_that_changes_nothing_is_a_note(line, tmp_path):
 @pytest.mark.parametrize("line, said", [
     ("group_by_length: true", "not grouped"), ("stage: dpo", "Preference training"), ("data_seed: 5", "Set seed"), ("bias: lora_only", "biases are not trained"),
     ("packing_strategy: wrapped", "documents stay whole"), ("packing_strategy: bfd_split", "documents stay whole"), ("template: qwen", "chat_template: qwen2.5"),
-    ("mix_strategy: interleave_under", "Use `weight` in `datasets`"), ("default_system: x", "Put the system prompt into the rows"),
+    ("mix_strategy: interleave_under", "Use `weight` in `datasets`"), ("default_system: x", "Put the system prompt into the examples"),
     ("template: nope", "chat_template: tokenizer"), ("dataset_dir: data", "dataset_info.json"), ("early_stopping_steps: 3", "early_stopping_patience: 3"), ("plugins: [mine.Plugin]", "mine.Plugin changes the training")])
 def test_a_foreign_value_that_changes_something_has_its_reason(line, said, tmp_path):
     run = check(tmp_path, PROFILE + line + "\n")
@@ -126,10 +126,10 @@ def test_a_foreign_value_that_changes_something_has_its_reason(line, said, tmp_p
 
 def test_a_deepspeed_file_is_looked_at(tmp_path):
     run = check(tmp_path, PROFILE + "deepspeed: ds.json\n")
-    assert run.code == 0 and "deepspeed: has no effect" in run.stderr and "was not found, so nobody looked for an optimizer" in run.stderr, run
+    assert run.code == 0 and "deepspeed: has no effect" in run.stderr and "was not found, so it was not checked for an optimizer" in run.stderr, run
     (tmp_path / "ds.json").write_text('{"optimizer": {"type": "Lion"}}')
     run = check(tmp_path, PROFILE + "deepspeed: ds.json\n")
-    assert run.code == USAGE and "mine.yaml:3: deepspeed: its configuration has its own optimizer" in run.stderr, run
+    assert run.code == USAGE and "mine.yaml:3: deepspeed: its configuration sets its own optimizer" in run.stderr, run
 
 
 def test_train_dataset_is_datasets_and_a_foreign_flag_has_its_reason(tmp_path):
@@ -141,7 +141,7 @@ def test_train_dataset_is_datasets_and_a_foreign_flag_has_its_reason(tmp_path):
 
 
 def factory(folder, text, **datasets):
-    """Converts a file of LLaMA-Factory with these entries of dataset_info.json, each with its rows."""
+    """Converts a file of LLaMA-Factory with these entries of dataset_info.json, each with its examples."""
     (folder / "data").mkdir(exist_ok=True)
     for name, (entry, rows) in datasets.items():
         (folder / f"data/{name}.json").write_text(json.dumps(rows))
@@ -154,7 +154,7 @@ def turns(*given, role="from", content="value"):
     return [{"conversations": [{role: who, content: said} for who, said in given]}]
 
 
-def test_rows_with_function_calls_take_the_model_s_own_template(tmp_path):
+def test_examples_with_function_calls_take_the_model_s_own_template(tmp_path):
     calls = turns(("human", "a"), ("function_call", "{}"), ("observation", "1"), ("gpt", "b"))
     for rows, ours in ((calls, "tokenizer"), (turns(("human", "a"), ("gpt", "b")), "qwen2.5")):
         run = factory(tmp_path, "", d=({"formatting": "sharegpt"}, rows))
@@ -166,7 +166,7 @@ def test_all_problems_of_datasets_come_at_once(tmp_path):
                   c=({"formatting": "openai", "columns": {"messages": "conversations"}}, turns(("user", "a"), ("assistant", "b"), role="role", content="content")))
     said = json.loads(run.stdout)["refused"]["dataset"]
     assert run.code == USAGE and "a has pairs of answers" in said and "b has columns system, history" in said, run
-    assert "c has messages with role and content, where LLaMA-Factory looks for from and value" in said and '"role_tag": "role"' in said, run
+    assert "c has messages with role and content, but LLaMA-Factory looks for from and value" in said and '"role_tag": "role"' in said, run
 
 
 def test_max_samples_is_that_of_each_dataset(tmp_path):
@@ -181,9 +181,9 @@ def test_what_is_refused_is_said_truly(tmp_path):
     rows = ({}, [{"instruction": "a", "output": "b"}])
     result = json.loads(factory(tmp_path, "pref_beta: 0.1\ncreate_new_adapter: true\nlora_target: q_proj,v_proj,lm_head\nuse_rslora: true\nuse_dora: true\n"
                                           "loraplus_lr_embedding: 1e-6\n", a=rows).stdout)
-    assert "says nothing without adapter_name_or_path" in result["dropped"]["create_new_adapter"], result
+    assert "applies only with adapter_name_or_path" in result["dropped"]["create_new_adapter"], result
     assert result["refused"]["lora_target"].startswith("lm_head gets no adapter"), result
-    assert "set use_rslora" not in result["refused"]["use_dora"] and "which get none" in result["dropped"]["loraplus_lr_embedding"], result
+    assert "set use_rslora" not in result["refused"]["use_dora"] and "embeddings get none" in result["dropped"]["loraplus_lr_embedding"], result
     run = convert(tmp_path, "model_name_or_path: m\nstage: dpo\nfinetuning_type: lora\npref_beta: 0.1\n", "--json")
     assert json.loads(run.stdout)["dropped"]["pref_beta"] == "belongs to stage, which is refused", run
 
@@ -192,9 +192,9 @@ def test_a_misspelt_key_of_a_dataset_and_the_arithmetic_of_evaluations(tmp_path)
     run = convert(tmp_path, AXOLOTL + f"datasets: [{{pth: a.jsonl, {CHAT}, fields_messages: m, temperature: 1}}]\n", "--json")
     refused = json.loads(run.stdout)["refused"]
     assert 'Did you mean "path"?' in refused["datasets[0].pth"] and 'Did you mean "field_messages"?' in refused["datasets[0].fields_messages"], run
-    assert "Change the rows instead" in refused["datasets[0].temperature"], run
+    assert "Change the examples instead" in refused["datasets[0].temperature"], run
     run = convert(tmp_path, AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: 0.1\nevals_per_epoch: 4\nnum_epochs: 3\n")
-    assert "# evals_per_epoch: 1 / (4 an epoch x 3 epochs)" in run.stdout, run
+    assert "# evals_per_epoch: 1 / (4 per epoch x 3 epochs)" in run.stdout, run
 
 
 def test_trl_s_dpo_file_trains_on_the_chosen_answers(tmp_path):
@@ -223,11 +223,11 @@ REFUSED = AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}, shards: 2}}]\nneftune_
 def test_single_keys_are_allowed_to_be_left_out(tmp_path):
     for keys in (["rl", "--allow-refused", "neftune_noise_alpha,datasets[0].shards"], ["rl,neftune_noise_alpha, datasets[0].shards"], []):
         run = convert(tmp_path, REFUSED, "--allow-refused", *keys)
-        assert run.code == 0 and "refused, and left out as --allow-refused says\n" in run.stderr and "model: m" in run.stdout, run
+        assert run.code == 0 and "refused, and left out because of --allow-refused\n" in run.stderr and "model: m" in run.stdout, run
     run = convert(tmp_path, REFUSED, "--allow_refused=rl", "--json")
     result = json.loads(run.stdout)
     assert run.code == USAGE and result["allowed"] == ["rl"] and len(result["refused"]) == 3 and "2 keys are refused" in run.stderr, run
-    for key, said in (("lora_r", "lora_r is kept, not refused"), ("neftune", "neftune is no key of the file"), ("nef", "Refused: datasets")):
+    for key, said in (("lora_r", "lora_r is kept, not refused"), ("neftune", "neftune is not a key of the file"), ("nef", "Refused: datasets")):
         run = convert(tmp_path, REFUSED, "--allow-refused", key)
         assert run.code == USAGE and said in run.stderr and run.stdout == "", run
     run = lora_train("convert", "--allow-refused", "theirs.yaml", cwd=tmp_path)
@@ -249,7 +249,7 @@ def test_keys_of_a_profile_are_flags_of_convert(tmp_path):
 
 
 def test_a_folder_and_a_missing_file_are_named(tmp_path):
-    for name, said in ((".", "is a folder; expected a configuration"), ("nope.yml", "nope.yml: no such file; expected a configuration")):
+    for name, said in ((".", "is a folder; expected an Axolotl, LLaMA-Factory or TRL configuration"), ("nope.yml", "nope.yml: no such file; expected an Axolotl, LLaMA-Factory or TRL configuration")):
         run = lora_train("convert", name, cwd=tmp_path)
         assert run.code == USAGE and said in run.stderr and run.stderr.count("\n") == 1, run
 
@@ -260,7 +260,7 @@ EVALUATED = "model: m\ndatasets: [d.jsonl]\nval_set_size: 0.1\n"
 def test_a_strategy_overrules_steps_and_best_is_the_best_step(tmp_path):
     run = check(tmp_path, EVALUATED + "eval_strategy: epoch\neval_steps: 10\nsave_strategy: 'no'\nsave_steps: 5\n")
     assert run.code == 0 and "eval_steps: epoch" in run.stdout and re.search('save_steps: "?off', run.stdout), run
-    assert "mine.yaml:5: eval_steps: says nothing with eval_strategy: epoch" in run.stderr, run
+    assert "mine.yaml:5: eval_steps: has no effect with eval_strategy: epoch" in run.stderr, run
     run = check(tmp_path, EVALUATED + "eval_strategy: steps\neval_steps: 10\nsave_strategy: best\n")
     assert run.code == 0 and "eval_steps: 10" in run.stdout and "load_best_model_at_end: true" in run.stdout, run
     assert "load_best_model_at_end: true" in run.stderr and re.search('save_steps: "?off', run.stdout), run
@@ -268,7 +268,7 @@ def test_a_strategy_overrules_steps_and_best_is_the_best_step(tmp_path):
                  AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: 0.1\neval_steps: 10\nsave_strategy: best\n"):
         run = convert(tmp_path, text)
         assert run.code == 0 and "load_best_model_at_end: true" in run.stdout and re.search('save_steps: "?off', run.stdout), run
-        assert "adapter/ is the best step too" in run.stderr, run
+        assert "adapter/ also holds the best step" in run.stderr, run
         run = convert(tmp_path, text.replace("val_size: 0.1", "").replace("val_set_size: 0.1", ""))
         assert run.code == USAGE and "best needs evaluation data" in run.stderr, run
 
@@ -276,7 +276,7 @@ def test_a_strategy_overrules_steps_and_best_is_the_best_step(tmp_path):
 @pytest.mark.parametrize("line, said", [
     ("num_processes: 4", "num_processes: has no effect: several GPUs: --nproc N"), ("distributed_type: MULTI_GPU", "distributed_type: has no effect"),
     ("wandb_project: x", "wandb_project: has no effect"), ("use_wandb: true", "use_wandb: has no effect"),
-    ("lora_rank: 8", "Say lora_alpha: 16 for that"), ("lora_rank: 8\nlora_alpha: 32", "lora_rank: is read as lora_r"),
+    ("lora_rank: 8", "Set lora_alpha: 16 for that"), ("lora_rank: 8\nlora_alpha: 32", "lora_rank: is read as lora_r"),
     ("gradient_accumulation_steps: 4\nlora_rank: 16", "lora_rank: is read as lora_r")])
 def test_what_a_profile_says_of_other_tools_habits(line, said, tmp_path):
     run = check(tmp_path, PROFILE + line + "\n")
@@ -306,7 +306,7 @@ def test_interleaved_datasets_have_weights(tmp_path):
                           ("mix_strategy: interleave_under\ninterleave_probs: 0.2,0.8\n", [0.75, None]), ("interleave_probs: 0.5,0.5\n", [None, None])):
         found = result(text, **datasets)
         assert [entry.get("weight") for entry in found["profile"]["datasets"]] == weights, found
-    assert "says nothing with mix_strategy: concat" in found["dropped"]["interleave_probs"], found
+    assert "mix_strategy: concat ignores it" in found["dropped"]["interleave_probs"], found
     assert "a share above 0 for each dataset" in result("mix_strategy: interleave_under\ninterleave_probs: '1'\n", **datasets)["refused"]["interleave_probs"]
 
 
@@ -329,7 +329,7 @@ def test_a_default_system_prompt_is_in_the_template(tmp_path):
     assert run.code == 0 and yaml.safe_load(run.stdout)["chat_template"] == "chatml", run  # qwen2.5 writes a system prompt of its own
     (tmp_path / "t.yaml").write_text("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: llama3\ndefault_system: x\n")
     run = lora_train("convert", "t.yaml", cwd=tmp_path)
-    assert run.code == USAGE and "Put the system prompt into the rows" in run.stderr, run
+    assert run.code == USAGE and "Put the system prompt into the examples" in run.stderr, run
 
 
 def test_special_tokens_are_added_as_they_are_written(tmp_path):
@@ -340,10 +340,10 @@ def test_special_tokens_are_added_as_they_are_written(tmp_path):
 
 
 @pytest.mark.parametrize("size, is_refused", [("1.5", True), ("0.1", False), ("200", False)])
-def test_a_held_out_part_is_a_share_or_a_number_of_rows(size, is_refused, tmp_path):
+def test_a_held_out_part_is_a_share_or_a_number_of_examples(size, is_refused, tmp_path):
     for text in (AXOLOTL + f"datasets: [{{path: a.jsonl, {CHAT}}}]\nval_set_size: {size}\n", f"model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nval_size: {size}\n"):
         run = convert(tmp_path, text)
-        assert (run.code == USAGE) == is_refused == ("expected a share below 1 or a whole number of rows" in run.stderr), run
+        assert (run.code == USAGE) == is_refused == ("expected a share below 1 or a whole number of examples" in run.stderr), run
 
 
 def test_all_words_of_yaml_for_true_and_false_are_read(tmp_path):

@@ -70,7 +70,7 @@ def test_parameters_go_to_the_other_ranks_when_a_run_goes_on(setup):
 def test_rank_0_measures_for_all(setup):
     run, _ = train(setup, 2, "--log-level", "info", max_steps=2)
     assert run.code == 0, run
-    lines = {rank: re.findall(rf"^{'' if rank == 0 else '.rank 1. '}tuning: (\d+) choices, (\d+) of the checkpoint, 0 of the cache, (\d+) measured",
+    lines = {rank: re.findall(rf"^{'' if rank == 0 else '.rank 1. '}tuning: (\d+) choices, (\d+) from the checkpoint, 0 from the cache, (\d+) measured",
                               run.stderr, re.M) for rank in (0, 1)}
     (chosen, _, measured), = lines[0]
     assert int(measured) > 30, run  # all but one, which has one candidate
@@ -120,7 +120,7 @@ def test_a_gpu_and_a_cpu_do_not_train_together(setup):
 
 def test_one_rank_says_how_to_use_all_gpus(setup):
     run, _ = train(setup, 1, max_steps=2)
-    assert run.code == 0 and "one of 2 GPUs is used; --nproc 2 trains on all" in run.stderr, run
+    assert run.code == 0 and "using one of 2 GPUs; --nproc 2 uses all of them" in run.stderr, run
     run, _ = train(setup, 2, max_steps=2, name="two")
     assert run.code == 0 and "GPUs is used" not in run.stderr, run
 
@@ -141,7 +141,7 @@ def test_generate_and_eval_take_a_gpu_for_each_rank(tmp_path):
     flags = ("--model", ROOT / "examples/tiny-math/model", "--set", "device=cuda", "precision=bf16", "--json")
     generate = ("generate", *flags, "--prompts", file, "--max-new-tokens", 8)
     one, two, three = (lora_train(*generate, *(("--nproc", ranks) if ranks > 1 else ()), environment=variables) for ranks in (1, 2, 3))
-    assert one.code == 0 and "one of 2 GPUs is used; --nproc 2 answers on all" in one.stderr, one
+    assert one.code == 0 and "using one of 2 GPUs; --nproc 2 uses all" in one.stderr, one
     assert two.code == 0 and "GPUs is used" not in two.stderr and [line["index"] for line in two.json_lines()] == list(range(41)), two
     assert three.code == DEVICE and "3 ranks were started on this host, which has 2 GPUs" in three.stderr, three
     run = lora_train("eval", *flags, "--eval-data", file, "--exact-match", "--max-new-tokens", 8, "--nproc", 2, environment=variables)

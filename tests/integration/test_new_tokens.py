@@ -49,13 +49,13 @@ class Files:
 
 
 BAD = {
-    "one that is there": (dict(add_tokens="[<new>, <|im_end|>]"), 'has "<|im_end|>" already, with id 2047: use it as it is'),
-    "one of the vocabulary": (dict(add_tokens="[ar]"), 'has "ar" already, with id'),
+    "one that is there": (dict(add_tokens="[<new>, <|im_end|>]"), 'already has "<|im_end|>" with id 2047: use it as it is'),
+    "one of the vocabulary": (dict(add_tokens="[ar]"), 'already has "ar" with id'),
     "twice": (dict(add_tokens="[<a>, <a>]"), '"<a>" is listed twice'),
     "empty": (dict(add_tokens='["<a>", ""]'), "expected a name such as <conf_0>"),
     "no description": (dict(add_tokens="[<a>]", token_init="description"), 'needs an init_text for each token, and "<a>" has none'),
     "a new one as description": (dict(add_tokens='[{token: <a>, init_text: "<b>"}, {token: <b>, init_text: b}]', token_init="description"),
-                                 "holds <b>, which is new itself"),
+                                 "contains <b>; that is also new"),
     "an idle description": (dict(add_tokens="[{token: <a>, init_text: a}]"), "has an effect only with token_init: description"),
     "full fine-tuning": (dict(add_tokens="[<a>]", adapter="none"), "new rows are trained only together with an adapter"),
 }
@@ -114,7 +114,7 @@ def test_a_trained_token_is_answered(files):
         said = lora_train("generate", "--model", MODEL, "--adapter", adapter, "--prompt", question, "--json", "--set", "device=cpu")
         assert said.code == 0 and any(token in said.json_lines()[0]["completion"] for token in TOKENS), said
     said = lora_train("generate", "--model", MODEL, "--adapter", files.folder / "run/checkpoint-60", "--prompt", question, "--set", "device=cpu")
-    assert said.code == 0 and "trains the row of id 2048, and the tokenizer has no such token" in said.stderr, said
+    assert said.code == 0 and "trains the row of id 2048, but the tokenizer has no such token" in said.stderr, said
     said = lora_train("generate", "--profile", files.profile(), "--adapter", files.folder / "run/checkpoint-60", "--prompt", question, "--json")
     assert said.code == 0 and any(token in said.json_lines()[0]["completion"] for token in TOKENS), said
     said = lora_train("generate", "--model", MODEL, "--adapter", files.folder / "run/adapter", "--compare", "--prompt", question, "--set", "device=cpu")

@@ -1,4 +1,4 @@
-"""examples/orders: the shipped profile teaches the shipped model its task, with values that no training row has."""
+"""examples/orders: the shipped profile teaches the shipped model its task, with values that no training example has."""
 
 import importlib.util
 import json

@@ -26,7 +26,7 @@ def test_a_stop_or_a_failure_before_step_1_does_not_block_the_folder(setup):
     assert run.code == 7, run
     (setup.model / "model.safetensors").write_bytes(whole)
     run = setup.train(**evaluation)
-    assert run.code == 0 and "starting again" not in run.stderr, run
+    assert run.code == 0 and "starting over" not in run.stderr, run
     assert [line["step"] for line in setup.events("train")] == [1, 2, 3]
     assert [line["step"] for line in setup.events("eval")] == [0, 3] and len(setup.events("start")) == 1
 
@@ -54,7 +54,7 @@ def test_a_read_that_the_disk_fails_ends_with_its_code(setup):
 
 def test_without_a_folder_for_temporary_files_data_is_read_where_it_is(setup):
     run = lora_train("train", "--profile", setup.write_profile(stage_dir="auto"), environment=dict(TMPDIR="/nowhere"))
-    assert run.code == 0 and "there is no folder for temporary files" in run.stderr, run
+    assert run.code == 0 and "found no folder for temporary files" in run.stderr, run
 
 
 def test_a_result_never_names_a_base_on_which_no_step_ran(setup):
@@ -63,7 +63,7 @@ def test_a_result_never_names_a_base_on_which_no_step_ran(setup):
     setup.write_model(model_tensors(seed=1))
     shutil.rmtree(setup.output_dir / "adapter")  # the same command would write it again
     run = setup.train("--allow-changed", "model")
-    assert run.code == 2 and "no step is left to train on this one" in run.stderr, run
+    assert run.code == 2 and "no steps left to train on this one" in run.stderr, run
     run = setup.train("--allow-changed", "model", max_steps=4)
     assert run.code == 0 and (setup.output_dir / "adapter/base_model.json").read_bytes() != base, run
 
@@ -166,6 +166,12 @@ def test_an_allowed_change_of_the_data_options_goes_on(setup):
     assert run.code == 0 and [line["step"] for line in setup.events("train")] == [1, 2, 3, 4], run
 
 
+def test_a_run_may_begin_to_drop_duplicates(setup):
+    assert setup.train(max_steps=2).code == 0
+    run = setup.train("--allow-changed", "drop_duplicates", max_steps=4, drop_duplicates=True)
+    assert run.code == 0 and [line["step"] for line in setup.events("train")] == [1, 2, 3, 4], run
+
+
 def test_an_extended_run_that_dies_is_not_complete(setup):
     assert setup.train(max_steps=3).code == 0
     process = setup.start(max_steps=100000)
@@ -198,7 +204,7 @@ def test_going_back_to_an_older_checkpoint_leaves_the_other_future(setup):
     run = setup.train(**back)
     assert run.code == 2 and f"would delete the later checkpoints, up to {setup.output_dir}/checkpoint-6" in run.stderr and "another --output-dir" in run.stderr, run
     run = setup.train("--allow-changed", "resume_from_checkpoint", **back)
-    assert run.code == 0 and "checkpoint-4: deleted, since the run resumes from step" in run.stderr, run
+    assert run.code == 0 and "checkpoint-4: deleted because the run resumes from step" in run.stderr, run
     assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6"}
     assert [line["step"] for line in setup.events("train")] == [1, 2, 3, 4, 5, 6]
 
@@ -214,7 +220,7 @@ def test_the_mean_loss_between_logged_steps_survives_a_resume(setup):
 
 
 def test_the_best_checkpoint_is_kept(setup):
-    """Random rows can only be learnt by heart: the loss on other ones rises."""
+    """Random examples can only be learnt by heart: the loss on other ones rises."""
     path = setup.folder / "val.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in setup.rows[6:]))
     setup.write_rows(setup.rows[:6])

@@ -109,7 +109,7 @@ def test_the_report_says_what_the_run_was(tmp_path, chromium):
                       "Throughputtokens per second", "MemoryGiB", "GPU use% of the time", "CPU use% of one core", "GPU powerW",
                       "GPU temperature\u00b0C", "GPU clockMHz"]
     page = chromium.evaluate("document.body.innerText")
-    assert "900 of 1,000 rows are trained on, 50 are held out for evaluation." in page
+    assert "900 of 1,000 examples are trained on, 50 are held out for evaluation." in page
     assert "900 documents: 10 tokens on average, 15 at most" in page
     assert len(texts(chromium, "figure circle")) == 4 * 14  # two diagrams, before and after, without the empty bin
     assert texts(chromium, ".sample .said small") == ["expected", "before training \u00b7 wrong \u00b7 confidence 50 %", "step 60 \u00b7 right \u00b7 confidence 50 %"]

@@ -155,7 +155,7 @@ def test_past_runs_scale_the_times(setup, cpu_rates, tmp_path):
     assert "took" in run.stderr and "without past runs" in run.stderr, run.stderr
     run = lora_train("plan", "--json", "--profile", profile, "--gpu", "H100", "--count", "1", "--calibrate", setup.output_dir.parent)
     row, = rows_of(run)
-    assert row["past_runs"] == 0 and "not used, it ran on a CPU" in run.stderr, run.stderr
+    assert row["past_runs"] == 0 and "not used: it ran on a CPU" in run.stderr, run.stderr
     run = lora_train(*plan, "--calibrate", tmp_path / "nothing")
     assert run.code == 2 and "does not exist" in run.stderr, run
 
@@ -173,7 +173,7 @@ def test_a_past_run_whose_data_are_gone_is_not_used(setup, cpu_rates):
 def test_a_run_that_fits_nowhere_says_what_to_change():
     run = lora_train("plan", "--profile", "h100", *STATED, "--gpu", "H100", "--count", "1", "--set", "micro_batch_size=16",
                      "batch_unit=rows", "gradient_checkpointing=off", "--deadline", "1h")
-    assert run.code == 0 and "fits on none of these GPUs; on 1 x H100 it would with micro_batch_size: auto" in run.stdout, run
+    assert run.code == 0 and "fits on none of these GPUs; it would fit on 1 x H100 with micro_batch_size: auto" in run.stdout, run
 
 
 def pinned(setup, **changes):
@@ -198,12 +198,12 @@ def test_check_says_nothing_of_memory_where_the_model_is_not_there(setup):
 def test_check_without_libtorch_says_what_is_not_known(setup, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "LORA_TRAIN_TORCH", "/no/such/torch")
     run = lora_train("check", "--profile", pinned(setup))
-    assert run.code == 0 and "whether the run fits A10G is not known without LibTorch" in run.stderr, run
+    assert run.code == 0 and "cannot tell without LibTorch whether the run fits A10G" in run.stderr, run
 
 
 def test_an_unknown_target_gpu_lists_the_known_ones(setup):
     run = lora_train("check", "--profile", setup.write_profile(target_gpu="H101"))
-    assert run.code == 2 and '"H101" is no GPU of configs/gpus.json; expected one of A10G' in run.stderr, run
+    assert run.code == 2 and '"H101" is not a GPU of configs/gpus.json; expected one of A10G' in run.stderr, run
     assert 'Did you mean "H100"?' in run.stderr, run
     run = lora_train("check", "--profile", setup.write_profile(target_gpu="A100"))
     assert run.code == 2 and '"A100" may be A100 40 GB or A100 80 GB; expected one of them' in run.stderr, run
@@ -219,7 +219,7 @@ def test_documents_are_assumed_where_there_are_no_data(tmp_path):
     words = ["plan", "--shape", "qwen2.5-0.5b", "--gpu", "h100", "--count", "1"]
     for set_, tokens in (([], 500), (["max_seq_len=128"], 128)):
         run = lora_train(*words, "--documents", "100", *set_, cwd=tmp_path)
-        assert run.code == 0 and f"--documents: {tokens} tokens each is assumed" in run.stderr, run
+        assert run.code == 0 and f"--documents: assuming {tokens} tokens each" in run.stderr, run
     model = ROOT / "examples/tiny-math/model"
     run = lora_train("plan", "--model", model, cwd=tmp_path)
     assert run.code == 2 and "datasets: missing; expected data to count, or --documents N" in run.stderr, run

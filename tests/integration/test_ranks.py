@@ -120,7 +120,7 @@ def test_other_data_on_one_rank_is_named_once(setup):
                            "2", "-n", "2", script, BINARY, "train", "--profile", profile],
                           capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
     assert done.returncode == USAGE, done.stderr
-    assert done.stderr.count("error: rank 1 of 2: has another") == 1, done.stderr
+    assert done.stderr.count("error: rank 1 of 2: differs from rank 0 in its ") == 1, done.stderr
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "mpich"])
@@ -136,7 +136,7 @@ def test_variables_that_contradict_each_other_are_refused(setup):
     assert run.code == USAGE and "RANK" in run.stderr, run
 
 
-def test_rows_that_are_not_finite_are_named_with_their_rank(setup):
+def test_examples_that_are_not_finite_are_named_with_their_rank(setup):
     tensors = model_tensors()
     tensors["model.embed_tokens.weight"][63] = 3e38  # finite, and its square is not
     setup.write_model(tensors)

@@ -371,4 +371,4 @@ def test_a_mistake_about_the_folder_does_not_hide_one_about_the_data(setup):
 def test_a_finished_run_that_is_resumed_by_name_says_that_nothing_is_left(setup):
     assert setup.train(max_steps=2).code == 0
     run = setup.train("--resume", setup.output_dir / "checkpoint-2", max_steps=2)
-    assert run.code == 0 and "all 2 steps were done before: nothing is left to train" in run.stderr, run
+    assert run.code == 0 and "all 2 steps are already done: nothing left to train" in run.stderr, run

@@ -352,7 +352,7 @@ def test_mistakes_of_the_command_line(adapters, tmp_path):
     assert "put a key into $LORA_TRAIN_API_KEY" in refused("--host", "0.0.0.0")
     assert 'two models have the name "model"' in refused("--adapter", f"model={adapters[0]}")
     assert "expected DIR or NAME=DIR" in refused("--adapter", "x=")
-    assert "is no address of this machine" in refused("--host", "no.such.host.invalid", code=5)
+    assert "is not an address of this machine" in refused("--host", "no.such.host.invalid", code=5)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "Another program listens there" in refused("--port", str(taken.getsockname()[1]), code=5)
 

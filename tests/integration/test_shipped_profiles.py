@@ -35,11 +35,11 @@ def test_trains_without_a_gpu(name, num_ranks, tmp_path):
     assert run.code == 0 and (tmp_path / "run/adapter/adapter_model.safetensors").exists(), run
     notes = [line for line in run.stderr.splitlines() if "CPU" in line or "GPU" in line and "learning_rate" not in line]
     keys = [key for key in FOR_GPUS if key in given(name)] or ["cuda_graphs", "tf32"]
-    expected = [f"device: CPU, because this machine has no NVIDIA device; settings for a GPU ({', '.join(keys)}) do nothing"]
+    expected = [f"device: CPU, because this machine has no NVIDIA device; GPU settings ({', '.join(keys)}) have no effect"]
     assert notes == ([] if name == "tiny_cpu" else expected), run
 
 
 def test_a_cpu_by_name_says_it_too(tmp_path):
     run = train("h100", tmp_path, "device=cpu", "attn_implementation=fa2")
     notes = [line for line in run.stderr.splitlines() if line.startswith("device: CPU")]
-    assert run.code == 0 and notes == ["device: CPU; settings for a GPU (tf32, attn_implementation, dataloader_pin_memory) do nothing"], run
+    assert run.code == 0 and notes == ["device: CPU; GPU settings (tf32, attn_implementation, dataloader_pin_memory) have no effect"], run

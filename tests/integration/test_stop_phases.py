@@ -1,5 +1,5 @@
-"""SIGTERM inside a single block of work that takes minutes: a file without a row, one huge row, a slow chat template, epochs
-without number. The program must not finish the block first. test_signals.py has the moments between blocks."""
+"""SIGTERM inside a single block of work that takes minutes: a file without an example, one huge example, a slow chat template,
+epochs without number. The program must not finish the block first. test_signals.py has the moments between blocks."""
 
 import gzip
 import json
@@ -65,7 +65,7 @@ def huge_file(setup):
 
 
 def slow_template(setup):
-    """900,000 steps a row, under the limit of a million; hundreds of rows are one block."""
+    """900,000 steps an example, under the limit of a million; hundreds of examples are one block."""
     write_tokenizer(setup)
     (setup.model / "chat_template.jinja").write_text(
         "{% for a in range(300) %}{% for b in range(300) %}{{ a + b * 2 }}{% endfor %}{% endfor %}"

@@ -76,7 +76,7 @@ def test_keys_that_output_dir_leaves_out_name_a_folder_in_it(sweep):
     done = sweep(*GRID, output_dir=str(one), max_steps=2)
     names = {f"learning_rate-{rate}-lora_r-{rank}" for rate in ("0.01", "0.001") for rank in (4, 8)}
     assert done.returncode == 0 and names_below(one) == names, done.stderr
-    assert f"each run has a folder of its own in {one}, named after learning_rate lora_r" in done.stderr, done.stderr
+    assert f"each run has its own folder in {one}, named after learning_rate lora_r" in done.stderr, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[1:5]] == [f"learning_rate-{rate}-lora_r-{rank}"
                                                                           for rate in ("0.01", "0.001") for rank in (4, 8)], done.stdout
     before = sweep.file_times()
@@ -113,7 +113,7 @@ def test_a_profile_is_a_word_and_the_comparison_may_be_json(sweep):
     (("learning_rate=1e-2,",), {}, "empty value"),
     (("learning_rate=1e-2", "learning_rate=1e-3"), {}, "given twice"),
     (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", "1", *GRID), {}, "whatever=1: unknown key"), ((), {}, "nothing to vary"),
-    (("--nproc", "2", *GRID), {}, "--nproc is no flag here"), (("--packing", "--json", *GRID), {}, "--packing needs a value"),
+    (("--nproc", "2", *GRID), {}, "--nproc is not a flag of sweep"), (("--packing", "--json", *GRID), {}, "--packing needs a value"),
     ((*GRID, "--", "--output-dir", "runs/x"), {}, "output_dir=DIR before --"),
     ((*GRID, "--", "--output_dir", "runs/x"), {}, "output_dir=DIR before --"),
     ((*GRID, "--", "--seed", "x"), {}, "the profile is refused"), ((*GRID, "--", "no-such.yaml"), {}, "the profile is refused"),

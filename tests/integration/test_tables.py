@@ -1,4 +1,4 @@
-"""Parquet and Arrow files as datasets: the same ids as JSON Lines of the same rows. pyarrow writes the tables."""
+"""Parquet and Arrow files as datasets: the same ids as JSON Lines of the same examples. pyarrow writes the tables."""
 
 import datetime
 import decimal
@@ -147,7 +147,7 @@ def test_a_folder_that_datasets_saved_is_its_arrow_files(tmp_path):
     assert [row["input_ids"] for row in run.json_lines()] == [ids for ids, _ in oracle(tmp_path, LAYOUTS["text"])]
 
 
-def test_errors_name_file_and_row(tmp_path):
+def test_errors_name_file_and_example(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"text": pa.array([b"good", b"\xff\xfe"])}), path)
     error = error_of(tokenize(path))
@@ -162,7 +162,7 @@ def test_errors_name_file_and_row(tmp_path):
     assert error["where"] == str(path) and '"u" is of type sparse_union' in error["message"], error
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
-    assert "no row" in error_of(tokenize(path))["message"]
+    assert "no example" in error_of(tokenize(path))["message"]
 
 
 def test_a_stream_without_its_end_is_refused(tmp_path):
@@ -241,7 +241,7 @@ def test_a_dataset_of_the_hub_with_subsets(tmp_path):
     assert run.code == 0 and [row["text"][:15] for row in run.json_lines()] == ["socratic train?"], run
     run = hub_rows(tmp_path, {**dataset, "split": "test"})
     assert run.code == 0 and run.json_lines()[0]["text"].startswith("socratic test?"), run
-    for changed, part in [({"subset": None}, "There are: main, socratic"), ({"split": "dev"}, "There are: test, train"),
+    for changed, part in [({"subset": None}, "Available: main, socratic"), ({"split": "dev"}, "Available: test, train"),
                           ({"path": "org/other"}, "lora-train download org/other --dataset"), ({"path": "org/math@v1"}, "org/math@v1 --dataset")]:
         run = hub_rows(tmp_path, {**dataset, **changed})
         assert part in error_of(run)["message"], run
@@ -289,5 +289,5 @@ def test_the_library_is_loaded_only_for_tables(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "profile.json").write_text(json.dumps({"model": str(MODEL), "datasets": ["rows.jsonl"], "output_dir": "run"}))
     run = lora_train("tokenize", "--show", "1", "--profile", "profile.json", cwd=tmp_path, environment={"LD_DEBUG": "files"})
-    assert run.code == 0 and "libsentencepiece" in run.stderr and "1 row, " in run.stderr and "token cache" not in run.stderr, run
+    assert run.code == 0 and "libsentencepiece" in run.stderr and "1 example, " in run.stderr and "token cache" not in run.stderr, run
     assert not re.search("libarrow|lora_train_arrow", run.stderr)

@@ -32,7 +32,7 @@ ROWS = {
 
 @pytest.fixture
 def setup(tmp_path):
-    """The shipped model and rows for each kind of task."""
+    """The shipped model and examples for each kind of task."""
     setup = Setup(tmp_path)
     for name, rows in ROWS.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -82,7 +82,7 @@ def test_tasks_run_when_they_are_due_and_are_in_every_file(setup):
     summary = run.json_lines()[-1]
     assert summary["eval_tasks"]["conf"] == {key: value for key, value in conf.items() if key not in ("step", "name", "bins")}
     assert 0 < summary["eval_share"] < 1 and ", conf accuracy " in run.stderr.splitlines()[-1], run
-    assert f"step 6: sums: accuracy {100 * sums['accuracy']:.2f}%, 4 rows" in run.stderr, run
+    assert f"step 6: sums: accuracy {100 * sums['accuracy']:.2f}%, 4 examples" in run.stderr, run
     answers = answers_of(setup.output_dir)
     assert [(a["name"], a["step"]) for a in answers] == [(name, step) for name, count in (("conf", 8), ("quiz", 7), ("sums", 4))
                                                          for step in (0, 6) for _ in range(count)]
@@ -123,8 +123,8 @@ def test_figures_and_answers_are_the_same_for_any_number_of_ranks(setup):
     assert len(found[1][0]) == 8
 
 
-def test_a_row_with_choices_is_right_where_the_model_chooses_right(setup):
-    """Forced choice: the accuracy of a confidence task is that of the same rows as multiple choice."""
+def test_an_example_with_choices_is_right_where_the_model_chooses_right(setup):
+    """Forced choice: the accuracy of a confidence task is that of the same examples as multiple choice."""
     forced, quiz = [], []
     for a in range(20, 30):
         choices = [f"{a} plus 3 is {a + 3 + wrong}" for wrong in (0, 1, 2)]
@@ -152,7 +152,7 @@ def test_the_best_step_and_the_end_may_be_those_of_a_task(setup):
     ece = {step: line["ece"] for (step, name), line in found.items() if name == "conf" and step > 0}
     best = min(ece, key=ece.get)
     assert summary["best_step"] == summary["adapter_step"] == best and summary["best_metric"] == ece[best]
-    assert summary["step"] == best + 4 < 40 and summary["reason"] == f"early stopping: conf.ece no better in 2 evaluations; best at step {best}"
+    assert summary["step"] == best + 4 < 40 and summary["reason"] == f"early stopping: conf.ece did not improve in 2 evaluations; best at step {best}"
     last = summary["step"]
     assert (last, "quiz") in found, "a task that was not due is evaluated too where a patience ends the run"
     assert summary["eval_loss"] is None and "the best of conf.ece" in run.stderr
@@ -189,14 +189,14 @@ def rows_of(setup, name, rows):
 
 TWO = [signed(50, correct=True)]
 BAD = {  # what is wrong: the changes of the profile, a part of the message, the exit code of train; of check if it is another
-    "a row without a token": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", TWO + [chat("a?", "b", correct=True)]))]),
-                              "bad.jsonl:2: has no confidence token in its last answer", 3, 0),
-    "a row with two": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", TWO + [chat("a?", "b!!", correct=True)]))]),
-                       "bad.jsonl:2: has more than one confidence token", 3, 0),
+    "an example without a token": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", TWO + [chat("a?", "b", correct=True)]))]),
+                                  "bad.jsonl:2: has no confidence token in its last answer", 3, 0),
+    "an example with two": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", TWO + [chat("a?", "b!!", correct=True)]))]),
+                           "bad.jsonl:2: has more than one confidence token", 3, 0),
     "no one token": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], confidence_tokens={"<conf_0>": 0, "!": 1}),
                      'confidence_tokens: "<conf_0>" is', 2, 2),
     "a regex that does not match": (lambda s: dict(eval_tasks=[task(s, "sums", "exact_match", regex="#### ([0-9]+)")]),
-                                    "sums.jsonl:1: the regex of eval_tasks[0].regex does not match the row's own answer", 3, 0),
+                                    "sums.jsonl:1: the regex of eval_tasks[0].regex does not match the example's own answer", 3, 0),
     "no regex": (lambda s: dict(eval_tasks=[task(s, "sums", "exact_match", regex="([")]), "eval_tasks[0].regex", 2, 2),
     "no file": (lambda s: dict(eval_tasks=[task(s, "gone", "exact_match")]), "gone.jsonl: no such file", 3, 2),
     "a name that data has": (lambda s: dict(eval_tasks=[task(s, "sums", "exact_match")], eval_datasets=[str(s.folder / "sums.jsonl")]),
@@ -204,11 +204,11 @@ BAD = {  # what is wrong: the changes of the profile, a part of the message, the
     "an unknown metric": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], metric_for_best_model="conf.ecee"),
                           'metric_for_best_model: no evaluation has "conf.ecee". Did you mean "conf.ece"?', 2, 2),
     "a loss without data": (lambda s: dict(eval_tasks=[task(s, "conf", "confidence")], early_stopping_patience=1),
-                            'no evaluation has "eval_loss". Expected one of a task (conf.accuracy, conf.ece,', 2, 2),
+                            'no evaluation has "eval_loss". Expected a task metric (conf.accuracy, conf.ece,', 2, 2),
     "correct is no flag": (lambda s: dict(eval_tasks=[dict(task(s, "conf", "confidence"), path=rows_of(s, "bad.jsonl", [signed(50, correct=1)]))]),
                            "bad.jsonl:1: correct is number, expected true or false", 3, 0),
     "no prompt": (lambda s: dict(eval_tasks=[dict(task(s, "sums", "exact_match"), path=rows_of(s, "bad.jsonl", [{"text": "a"}]))]),
-                  "bad.jsonl:1: has an answer and no prompt", 3, 0),
+                  "bad.jsonl:1: has an answer but no prompt", 3, 0),
 }
 
 
@@ -223,10 +223,10 @@ def test_bad_input_is_one_sentence_before_any_computing(setup, name):
     assert check.code == code_of_check and (code_of_check == 0 or part in check.stderr), check
 
 
-def test_tokens_that_no_row_has_are_warned_of(setup):
+def test_tokens_that_no_example_has_are_warned_of(setup):
     path = rows_of(setup, "two.jsonl", [signed(50, correct=True), signed(51, correct=True)])
     run = setup.train(eval_tasks=[dict(task(setup, "conf", "confidence"), path=path)], max_steps=1, report_to="none")
-    assert run.code == 0 and f"eval_tasks[0]: no row of {path} has ; of confidence_tokens" in run.stderr, run
+    assert run.code == 0 and f"eval_tasks[0]: no example of {path} has ; of confidence_tokens" in run.stderr, run
     assert [line["auroc"] for line in setup.events("eval")] == [None, None], "all answers were right"
 
 

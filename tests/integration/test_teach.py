@@ -1,4 +1,4 @@
-"""teach: rows from a teacher behind a server or in a folder, resumed, sharded and filtered."""
+"""teach: examples from a teacher behind a server or in a folder, resumed, sharded and filtered."""
 
 import json
 import os
@@ -35,10 +35,10 @@ def rows_of(file):
 
 def test_a_server_that_is_not_there_is_named_once(prompts, tmp_path):
     run = teach("http://127.0.0.1:9/v1", prompts, tmp_path / "out.jsonl", environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
-    assert run.code == IO and run.stderr.count("http://127.0.0.1:9/v1") == 1 and "nobody answers there" in run.stderr, run
+    assert run.code == IO and run.stderr.count("http://127.0.0.1:9/v1") == 1 and "no server answers there" in run.stderr, run
 
 
-def test_rows_have_what_the_student_sees(prompts, tmp_path):
+def test_examples_have_what_the_student_sees(prompts, tmp_path):
     (tmp_path / "long.txt").write_text("You label sentences.\nRules: many.\n")
     (tmp_path / "short.txt").write_text("Label.")
     out = tmp_path / "out.jsonl"
@@ -135,7 +135,7 @@ def test_shards_join_to_what_one_call_gives(prompts, tmp_path):
         run = teach(server, prompts, joined, "--join", parts[0], "--join", parts[2])
         assert run.code == 0 and len(server.asked) == 13 and joined.read_text() == whole.read_text(), run
         run = teach(server, prompts, tmp_path / "x.jsonl", "--join", parts[1])
-        assert run.code == USAGE and "no answers of teach" in run.stderr, run
+        assert run.code == USAGE and "teach has no answers for it" in run.stderr, run
 
 
 def test_filters_drop_what_they_are_asked_to_and_say_so(tmp_path):
@@ -165,8 +165,8 @@ def test_filters_drop_what_they_are_asked_to_and_say_so(tmp_path):
         return f"is {[4, 4, 5][(seed - 42) % 3]}" if messages[-1]["content"] == "p0" else f"is {seed}"
     assert kept("--samples", 3, "--agree", 2, "--agree-on", r"\d+", asked=votes)[0] == ["is 4", "is 4"]
     assert kept("--samples", 3, "--agree", 2, "--drop-duplicates", asked=votes)[0] == ["is 4"]
-    for flags, said in ((["--keep-matching", "("], "--keep-matching"), (["--json-schema", tmp_path / "p.txt"], "no JSON object"),
-                        (["--agree", "2"], "needs as many --samples")):
+    for flags, said in ((["--keep-matching", "("], "--keep-matching"), (["--json-schema", tmp_path / "p.txt"], "not a JSON object"),
+                        (["--agree", "2"], "needs at least as many --samples")):
         run = teach("http://127.0.0.1:9/v1", tmp_path / "p.txt", tmp_path / "new.jsonl", *flags)
         assert run.code == USAGE and said in run.stderr, run
 
@@ -193,7 +193,7 @@ def test_a_server_that_dies_ends_the_work_and_the_answers_stay(prompts, tmp_path
     out = tmp_path / "out.jsonl"
     with TeacherServer(faults=("500",), share=1) as server:
         run = teach(server, prompts, out, "--concurrency", 2, environment={"LORA_TRAIN_HTTP_RETRIES": "0"})
-        assert run.code == IO and "6 questions in a row have no answer" in run.stderr and len(server.asked) <= 8, run
+        assert run.code == IO and "6 questions in a row got no answer" in run.stderr and len(server.asked) <= 8, run
 
 
 def test_a_model_of_this_machine_teaches_as_generate_answers(tmp_path):

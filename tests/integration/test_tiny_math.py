@@ -20,7 +20,7 @@ def arguments(tmp_path):
             "--set", "learning_rate=3e-3", "--set", "eval_steps=1000", "--set", "report_to=none"]
 
 
-def test_a_short_run_lowers_the_loss_on_held_out_rows(arguments, tmp_path):
+def test_a_short_run_lowers_the_loss_on_held_out_examples(arguments, tmp_path):
     run = lora_train("train", *arguments, "--json")
     assert run.code == 0, run
     events = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -51,7 +51,7 @@ def test_the_profile_of_an_a10g_trains_without_a_gpu_and_says_so_once(tmp_path):
                      "--set", "max_steps=2", "--set", "learning_rate=3e-3", "--set", "warmup_steps=0", cwd=ROOT)
     assert run.code == 0, run
     notes = [line for line in run.stderr.splitlines() if "CPU" in line or "GPU" in line]
-    assert notes == ["device: CPU, because this machine has no NVIDIA device; settings for a GPU (cuda_graphs, tf32) do nothing"], run
+    assert notes == ["device: CPU, because this machine has no NVIDIA device; GPU settings (cuda_graphs, tf32) have no effect"], run
     assert "base: 28 linears in 4 bits" in run.stderr, run
     assert "optimizer state: 795.8 KiB, 420.2 KiB less than with fp32 moments" in run.stderr, run
     events = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Random small models, adapters and rows for the parity tests, written to a folder as Hugging Face and PEFT write them.
+"""Random small models, adapters and examples for the parity tests, written to a folder as Hugging Face and PEFT write them.
 
 A case is a function of its number alone. The weights make every part of the model matter: attention scores and logits
 have a standard deviation over one, biases and norm weights are away from their neutral values, and B of the adapter is

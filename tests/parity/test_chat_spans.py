@@ -61,7 +61,7 @@ def test_omissions_are_named(source, omissions, ours):
 
 
 def test_published_templates_name_what_they_drop(ours):
-    """Mistral v0.3 drops the system prompt of every training row, Qwen3 the reasoning of earlier turns."""
+    """Mistral v0.3 drops the system prompt of every training example, Qwen3 the reasoning of earlier turns."""
     templates = chat_oracle.templates()
     if "mistral/v3/chat_template.jinja" not in templates:
         pytest.skip("no templates; set LORA_TRAIN_TEST_DATA to the test data's folder")

@@ -168,7 +168,7 @@ SIGNS = {"?": 0.0, "!": 1.0, ";": 0.5}  # single tokens of the tokenizer
 
 
 def signed_rows(num_rows):
-    """Sums, a third of them wrong, each with a sign of how sure the answer is; some rows say whether they are right."""
+    """Sums, a third of them wrong, each with a sign of how sure the answer is; some examples say whether they are right."""
     rng = np.random.default_rng(5)
     rows = []
     for number in range(num_rows):

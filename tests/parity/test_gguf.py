@@ -179,7 +179,7 @@ def test_refusals_of_the_command_line(case_of, tmp_path):
     assert "needs --adapter" in refused(2, *model, "--merge")
     assert "an adapter is exported as f32 or f16" in refused(2, *model, "--adapter", case.adapter_dir, "--type", "q8_0")
     out.write_text("mine")
-    assert "is there already" in refused(2, *model)
+    assert "already exists" in refused(2, *model)
     assert "is not a GGUF file" in refused(2, *model, "--overwrite")
     assert out.read_text() == "mine"
     export(tmp_path / "y.gguf", "--model", case.model_dir)
@@ -196,7 +196,7 @@ def test_refuses_a_tokenizer_that_llama_cpp_cuts_otherwise(case_of, tmp_path):
                      decoder={"type": "ByteLevel"})
     if case.pre == "default":
         pytest.fail("this case needs a byte-level tokenizer")
-    assert "tokenizer.json: pre_tokenizer: cuts text as no tokenizer" in refused(4, "--gguf", tmp_path / "x.gguf", "--model", folder)
+    assert "tokenizer.json: pre_tokenizer: splits text unlike every tokenizer" in refused(4, "--gguf", tmp_path / "x.gguf", "--model", folder)
 
 
 def test_refuses_more_tokens_than_rows_and_values_beyond_f16(case_of, tmp_path):

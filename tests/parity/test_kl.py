@@ -1,4 +1,4 @@
-"""`loss_type: kl` against transformers + PEFT with the same divergence, made of torch's functions: rows with the log-probabilities of
+"""`loss_type: kl` against transformers + PEFT with the same divergence, made of torch's functions: examples with the log-probabilities of
 a teacher, as servers return them."""
 
 import json
@@ -23,7 +23,7 @@ def last_run(labels):
 
 
 def teach(case, folder):
-    """The rows with a teacher's tokens beside their last trained ones; the last of them is told otherwise, so that it has none."""
+    """The examples with a teacher's tokens beside their last trained ones; the last of them is told otherwise, so that it has none."""
     generator = torch.Generator().manual_seed(1)
     vocab = json.loads((case.model_dir / "config.json").read_text())["vocab_size"]
     rows = []
@@ -75,7 +75,7 @@ def test_step_1(cases, monkeypatch, tmp_path, number, alpha, temperature):
         assert max(errors.values()) <= GRADIENT_TOLERANCE, oracle.worst(errors)
 
 
-def test_rows_without_a_teacher_are_refused(cases, tmp_path):
+def test_examples_without_a_teacher_are_refused(cases, tmp_path):
     case = cases(0)
     with pytest.raises(AssertionError, match="no trained token has log-probabilities of a teacher"):
         engine.train(engine.profile_for(case, tmp_path / "run", loss_type="kl"), tmp_path)

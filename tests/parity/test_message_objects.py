@@ -1,4 +1,4 @@
-"""What a template sees of a row's messages is what jinja2 sees: the row's own objects, in order, with what they lack."""
+"""What a template sees of an example's messages is what jinja2 sees: the example's own objects, in order, with what they lack."""
 
 import json
 import random

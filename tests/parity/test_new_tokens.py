@@ -89,7 +89,7 @@ def load_result(model, adapter):
 
 
 def encoded_rows(tokenizer, rows_file):
-    """Ids and labels of the rows, with the assistant's turns trained, by `tokenize`'s own masks."""
+    """Ids and labels of the examples, with the assistant's turns trained, by `tokenize`'s own masks."""
     return [tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=False) for line in rows_file.read_text().splitlines()]
 
 

@@ -1,5 +1,5 @@
 """Weights of turns in the loss: sum of weight * -log p over sum of weights, of the whole global step, against transformers +
-PEFT. Rows go through the program as messages; here the tokenizer and the weights of tokens are those of transformers."""
+PEFT. Examples go through the program as messages; here the tokenizer and the weights of tokens are those of transformers."""
 
 import json
 import random
@@ -29,7 +29,7 @@ LAYOUTS = {
 
 
 def dialogues(seed, weights=WEIGHTS, count=NUM_ROWS):
-    """The first answer of a row has the next of `weights`, so that all occur."""
+    """The first answer of an example has the next of `weights`, so that all occur."""
     rng = random.Random(seed)
     rows = []
     for index in range(count):
@@ -39,13 +39,13 @@ def dialogues(seed, weights=WEIGHTS, count=NUM_ROWS):
             weight = weights[index % len(weights)] if turn == 0 else rng.choice(weights)
             answer = {"role": "assistant", "content": " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))}
             messages.append(answer if weight is None else dict(answer, weight=weight))
-        messages += [{"role": "assistant", "content": "so", "weight": 0.5}]  # no row is left without a trained token
+        messages += [{"role": "assistant", "content": "so", "weight": 0.5}]  # no example is left without a trained token
         rows.append(messages)
     return rows
 
 
 def tokens_of(tokenizer, messages):
-    """The row as transformers tokenises it, with labels, and the weight of each token."""
+    """The example as transformers tokenises it, with labels, and the weight of each token."""
     text, spans = "", []
     for message in messages:
         text += f"<|im_start|>{message['role']}\n"
@@ -132,8 +132,8 @@ def test_a_second_start_reads_the_weights_from_the_token_cache(setup, tmp_path):
     check(setup, *second)
 
 
-def test_rows_without_weights_beside_others(setup, tmp_path):
-    """Two datasets, of which one has weights; within it some rows have none."""
+def test_examples_without_weights_beside_others(setup, tmp_path):
+    """Two datasets, of which one has weights; within it some examples have none."""
     other = tmp_path / "plain.jsonl"
     plain = dialogues(2, weights=[None], count=4)
     for messages in plain:
@@ -150,7 +150,7 @@ def test_rows_without_weights_beside_others(setup, tmp_path):
     assert max(errors.values()) <= GRADIENT_TOLERANCE, oracle.worst(errors)
 
 
-def test_rows_that_are_cut_keep_the_weights_of_their_head(setup, tmp_path):
+def test_examples_that_are_cut_keep_the_weights_of_their_head(setup, tmp_path):
     length = 40
     rows = [{key: values[:length] for key, values in row.items()} for row in setup.rows]
     rows = [row for row in rows if any(label != -100 for label in row["labels"][1:])]

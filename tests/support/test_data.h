@@ -1,4 +1,4 @@
-// Where the test data lies: real tokenizers, templates, data sets and golden outputs, which are not in the repository.
+// Where the test data lies: real tokenizers, templates, datasets and golden outputs, which are not in the repository.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Every failure a user, a file or a device can cause is one of these types. main() turns each into one message and
-// one exit code; nothing else catches them all. Assertions are for what only we can cause.
+// Every failure a user, a file or a device can cause is one of these types. main() turns each into one message and one
+// exit code; nothing else catches them all. Assertions are for failures that only our own bugs can cause.
 #pragma once
 
 #include <stdexcept>
@@ -20,14 +20,15 @@ enum class ExitCode {
   kStopped = 75  ///< stopped on request after a complete checkpoint
 };
 
-/// Base of all. `where` names the place as "file", "file:line", "file:line:byte", "file: tensor" or a key; it may be
-/// empty. `message` says what was wrong, what was expected and what to do, and does not repeat `where`.
+/// Base class of all errors. `where` names the place as "file", "file:line", "file:line:byte", "file: tensor" or a key;
+/// it may be empty. `message` says what was wrong, what was expected and what to do, and does not repeat `where`.
 /// what() is "where: message".
 class Error : public std::runtime_error {
  public:
   const std::string& message() const { return message_; }
   const std::string& where() const { return where_; }
-  /// Name of the kind as --json prints it: "config", "data", "format", "io", "device", "numeric", "stopped", "internal".
+  /// Name of the kind as --json prints it: "config", "data", "format", "io", "device", "numeric", "stopped",
+  /// "internal".
   virtual const char* kind() const { return "internal"; }
   virtual ExitCode exit_code() const { return ExitCode::kInternal; }
 
@@ -51,17 +52,17 @@ class Error : public std::runtime_error {
   }
 
 LORA_TRAIN_ERROR(ConfigError, "config", ExitCode::kUsage);   ///< usage or profile; where = file:line or flag
-LORA_TRAIN_ERROR(DataError, "data", ExitCode::kData);        ///< dataset rows; where = file:line or file:line:byte
+LORA_TRAIN_ERROR(DataError, "data", ExitCode::kData);        ///< datasets; where = file:line or file:line:byte
 LORA_TRAIN_ERROR(FormatError, "format", ExitCode::kFormat);  ///< model, tokenizer, adapter, checkpoint files
 LORA_TRAIN_ERROR(IoError, "io", ExitCode::kIo);              ///< the operating system refused; message ends in strerror
 LORA_TRAIN_ERROR(DeviceError, "device", ExitCode::kDevice);  ///< CUDA, NCCL, memory
 LORA_TRAIN_ERROR(NumericError, "numeric", ExitCode::kNumeric);  ///< non-finite loss or gradient
-LORA_TRAIN_ERROR(StopError, "stopped", ExitCode::kStopped);  ///< asked to stop; where = by what (base/stop_request.h)
-LORA_TRAIN_ERROR(ShapeError, "internal", ExitCode::kInternal);  ///< a tensor has not the promised shape: our bug
+LORA_TRAIN_ERROR(StopError, "stopped", ExitCode::kStopped);  ///< asked to stop; where = the cause (base/stop_request.h)
+LORA_TRAIN_ERROR(ShapeError, "internal", ExitCode::kInternal);  ///< a tensor lacks the promised shape: our bug
 
 #undef LORA_TRAIN_ERROR
 
-/// Another rank has failed, and that has been printed: this rank ends with the same exit code and prints nothing.
+/// Another rank has failed and printed its error: this rank ends with the same exit code and prints nothing.
 class PeerError : public Error {
  public:
   PeerError(std::string where, std::string message, std::string kind, ExitCode code)
@@ -84,10 +85,10 @@ struct ErrorReport {
   std::string text() const { return where.empty() ? message : where + ": " + message; }
 };
 
-/// Describes the exception that is being handled; call inside a catch block. An Error describes itself. What the file
-/// system refused is an I/O error. Too little host memory is a device error that says what to lower. Anything else
-/// (including LibTorch's c10::Error, whose stack trace is cut off) is an internal error, a bug, unless its text shows that
-/// the device failed.
+/// Describes the exception that is being handled; call inside a catch block. An Error describes itself. A refusal by
+/// the file system is an I/O error. Too little host memory is a device error that says what to lower. Anything else
+/// (including LibTorch's c10::Error, whose stack trace is cut off) is an internal error, a bug, unless its text shows
+/// that the device failed.
 ErrorReport describe_current_exception();
 
 }  // namespace lora_train

@@ -1,5 +1,5 @@
-// Files: whole reads, memory maps, and writes that appear whole or not at all. Folders and names in them, through FileOps.
-// Everything throws IoError if the system refuses.
+// Files: whole reads, memory maps, and writes that appear whole or not at all. Also folders and the names in them,
+// through FileOps. All functions throw IoError if the system refuses.
 #pragma once
 
 #include <cerrno>
@@ -16,7 +16,7 @@
 
 namespace lora_train {
 
-/// Throws IoError (path): `what` could not be done, with strerror(code).
+/// Throws IoError (path) with `what` ("cannot read") and strerror(code).
 [[noreturn]] void fail_with(const std::filesystem::path& path, const std::string& what, int code = errno);
 
 /// The whole file. Throws IoError (path, strerror) if it cannot be opened or read.
@@ -34,7 +34,8 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
-  /// Fills `buffer` and returns how many bytes came: fewer than `size` only at the end of the file. Throws IoError.
+  /// Fills `buffer` and returns the number of bytes read: fewer than `size` only at the end of the file. Throws
+  /// IoError.
   std::size_t read(char* buffer, std::size_t size);
   const std::filesystem::path& path() const { return path_; }
 
@@ -43,8 +44,8 @@ class FileReader {
   int fd_ = -1;
 };
 
-/// Size and hash (hash128_hex) of a file's bytes, by read(): a disk that fails is an IoError and not, as in a map, a
-/// SIGBUS. Throws IoError.
+/// Size and hash (hash128_hex) of a file's bytes, through read(): a failing disk is an IoError, not a SIGBUS as in a
+/// map. Throws IoError.
 struct FileHash {
   std::size_t num_bytes = 0;
   std::string hash;
@@ -55,12 +56,13 @@ FileHash hash_file(const std::filesystem::path& path, const std::function<void()
 /// file or the new one, never a part. Throws IoError; the temporary file is removed then.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
-/// A new file, written from its start to its end. Space is reserved first (fallocate), so that a full disk is an IoError
-/// (ENOSPC) before the first byte and never a SIGBUS. A writer destroyed before finish() deletes the file. Not thread-safe.
+/// A new file, written from its start to its end. Space is reserved first (fallocate), so that a full disk is an
+/// IoError (ENOSPC) before the first byte and never a SIGBUS. A writer destroyed before finish() deletes the file. Not
+/// thread-safe.
 class FileWriter {
  public:
-  /// expected_bytes 0: unknown. Throws IoError if the file exists already or there is no room for it; errors name `shown`,
-  /// by default the path.
+  /// expected_bytes 0: unknown. Throws IoError if the file exists already or there is no room for it; errors name
+  /// `shown`, by default the path.
   FileWriter(std::filesystem::path path, std::size_t expected_bytes, std::filesystem::path shown = {});
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -80,8 +82,8 @@ class FileWriter {
   int fd_ = -1;
 };
 
-/// A FileWriter whose file appears under its name complete or not at all, like that of write_file_atomic. Errors name
-/// the file, not the temporary one beside it.
+/// A FileWriter whose file appears under its name complete or not at all, as with write_file_atomic. Errors name the
+/// file, not its temporary sibling.
 class AtomicFileWriter {
  public:
   AtomicFileWriter(std::filesystem::path path, std::size_t expected_bytes);
@@ -89,7 +91,7 @@ class AtomicFileWriter {
 
   void write(std::string_view bytes) { writer_.write(bytes); }
   void commit();
-  /// Where the bytes are until commit().
+  /// The file that has the bytes until commit().
   const std::filesystem::path& temporary() const { return writer_.path(); }
 
  private:
@@ -98,11 +100,11 @@ class AtomicFileWriter {
   bool is_finished_ = false, is_committed_ = false;
 };
 
-/// fsync of a file that others write.
+/// Syncs (fsync) a file that other code writes.
 void sync_file(const std::filesystem::path& path);
 
-/// Writes to a descriptor until all is written or the system refuses; retries when interrupted. Returns how many bytes were
-/// written; if that is fewer than given, errno says why.
+/// Writes to a descriptor until all is written or the system refuses; retries when interrupted. Returns how many bytes
+/// were written; if that is fewer than given, errno says why.
 std::size_t write_all(int fd, std::string_view bytes);
 
 /// A whole file as bytes in memory: mapped, or read into a buffer. Copies share the bytes; the last copy frees them.
@@ -110,14 +112,14 @@ class MappedFile {
  public:
   /// Maps. Throws IoError if the file cannot be opened or mapped. An empty file maps to size 0.
   explicit MappedFile(const std::filesystem::path& path);
-  /// Reads: costs memory, but a disk that fails is an IoError here and not a SIGBUS later.
+  /// Reads: costs memory, but a failing disk is an IoError here, not a SIGBUS later.
   static MappedFile read(const std::filesystem::path& path);
   const char* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
   std::string_view bytes() const { return {data(), size_}; }
   const std::filesystem::path& path() const { return path_; }
-  /// Tells the kernel that the pages of [offset, offset + bytes) are not needed any more, so that they leave the
-  /// resident set of the process. They may be read again, from the file. No effect on bytes that were read into a buffer.
+  /// Tells the kernel that the pages of [offset, offset + bytes) are no longer needed, so that they leave the resident
+  /// set of the process. They can be read again from the file. No effect on bytes that were read into a buffer.
   void release(std::size_t offset, std::size_t bytes) const;
 
  private:
@@ -129,20 +131,20 @@ class MappedFile {
   bool is_mapped_ = false;
 };
 
-/// Of the path itself; a link is kOther.
+/// Kind of the path itself; a link is kOther.
 PathKind path_kind(const std::filesystem::path& path);
 
 /// Names in a folder, sorted.
 std::vector<std::string> list_folder(const std::filesystem::path& folder);
 
-/// lora-train's own folder below $<variable>, where that is an absolute path, else below <folder> in the home; empty without a
-/// home: user_folder("XDG_CACHE_HOME", ".cache").
+/// lora-train's own folder, in $<variable> if that is an absolute path, else in <folder> of the home folder; empty
+/// without a home: user_folder("XDG_CACHE_HOME", ".cache").
 std::filesystem::path user_folder(const char* variable, const std::filesystem::path& folder);
 
 void make_folder(const std::filesystem::path& folder);
 
-/// Creates the folder and its parents, and syncs its name, so that a power loss cannot take what is saved in it. One that is
-/// there already, also as a link, is left as it is. A folder above that may not be synced is warned of.
+/// Creates the folder and its parents, and syncs its name, so that a power loss cannot lose what is saved in it. Leaves
+/// an existing folder, or a link to one, as it is. Warns about a parent that may not be synced.
 void make_folders(const std::filesystem::path& folder);
 
 /// Replaces a file at `to` atomically.
@@ -160,7 +162,8 @@ void remove_folder(const std::filesystem::path& folder);
 /// fsync of a folder, so that names created in it survive a power loss.
 void sync_folder(const std::filesystem::path& folder);
 
-/// Why a name from a file or a user must not be joined to a folder ("holds a path separator", ...), or null if it may.
+/// Says why a name from a file or a user must not be joined to a folder ("holds a path separator", ...), or null if it
+/// may.
 const char* why_not_file_name(std::string_view name);
 
 }  // namespace lora_train

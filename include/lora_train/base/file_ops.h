@@ -1,5 +1,5 @@
-// The operations of the file system through which files are written, read back and deleted. One layer, so that a test can
-// number them, fail them or hold the files in memory. The program has one implementation, the system's.
+// The file system operations that write, read back and delete files, in one layer, so that a test can number them, fail
+// them or hold the files in memory. The program has one implementation, the system's.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace lora_train {
 
 enum class PathKind { kNone, kFile, kFolder, kOther };
 
-/// Each operation is the system call of its name: -1 and errno when it is refused. May be called from several threads.
+/// Each operation is the system call of its name: -1 and errno on failure. May be called from several threads.
 class FileOps {
  public:
   virtual ~FileOps() = default;
@@ -33,10 +33,11 @@ class FileOps {
   virtual int free_bytes(const std::string& folder, std::uint64_t& bytes) = 0;  ///< statvfs: for this user
 };
 
-/// What every file function of base uses.
+/// The operations that all file functions of base use.
 FileOps& file_ops();
 
-/// For tests: uses `ops` (which must live on) instead; null brings the system's back. Not while another thread has files open.
+/// For tests: uses `ops` (which must stay alive) instead; null restores the system's. Not while another thread has
+/// files open.
 void set_file_ops(FileOps* ops);
 
 }  // namespace lora_train

@@ -1,4 +1,4 @@
-// The 16-bit float types of weight files, as bits, and fp32. Rounds to nearest even.
+// Converts between fp32 and the 16-bit float types of weight files, as bits. Rounds to nearest even.
 #pragma once
 
 #include <bit>
@@ -29,7 +29,7 @@ inline float from_f16(std::uint16_t bits) {
   return (bits & 0x8000) != 0 ? -size : size;
 }
 
-/// Beyond 65504 infinity; NaN stays NaN.
+/// Values beyond 65504 become infinity; NaN stays NaN.
 inline std::uint16_t to_f16(float value) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
   const float size = std::fabs(value);

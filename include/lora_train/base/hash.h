@@ -22,7 +22,7 @@ class Hasher {
   Hasher(Hasher&&) noexcept;
   Hasher& operator=(Hasher&&) noexcept;
   void update(std::string_view bytes);
-  /// Of everything so far; more may follow.
+  /// Hash of everything so far; more may follow.
   std::string hex() const;
 
  private:

@@ -5,7 +5,7 @@
 
 namespace lora_train {
 
-/// As gethostname() has it; "localhost" if that fails.
+/// The result of gethostname(), or "localhost" if that fails.
 std::string host_name();
 
 }  // namespace lora_train

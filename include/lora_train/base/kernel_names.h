@@ -1,4 +1,4 @@
-// The kernels that profile key `kernels` chooses for, and what it says of each.
+// The kernels that the profile key `kernels` can set, and their settings.
 #pragma once
 
 #include <array>
@@ -23,9 +23,9 @@ constexpr std::array<std::string_view, 10> kKernelNames = {
     "rms_norm", "rope", "swiglu", "embedding", "cross_entropy", "lora", "dropout", "adamw", "cast", "gemm"};
 
 enum class KernelSetting {
-  kAuto,       ///< native where device and dtype have one, else the reference
+  kAuto,       ///< native if device and dtype have one, else the reference
   kReference,  ///< the reference, on every device
-  kNative      ///< native; DeviceError where there is none. "own" in a profile
+  kNative      ///< native; DeviceError if there is none. "own" in a profile
 };
 
 }  // namespace lora_train

@@ -1,5 +1,5 @@
-// Shared libraries that are opened at run time. Program, engine and CUDA library fit together only if they were built from the
-// same headers.
+// Shared libraries that are opened at run time. Program, engine and CUDA library fit together only if they were built
+// from the same headers.
 #pragma once
 
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-/// Every library of ours that is loaded at run time exports it: its LORA_TRAIN_BUILD_ID (cmake/BuildId.cmake).
+/// Exported by each of our libraries that is loaded at run time: its LORA_TRAIN_BUILD_ID (cmake/BuildId.cmake).
 extern "C" const char* lora_train_build_id();
 
 namespace lora_train {
@@ -18,7 +18,7 @@ std::string build_mismatch(void* library, std::string_view own_id);
 /// "cannot be loaded: ", and why the last dlopen() of this thread failed.
 std::string loading_failure();
 
-/// Sets `function`, a pointer of the right type, to the symbol of an open library. False: it has none of that name.
+/// Sets `function`, a pointer of the right type, to the symbol of an open library. False if it has no such symbol.
 template <class Function>
 bool find_function(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(::dlsym(library, name));

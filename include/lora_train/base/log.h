@@ -1,6 +1,6 @@
 // Log lines go to stderr, and to run.log once a run has a folder. stdout is for results only.
-// Thread-safe: a line is written whole. The reader of stderr may stop reading: mpirun once it has been asked to stop, a pager, a
-// terminal after Ctrl-S.
+// Thread-safe: a line is written whole. The reader of stderr may stop reading: mpirun once it has been asked to stop, a
+// pager, a terminal after Ctrl-S.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ LogLevel parse_log_level(std::string_view name);
 void set_log_level(LogLevel level);
 
 /// Opens `file` for appending; from now on every line also goes there. The first file begins with the lines that were
-/// logged before it (the last 10,000). Throws IoError. An empty path closes it. A disk that fills up later costs lines of the
-/// file, never an exception.
+/// logged before it (the last 10,000). Throws IoError. An empty path closes it. A disk that fills up later loses lines
+/// of the file, but never throws.
 void set_log_file(const std::filesystem::path& file);
 
 /// Lines of every rank but 0 begin with "[rank n] ", before "warning: ". Default 0.
@@ -32,22 +32,21 @@ void log_info(std::string_view line);
 void log_warning(std::string_view line);  ///< prefixed "warning: "
 void log_error(std::string_view line);    ///< prefixed "error: "
 
-/// A line for run.log alone.
+/// Writes a line to run.log only.
 void log_to_file(LogLevel level, std::string_view line);
 
-/// A bar that is drawn on the terminal's last line registers how to clear and how to redraw itself, so that log lines
-/// do not tear it. Empty functions unregister.
+/// Registers how to clear and redraw a bar on the terminal's last line, so that log lines do not tear it. Empty
+/// functions unregister.
 void set_log_bar(std::function<void()> clear, std::function<void()> redraw);
 
-/// For log lines about work that may take long: none for what takes less than 2 s, the first one then, and one every 10 s from there.
-/// Thread-safe.
+/// Paces log lines about work that may take long: the first after 2 s, then one every 10 s. Thread-safe.
 class LinePace {
  public:
   using Clock = std::chrono::steady_clock;
   explicit LinePace(Clock::duration first = std::chrono::seconds(2), Clock::duration next = std::chrono::seconds(10))
       : next_(next), due_(Clock::now() + first) {}
 
-  /// Whether the caller is to log a line now. Of several threads, one is.
+  /// True if the caller should log a line now; among several threads, only one gets true.
   bool is_due() {
     Clock::time_point due = due_;
     const Clock::time_point now = Clock::now();
@@ -59,11 +58,11 @@ class LinePace {
   std::atomic<Clock::time_point> due_;
 };
 
-/// From here on, a process does not wait longer than this for the reader: lines are lost (run.log has them) until it reads again.
-/// Before, it waits as long as it takes.
+/// From now on, the process waits at most this long for the reader of stderr: lines are lost (run.log has them) until
+/// it reads again. Before this call, it waits as long as it takes.
 void never_wait_for_stderr(std::chrono::milliseconds patience = std::chrono::seconds(2));
 
-/// Whether a line of up to 4096 bytes can be written to stderr without waiting. Thread-safe.
+/// True if a line of up to 4096 bytes can be written to stderr without waiting. Thread-safe.
 bool can_write_to_stderr();
 
 }  // namespace lora_train

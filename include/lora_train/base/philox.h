@@ -16,7 +16,7 @@ struct PhiloxKey {
 
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 
-/// constexpr: nvcc takes it for GPUs too.
+/// constexpr, so that nvcc compiles it for GPUs too.
 constexpr PhiloxCounter philox4x32(PhiloxCounter c, PhiloxKey key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c[0];
@@ -29,7 +29,7 @@ constexpr PhiloxCounter philox4x32(PhiloxCounter c, PhiloxKey key) {
   return c;
 }
 
-/// What random numbers are for; part of every key, so that two uses never share a stream.
+/// The purpose of random numbers; part of every key, so that two uses never share a stream.
 enum class RandomPurpose : std::uint32_t {
   kLoraInit = 1,
   kLoraDropout = 2,

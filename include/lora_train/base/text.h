@@ -1,4 +1,4 @@
-// Text helpers of error messages and reports; lines that can be pasted into a shell.
+// Text helpers for error messages, reports and lines to paste into a shell.
 #pragma once
 
 #include <string>
@@ -13,22 +13,22 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 /// The nearest candidates, best first: at most three, each about as near as the best.
 std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& candidates);
 
-/// " Did you mean "a", "b" or "c"?", or nothing for no name. Names may repeat.
+/// " Did you mean "a", "b" or "c"?", or nothing without names. Names may repeat.
 std::string did_you_mean(const std::vector<std::string>& names);
 
-/// Without the blanks (space, tab, line ends) around it.
+/// Removes leading and trailing blanks (space, tab, line ends).
 std::string trimmed(std::string_view text);
 
-/// Whether there is nothing but such blanks.
+/// True if the text has only such blanks.
 bool is_blank(std::string_view text);
 
-/// With ASCII letters in lower case.
+/// Converts ASCII letters to lower case.
 std::string lower_case(std::string text);
 
 /// "a, b, c"
 std::string join(const std::vector<std::string>& items, std::string_view separator = ", ");
 
-/// What std::printf would print.
+/// Formats like std::printf.
 [[gnu::format(printf, 1, 2)]] std::string string_printf(const char* format, ...);
 
 /// "1.5 GiB", "12.0 MiB", "17 B"
@@ -43,7 +43,7 @@ std::string format_count(long long count);
 /// "1 row", "1,234 rows"
 std::string count_of(long long count, std::string_view noun);
 
-/// The words as one line of a POSIX shell, with quotes where one needs them.
+/// The words as one line for a POSIX shell, quoted as needed.
 std::string shell_line(const std::vector<std::string>& words);
 
 }  // namespace lora_train

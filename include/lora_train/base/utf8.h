@@ -1,4 +1,4 @@
-// UTF-8 by hand: validation, decoding, lossy repair, and text from strangers made visible.
+// UTF-8 by hand: validation, decoding, lossy repair, and making untrusted text visible.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ void append_utf8(std::string& out, std::uint32_t code_point);
 /// Every maximal invalid part becomes U+FFFD, as Unicode recommends and Rust's from_utf8_lossy does.
 std::string repair_utf8(std::string_view bytes);
 
-/// Whether the byte continues a character.
+/// True if the byte continues a character.
 inline bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
 
 /// Number of characters; `text` is valid.

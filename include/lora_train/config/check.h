@@ -17,7 +17,7 @@ struct UnbuiltFeature {
 
 std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile);
 
-/// Adds those of the profile with their places.
+/// Adds the profile's unbuilt features with their places.
 void add_unbuilt_features(const LoadedProfile& loaded, Findings& findings);
 
 /// Throws one ConfigError that lists what add_unbuilt_features() finds.
@@ -29,7 +29,7 @@ struct ShippedProfile {
   std::string summary;  ///< first line of its comment
 };
 
-/// Profiles (*.yaml) of a folder by name; empty when the folder is not there.
+/// The profiles (*.yaml) in a folder, by name; empty if the folder does not exist.
 std::vector<ShippedProfile> shipped_profiles(const std::filesystem::path& folder);
 
 }  // namespace lora_train

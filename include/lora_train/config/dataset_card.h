@@ -1,4 +1,4 @@
-// The subsets and splits that a dataset's README.md declares: `configs` in its front matter, as the Hub has them.
+// The subsets and splits that a dataset's README.md declares: `configs` in its front matter, as on the Hub.
 // Source: huggingface.co/docs/hub/datasets-manual-configuration
 #pragma once
 
@@ -20,8 +20,8 @@ struct CardSubset {
   std::vector<CardSplit> splits;  ///< empty = named by the files
 };
 
-/// `configs` of the README.md in `folder`; empty if there is none. Throws DataError (where = file:line) for front matter that
-/// says it otherwise than the Hub lets it.
+/// `configs` of the README.md in `folder`; empty if there is none. Throws DataError (where = file:line) for front
+/// matter that the Hub would not accept.
 std::vector<CardSubset> read_dataset_card(const std::filesystem::path& folder);
 
 }  // namespace lora_train

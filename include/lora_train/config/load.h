@@ -1,4 +1,4 @@
-// From files, --set and flags to one resolved Profile; and from a Profile back to text.
+// Resolves files, --set and flags into one Profile, and writes a Profile back as text.
 #pragma once
 
 #include <filesystem>
@@ -22,14 +22,14 @@ struct Override {
   bool literal = false;  ///< the value is plain text, never a list, a map or null (paths from flags)
 };
 
-/// "key=value" as --set and trailing arguments have it. A value that starts with [ { " or ' is read as YAML.
-/// Throws ConfigError(where) when there is no '=' or no key.
+/// Parses "key=value" from --set or a trailing argument. A value that starts with [ { " or ' is read as YAML. Throws
+/// ConfigError(where) if there is no '=' or no key.
 Override parse_override(const std::string& text, const std::string& where = "--set");
 
 /// A flag's value, taken literally: flag_override("model", path, "--model"), ("train_data", file, "--train-data").
 Override flag_override(const std::string& key, const std::string& value, const std::string& flag);
 
-/// A variable of the process's environment.
+/// An environment variable of this process.
 std::optional<std::string> process_environment(const std::string& name);
 
 struct ProfileSources {
@@ -37,14 +37,15 @@ struct ProfileSources {
       profiles;  ///< files in order, later wins; a NAME that is not a file is looked up in `shipped`
   std::vector<std::filesystem::path> shipped;  ///< folders with shipped profiles
   std::vector<Override> overrides;             ///< in order, later wins
-  std::vector<Override> fallbacks;             ///< lose against everything else
+  std::vector<Override> fallbacks;             ///< everything else overrides them
   bool needs_model = true;                     ///< `model` is required
   bool needs_datasets = true;                  ///< `datasets` is required (false for generate and the like)
-  /// Why `target_gpu` may not have this value, asked where the key is given; an empty answer: it may.
+  /// Returns why `target_gpu` may not have this value, or an empty text if it may. Called only if the key is given.
   std::function<std::string(const std::string&)> why_not_gpu;
   /// Looks up ${NAME}; empty = the environment of the process.
   std::function<std::optional<std::string>(const std::string&)> environment;
-  /// The files are profile.yaml of runs, which are resolved: ${NAME}, ~ and {key} are text there, and `extends` is a mistake.
+  /// The files are profile.yaml of runs, already resolved: ${NAME}, ~ and {key} are plain text, and `extends` is a
+  /// mistake.
   bool are_written_by_runs = false;
 };
 
@@ -55,29 +56,31 @@ struct LoadedProfile {
   std::vector<std::string> warnings;          ///< one line each: settings that have no effect or are often a mistake
 };
 
-/// A shipped profile by its name, in any case, with or without .yaml or .json; h100-bf16 is h100.
+/// Finds a shipped profile by name, in any case, with or without .yaml or .json; h100-bf16 means h100.
 std::optional<std::filesystem::path> find_shipped(const std::string& name,
                                                   const std::vector<std::filesystem::path>& folders);
 
 /// Reads all sources, resolves them and checks ranges and contradictions; opens no file that the profile names.
 /// Throws one ConfigError with all mistakes.
 LoadedProfile load_profile(const ProfileSources& sources);
-/// The same for who has more to check: adds the mistakes, and returns what could be read. A wrong value leaves the default.
+/// The same for callers with more checks: adds the mistakes to `findings` and returns what could be read. A wrong value
+/// leaves the default.
 LoadedProfile load_profile(const ProfileSources& sources, Findings& findings);
 
-/// profile.yaml of a run, which may be a stranger's: reads no other file and no variable. Throws like load_profile.
+/// Loads profile.yaml of a run, which may be a stranger's: reads no other file and no variable. Throws like
+/// load_profile.
 Profile load_written_profile(const std::filesystem::path& file);
 
 /// All keys as YAML that load_profile reads back to the same Profile.
 std::string to_yaml(const Profile& profile);
 /// The same with a comment after each key that says where its value came from.
 std::string to_yaml(const LoadedProfile& loaded);
-/// The same without what nobody has set: those keys have their defaults. `num_left_out` counts them.
+/// The same without keys that were not set, which have their defaults. `num_left_out` counts them.
 std::string to_short_yaml(const LoadedProfile& loaded, int& num_left_out);
-/// One line; every key is there, null if it has no value.
+/// JSON in one line with every key, null if it has no value.
 std::string to_json(const Profile& profile);
 
-/// Of all keys. 32 hexadecimal digits, equal for equal profiles.
+/// Hash of all keys: 32 hexadecimal digits, equal for equal profiles.
 std::string profile_hash(const Profile& profile);
 
 struct ProfileDifference {
@@ -89,7 +92,7 @@ struct ProfileDifference {
 /// Keys whose values differ, in the order of docs/profile.md.
 std::vector<ProfileDifference> diff_profiles(const Profile& old_profile, const Profile& new_profile);
 
-/// "key: value", with a comment behind it if there is one; a list of maps has one to a line. Ends with a line feed.
+/// "key: value", followed by the comment, if any; a list of maps has one map per line. Ends with a line feed.
 std::string yaml_entry(const std::string& key, const Value& value, const std::string& comment);
 
 }  // namespace lora_train

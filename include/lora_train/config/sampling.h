@@ -7,13 +7,13 @@
 
 namespace lora_train {
 
-/// Which distribution a token is drawn from. With temperature 0 the most likely token is taken (the lowest id of equals),
+/// The distribution that a token is drawn from. Temperature 0 takes the most likely token (the lowest id among equals),
 /// and the other options have no effect.
 struct SamplingOptions {
-  double temperature = 0;  ///< 0 = greedy; else logits are divided by it
-  std::int64_t top_k = 0;  ///< the k most likely stay, and what is as likely as the last of them; 0 = all
-  double top_p = 1;        ///< the most likely stay until their probability reaches this; 1 = all
-  double min_p = 0;        ///< stay with at least this share of the largest probability; 0 = all
+  double temperature = 0;  ///< 0 = greedy; else divides the logits
+  std::int64_t top_k = 0;  ///< keeps the k most likely, and ties with the last of them; 0 = all
+  double top_p = 1;        ///< keeps the most likely until their probability reaches this; 1 = all
+  double min_p = 0;        ///< keeps those with at least this share of the largest probability; 0 = all
   std::uint64_t seed = 0;
 };
 
@@ -23,7 +23,7 @@ struct SamplingRange {
   bool (*holds)(double value);  ///< false for NaN
 };
 inline constexpr SamplingRange kTemperatureRange = {
-    "0 (greedy) or a finite number above", [](double t) { return t >= 0 && t <= std::numeric_limits<double>::max(); }};
+    "0 (greedy) or a finite number > 0", [](double t) { return t >= 0 && t <= std::numeric_limits<double>::max(); }};
 inline constexpr SamplingRange kTopKRange = {"a whole number from 0 (all) to 2147483647",
                                              [](double k) { return k >= 0 && k <= 2147483647 && k == std::floor(k); }};
 inline constexpr SamplingRange kTopPRange = {"a number above 0, at most 1 (all)",

@@ -1,4 +1,4 @@
-// A profile from a configuration file of another tool: Axolotl, LLaMA-Factory, or TRL's command line.
+// Makes a profile from another tool's configuration file: Axolotl, LLaMA-Factory, or TRL's command line.
 #pragma once
 
 #include <filesystem>
@@ -16,69 +16,72 @@ namespace lora_train {
 enum class ForeignTool { kAxolotl, kLlamaFactory, kTrl };
 inline std::vector<std::string> names_of(ForeignTool) { return {"axolotl", "llamafactory", "trl"}; }
 
-/// The tool's own spelling of its name, and the version whose keys and defaults are known here: "Axolotl 0.19.0".
+/// The tool's own spelling of its name, and the version with the keys and defaults known here: "Axolotl 0.19.0".
 std::string title_of(ForeignTool tool);
 
-/// What became of one key of the source.
+/// The fate of one key of the source.
 struct ConvertedKey {
   std::string key;      ///< "lora_r", or a place inside one: "datasets[0].split"
   std::string outcome;  ///< kept, renamed: the lines of the profile ("base_precision: nf4"); else the reason
   Place place;
 };
 
-/// A key that the profile spells out because our default is not the tool's.
+/// A key that the profile spells out because our default differs from the tool's.
 struct WrittenDefault {
   std::string key;
   std::string value;
   std::string reason;
 };
 
-/// Every key of the source stands in exactly one of kept, renamed, dropped and refused, in the order of the file. A key inside
-/// `datasets` stands there only where it is refused; the others are in what became of `datasets`, or noted.
+/// Every key of the source is in exactly one of kept, renamed, dropped and refused, in file order. A key inside
+/// `datasets` is there only if it is refused; the others are part of the outcome of `datasets`, or noted.
 struct Conversion {
   ForeignTool tool = ForeignTool::kAxolotl;
-  std::string recognised_by;  ///< keys that only this tool has; empty where the caller named the tool
-  std::string yaml;           ///< the profile, with a comment where a value came from; without what was refused
+  std::string recognised_by;  ///< keys that only this tool has; empty if the caller named the tool
+  std::string yaml;           ///< the profile, with comments on the source of each value, without refused keys
   std::string json;           ///< the same as one line of JSON
-  std::string chat_template;  ///< text of a template that stands in the source itself; empty = none
+  std::string chat_template;  ///< text of a template in the source itself; empty = none
   std::vector<std::string> needs_output = {};  ///< refused only because ConvertOptions::template_file is empty
   std::vector<ConvertedKey> kept;
   std::vector<ConvertedKey> renamed;
   std::vector<ConvertedKey> dropped;     ///< cannot change a result here
   std::vector<ConvertedKey> refused;     ///< would change the result and has no counterpart; what to do instead
   std::vector<WrittenDefault> defaults;  ///< spelled out
-  std::vector<std::string> notes;        ///< where the same words do not mean quite the same: "key: difference"
+  std::vector<std::string> notes;        ///< where the same words mean something slightly different: "key: difference"
 };
 
 struct ConvertOptions {
-  std::vector<Override> overrides = {};  ///< set in what the file says before it is converted: the tool's own keys
-  std::vector<Override> settings = {};   ///< keys of the profile, set in what it becomes: `where` is the flag
-  /// The name that the profile has for Conversion::chat_template, which the caller writes; without it, such a template is refused.
+  std::vector<Override> overrides = {};  ///< the tool's own keys, set in the file's content before conversion
+  std::vector<Override> settings = {};   ///< keys of the profile, set in the result: `where` is the flag
+  /// The name in the profile of the file with Conversion::chat_template, which the caller writes; without it, such a
+  /// template is refused.
   std::string template_file = {};
 };
 
-/// What became of a profile since it was converted.
+/// The state of a profile since its conversion.
 enum class ConvertedFile { kUnedited, kEdited, kForeign };
-/// `text` is the whole file. The header of a profile has the hash of what follows it; kForeign: there is no such header.
+/// `text` is the whole file. The header of a converted profile has the hash of the rest; kForeign: there is no such
+/// header.
 ConvertedFile kind_of_converted(std::string_view text);
-/// The name of the file that a converted profile was made from, as its header says; empty if there is no such header.
+/// The name of the file that a converted profile was made from, according to its header; empty if there is no such
+/// header.
 std::string source_of_converted(std::string_view text);
 
-/// Reads `file` and converts it. `tool` is recognised by the keys if it is not given. Opens files that the source names where their
-/// content decides (dataset_info.json, a DeepSpeed configuration, the rows of local data, the tokenizer of the model); they may be missing.
-/// Throws ConfigError if the file is no map of keys, is a profile already, trains nothing, or fits several tools or none; IoError if
-/// it cannot be read.
+/// Reads `file` and converts it. Recognises the tool by the keys if it is not given. Opens files that the source names
+/// if their content decides (dataset_info.json, a DeepSpeed configuration, the rows of local data, the tokenizer of the
+/// model); they may be missing. Throws ConfigError if the file is not a map of keys, is already a profile, trains
+/// nothing, or fits several tools or none; IoError if it cannot be read.
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
                            const ConvertOptions& options = {});
 
-/// `lora-train merge --model M --adapter A --output-dir O` with what a configuration of any tool, or a profile, names; words in capitals
-/// stand for the rest, and for a file that is not there.
+/// `lora-train merge --model M --adapter A --output-dir O` with the folders that a configuration of any tool, or a
+/// profile, names; words in capitals stand for the rest, and for a missing file.
 std::string merge_line(const std::filesystem::path& file);
 
 /// All keys of a tool that are known here, sorted.
 const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
 
-/// What a profile needs of this module: introduce_other_tools(known_tools()).
+/// The functions that config needs from this module: introduce_other_tools(known_tools()).
 OtherTools known_tools();
 
 }  // namespace lora_train

@@ -1,5 +1,6 @@
-// The GPUs of this machine, as the driver reports them, and those that this build supports: without torch, and without a CUDA context (which would take
-// hundreds of MiB of GPU memory). libcuda.so.1 and libnvidia-ml.so.1 are opened by name on first use.
+// The GPUs of this machine, as the driver reports them, and those that this build supports. Needs neither torch nor a
+// CUDA context (which would take hundreds of MiB of GPU memory). Opens libcuda.so.1 and libnvidia-ml.so.1 by name on
+// first use.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct Gpu {
   std::uint64_t total_bytes = 0;
   std::optional<std::uint64_t> free_bytes;  ///< empty without libnvidia-ml.so.1
   ComputeMode compute_mode = ComputeMode::kDefault;
-  bool has_mps = false;  ///< CUDA MPS (Multi-Process Service) is running, through which processes share the GPU
+  bool has_mps = false;  ///< CUDA MPS (Multi-Process Service), through which processes share the GPU, is running
   std::vector<GpuProcess> processes;  ///< other processes that compute on it
 
   /// "sm_90"
@@ -38,18 +39,18 @@ struct Gpu {
   std::string label() const;
 };
 
-/// How one GPU reaches the memory of another.
+/// The way one GPU reaches the memory of another.
 enum class PeerAccess { kSelf, kNvlink, kPcie, kNone };
 const char* to_string(PeerAccess value);
 
-/// What find_gpus() found, and why the rest is missing.
+/// The result of find_gpus(), and why the rest is missing.
 struct GpuSystem {
   std::string driver_version;  ///< "580.95.05"; empty if unknown
   int cuda_version = 0;  ///< newest CUDA that libcuda.so.1 supports: 13000 is 13.0; 0 = libcuda.so.1 cannot be used
   std::string library_problem;     ///< why libcuda.so.1 cannot be used
   int init_code = 0;               ///< result of cuInit; 0 = success
   std::string init_error;          ///< "CUDA_ERROR_NO_DEVICE"
-  std::string management_problem;  ///< why libnvidia-ml.so.1 cannot be used: free memory and processes are unknown then
+  std::string management_problem;  ///< why libnvidia-ml.so.1 cannot be used; free memory and processes are then unknown
   std::vector<std::string> device_nodes;       ///< "/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"
   std::optional<std::string> visible_devices;  ///< CUDA_VISIBLE_DEVICES, if set
   std::vector<Gpu> gpus;
@@ -66,18 +67,18 @@ struct GpuPlaces {
   std::filesystem::path root = "/";
 };
 
-/// Queries the driver. Records failures in the result instead of throwing. Takes up to seconds if the driver has to initialise
-/// the GPUs. The libraries stay open.
+/// Queries the driver. Records failures in the result instead of throwing. Takes up to a few seconds if the driver must
+/// initialise the GPUs. The libraries stay open.
 GpuSystem find_gpus(const GpuPlaces& places = {});
 
 /// NVIDIA's device nodes: /dev/nvidia<N>, /dev/nvidiactl, and /dev/dxg if WSL provides NVIDIA's library.
 std::vector<std::string> nvidia_device_nodes(const std::filesystem::path& root = "/");
 
-/// Throws DeviceError, saying what was found and what to do, unless the driver works, is new enough and reports a GPU.
+/// Throws DeviceError, with the problem and what to do, unless the driver works, is new enough and reports a GPU.
 void require_driver(const GpuSystem& system);
 
-/// Throws DeviceError if this build has no code for the GPU, if its compute mode forbids computing, or if another process uses it
-/// exclusively.
+/// Throws DeviceError if this build has no code for the GPU, if its compute mode forbids computing, or if another
+/// process uses it exclusively.
 void require_usable(const Gpu& gpu);
 
 /// Returns the GPU with this index, after require_driver and require_usable.
@@ -86,10 +87,11 @@ const Gpu& require_gpu(const GpuSystem& system, int index = 0);
 /// "pid 4711 (3.0 GiB), pid 12"; empty if no other process computes on the GPU.
 std::string describe_processes(const Gpu& gpu);
 
-/// A warning that other processes compute on the GPU too; empty if there are none.
+/// A warning that other processes also compute on the GPU; empty if there are none.
 std::string usage_warning(const Gpu& gpu);
 
-/// A compute capability that our CUDA code was compiled for. `is_ptx`: as PTX, which the driver compiles for later GPUs.
+/// A compute capability that our CUDA code was compiled for. `is_ptx`: compiled to PTX, which the driver compiles for
+/// later GPUs.
 struct CudaArchitecture {
   int major = 0, minor = 0;
   bool is_ptx = false;
@@ -101,7 +103,7 @@ const std::vector<CudaArchitecture>& built_architectures();
 /// "sm_80 sm_86 sm_89 sm_90 sm_100 sm_120 compute_120"
 std::string built_architectures_text();
 
-/// How our code runs on a GPU of this compute capability.
+/// The form in which our code runs on a GPU of this compute capability.
 enum class CodeFor { kNone, kMachineCode, kPtx };
 CodeFor code_for(int major, int minor, const std::vector<CudaArchitecture>& built = built_architectures());
 
@@ -109,7 +111,7 @@ CodeFor code_for(int major, int minor, const std::vector<CudaArchitecture>& buil
 inline constexpr int kOldestDriver = 580;
 inline constexpr int kOldestCudaVersion = 13000;
 
-/// The path of lib/liblora_train_cuda.so beside the program. A CPU-only build has no such file.
+/// The path of lib/liblora_train_cuda.so next to the program. A CPU-only build has no such file.
 std::filesystem::path cuda_library_file();
 
 }  // namespace lora_train::device

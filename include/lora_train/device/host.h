@@ -8,9 +8,9 @@
 namespace lora_train::device {
 
 struct Host {
-  std::string cpu_model;                  ///< "Intel(R) Xeon(R) Processor"; empty if /proc/cpuinfo does not say
+  std::string cpu_model;                  ///< "Intel(R) Xeon(R) Processor"; empty if /proc/cpuinfo lacks it
   int num_cores = 0;                      ///< cores that this process may run on
-  std::vector<std::string> vector_units;  ///< those of avx2, avx512f, avx512_bf16 and amx_bf16 that the CPU has
+  std::vector<std::string> vector_units;  ///< the CPU's units among avx2, avx512f, avx512_bf16 and amx_bf16
   std::uint64_t memory_bytes = 0;         ///< memory of the machine
 };
 

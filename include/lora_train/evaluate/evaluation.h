@@ -15,10 +15,10 @@
 
 namespace lora_train::evaluate {
 
-/// What `eval` measures on eval_datasets besides the loss.
+/// Measurements of `eval` on eval_datasets in addition to the loss.
 struct EvalFlags {
-  bool choices = false;      ///< the rows have choices (data/encode/task_rows.h)
-  bool exact_match = false;  ///< compare greedy answers with those of the rows
+  bool choices = false;      ///< the examples have choices (data/encode/task_examples.h)
+  bool exact_match = false;  ///< compare greedy answers with the examples' own
   std::string answer_regex;  ///< extracts the answer from both texts; empty = the whole text
   std::int64_t max_new_tokens = 256;
 };
@@ -30,44 +30,45 @@ struct EvalRequest {
   bool with_answers = false;  ///< all answers to eval_tasks
   bool quiet = false;         ///< no progress bar
   launch::World world = {};
-  std::exception_ptr failure = {};  ///< why a rank of several has no request: all ranks end with it
+  std::exception_ptr failure = {};  ///< why this rank of several has no request: all ranks end with it
 };
 
 /// Results for multiple choice among given completions, by summed log-probabilities.
 struct ChoiceFigures {
-  double accuracy = 0;             ///< share of rows whose most likely choice is the right one
+  double accuracy = 0;             ///< share of examples whose most likely choice is the right one
   double normalized_accuracy = 0;  ///< the same with log-probabilities per character of the choice
-  double ece = 0;                  ///< calibration error: 15 bins over the probability of the row's most likely choice
-  double brier = 0;                ///< mean over rows of the sum over choices of (probability - is right)^2
+  double ece = 0;                  ///< calibration error: 15 bins over the probability of the example's most likely
+                                   ///< choice
+  double brier = 0;                ///< mean over examples of the sum over choices of (probability - is right)^2
   long long num_rows = 0;
 };
 
-/// Results of comparing greedy answers with those of the rows.
+/// Results of comparing greedy answers with those of the examples.
 struct MatchFigures {
   double rate = 0;
   long long num_matched = 0, num_answers = 0;
   long long num_cut = 0;  ///< answers cut off by max_new_tokens or the context length
 };
 
-/// One line of the output of `eval`: the results for one data set.
+/// One line of the output of `eval`: the results for one dataset.
 struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
-  std::vector<report::CalibrationBin> bins = {};  ///< of ece
+  std::vector<report::CalibrationBin> bins = {};  ///< for ece
   long long num_tokens = 0;
   double weight_sum = 0;                     ///< sum of the loss weights of these tokens
-  std::vector<double> document_losses = {};  ///< of each document: its part of loss * weight_sum
-  long long num_rows_cut = 0,
-            num_rows_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
+  std::vector<double> document_losses = {};  ///< for each document: its part of loss * weight_sum
+  long long num_cut = 0,
+            num_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
   std::optional<ChoiceFigures> choices = {};
   std::optional<MatchFigures> exact_match = {};
 };
 
-/// What a model's distribution over the confidence tokens says of an answer.
+/// An answer's confidence, read from the model's distribution over the confidence tokens.
 struct ConfidenceReading {
   double expected = 0;         ///< probability of being right
-  double most_likely = 0;      ///< what the most likely token states; of equally likely ones the first
-  std::vector<double> logits;  ///< of the tokens, in the order of confidence_tokens
+  double most_likely = 0;      ///< stated by the most likely token; the first one in a tie
+  std::vector<double> logits;  ///< for the tokens, in the order of confidence_tokens
 };
 
 struct TaskAnswer {
@@ -81,7 +82,7 @@ struct TaskResult {
   TaskKind kind = TaskKind::kExactMatch;
   report::TaskFigures figures;
   long long num_cut = 0;                 ///< greedy answers cut off by max_new_tokens or the context length
-  std::vector<TaskAnswer> answers = {};  ///< as many as were asked for
+  std::vector<TaskAnswer> answers = {};  ///< as many as requested
 };
 
 /// The output of `eval`.
@@ -90,7 +91,7 @@ struct Evaluation {
   std::vector<TaskResult> tasks;
 };
 
-/// Evaluates the base or the adapter on eval_datasets, one result per data set, and on eval_tasks. Throws Error.
+/// Evaluates the base or the adapter on eval_datasets, one result per dataset, and on eval_tasks. Throws Error.
 Evaluation run_evaluation(const EvalRequest& request);
 
 }  // namespace lora_train::evaluate

@@ -1,4 +1,5 @@
-// `generate`, `chat` and `serve`: completions of the base and of adapters, from one copy of the weights. Requests without torch.
+// `generate`, `chat` and `serve`: completions of the base and of adapters, from one copy of the weights. Requests
+// without torch.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +30,13 @@ struct GenerateRequest {
   std::vector<GeneratePrompt> prompts;
   std::vector<std::int32_t> stop_ids;
   SamplingOptions sampling = {};
-  launch::World world = {};         ///< of several ranks, rank 0 decides which of the prompts are answered
-  std::exception_ptr failure = {};  ///< why a rank of several has no request: all ranks end with it
+  launch::World world = {};         ///< with several ranks, rank 0 decides which prompts are answered
+  std::exception_ptr failure = {};  ///< why this rank of several has no request: all ranks end with it
 };
 
-/// Receives tokens as they are generated, in the thread that called run_generation(); an exception ends that call. On rank 0 of
-/// several, also those of the others, some answers later; on the others, those of their own prompts.
+/// Receives tokens as they are generated, in the thread that called run_generation(); an exception ends that call. With
+/// several ranks, rank 0 also receives the other ranks' tokens, some answers later; the others receive those of their
+/// own prompts.
 class GenerateSink {
  public:
   virtual ~GenerateSink() = default;
@@ -46,19 +48,19 @@ class GenerateSink {
   virtual void on_done(std::size_t prompt, bool is_base, bool is_cut) = 0;
 };
 
-/// A prompt of a conversation, and who answers it.
+/// A prompt in a conversation, and the model that answers it.
 struct ConversationTurn {
   GeneratePrompt prompt;
   bool use_adapter = true;  ///< false: the base, from the same weights
 };
 
-/// Says what is asked, turn by turn, and receives the answers. The index of a prompt in the calls of the sink is 0.
+/// Asks the questions, turn by turn, and receives the answers. The sink's prompt index is always 0.
 class Conversation : public GenerateSink {
  public:
-  /// Called after on_start(), and after each answer. Nothing ends the conversation.
+  /// Called after on_start(), and after each answer. Return nothing to end the conversation.
   virtual std::optional<ConversationTurn> next_turn() = 0;
-  /// Called in place of on_done() where a requested stop (base/stop_request.h) ends an answer. The conversation goes on with
-  /// next_turn().
+  /// Called instead of on_done() if a requested stop (base/stop_request.h) ends an answer. The conversation continues
+  /// with next_turn().
   virtual void on_stop() = 0;
 };
 
@@ -68,13 +70,14 @@ struct GenerateTotals {
   double prompt_s = 0, decode_s = 0;
 };
 
-/// Generates completions of the adapter and, with compare, of the base from the same weights. Several ranks divide the prompts
-/// that rank 0 has; totals are of all, seconds of the slowest. Throws Error; StopError once rank 0 has all answers so far.
+/// Generates completions of the adapter and, with compare, of the base from the same weights. Several ranks split rank
+/// 0's prompts; totals cover all ranks, seconds are the slowest's. Throws Error; StopError once rank 0 has all answers
+/// so far.
 GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink);
 
-/// Loads the model once and answers until conversation.next_turn() has nothing more to ask. Keys and values of the tokens that a
-/// prompt shares with the last one and its answer are kept, unless the other of adapter and base answers. request.prompts and
-/// request.compare are not read. Throws Error; StopError only before on_start().
+/// Loads the model once and answers until conversation.next_turn() returns nothing. Keeps keys and values of the tokens
+/// that a prompt shares with the last one and its answer, unless the turn switches between adapter and base. Ignores
+/// request.prompts and request.compare. Throws Error; StopError only before on_start().
 GenerateTotals answer_turns(const GenerateRequest& request, Conversation& conversation);
 
 struct ServedAdapter {
@@ -84,13 +87,14 @@ struct ServedAdapter {
 
 struct ServeRequest {
   Profile profile;  ///< the engine reads model, device, precision and similar keys
-  /// ServedRequest::owner is an index in this list. Adapters with token rows (model/layer_shape.h) are not taken.
+  /// ServedRequest::owner is an index in this list. Adapters with token rows (model/layer_shape.h) are not allowed
+  /// here.
   std::vector<ServedAdapter> adapters;
-  /// Instead: the only adapter, token rows or not; it answers requests without an owner.
+  /// Instead: the only adapter, with or without token rows; it answers requests without an owner.
   std::filesystem::path only_adapter;
 };
 
-/// Loads the model once and answers until `queue` has no more. Throws Error; StopError only before queue.on_start().
+/// Loads the model once and answers until `queue` ends. Throws Error; StopError only before queue.on_start().
 GenerateTotals serve(const ServeRequest& request, serve::RequestQueue& queue);
 
 }  // namespace lora_train::evaluate

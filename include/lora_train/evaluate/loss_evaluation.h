@@ -15,7 +15,7 @@
 
 namespace lora_train::evaluate {
 
-/// Told after each micro-batch of this rank: how many of the plan are done, and how many there are.
+/// Called after each micro-batch of this rank, with the number done and the number in the plan.
 using OnMicroBatch = std::function<void(std::size_t num_done, std::size_t num_micro_batches)>;
 
 /// The parts of a run that an evaluation uses.
@@ -28,14 +28,15 @@ struct EvalContext {
   OnMicroBatch on_micro_batch = {};
 };
 
-/// Evaluates all documents once: rank r those of micro-batches r, r + W, ... of the plan. One all-reduce. The result is that of all,
-/// on every rank. The loss is the weighted mean over the supervised tokens; accuracy and calibration count each
-/// token once. ece: 15 equal-width bins over the confidence of the most likely token. Throws StopError between micro-batches,
-/// and NumericError, naming rows of the micro-batch, if its loss is not finite.
+/// Evaluates all documents once: rank r takes micro-batches r, r + W, ... of the plan. One all-reduce. Every rank gets
+/// the result for all documents. The loss is the weighted mean over the supervised tokens; accuracy and calibration
+/// count each token once. ece: 15 equal-width bins over the confidence of the most likely token. Throws StopError
+/// between micro-batches, and NumericError, naming examples of the micro-batch, if its loss is not finite.
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan);
 
-/// What eval_losses.jsonl has of a data set in every evaluation: all but step and losses. Looks at every document.
+/// The fields of eval_losses.jsonl that are the same in every evaluation of a dataset: all but step and losses. Looks
+/// at every document.
 report::DocumentLosses no_losses_yet(const data::NamedStore& data);
 
 }  // namespace lora_train::evaluate

@@ -14,7 +14,7 @@
 
 namespace lora_train::gguf {
 
-/// The types that are written, by their number in the format.
+/// The types that can be written, with their numbers in the format.
 enum class TensorType : std::uint32_t { kF32 = 0, kF16 = 1, kQ8_0 = 8, kBF16 = 30 };
 /// "F32", "F16", "Q8_0", "BF16".
 std::string_view type_name(TensorType type);
@@ -27,13 +27,13 @@ struct KeyValue {
   Value value;
 };
 
-/// A tensor whose bytes are made while it is written.
+/// A tensor whose bytes are produced while it is written.
 struct Tensor {
   using Write = std::function<void(std::string_view bytes)>;
-  std::string name;  ///< at most 63 bytes, all that llama.cpp takes
+  std::string name;  ///< at most 63 bytes, llama.cpp's limit
   TensorType type = TensorType::kF32;
-  std::vector<std::int64_t> shape;                  ///< row-major, as in PyTorch; the file has it reversed
-  std::function<void(const Write& write)> produce;  ///< calls write() any number of times, for num_bytes() in all
+  std::vector<std::int64_t> shape;                  ///< row-major, as in PyTorch; reversed in the file
+  std::function<void(const Write& write)> produce;  ///< calls write() any number of times, with num_bytes() in total
 
   /// With kQ8_0, rows must be a multiple of 32.
   std::uint64_t num_bytes() const;
@@ -42,8 +42,9 @@ struct Tensor {
 /// The first bytes of every file.
 inline constexpr std::string_view kMagic = "GGUF";
 
-/// Writes the file through AtomicFileWriter: it appears whole or not at all, with its space reserved first. Returns its size.
-/// Throws IoError; ShapeError if a tensor gives other than its bytes, or for a bad name (our bugs); what `produce` throws.
+/// Writes the file through AtomicFileWriter, with its space reserved first: it appears whole or not at all. Returns its
+/// size. Throws IoError; ShapeError for a tensor with the wrong number of bytes or a bad name (our bugs); what
+/// `produce` throws.
 std::uint64_t write_gguf(const std::filesystem::path& path, const std::vector<KeyValue>& metadata,
                          const std::vector<Tensor>& tensors);
 
@@ -57,18 +58,19 @@ struct Rows {
   float factor = 1;                  ///< multiplies every value
 };
 
-/// Encodes and writes the rows, a piece at a time. Throws FormatError (name) for NaN or infinity, NumericError for a value that
-/// does not fit.
+/// Encodes and writes the rows piece by piece. Throws FormatError (name) for NaN or infinity, NumericError for a value
+/// that does not fit.
 void write_rows(const Rows& rows, const std::string& name, TensorType type, const Tensor::Write& write);
 
-/// kQ8_0: this many values share a scale.
+/// Values that share a scale in kQ8_0.
 inline constexpr std::int64_t kBlock = 32;
 
-/// Bytes of that many values; of kQ8_0 a multiple of kBlock.
+/// Bytes of `count` values; with kQ8_0, `count` is a multiple of kBlock.
 std::uint64_t encoded_bytes(std::int64_t count, TensorType type);
 
-/// Appends the values, rounded to nearest even. kQ8_0: blocks of a F16 scale, the largest magnitude / 127, and 32 signed bytes,
-/// value / scale rounded half away from zero (ggml's quantize_row_q8_0_ref). Returns whether all values are finite and fit.
+/// Appends the values, rounded to nearest even. kQ8_0: blocks of an F16 scale, the largest magnitude / 127, and 32
+/// signed bytes, value / scale rounded half away from zero (ggml's quantize_row_q8_0_ref). Returns true if all values
+/// are finite and fit.
 bool encode(const float* values, std::int64_t count, TensorType type, std::string& out);
 
 }  // namespace lora_train::gguf

@@ -20,39 +20,40 @@ namespace lora_train::generate {
 /// Throws ConfigError naming an option that is out of range.
 void check_sampling(const SamplingOptions& options);
 
-/// The options as the kernels take them, and the key of a prompt's draws.
+/// The options in the kernels' form, and the key of a prompt's draws.
 kernels::SamplingFilter filter_of(const SamplingOptions& options);
 PhiloxKey sampling_key(std::uint64_t seed, std::int64_t prompt_index);
 
 using kernels::Candidate;
 
 /// The tokens that may be drawn, most likely first (ties: lowest id first); probabilities sum to 1. temperature > 0,
-/// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper.
+/// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
+/// MinPLogitsWarper.
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options);
 
-/// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index, and `position`, the number
-/// of new tokens before this one.
+/// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index, and `position`,
+/// the number of new tokens before this one.
 std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, std::int64_t prompt_index,
                           std::int64_t position);
 
 /// log softmax(logits)[id], in fp64.
 double log_probability(std::span<const float> logits, std::int32_t id);
 
-/// Memory limits. The cache takes cache_bytes, or what the longest sequence of a run needs if that is more. A token takes
-/// 2 L K E elements of the compute dtype (cache_bytes_per_token). A sequence reserves prompt + max_new_tokens tokens when
-/// it starts. Layers with a sliding window keep all tokens too.
+/// Memory limits. The cache takes cache_bytes, or what the longest sequence of a run needs if that is more. A token
+/// takes 2 L K E elements of the compute dtype (cache_bytes_per_token). A sequence reserves prompt + max_new_tokens
+/// tokens when it starts. Layers with a sliding window keep all tokens too.
 struct GeneratorLimits {
-  std::int64_t max_sequences = 16;     ///< decoded concurrently; the others wait
+  std::int64_t max_sequences = 16;     ///< decoded concurrently; the rest wait
   std::int64_t max_pass_tokens = 512;  ///< prompt tokens per forward pass; longer prompts take several
   std::int64_t cache_bytes = std::int64_t{1} << 30;
-  bool use_graphs = true;  ///< capture decoding as CUDA graphs, where that is possible
+  bool use_graphs = true;  ///< capture decoding as CUDA graphs if possible
   bool drafts =
       true;  ///< on a CPU, guess tokens of few sequences and check them in the same pass; the answers are the same
 };
 
 struct Prompt {
   std::vector<std::int32_t> ids;    ///< not empty
-  std::int64_t index = 0;           ///< index in the whole file, even if only a part of it is run; seeds the sampler
+  std::int64_t index = 0;           ///< index in the whole file, even if only part of it is run; seeds the sampler
   std::int64_t max_new_tokens = 0;  ///< at least 1
   std::string name = {};            ///< for messages: "prompts.jsonl:3"; empty: "prompt <index>"
 };
@@ -62,8 +63,8 @@ struct GenerateOptions {
   std::vector<std::int32_t> stop_ids = {};  ///< tokens that end a completion
   bool use_adapter = true;                  ///< false: the base model, from the same weights
   bool log_probabilities = false;           ///< fills Completion::log_probability
-  /// For a run of one prompt, of a conversation: what the last such run left in the cache and this prompt begins with is not
-  /// computed again. The cache is given room for what follows. The last bits of sums may differ from those of a run without.
+  /// For a run of one conversation prompt: reuses the cache for what the prompt shares with the last such run, and
+  /// leaves room in it for what follows. The last bits of sums may differ from a run without it.
   bool reuse_cache = false;
 };
 
@@ -81,9 +82,10 @@ struct Completion {
 
 /// Called in the thread of run(). `prompt` is the index in the span of prompts. All may be empty.
 struct GenerateCallbacks {
-  /// Called for every token, the stop token included; on a GPU, while the next pass runs. Returning false ends this completion.
+  /// Called for every token, the stop token included; on a GPU, while the next pass runs. Returning false ends this
+  /// completion.
   std::function<bool(std::size_t prompt, std::int32_t id)> on_token = {};
-  /// Called when a completion has ended. Completions end in no particular order.
+  /// Called when a completion has ended, in no particular order.
   std::function<void(std::size_t prompt, const Completion&)> on_done = {};
   /// Called with the logits [V] from which the next token is chosen; position 0 is the first new token. On a GPU,
   /// setting it copies them to the host, which synchronizes.
@@ -97,24 +99,25 @@ struct ScoreRequest {
   std::string name = {};                               ///< for messages
 };
 
-/// Tokens and seconds of all runs so far. prompt_tokens are those computed. The first new token of a prompt belongs to its
-/// prefill (prompt_s); decoded_tokens counts the other new ones.
+/// Tokens and seconds of all runs so far. prompt_tokens counts only computed ones. The first new token of a prompt
+/// belongs to its prefill (prompt_s); decoded_tokens counts the other new ones.
 struct GenerateStats {
   std::int64_t prompt_tokens = 0, new_tokens = 0, decoded_tokens = 0;
   double prompt_s = 0, decode_s = 0;
   std::int64_t cache_bytes = 0;    ///< current size of the cache
-  std::int64_t decode_passes = 0;  ///< with tokens chosen on the host; fewer than tokens where guesses were right
-  std::int64_t replays = 0;        ///< decoding passes that were replays of a graph
+  std::int64_t decode_passes = 0;  ///< passes whose tokens the host chose; fewer than tokens if guesses were right
+  std::int64_t replays = 0;        ///< decoding passes that replayed a graph
 };
 
 /// Greedy decoding and sampling. Runs on the device of the weights, in their dtype (fp32 or bf16). Not thread-safe.
 ///
-/// On a CPU a prompt's result does not depend on the other prompts: prompts are prefilled one by one, and batched decoding
-/// uses products whose sums do not depend on the number of rows (kernels/gemm/gemm.h). While up to four sequences are decoded there,
-/// spare rows of a pass check guesses of what comes next (prompt lookup), which changes no token and no bit. On a GPU, products may differ in their
-/// last bits with the batch size, and so may a greedy choice between two nearly equal tokens. The random draw for a token is the
-/// same everywhere. There, tokens are chosen on the device (kernels/sampling/sampling.h), unless log-probabilities or logits are wanted, and
-/// decoding passes are captured per number of rows (1, 2, 4, ...) and replayed; where that is impossible, one warning says why.
+/// On a CPU a prompt's result does not depend on the other prompts: prompts are prefilled one by one, and batched
+/// decoding uses products whose sums do not depend on the number of rows (kernels/gemm/gemm.h). While it decodes up to
+/// four sequences there, spare rows of a pass check guesses of what comes next (prompt lookup), which changes no token
+/// and no bit. On a GPU, the last bits of products may differ with the batch size, and so may a greedy choice between
+/// two nearly equal tokens. The random draw for a token is the same everywhere. A GPU chooses tokens itself
+/// (kernels/sampling/sampling.h), unless log-probabilities or logits are wanted, and captures decoding passes per
+/// number of rows (1, 2, 4, ...) to replay them; if it cannot, one warning says why.
 class Generator {
  public:
   /// `weights` must outlive the generator. Their adapter columns must be written.
@@ -124,21 +127,22 @@ class Generator {
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  /// Completions in the order of the prompts. All prompts are checked before the first is computed. Throws DataError naming
-  /// the prompt if it is empty, has an id outside the vocabulary, or is longer than ModelConfig::context_length() together with
-  /// its max_new_tokens; NumericError naming prompt and position if a logit is not finite; StopError between two passes;
-  /// ConfigError from check_sampling. on_done is called for completions that end before an exception.
+  /// Completions in the order of the prompts. All prompts are checked before the first is computed. Throws DataError
+  /// naming the prompt if it is empty, has an id outside the vocabulary, or is longer than
+  /// ModelConfig::context_length() together with its max_new_tokens; NumericError naming prompt and position if a logit
+  /// is not finite; StopError between two passes; ConfigError from check_sampling. on_done is called for completions
+  /// that end before an exception.
   std::vector<Completion> run(std::span<const Prompt> prompts, const GenerateOptions& options,
                               const GenerateCallbacks& callbacks = {});
 
-  /// log P(completion | prompt), summed over tokens, for every completion of every request. Computes each prompt once. Calls
-  /// `on_done` after each request. Throws what run() throws.
+  /// log P(completion | prompt), summed over tokens, for every completion of every request. Computes each prompt once.
+  /// Calls `on_done` after each request. Throws what run() throws.
   std::vector<std::vector<double>> score(std::span<const ScoreRequest> requests, bool use_adapter = true,
                                          const std::function<void(std::size_t request)>& on_done = {});
 
-  /// Answers requests as they come, together, until queue.next() has no more (request_queue.h). Tokens are chosen on the host. Reserves the
-  /// cache first: limits.cache_bytes, or what limits.max_sequences of the whole context need if that is less. Does not look at
-  /// requested stops.
+  /// Answers requests together as they come, until queue.next() has no more (request_queue.h). Chooses tokens on the
+  /// host. Reserves the cache first: limits.cache_bytes, or what limits.max_sequences of the whole context need if that
+  /// is less. Ignores requested stops.
   void serve(serve::RequestQueue& queue);
 
   GenerateStats stats() const;

@@ -1,5 +1,5 @@
-// adapter_config.json of a PEFT adapter folder, read and written as PEFT does, and the base model it was trained on. Plain data
-// without torch. Source: huggingface/peft config.py, tuners/lora/config.py.
+// adapter_config.json of a PEFT adapter folder, read and written as PEFT does, and the base model it was trained on. No
+// torch. Source: huggingface/peft config.py, tuners/lora/config.py.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,9 @@ namespace lora_train::lora {
 struct AdapterConfig {
   LoraOptions options;
   std::string base_model_name_or_path;
-  std::string base_weights = {};  ///< fingerprint, for base_model.json (adapter_base.h); not read
-  /// trainable_token_indices: a list is of the embedding. `head` may repeat `embedding`, which is how PEFT says that they are tied.
+  std::string base_weights = {};  ///< fingerprint, for base_model.json, not read
+  /// trainable_token_indices: a plain list means the embedding. `head` may repeat `embedding`: in PEFT, the two are
+  /// then tied.
   model::TokenRows token_rows = {};
 };
 
@@ -24,15 +25,17 @@ struct AdapterConfig {
 /// modules_to_save, layers_to_transform and every other setting that we do not support.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 
-/// The rows that an adapter trains in this model, whose vocab_size is enlarged where it is too small for them (model::make_room).
-/// Throws FormatError for other rows of a tied head than of the embedding.
+/// The rows that an adapter trains in this model, whose vocab_size is enlarged if it is too small for them
+/// (model::make_room). Throws FormatError if a tied head has other rows than the embedding.
 model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesystem::path& folder,
                                model::ModelConfig& config);
 
-/// The folder of the tokenizer that goes with an adapter: the adapter's own if that trains token rows and has one, else the model's.
+/// The folder of the tokenizer that goes with an adapter: the adapter's own if it trains token rows and has one, else
+/// the model's.
 std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const std::filesystem::path& adapter);
 
-/// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as targets.
+/// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as
+/// targets.
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
 
 // The files of an adapter folder.
@@ -43,25 +46,26 @@ inline constexpr const char* kBaseFile = "base_model.json";
 /// The text of base_model.json. `weights` is WeightFiles::fingerprint() of the base.
 std::string base_file_text(const std::string& weights);
 
-/// What to do with an adapter that was trained on other weights.
+/// How to treat an adapter that was trained on other weights.
 struct OtherBase {
   bool is_allowed = false;  ///< warn instead of refusing
-  std::string flag;         ///< that allows it, for the message
+  std::string flag;         ///< the option that allows it, for the message
 };
 
-/// Compares the base of the adapter with `model`. Weights that are known to be others are refused (ConfigError), also under the
-/// same name; the same weights may have any name. If base_model.json is missing or not ours, another name in
-/// adapter_config.json is warned of. Reads samples of the weights, and those only if base_model.json is there. Throws what
-/// read_adapter_config and open_model_weights throw.
+/// Compares the base of the adapter with `model`. Refuses weights known to differ (ConfigError), even under the same
+/// name; the same weights may have any name. If base_model.json is missing or not ours, warns about another name in
+/// adapter_config.json. Samples the weights only if base_model.json exists. Throws what read_adapter_config and
+/// open_model_weights throw.
 void check_base(const std::filesystem::path& adapter, const storage::ResolvedModel& model, const OtherBase& other);
 
 struct AdapterChoice {
   AdapterConfig config;
-  std::vector<model::AdapterSpec> specs;  ///< none with adapter: none
+  std::vector<model::AdapterSpec> specs;  ///< empty with adapter: none
 };
 
-/// Throws what read_adapter_config, plan_adapters and check_patterns throw (those of a file are not checked: call it to warn); ConfigError for an init_adapter that the profile
-/// contradicts; FormatError for full fine-tuning of a model that is stored quantised.
+/// Throws what read_adapter_config, plan_adapters and check_patterns throw (patterns from a file are not checked: call
+/// check_patterns to warn); ConfigError for an init_adapter that the profile contradicts; FormatError for full
+/// fine-tuning of a model that is stored quantised.
 AdapterChoice choose_adapters(const Profile& profile, const model::ModelConfig& config);
 
 }  // namespace lora_train::lora

@@ -13,20 +13,21 @@
 
 namespace lora_train::lora {
 
-/// Fills the adapter parameters from folder/adapter_model.safetensors: F32, F16 or BF16. The file lacks the last `num_new_rows` of
-/// the token rows, which stay as they are. `owner_name`: which of several adapters is filled (model/layer_shape.h).
+/// Fills the adapter parameters from folder/adapter_model.safetensors: F32, F16 or BF16. The file lacks the last
+/// `num_new_rows` token rows, which stay as they are. `owner_name`: the adapter to fill, if there are several
+/// (model/layer_shape.h).
 /// Throws FormatError for tensors that are missing, unexpected, not finite, or of another shape.
 void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters, std::int64_t num_new_rows = 0,
                   const std::string& owner_name = "");
 
-/// Both files, and base_model.json if config.base_weights is set, ready to write. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
-/// for NaN or infinity.
+/// Both files, and base_model.json if config.base_weights is set, ready to write. They point into `parameters` (bf16:
+/// hold a copy). Writing throws NumericError, naming the tensor, for NaN or infinity.
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, Precision precision);
 
-/// Sets each parameter to its initial values (model/layer_shape.h), distributed as PEFT's. Draws them on the host from Philox
-/// (seed, parameter name; counter = row, column / 4), so they are the same on every machine.
+/// Sets each parameter to its initial values (model/layer_shape.h), with PEFT's distributions. Draws them on the host
+/// from Philox (seed, parameter name; counter = row, column / 4), so they are the same on every machine.
 void init_adapter_values(std::uint64_t seed, model::Trainables& parameters);
 
 }  // namespace lora_train::lora

@@ -16,12 +16,12 @@ namespace lora_train::lora {
 std::vector<model::Parameter> adapter_parameters(const std::vector<model::AdapterSpec>& specs,
                                                  const model::ModelConfig& config);
 
-/// Throws FormatError for a missing file, and for a tensor that is missing, unexpected, of another shape, or not F32, F16 or
-/// BF16. The message includes the base model that adapter_config.json names.
+/// Throws FormatError for a missing file, and for a tensor that is missing, unexpected, of another shape, or not F32,
+/// F16 or BF16. The message includes the base model that adapter_config.json names.
 storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folder,
                                               const std::vector<model::Parameter>& expected);
 
-/// The embedding that PEFT saves beside trained rows, if the model was resized before training.
+/// The embedding that PEFT saves with trained rows, if the model was resized before training.
 inline constexpr const char* kSavedEmbedding = "base_model.model.model.embed_tokens.token_adapter.base_layer.weight";
 
 /// Opens the file without checking its tensors. Throws FormatError if it is missing or not a safetensors file.

@@ -26,13 +26,14 @@ struct RankAndScale {
 /// One entry per path ("model.layers.0.self_attn.q_proj"), with patterns applied. Throws what plan_adapters throws.
 std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std::vector<std::string>& paths);
 
-/// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options from a file) if a target
-/// matches no linear, listing the names there are; if a pattern is not a valid regular expression; or if a rank is not in
-/// 1..kMaxLoraRank.
+/// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options from a file) if a
+/// target matches no linear, listing the valid names; if a pattern is not a valid regular expression; or if a rank is
+/// not in 1..kMaxLoraRank.
 std::vector<model::AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config);
 
-/// Finds entries of rank_pattern and alpha_pattern that have no effect, because they are not the first match of any targeted
-/// linear. Throws ConfigError for options from a profile. Only warns for options from a file, since PEFT loads those too.
+/// Finds entries of rank_pattern and alpha_pattern that have no effect, because they are not the first match of any
+/// targeted linear. Throws ConfigError for options from a profile. Only warns for options from a file, since PEFT loads
+/// those too.
 void check_patterns(const LoraOptions& options, const model::ModelConfig& config);
 
 /// target_modules for adapter_config.json: the last name parts of the targeted linears, sorted and unique ("down_proj",

@@ -1,5 +1,5 @@
-// `merge` folds an adapter into the weights of a Hugging Face folder. `merge --portable` rewrites an adapter so that servers that
-// ignore rsLoRA and patterns compute it correctly. No torch.
+// `merge` folds an adapter into the weights of a Hugging Face folder. `merge --portable` rewrites an adapter so that
+// servers that ignore rsLoRA and patterns compute it correctly. No torch.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ namespace lora_train::lora {
 struct MergeRequest {
   std::filesystem::path model;       ///< Hugging Face folder
   std::filesystem::path adapter;     ///< PEFT folder
-  std::filesystem::path output_dir;  ///< new or empty, or with `overwrite` what an earlier merge wrote
+  std::filesystem::path output_dir;  ///< new or empty; with `overwrite`, also the result of an earlier merge
   std::string model_name;            ///< for README.md: org/name, or a path
-  /// kBF16, kF16 or kF32 for every weight; unset: each as the model has it, quantised ones as config.json's dtype (bf16 if it
-  /// says none).
+  /// kBF16, kF16 or kF32 for every weight; unset: each keeps its own; quantised ones get config.json's dtype (bf16 if
+  /// it has none).
   std::optional<storage::DType> dtype;
   bool overwrite = false;
 };
@@ -36,9 +36,9 @@ struct MergeRequest {
 struct MergeHooks {
   /// Decodes a linear of a quantised base (model::decode_linear). Without it, such a base is refused.
   std::function<std::vector<float>(const model::StoredLinear& linear, const storage::WeightFiles& weights)> decode;
-  /// Called before each tensor with the number done, the number in all, and its name.
+  /// Called before each tensor with the number done, the total number, and its name.
   std::function<void(std::int64_t num_done, std::int64_t num_tensors, std::string_view name)> progress;
-  /// Called once the folder is in place. If it throws, the folder is removed again (or the older one restored).
+  /// Called once the folder is in place. If it throws, the folder is removed (or the older one restored).
   std::function<void(const std::filesystem::path& folder)> check;
 };
 
@@ -50,13 +50,13 @@ struct MergeResult {
   std::int64_t num_files = 0;
 };
 
-/// Writes W + scale B A, computed in fp32 and rounded once, laid out in files as in the source (same names, same tensors in each,
-/// an index if there is one), with config.json and the other text files. Tokenizer, chat template and generation_config.json come
-/// from the adapter if it has a tokenizer (it was trained with them), else from the model. Quantised linears are decoded, and the
-/// result is plain. Works on one tensor at a time: takes
-/// twice the memory of the largest tensor, not that of the model. The folder appears complete or not at all.
-/// Throws ConfigError for an output folder that may not be written, FormatError for a model or adapter that is not
-/// supported or that do not belong together, NumericError if a merged weight does not fit its dtype, IoError, StopError.
+/// Writes W + scale B A, computed in fp32 and rounded once, laid out in files as in the source (same names, same
+/// tensors in each, an index if there is one), with config.json and the other text files. Tokenizer, chat template and
+/// generation_config.json come from the adapter if it has a tokenizer (it was trained with them), else from the model.
+/// Quantised linears are decoded, and the result is plain. Works on one tensor at a time, in twice the memory of the
+/// largest tensor. The folder appears complete or not at all. Throws ConfigError for an output folder that may not be
+/// written, FormatError for an unsupported model or adapter or for two that do not belong together, NumericError if a
+/// merged weight does not fit its dtype, IoError, StopError.
 MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks = {});
 
 /// The folder of the tokenizer that goes with the merged model: the adapter's if it holds one, else the model's.
@@ -70,17 +70,17 @@ struct PortableRequest {
 struct PortableResult {
   std::filesystem::path folder;
   std::int64_t num_linears = 0;
-  std::int64_t num_padded = 0;    ///< linears whose rank is below `rank`: padded with zeros
+  std::int64_t num_padded = 0;    ///< linears of a rank below `rank`, padded with zeros
   std::int64_t num_rescaled = 0;  ///< linears whose scale was multiplied into B (one rounding in fp32)
   std::int64_t rank = 0;
   double alpha = 0;
 };
 
-/// Writes the same adapter with one rank and one lora_alpha, without rsLoRA and patterns. Needs no model. scale B A of each linear
-/// stays the same; lower ranks are padded with zeros. If all linears have one scale and scale * rank is a whole number, that
-/// product becomes lora_alpha and no value changes. Otherwise lora_alpha is the rank, so that the scale is 1, and each B is
-/// multiplied by its scale. Tensors are F32. Copies the other files of the folder, and rewrites the usage section of README.md.
-/// Throws what merge_adapter throws.
+/// Writes the same adapter with one rank and one lora_alpha, without rsLoRA and patterns. Needs no model. scale B A of
+/// each linear stays the same; lower ranks are padded with zeros. If all linears have one scale and scale * rank is a
+/// whole number, that product becomes lora_alpha and no value changes. Otherwise lora_alpha is the rank, so that the
+/// scale is 1, and each B is multiplied by its scale. Tensors are F32. Copies the other files of the folder, and
+/// rewrites the usage section of README.md. Throws what merge_adapter throws.
 PortableResult make_portable(const PortableRequest& request);
 
 }  // namespace lora_train::lora

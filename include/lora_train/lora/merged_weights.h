@@ -1,4 +1,5 @@
-// The weights of a model folder with an adapter applied, one tensor at a time: what `merge` and `export` write. No torch.
+// The weights of a model folder with an adapter applied, one tensor at a time, as `merge` and `export` write them. No
+// torch.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +24,15 @@ struct TokenRowsToMerge;
 using DecodeLinear =
     std::function<std::vector<float>(const model::StoredLinear& linear, const storage::WeightFiles& weights)>;
 
-/// W + scale B A, computed in fp32 and rounded once. Takes twice the memory of the largest tensor, not that of the model. Not
-/// thread-safe.
+/// W + scale B A, computed in fp32 and rounded once. Takes twice the memory of the largest tensor. Not thread-safe.
 class MergedWeights {
  public:
-  /// Opens and checks model and adapter, and reads the adapter once. Without an adapter (empty path), the weights are those of the
-  /// model. Without `decode`, a quantised base is refused. Throws ConfigError for that, FormatError for a model or adapter that is
-  /// not supported or that do not belong together, IoError.
+  /// Opens and checks model and adapter, and reads the adapter once. Without an adapter (empty path), the weights are
+  /// those of the model. Without `decode`, a quantised base is refused. Throws ConfigError for that, FormatError for an
+  /// unsupported model or adapter or for two that do not belong together, IoError.
   MergedWeights(const std::filesystem::path& model, const std::filesystem::path& adapter, DecodeLinear decode);
 
-  /// With room for the token rows of the adapter.
+  /// The model's config, with room for the adapter's token rows.
   const model::ModelConfig& config() const { return config_; }
   const AdapterConfig& adapter() const { return adapter_; }
   const storage::WeightFiles& weights() const { return weights_; }
@@ -47,14 +47,14 @@ class MergedWeights {
   std::int64_t num_merged() const;
 
   std::vector<std::int64_t> shape_of(const storage::TensorEntry& entry) const;
-  /// `wanted`, else the dtype of the file; of quantised linears that of config.json (bf16 if it says none). Tensors that are no
-  /// weights keep theirs.
+  /// `wanted`, else the tensor's own dtype; for quantised linears, config.json's (bf16 if it has none). Tensors other
+  /// than weights keep theirs.
   storage::DType dtype_of(const storage::TensorEntry& entry, std::optional<storage::DType> wanted) const;
-  /// Whether bytes() computes the tensor: it is decoded, merged, or gets token rows.
+  /// True if bytes() computes the tensor: decodes it, merges it, or adds token rows.
   bool is_computed(const storage::TensorEntry& entry) const;
 
-  /// The tensor in dtype `target`, valid until the next call. Throws FormatError for NaN or infinity in a file, NumericError if the
-  /// result does not fit `target`.
+  /// The tensor in dtype `target`, valid until the next call. Throws FormatError for NaN or infinity in a file,
+  /// NumericError if the result does not fit `target`.
   std::string_view bytes(const storage::TensorEntry& entry, storage::DType target);
 
  private:
@@ -80,8 +80,8 @@ class MergedWeights {
   AdapterConfig adapter_;
   std::map<std::string, Site> sites_;
   model::TokenRows token_rows_;
-  std::optional<storage::SafetensorsFile> tensors_;       ///< of the adapter
-  std::map<std::string, model::StoredLinear> quantised_;  ///< by the names of their weights
+  std::optional<storage::SafetensorsFile> tensors_;       ///< the adapter's
+  std::map<std::string, model::StoredLinear> quantised_;  ///< by weight name
   std::set<std::string> parts_of_quantised_;
   std::string buffer_;
   const storage::TensorEntry* last_ = nullptr;

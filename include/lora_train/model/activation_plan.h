@@ -14,12 +14,12 @@ namespace lora_train::model {
 struct ActivationOptions {
   std::int64_t max_tokens = 0;
   bool needs_backward = true;   ///< false: evaluation and generation; one layer's buffers serve all
-  bool offload_inputs = false;  ///< layer inputs are kept in host memory from forward to backward (input_offload.h)
+  bool offload_inputs = false;  ///< layer inputs are kept in host memory from forward to backward
   std::int64_t mlp_tile_tokens =
       0;  ///< tokens that an MLP computes at a time; 0: all. Every layer must be Recompute::kFull
 };
 
-/// Layer inputs on the device when they are offloaded: one is computed with, one is written, one is copied.
+/// Offloaded layer inputs that are on the device: one in use, one being written, one being copied.
 constexpr std::int64_t kInputRing = 3;
 
 /// Buffers for at most max_tokens tokens. Layers share every buffer that the backward recomputes.
@@ -34,14 +34,14 @@ struct ActivationPlan {
   std::vector<BufferShape> buffers;
   std::vector<std::vector<Block>> layers;
   std::int64_t final_hidden = kNone;  ///< [N, D] output of the last layer
-  std::int64_t d_hidden = kNone;      ///< [N, D and adapter columns]; kNone without backward, as are all below
+  std::int64_t d_hidden = kNone;      ///< [N, D and adapter columns]; kNone without backward, like all below
   std::int64_t d_input = kNone;       ///< gradient of a projection's input, one buffer for all
   std::int64_t scratch = kNone;       ///< [N, widest input] if an adapter needs it (needs_scratch())
   std::map<std::string, std::int64_t, std::less<>> gradients;  ///< BlockShape::gradients by name, as indices
 
   std::int64_t num_offloaded = 0;  ///< layers whose input has a place in host memory: all but the last kInputRing
 
-  /// Tokens that a buffer holds: a tile, or all.
+  /// Number of tokens that a buffer holds: a tile, or all.
   std::int64_t num_rows(const BufferShape& buffer) const;
   /// Bytes of all buffers, with `compute_bytes` per element of the compute dtype.
   std::int64_t bytes(std::int64_t compute_bytes) const;
@@ -49,27 +49,27 @@ struct ActivationPlan {
   std::int64_t host_bytes(std::int64_t compute_bytes) const;
 };
 
-/// How many buffers of `bytes` each go into one allocation of page-locked memory, for `count` buffers: LibTorch rounds an
-/// allocation up to a power of two, and these waste little.
+/// How many of `count` buffers of `bytes` each go into one allocation of page-locked memory. LibTorch rounds
+/// allocations up to a power of two; this number wastes little.
 std::vector<std::int64_t> page_locked_groups(std::int64_t count, std::int64_t bytes);
 
 /// recompute: one entry per layer; ignored without backward.
 ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions& options,
                                 const std::vector<Recompute>& recompute);
 
-/// The least recomputation of `allowed` (ascending) with which `fits` is true: the same for every layer, but for the last layers,
-/// of which as many as fit recompute less. Tries it out in `modes` (one entry per layer), where the result stays. Returns false,
-/// with the last of `allowed`, if nothing fits.
+/// Finds the least recomputation in `allowed` (ascending) for which `fits` is true: the same for every layer, except
+/// that as many of the last layers as fit recompute less. Works in `modes` (one entry per layer), which then holds the
+/// result. Returns false, with the last of `allowed`, if nothing fits.
 bool choose_recompute(const std::vector<Recompute>& allowed, const std::function<bool()>& fits,
                       std::vector<Recompute>& modes);
 
-/// Has as many layers as fit, from the last one, recompute as `less`. Every layer fits as it is.
+/// Switches as many layers as fit, from the last one down, to `less`. The given modes must fit.
 void relax_recompute(Recompute less, const std::function<bool()>& fits, std::vector<Recompute>& modes);
 
 /// "off", "cheap", "gate_up", "full"
 const char* to_string(Recompute mode);
 
-/// "off", "cheap", "cheap, but off in the last 9 layers": for reports.
+/// For reports: "off", "cheap", "cheap, but off in the last 9 layers".
 std::string describe_recompute(const std::vector<Recompute>& modes);
 
 }  // namespace lora_train::model

@@ -1,5 +1,5 @@
-// The activation buffers of a forward and backward pass, allocated as activation_plan.h plans them, and layer inputs kept on the host.
-// N tokens, D hidden, C adapter columns of a projection.
+// The activation buffers of a forward and backward pass, allocated as activation_plan.h plans them, and layer inputs
+// kept on the host. N tokens, D hidden, C adapter columns of a projection.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,8 +18,9 @@
 namespace lora_train::model {
 
 /// Enqueues copies and orders them by events; the host never waits. On a CPU, copies run at once, or are captured
-/// (kernels/launch/graph.h). After a forward, and after a backward that reaches its first layer, the compute stream has waited for
-/// every copy, so that a CUDA graph can capture either. Not thread-safe. Waits for the device when destroyed.
+/// (kernels/launch/graph.h). After a forward, and after a backward that reaches its first layer, the compute stream has
+/// waited for every copy, so that a CUDA graph can capture either. Not thread-safe. Waits for the device when
+/// destroyed.
 class InputOffload {
  public:
   /// `ring`: the layer inputs of `plan` on the device, [max_tokens, D].
@@ -28,12 +29,12 @@ class InputOffload {
   InputOffload(const InputOffload&) = delete;
   InputOffload& operator=(const InputOffload&) = delete;
 
-  /// Call it before the layer's forward, whose input is enqueued: sends the input to the host. The layer's output may then be
-  /// enqueued.
+  /// Call it before the layer's forward, whose input is enqueued: sends the input to the host. Then the layer's output
+  /// may be enqueued.
   void begin_forward(std::int64_t layer, std::int64_t num_tokens);
 
-  /// Call it before the layer's backward, for each layer from the last down to first_layer: fetches the input of the layer that
-  /// comes after the next. The layer's own input is then in place.
+  /// Call it before the layer's backward, for each layer from the last down to first_layer: fetches the input of the
+  /// layer after the next one. The layer's own input is then in place.
   void begin_backward(std::int64_t layer, std::int64_t first_layer, std::int64_t num_tokens);
 
   /// [max_tokens, D] per offloaded layer.
@@ -47,16 +48,16 @@ class InputOffload {
   void wait_for_copy(std::int64_t layer);
 
   std::vector<at::Tensor> ring_, inputs_;
-  std::optional<c10::Stream> stream_;                         ///< as are all below, on a GPU only
-  std::optional<c10::Event> before_;                          ///< the compute stream has come to a copy
+  std::optional<c10::Stream> stream_;                         ///< this and all below: on a GPU only
+  std::optional<c10::Event> before_;                          ///< the compute stream has reached a copy
   std::array<std::optional<c10::Event>, kInputRing> copied_;  ///< per place of the ring
 };
 
-/// What a block keeps from forward to backward, narrowed to the tokens of a batch.
+/// The buffers that a block keeps from forward to backward, narrowed to the tokens of a batch.
 struct BlockActivations {
   at::Tensor input;  ///< [N, D] residual stream
   std::vector<at::Tensor>
-      saved;  ///< per BlockShape::saved; undefined if the model has no such buffer; perhaps of a tile
+      saved;  ///< per BlockShape::saved; undefined if the model has no such buffer; may hold only a tile
 };
 
 using LayerActivations = std::vector<BlockActivations>;

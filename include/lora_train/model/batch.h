@@ -20,7 +20,7 @@ struct Batch {
       supervised;  ///< [M] int64: slots whose next token is trained, ascending; a batch class pads it with values >= N
   at::Tensor targets;               ///< [M] int32: that next token; kernels::kNoTarget in the padding
   at::Tensor weights;               ///< [M] fp32: its weight in the loss; undefined: 1
-  kernels::SoftTargets soft;        ///< [M, K] of a teacher; undefined: there is none
+  kernels::SoftTargets soft;        ///< [M, K] from a teacher; undefined: no teacher
   int64_t num_supervised = -1;      ///< how many of the M entries are not padding; -1: all
   std::vector<int64_t> cu_seqlens;  ///< num_docs + 1
   at::Tensor cu_seqlens_device;     ///< the same as int32 on the device; undefined: copied when a GPU needs it

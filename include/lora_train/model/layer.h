@@ -1,5 +1,5 @@
-// A decoder layer: runs its blocks in order, forward and backward, without autograd. Training, evaluation, generation and
-// merge run the same code and differ only in the ForwardPass.
+// A decoder layer: runs its blocks in order, forward and backward, without autograd. Training, evaluation, generation
+// and merge run the same code and differ only in the ForwardPass.
 // N tokens, D hidden, H heads, K kv heads, E head size.
 #pragma once
 
@@ -17,7 +17,7 @@ struct QkvViews {
   at::Tensor q, k, v;
 };
 
-/// What the queries of a pass attend to: the documents of a batch, or a cache.
+/// The attention of a pass: within the documents of a batch, or to a cache.
 class AttentionPass {
  public:
   virtual ~AttentionPass() = default;
@@ -53,7 +53,7 @@ struct RopeTables {
   }
 };
 
-/// What a forward pass reads besides weights and activations.
+/// Inputs of a forward pass besides weights and activations.
 struct ForwardPass {
   const ModelConfig& config;
   const ModelShape& shape;
@@ -63,9 +63,9 @@ struct ForwardPass {
   LinearPass linear{};
 };
 
-/// What a backward pass reads in addition.
+/// Additional inputs of a backward pass.
 struct BackwardPass {
-  const ForwardPass& forward;  ///< the pass that this one differentiates
+  const ForwardPass& forward;  ///< the pass to differentiate
   const DocumentAttention& attention;
   const Activations& buffers;
 };
@@ -74,8 +74,8 @@ struct BackwardPass {
 void layer_forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
                    at::Tensor& output);
 
-/// d_hidden [N, D]: gradient of the layer's output on entry, of its input on return (when need_input_grad). Recomputes what
-/// the layer did not keep.
+/// d_hidden [N, D]: gradient of the layer's output on entry, of its input on return (when need_input_grad). Recomputes
+/// what the layer did not keep.
 void layer_backward(const BackwardPass& pass, LayerWeights& weights, int64_t layer, LayerActivations& saved,
                     at::Tensor& d_hidden, bool need_input_grad);
 

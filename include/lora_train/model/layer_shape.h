@@ -1,6 +1,6 @@
-// The structure of a model as plain data: the linears, norms and buffers of every block of every layer. Expected tensors,
-// adapters, trained parameters, activations, the memory plan, generation, merge and bench derive from it. No torch, no
-// weights.
+// The structure of a model as plain data: the linears, norms and buffers of every block of every layer. Expected
+// tensors, adapters, trained parameters, activations, the memory plan, generation, merge and bench derive from it. No
+// torch, no weights.
 // N tokens, D hidden, O outputs, C adapter columns.
 #pragma once
 
@@ -26,7 +26,7 @@ enum class InitialValues {
 struct Parameter {
   std::string name;
   std::vector<std::int64_t> shape;
-  bool decays = true;      ///< whether weight decay applies (not to biases and norms)
+  bool decays = true;      ///< true if weight decay applies (not to biases and norms)
   double lr_factor = 1.0;  ///< multiplies the learning rate
   InitialValues initial_values = InitialValues::kZeros;
   bool is_embedding = false;
@@ -37,7 +37,7 @@ struct Parameter {
   }
 };
 
-/// The owner of tokens and columns that no adapter is for.
+/// The owner of tokens and columns without an adapter.
 inline constexpr std::int64_t kNoOwner = -1;
 
 struct AdapterSpec {
@@ -48,8 +48,8 @@ struct AdapterSpec {
   double scale = 1.0;           ///< alpha / r, or alpha / sqrt(r) with rsLoRA
   double dropout = 0.0;         ///< on the input of the linear, training only
   double lr_factor_b = 1.0;     ///< multiplies the learning rate of B (LoRA+)
-  std::int64_t owner = 0;       ///< of several adapters in one model: which one it belongs to
-  std::string owner_name = {};  ///< of several adapters: its name, as PEFT has it in memory; empty: the only one
+  std::int64_t owner = 0;       ///< index of its adapter, if the model has several
+  std::string owner_name = {};  ///< its adapter's name in memory, as in PEFT; empty: the only adapter
   bool operator==(const AdapterSpec&) const = default;
 };
 
@@ -63,13 +63,13 @@ enum AdapterTensor : std::size_t {
   kLoraB   ///< B [out, rank]; kLora computes with W + scale B A
 };
 
-/// ".lora_A.weight", or ".lora_A.NAME.weight" of one of several adapters.
+/// ".lora_A.weight", or ".lora_A.NAME.weight" with several adapters.
 inline std::string adapter_suffix(const char* matrix, const std::string& owner_name) {
   return std::string(".") + matrix + (owner_name.empty() ? "" : "." + owner_name) + ".weight";
 }
 
-/// The tensors of an adapter on a linear with weight [out, in], under PEFT's names. All code that trains, initialises, reads,
-/// writes or merges adapters uses this list.
+/// The tensors of an adapter on a linear with weight [out, in], under PEFT's names. All code that trains, initialises,
+/// reads, writes or merges adapters uses this list.
 inline std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int64_t in_features,
                                               std::int64_t out_features) {
   const std::string path = "base_model.model." + linear_path(spec);
@@ -81,24 +81,24 @@ inline std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int6
           {path + adapter_suffix("lora_B", spec.owner_name), {out_features, spec.rank}, true, spec.lr_factor_b}};
 }
 
-/// Rows of the embedding and the head that are trained beside the adapters, by token id, in the order of their tensors. A tied
-/// head takes those of the embedding. PEFT: trainable_token_indices.
+/// Rows of the embedding and the head that are trained with the adapters, by token id, in the order of their tensors. A
+/// tied head uses the rows of the embedding. PEFT: trainable_token_indices.
 struct TokenRows {
-  std::vector<std::int64_t> embedding, head;  ///< each without repeats; head: empty if it is tied
+  std::vector<std::int64_t> embedding, head;  ///< no repeats within each; head: empty if it is tied
 
   bool empty() const { return embedding.empty() && head.empty(); }
-  /// Those of the embedding, else those of the head.
+  /// The rows of the embedding, or of the head if those are empty.
   const std::vector<std::int64_t>& ids() const { return embedding.empty() ? head : embedding; }
   bool operator==(const TokenRows&) const = default;
 };
 
-/// Their tensors, [rows, hidden], under PEFT's names. Like adapter_tensors(), the list that all code uses.
+/// The tensors of these rows, [rows, hidden], under PEFT's names. Like adapter_tensors(), the list that all code uses.
 inline constexpr const char* kEmbeddingRows =
     "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta";
 inline constexpr const char* kHeadRows = "base_model.model.lm_head.token_adapter.trainable_tokens_delta";
 std::vector<Parameter> token_row_tensors(const TokenRows& rows, std::int64_t hidden_size);
 
-/// Whether training this adapter needs LinearPass::scratch.
+/// True if training this adapter needs LinearPass::scratch.
 inline bool needs_scratch(const AdapterSpec& spec) { return spec.dropout > 0; }
 
 /// How much of a layer's forward the backward recomputes (gradient_checkpointing). All modes give the same numbers.
@@ -109,28 +109,28 @@ enum class Recompute {
   kFull     ///< everything: only the layer's input is kept
 };
 
-/// Where the backward of a projection puts dS, which determines the form of that backward.
+/// Position of dS in the backward of a projection, which determines the form of that backward.
 enum class GradientColumns {
   kBesideInput,  ///< [dx | dS] in one GEMM; adding dS A reads and writes dx once more: 4 D bytes per token in bf16
   kBesideOutput  ///< [dy | dS]: dx needs nothing more; computing dS reads dy once more: 2 O bytes
 };
 
-/// Adapter columns come in multiples of this, so that rows of bf16 buffers stay aligned to 16 bytes for any rank. Unused
-/// columns are zero.
+/// Adapter columns come in multiples of this, so that rows of bf16 buffers stay aligned to 16 bytes for any rank.
+/// Unused columns are zero.
 constexpr std::int64_t kColumnStep = 8;
 
-/// Where the next row begins in a matrix whose rows end in adapter columns. Both give the same numbers.
+/// Start of the next row in a matrix whose rows end in adapter columns. Both give the same numbers.
 enum class RowPitch {
   kExact,  ///< right after the columns
   kPadded  ///< at the next multiple of kPitchStep, so that every row begins at a cache line; less than 1% more memory
 };
 constexpr std::int64_t kPitchStep = 64;  ///< elements: 128 bytes in bf16
 
-/// How a run lays adapter columns out (plan/run_spec.h).
+/// The layout of adapter columns in a run (plan/run_spec.h).
 struct ColumnLayout {
   GradientColumns gate_up =
       GradientColumns::kBesideInput;      ///< the form of gate|up's backward; other projections have one each
-  RowPitch row_pitch = RowPitch::kExact;  ///< of weights and buffers with adapter columns
+  RowPitch row_pitch = RowPitch::kExact;  ///< for weights and buffers with adapter columns
   bool operator==(const ColumnLayout&) const = default;
 };
 
@@ -152,7 +152,8 @@ struct ProjectionSizes {
   }
   bool has_columns(GradientColumns where) const { return num_columns > 0 && gradient_columns == where; }
 
-  /// Elements from row to row of these buffers; weights have the pitch of the input. Rows without adapter columns are packed.
+  /// Elements from row to row of these buffers; weights have the pitch of the input. Rows without adapter columns are
+  /// packed.
   std::int64_t input_pitch() const { return pitch_of(input_width(), in_features); }
   std::int64_t d_input_pitch() const { return pitch_of(d_input_width(), in_features); }
   std::int64_t d_output_pitch() const { return pitch_of(d_output_width(), out_features); }
@@ -170,11 +171,11 @@ struct LinearShape {
   std::int64_t out_begin = 0, out_features = 0;
 };
 
-/// Where an adapter lies in its projection.
+/// An adapter's place in its projection.
 struct AdapterPlace {
   AdapterSpec spec;
   std::int64_t index = 0;   ///< among all adapters of the model
-  std::int64_t linear = 0;  ///< which of the projection's linears
+  std::int64_t linear = 0;  ///< index into the projection's linears
   std::int64_t column = 0;  ///< its columns are [column, column + rank) of C
 };
 
@@ -188,7 +189,7 @@ struct ProjectionShape : ProjectionSizes {
 struct NormShape {
   std::string name;  ///< within its layer: "input_layernorm"
   std::int64_t size = 0;
-  std::int64_t after = 0;  ///< how many projections of its block come before it
+  std::int64_t after = 0;  ///< number of projections before it in its block
 };
 
 enum class ElementType {
@@ -212,13 +213,13 @@ struct BufferShape {
   ElementType type = ElementType::kCompute;
   Shared shared = Shared::kFull;
   Layout layout = Layout::kRows;
-  /// The projection of the block that reads this buffer (saved), or whose output gradient it holds (gradients). Adapter columns
-  /// follow its features, and `width` includes them.
+  /// The projection of the block that reads this buffer (saved), or whose output gradient it holds (gradients). Adapter
+  /// columns follow its features, and `width` includes them.
   std::int64_t projection = kNoProjection;
-  /// saved: the projection whose output this is, and in the backward its gradient, with columns as in `gradients`.
+  /// saved: the projection that outputs this; in the backward, its gradient, with columns as in `gradients`.
   std::int64_t output_of = kNoProjection;
   std::int64_t pitch = 0;  ///< kRows: elements from row to row; 0: width
-  bool is_tiled = false;   ///< saved: holds a tile of tokens where ActivationOptions::mlp_tile_tokens says so
+  bool is_tiled = false;   ///< saved: holds a tile of tokens if ActivationOptions::mlp_tile_tokens is set
   std::int64_t row_elements() const { return pitch > width ? pitch : width; }
 };
 
@@ -233,7 +234,7 @@ struct BlockShape {
   std::vector<ProjectionShape> projections;
   std::vector<NormShape> norms;
   std::vector<BufferShape> saved;      ///< kept from forward to backward, besides the block's input
-  std::vector<BufferShape> gradients;  ///< scratch of the backward; all layers share a buffer of one name
+  std::vector<BufferShape> gradients;  ///< scratch of the backward; layers share buffers by name
 };
 
 /// The blocks of a layer, in the order of the forward pass.
@@ -257,7 +258,8 @@ struct ModelShape {
   }
 };
 
-/// The structure of the model, with room for these adapters. Throws ShapeError if a spec names no linear of the model.
+/// The structure of the model, with room for these adapters. Throws ShapeError if a spec does not name a linear of the
+/// model.
 ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {},
                        const ColumnLayout& columns = {}, const TokenRows& rows = {});
 

@@ -1,10 +1,10 @@
-// One or more linears over one input (q|k|v, o, gate|up, down), with their LoRA adapters, computed as one product. Training,
-// evaluation, generation and merge share this code.
+// One or more linears over one input (q|k|v, o, gate|up, down), with their LoRA adapters, computed as one product.
+// Training, evaluation, generation and merge share this code.
 //
-// N tokens, D input features, O outputs of all linears, C adapter columns: the sum of the ranks, rounded up to kColumnStep.
-// The input buffer is [x | S] with S = x A^T. If base and adapter share a dtype, they form one matrix [W | sB ; A | 0], and
-// y = [x | S] [W | sB]^T is base plus LoRA in one GEMM. Otherwise (a base in another format) the base product comes first,
-// and S (sB)^T is added to it. The fused backward has two forms (docs/performance.md):
+// N tokens, D input features, O outputs of all linears, C adapter columns: the sum of the ranks, rounded up to
+// kColumnStep. The input buffer is [x | S] with S = x A^T. If base and adapter share a dtype, they form one matrix [W |
+// sB ; A | 0], and y = [x | S] [W | sB]^T is base plus LoRA in one GEMM. Otherwise (a base in another format) the base
+// product comes first, and S (sB)^T is added to it. The fused backward has two forms (docs/performance.md):
 // [dx | dS] = dy [W | sB], then dx += dS A; or dS = dy sB first, then dx = [dy | dS] [W ; A].
 #pragma once
 
@@ -30,7 +30,7 @@ struct LoraAdapter {
   int64_t column = 0, rank = 0;  ///< its columns are [D + column, D + column + rank), its rows of A those past O
   double scale = 1.0, dropout = 0.0;
   std::vector<at::Tensor> masters;  ///< fp32, by AdapterTensor
-  std::vector<at::Tensor> grads;    ///< of the masters, added to
+  std::vector<at::Tensor> grads;    ///< gradients of the masters, accumulated into
   int64_t index = 0;                ///< among all adapters of the model: its row of DropoutContext::keys
 };
 
@@ -43,7 +43,7 @@ struct Projection : ProjectionSizes {
   at::Tensor b_columns, a_rows;  ///< not fused: sB [O, C] and A [C, D], compute dtype
   at::Tensor bias;               ///< [O] compute dtype, times output_scale; or undefined
   std::vector<LoraAdapter> adapters;
-  at::Tensor column_owners;  ///< [C] int64: which of several adapters a column belongs to; undefined: there is one
+  at::Tensor column_owners;  ///< [C] int64: the adapter of each column; undefined: there is only one
   at::Tensor grad_weight;    ///< [O, D] fp32, accumulated into, or undefined (frozen)
   at::Tensor grad_bias;      ///< [O] fp32, accumulated into, or undefined
 
@@ -59,7 +59,7 @@ struct Projection : ProjectionSizes {
   }  ///< A
 };
 
-/// What the dropout masks of a micro-batch are drawn from; if not `enabled` (evaluation), no mask is applied.
+/// The source of a micro-batch's dropout masks. If not `enabled` (evaluation), there are no masks.
 struct DropoutContext {
   bool enabled = false;
   at::Tensor keys;                            ///< [adapters of the model, 2] int32: kernels/dropout/dropout.h
@@ -77,14 +77,13 @@ struct LinearPass {
   at::Tensor scratch{};     ///< [N, >= D] if an adapter needs it
   bool use_adapter = true;  ///< false: the base model, from the same weights
   Product product = Product::kGemm;
-  at::Tensor
-      row_owners{};  ///< [N, 1] int64: which of several adapters each token takes, -1 = none; undefined: all of them
+  at::Tensor row_owners{};  ///< [N, 1] int64: the adapter of each token, -1 = none; undefined: all adapters
 };
 
 /// to = from * scale.
 using AddCopy = std::function<void(const at::Tensor& from, double scale, const at::Tensor& to)>;
 
-/// Adds the copies that write sB and A beside the weight, to be made after the masters have changed.
+/// Adds the copies that write sB and A next to the weight; run them after the masters have changed.
 void add_adapter_copies(const Projection& projection, const AddCopy& add);
 
 /// Fills the last C columns of input [N, D + C], whose first D columns hold x.
@@ -95,13 +94,14 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
 void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual,
                         at::Tensor& y, const LinearPass& pass);
 
-/// The backward, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, scratch in the rest; input as in
-/// the forward. d_input [N, d_input_width()]: its first D columns become dx if need_input_grad, the rest is scratch.
-/// Accumulates into every defined gradient of the projection.
+/// The backward, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, scratch in the rest;
+/// input as in the forward. d_input [N, d_input_width()]: its first D columns become dx if need_input_grad, the rest is
+/// scratch. Accumulates into every defined gradient of the projection.
 void projection_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,
                          bool need_input_grad, const LinearPass& pass);
 
-/// y = extras.alpha x weight^T + extras.bias + extras.residual. x [N, D], weight [O, D], bf16 beside an fp32 x too, y [N, O].
+/// y = extras.alpha x weight^T + extras.bias + extras.residual. x [N, D], weight [O, D], also bf16 with an fp32 x, y
+/// [N, O].
 void linear_product(Product kind, const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras,
                     at::Tensor& y);
 

@@ -1,8 +1,9 @@
-// The scalars of an optimizer step, and AdamW with moments in fp32 or 8 bits. The scalars lie in device memory, so that a step never
-// waits for the host: an fp64 tensor [kNumStepScalars], contiguous, on the device of the parameters.
+// The scalars of an optimizer step, and AdamW with moments in fp32 or 8 bits. The scalars are in device memory, so a
+// step never waits for the host: an fp64 tensor [kNumStepScalars], contiguous, on the device of the parameters.
 //
-// Before a step, the host writes the first ones (first_scalars). The objective adds to kLossSum, measure_gradients writes the
-// others, and the optimizer reads them. kNonFinite stays set until the host clears it; until then, no step updates anything.
+// Before a step, the host writes the first ones (first_scalars). The objective adds to kLossSum, measure_gradients
+// writes the others, and the optimizer reads them. kNonFinite stays set until the host clears it; until then, no step
+// updates anything.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,18 +22,18 @@ using enum kernels::StepScalar;
 /// The scalars that the host writes: kLossSum (0), kLossDenominator, kLearningRate, kBeta1Correction, kBeta2Correction.
 constexpr std::int64_t kNumFirstScalars = kBeta2Correction + 1;
 
-/// Those scalars for optimizer step `step`, counted from 1. Throws ShapeError if it is less.
+/// The scalars for optimizer step `step`, counted from 1. Throws ShapeError if `step` is below 1.
 std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double loss_denominator, double learning_rate,
                                                    const AdamWOptions& options);
 
-// AdamW, as torch.optim.AdamW computes it: decoupled weight decay before the update, eps outside the root, bias correction.
-// Source: arXiv 1711.05101; pytorch.org/docs/stable/generated/torch.optim.AdamW.html
+// AdamW, as torch.optim.AdamW computes it: decoupled weight decay before the update, eps outside the root, bias
+// correction. Source: arXiv 1711.05101; pytorch.org/docs/stable/generated/torch.optim.AdamW.html
 
 /// One fused pass over flat buffers. params, grads, exp_avg, exp_avg_sq: [n] fp32 (fp64), contiguous.
-/// scalars (step_scalars.h): reads kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and kNonFinite. Writes nothing
-/// if kNonFinite is set. `blocks` cover the buffers in order; each sets the factor of the learning rate, and whether weight decay
-/// applies. Multiplies gradients by kClipFactor on the fly, without changing the buffer. Buffers may be empty (no block). Runs
-/// on the device of the tensors, without synchronizing.
+/// scalars (kernels/adamw/adamw.h): reads kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and
+/// kNonFinite. Writes nothing if kNonFinite is set. `blocks` cover the buffers in order; each sets its learning-rate
+/// factor and turns weight decay on or off. Multiplies gradients by kClipFactor on the fly, without changing the
+/// buffer. Buffers may be empty (no block). Runs on the device of the tensors, without synchronizing.
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
                 const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
                 const at::Tensor& scalars);
@@ -42,30 +43,32 @@ void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tenso
                           const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
                           const at::Tensor& scalars);
 
-// AdamW with moments of 8 bits, as bitsandbytes' CUDA kernel computes it (kOptimizerStatic8bit2StateBlockwise; arXiv
-// 2110.02861): the update works on the unquantised new moments, weight decay multiplies after it, and the sign of the first
-// moment survives coding. bitsandbytes skips gradients that are not finite; here kNonFinite stops the whole update.
+// AdamW with 8-bit moments, as bitsandbytes' CUDA kernel computes it (kOptimizerStatic8bit2StateBlockwise; arXiv
+// 2110.02861): the update works on the unquantised new moments, weight decay multiplies after it, and the sign of the
+// first moment survives coding. bitsandbytes skips gradients that are not finite; here kNonFinite stops the whole
+// update.
 
-/// Whether the moments of a tensor are coded. Those of embeddings and of tensors with fewer than 4096 elements stay fp32.
+/// True if the moments of a tensor are coded. Moments of embeddings and of tensors with fewer than 4096 elements stay
+/// fp32.
 bool is_coded(const kernels::ParameterBlock& block);
 
-/// How many blocks of 256 elements the tensors have whose moments are coded, and the others.
+/// The number of 256-element blocks in tensors with coded moments, and in the others.
 int64_t num_coded_blocks(std::span<const kernels::ParameterBlock> blocks);
 int64_t num_fp32_blocks(std::span<const kernels::ParameterBlock> blocks);
 
 /// The table of these blocks [num_coded + num_fp32, sizeof(MomentBlock)] bytes, on the CPU.
 at::Tensor moment_blocks(std::span<const kernels::ParameterBlock> blocks);
 
-/// Flat state for C coded and F other blocks, zero before step 1. Moments of 256 elements a block; in the last block of a
-/// tensor, elements that it does not have are zeros.
+/// Flat state for C coded and F other blocks, zero before step 1. Each block holds the moments of 256 elements; the
+/// last block of a tensor is padded with zeros.
 struct AdamW8bitState {
   at::Tensor exp_avg_codes, exp_avg_scales;        ///< [256 C] uint8 of the signed dynamic map, [C] fp32
-  at::Tensor exp_avg_sq_codes, exp_avg_sq_scales;  ///< the same of the unsigned map
+  at::Tensor exp_avg_sq_codes, exp_avg_sq_scales;  ///< the same with the unsigned map
   at::Tensor exp_avg, exp_avg_sq;                  ///< [256 F] fp32
   at::Tensor blocks;                               ///< moment_blocks(), on the device
 };
 
-/// One fused pass, with the contract of adamw_step (adamw.h), for fp32 buffers. Writes kZeroedMoments, too.
+/// One fused pass, with the contract of adamw_step, for fp32 buffers. Also writes kZeroedMoments.
 /// Throws ShapeError if tensors differ in more than AdamW8bitGroups::kMax ways.
 void adamw_8bit_step(at::Tensor& params, const at::Tensor& grads, AdamW8bitState state, const AdamWOptions& options,
                      std::span<const kernels::ParameterBlock> blocks, at::Tensor& scalars);

@@ -1,4 +1,4 @@
-// The table of optimizers (src/optim/registry.cpp), and their state.
+// The table of optimizers (src/optim/registry.cpp) and their state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,12 +23,12 @@ struct StateTensor {
   at::ScalarType dtype = at::kFloat;
   int64_t (*size)(ParameterBlocks blocks) = nullptr;  ///< its number of elements; null: one per parameter
   at::Tensor (*constant)(ParameterBlocks blocks) =
-      nullptr;  ///< its values, on the CPU, where no step changes them; not in
-                ///< checkpoints
+      nullptr;  ///< its values, on the CPU, if no step changes them; not in checkpoints
   int64_t num_elements(ParameterBlocks blocks) const;
 };
 
-/// One step over flat buffers, with the contract of adamw_step (optim/adamw.h). `state` is in the order of Optimizer::state.
+/// One step over flat buffers, with the contract of adamw_step (optim/adamw.h). `state` is in the order of
+/// Optimizer::state.
 using UpdateFunction = void (*)(at::Tensor& values, const at::Tensor& grads, std::span<at::Tensor> state,
                                 const AdamWOptions& options, ParameterBlocks blocks, at::Tensor& scalars);
 
@@ -46,8 +46,8 @@ AdamWOptions adamw_options(const OptimizerSection& section);
 /// The row that `kind` selects. Throws ConfigError if there is none.
 const Optimizer& optimizer_for(OptimizerKind kind);
 
-/// The state of an optimizer after its last step. Holds no step number: the scalars bring the bias corrections. Copies share the
-/// tensors. Not thread-safe.
+/// The state of an optimizer after its last step. Holds no step number: the scalars carry the bias corrections. Copies
+/// share the tensors. Not thread-safe.
 struct OptimizerState {
   OptimizerState(const Optimizer& optimizer, ParameterBlocks blocks, at::Device device);
 
@@ -58,7 +58,7 @@ struct OptimizerState {
   int64_t bytes() const;
   /// A copy in host memory (kernels/cast/cast.h).
   OptimizerState host_copy() const;
-  /// Copies from a state of the same optimizer and size, on any device.
+  /// Copies a state of the same optimizer and size, from any device.
   void copy_from(const OptimizerState& other);
 
   const Optimizer* optimizer;

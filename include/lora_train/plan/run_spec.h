@@ -1,5 +1,5 @@
-// What a run will do, decided before anything is allocated: plain data that depends on facts alone, for training, bench and dry
-// runs alike. allocate() (run/build_run.h) creates the buffers that it describes.
+// Everything a run will do, decided before anything is allocated: plain data that depends only on facts, for training,
+// bench and dry runs alike. allocate() (run/build_run.h) creates the buffers it describes.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace lora_train::plan {
 
-/// Where a run resumes, and the choices that its checkpoint stores.
+/// The point where a run resumes, and the choices that its checkpoint stores.
 struct ResumePoint {
-  std::string checkpoint;            ///< folder; empty: a new run
+  std::string checkpoint;            ///< folder; empty for a new run
   std::int64_t step = 0;             ///< last finished step
-  std::int64_t loss_chunk_rows = 0;  ///< 0: not known
-  /// RunSpec::global_batch_size, kept when gradient_accumulation_steps means others on another number of ranks. 0: as the
-  /// profile says.
+  std::int64_t loss_chunk_rows = 0;  ///< 0 if unknown
+  /// RunSpec::global_batch_size, kept even if gradient_accumulation_steps would change it on another number of ranks.
+  /// 0: use the profile's.
   std::int64_t global_batch_size = 0;
   bool operator==(const ResumePoint&) const = default;
 };
@@ -32,39 +32,40 @@ struct RunFacts {
   bool has_evaluation = false, has_token_weights = false;
   std::int64_t rows_of_rank = 0;  ///< data::count_rows_of_rank()
   ResumePoint resume{};
-  std::string algorithms{};  ///< RunSpec::algorithms of the checkpoint that the run resumes from
+  std::string algorithms{};  ///< RunSpec::algorithms from the resumed checkpoint
   std::int64_t num_ranks = 1;
   bool is_cuda = false;
   std::int64_t memory_bytes = 0;                           ///< GPU: limit for the whole run; CPU: limit for activations
   std::int64_t host_bytes = 0;                             ///< GPU: limit for page-locked host memory
-  int num_multiprocessors = 0;                             ///< of a GPU
-  std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
+  int num_multiprocessors = 0;                             ///< on a GPU
+  std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens per micro-batch with micro_batch_size: auto
   model::BaseStorage base{};                               ///< linears that the run keeps quantised
   std::optional<model::GradientColumns>
-      gate_up{};                  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
-  model::TokenRows token_rows{};  ///< trained beside the adapters
-  std::int64_t task_bytes = 0;    ///< GPU memory that eval_tasks need at least (evaluate::TaskEvaluation::least_bytes)
-  std::int64_t soft_width = 0;    ///< of the data's soft labels
+      gate_up{};                  ///< overrides the rule: gate_up_on_gpu() on a GPU, next to the input on a CPU
+  model::TokenRows token_rows{};  ///< trained together with the adapters
+  std::int64_t task_bytes = 0;    ///< least GPU memory for eval_tasks (evaluate::TaskEvaluation::least_bytes)
+  std::int64_t soft_width = 0;    ///< width of the data's soft labels
 };
 
-/// The same facts of another profile, which must outlive them.
+/// The same facts for another profile, which must outlive them.
 RunFacts with_profile(const RunFacts& facts, const Profile& profile);
 
 struct RunSpec {
   std::int64_t max_seq_len = 0;
   std::int64_t micro_batch_size = 1;   ///< rows
-  std::int64_t global_batch_size = 1;  ///< rows or documents (batch_unit) of a step over all ranks
+  std::int64_t global_batch_size = 1;  ///< rows or documents (batch_unit) per step over all ranks
   std::int64_t eval_micro_batch_size = 1;
   std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer
   bool offload_inputs = false;              ///< model::ActivationOptions::offload_inputs
   std::int64_t mlp_tile_tokens = 0;         ///< model::ActivationOptions::mlp_tile_tokens
-  std::int64_t decoded_layers = model::kAllLayers;  ///< of a quantised base: model::WeightOptions::decoded_layers
-  model::ColumnLayout columns;                      ///< of adapters
+  std::int64_t decoded_layers = model::kAllLayers;  ///< for a quantised base: model::WeightOptions::decoded_layers
+  model::ColumnLayout columns;                      ///< adapter columns
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
-  kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
+  kernels::AttentionBackend windowed_attention =
+      kernels::AttentionBackend::kAuto;  ///< for layers with a sliding window
   std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
-  std::string algorithms;  ///< chosen by measuring (plan/tuning/tuning.h), as JSON; empty: none
+  std::string algorithms;  ///< chosen by measuring (plan/tuning/tuning.h), as JSON; may be empty
   std::uint64_t seed = 0;
   ResumePoint resume{};
   std::int64_t memory_bytes = 0;  ///< RunFacts::memory_bytes
@@ -82,31 +83,32 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec);
 /// The buffers of a spec.
 model::ActivationOptions activation_options(const RunSpec& spec);
 
-/// The form of gate|up's backward that moves fewer bytes on a GPU (docs/performance.md): beside the output in bf16, if one
-/// kernel gives dS and dB. (On a CPU, where two kernels read dy, it is beside the input: 27.0 against 28.0 ms.)
+/// The form of gate|up's backward that moves fewer bytes on a GPU (docs/performance.md): next to the output in bf16, if
+/// one kernel computes dS and dB. (On a CPU, where two kernels read dy, next to the input: 27.0 instead of 28.0 ms.)
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts);
 
-/// A pure function of the facts. On a GPU, micro_batch_size: auto and gradient_checkpointing: auto are the fastest that fit, by
-/// count (step_time.h): up to 16384 tokens with the least recomputation. Plans within 1% of each other count as equal, and then
-/// the one that takes less memory is taken; one without slack_bytes() only if it saves 2%. Only if not even full recomputation of
-/// one row fits, mlp_tile_tokens: auto tiles, then activation_offload: auto offloads, then both. On a CPU,
-/// gradient_checkpointing: auto is the least recomputation whose buffers fit. Throws DeviceError (see refuse_memory) if the memory
-/// of a GPU is too small.
+/// A pure function of the facts. On a GPU, micro_batch_size: auto and gradient_checkpointing: auto become the fastest
+/// that fit, by count (step_time.h): up to 16384 tokens with the least recomputation. Plans within 1% of each other
+/// count as equal; of those, the one with the least memory wins. A plan without slack_bytes() wins only if it saves 2%.
+/// Only if not even full recomputation of one row fits, mlp_tile_tokens: auto tiles, then activation_offload: auto
+/// offloads, then both. On a CPU, gradient_checkpointing: auto becomes the least recomputation whose buffers fit.
+/// Throws DeviceError (see refuse_memory) if the memory of a GPU is too small.
 RunSpec decide(const RunFacts& facts);
 
-/// Plans rows with adapter columns padded. Returns false, and leaves the spec as it is, if a GPU's memory is too small for that
-/// and slack_bytes().
+/// Plans padded rows with adapter columns. Returns false and leaves the spec unchanged if a GPU's memory is too small
+/// for that plus slack_bytes().
 bool pad_rows(const RunFacts& facts, RunSpec& spec);
 
-/// Sets loss_chunk_bytes, and the memory that the loss head then takes.
+/// Sets loss_chunk_bytes and the planned memory of the loss head.
 void set_loss_chunk(const RunFacts& facts, std::int64_t bytes, RunSpec& spec);
 
-/// To one line of JSON, and back. parse_run_spec throws FormatError for text that to_json did not write.
+/// Convert to one line of JSON and back. parse_run_spec throws FormatError for text that to_json did not write.
 std::string to_json(const RunSpec& spec);
 RunSpec parse_run_spec(const std::string& json);
 
-/// For each of gradient_checkpointing, activation_offload, mlp_tile_tokens, decoded_layers and base_precision that the profile sets, and without
-/// which a micro-batch of the same size also fits with less recomputation or decoding: a line with both plans. Empty on a CPU.
+/// One line with both plans for each of gradient_checkpointing, activation_offload, mlp_tile_tokens, decoded_layers and
+/// base_precision that the profile sets although a micro-batch of the same size fits without it and with less
+/// recomputation or decoding. Empty on a CPU.
 std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec);
 
 }  // namespace lora_train::plan

@@ -1,5 +1,5 @@
-// What a training step must compute and move at least: the limits with which `bench` compares a counted step. And how long it takes at
-// given rates: what `plan` says of GPUs that are not here, and what decide() compares.
+// The least that a training step must compute and move: the limits that `bench` compares a counted step with. And its
+// time at given rates, which `plan` reports for other GPUs and decide() compares.
 // L layers, D hidden, q = H E, kv = K E, F ffn, V vocabulary, r rank.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace lora_train::plan {
 struct RunFacts;
 struct RunSpec;
 
-/// The rates of a device with which counts become times.
+/// The rates of a device, which turn counts into times.
 struct Rates {
   double gemm_flops_per_s = 0, copy_bytes_per_s = 0;
   double attention_forward_flops_per_s = 0, attention_backward_flops_per_s = 0;
@@ -29,27 +29,27 @@ struct StepSizes {
 
 /// FLOPs of a step that no program with a frozen base can leave out.
 struct RequiredFlops {
-  double linears = 0;    ///< forward and input gradient: 4 a weight and token
-  double head = 0;       ///< the same of V D on supervised rows
-  double attention = 0;  ///< forward 4 q a visible key, backward twice that
+  double linears = 0;    ///< forward and input gradient: 4 per weight and token
+  double head = 0;       ///< the same for V D on supervised rows
+  double attention = 0;  ///< forward 4 q per visible key, backward twice that
   double lora = 0;       ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
   double total() const { return linears + head + attention + lora; }
 };
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
                              const StepSizes& sizes);
 
-/// The bytes that this program plans to move in a step outside of GEMMs and attention, each pass counted once, with elements of
-/// 2 or 4 bytes. Without adapters all weights are trained.
+/// The bytes that this program plans to move in a step outside of GEMMs and attention, each pass counted once, with
+/// elements of 2 or 4 bytes. Without adapters all weights are trained.
 struct PlannedBytes {
   double norm = 0;  ///< per norm: residual + x read, sum + normed written; dy, x, d_residual read, dx written
   double rope = 0;  ///< q and k read and written, forward and backward
   double gated_activation = 0;  ///< forward 3 F, backward 5 F
-  /// x read for x A^T and for dA, dy for dB, once for all adapters of a joined projection; dx += dS A where the GEMM of dy
+  /// x read for x A^T and for dA, dy for dB, once for all adapters of a joined projection; dx += dS A if the GEMM of dy
   /// cannot include it (q|k|v and gate|up)
   double lora = 0;
   double loss = 0;  ///< supervised logits: read twice, written once
-  /// Parameters and state read and written, gradients and constant state read. A parameter moves 28 bytes with fp32 moments and
-  /// 16.125 with 8-bit ones
+  /// Parameters and state read and written, gradients and constant state read. A parameter moves 28 bytes with fp32
+  /// moments and 16.125 with 8-bit ones
   double optimizer = 0;
   double total() const { return norm + rope + gated_activation + lora + loss + optimizer; }
 };
@@ -57,26 +57,26 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
                            const StepSizes& sizes, int element_bytes,
                            OptimizerKind optimizer = OptimizerKind::kAdamwTorch);
 
-/// What the busiest rank does in a step.
+/// The work of the busiest rank in a step.
 struct RankLoad {
   double tokens = 0, supervised = 0;
   double keys_per_query = 0;
   std::int64_t num_micro_batches = 1;
 };
 
-/// Of attention's FLOPs.
+/// The forward pass's share of attention's FLOPs.
 inline constexpr double kForwardOfAttention = 1.0 / 3;
 
-/// Those of a run in this precision, on a GPU with these rates of bf16 products and of memory.
+/// The rates of a run in the profile's precision, on a GPU with these rates for bf16 products and memory.
 Rates rates_in(const Profile& profile, double gemm_flops_per_s, double copy_bytes_per_s);
 
-/// Seconds that a step needs at these rates at least, without the other ranks: products, attention, memory traffic, recomputation
-/// and the decoding of a quantised base, one after the other. Each micro-batch adds launches, and half a round of tiles at the end
-/// of each product, in which multiprocessors wait for the last ones.
+/// The least seconds for a step at these rates, without the other ranks: the sum of products, attention, memory
+/// traffic, recomputation and the decoding of a quantised base. Each micro-batch adds launches, and half a round of
+/// tiles at the end of each product, when multiprocessors wait for the last tiles.
 double least_step_s(const RunFacts& facts, const RunSpec& spec, const Rates& rates, const RankLoad& load);
 
-/// Seconds a token of full rows, at usual rates of a GPU: specs are compared by them on any GPU, since what decides is the ratio of
-/// products to memory, which differs little.
+/// Seconds per token of full rows, at a GPU's usual rates. They compare specs on any GPU, because only the ratio of
+/// products to memory matters, which differs little.
 double token_s(const RunFacts& facts, const RunSpec& spec);
 
 }  // namespace lora_train::plan

@@ -11,8 +11,8 @@ double peak_host_memory_gib();
 /// Resident set now, in GiB (/proc/self/statm); 0 if that file is missing.
 double host_memory_gib();
 
-/// Bytes that this process can still allocate: MemAvailable of /proc/meminfo (8 GiB if that file is missing), or less if a
-/// control group (container, Slurm job) limits it.
+/// Bytes that this process can still allocate: MemAvailable of /proc/meminfo (8 GiB if that file is missing), or less
+/// if a control group (container, Slurm job) limits it.
 std::int64_t available_host_memory();
 
 }  // namespace lora_train::report

@@ -1,4 +1,4 @@
-// What the time of a run went into, and what it cost and used: sums over all its processes.
+// Time, cost and resource usage of a run, summed over all its processes.
 #pragma once
 
 #include <array>
@@ -13,31 +13,31 @@
 
 namespace lora_train::report {
 
-/// Of one process, or the sum over several.
+/// Usage of one process, or the sum over several.
 struct Usage {
-  std::optional<double> cpu_s = {};      ///< processor time of all threads; empty: not known
-  std::optional<double> energy_wh = {};  ///< of the GPUs; empty: not known, or no GPU
-  double gpu_watched_s = 0;              ///< time with known GPU utilization, from the first step of the process on
-  double gpu_busy_s = 0;                 ///< the part of it in which a kernel ran
+  std::optional<double> cpu_s = {};      ///< processor time of all threads; empty: unknown
+  std::optional<double> energy_wh = {};  ///< GPU energy; empty: unknown or no GPU
+  double gpu_watched_s = 0;              ///< time with known GPU utilization, from the process's first step on
+  double gpu_busy_s = 0;                 ///< the part of gpu_watched_s in which a kernel ran
 
-  /// 0 to 100; empty if it was never known.
+  /// 0 to 100; empty if never known.
   std::optional<double> mean_gpu_utilization() const;
 };
 
-/// A sum is known where both parts are.
+/// Sums each value that is known on both sides.
 Usage operator+(const Usage& one, const Usage& other);
 
-/// Of this process so far: cpu_s alone.
+/// Usage of this process so far: cpu_s alone.
 Usage process_usage();
 
-/// In the order of summary.json and of the table in report.html.
+/// In the order of summary.json and the table in report.html.
 enum class Phase {
-  kData,   ///< reading, tokenizing and packing rows, planning steps
+  kData,   ///< reading, tokenizing and packing examples, planning steps
   kLoad,   ///< model, device, weights, buffers
   kTune,   ///< measuring kernels, the rehearsal, recording graphs
   kTrain,  ///< steps
   kEvaluate,
-  kSave,    ///< while training was paused for a checkpoint, and the wait for the last one
+  kSave,    ///< training paused for a checkpoint, and the wait for the last one
   kResult,  ///< writing adapter/ or model/
   kOther,   ///< the rest of the wall time
 };
@@ -46,7 +46,7 @@ const char* name_of(Phase phase);
 
 using NamedSeconds = std::vector<std::pair<std::string, double>>;
 
-/// Time between processes counts for nothing.
+/// Time between processes is not counted.
 struct RunTimes {
   std::array<double, kNumPhases> seconds = {};
   std::optional<double> cost_usd = {};  ///< empty without a price
@@ -54,21 +54,21 @@ struct RunTimes {
 
   double& operator[](Phase phase) { return seconds[static_cast<std::size_t>(phase)]; }
   double operator[](Phase phase) const { return seconds[static_cast<std::size_t>(phase)]; }
-  /// The sum of all phases.
+  /// Sum of all phases.
   double wall_s() const;
   /// The phases by name, in order.
   NamedSeconds named() const;
-  /// The inverse. Ignores unknown names.
+  /// Inverse of named(). Ignores unknown names.
   static RunTimes of(const NamedSeconds& phases, std::optional<double> cost_usd, const Usage& usage = {});
 };
 
 /// "$0.0042", "$3.50", "$120"
 std::string format_dollars(double amount);
 
-/// What an hour costs.
+/// The price of an hour.
 struct Price {
-  double of_gpu = 0;        ///< dollars an hour, of one GPU, or of the machine of a run on a CPU
-  int num_gpus = 1;         ///< that are paid for; 1 for a machine
+  double of_gpu = 0;        ///< dollars per hour for one GPU, or for the machine if the run is on a CPU
+  int num_gpus = 1;         ///< number paid for; 1 for a machine
   std::string source = {};  ///< "profile" or "GPU table"
 
   double per_hour() const { return of_gpu * num_gpus; }
@@ -76,34 +76,34 @@ struct Price {
   std::string in_words() const;
 };
 
-/// A stretch of a process in one phase, in seconds since the process began.
+/// A stretch of one phase, in seconds since the process began.
 struct Span {
   Phase phase = Phase::kOther;
   double from_s = 0, to_s = 0;
 };
 
-/// Times the phases of a process, and adds them to what the run took before. Not thread-safe.
+/// Times the phases of a process and adds them to the run's earlier times. Not thread-safe.
 class RunClock {
  public:
   using Clock = std::chrono::steady_clock;
   explicit RunClock(Clock::time_point start = Clock::now()) : start_(start) {}
 
-  /// For a resumed run: what it took until its checkpoint. Time without a cost gets that of this process.
+  /// For a resumed run: the run's times until its checkpoint. Time without a cost gets this process's price.
   void go_on_from(const RunTimes& earlier) { earlier_ = earlier; }
   void set_price(const std::optional<Price>& price) { price_ = price; }
   const std::optional<Price>& price() const { return price_; }
-  /// What is used from the start of this process on. Default: process_usage(). Called by total() until stop().
+  /// Source of the usage since the start of this process. Default: process_usage(). total() calls it until stop().
   void set_usage(std::function<Usage()> usage) { usage_ = std::move(usage); }
 
-  /// `seconds` of the phase end now. Stretches must not overlap.
+  /// Counts the last `seconds` as this phase. Stretches must not overlap.
   void add(Phase phase, double seconds);
-  /// Stops the clock: later calls of elapsed_s() and total() give the same.
+  /// Stops the clock: elapsed_s() and total() no longer change.
   void stop();
 
-  double elapsed_s() const;                                ///< of this process
-  double here(Phase phase) const { return here_[phase]; }  ///< of this process
-  RunTimes total() const;                                  ///< of the run
-  /// The stretches since the last call. Neighbours in one phase are one.
+  double elapsed_s() const;                                ///< for this process
+  double here(Phase phase) const { return here_[phase]; }  ///< for this process
+  RunTimes total() const;                                  ///< for the run
+  /// The stretches since the last call. Adjacent stretches of the same phase are merged.
   std::vector<Span> take_spans() { return std::exchange(spans_, {}); }
 
  private:
@@ -115,7 +115,7 @@ class RunClock {
   std::vector<Span> spans_;
 };
 
-/// The sums of a run in the last line of metrics.jsonl that has them and is of no later step; nothing if there is none.
+/// A run's times from the last line of metrics.jsonl that has them, up to this step; empty if there is none.
 std::optional<RunTimes> logged_times(const std::filesystem::path& metrics_file, long long step);
 
 }  // namespace lora_train::report

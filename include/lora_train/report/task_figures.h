@@ -1,5 +1,5 @@
-// The figures of an eval_task, with their names in metrics.jsonl, `eval --json` and metric_for_best_model; and calibration: how well
-// stated confidences agree with what was right. The numbers are those of numpy and scikit-learn.
+// The figures of an eval_task, with their names in metrics.jsonl, `eval --json` and metric_for_best_model; and
+// calibration: how well stated confidences match the share of right answers. The numbers match numpy and scikit-learn.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace lora_train::report {
 
 inline constexpr std::size_t kCalibrationBins = 15;
 
-/// A part of the answers, as a reliability diagram shows it: sums, not means.
+/// One bin of a reliability diagram: sums, not means.
 struct CalibrationBin {
   long long count = 0;
   double confidence = 0;
@@ -22,43 +22,44 @@ struct CalibrationBin {
   bool operator==(const CalibrationBin&) const = default;
 };
 
-/// An answer with the probability of being right that it states, 0 to 1.
+/// An answer and its stated probability of being right, 0 to 1.
 struct Judged {
   double confidence = 0;
   bool is_right = false;
 };
 
-/// 15 bins of equal width: bin i has confidences from i / 15 to below (i + 1) / 15, the last one those of 1 too.
+/// 15 bins of equal width: bin i has confidences from i / 15 to below (i + 1) / 15; the last bin includes 1.
 std::vector<CalibrationBin> equal_width_bins(std::span<const Judged> answers);
 
-/// 15 bins of equal count: the answers in the order of their confidence, cut as numpy.array_split cuts them. Equally confident
-/// answers keep their order.
+/// 15 bins of equal count: the answers sorted by confidence and cut like numpy.array_split. Equally confident answers
+/// keep their order.
 std::vector<CalibrationBin> equal_mass_bins(std::span<const Judged> answers);
 
-/// Expected calibration error: the mean over answers of |mean confidence - share right| of their bin (arxiv.org/abs/1706.04599).
+/// Expected calibration error: the mean over answers of |mean confidence - share right| in their bin
+/// (arxiv.org/abs/1706.04599).
 double calibration_error(std::span<const CalibrationBin> bins);
 
 /// Brier score: the mean of (confidence - is right)^2.
 double brier_score(std::span<const Judged> answers);
 
-/// The area under the ROC curve: how likely a right answer is more confident than a wrong one; a tie counts as half. Empty where all
-/// answers are right, or all wrong.
+/// Area under the ROC curve: the probability that a right answer is more confident than a wrong one; a tie counts as
+/// half. Empty if all answers are right, or all wrong.
 std::optional<double> auroc(std::span<const Judged> answers);
 
 double mean_confidence(std::span<const Judged> answers);
 double share_right(std::span<const Judged> answers);
 
-/// Those that its kind has; auroc is empty too where all answers are right, or all wrong.
+/// Figures that the kind has; auroc is also empty if all answers are right, or all wrong.
 struct TaskFigures {
   long long num_rows = 0;
-  std::optional<double> accuracy = {};        ///< share of the answers that are right
+  std::optional<double> accuracy = {};        ///< share of right answers
   std::optional<double> ece = {};             ///< calibration error in 15 bins of equal width
-  std::optional<double> ece_equal_mass = {};  ///< the same in 15 bins of equal count
+  std::optional<double> ece_equal_mass = {};  ///< calibration error in 15 bins of equal count
   std::optional<double> brier = {};
   std::optional<double> auroc = {};
   std::optional<double> mean_confidence = {};
   std::optional<double> over_confidence = {};  ///< mean_confidence - accuracy
-  std::vector<CalibrationBin> bins = {};       ///< of equal width; empty for exact_match
+  std::vector<CalibrationBin> bins = {};       ///< bins of equal width; empty for exact_match
 };
 
 struct NamedTaskFigures {
@@ -70,13 +71,13 @@ struct NamedTaskFigures {
 struct TaskMetric {
   const char* name;
   std::optional<double> TaskFigures::*value;
-  std::optional<bool> greater_is_better;  ///< empty: neither is, unless the profile says so
+  std::optional<bool> greater_is_better;  ///< empty: neither, unless the profile says so
 };
 
-/// The figures of a kind but num_rows and bins, in the order in which they are shown.
+/// The figures of a kind except num_rows and bins, in display order.
 std::vector<TaskMetric> task_metrics(TaskKind kind);
 
-/// Of answers to `kind`: confidence, or exact_match, which has no confidences.
+/// Figures for answers to `kind`: confidence, or exact_match, which has no confidences.
 TaskFigures task_figures(TaskKind kind, std::span<const Judged> answers);
 
 /// "accuracy 81.50%, ece 0.0342, brier 0.1200, auroc 0.8810"
@@ -85,18 +86,19 @@ std::string in_words(TaskKind kind, const TaskFigures& figures);
 /// The text of a figure: "81.50%", "0.0342"; "-" if it is empty.
 std::string format_task_figure(const TaskMetric& metric, const TaskFigures& figures);
 
-/// What metric_for_best_model names: a metric of all evaluation data, of one data set, or of one task.
+/// The metric that metric_for_best_model names: over all evaluation data, one dataset, or one task.
 struct BestMetric {
-  std::string name;    ///< as the profile has it
-  std::string source;  ///< the data set or the task; empty: all data sets
+  std::string name;    ///< as in the profile
+  std::string source;  ///< dataset or task; empty: all datasets
   bool is_of_task = false;
   std::string metric;  ///< loss, perplexity, token_accuracy, ece; or one of task_metrics()
   bool greater_is_better = false;
 };
 
-/// `sets`: the names of the evaluation data sets. Throws ConfigError("metric_for_best_model") for a metric that no evaluation of
-/// these sets and tasks has, naming those that there are, and for one that has no better end and no greater_is_better; but not
-/// for one of eval_loss, perplexity, token_accuracy or ece where nothing asks for a best model.
+/// `sets`: the names of the evaluation datasets. Throws ConfigError("metric_for_best_model") for a metric that no
+/// evaluation of these sets and tasks has, listing those available, and for one without a better direction when
+/// greater_is_better is not set. Does not throw for eval_loss, perplexity, token_accuracy or ece if no setting needs a
+/// best model.
 BestMetric find_best_metric(const RunSection& section, const std::vector<std::string>& sets,
                             const std::vector<EvalTask>& tasks);
 

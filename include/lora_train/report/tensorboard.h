@@ -1,4 +1,4 @@
-// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/report/tensorboard.cpp describes the format.
+// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/report/tensorboard.cpp has the format.
 #pragma once
 
 #include <chrono>
@@ -14,44 +14,45 @@ namespace lora_train::report {
 
 /// CRC-32C (Castagnoli, RFC 3720), reflected, start and end inverted. crc32c("123456789") = 0xe3069283.
 std::uint32_t crc32c(std::string_view bytes);
-/// The CRC as it is stored in records: rotated right by 15, plus 0xa282ead8.
+/// The CRC as stored in records: rotated right by 15, plus 0xa282ead8.
 std::uint32_t masked_crc32c(std::string_view bytes);
 /// The first record of a file: file_version "brain.Event:2".
 std::string version_record(double time);
 /// One scalar: summary value {tag, simple_value}.
 std::string scalar_record(std::string_view tag, float value, long long step, double time);
 
-/// Writes a new file events.out.tfevents.<unix>.<host>[.n] in `folder`, which it creates if necessary. A resumed run adds a
-/// file; TensorBoard reads all files of a folder as one run. Data is buffered and written by flush(), by the destructor, and by
-/// any add 10 s after the last write. Readers ignore a torn last record. All functions but the destructor throw IoError; data
-/// that could not be written is kept, and the next write continues where the failed one stopped. Not thread-safe.
+/// Writes a new file events.out.tfevents.<unix>.<host>[.n] in `folder`, which it creates if necessary. A resumed run
+/// adds a file; TensorBoard reads all files of a folder as one run. Data is buffered and written by flush(), by the
+/// destructor, and by any add 10 s after the last write. Readers ignore a torn last record. All functions but the
+/// destructor throw IoError; data that could not be written is kept, and the next write continues where the failed one
+/// stopped. Not thread-safe.
 class TensorBoardWriter {
  public:
-  /// `has_several_sets`: the run evaluates more than one data set.
+  /// `has_several_sets`: the run evaluates more than one dataset.
   explicit TensorBoardWriter(const std::filesystem::path& folder, bool has_several_sets = false);
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
-  /// Has readers drop what earlier files have of the steps after this one, which are done again; flushes.
+  /// Makes readers drop the data of earlier files after this step, since these steps run again; flushes.
   void drop_after(long long step);
 
-  /// Adds train/<key> for every number of the record except step and time, and train/<key>/<rank> for those of each rank.
+  /// Adds train/<key> for every number of the record except step and time, and train/<key>/<rank> for per-rank numbers.
   void add(const TrainRecord& record);
 
-  /// Adds eval/<key> for the data set that was evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime and
-  /// eval/samples_per_second, and for each of several sets eval/<name>_loss and so on, as Hugging Face's Trainer names them;
-  /// and the reliability diagram as the picture reliability/<name>, where the record has bins.
+  /// Adds eval/<key> for the dataset evaluated first, eval/<name>/<key> for others and for tasks; eval/runtime and
+  /// eval/samples_per_second; with several sets, eval/<name>_loss and so on, with the names of Hugging Face's Trainer;
+  /// and the reliability diagram as the picture reliability/<name> if the record has bins.
   void add(const EvalRecord& record);
 
-  /// The same of a task.
+  /// As above, for a task.
   void add(const TaskRecord& record);
 
   /// Adds the profile as the text "args" and its scalar keys as hyperparameters.
   void start(const Profile& profile, double time);
 
-  /// Adds train/train_runtime and train/train_steps_per_second, what eval_answers.jsonl in the folder of the run has, as the texts
-  /// answers/<name>, and the end of the session of hyperparameters; flushes.
+  /// Adds train/train_runtime and train/train_steps_per_second, the content of eval_answers.jsonl in the run folder as
+  /// the texts answers/<name>, and the end of the hyperparameter session; flushes.
   void end(const EndRecord& record, const std::filesystem::path& run_folder);
 
   void flush();

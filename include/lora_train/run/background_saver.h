@@ -1,4 +1,5 @@
-// The tensors of a checkpoint, and saving them while a run trains: the state is copied in one short pause, then a thread writes it.
+// Saves and loads the tensors of a checkpoint. A save copies the state in one short pause; a thread writes it while
+// training continues.
 #pragma once
 
 #include <filesystem>
@@ -17,39 +18,40 @@
 
 namespace lora_train::run {
 
-/// The files for parameter values and optimizer state. They point into both, which must be in host memory. Writing a file
-/// throws NumericError for NaN or infinity. adapter null: full fine-tuning.
+/// The files for parameter values and optimizer state. They point into both, which must be in host memory. Writing a
+/// file throws NumericError for NaN or infinity. A null adapter means full fine-tuning.
 std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
                                                    const std::vector<std::string>& target_modules,
                                                    const model::Trainables& parameters,
                                                    const optim::OptimizerState& optimizer);
 
-/// Reads these files into `parameters` and `optimizer`. Throws FormatError for a tensor that is missing, unexpected or has the
-/// wrong shape.
+/// Reads these files into `parameters` and `optimizer`. Throws FormatError if a tensor is missing or unexpected or has
+/// the wrong shape.
 void load_checkpoint_tensors(const std::filesystem::path& checkpoint, bool is_adapter, model::Trainables& parameters,
                              optim::OptimizerState& optimizer);
 
-/// The parameters alone.
+/// Reads only the parameters.
 void load_checkpoint_parameters(const std::filesystem::path& checkpoint, bool is_adapter,
                                 model::Trainables& parameters);
 
-/// The parts of a checkpoint. What they refer to must outlive the saver.
+/// The parts of a checkpoint. The objects they refer to must outlive the saver.
 struct SavedParts {
   const RunSection& section;
   const lora::AdapterConfig* adapter = nullptr;  ///< null: full fine-tuning
   std::vector<std::string> target_modules;       ///< for adapter_config.json
   const model::Trainables& parameters;
   const optim::OptimizerState& optimizer;
-  const run_folder::Contents& contents;  ///< what all checkpoints of the run share; each save adds state and files
+  const run_folder::Contents& contents;  ///< shared by all checkpoints of the run; each save adds state and files
 };
 
 class BackgroundSaver {
  public:
-  /// Allocates the copy of masters and optimizer state. On a CPU where it would take more than half of `free_memory` (bytes),
-  /// start() returns only when the checkpoint is written, so training waits; parameters on a GPU are always copied.
+  /// Allocates the copy of masters and optimizer state. On a CPU, if the copy would take more than half of
+  /// `free_memory` (bytes), start() makes none and returns once the checkpoint is written, so training waits.
+  /// Parameters on a GPU are always copied.
   explicit BackgroundSaver(SavedParts parts, std::int64_t free_memory = report::available_host_memory());
 
-  /// Starts to save the current parameters with this state. No other save may be running.
+  /// Starts saving the current parameters with this state. No other save may be running.
   void start(const run_folder::TrainState& state);
   bool is_busy() const { return saver_.is_busy(); }
   /// See run_folder::CheckpointWriter.
@@ -63,7 +65,7 @@ class BackgroundSaver {
     optim::OptimizerState optimizer;
   };
   std::optional<Snapshot> snapshot_;    ///< in host memory; a save reads it while training continues
-  run_folder::CheckpointWriter saver_;  ///< declared after the snapshot, which it reads until it is destroyed
+  run_folder::CheckpointWriter saver_;  ///< declared after the snapshot, which it reads until destroyed
 };
 
 }  // namespace lora_train::run

@@ -8,23 +8,23 @@
 
 namespace lora_train::run {
 
-/// The first call searches; later calls return the same result.
+/// Searches on the first call; later calls return the same result.
 const LargestMicroBatch& largest_micro_batch(Run& run);
 
-/// Frees weights, buffers and graphs, all that depends on the spec. Waits for the device.
+/// Frees everything that depends on the spec: weights, buffers and graphs. Waits for the device.
 void release_buffers(Run& run);
 
-/// Captures the steps of the run (step_graphs.h) if `cuda_graphs` and the device allow it, after one frozen step of each batch
-/// class. If CUDA refuses, logs a warning, and steps run without graphs. run.capture says what was done. Throws if the device has
-/// failed.
+/// Captures the steps of the run (StepGraphs) if `cuda_graphs` and the device allow it, after one frozen step of each
+/// batch class. If CUDA refuses, logs a warning, and steps run without graphs. Records the outcome in run.capture.
+/// Throws if the device has failed.
 void capture_steps(Run& run);
 
-/// Rehearses: runs the largest micro-batch of all steps through forward, backward and a frozen optimizer, and the largest of the
-/// evaluations through forward, which changes only the gradient buffer; then captures the steps if `captures`. Both tune GEMMs
-/// (plan/tuning/tuning.h), and rank 0 for all. If a rank runs out of memory although the plan fits, all ranks plan once more, for 1.5 GiB
-/// less or for what is there, call `rebuild`, which goes from run.facts to buffers, and begin again. Returns a description of what
-/// was rehearsed, for the log. Throws DeviceError if memory runs out again, or if nothing is left to plan; NumericError if the loss is not
-/// finite.
+/// Rehearses: runs the largest training micro-batch through forward, backward and a frozen optimizer, and the largest
+/// evaluation micro-batch through forward. This changes only the gradient buffer. Then captures the steps if
+/// `captures`. Both tune GEMMs (plan/tuning/tuning.h), rank 0 for all ranks. If a rank runs out of memory although the
+/// plan fits, all ranks plan once more, for 1.5 GiB less or for the available memory, call `rebuild`, which goes from
+/// run.facts to buffers, and start over. Returns a description of the rehearsed work for the log. Throws DeviceError if
+/// memory runs out again or nothing is left to plan; NumericError if the loss is not finite.
 std::string prepare_steps(Run& run, const std::function<void()>& rebuild, bool captures = true);
 
 }  // namespace lora_train::run

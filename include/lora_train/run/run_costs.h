@@ -1,4 +1,4 @@
-// What a run costs: seconds of its start, processor time, memory, the GPU of each rank, and the price of an hour.
+// The costs of a run: startup seconds, processor time, memory, the GPU of each rank, and the hourly price.
 #pragma once
 
 #include <chrono>
@@ -16,30 +16,30 @@
 
 namespace lora_train::run {
 
-/// Of this process, and of the other ranks as far as they have said it: with each step (RankFigures), and at the end. Not
-/// thread-safe; the thread that reads the GPU's sensors is the monitor's own.
+/// Resource usage of this process, and of the other ranks as they last reported it: with each step (RankFigures) and at
+/// the end. Not thread-safe; the GPU monitor reads the sensors in its own thread.
 class ResourceWatch {
  public:
-  /// Watches a GPU too, from here on.
+  /// Starts watching a GPU as well.
   void watch_gpu(const std::string& uuid, const device::GpuMonitorOptions& options = {});
-  /// Utilization counts from here on.
+  /// Starts counting utilization.
   void begin_steps();
-  /// Ends the thread that reads the sensors; what they said last stays.
+  /// Ends the thread that reads the sensors; the last readings stay.
   void stop();
 
   report::Usage own() const;
   /// The sum over all ranks.
   report::Usage of_all_ranks() const;
-  /// Puts what this rank uses into what it tells the others.
+  /// Writes this rank's usage into the figures it sends to the others.
   void put(RankFigures& figures) const;
-  /// What the others have told, by rank.
+  /// Stores the figures of the other ranks, by rank.
   void take(const std::vector<RankFigures>& figures, int own_rank);
 
-  /// Fills cpu_percent, host_memory_gib and gpu with what there was since the last call.
+  /// Fills cpu_percent, host_memory_gib and gpu for the time since the last call.
   void fill(report::TrainRecord& record);
-  /// 0 to 100, of the last second; empty: not known.
+  /// Utilization of the last second, 0 to 100; empty if unknown.
   std::optional<double> gpu_utilization() const;
-  /// Since begin_steps(). Zero without a GPU.
+  /// Totals since begin_steps(). Zero without a GPU.
   device::GpuTotals gpu_in_steps() const;
 
  private:
@@ -52,9 +52,9 @@ class ResourceWatch {
   double cpu_s_at_last_fill_ = report::process_usage().cpu_s.value_or(0);
 };
 
-/// The one place that decides it: `given` (gpu_price_per_hour) where the profile has it, else the price of `gpu`, the name that the
-/// driver gives, in the GPU table, where it is in there; nothing on a CPU (`gpu` empty) without the key. Warns if the table cannot
-/// be read. num_gpus: 1 on a CPU, where the price is that of the machine.
+/// The one place that decides the price: `given` (gpu_price_per_hour) if the profile has it, else the price of `gpu`
+/// (the driver's name for it) in the GPU table, if it is listed; nothing on a CPU (`gpu` empty) without the key. Warns
+/// if the table cannot be read. num_gpus is 1 on a CPU, where the price is that of the machine.
 std::optional<report::Price> find_price(std::optional<double> given, const std::string& gpu, int num_gpus,
                                         const std::filesystem::path& gpu_table);
 
@@ -62,8 +62,8 @@ std::optional<report::Price> find_price(std::optional<double> given, const std::
 class StartupTimes {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Ends `phase`, which began at the previous call or at construction, and returns its seconds. Phases with the same name add up.
-  /// Does nothing after finish().
+  /// Ends `phase`, which began at the previous call or at construction, and returns its seconds. Phases with the same
+  /// name add up. Does nothing after finish().
   double end_phase(const std::string& phase) {
     if (is_finished_) return 0;
     const auto now = Clock::now();

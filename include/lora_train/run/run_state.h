@@ -1,4 +1,4 @@
-// A run in memory: what it works on, and all that is decided and loaded for it.
+// A run in memory: its inputs, and everything decided and loaded for it.
 #pragma once
 
 #include <chrono>
@@ -31,62 +31,62 @@ struct LargestMicroBatch {
   std::int64_t num_tokens = 0;
 };
 
-/// What a run works on: opened, and the same whatever is then decided.
+/// The opened inputs of a run. Later decisions do not change them.
 struct OpenedRun {
   explicit OpenedRun(const TrainRequest& train_request) : request(train_request) {}
   const TrainRequest& request;
   StartupTimes startup;
-  /// Of this process, which may be older than the run, and of those before it.
+  /// Times of this process, which may be older than the run, and of earlier processes of the run.
   std::shared_ptr<report::RunClock> clock = std::make_shared<report::RunClock>();
-  /// Of this process and, through what they tell it, of the other ranks. The clock asks it too.
+  /// Usage of this process and, as they report it, of the other ranks. The clock reads it too.
   std::shared_ptr<ResourceWatch> resources = std::make_shared<ResourceWatch>();
   plan::RunDevice device;
   std::size_t max_steps_in_flight = 0;  ///< steps the device may lag behind the host; kMaxStepsInFlight on a GPU
   plan::ModelFiles files;
   plan::AdapterSetup adapters;
   data::PreparedData data;
-  std::optional<evaluate::TaskEvaluation> tasks;           ///< nothing in bench
-  std::optional<std::filesystem::path> checkpoint_folder;  ///< that the run resumes from
-  std::optional<run_folder::Description> resumed;          ///< of that checkpoint
-  std::int64_t started_at = 0;                             ///< when the run began, in seconds since 1970; on every rank
+  std::optional<evaluate::TaskEvaluation> tasks;           ///< empty in bench
+  std::optional<std::filesystem::path> checkpoint_folder;  ///< where the run resumes
+  std::optional<run_folder::Description> resumed;          ///< describes that checkpoint
+  std::int64_t started_at = 0;                             ///< start of the run, seconds since 1970; same on all ranks
 
   const Profile& profile() const { return request.profile; }
   ranks::Communicator& ranks() const { return *device.ranks; }
-  /// Whether this rank decides and writes files.
+  /// True if this rank decides and writes files.
   bool is_leader() const { return ranks().rank() == 0; }
-  /// Ends a phase of the startup, which counts as `phase` of the run.
+  /// Ends a startup phase, which counts as `phase` of the run.
   void end_phase(const std::string& name, report::Phase phase) { clock->add(phase, startup.end_phase(name)); }
 };
 
 /// A run that is ready for a step.
 struct Run : OpenedRun {
-  /// Gathers the facts of what was opened; `build` decides, loads and allocates (build_planned() for training).
+  /// Gathers the facts of the opened inputs; `build` decides, loads and allocates (build_from_facts() for training).
   Run(OpenedRun&& opened, const std::function<void(Run&)>& build);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  plan::RunFacts facts;  ///< of what was opened; decide() reads them
+  plan::RunFacts facts;  ///< about the opened inputs; decide() reads them
   plan::RunSpec spec;
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
   std::vector<data::BatchClass> batch_classes;                ///< sizes to which micro-batches are padded on a GPU
   std::int64_t num_micro_batches = 0,
-               num_unpadded = 0;  ///< of the plan; those that fit no class. Both 0 without classes
+               num_unpadded = 0;  ///< in the plan; those that fit no class. Both 0 without classes
   plan::LoadedModel model;
-  plan::DeviceMemory startup_memory;  ///< set by allocate(): its peaks are those of loading and tuning
+  plan::DeviceMemory startup_memory;  ///< set by allocate(): peaks during loading and tuning
   std::unique_ptr<model::Activations> activations;
   std::unique_ptr<model::LossHead> loss_head;
   std::unique_ptr<plan::BatchFeed> feed;
   std::unique_ptr<StepScalars> scalars;
   std::optional<optim::OptimizerState> optimizer;
   std::unique_ptr<StepContext> context;
-  run_folder::Contents checkpoint;  ///< what all checkpoints of the run share; each save adds state and files
+  run_folder::Contents checkpoint;  ///< shared by all checkpoints of the run; each save adds state and files
   run_folder::TrainState state;
   std::unique_ptr<plan::RunTuning> tuning;   ///< null without autotuning
   std::optional<LargestMicroBatch> largest;  ///< set by largest_micro_batch()
   report::StepCapture capture;               ///< set by capture_steps()
 
-  /// The parameters in host memory: on a CPU the run's own, on a GPU a copy.
+  /// The parameters in host memory: the run's own on a CPU, a copy on a GPU.
   model::Trainables host_parameters() const {
     const model::Trainables& own = *model.parameters;
     return device.is_cuda() ? own.host_copy() : own;

@@ -9,8 +9,8 @@ namespace lora_train::run_folder {
 /// (flock), so a file left behind by a killed process does not block a new run.
 class FolderLock {
  public:
-  /// Creates the folder if it does not exist. Throws ConfigError, naming the process, if another run holds the lock, or if the
-  /// file is a link or someone else's; IoError.
+  /// Creates the folder if it does not exist. Throws ConfigError if another run holds the lock (naming the process), or
+  /// if the file is a link or not ours; IoError.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -1,4 +1,5 @@
-// The answer to one request: tokens in, JSON or server-sent events out, through an outbox that a slow client cannot fill.
+// The answer to one request: tokens in, JSON or server-sent events out, through an outbox that a slow client cannot
+// fill.
 #pragma once
 
 #include <atomic>
@@ -19,25 +20,25 @@
 
 namespace lora_train::serve {
 
-/// Thread-safe. The writer never waits for the reader, which is suspended where there is nothing to read: by calls that happen
-/// under the lock, so that none is lost.
+/// Thread-safe. The writer never waits for the reader, which is suspended when there is nothing to read. Suspending and
+/// waking happen under the lock, so no wake-up is lost.
 class Outbox {
  public:
   using Call = std::function<void()>;
 
-  /// Of the writer. status: of the whole answer, once it is known; only the first one counts.
+  /// For the writer. `status` is that of the whole answer, once known; only the first one counts.
   void write(std::string_view bytes);
   void finish(int status);
 
-  /// Of the reader: how to wake it. Before the first wait.
+  /// For the reader: how to wake it. Call it before the first wait.
   void set_resume(Call resume);
-  /// Copies up to `most` bytes. 0: none are there; calls `suspend` unless is_finished().
+  /// Copies up to `most` bytes. Returns 0 if there are none, and then calls `suspend` unless is_finished().
   std::size_t read(char* to, std::size_t most, const Call& suspend);
-  /// True once the answer is whole; else calls `suspend`.
+  /// True once the answer is whole; otherwise calls `suspend`.
   bool is_whole_or(const Call& suspend);
-  /// The client has gone, or is given up: nothing is written any more. Wakes a suspended reader.
+  /// Drops the rest: the client has gone or is given up. Wakes a suspended reader.
   void cancel();
-  /// The same, by the reader itself: it is not woken, now or later.
+  /// The same, called by the reader itself: it is not woken, now or later.
   void abandon();
 
   bool is_cancelled() const;
@@ -60,11 +61,12 @@ struct ServedModel {
   const tokenizer::Tokenizer* tokenizer = nullptr;         ///< never null
   const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: no chats
   std::vector<std::int32_t> stop_ids;
-  std::int32_t vocab_size = 0;        ///< rows of the embedding: larger ids are refused
+  std::int32_t vocab_size = 0;        ///< rows of the embedding; larger ids are refused
   std::optional<std::int64_t> owner;  ///< ServedRequest::owner
 };
 
-/// Choice i belongs to prompt i / n. The calls on_... come from one thread; `outbox` and the counts may be read from another.
+/// Choice i belongs to prompt i / n. The calls on_... come from one thread; `outbox` and the counts may be read from
+/// another.
 class Answer {
  public:
   /// `model` must outlive the answer. `id` and `created` (seconds since 1970) appear in it.
@@ -73,10 +75,10 @@ class Answer {
   ~Answer();
 
   std::size_t num_choices() const;
-  /// What a choice asks of the model; `id` is left to the caller.
+  /// A choice's request to the model; the caller sets `id`.
   ServedRequest ask(std::size_t choice, std::int64_t max_new_tokens) const;
 
-  /// False: the choice has met a stop string, or the client has gone.
+  /// Returns false if the choice has met a stop string or the client has gone.
   bool on_token(std::size_t choice, const ServedToken& token);
   void on_done(std::size_t choice, bool is_cut);
   /// Ends the whole answer with an error.

@@ -1,4 +1,4 @@
-// The HTTP server in front of a Service: libmicrohttpd, in one thread of its own that waits for no client and no answer.
+// The HTTP server in front of a Service: libmicrohttpd, in its own thread, which never waits for a client or an answer.
 #pragma once
 
 #include <atomic>
@@ -12,16 +12,16 @@
 
 namespace lora_train::serve {
 
-/// A socket that listens, before anybody accepts.
+/// A listening socket, before anything accepts connections.
 class ListeningSocket {
  public:
-  /// host: a name or an address; port 0: a free one. Throws IoError where it cannot be had.
+  /// host: a name or an address; port 0: a free one. Throws IoError if it cannot listen there.
   ListeningSocket(const std::string& host, std::uint16_t port);
   ~ListeningSocket();
   ListeningSocket(const ListeningSocket&) = delete;
   ListeningSocket& operator=(const ListeningSocket&) = delete;
 
-  /// Whether only this machine reaches it.
+  /// True if only this machine can reach it.
   bool is_loopback() const { return is_loopback_; }
   /// "http://127.0.0.1:8000"
   const std::string& url() const { return url_; }
@@ -33,11 +33,11 @@ class ListeningSocket {
   std::string url_;
 };
 
-/// Whether the library is here; else what to install.
+/// Empty if the library is installed; otherwise says what to install.
 std::string missing_http_library();
 
-/// A slow client delays its own answer alone: a connection without bytes to send is suspended until there are some.
-/// Each request is one line of the log, once it is answered: method, path, status, tokens, seconds.
+/// A slow client delays only its own answer: a connection without bytes to send is suspended until there are some. Logs
+/// one line per answered request: method, path, status, tokens, seconds.
 class HttpServer {
  public:
   /// `service` and `socket` must outlive the server.
@@ -48,13 +48,13 @@ class HttpServer {
 
   /// Throws IoError if the library cannot start.
   void start();
-  /// No new connections; those that are open get their answers and are then closed.
+  /// Accepts no new connections; open ones get their answers and are then closed.
   void stop_accepting();
-  /// Gives up answers whose clients have closed their connections while they wait: call it some times a second.
+  /// Gives up answers whose waiting clients have closed their connections. Call it a few times a second.
   void drop_vanished();
-  /// Waits until no request is open. False: `deadline` came first.
+  /// Waits until no request is open. Returns false if `deadline` comes first.
   bool wait_until_idle(std::chrono::steady_clock::time_point deadline);
-  /// Closes all connections. Nobody may call drop_vanished() meanwhile.
+  /// Closes all connections. No thread may call drop_vanished() meanwhile.
   void stop();
 
  private:
@@ -62,22 +62,24 @@ class HttpServer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// How a server ends: it drains, within a time that no client and no computation can extend.
+/// Ends a server: drains it, within a time that no client and no computation can extend.
 ///
-/// While it lives, a thread looks for a requested stop (base/stop_request.h) and for clients that have gone. On a stop, nothing new is
-/// taken and the answers that are being written have kDrainS to become whole; then they are given up, and the computation is
-/// interrupted. A process that has not come to finish() kLastResortS later is ended with code 0: a pass can take longer.
+/// While it lives, a thread looks for a requested stop (base/stop_request.h) and for clients that have gone. On a stop,
+/// the server takes nothing new, and answers in progress have kDrainS to become whole; then it gives them up and
+/// interrupts the computation. If the process has not reached finish() kLastResortS later, it is ended with code 0: a
+/// pass can take longer.
 class Drain {
  public:
   static constexpr double kDrainS = 6, kLastResortS = 3;
 
-  /// Stops take effect through this object from now on (defer_stops()). All must outlive it.
+  /// Stops take effect through this object while it lives (defer_stops()). All must outlive it.
   Drain(HttpServer& server, RequestBoard& board);
   ~Drain();
   Drain(const Drain&) = delete;
   Drain& operator=(const Drain&) = delete;
 
-  /// Called once nothing is computed any more: waits until the answers are sent, as long as the time allows, and closes the server.
+  /// Call it once the computation has ended. Waits until the answers are sent, as long as the time allows, and closes
+  /// the server.
   void finish();
 
  private:

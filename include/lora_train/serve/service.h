@@ -1,4 +1,5 @@
-// What the server answers to a request: paths, access, models, limits; and the board of requests that wait for the model. No sockets.
+// Answers requests to the server: paths, access, models, limits. Also the board of requests that wait for the model. No
+// sockets.
 #pragma once
 
 #include <condition_variable>
@@ -15,20 +16,21 @@
 
 namespace lora_train::serve {
 
-/// Requests that wait for the model and those that it answers. Thread-safe. The calls of RequestQueue come from the thread that computes, the others from any.
+/// Requests that wait for the model or are being answered. Thread-safe. The computing thread calls RequestQueue's
+/// functions; any thread may call the others.
 class RequestBoard : public RequestQueue {
  public:
   /// At most max_waiting choices wait.
   explicit RequestBoard(std::size_t max_waiting) : max_waiting_(max_waiting) {}
 
-  /// Adds all choices of an answer, or none: false where they would wait behind too many, or after close().
+  /// Adds all choices of an answer, or none: false if too many would wait, or after close().
   bool submit(const std::shared_ptr<Answer>& answer, std::int64_t max_new_tokens);
-  /// Nothing new is taken; once the answers are whole, next() ends the computation.
+  /// Takes nothing new; once the answers are whole, next() ends the computation.
   void close();
   /// Gives up all answers.
   void cancel_all();
 
-  /// Of on_start(); 0 before.
+  /// The value given to on_start(); 0 before.
   std::int64_t max_tokens() const { return max_tokens_; }
 
   void on_start(std::int64_t max_tokens) override;
@@ -63,20 +65,20 @@ inline constexpr std::size_t kMaxBodyBytes = std::size_t{4} << 20;
 
 struct HttpRequest {
   std::string method, path, authorization, content_type, body;
-  bool is_too_large = false;  ///< the body was longer than kMaxBodyBytes, and is not here
+  bool is_too_large = false;  ///< the body was longer than kMaxBodyBytes and is not kept
 };
 
 struct HttpReply {
   int status = 200;
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers = {};
-  std::shared_ptr<Answer> answer = nullptr;  ///< instead of the body: what the model is going to say
+  std::shared_ptr<Answer> answer = nullptr;  ///< instead of the body: the answer that the model will give
 };
 
 struct ServiceOptions {
   std::vector<ServedModel> models;     ///< at least one
-  std::string api_key;                 ///< empty: everybody has access
-  std::int64_t max_new_tokens = 1024;  ///< of requests that do not say
+  std::string api_key;                 ///< empty: no key is needed
+  std::int64_t max_new_tokens = 1024;  ///< for requests that do not set it
 };
 
 /// Thread-safe. Models and board must outlive it.
@@ -84,9 +86,9 @@ class Service {
  public:
   Service(ServiceOptions options, RequestBoard& board) : options_(std::move(options)), board_(board) {}
 
-  /// Never throws: what is wrong with a request, or goes wrong, is in the reply.
+  /// Never throws: errors are in the reply.
   HttpReply reply(const HttpRequest& request) noexcept;
-  /// Whether a request may see more than /health. Takes as long for a wrong key as for the right one.
+  /// True if a request may see more than /health. Takes as long for a wrong key as for the right one.
   bool has_access(const std::string& authorization) const;
 
  private:

@@ -1,5 +1,5 @@
-// Models and datasets in the local Hugging Face cache, whose places and variables are those of huggingface_hub. Never uses the
-// network.
+// Models and datasets in the local Hugging Face cache, with the locations and variables of huggingface_hub. Never uses
+// the network.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +20,8 @@ std::optional<HubId> parse_hub_id(std::string_view text);
 /// $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
 std::filesystem::path hub_cache_folder();
 
-/// $HF_TOKEN, else the file $HF_TOKEN_PATH, else the file "token" in $HF_HOME, where `hf auth login` leaves it; empty if there is none.
+/// $HF_TOKEN, else the file $HF_TOKEN_PATH, else the file "token" in $HF_HOME, where `hf auth login` leaves it; empty
+/// if there is none.
 std::string hub_token();
 
 enum class HubKind { kModel, kDataset };

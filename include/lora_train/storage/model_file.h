@@ -1,5 +1,5 @@
-// The folder of a model on this machine (the network is never used), and checks of files of a model or adapter folder before
-// they are parsed: an interrupted download or a stranger may have left
+// The folder of a model on this machine (the network is never used), and checks of files of a model or adapter folder
+// before they are parsed: an interrupted download or a stranger may have left
 // something else in their place.
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace lora_train::storage {
 
-/// Which files of a Hugging Face folder make up its tokenizer: what goes along when it is copied.
+/// The tokenizer files of a Hugging Face folder, which are copied along with a model.
 inline constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer.model", "tekken.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json",      "merges.txt",  "chat_template.jinja"};
 
-/// Throws FormatError for a folder, a pipe, a socket or a device. Call it before opening a file: opening a pipe could block,
-/// and reading a device might never end. Follows links; ignores a missing file, which fails when it is opened.
+/// Throws FormatError for a folder, a pipe, a socket or a device. Call it before opening a file: opening a pipe could
+/// block, and reading a device might never end. Follows links; ignores a missing file, which fails when it is opened.
 void require_regular_file(const std::filesystem::path& path);
 
 /// Throws FormatError for the content of a Git LFS pointer; the message has the command that downloads the file.
@@ -33,8 +33,8 @@ struct ResolvedModel {
 };
 
 /// `path_or_id` is a folder, or "org/name" or "org/name@revision" in the local cache (hub_cache.h).
-/// Throws FormatError for a missing folder, for a folder that holds a pipe or a device, and for a model that is not in the
-/// cache; that message has the command to download it.
+/// Throws FormatError for a missing folder, for a folder that holds a pipe or a device, and for a model that is not in
+/// the cache; that message has the command to download it.
 ResolvedModel resolve_model(const std::string& path_or_id);
 
 }  // namespace lora_train::storage

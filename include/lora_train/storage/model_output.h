@@ -13,7 +13,7 @@ namespace lora_train::storage {
 
 enum class OutputKind { kModel, kAdapter };
 
-/// In each output: who made it, what it holds and the names of the files. What the list does not name is somebody else's.
+/// In each output: who made it, what it holds and the names of the files. Files not on the list are somebody else's.
 inline constexpr const char* kOutputMarker = ".lora-train-output.json";
 
 /// A folder that this process locks (flock) until it ends.
@@ -32,14 +32,15 @@ class HeldFolder {
   bool is_held_ = false, is_busy_ = false;
 };
 
-/// The output of a command, under way. It appears whole at commit(); until then it is a temporary folder beside the target, which
-/// is gone when the object is, and which the next command to that place deletes if the process was killed. One command at a
-/// time writes to a place.
+/// The output of a running command. It appears whole at commit(); until then it is a temporary folder next to the
+/// target, which the destructor deletes, or the next command to that place if the process was killed. Only one command
+/// at a time writes to a place.
 class OutputFolder {
  public:
-  /// Creates the parents and deletes leftovers of killed commands. Throws ConfigError if the folder is one of the inputs or holds
-  /// one; if it is a file; if it is not empty and `overwrite` is not set; if `overwrite` is set and it is not an output of that
-  /// kind (kOutputMarker) or holds a file that the marker does not list; or if another command is writing there. Throws IoError.
+  /// Creates the parents and deletes leftovers of killed commands. Throws ConfigError if the folder is one of the
+  /// inputs or holds one; if it is a file; if it is not empty and `overwrite` is not set; if `overwrite` is set and it
+  /// is not an output of that kind (kOutputMarker) or holds a file that the marker does not list; or if another command
+  /// is writing there. Throws IoError.
   OutputFolder(const std::filesystem::path& requested, OutputKind kind,
                const std::vector<std::filesystem::path>& inputs, bool overwrite);
   OutputFolder(const OutputFolder&) = delete;
@@ -47,7 +48,7 @@ class OutputFolder {
 
   /// The target: absolute, links followed.
   const std::filesystem::path& path() const { return target_; }
-  /// A place for an intermediate output, to be gone before commit().
+  /// A place for an intermediate output, which must be gone before commit().
   std::filesystem::path intermediate(const std::string& name) const { return folder_->temporary() / name; }
 
   /// See AtomicFolder.
@@ -70,8 +71,8 @@ class OutputFolder {
   std::vector<std::string> taken_;
 };
 
-/// The files to copy beside the weights (.json, .txt, .jinja, .model, .tiktoken, licences), sorted by name: neither weights nor
-/// their index, and no hidden files.
+/// The files to copy along with the weights (.json, .txt, .jinja, .model, .tiktoken, licences), sorted by name: neither
+/// weights nor their index, and no hidden files.
 std::vector<std::string> companion_files(const std::filesystem::path& folder);
 
 /// A copy of the file, ready to write.

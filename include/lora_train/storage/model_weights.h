@@ -19,12 +19,12 @@ inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 /// The weight_map of model.safetensors.index.json. metadata.total_size is not read: nothing may depend on it.
 struct ShardIndex {
   std::filesystem::path path;
-  std::map<std::string, std::string, std::less<>> file_of;  ///< tensor name -> plain file name beside the index
+  std::map<std::string, std::string, std::less<>> file_of;  ///< tensor name -> plain file name next to the index
   std::vector<std::string> files() const;                   ///< each file once, sorted
 };
 
-/// Throws IoError, or FormatError (where = "file" or "file: tensor") if the file is not such an index, or if it names a file by
-/// more than a plain name (a separator, "..", a leading dash, a control character).
+/// Throws IoError, or FormatError (where = "file" or "file: tensor") if the file is not such an index, or if it names a
+/// file by more than a plain name (a separator, "..", a leading dash, a control character).
 ShardIndex read_shard_index(const std::filesystem::path& path);
 
 /// All tensors of a model, in one or several files. Copies share the memory maps. Safe to read from several threads.
@@ -41,8 +41,8 @@ class WeightFiles {
   /// "file: tensor", for errors.
   std::string where(const TensorEntry& entry) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  /// Hash of all names, dtypes and shapes, and of samples of each tensor's bytes: it differs between fine-tunes of the same
-  /// architecture. Reads at most 12 KiB per tensor.
+  /// Hash of all names, dtypes and shapes, and of samples of each tensor's bytes: it differs between fine-tunes of the
+  /// same architecture. Reads at most 12 KiB per tensor.
   std::string fingerprint() const;
   /// Removes these tensors from find() and names().
   void drop(const std::vector<std::string>& names);
@@ -52,14 +52,15 @@ class WeightFiles {
   std::map<std::string, TensorEntry, std::less<>> entries_;
 };
 
-/// Opens and validates every weight file of a folder: model.safetensors, or the shards of model.safetensors.index.json. Each
-/// tensor must be in the shard that the index names and in no other; a tensor that the index does not list is ignored with a
-/// warning. Throws FormatError for invalid files, for a folder without weights, and for a pickle checkpoint; pickle can run
-/// code, so such a file is never opened, and the message says how to convert it.
+/// Opens and validates every weight file of a folder: model.safetensors, or the shards of model.safetensors.index.json.
+/// Each tensor must be in the shard that the index names and in no other; a tensor that the index does not list is
+/// ignored with a warning. Throws FormatError for invalid files, for a folder without weights, and for a pickle
+/// checkpoint; pickle can run code, so such a file is never opened, and the message says how to convert it.
 WeightFiles open_model_weights(const std::filesystem::path& folder);
 
-/// Asks the system, from a background thread, to read the *.safetensors files of a folder ahead (posix_fadvise). Ignores all
-/// errors: opening the files later reports them. The destructor stops the thread after the current piece of 16 MiB.
+/// Asks the system, from a background thread, to read the *.safetensors files of a folder ahead (posix_fadvise).
+/// Ignores all errors: opening the files later reports them. The destructor stops the thread after the current piece of
+/// 16 MiB.
 class ReadAhead {
  public:
   /// Does nothing if the files have more than `most_bytes` in total: they would evict pages that are needed.

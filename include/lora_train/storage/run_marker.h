@@ -1,5 +1,5 @@
-// run.json: tells a run folder of lora-train from any other folder (docs/formats.md). No other file does: other tools write
-// metrics.jsonl, run.log and adapter/ too.
+// run.json: tells a run folder of lora-train from any other folder (docs/formats.md). No other file does: other tools
+// write metrics.jsonl, run.log and adapter/ too.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct RunMarker {
   bool began_with_overwrite = false;  ///< by a command with --overwrite, which may not overwrite it again
 };
 
-/// The marker of the run in `folder`; nothing if run.json is missing, is not a regular file or was written by someone else.
-/// Throws IoError.
+/// The marker of the run in `folder`; nothing if run.json is missing, is not a regular file or was written by someone
+/// else. Throws IoError.
 std::optional<RunMarker> read_marker(const std::filesystem::path& folder);
 
-/// Files of a run beside the marker, besides checkpoint-<step> and the results.
+/// Files of a run next to the marker, in addition to checkpoint-<step> and the results.
 inline constexpr const char* kReportFiles[] = {"profile.yaml",      "run.log",           "metrics.jsonl",
                                                "report.html",       "curves.png",        "summary.json",
                                                "eval_losses.jsonl", "eval_answers.jsonl"};
@@ -30,7 +30,8 @@ inline constexpr const char* kReportFiles[] = {"profile.yaml",      "run.log",  
 inline constexpr const char* kReportFolder = "tensorboard";
 inline constexpr const char* kResultFolders[] = {"adapter", "model"};
 
-/// Whether a file or folder is a marker, or lies beside one and has the name of something that a run writes. Throws IoError.
+/// True if a file or folder is a marker, or is next to one and has the name of something that a run writes. Throws
+/// IoError.
 bool is_output_of_run(const std::filesystem::path& path);
 
 /// Marks the folder as that of a new run. Throws IoError.

@@ -1,5 +1,5 @@
-// `distill`: the teacher's answers to the prompts of a profile, then what training on them has to be given, and what came of it.
-// Each phase resumes by itself.
+// `distill`: collects a teacher's answers to the prompts of a profile, sets up training on them, and reports the
+// result. Each phase resumes by itself.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@
 namespace lora_train::teach {
 
 struct TeacherPhase {
-  std::string teacher;  ///< URL or folder, as it may be shown
-  std::int64_t answers = 0, rows = 0, held_out_rows = 0, prompt_tokens = 0, completion_tokens = 0;
-  double seconds = 0;  ///< of all calls that were not killed
+  std::string teacher;  ///< URL or folder, safe to show
+  std::int64_t answers = 0, examples = 0, held_out_examples = 0, prompt_tokens = 0, completion_tokens = 0;
+  double seconds = 0;  ///< all calls that were not killed
   std::optional<double> cost_usd = {};
 };
 
@@ -27,18 +27,19 @@ struct DistillRecord {
   std::string output_dir;
   TeacherPhase teacher;
   std::optional<double> training_s = {}, training_cost_usd = {}, steps = {}, eval_loss = {};
-  /// Share of the held-out answers that are the teacher's, of the model that training starts from and of the result.
+  /// Share of held-out answers that match the teacher's, for the model that training starts from and for the result.
   std::optional<double> agreement_before = {}, agreement_after = {};
-  std::string adapter;  ///< empty: training has written none yet
+  std::string adapter;  ///< empty: training has not written one yet
 };
 
-/// The teacher's phase of an earlier call; empty where there is none. Throws ConfigError where the file is somebody else's.
+/// The teacher's phase of an earlier call; empty if there is none. Throws ConfigError if distill did not write the
+/// file.
 TeacherPhase read_teacher_phase(const std::filesystem::path& output_dir);
 
-/// Writes distill.json of the output_dir atomically.
+/// Writes distill.json in output_dir atomically.
 void write_record(const DistillRecord& record);
 
-/// Adds what the run in output_dir says of training and of the agreement.
+/// Adds training and agreement from the run in output_dir.
 void add_training(DistillRecord& record);
 
 /// One line.
@@ -49,29 +50,29 @@ std::string to_table(const DistillRecord& record);
 
 struct DistillRequest {
   LoadedProfile loaded;
-  ProfileSources sources;  ///< of `loaded`
+  ProfileSources sources;  ///< for `loaded`
   TeachRequest teach;      ///< with both system messages; output is set here
   SamplingOptions sampling;
   ServerOptions server;  ///< url and log are set here
-  std::string row_template;
-  std::string match;  ///< regex that picks what is compared of an answer; empty = all of it
+  std::string prompt_template;
+  std::string match;  ///< regex for the part of an answer to compare; empty = all of it
   bool quiet = false;
-  /// Opens a teacher that is no server.
+  /// Opens a teacher that is not a server.
   std::function<std::unique_ptr<LocalTeacher>(const Profile&)> open_teacher;
 };
 
-/// Asks the teacher what is not answered yet: writes teacher.jsonl, teacher_heldout.jsonl and the record. Returns 0, or 75 after a
-/// stop. Throws what teach throws.
+/// Asks the teacher for the missing answers; writes teacher.jsonl, teacher_heldout.jsonl and the record. Returns 0, or
+/// 75 after a stop. Throws what teach throws.
 int run_teacher_phase(const DistillRequest& request);
 
 /// The profile that trains on teacher.jsonl.
 ProfileSources sources_of_training(const DistillRequest& request);
 
-/// Adds what datasets and eval_datasets say that only rows with answers have: type, field_map, weight.
+/// Adds mistakes for keys of datasets and eval_datasets that only suit examples with answers: type, field_map, weight.
 void check_prompt_specs(const LoadedProfile& loaded, Findings& findings);
 
-/// Adds to a profile what training gets beside it, so that it can be checked before there are answers: the task that compares.
-/// Refuses a profile that has one of its name.
+/// Adds the agreement task, so that a profile can be checked before there are answers. Refuses a profile that has a
+/// task of that name.
 void add_agreement_task(LoadedProfile& loaded, Findings& findings);
 
 }  // namespace lora_train::teach

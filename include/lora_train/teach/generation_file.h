@@ -12,41 +12,40 @@
 
 namespace lora_train::teach {
 
-/// The settings that affect the answers, by name; values are JSON. In the order in which differences are named.
+/// The settings that affect the answers, by name; values are JSON. Differences are reported in this order.
 using GenerationSettings = std::vector<std::pair<std::string, std::string>>;
 
-/// What sampling decides of the answers.
+/// The sampling settings that affect the answers.
 GenerationSettings sampling_settings(const SamplingOptions& sampling);
 
-/// Lines of JSON, one a prompt, each with the prompt and its number ("index"), appended as they are made; beside it
-/// FILE.settings.json, so that a later call resumes only with the same settings. In a device or a pipe nothing is looked
-/// for. Not thread-safe.
+/// JSON lines, one per prompt, each with the prompt and its number ("index"), appended as answers arrive.
+/// FILE.settings.json next to it ensures that a later call resumes only with the same settings. Does not look for
+/// earlier answers in a device or a pipe. Not thread-safe.
 class GenerationFile {
  public:
-  /// Opens or creates the file; a last line without its end is cut off. `prompts` are the JSON texts of all prompts, `program` the
-  /// command that writes the file, for messages.
-  /// Throws ConfigError where the file was written with other settings or for other prompts, is not such a file, or is being
-  /// written by another process; IoError.
+  /// Opens or creates the file, and cuts off an incomplete last line. `prompts` are the JSON texts of all prompts;
+  /// `program`, for messages, is the command that writes the file. Throws ConfigError if the file was written with
+  /// other settings or for other prompts, is not such a file, or is being written by another process; IoError.
   GenerationFile(std::string program, std::filesystem::path path, const GenerationSettings& settings,
                  const std::vector<std::string>& prompts);
   GenerationFile(const GenerationFile&) = delete;
   GenerationFile& operator=(const GenerationFile&) = delete;
 
-  /// Whether prompt i has its line.
+  /// True if prompt i has its line.
   bool is_done(std::size_t i) const { return is_done_[i]; }
   std::size_t num_done() const;
 
-  /// The line of prompt i, without its end. If the system refuses, nothing of it stays in the file: IoError.
+  /// Appends the line of prompt i, given without its end. On failure, no part of it stays in the file: IoError.
   void append(std::size_t i, const std::string& line);
-  /// The lines so far, in the order of the prompts; empty where a prompt has none.
+  /// The lines so far, in the order of the prompts; empty for a prompt without one.
   std::vector<std::string> lines() const;
-  /// After the last line: syncs, and puts the lines into the order of the prompts.
+  /// Call it after the last line: syncs, and sorts the lines into the order of the prompts.
   void finish();
 
  private:
   void open();
   void check_settings(const GenerationSettings& settings) const;
-  /// Before it is replaced: it may be somebody else's.
+  /// Checks the file before it is replaced: it may be someone else's.
   void check_settings_file(const GenerationSettings& settings) const;
   void check_torn_line(std::string_view rest) const;
   void read_lines(std::string_view text, const std::vector<std::string>& prompts);

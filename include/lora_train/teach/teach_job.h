@@ -1,4 +1,4 @@
-// What `teach` has to ask, the answers so far with their progress, and the rows that are made of them.
+// The questions of `teach`, the answers so far with their progress, and the examples made from them.
 #pragma once
 
 #include <chrono>
@@ -18,58 +18,58 @@
 namespace lora_train::teach {
 
 struct TeachOptions {
-  std::string output;                      ///< FILE.jsonl, the rows; the answers are in FILE.answers.jsonl
-  std::string system;                      ///< what only the teacher sees; comes before a system message of the prompt
-  std::string student_system;              ///< what the rows have instead
+  std::string output;                      ///< FILE.jsonl, the examples; the answers are in FILE.answers.jsonl
+  std::string system;                      ///< only the teacher sees it; comes before the prompt's own system message
+  std::string student_system;              ///< replaces it in the examples
   std::int64_t samples = 1;                ///< answers to each prompt
-  std::int64_t shard = 0, num_shards = 1;  ///< prompts whose number leaves `shard` when divided are asked here
-  bool is_raw = false;                     ///< texts and /completions in place of chats
+  std::int64_t shard = 0, num_shards = 1;  ///< asks prompts with number % num_shards == shard
+  bool is_raw = false;                     ///< texts and /completions instead of chats
   std::uint64_t seed = 0;
 };
 
-/// The model of the server that gave the answers beside `output`; empty where there are none.
+/// The server model that gave the answers belonging to `output`; empty if there are none.
 std::string model_of_answers(const std::string& output);
 
 /// Answers are numbered: prompt * samples + sample.
 class TeachJob {
  public:
-  /// Throws what GenerationFile throws, and ConfigError where `output` exists and teach did not write it.
+  /// Throws what GenerationFile throws, and ConfigError if `output` exists and teach did not write it.
   TeachJob(TeachOptions options, std::vector<data::ChatQuestion> prompts, const GenerationSettings& settings);
 
   const TeachOptions& options() const { return options_; }
   std::size_t num_wanted() const { return wanted_.size(); }
-  /// Of this shard, not answered yet.
+  /// The unanswered questions of this shard.
   std::vector<std::size_t> open() const;
-  /// What the teacher is asked.
+  /// The question for the teacher.
   Question question(std::size_t answer) const;
   const std::string& source(std::size_t answer) const { return prompts_[prompt_of(answer)].source; }
 
-  /// Thread-safe. What is appended is there after a crash. Throws IoError.
+  /// Thread-safe. An added answer survives a crash. Throws IoError.
   void add(std::size_t answer, const Answer& given);
-  /// Takes the answers that another call, for another shard, has written beside `output`. Throws as the constructor, and ConfigError
-  /// where there are none.
+  /// Takes the answers that another call, for another shard, has written for its `output`. Throws as the constructor,
+  /// and ConfigError if there are none.
   void join(const std::string& output);
 
-  struct Rows {
-    std::int64_t num_answers = 0, num_rows = 0, num_cut = 0;
-    std::int64_t prompt_tokens = 0, completion_tokens = 0;  ///< of the answers
+  struct Examples {
+    std::int64_t num_answers = 0, num_written = 0, num_cut = 0;
+    std::int64_t prompt_tokens = 0, completion_tokens = 0;  ///< for the answers
     std::vector<FilterCount> dropped;
   };
   /// Writes `output` from all answers so far, in the order of the prompts.
-  Rows write_rows(const Filters& filters);
+  Examples write_examples(const Filters& filters);
 
  private:
   std::size_t prompt_of(std::size_t answer) const { return answer / static_cast<std::size_t>(options_.samples); }
-  /// As JSON; logprobs is empty where none were asked for.
+  /// JSON texts; logprobs is empty unless requested.
   struct GivenAnswer {
     std::string message, logprobs;
   };
-  std::string row(std::size_t answer, const GivenAnswer& given) const;
+  std::string example(std::size_t answer, const GivenAnswer& given) const;
 
   TeachOptions options_;
   std::vector<data::ChatQuestion> prompts_;
-  std::vector<std::string> given_;   ///< of each answer, the prompt's JSON
-  std::vector<std::size_t> wanted_;  ///< of this shard
+  std::vector<std::string> given_;   ///< for each answer, the prompt's JSON
+  std::vector<std::size_t> wanted_;  ///< answers of this shard
   GenerationSettings settings_;
   std::mutex mutex_;
   std::optional<GenerationFile> answers_;

@@ -1,4 +1,4 @@
-// From prompts to rows: asks a teacher, and says what came of it.
+// From prompts to examples: asks a teacher, and reports the result.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct AskOptions {
   double requests_per_minute = 0;  ///< 0 = no limit
 };
 
-/// What a teacher is asked, and which answers become rows.
+/// The questions for a teacher, and the filters for its answers.
 struct TeachRequest {
   std::string teacher_model;
   std::vector<std::string> stop;
@@ -31,7 +31,7 @@ struct TeachRequest {
   double timeout_s = 600;
 };
 
-/// Questions that stay open: the same command asks them again.
+/// Unanswered questions: the same command asks them again.
 struct OpenQuestions {
   std::int64_t refused = 0, failed = 0;
   std::string first_refused, first_failed;  ///< "prompts.jsonl:3: why"
@@ -39,32 +39,33 @@ struct OpenQuestions {
 };
 
 struct TeachResult {
-  int exit_code = 0;  ///< 75 after a stop: then `rows` and `open` are not set
+  int exit_code = 0;  ///< 75 after a stop: then `examples` and `open` are not set
   TeachTotals totals;
-  TeachJob::Rows rows;
+  TeachJob::Examples examples;
   OpenQuestions open;
 };
 
 struct TeachInput {
   std::vector<data::ChatQuestion> prompts;
   std::vector<std::string> join = {};  ///< outputs of shards
-  /// Called once before the first question or look at the server, and not at all where every answer is there.
+  /// Called once before the first question or contact with the server; not called if every answer is there.
   std::function<void()> before_asking = {};
 };
 
-/// Asks a server; by default the model that gave the answers there are, else its first. Its key is in $OPENAI_API_KEY. Ends early where
-/// it has failed for three rounds of questions in a row. Throws what the teacher and the job throw, IoError for what no question will
-/// get past, and where more questions stay open than request.max_failures; the rows are written then.
+/// Asks a server. The default model is the one that gave the existing answers, otherwise the server's first. The key is
+/// in $OPENAI_API_KEY. Ends early if three rounds of questions in a row fail. Throws what the teacher and the job
+/// throw, and IoError for an error that no question will get past, or if more than request.max_failures questions stay
+/// open; the examples are written then.
 TeachResult teach_by_server(const std::string& url, const TeachRequest& request, const SamplingOptions& sampling,
                             TeachInput input, bool is_quiet);
 
-/// A model of this machine. The engine answers, which is above this module.
+/// A model on this machine. Implemented by the engine, which is above this module.
 class LocalTeacher {
  public:
   virtual ~LocalTeacher() = default;
-  /// What the model decides of the answers; "model" comes first.
+  /// The model's settings that affect the answers; "model" comes first.
   virtual GenerationSettings settings(bool is_raw) const = 0;
-  /// Answers what the job has open. Throws StopError, and what the engine throws.
+  /// Answers the job's open questions. Throws StopError, and what the engine throws.
   virtual void ask(const TeachRequest& request, const SamplingOptions& sampling, TeachJob& job,
                    TeachProgress& progress) = 0;
 };

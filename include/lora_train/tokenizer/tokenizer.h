@@ -1,6 +1,6 @@
-// Text to token ids and back, from the files of a Hugging Face folder: tokenizer.json (byte-level and
-// SentencePiece-style BPE), SentencePiece's tokenizer.model (read by its library) or mistral-common's tekken.json.
-// No Python, no Rust. And text that is streamed token by token.
+// Converts text to token ids and back, with the files of a Hugging Face folder: tokenizer.json (byte-level and
+// SentencePiece-style BPE), SentencePiece's tokenizer.model (read by its library) or mistral-common's tekken.json. No
+// Python, no Rust. Also streams text token by token.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +22,15 @@ using ByteRange = std::pair<std::uint32_t, std::uint32_t>;
 
 struct Encoding {
   std::vector<std::int32_t> ids;
-  /// One per id when asked for, else empty: the bytes of the *input* text that the token stands for. Ranges ascend.
-  /// Where normalisation changed the text (NFC), a range covers the whole changed stretch; a token made of a part of a
-  /// character covers that character; inserted text (a dummy space) has the range of the character it was put before.
+  /// If requested, one per id, else empty: the bytes of the *input* text that the token stands for. Ranges ascend. If
+  /// normalisation changed the text (NFC), a range covers the whole changed stretch; a token that is part of a
+  /// character covers that character; inserted text (a dummy space) has the range of the character after it.
   std::vector<ByteRange> offsets;
 };
 
-/// Which of a folder's tokenizer files to read.
+/// The tokenizer file to read.
 enum class TokenizerFile {
-  kAuto,  ///< the first that there is, in this order
+  kAuto,  ///< the first that exists, in this order
   kTokenizerJson,
   kSentencePieceModel,
   kTekken
@@ -38,73 +38,73 @@ enum class TokenizerFile {
 
 struct TokenizerOptions {
   TokenizerFile file = TokenizerFile::kAuto;
-  /// Special tokens (<|im_end|>, [INST], ...) spelled out in a text become their id, as Hugging Face does. False
-  /// encodes the ones marked special like any other text; added tokens that are not special are found either way.
-  /// In tekken.json all named special tokens are marked.
+  /// Special tokens (<|im_end|>, [INST], ...) spelled out in a text become their id, as in Hugging Face. If false,
+  /// those marked special are encoded like any other text; added tokens that are not special are still found. In
+  /// tekken.json all named special tokens are marked.
   bool special_tokens_in_text = true;
-  /// Added as Hugging Face's add_tokens adds them: with the next free ids, found in the (normalised) text before anything else,
+  /// Added like Hugging Face's add_tokens: with the next free ids, found in the (normalised) text before anything else,
   /// and not special, so that decoding without special tokens keeps them.
   std::vector<std::string> new_tokens = {};
-  /// Those of new_tokens that are looked for in the text before it is normalised, as AddedToken(normalized=False) is.
+  /// The new_tokens to find in the text before it is normalised, like AddedToken(normalized=False).
   std::vector<std::string> verbatim_tokens = {};
 };
 
 struct AddedToken;     // a token of added_tokens; private to the module
-struct SpecialTokens;  // what tokenizer_config.json and its neighbours say; private to the module
+struct SpecialTokens;  // the content of tokenizer_config.json and related files; private to the module
 
-/// Whether the folder holds a file that Tokenizer::load reads.
+/// True if the folder holds a file that Tokenizer::load reads.
 bool has_tokenizer(const std::filesystem::path& folder);
 
-/// Thread-safe for concurrent const calls: every thread has a cache of its own.
+/// Thread-safe for concurrent const calls: every thread has its own cache.
 class Tokenizer {
  public:
   /// Reads tokenizer.json, tokenizer.model or tekken.json, and tokenizer_config.json, special_tokens_map.json and
-  /// generation_config.json where they exist. A missing or malformed file, and anything a file asks for that is not
-  /// built, throws FormatError with the file and the place in it ("folder/tokenizer.json: model.dropout"). ConfigError
-  /// (add_tokens) for new tokens that the tokenizer has, or that files of its kind cannot hold.
+  /// generation_config.json if they exist. Throws FormatError for a missing or malformed file, and for unsupported
+  /// features, with the file and the place in it ("folder/tokenizer.json: model.dropout"). Throws ConfigError
+  /// (add_tokens) for new tokens that the tokenizer already has or that files of its kind cannot hold.
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const TokenizerOptions& options = {});
 
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
   virtual ~Tokenizer() = default;
 
-  /// `text` is UTF-8 below 2 GiB (DataError otherwise: where is "byte N"). Adds neither BOS nor EOS.
+  /// `text` is UTF-8 below 2 GiB (else DataError, where is "byte N"). Adds neither BOS nor EOS.
   virtual Encoding encode(std::string_view text, bool with_offsets = false) const = 0;
 
   /// The text of the ids, as Hugging Face decodes it without clean-up. Bytes that are not valid UTF-8 become U+FFFD.
-  /// `skip_special` leaves out the tokens that the file marks as special. Ids outside the vocabulary give nothing.
+  /// `skip_special` leaves out the tokens that the file marks as special. Ids outside the vocabulary add nothing.
   virtual std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const = 0;
 
   virtual std::optional<std::int32_t> token_to_id(std::string_view token) const = 0;
-  /// The token as the file spells it (byte-level tokens in their printable form); "" for an id that has none.
+  /// The token as spelled in the file (byte-level tokens in their printable form); "" for an id without a token.
   virtual std::string id_to_token(std::int32_t id) const = 0;
-  /// True for added tokens that are marked special, SentencePiece's control and unknown pieces, and the special tokens
-  /// of tekken.json.
+  /// True for added tokens marked special, SentencePiece's control and unknown pieces, and the special tokens of
+  /// tekken.json.
   virtual bool is_special(std::int32_t id) const = 0;
-  /// Largest id + 1, added tokens included. Not the number of embedding rows, which may be larger.
+  /// Largest id + 1, including added tokens. The number of embedding rows may be larger.
   virtual std::int32_t vocab_size() const = 0;
 
-  /// tokenizer_config.json, else special_tokens_map.json, else (eos) the first one of generation_config.json, else
-  /// what tokenizer.model or tekken.json says. Null in tokenizer_config.json means there is none.
+  /// From tokenizer_config.json, else special_tokens_map.json, else (eos) the first one of generation_config.json, else
+  /// tokenizer.model or tekken.json. Null in tokenizer_config.json means there is none.
   std::optional<std::int32_t> bos_id() const { return bos_id_; }
   std::optional<std::int32_t> eos_id() const { return eos_id_; }
   std::optional<std::int32_t> pad_id() const { return pad_id_; }
-  /// All end tokens of generation_config.json, in its order; empty without the file.
+  /// All end tokens of generation_config.json, in order; empty without the file.
   const std::vector<std::int32_t>& generation_eos_ids() const { return generation_eos_ids_; }
-  /// Whether Hugging Face puts BOS before a plain text (add_bos_token, or the post-processor of tokenizer.json).
+  /// True if Hugging Face puts BOS before a plain text (add_bos_token, or the post-processor of tokenizer.json).
   bool adds_bos() const { return adds_bos_; }
-  /// 32 hexadecimal digits over everything that decides the ids: file bytes and options. For cache keys.
+  /// 32 hexadecimal digits over everything that determines the ids: file bytes and options. For cache keys.
   const std::string& fingerprint() const { return fingerprint_; }
-  /// The files of the folder that new tokens change, by name, with their new text: written beside the others, they load as this
-  /// tokenizer. Empty without new tokens.
+  /// The files of the folder that new tokens change: name and new text. Together with the other files, they load as
+  /// this tokenizer. Empty without new tokens.
   const std::map<std::string, std::string>& changed_files() const { return changed_files_; }
 
  protected:
   Tokenizer() = default;
-  /// The id that Hugging Face gives to the next added token; nullopt where the files have no place for one.
+  /// The id that Hugging Face gives to the next added token; nullopt if the files cannot hold one.
   virtual std::optional<std::int32_t> next_added_id() const { return std::nullopt; }
   virtual void add_token(const AddedToken&) {}
-  /// Fills the members below from what the folder's side files say.
+  /// Fills the members below from the folder's side files.
   void apply_special_tokens(const SpecialTokens& special_tokens);
 
   std::optional<std::int32_t> bos_id_, eos_id_, pad_id_;
@@ -117,27 +117,27 @@ class Tokenizer {
   std::map<std::string, std::string> changed_files_;
 };
 
-/// Null when the folder has no tokenizer file (pre-tokenised data need none). Throws what Tokenizer::load throws.
+/// Null if the folder has no tokenizer file (pre-tokenised data need none). Throws what Tokenizer::load throws.
 std::unique_ptr<Tokenizer> load_tokenizer_if_present(const std::filesystem::path& folder,
                                                      const TokenizerOptions& options = {});
 
 struct TextStreamOptions {
-  bool skip_special = true;  ///< special tokens give no text
-  std::size_t max_held = 0;  ///< at most this many tokens wait for the rest of a character; 0 = any number
+  bool skip_special = true;  ///< special tokens add no text
+  std::size_t max_held = 0;  ///< at most this many tokens wait for the rest of a character; 0 = no limit
 };
 
-/// Turns tokens into pieces of text, never a part of a character. All pieces joined are Tokenizer::decode of all ids (without
-/// a limit on what is held), except that a decoder with byte fallback makes a character which bytes of no character follow
-/// unreadable too: here it stays as it was shown. Takes constant time a token, except where bytes that are not text follow each
-/// other. Not thread-safe.
+/// Turns tokens into pieces of text that never split a character. All pieces joined equal Tokenizer::decode of all ids
+/// (without a limit on held tokens), with one exception: a decoder with byte fallback also makes a character unreadable
+/// if stray bytes follow it, but here it stays as shown. Takes constant time per token, except for runs of bytes that
+/// are not text. Not thread-safe.
 class TextStream {
  public:
   /// `tokenizer` must outlive the stream.
   explicit TextStream(const Tokenizer& tokenizer, const TextStreamOptions& options = {});
 
-  /// The new text; empty while it has to wait.
+  /// The new text; empty while waiting for more tokens.
   std::string push(std::int32_t id);
-  /// The rest that still waits, after the last token.
+  /// The remaining text, after the last token.
   std::string finish();
 
  private:
@@ -145,19 +145,19 @@ class TextStream {
 
   const Tokenizer& tokenizer_;
   TextStreamOptions options_;
-  std::vector<std::int32_t> ids_;  ///< [0, num_shown_) are shown already and stand before the others as their context
+  std::vector<std::int32_t> ids_;  ///< [0, num_shown_) are already shown and kept as context for the others
   std::size_t num_shown_ = 0;
 };
 
 /// Cuts a streamed text at the first stop string, which may arrive in parts.
 class StopStrings {
  public:
-  /// Empty strings are not allowed; no strings: everything passes.
+  /// Empty strings are not allowed. Without strings, everything passes.
   explicit StopStrings(std::vector<std::string> strings);
 
-  /// The part of the text so far that may be shown: what could start a stop string waits. Empty once one was found.
+  /// The text that may be shown now; holds back what could start a stop string. Empty once a stop string was found.
   std::string push(std::string_view text);
-  /// The rest that still waits, if no stop string was found.
+  /// The remaining text, if no stop string was found.
   std::string finish();
   bool is_found() const { return is_found_; }
 

@@ -1,4 +1,4 @@
-// A tokenizer as plain data, for writing it in another format: tokens, merges, and how text is cut before BPE.
+// A tokenizer as plain data, for writing it in another format: tokens, merges, and how text is split before BPE.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class TokenKind {
 struct TokenData {
   std::string text;
   TokenKind kind = TokenKind::kUnused;
-  float score = 0;  ///< kSentencePieceBpe: of two merges, the one whose token has the higher score comes first
+  float score = 0;  ///< kSentencePieceBpe: of two merges, the one with the higher-scoring token comes first
 };
 
 enum class TokenizerModel { kByteLevelBpe, kSentencePieceBpe };
@@ -33,16 +33,16 @@ struct TokenizerData {
   std::vector<TokenData> tokens;  ///< by id
   std::optional<std::int32_t> unk_id;
   // kByteLevelBpe
-  std::vector<std::string> merges;  ///< "a b", the first merge first
+  std::vector<std::string> merges;  ///< "a b", in order of priority
   std::vector<std::string>
       split;                   ///< steps in order: the pattern of a split, "digits", or "byte-level" (GPT-2's pattern)
-  bool ignore_merges = false;  ///< a piece that is a token is not cut
+  bool ignore_merges = false;  ///< a piece that is a token is not split further
   // kSentencePieceBpe
   bool adds_space_prefix = false;
 };
 
-/// Reads the file that Tokenizer::load reads in this folder; `tokenizer` is what that gave. Throws FormatError for tekken.json and
-/// Unigram models, and for a normalizer or pre_tokenizer that these fields cannot hold; IoError.
+/// Reads the same file as Tokenizer::load in this folder; `tokenizer` is its result. Throws FormatError for tekken.json
+/// and Unigram models, and for a normalizer or pre_tokenizer that these fields cannot hold; IoError.
 TokenizerData read_tokenizer_data(const std::filesystem::path& folder, const Tokenizer& tokenizer);
 
 }  // namespace lora_train::tokenizer

@@ -35,11 +35,11 @@ Outputs copies(const Outputs& tensors) {
   return made;
 }
 
-/// In fp64 on the device, which sends one number.
+/// Computes in fp64 on the device, which sends one number.
 double relative_error(const at::Tensor& got, const at::Tensor& reference) {
   const at::Tensor want = reference.to(at::kDouble);
   const double error = (got.to(at::kDouble) - want).norm().div(want.norm()).item<double>();
-  // NaN is a failure, and so is a reference that is zero everywhere, since it proves nothing.
+  // NaN is a failure, and so is a reference that is all zeros, which proves nothing.
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
 }
 
@@ -66,7 +66,7 @@ double time_us(const Place& place, const Call& call, Outputs& outputs) {
   return best;
 }
 
-/// The error of an output, and which document is the worst.
+/// The error of an output, and the worst document.
 struct OutputError {
   double error = 0;
   std::string note = {};
@@ -76,7 +76,7 @@ OutputError error_of(const Case& c, const at::Tensor& got, const at::Tensor& wan
   const double error = relative_error(got, want);
   if (c.cu_seqlens.empty()) return {error};
   const kernels::DocumentError worst = kernels::worst_document(got, want, c.cu_seqlens);
-  return {std::max(error, worst.error / kDocumentTolerance), "wrong result, most of all in document " +
+  return {std::max(error, worst.error / kDocumentTolerance), "wrong result, worst in document " +
                                                                  std::to_string(worst.document + 1) + " of " +
                                                                  std::to_string(c.cu_seqlens.size() - 1)};
 }
@@ -151,14 +151,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kNumFloats = std::int64_t{16} << 20;  // large enough to be bound by the links
+constexpr std::int64_t kNumFloats = std::int64_t{16} << 20;  // large enough to be limited by the links
 constexpr int kNumCalls = 5;
 
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-/// The ranks of the check. Whichever fails ends all.
+/// The ranks of the check. If one fails, all end.
 class GpuThreads {
  public:
   explicit GpuThreads(int num_gpus) : groups_(static_cast<std::size_t>(num_gpus)) {
@@ -184,8 +184,8 @@ class GpuThreads {
     if (error_ != nullptr) std::rethrow_exception(error_);
   }
 
-  std::vector<at::Tensor> inputs, outputs;  ///< [kNumFloats] of each GPU, in host memory
-  double us = 0;                            ///< the fastest call, of the GPU where that takes longest
+  std::vector<at::Tensor> inputs, outputs;  ///< [kNumFloats] per GPU, in host memory
+  double us = 0;                            ///< fastest call of the slowest GPU
 
  private:
   void run_one(std::size_t gpu, const std::string& id) try {
@@ -227,7 +227,7 @@ class GpuThreads {
     if (error_ != nullptr) throw DeviceError("NCCL", "another GPU has failed");
   }
 
-  std::mutex mutex_;  ///< of what follows, and of `us`
+  std::mutex mutex_;  ///< guards the members below, and `us`
   std::condition_variable ended_;
   std::vector<std::unique_ptr<kernels::NcclGroup>> groups_;
   std::exception_ptr error_;

@@ -1,4 +1,5 @@
-// N tokens or rows, M picked ones, D features, F ffn, V vocabulary, R rank, H heads, K kv heads, E head size, P parameters.
+// N tokens or rows, M selected ones, D features, F ffn, V vocabulary, R rank, H heads, K kv heads, E head size, P
+// parameters.
 #include "kernel_cases.h"
 
 #include <array>
@@ -175,7 +176,7 @@ void add_lora(const Place& place, std::int64_t N, std::int64_t D, std::int64_t R
            kernels::lora_grad_a, kernels::lora_grad_a_reference);
   add_case(sink, "lora gradient of B", shape, {place.fp32({half, few}), place.fp32({D - half, R - few})}, of_b,
            kernels::lora_grad_b, kernels::lora_grad_b_reference);
-  // Each adapter has a multiple of 8 outputs, for tensor cores.
+  // Each adapter has a multiple of 8 outputs for tensor cores.
   const std::int64_t O = D / 16 * 16;
   const at::Tensor dy = place.uniform({N, O}), scaled_b = place.uniform({O, R});
   scaled_b.narrow(0, 0, O / 2).narrow(1, few, R - few).zero_();
@@ -218,7 +219,7 @@ void add_cast(const Place& place, std::int64_t N, std::int64_t D, const CaseSink
            kernels::scaled_copy_reference);
 }
 
-/// Decoding of every format of a quantised weight [O, D], into rows with adapter columns behind them.
+/// Decodes every format of a quantised weight [O, D] into rows followed by adapter columns.
 void add_dequantize(const Place& place, std::int64_t O, std::int64_t D, const CaseSink& sink) {
   const at::Tensor w = Place{place.device, at::kFloat}.uniform({O, D});
   const auto add = [&](const char* name, kernels::WeightCode code, bool is_nested) {
@@ -264,7 +265,7 @@ void add_sampling(const Place& place, std::int64_t V, const CaseSink& sink) {
            sample, kernels::sample_tokens, kernels::sample_tokens_reference);
 }
 
-/// Gradient norm with clipping, and AdamW after it, in fp32 and in 8 bits.
+/// Gradient norm with clipping, then AdamW, in fp32 and in 8 bits.
 void add_optimizer(const Place& place, std::int64_t P, const CaseSink& sink) {
   const optim::AdamWOptions options = optim::adamw_options({});
   const auto first = optim::first_scalars(/*step=*/3, /*loss_denominator=*/5, /*learning_rate=*/1e-2, options);
@@ -286,7 +287,7 @@ void add_optimizer(const Place& place, std::int64_t P, const CaseSink& sink) {
   add_case(sink, "adamw", shape, {place.uniform({P}), moments, squares}, step, optim::adamw_step,
            optim::adamw_step_reference);
   if (P < 16384) return;
-  // Coded, fp32, and coded with a short last block. The second step decodes the codes of the first.
+  // Encoded, fp32, and encoded with a short last block. The second step decodes the codes of the first.
   const std::vector<kernels::ParameterBlock> tensors = {
       {0, P / 2}, {P / 2, 1000, 16.0, false}, {P / 2 + 1000, P - P / 2 - 1000, 16.0, false}};
   const optim::OptimizerState zero(optim::optimizer_for(OptimizerKind::kAdamw8bit), tensors, place.device);

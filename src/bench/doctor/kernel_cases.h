@@ -1,4 +1,4 @@
-// The checks of `doctor`: every kernel and its reference, with inputs on one device; and NCCL over all.
+// The checks of `doctor`: every kernel against its reference, with inputs on one device, and NCCL over all GPUs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,12 +15,12 @@
 
 namespace lora_train::bench {
 
-/// Where the kernels run.
+/// The device and dtype of a check.
 struct Place {
   at::Device device;
   at::ScalarType dtype;
 
-  /// Drawn on the device: the sizes of a 7 B model take minutes on a CPU.
+  /// Draws on the device: the sizes of a 7 B model take minutes on a CPU.
   at::Tensor uniform(at::IntArrayRef sizes) const { return at::rand(sizes, device).mul_(2).sub_(1).to(dtype); }
   at::Tensor empty(at::IntArrayRef sizes) const { return at::full(sizes, 7.0, at::device(device).dtype(dtype)); }
   at::Tensor fp32(at::IntArrayRef sizes) const { return at::full(sizes, 0.5, at::device(device).dtype(at::kFloat)); }
@@ -37,10 +37,10 @@ struct Case {
   std::string name, shape;
   Outputs outputs;
   Call own, reference;
-  std::vector<std::int64_t> cu_seqlens = {};  ///< if set, rows are those of documents, each of which is compared too
+  std::vector<std::int64_t> cu_seqlens = {};  ///< if set, rows belong to documents, which are compared one by one too
 };
 
-/// Takes each case as it is made. Whoever keeps a case keeps its inputs in device memory.
+/// Receives each case as it is made. Keeping a case keeps its inputs in device memory.
 using CaseSink = std::function<void(const Case&)>;
 
 /// Makes a case: run(kernel, outputs) and run(reference, outputs).
@@ -57,25 +57,26 @@ struct AttentionCaseSizes {
   std::int64_t N, H, K, E, window;
 };
 
-/// Forward and backward of a backend, or of what stands in for it, over documents of odd lengths, one of a single token, and empty
-/// ones before, between and behind them. N at least 37.
+/// Forward and backward of a backend, or its stand-in, over documents of odd lengths, one with a single token, with
+/// empty ones before, between and after them. N must be at least 37.
 void add_attention(const Place& place, const AttentionCaseSizes& sizes, kernels::AttentionBackend backend,
                    const kernels::CudaAttention& calls, const CaseSink& sink);
 
-/// Runs a kernel and its reference. A document may be 4 times as wrong as the whole: its rounding errors average over less.
+/// Runs a kernel and its reference. A single document's error may be 4 times the limit: its rounding errors average
+/// over fewer values.
 KernelCheck run_case(const Place& place, const Case& c);
 
-/// Kernels of a layer and of the loss head, with odd sizes to reach the edges of kernels, the sizes of a 0.5 B model and, on a
-/// GPU, those of a 7 B model. There attention is run by every backend that supports the case.
+/// Kernels of a layer and of the loss head, with odd sizes to reach the edges of kernels, the sizes of a 0.5 B model
+/// and, on a GPU, those of a 7 B model. There, every backend that supports a case runs attention.
 void make_layer_cases(const Place& place, const CaseSink& sink);
 
-/// Kernels around the layers: casts, gathers, loss sums, gradient norm, AdamW. Masters and moments are fp32, so some cases exist
-/// for fp32 only.
+/// Kernels around the layers: casts, gathers, loss sums, gradient norm, AdamW. Masters and moments are fp32, so some
+/// cases exist only for fp32.
 void make_step_cases(const Place& place, const CaseSink& sink);
 
-/// All-reduce by NCCL over all GPUs that this process sees, one thread for each, against the sum on the host. `shape` has the number of GPUs,
-/// the size, and the bandwidth of each GPU in a ring. A GPU that does not answer within `patience` has not passed. On one
-/// GPU, which trains without NCCL, an NCCL that does not run is a note.
+/// Compares an NCCL all-reduce over all GPUs that this process sees, one thread per GPU, with the sum on the host.
+/// `shape` has the number of GPUs, the size, and the bandwidth of each GPU in a ring. Fails if a GPU does not answer
+/// within `patience`. On one GPU, which trains without NCCL, an NCCL failure is only a note.
 KernelCheck check_nccl(std::chrono::seconds patience);
 
 }  // namespace lora_train::bench

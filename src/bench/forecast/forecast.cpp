@@ -28,7 +28,7 @@
 namespace lora_train::bench {
 namespace {
 
-/// How many there are, what a step has on average over all ranks, and the rank that has most of it.
+/// The number of steps, a step's average size over all ranks, and the size on the busiest rank.
 struct Steps {
   std::int64_t count = 0;
   double of_epoch = 0, tokens = 0, most_rows = 0, most_tokens = 0;
@@ -46,25 +46,25 @@ class DataLoad {
 
   Steps steps_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const;
 
-  /// Of the first thousand steps of one rank, and of full evaluation batches.
+  /// The largest in the first thousand steps of one rank and in full evaluation batches.
   plan::TouchedTokens largest_micro_batch(const Profile& profile, const plan::RunSpec& spec) const;
 
  private:
-  /// The GPUs share it: micro-batches, in which they differ, change none of its figures.
+  /// The plan shared by all GPUs: they differ in micro-batches, which do not change its figures.
   const data::RunPlan& plan_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const;
   void state(const ForecastRequest& request);
   void read(const Profile& profile, const plan::ModelFiles& files);
-  /// Of documents of stated lengths.
+  /// Rows for documents of the stated lengths.
   double rows_of(const Profile& profile, double documents) const;
 
   data::PreparedData prepared_;
-  mutable std::map<std::tuple<bool, std::int64_t, std::int64_t>, data::RunPlan> plans_;  ///< each keeps an epoch
+  mutable std::map<std::tuple<bool, std::int64_t, std::int64_t>, data::RunPlan> plans_;  ///< each holds an epoch
   DataFacts facts_;
 };
 
 constexpr std::int64_t kSurveyedSteps = 1000;
 
-constexpr double kPackedShare = 0.98;  // of a row, with documents of stated lengths
+constexpr double kPackedShare = 0.98;  // share of a row filled by documents of stated lengths
 
 bool has_weights(const std::filesystem::path& folder) {
   const auto is_weights = [](const auto& entry) { return entry.path().extension() == ".safetensors"; };
@@ -91,7 +91,7 @@ std::int64_t DataLoad::rows_of_rank(const Profile& profile, std::int64_t num_ran
 Steps DataLoad::steps_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
   const bool has_documents = profile.packs_documents();
   Steps steps;
-  double rows = 0, documents = 0;  // of a step
+  double rows = 0, documents = 0;  // per step
   if (facts_.are_stated) {
     const auto all = static_cast<double>(facts_.num_documents);
     const double units = has_documents ? all : rows_of(profile, all);
@@ -111,7 +111,7 @@ Steps DataLoad::steps_of(const Profile& profile, const data::BatchSizes& sizes, 
     rows = plan.rows_per_step();
   }
   const auto ranks = static_cast<double>(num_ranks);
-  const double units = has_documents ? documents : rows;  // what is dealt to the ranks
+  const double units = has_documents ? documents : rows;  // units that are distributed to the ranks
   const double most_units = std::ceil(units / ranks - 1e-9);
   steps.most_tokens = steps.tokens * std::min(1.0, most_units / units);
   steps.most_rows = !has_documents      ? most_units
@@ -191,8 +191,8 @@ double DataLoad::rows_of(const Profile& profile, double documents) const {
   return std::max({1.0, documents / std::max(1.0, fitting), tokens / (kPackedShare * length)});
 }
 
-/// Headers of weights are read where there are any. Throws FormatError for a quantised folder without weights: only they say which
-/// linears are.
+/// Reads the headers of weights if there are any. Throws FormatError for a quantised folder without weights: only they
+/// say which linears are quantised.
 plan::ModelFiles open_model_files(const Profile& profile) {
   const ModelSection& section = profile.model;
   plan::ModelFiles files = plan::open_model_without_weights(section, profile.adapter.init_adapter);
@@ -203,16 +203,16 @@ plan::ModelFiles open_model_files(const Profile& profile) {
     files.base = plan::base_storage(section, files.config);
   } else {
     throw FormatError(folder.string(), "is quantised (" + files.config.quantization.description +
-                                           "), and which of its linears are, only its weights say; they are not there");
+                                           "), and only its weights, which are missing, say which linears are");
   }
   return files;
 }
 
-constexpr double kUsualShare = 0.85;  // of the limit, that a step is expected to reach
+constexpr double kUsualShare = 0.85;  // of the limit that a step is expected to reach
 constexpr double kMostShare = 0.97, kLeastShare = 0.65, kLeastMeasuredShare = 0.78;
-constexpr std::int64_t kTokenizerBytes = 310;  // a token of the vocabulary: 46 MiB for Qwen2.5
+constexpr std::int64_t kTokenizerBytes = 310;  // per token of the vocabulary: 46 MiB for Qwen2.5
 
-/// The model, from a folder that needs no weights, or from a known shape.
+/// The model, from a folder that may lack weights, or from a known shape.
 plan::ModelFiles open_files(const ForecastRequest& request) {
   if (request.shape.empty()) return open_model_files(request.profile);
   plan::ModelFiles files;
@@ -221,7 +221,7 @@ plan::ModelFiles open_files(const ForecastRequest& request) {
   return files;
 }
 
-/// "full", or "full, then off" where the last layers keep more than the first.
+/// "full", or "full, then off" if the last layers keep more than the first.
 std::string in_words(const std::vector<model::Recompute>& modes) {
   std::string text;
   for (std::size_t i = 0; i < modes.size(); ++i) {
@@ -231,7 +231,7 @@ std::string in_words(const std::vector<model::Recompute>& modes) {
   return text;
 }
 
-/// How often a run evaluates.
+/// The number of evaluations in a run.
 double num_evaluations(const Profile& profile, const Steps& planned) {
   const Cadence& cadence = profile.run.eval_steps;
   const auto steps = static_cast<double>(planned.count);
@@ -243,7 +243,7 @@ double num_evaluations(const Profile& profile, const Steps& planned) {
   return count + (profile.run.eval_on_start ? 1 : 0);
 }
 
-/// A run on some GPUs.
+/// The forecast of a run on given GPUs.
 class GpuForecast {
  public:
   GpuForecast(const Profile& profile, const plan::ModelFiles& files, const model::BaseStorage& base,
@@ -377,7 +377,7 @@ class GpuForecast {
   plan::AdapterSetup adapters_;
 };
 
-/// Compares past runs on GPUs of the request with what would have been planned for them.
+/// Compares past runs on the requested GPUs with their plans.
 Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>& notes) {
   Calibrations calibrations;
   for (const PastRun& run : request.past_runs) {
@@ -386,7 +386,7 @@ Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>&
       return run.gpu.empty() ? known.is_cpu : known.device_name == run.gpu;
     });
     if (gpu == request.gpus.end()) {
-      notes.push_back(run.folder + ": not used, it ran on " + (run.gpu.empty() ? "a CPU" : run.gpu));
+      notes.push_back(run.folder + ": not used: it ran on " + (run.gpu.empty() ? "a CPU" : run.gpu));
       continue;
     }
     try {
@@ -395,7 +395,7 @@ Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>&
       const Forecast planned = GpuForecast(run.profile, files, files.base, load, {}).on(*gpu, run.num_gpus);
       const double ratio = planned.tokens_per_s / run.tokens_per_s;
       calibrations.add(gpu->name, run.profile.model.precision, ratio);
-      notes.push_back(run.folder + string_printf(": took %.2f times what the plan says of %d x %s without past runs",
+      notes.push_back(run.folder + string_printf(": took %.2f times as long as planned for %d x %s without past runs",
                                                  ratio, run.num_gpus, gpu->name.c_str()));
     } catch (const Error& error) {
       notes.push_back(run.folder + ": not used: " + error.what());
@@ -404,7 +404,7 @@ Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>&
   return calibrations;
 }
 
-/// What people ask for, one setting at a time.
+/// Variants that people ask for, one setting at a time.
 std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile) {
   std::vector<std::pair<std::string, Profile>> variants = {{"as the profile says", profile}};
   const auto add = [&](const std::string& setting, auto&& change) {
@@ -417,7 +417,7 @@ std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile)
   for (const auto precision : {BasePrecision::kBf16, BasePrecision::kInt8, BasePrecision::kNf4}) {
     add("base_precision: " + to_string(precision), [&](Profile& p) { p.model.base_precision = precision; });
   }
-  add("nf4 with decoded_layers: 0", [&](Profile& p) {  // where all layers fit decoded, nf4 alone saves no memory
+  add("nf4 with decoded_layers: 0", [&](Profile& p) {  // if all layers fit decoded, nf4 alone saves no memory
     p.model.base_precision = BasePrecision::kNf4;
     p.model.decoded_layers = 0;
   });
@@ -434,7 +434,7 @@ std::string describe(const model::ModelConfig& config) {
   return format_count(model::num_parameters(config)) + " parameters, " + std::to_string(config.num_layers) + " layers";
 }
 
-/// The GPU on which variants are compared.
+/// The GPU to compare variants on.
 const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::vector<Forecast>& rows) {
   const Forecast* best = nullptr;
   for (const Forecast& row : rows) {
@@ -450,7 +450,7 @@ const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::ve
   return chosen;
 }
 
-/// What is wrong without the data is said before they are read, which may take long.
+/// Reports errors that do not depend on the data before reading it, which may take long.
 void check_without_data(const ForecastRequest& request, const plan::ModelFiles& files) {
   const Profile& profile = request.profile;
   const plan::AdapterSetup adapters = plan::choose_adapters(profile, files);
@@ -500,8 +500,7 @@ ForecastResult make_forecast(const ForecastRequest& request) {
     Variant variant{setting, std::nullopt};
     try {
       const bool keeps_base = profile.model.base_precision == request.profile.model.base_precision;
-      if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone)
-        continue;  // decided by the folder
+      if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone) continue;  // the folder decides
       const model::BaseStorage base = keeps_base ? files.base : plan::base_storage(profile.model, files.config);
       variant.forecast = GpuForecast(profile, files, base, load, calibrations).on(*gpu, 1);
     } catch (const ConfigError&) {  // such as a batch_unit without a number
@@ -523,7 +522,7 @@ std::string check_fit(const FitRequest& request) {
     facts.base = files.base;
     facts.token_rows = adapters.token_rows;
     return plan::misfit(facts, request.gpu);
-  } catch (const Error&) {  // what is wrong with the files, other checks say
+  } catch (const Error&) {  // other checks report errors in the files
     return {};
   }
 }

@@ -54,7 +54,7 @@ BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile) {
   if (gpu.is_cpu) {
     throw ConfigError("--gpu cpu",
                       "the rates of this CPU in " + precision +
-                          " are not known; measure them once with: lora-train bench --measure-rates "
+                          " are unknown; measure them once with: lora-train bench --measure-rates "
                           "--shape qwen2.5-0.5b device=cpu max_seq_len=2048 micro_batch_size=1 precision=" +
                           precision);
   }
@@ -130,7 +130,7 @@ BenchRates find_rates(const fs::path& requested, const std::string& gpu, const s
   if (!requested.empty()) {
     BenchRates rates = read_rates(requested);
     if (rates.precision == precision) return rates;
-    throw ConfigError("--rates", requested.string() + " holds rates in " + rates.precision + ", but the step is in " +
+    throw ConfigError("--rates", requested.string() + " has rates in " + rates.precision + ", but the step is in " +
                                      precision + "; expected a file of the same precision");
   }
   const fs::path cached = gpu.empty() ? fs::path() : rates_cache_file(gpu, precision);

@@ -64,7 +64,7 @@ namespace {
 struct ChatCommand {
   const char* name;
   ChatLine::Kind kind;
-  const char* takes;  ///< for the help; empty: nothing
+  const char* takes;  ///< for the help; empty: takes no words
   const char* help;
 };
 
@@ -96,7 +96,7 @@ ChatLine parse_chat_line(const std::string& line) {
   if (command == std::end(kCommands)) refuse_unknown(name);
   ChatLine found{command->kind, trimmed(line.substr(end))};
   const bool takes_nothing = std::string(command->takes).empty();
-  if (takes_nothing && !found.text.empty()) throw ConfigError(name, "takes nothing; got \"" + found.text + "\".");
+  if (takes_nothing && !found.text.empty()) throw ConfigError(name, "takes no argument; got \"" + found.text + "\".");
   if (found.kind == ChatLine::Kind::kAdapter && found.text != "on" && found.text != "off" && !found.text.empty()) {
     throw ConfigError(name, "got \"" + found.text + "\", expected on or off.");
   }
@@ -119,10 +119,10 @@ std::string chat_help() {
 
 namespace {
 
-/// To a person. Not through the log: what was asked for is shown whatever the log level.
+/// Tells a person. Bypasses the log: requested output is shown at every log level.
 void tell(const std::string& text) { write_all(STDERR_FILENO, visible_text(text) + "\n"); }
 
-/// A piece of an answer. Tabs are text, and move no cursor back.
+/// Prints a piece of an answer. Tabs are text, and do not move the cursor back.
 void show(std::string_view text) {
   if (::isatty(STDOUT_FILENO) != 1) return print_raw(text);
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -145,7 +145,7 @@ ChatSession::ChatSession(LineReader& reader, Dialogue& dialogue, const tokenizer
 
 std::string ChatSession::place() const { return reader_.is_interactive() ? "" : "stdin:" + std::to_string(line_); }
 
-/// What a person sees, and a script's log.
+/// Shows a note to a person, or logs it for a script.
 void ChatSession::note(const std::string& text) const {
   if (reader_.is_interactive()) return tell(text);
   log_warning(place() + ": " + text);
@@ -155,7 +155,7 @@ void ChatSession::on_start() {
   if (reader_.is_interactive()) tell(options_.greeting);
 }
 
-/// A line, with those that follow a backslash at its end. Nothing at the end of the input.
+/// Reads a line, with those that follow a backslash at its end. Nothing at the end of the input.
 std::optional<std::string> ChatSession::read_message() {
   const std::string first = options_.has_adapter && !uses_adapter_ ? "(base) > " : "> ";
   std::string message;
@@ -163,7 +163,7 @@ std::optional<std::string> ChatSession::read_message() {
   while (requested_stop().empty()) {
     const auto line = reader_.read(is_continued ? "... " : first);
     if (!line && is_continued && reader_.is_interactive() && requested_stop() == "SIGINT") {
-      forget_signal();  // it clears the message
+      forget_signal();  // it only clears the message
       message.clear();
       is_continued = false;
       continue;
@@ -192,7 +192,7 @@ std::optional<evaluate::ConversationTurn> ChatSession::next_turn() {
       if (line.kind == ChatLine::Kind::kExit) return std::nullopt;
       if (line.kind == ChatLine::Kind::kMessage) return ask(line.text);
       run_command(line);
-    } catch (const ConfigError& error) {  // of a command, which it names
+    } catch (const ConfigError& error) {  // from a command, which it names
       if (!reader_.is_interactive()) throw ConfigError(place(), error.what());
       tell(std::string("error: ") + error.what());
     } catch (const Error& error) {
@@ -224,7 +224,7 @@ void ChatSession::on_done(std::size_t, bool, bool is_cut) {
 
 void ChatSession::on_stop() { on_done(0, false, false); }
 
-/// The end of an answer, whatever ended it.
+/// Finishes an answer, whatever ended it.
 void ChatSession::take_answer(const Answers& answers) {
   const bool is_stopped = !requested_stop().empty();
   if (options_.json) {
@@ -240,7 +240,7 @@ void ChatSession::take_answer(const Answers& answers) {
                  : "(cut after " + format_count(options_.max_new_tokens) + " tokens: --max-new-tokens)");
   }
   if (is_stopped) note("(stopped)");
-  if (answers.answer.text.empty()) note("(no answer: the message is taken back)");
+  if (answers.answer.text.empty()) note("(no answer: the message is dropped)");
   if (!reader_.is_interactive()) return;
   tell("");
   if (requested_stop() == "SIGINT") forget_signal();

@@ -19,18 +19,18 @@ namespace lora_train::cli {
 /// The turns of a conversation, and the prompts they make.
 class Dialogue {
  public:
-  /// `context`: tokens that a prompt and its answer may have. tokenizer and template must outlive the dialogue.
+  /// `context`: tokens available to a prompt and its answer. tokenizer and template must outlive the dialogue.
   Dialogue(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template, std::int64_t context)
       : tokenizer_(tokenizer), template_(chat_template), context_(context) {}
 
-  /// Adds a question, and renders all turns through the template. `source` is for messages. Throws DataError, with the dialogue as
-  /// it was, if the template refuses it or the context leaves no room for an answer.
+  /// Adds a question, and renders all turns through the template. `source` is for messages. Throws DataError, leaving
+  /// the dialogue unchanged, if the template refuses it or the context leaves no room for an answer.
   data::Prompt ask(const std::string& text, const std::string& source);
 
-  /// The answer to the last question. An empty one takes the question back.
+  /// Records the answer to the last question. An empty one takes the question back.
   void answer(const std::string& text);
 
-  /// Throws, with the message as it was, if the template takes no system message. "" removes it.
+  /// Throws, leaving the message unchanged, if the template takes no system message. "" removes it.
   void set_system(const std::string& text, const std::string& source);
 
   /// Forgets all turns; the system message stays.
@@ -40,7 +40,7 @@ class Dialogue {
   std::int64_t room(const data::Prompt& prompt) const { return context_ - std::ssize(prompt.ids); }
   std::int64_t context() const { return context_; }
   const std::string& system() const { return system_; }
-  /// Questions with their answers.
+  /// Number of questions with their answers.
   std::size_t num_turns() const { return turns_.size() / 2; }
 
  private:
@@ -56,27 +56,27 @@ class Dialogue {
 struct ChatLine {
   enum class Kind { kMessage, kHelp, kReset, kAdapter, kSystem, kExit };
   Kind kind = Kind::kMessage;
-  std::string text = {};  ///< the message, or what follows the command, without the space around it
+  std::string text = {};  ///< the message, or the text after the command, trimmed
 };
 
-/// A line that begins with "/" is a command; one space before the "/" makes it a message, and is not part of it. Throws
-/// ConfigError (where = the command) for an unknown command, and for one with words that it does not take.
+/// Parses a line. A leading "/" makes it a command; one space before the "/" makes it a message, and is dropped. Throws
+/// ConfigError (where = the command) for an unknown command, or for one with words that it does not take.
 ChatLine parse_chat_line(const std::string& line);
 
-/// What /help prints.
+/// The text of /help.
 std::string chat_help();
 
 struct ChatOptions {
-  AnswerOptions answers;            ///< what ends an answer
-  std::int64_t max_new_tokens = 0;  ///< per answer; fewer where the context leaves less
-  bool has_adapter = false;         ///< it answers until /adapter off
-  bool json = false;                ///< answers as lines of answer_to_json, as soon as they are whole
-  std::string greeting = {};        ///< for a person, once the weights are loaded
+  AnswerOptions answers;            ///< when to end an answer
+  std::int64_t max_new_tokens = 0;  ///< per answer; fewer if the context leaves less
+  bool has_adapter = false;         ///< the adapter answers until /adapter off
+  bool json = false;                ///< print answers as lines of answer_to_json, once complete
+  std::string greeting = {};        ///< shown to a person once the weights are loaded
 };
 
-/// Answers go to stdout token by token, and everything else to stderr. With a person, a mistake is shown and the conversation goes
-/// on; in a script it is thrown, with stdin:line. A SIGINT ends the answer of a person's conversation, and what was written of it
-/// stays in the dialogue; any other request to stop (base/stop_request.h) ends the conversation.
+/// Answers go to stdout token by token, and everything else to stderr. A person's mistake is shown, and the
+/// conversation goes on; a script's is thrown, with stdin:line. In a person's conversation, SIGINT ends the answer, and
+/// the text so far stays in the dialogue; any other stop request (base/stop_request.h) ends the conversation.
 class ChatSession : public evaluate::Conversation {
  public:
   /// All must outlive the session.
@@ -103,9 +103,9 @@ class ChatSession : public evaluate::Conversation {
   const tokenizer::Tokenizer& tokenizer_;
   ChatOptions options_;
   bool uses_adapter_;
-  long long line_ = 0;          ///< of the input, from 1
-  std::int64_t num_asked_ = 0;  ///< the index of the next prompt: draws differ where a question is asked again
-  data::Prompt prompt_;         ///< that is being answered
+  long long line_ = 0;          ///< input line, from 1
+  std::int64_t num_asked_ = 0;  ///< the index of the next prompt: a repeated question gets other draws
+  data::Prompt prompt_;         ///< being answered
   std::optional<AnswerCollector> collector_;
 };
 

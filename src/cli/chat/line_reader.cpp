@@ -24,7 +24,7 @@
 namespace lora_train::cli {
 
 bool StandardInput::wait(void (*on_wake)(void*), void* context) {
-  constexpr int kWakeMs = 200;  // a signal between the look and the wait is seen after this long
+  constexpr int kWakeMs = 200;  // a signal between check and wait is seen after this long
   while (requested_stop().empty()) {
     if (on_wake != nullptr) on_wake(context);
     pollfd input{STDIN_FILENO, POLLIN, 0};
@@ -35,7 +35,7 @@ bool StandardInput::wait(void (*on_wake)(void*), void* context) {
     const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
     if (count > 0) text_.append(bytes, static_cast<std::size_t>(count));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno != EIO) fail_with("stdin", "cannot read");  // EIO: the terminal has gone
+    if (count < 0 && errno != EIO) fail_with("stdin", "cannot read");  // EIO: the terminal is gone
     return count > 0;
   }
   return false;
@@ -67,7 +67,7 @@ std::optional<std::string> PlainLines::read(const std::string& prompt) {
 
 namespace {
 
-// libedit (https://thrysoee.dk/editline, BSD-3-Clause), loaded where the machine has it. Declarations as in its histedit.h.
+// libedit (https://thrysoee.dk/editline, BSD-3-Clause), loaded if installed. Declarations as in its histedit.h.
 namespace libedit {
 
 struct EditLine;
@@ -85,7 +85,7 @@ constexpr int kPrompt = 0, kEditor = 2, kSignal = 3, kBind = 4, kAddFunction = 9
               kClientData = 14, kPrepareTerminal = 16, kRefresh = 20;
 // Operations of Api::history.
 constexpr int kSetSize = 1, kEnter = 10, kLoad = 17, kSave = 18, kSetUnique = 20;
-// What a function that is bound to a key returns.
+// Return values of a function bound to a key.
 constexpr unsigned char kRedraw = 4;
 
 struct Api {
@@ -141,7 +141,7 @@ bool is_dumb_terminal() {
   return terminal == nullptr || *terminal == '\0' || std::strcmp(terminal, "dumb") == 0;
 }
 
-/// libedit converts text as the locale says, and ours is UTF-8 whatever that is.
+/// Sets a UTF-8 locale: libedit converts text by the locale, and ours is always UTF-8.
 void use_utf8_locale() {
   std::setlocale(LC_CTYPE, "");
   if (std::strcmp(::nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -192,7 +192,7 @@ class EditedLines : public LineReader {
     while (true) {
       has_text_ = false;
       write_all(STDERR_FILENO, kPasteOn);
-      api_->set(line_, libedit::kPrepareTerminal, 1);  // before the prompt: who sees it may type Ctrl-D
+      api_->set(line_, libedit::kPrepareTerminal, 1);  // before the prompt: a user who sees it may type Ctrl-D
       int count = 0;
       const char* const line = api_->gets(line_, &count);
       write_all(STDERR_FILENO, kPasteOff);
@@ -239,7 +239,7 @@ class EditedLines : public LineReader {
   static unsigned char paste(EditLine* line, int) { return of(line).insert_pasted(); }
 
   void bind_keys() {
-    constexpr const char* kNone = nullptr;  // ends the words
+    constexpr const char* kNone = nullptr;  // ends the word list
     const auto bind = [&](const char* key, const char* function) {
       api_->set(line_, libedit::kBind, key, function, kNone);
     };
@@ -260,7 +260,7 @@ class EditedLines : public LineReader {
     return false;
   }
 
-  /// The terminal may have changed its size, or come back from the shell in the shell's mode.
+  /// The terminal may have been resized, or be back from the shell in the shell's mode.
   void look_at_terminal() {
     winsize now{};
     if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &now) == 0 && std::memcmp(&now, &size_, sizeof now) != 0) {
@@ -275,7 +275,7 @@ class EditedLines : public LineReader {
     api_->set(line_, libedit::kRefresh);
   }
 
-  /// What libedit asks for: 1 and a character, or -1.
+  /// libedit's read function: 1 and a character, or -1.
   int next_character(wchar_t& character) {
     constexpr wchar_t kUnreadable = 0xFFFD;
     const std::string& text = input_.text();
@@ -308,7 +308,7 @@ class EditedLines : public LineReader {
   StandardInput input_;
   std::string prompt_;
   winsize size_{};
-  bool has_text_ = false;  ///< on the line, when waiting for it ended
+  bool has_text_ = false;  ///< the line had text when the wait ended
 };
 
 }  // namespace

@@ -78,10 +78,10 @@ constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12;
 /// "12,345"
 std::string whole(double value) { return format_count(std::llround(value)); }
 
-/// Two places, or two digits of what is smaller: shapes for tests have little of everything.
+/// Two decimals, or two significant digits for smaller values: test shapes give small figures.
 std::string figure(double value) { return string_printf(value == 0 || value >= 0.1 ? "%.2f" : "%.2g", value); }
 
-/// Launches, GPU memory and the bound are omitted then.
+/// If true, launches, GPU memory and the bound are omitted.
 bool is_measured_on_a_cpu(const BenchResult& r) { return r.speed && r.device == "cpu"; }
 
 void print_sizes(const BenchResult& r, std::string& text) {
@@ -145,7 +145,7 @@ void print_work(const char* title, const std::vector<BenchWork>& list, const Ben
 
 /// "assumed, of an NVIDIA H200, not measured: products 790.0 TFLOP/s, ..."
 std::string rates_in_words(const bench::BenchRates& rates) {
-  const std::string origin = rates.is_assumed() ? "assumed of an " + rates.gpu + ", not measured"
+  const std::string origin = rates.is_assumed() ? "assumed for an " + rates.gpu + ", not measured"
                                                 : "measured on " + rates.gpu + ", " + rates.shape + ", " + rates.date +
                                                       " (" + rates.source + ")";
   return origin + string_printf(": products %.1f TFLOP/s, attention %.1f and %.1f, memory %.2f TB/s",
@@ -165,7 +165,7 @@ void print_limits(const BenchResult& r, std::string& text) {
       gflop(r.required.total()).c_str(), gflop(r.required.linears).c_str(), gflop(r.required.head).c_str(),
       gflop(r.required.attention).c_str(), gflop(r.required.lora).c_str(), gflop(r.executed_flops).c_str());
   text +=
-      string_printf("memory moved %s MB/token beside products and attention, %s planned\n",
+      string_printf("memory moved %s MB/token outside products and attention, %s planned\n",
                     figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
   if (is_measured_on_a_cpu(r)) return;
   text += "rates        " + rates_in_words(r.rates) + "\n";
@@ -186,7 +186,7 @@ void print_passes(const BenchResult& r, std::string& text) {
   }
 }
 
-/// One object, in one line.
+/// One JSON object on one line.
 std::string bench_json(const BenchResult& r) {
   Json passes = Json::array();
   for (const auto& pass : r.passes) {
@@ -232,8 +232,8 @@ std::string bench_json(const BenchResult& r) {
   return to_line(line);
 }
 
-/// Tables: sizes, speed, classes of kernels against what a step has to move, limits; `details`: each kernel and every pass
-/// over activations too.
+/// Tables: sizes, speed, kernel classes against what a step has to move, limits; with `details`, also each kernel and
+/// every pass over activations.
 std::string bench_table(const BenchResult& result, bool details) {
   std::string text;
   print_sizes(result, text);
@@ -250,7 +250,7 @@ std::string bench_table(const BenchResult& result, bool details) {
 
 constexpr std::int64_t kMaxSteps = 1000000;
 
-/// Keys that name files or what a measurement has none of.
+/// Refuses keys that name files or make no sense for a measurement.
 void refuse_keys(const CommandParser& parser, const Profile& profile) {
   for (const char* key : {"model", "datasets", "eval_datasets", "val_set_size", "init_adapter", "num_epochs",
                           "max_steps", "batch_unit"}) {
@@ -274,7 +274,9 @@ int run_bench(const std::vector<std::string>& arguments) {
   bench::BenchRequest request;
   std::string trace, rates, row_pitch;
   bool details = false;
-  parser.app().add_option("--shape", request.shape, join(model::known_shapes()))->type_name("NAME");
+  parser.app()
+      .add_option("--shape", request.shape, "published model to measure: " + join(model::known_shapes()))
+      ->type_name("NAME");
   const CLI::Option* const steps =
       parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
   parser.add_integer("--warm-up", request.num_warm_up, 0, kMaxSteps, "warm-up steps before them (default 5)");
@@ -285,10 +287,10 @@ int run_bench(const std::vector<std::string>& arguments) {
       "--count", request.count_only,
       "compute nothing; count launches, FLOPs and bytes of a step, and the bound they set; needs no GPU");
   parser.app().add_flag("--only-steps", request.only_steps,
-                        "measure the steps and their memory alone: no idle time, classes of kernels or GEMM rate");
+                        "measure only the steps and their memory, not idle time, kernel classes or GEMM rate");
   parser.app().add_flag("--measure-rates", request.measure_rates,
-                        "measure the rates of GEMMs, attention and memory on this device, write them to a file, and "
-                        "count with them; steps only with --steps, before the rates");
+                        "measure the rates of GEMMs, attention and memory on this device, write them to a file and use "
+                        "them for the bound; with --steps, measure the steps first");
   parser.app()
       .add_option("--rates", rates,
                   "file of measured rates for the bound (default: the one in the user's cache folder, else assumed)")

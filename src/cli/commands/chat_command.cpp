@@ -60,7 +60,7 @@ const tokenizer::ChatTemplate& template_of(const ModelFolders& folders) {
                     "the model folder has none, and a chat needs one: --chat-template chatml, or another name or file");
 }
 
-/// The engine asks the session until it ends; nobody waits for the rest where a signal comes while the weights are loaded.
+/// The engine asks the session until it ends. A signal during loading ends it at once.
 void answer_turns(const evaluate::GenerateRequest& request, ChatSession& session) {
   try {
     log_info(describe(load_engine().answer_turns(request, session)));
@@ -72,9 +72,9 @@ void answer_turns(const evaluate::GenerateRequest& request, ChatSession& session
 }  // namespace
 
 int run_chat(const std::vector<std::string>& arguments) {
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
-  CommandParser parser("chat", "A conversation with a model, with or without an adapter. /help in it lists commands.");
+  CommandParser parser("chat", "Talks to a model, with or without an adapter. In the chat, /help lists the commands.");
   const ProfileFlags profile_flags(
       parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                {"--chat-template", "chat_template", "name of a built-in template, or a .jinja file"}});

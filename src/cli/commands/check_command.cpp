@@ -1,4 +1,5 @@
-// lora-train check: a profile, the files that it names and their first rows, without a GPU or weights being touched.
+// lora-train check: checks a profile, the files that it names and their first examples, without touching a GPU or
+// weights.
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -20,11 +21,11 @@
 namespace lora_train::cli {
 namespace {
 
-/// Keys of a shipped profile for which `train` refuses it still.
+/// Keys of a shipped profile that `train` still refuses.
 std::vector<std::string> unbuilt_keys(const ShippedProfile& profile) {
   ProfileSources sources;
   sources.profiles = {profile.file.string()};
-  Findings findings;  // it has no data
+  Findings findings;  // a shipped profile has no data
   std::vector<std::string> keys;
   for (const auto& feature : unbuilt_features(load_profile(sources, findings).profile)) keys.push_back(feature.key);
   return keys;
@@ -47,7 +48,7 @@ void print_shipped_profiles(bool json) {
   }
 }
 
-/// The profile as far as somebody has set it, or all of it; then what to run next.
+/// Prints the profile's set values, or all of them, and then the next command.
 void print_checked(const LoadedProfile& loaded, const std::vector<std::string>& arguments, bool verbose) {
   int num_left_out = 0;
   const std::string set_keys = to_short_yaml(loaded, num_left_out);
@@ -61,12 +62,12 @@ void print_checked(const LoadedProfile& loaded, const std::vector<std::string>& 
   log_info("ok: next " + shell_line(words) + (has_data ? "" : " --train-data FILE"));
 }
 
-/// Whether the model is the one that a shipped profile names: only `train` needs it on this machine.
+/// True if a shipped profile names the model: only `train` needs it on this machine.
 bool is_shipped_model(const ProfileFlags& flags, const LoadedProfile& loaded) {
   return flags.are_shipped() && parse_place(loaded.origin.at("model")).line > 0;
 }
 
-/// Says whether what the profile pins fits the GPU that it is meant for. Only then is the engine loaded.
+/// Checks whether the profile's pinned settings fit its target GPU. Only this loads the engine.
 void check_target_gpu(const Profile& profile) {
   const auto gpu = target_gpu(profile);
   const bool is_pinned =
@@ -74,14 +75,14 @@ void check_target_gpu(const Profile& profile) {
   if (!gpu || !is_pinned) return;
   try {
     storage::resolve_model(profile.model.path);
-  } catch (const Error&) {  // meant for another machine
+  } catch (const Error&) {  // the profile is meant for another machine
     return;
   }
   const EngineApi* engine = nullptr;
   try {
     engine = &load_engine();
   } catch (const Error& error) {
-    log_info("target_gpu: whether the run fits " + gpu->name + " is not known without LibTorch: " + error.what());
+    log_info("target_gpu: cannot tell without LibTorch whether the run fits " + gpu->name + ": " + error.what());
     return;
   }
   const std::string misfit = engine->check_fit({profile, *gpu});
@@ -99,7 +100,7 @@ int run_check(const std::vector<std::string>& arguments) {
   bool verbose = false, ignores_files = false, lists_profiles = false, wants_schema = false;
   std::string key_filter;
   parser.app().add_flag("--no-files", ignores_files, "do not check that the files named in the profile exist");
-  parser.app().add_flag("--verbose", verbose, "print the keys that have their defaults too");
+  parser.app().add_flag("--verbose", verbose, "also print the keys at their defaults");
   parser.app().add_flag("--list", lists_profiles, "list the shipped profiles");
   const CLI::Option* const keys = parser.app()
                                       .add_option("--keys", key_filter, "explain every key, or those that contain TEXT")

@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder behind --csv was meant as a DIR.
+/// A folder after --csv was meant as a DIR.
 void take_back_folder(std::string& file, std::vector<std::string>& folders) {
   if (file.empty() || !fs::is_directory(file)) return;
   folders.push_back(file);
@@ -67,7 +67,7 @@ int run_compare(const std::vector<std::string>& arguments) {
   parser.app().add_option("--html", html_file, "write a page with all curves, for a browser")->type_name("FILE");
   parser.app().add_flag(
       "--report", writes_reports,
-      "write report.html and curves.png of each run anew, such as for a run that is going on or was killed");
+      "rewrite report.html and curves.png of each run, for example while it runs or after it was killed");
   if (!parser.parse(arguments)) return 0;
   take_back_folder(csv_file, folders);
   const bool prints_csv = csv->count() > 0 && csv_file.empty();
@@ -98,15 +98,14 @@ int run_compare(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-// ablate: what each setting of a profile brings, measured by one short run for each.
+// ablate: measures the effect of each setting of a profile, with one short run per setting.
 namespace {
 
-namespace fs = std::filesystem;
 using Values = std::vector<std::pair<std::string, std::string>>;
 
 constexpr int kStopped = static_cast<int>(ExitCode::kStopped);
 
-/// A folder for the runs: the user's, which stays, or a temporary one.
+/// A folder for the runs: the user's, which is kept, or a temporary one.
 class Workplace {
  public:
   explicit Workplace(const std::string& kept) : path_(kept), is_kept_(!kept.empty()) {
@@ -160,7 +159,7 @@ class Runs {
     return {folder, code};
   }
 
-  /// After a run has been read: its checkpoint and adapter may be large.
+  /// Call it after reading a run: its checkpoint and adapter may be large.
   void forget(const fs::path& folder) const {
     if (!workplace_.is_kept()) remove_tree(folder);
   }
@@ -173,7 +172,7 @@ class Runs {
   std::vector<std::string> arguments_;
   int num_ranks_;
   const Workplace& workplace_;
-  const Workplace tokens_{""};  ///< apart from what is kept: it is emptied before each run
+  const Workplace tokens_{""};  ///< separate from the kept folder: it is emptied before each run
   int num_runs_ = 0;
 };
 
@@ -182,8 +181,8 @@ struct Probe {
   bool is_gpu = false;
 };
 
-/// One step of the profile: how many documents it has, and on what it runs. It also fills the token cache and reads the weights once,
-/// so that no setting has to do it.
+/// Runs one step of the profile to learn its document count and device. This also fills the token cache and reads the
+/// weights, so that no setting has to.
 Probe probe_profile(Runs& runs) {
   const auto [folder, code] = runs.run("probe", {{"max_steps", "1"},
                                                  {"num_epochs", "null"},
@@ -222,9 +221,10 @@ std::vector<report::Measurement> measure_all(const std::vector<report::Setting>&
 
 int run_ablate(const std::vector<std::string>& arguments) try {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
-  CommandParser parser("ablate",
-                       "Measures what each setting brings on this machine: short runs of the profile, from fp32 with "
-                       "nothing switched on, one setting after another, each on the same documents.");
+  CommandParser parser(
+      "ablate",
+      "Measures the effect of each setting on this machine: trains the profile for a few steps in fp32 with nothing "
+      "switched on, then again with one more setting each time, always on the same documents.");
   const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"},
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
@@ -232,8 +232,8 @@ int run_ablate(const std::vector<std::string>& arguments) try {
   long long num_steps = 20;
   int num_ranks = 1;
   std::string html_file, png_file, kept;
-  parser.add_integer("--steps", num_steps, 3, kMostSteps, "of each setting (default 20)");
-  parser.add_integer("--nproc", num_ranks, 1, 1024, "ranks of each run, one for each GPU");
+  parser.add_integer("--steps", num_steps, 3, kMostSteps, "steps per setting (default 20)");
+  parser.add_integer("--nproc", num_ranks, 1, 1024, "ranks per run, one per GPU");
   parser.app().add_option("--html", html_file, "write a page with table and chart")->type_name("FILE");
   parser.app().add_option("--png", png_file, "write the chart as a picture")->type_name("FILE");
   parser.app().add_option("--keep", kept, "keep the runs in this folder, for compare")->type_name("DIR");
@@ -252,7 +252,7 @@ int run_ablate(const std::vector<std::string>& arguments) try {
 
   const Workplace workplace(kept);
   Runs runs(as_arguments(flags.sources()), num_ranks, workplace);
-  log_info("one step of the profile, to fill caches and count documents");
+  log_info("running one step of the profile to fill caches and count documents");
   const Probe probe = probe_profile(runs);
   const model::ModelConfig config = model::read_model_config(storage::resolve_model(loaded.profile.model.path).folder);
   report::LadderOptions options{.is_gpu = probe.is_gpu,
@@ -279,7 +279,7 @@ int run_ablate(const std::vector<std::string>& arguments) try {
 int run_sweep(const std::vector<std::string>& arguments) {
   const std::filesystem::path script = program_folder() / "lib" / "sweep.sh";
   if (!std::filesystem::exists(script)) {
-    throw ConfigError(script.string(), "is missing; expected lib/ beside lora-train. Copy the whole folder.");
+    throw ConfigError(script.string(), "is missing; expected lib/ next to lora-train. Copy the whole folder.");
   }
   std::vector<std::string> words = {"bash", script.string(), "--program",
                                     std::filesystem::read_symlink("/proc/self/exe").string()};

@@ -24,7 +24,7 @@
 namespace lora_train::cli {
 namespace {
 
-/// Of a file that is there: only one that convert wrote from `source` and nobody edited is replaced without being asked.
+/// Overwrites an existing file without asking only if convert wrote it from `source` and it is unedited.
 void refuse_to_replace(const std::string& output, const std::string& source) {
   constexpr std::size_t kMostBytes = 1 << 22;
   if (path_kind(output) == PathKind::kNone) return;
@@ -36,17 +36,17 @@ void refuse_to_replace(const std::string& output, const std::string& source) {
   const std::string what = kind == ConvertedFile::kEdited     ? "was edited since lora-train convert wrote it"
                            : kind == ConvertedFile::kUnedited ? "was made from " + made_from + ", not from " + source
                                                               : "was not written by lora-train convert";
-  throw ConfigError(output, what + ", so it is not replaced: name another --output, or say --overwrite.");
+  throw ConfigError(output, what + ", so it is not replaced: choose another --output, or pass --overwrite.");
 }
 
 void refuse_other_template(const std::string& file, const std::string& text) {
   if (path_kind(file) == PathKind::kNone || read_start(file, text.size() + 1) == text) return;
   throw ConfigError(file,
-                    "is there and is not the chat template of the configuration, so it is not replaced: name "
-                    "another --output, or say --overwrite.");
+                    "exists and is not the configuration's chat template, so it is not replaced: choose "
+                    "another --output, or pass --overwrite.");
 }
 
-/// Of the column of keys: that of the longest in any part.
+/// Width of the key column: the longest key in any section.
 std::size_t width_of(const Conversion& conversion) {
   std::size_t width = 28;
   for (const auto* part : {&conversion.kept, &conversion.renamed, &conversion.dropped, &conversion.refused}) {
@@ -77,7 +77,7 @@ std::string table(const Conversion& conversion, const std::string& file) {
   std::vector<ConvertedKey> defaults;
   for (const auto& [key, value, reason] : conversion.defaults)
     defaults.push_back({key, value + "   (" + reason + ")", {}});
-  text += section("written out, because the default here is another", defaults, width);
+  text += section("written out, because the default here differs", defaults, width);
   if (!conversion.notes.empty()) text += "notes\n";
   for (const auto& note : conversion.notes) text += "  " + note + "\n";
   text.pop_back();  // the log ends the line
@@ -111,7 +111,7 @@ std::optional<ForeignTool> tool_of(const CommandParser& parser, const std::strin
   return tool;
 }
 
-/// Which refused keys are left out.
+/// The refused keys to leave out.
 struct AllowedKeys {
   bool all = false;
   std::vector<std::string> names;
@@ -124,7 +124,7 @@ bool names_a_file(const std::string& word) {
   return extension == ".yaml" || extension == ".yml" || extension == ".json" || path_kind(word) != PathKind::kNone;
 }
 
-/// Takes --allow-refused out of `arguments`, with the keys behind it: alone it stands for all of them.
+/// Takes --allow-refused and the keys after it out of `arguments`: without a key, it stands for all of them.
 AllowedKeys take_allowed(std::vector<std::string>& arguments) {
   AllowedKeys allowed;
   std::vector<std::string> rest;
@@ -166,12 +166,13 @@ void refuse_idle_allowances(const CommandParser& parser, const AllowedKeys& allo
       if (std::ranges::count(names_in(*keys), name) > 0)
         parser.refuse("--allow-refused", name + " is " + part + ", not refused. Take it out of --allow-refused.");
     }
-    parser.refuse("--allow-refused", name + " is no key of the file." + did_you_mean(nearest_names(name, refused)) +
-                                         (refused.empty() ? " None is refused." : " Refused: " + join(refused) + "."));
+    parser.refuse("--allow-refused",
+                  name + " is not a key of the file." + did_you_mean(nearest_names(name, refused)) +
+                      (refused.empty() ? " No key is refused." : " Refused: " + join(refused) + "."));
   }
 }
 
-/// What the command line says.
+/// The request on the command line.
 struct ConvertRequest {
   std::string file, from, output;
   AllowedKeys allowed;
@@ -180,7 +181,7 @@ struct ConvertRequest {
 };
 
 void check_files(const CommandParser& parser, const ConvertRequest& request) {
-  const std::string expected = "expected a configuration of Axolotl, LLaMA-Factory or TRL.";
+  const std::string expected = "expected an Axolotl, LLaMA-Factory or TRL configuration.";
   if (request.file.empty()) parser.refuse("FILE", "missing; " + expected);
   std::error_code code;
   const std::filesystem::file_status status = std::filesystem::status(request.file, code);
@@ -189,24 +190,23 @@ void check_files(const CommandParser& parser, const ConvertRequest& request) {
   if (request.output.empty()) return;
   parser.refuse_special_file("--output", request.output);
   if (std::filesystem::equivalent(request.output, request.file, code))
-    parser.refuse("--output", "is the file that is converted.");
+    parser.refuse("--output", "is the file to convert.");
   if (!request.overwrite) refuse_to_replace(request.output, request.file);
 }
 
 bool read_request(CommandParser& parser, std::vector<std::string> arguments, ConvertRequest& request) {
   std::vector<std::string> words;
-  bool is_listed_for_help = false;  // take_allowed() reads it
+  bool is_listed_for_help = false;  // for --help; take_allowed() reads the flag
   parser.app()
-      .add_option("file", words,
-                  "the configuration, YAML or JSON; key=value changes a key of it before it is converted")
+      .add_option("file", words, "the configuration, YAML or JSON; key=value changes one of its keys before conversion")
       ->type_name("FILE [KEY=VALUE]");
   parser.app()
-      .add_option("--from", request.from, "axolotl, llamafactory or trl; without it, the keys tell")
+      .add_option("--from", request.from, "axolotl, llamafactory or trl (default: detected from the keys)")
       ->type_name("TOOL");
   parser.app().add_option("-o,--output", request.output, "the profile to write")->type_name("FILE");
   parser.app()
       .add_flag("--allow-refused", is_listed_for_help,
-                "with KEY, or several (a,b): leave out that refused key; alone: leave out all that is refused")
+                "leave out this refused key, or several (a,b); without KEY, leave out all refused keys")
       ->type_name("[KEY]");
   parser.app().add_flag("--overwrite", request.overwrite,
                         "replace a file that was edited, or that convert did not write");
@@ -225,7 +225,7 @@ bool read_request(CommandParser& parser, std::vector<std::string> arguments, Con
     } else if (request.file.empty()) {
       request.file = word;
     } else {
-      parser.refuse(word, "one file at a time, and " + request.file + " is given. A key is changed with key=value.");
+      parser.refuse(word, "one file at a time: " + request.file + " is given already. Change a key with key=value.");
     }
   }
   check_files(parser, request);
@@ -240,9 +240,9 @@ Refusal refusal_of(const Conversion& conversion, const std::string& key, const A
 }
 
 void log_refused(const Conversion& conversion, const AllowedKeys& allowed) {
-  for (const auto& [refusal, title] : {std::pair{Refusal::kAllowed, "refused, and left out as --allow-refused says"},
-                                       {Refusal::kNeedsOutput, "converted with --output only"},
-                                       {Refusal::kLasting, "refused, because the result would be another"}}) {
+  for (const auto& [refusal, title] : {std::pair{Refusal::kAllowed, "refused, and left out because of --allow-refused"},
+                                       {Refusal::kNeedsOutput, "converted only with --output"},
+                                       {Refusal::kLasting, "refused, because the result would differ"}}) {
     std::vector<ConvertedKey> keys = conversion.refused;
     std::erase_if(keys, [&](const ConvertedKey& key) { return refusal_of(conversion, key.key, allowed) != refusal; });
     const std::string text = section(title, keys, width_of(conversion));
@@ -250,17 +250,18 @@ void log_refused(const Conversion& conversion, const AllowedKeys& allowed) {
   }
 }
 
-/// Whether there is a profile to write; says what keeps it from being one.
+/// True if there is a profile to write; otherwise reports why not.
 bool is_whole(const Conversion& conversion, const ConvertRequest& request) {
   const auto count = std::ranges::count_if(conversion.refused, [&](const ConvertedKey& key) {
     return refusal_of(conversion, key.key, request.allowed) == Refusal::kLasting;
   });
   if (count > 0) {
-    log_error(std::to_string(count) + (count == 1 ? " key is" : " keys are") +
-              " refused. Change the file, or leave out what it can do without: --allow-refused KEY (alone: all).");
+    log_error(
+        std::to_string(count) + (count == 1 ? " key is" : " keys are") +
+        " refused. Change the file, or leave out keys it can do without: --allow-refused KEY (without KEY: all).");
   }
   if (!conversion.needs_output.empty()) {
-    log_error("The chat template needs a file beside the profile: " +
+    log_error("The chat template needs a file next to the profile: " +
               shell_line({"lora-train", "convert", request.file, "--output", "my.yaml"}) + ".");
   }
   return count == 0 && conversion.needs_output.empty();
@@ -271,9 +272,8 @@ bool is_whole(const Conversion& conversion, const ConvertRequest& request) {
 int run_convert(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "convert",
-      "Makes a profile of a configuration file of Axolotl, LLaMA-Factory or TRL. What became of each key "
-      "goes to stderr, the profile to stdout or to --output. Exit code 2 where a key that is refused would "
-      "change the result.");
+      "Makes a profile from an Axolotl, LLaMA-Factory or TRL config. Reports on stderr what became of each key, and "
+      "writes the profile to stdout or to --output. Exits with 2 if a refused key would change the result.");
   ConvertRequest request;
   if (!read_request(parser, arguments, request)) return 0;
   const auto& [file, from, output, allowed, overwrite, options] = request;

@@ -1,4 +1,4 @@
-// lora-train doctor: what this machine has, and whether this program can use it.
+// lora-train doctor: reports what this machine has, and whether this program can use it.
 #include <unistd.h>
 
 #include "engine/engine_loader.h"
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folder that was named, else the working directory where it may be written, else that for temporary files.
+/// The named folder, else the working directory if it is writable, else the folder for temporary files.
 fs::path folder_to_measure(const std::string& named) {
   if (!named.empty()) return existing_folder(named);
   const fs::path here = fs::current_path();
@@ -43,12 +43,12 @@ void look_at_disk_of(const fs::path& folder, bool is_measured, DoctorFindings& f
   }
 }
 
-/// The first GPU, where it can be used; else null, and the kernels run on the CPU.
+/// The first GPU, if it is usable; else null, and the kernels run on the CPU.
 const device::Gpu* gpu_for_kernels(const DoctorFindings& findings) {
   if (!findings.has_cuda_library) return nullptr;
   try {
     return &device::require_gpu(findings.gpus);
-  } catch (const DeviceError&) {  // the table says it
+  } catch (const DeviceError&) {  // the table reports it
     return nullptr;
   }
 }
@@ -65,7 +65,7 @@ void look_at_kernels(DoctorFindings& findings, bool is_json) {
   findings.kernels_place = gpu != nullptr ? gpu->label() : "CPU";
   log_info("checking every kernel against its reference on " + findings.kernels_place);
   try {
-    // A line each as it ends: a program that is stopped has said what it knows.
+    // Prints each line as its check ends: a stopped program has reported what it knows.
     const auto print = [is_json](const bench::KernelCheck& check) {
       is_json ? log_info(kernel_line(check)) : print_line(kernel_line(check));
     };

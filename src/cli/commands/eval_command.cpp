@@ -43,8 +43,8 @@ nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
     line["num_answers"] = match->num_answers;
     line["num_cut"] = match->num_cut;
   }
-  if (result.num_rows_cut > 0) line["num_rows_cut"] = result.num_rows_cut;
-  if (result.num_rows_lost > 0) line["num_rows_lost"] = result.num_rows_lost;
+  if (result.num_cut > 0) line["num_rows_cut"] = result.num_cut;
+  if (result.num_lost > 0) line["num_rows_lost"] = result.num_lost;
   return line;
 }
 
@@ -61,7 +61,7 @@ nlohmann::ordered_json as_json(const evaluate::TaskResult& task) {
   return line;
 }
 
-/// As eval_answers.jsonl has it, with what the model said of the confidence tokens.
+/// The line of eval_answers.jsonl, with the model's reading of the confidence tokens.
 nlohmann::ordered_json as_json(const evaluate::TaskAnswer& answer) {
   auto line = nlohmann::ordered_json::parse(report::to_json(answer.answer));
   line.erase("step");
@@ -72,7 +72,7 @@ nlohmann::ordered_json as_json(const evaluate::TaskAnswer& answer) {
   return line;
 }
 
-/// A column: its head and the cells below, in the order of the results.
+/// A column: its heading and its cells, in the order of the results.
 using Column = std::vector<std::string>;
 
 std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results) {
@@ -98,26 +98,26 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
     add("acc_norm", [](const auto& r) { return string_printf("%.2f%%", 100 * r.choices->normalized_accuracy); });
     add("choices ece", [](const auto& r) { return string_printf("%.4f", r.choices->ece); });
     add("brier", [](const auto& r) { return string_printf("%.4f", r.choices->brier); });
-    add("rows", [](const auto& r) { return format_count(r.choices->num_rows); });
+    add("examples", [](const auto& r) { return format_count(r.choices->num_rows); });
   }
   if (results.front().exact_match) {
     add("exact match", [](const auto& r) { return string_printf("%.2f%%", 100 * r.exact_match->rate); });
     add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
     add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
   }
-  add_unless_zero("rows cut", [](const auto& r) { return r.num_rows_cut; });
-  add_unless_zero("rows lost", [](const auto& r) { return r.num_rows_lost; });
+  add_unless_zero("examples cut", [](const auto& r) { return r.num_cut; });
+  add_unless_zero("examples lost", [](const auto& r) { return r.num_lost; });
   return columns;
 }
 
-/// The columns of the tasks: each has the figures of its kind.
+/// The columns of the tasks: each task fills those of its kind.
 std::vector<Column> columns_of(const std::vector<evaluate::TaskResult>& tasks) {
   std::vector<Column> columns = {{"task"}, {"kind"}};
   for (const auto& task : tasks) {
     columns[0].push_back(task.name);
     columns[1].push_back(to_string(task.kind));
   }
-  for (const auto& metric : report::task_metrics(TaskKind::kConfidence)) {  // which has those of the other kinds too
+  for (const auto& metric : report::task_metrics(TaskKind::kConfidence)) {  // has the other kinds' metrics too
     Column column = {metric.name};
     bool is_known = false;
     for (const auto& task : tasks) {
@@ -128,7 +128,7 @@ std::vector<Column> columns_of(const std::vector<evaluate::TaskResult>& tasks) {
     }
     if (is_known) columns.push_back(std::move(column));
   }
-  columns.push_back({"rows"});
+  columns.push_back({"examples"});
   for (const auto& task : tasks) columns.back().push_back(format_count(task.figures.num_rows));
   if (std::ranges::all_of(tasks, [](const auto& task) { return task.num_cut == 0; })) return columns;
   columns.push_back({"answers cut"});
@@ -159,7 +159,7 @@ void write_answers(const std::string& file, const std::vector<evaluate::TaskResu
   write_result(file, text);
 }
 
-/// The template that the adapter was trained with, as in `generate`, where the profile does not choose one.
+/// Uses the template that the adapter was trained with, as in `generate`, unless the profile chooses one.
 void use_template_of(const std::string& adapter, ModelSection& section) {
   if (adapter.empty() || section.chat_template != "tokenizer") return;
   if (has_own_template(adapter, storage::resolve_model(section.path).folder)) {
@@ -167,7 +167,7 @@ void use_template_of(const std::string& adapter, ModelSection& section) {
   }
 }
 
-/// A run's own data, where no profile says other ones.
+/// Uses the run's own data unless a profile names other data.
 void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
   const std::filesystem::path profile = std::filesystem::path(adapter) / "profile.yaml";
   std::error_code code;
@@ -178,7 +178,7 @@ void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
   flags.add_profile(profile.string());
 }
 
-/// Takes what no flag can say otherwise: --exact-match would read a setting behind it as its regex.
+/// Refuses values that belong to other flags: --exact-match would read a setting after it as its regex.
 void check_flags(const CommandParser& parser, const evaluate::EvalFlags& tasks, bool has_max_new_tokens) {
   const std::string& regex = tasks.answer_regex;
   const std::string key = regex.substr(0, regex.find('='));
@@ -199,11 +199,11 @@ evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
     if (request.world.rank > 0) throw PeerError(stop.where(), stop.message(), stop.kind(), stop.exit_code());
-    throw StopError(stop.where(), "asked to stop. There are no figures: they need the whole evaluation");
+    throw StopError(stop.where(), "asked to stop; no figures, since they need the whole evaluation");
   }
 }
 
-/// What the flags of the command say.
+/// The flags of the command.
 struct EvalCommandFlags {
   std::string adapter, answers_file;
   evaluate::EvalFlags tasks;
@@ -249,7 +249,7 @@ void print_results(const evaluate::Evaluation& results, bool json) {
 
 int run_eval(const std::vector<std::string>& arguments) {
   const launch::World world = launch::world_from(process_environment);
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
   CommandParser parser("eval",
                        "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
@@ -257,31 +257,30 @@ int run_eval(const std::vector<std::string>& arguments) {
   ProfileFlags profile_flags(parser,
                              {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                               {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
-                              {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
+                              {"--max-samples", "eval_max_samples", "use at most this many examples of each dataset"}});
   EvalCommandFlags flags;
   parser.app()
       .add_option("--adapter", flags.adapter,
                   "PEFT folder, or output_dir of a run; without it the base model is evaluated")
       ->type_name("DIR");
   add_allow_other_base(parser, flags.allow_other_base);
-  parser.app().add_flag(
-      "--choices", flags.tasks.choices,
-      "multiple choice on rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
-      "calibration and Brier score");
-  const CLI::Option* const exact_match =
-      parser.app()
-          .add_option(
-              "--exact-match", flags.tasks.answer_regex,
-              "compare greedy answers with the rows' own; a regex extracts the answer from both: '#### (-?[0-9.,]+)'")
-          ->expected(0, 1)
-          ->type_name("[REGEX]");
+  parser.app().add_flag("--choices", flags.tasks.choices,
+                        "multiple choice on examples {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": "
+                        "index or text}: accuracy, "
+                        "calibration and Brier score");
+  const CLI::Option* const exact_match = parser.app()
+                                             .add_option("--exact-match", flags.tasks.answer_regex,
+                                                         "compare greedy answers with the examples' own; a regex "
+                                                         "extracts the answer from both: '#### (-?[0-9.,]+)'")
+                                             ->expected(0, 1)
+                                             ->type_name("[REGEX]");
   const CLI::Option* const max_new_tokens =
       parser.add_integer("--max-new-tokens", flags.tasks.max_new_tokens, 1, kMaxNewTokens,
                          "maximum number of tokens per --exact-match answer (default 256)");
   parser.app()
-      .add_option("--answers", flags.answers_file, "write every answer to eval_tasks to this .jsonl file")
+      .add_option("--answers", flags.answers_file, "write the model's answers to eval_tasks into this .jsonl file")
       ->type_name("FILE");
-  const RanksFlag ranks(parser, world, "divide the rows among so many processes on this host, one for each GPU");
+  const RanksFlag ranks(parser, world, "split the examples across N processes on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   flags.tasks.exact_match = exact_match->count() > 0;
   check_flags(parser, flags.tasks, max_new_tokens->count() > 0);

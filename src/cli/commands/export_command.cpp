@@ -32,9 +32,9 @@ void add_export_flags(CommandParser& parser, ExportFlags& flags) {
   add_allow_other_base(parser, flags.allow_other_base);
   app.add_flag("--merge", flags.merge, "write the model with the adapter merged in");
   app.add_option("--type", flags.type,
-                 "type of the matrices: f32, f16, bf16 or q8_0 (default: as the model is stored); of an adapter f32 "
+                 "type of the matrices: f32, f16, bf16 or q8_0 (default: as the model is stored); for an adapter, f32 "
                  "(default) or f16");
-  app.add_option("--mlx", flags.mlx, "folder to write an adapter to, as mlx-lm reads it")->type_name("DIR");
+  app.add_option("--mlx", flags.mlx, "folder to write an adapter to, in mlx-lm's format")->type_name("DIR");
   app.add_flag("--overwrite", flags.overwrite, "replace a GGUF file, or what an earlier command wrote in the folder");
 }
 
@@ -47,7 +47,7 @@ std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const st
   parser.refuse("--type", "unknown type \"" + word + "\"; expected f32, f16, bf16 or q8_0.");
 }
 
-/// mlx-lm reads the Hugging Face folder of a model itself, merged or not, so there is nothing to write.
+/// mlx-lm reads a model's Hugging Face folder itself, merged or not, so there is nothing to write.
 void refuse_model_for_mlx(const CommandParser& parser, const ExportFlags& flags) {
   if (flags.adapter.empty()) {
     const std::string model = flags.model.empty() ? "DIR" : flags.model;
@@ -63,7 +63,7 @@ void refuse_model_for_mlx(const CommandParser& parser, const ExportFlags& flags)
 void check_mlx_flags(const CommandParser& parser, const ExportFlags& flags) {
   if (!flags.gguf.empty()) parser.refuse("--mlx", "give --gguf or --mlx, not both.");
   refuse_model_for_mlx(parser, flags);
-  if (!flags.type.empty()) parser.refuse("--type", "is of a GGUF file; an adapter for mlx-lm is always f32.");
+  if (!flags.type.empty()) parser.refuse("--type", "applies to GGUF files; an adapter for mlx-lm is always f32.");
 }
 
 void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
@@ -71,7 +71,7 @@ void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
   parser.refuse_special_file("--gguf", flags.gguf);
   if (path_kind(flags.gguf) == PathKind::kNone) return;
   if (!flags.overwrite)
-    parser.refuse("--gguf", flags.gguf + " is there already: choose another file, or pass --overwrite.");
+    parser.refuse("--gguf", flags.gguf + " already exists: choose another file, or pass --overwrite.");
   if (read_start(flags.gguf, gguf::kMagic.size()) != gguf::kMagic) {
     parser.refuse("--gguf", flags.gguf + " is not a GGUF file, so it is not replaced: choose another one.");
   }
@@ -104,7 +104,7 @@ void print_result(const CommandParser& parser, const ExportFlags& flags, const g
              (flags.merge ? ", " + format_count(result.num_merged) + " of them merged" : "") + ", " +
              format_bytes(static_cast<double>(result.num_bytes)));
   if (result.num_other_type > 0) {
-    print_line(format_count(result.num_other_type) + " matrices are F16: their rows are no multiple of 32");
+    print_line(format_count(result.num_other_type) + " matrices are F16: their rows are not a multiple of 32");
   }
 }
 
@@ -135,8 +135,8 @@ int export_for_mlx(const CommandParser& parser, const ExportFlags& flags, const 
   }
   if (has_own_template(flags.adapter, model.folder)) {
     log_warning(
-        "the adapter was trained with a chat template of its own, and mlx-lm takes the model's: merge the adapter "
-        "(lora-train merge) to bring its template along");
+        "the adapter was trained with its own chat template, but mlx-lm uses the model's: merge the adapter "
+        "(lora-train merge) to keep its template");
   }
   log_info("try it: " + shell_line({"mlx_lm.generate", "--model", name, "--adapter-path", result.folder.string(),
                                     "--prompt", "Hello"}));

@@ -42,7 +42,8 @@ void add_flags(CommandParser& parser, GenerateFlags& flags) {
       ->type_name("DIR");
   add_allow_other_base(parser, flags.allow_other_base);
   parser.add_list("--prompt", flags.prompts, "prompt to answer; repeatable")->type_name("TEXT");
-  app.add_option("--prompts", flags.prompts_file, "file of {\"prompt\": ...} or {\"messages\": [...]} rows; - is stdin")
+  app.add_option("--prompts", flags.prompts_file,
+                 "file of {\"prompt\": ...} or {\"messages\": [...]} examples; - is stdin")
       ->type_name("FILE");
   app.add_option("--system", flags.system, "system message for every chat")->type_name("TEXT");
   app.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");
@@ -88,7 +89,7 @@ std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Mode
   return prompts;
 }
 
-/// Everything that decides the answers.
+/// All settings that affect the answers.
 teach::GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags,
                                       const ModelFolders& folders, const evaluate::GenerateRequest& request) {
   teach::GenerationSettings settings = model_settings(section, flags.adapter, folders, flags.raw);
@@ -104,7 +105,7 @@ teach::GenerationSettings settings_of(const ModelSection& section, const Generat
   return settings;
 }
 
-/// How far it is, on stderr.
+/// Shows progress on stderr.
 class GenerateProgress {
  public:
   GenerateProgress(std::size_t num_prompts, bool is_shown) {
@@ -140,7 +141,7 @@ class GenerateProgress {
   long long num_tokens_ = 0;
 };
 
-/// The prompts that are still to be answered, and where their answers go.
+/// The unanswered prompts, and where their answers go.
 class GenerateJob {
  public:
   GenerateJob(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile,
@@ -235,7 +236,7 @@ class GenerateJob {
                   (file_ ? "; run the same command to resume" : ""));
       return static_cast<int>(ExitCode::kStopped);
     } catch (...) {
-      printer.finish();  // answers that are whole are not lost with what failed
+      printer.finish();  // prints complete answers even after a failure
       throw;
     }
     if (file_) file_->finish();
@@ -249,13 +250,13 @@ class GenerateJob {
   evaluate::GenerateRequest request_;
   std::vector<data::Prompt> prompts_;
   std::vector<std::int64_t> lengths_;
-  std::vector<std::size_t> indices_;  ///< of the prompts that are asked, among all
+  std::vector<std::size_t> indices_;  ///< prompts to ask, as indices among all
   std::optional<teach::GenerationFile> file_;
   std::size_t num_answered_ = 0;
   std::string report_;
 };
 
-/// Ends all ranks with the exception that is being handled.
+/// Ends all ranks with the exception being handled.
 [[noreturn]] void fail_with_ranks(const launch::World& world) {
   struct NoAnswers : evaluate::GenerateSink {
     void on_start() override {}
@@ -273,7 +274,7 @@ class GenerateJob {
 
 int run_generate(const std::vector<std::string>& arguments) {
   const launch::World world = launch::world_from(process_environment);
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
   CommandParser parser("generate", "Answers prompts with a model, with or without an adapter.");
   const ProfileFlags profile_flags(parser,
@@ -281,12 +282,12 @@ int run_generate(const std::vector<std::string>& arguments) {
   const SamplingFlags sampling(parser);
   GenerateFlags flags;
   add_flags(parser, flags);
-  const RanksFlag ranks(parser, world, "divide the prompts among so many processes on this host, one for each GPU");
+  const RanksFlag ranks(parser, world, "split the prompts across N processes on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   check_flags(parser, flags);
   const bool starts_ranks = ranks.starts_ranks();
   if (flags.prompts_file == "-" && (starts_ranks || world.size > 1)) {
-    parser.refuse("--prompts", "- is stdin, which one process alone can read: give several ranks a file.");
+    parser.refuse("--prompts", "- is stdin, which only one process can read: give several ranks a file.");
   }
   if (starts_ranks) return ranks.start("generate", arguments);
   std::optional<LoadedProfile> loaded;

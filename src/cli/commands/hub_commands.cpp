@@ -21,7 +21,7 @@ namespace {
 class TransferProgress {
  public:
   explicit TransferProgress(bool quiet) : quiet_(quiet) {}
-  /// `doing` in place of the rate; empty: the rate. What was there at the first call does not count in it.
+  /// `doing` replaces the rate; empty: shows the rate. Bytes present at the first call do not count toward it.
   void update(std::uint64_t num_bytes, std::uint64_t total_bytes, const std::string& doing = {}) {
     constexpr double kMiB = 1 << 20;
     if (bar_ == nullptr) {
@@ -114,7 +114,7 @@ int run_download(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "download",
       "Downloads a model, an adapter or a dataset from the Hugging Face hub into the local cache, where "
-      "model: ORG/NAME finds it. Only what lora-train reads of a model; every file is checked. Run it "
+      "model: ORG/NAME finds it. Skips files of a model that lora-train does not read, and checks every file. Run it "
       "again to resume. Reads HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and "
       "https_proxy.");
   std::string name;
@@ -124,7 +124,7 @@ int run_download(const std::vector<std::string>& arguments) {
       .add_option("name", name, "a repository, with a branch, a tag or a commit if not main")
       ->type_name("ORG/NAME[@REV]");
   parser.app().add_flag("--dataset", is_dataset, "NAME is a dataset");
-  parser.app().add_flag("--all", request.all_files, "every file of a model, whatever its format");
+  parser.app().add_flag("--all", request.all_files, "download every file of a model, whatever its format");
   if (!parser.parse(arguments)) return 0;
   const auto id = storage::parse_hub_id(name);
   if (!id)
@@ -192,7 +192,7 @@ int run_push(const std::vector<std::string>& arguments) {
   parser.app()
       .add_option("--revision", request.branch, "branch to commit to (default main); created if missing")
       ->type_name("NAME");
-  parser.app().add_option("--message", request.message, "of the commit")->type_name("TEXT");
+  parser.app().add_option("--message", request.message, "commit message")->type_name("TEXT");
   parser.app().add_flag("--dry-run", is_dry, "list the files, and send nothing");
   if (!parser.parse(arguments)) return 0;
   if (folder.empty()) parser.refuse("DIR", "missing; expected an adapter, a model, or output_dir of a run.");

@@ -34,7 +34,7 @@ namespace {
 
 struct MergeRows {
   std::vector<std::vector<std::int32_t>> ids;  ///< none empty
-  std::vector<std::string> names;              ///< of each: "rows.jsonl:3", or "built-in row 1"
+  std::vector<std::string> names;              ///< for each: "rows.jsonl:3", or "built-in text 1"
 };
 
 namespace fs = std::filesystem;
@@ -54,7 +54,7 @@ void add(std::vector<std::int32_t> ids, const std::string& name, std::int64_t lo
   rows.names.push_back(name);
 }
 
-/// Ids that go through the vocabulary in strides.
+/// Ids that step through the vocabulary in strides.
 std::vector<std::int32_t> spread_ids(std::int64_t vocab_size, std::int64_t stride) {
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < 32; ++i) ids.push_back(static_cast<std::int32_t>((i + 1) * stride % vocab_size));
@@ -68,7 +68,7 @@ MergeRows built_in_rows(const tokenizer::Tokenizer* tokenizer, const model::Mode
     auto ids = tokenizer != nullptr ? tokenizer->encode(kTexts[i]).ids
                                     : spread_ids(config.vocab_size, 7919 + 2 * static_cast<std::int64_t>(i));
     std::erase_if(ids, [&](std::int32_t id) { return id < 0 || id >= config.vocab_size; });
-    add(std::move(ids), "built-in row " + std::to_string(i + 1), longest, rows);
+    add(std::move(ids), "built-in text " + std::to_string(i + 1), longest, rows);
   }
   add({trained_ids.begin(), trained_ids.end()}, "the tokens with trained rows", longest, rows);
   return rows;
@@ -81,7 +81,7 @@ MergeRows rows_of_file(const data::DocumentStore& store, std::int64_t longest) {
     const std::int64_t length = std::min(store.num_tokens(i), longest);
     if (num_tokens + length > kMaxTokens) {
       log_info("comparing logits on the first " + std::to_string(i) + " of " + std::to_string(store.size()) +
-               " rows only: at most " + std::to_string(kMaxTokens) + " tokens in all");
+               " examples only: at most " + std::to_string(kMaxTokens) + " tokens in all");
       break;
     }
     num_tokens += length;
@@ -91,8 +91,8 @@ MergeRows rows_of_file(const data::DocumentStore& store, std::int64_t longest) {
   return rows;
 }
 
-/// Of `file`, in any layout that a dataset may have; rows are cut to 512 tokens, and those past 2048 tokens in all are left
-/// out, which is logged. Empty: a few built-in texts, or, if there is no tokenizer, a few rows of spread ids, and a row of the tokens
+/// Reads rows of `file`, in any dataset layout, cut to 512 tokens each; leaves out those past 2048 tokens in all, and
+/// logs that. Empty: a few built-in texts, or, without a tokenizer, a few rows of spread ids, and a row of the tokens
 /// whose rows the adapter trains. Throws DataError for rows, FormatError.
 MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::path& adapter) {
   const fs::path tokenizer_folder = lora::merged_tokenizer_folder(model, adapter);
@@ -132,7 +132,8 @@ void add_flags(CommandParser& parser, MergeFlags& flags) {
   app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
   app.add_option("--dtype", flags.dtype,
                  "type of the weights: bf16, fp16 or fp32 (default: each weight keeps its type)");
-  app.add_option("--rows", flags.rows, "compare the logits on these rows (default: a few built-in texts)")
+  app.add_option("--rows", flags.rows,
+                 "compare the logits on the examples in this file (default: a few built-in texts)")
       ->type_name("FILE");
   app.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
   app.add_flag("--keep-quantised", flags.keep_quantised,
@@ -164,11 +165,11 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
   if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "cannot be combined with --no-check.");
 }
 
-/// The comparison with the unmerged model: rows, and later what was found on them.
+/// The comparison with the unmerged model: its rows, and later its result.
 struct Comparison {
   MergeRows rows;
   std::optional<lora::MergeCheck> found;
-  std::string why_not;  ///< there is none
+  std::string why_not;  ///< why there is no comparison
 };
 
 Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest& request) {
@@ -216,7 +217,7 @@ nlohmann::ordered_json as_json(const lora::MergeResult& result, const Comparison
   return line;
 }
 
-/// How the merged weights are quantised again: as those of the base.
+/// How to quantise the merged weights again: like the base.
 model::QuantizeRequest quantise_like(const std::filesystem::path& base) {
   const model::ModelConfig config = model::read_model_config(base);
   const model::BaseStorage stored = model::stored_base(config, storage::open_model_weights(base));
@@ -274,7 +275,7 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   }
   if (comparison.why_not.empty()) {
     hooks.check = [&](const std::filesystem::path& folder) {
-      log_info("comparing logits with the unmerged model on " + std::to_string(comparison.rows.ids.size()) + " rows");
+      log_info("comparing logits with the unmerged model on " + count_of(std::ssize(comparison.rows.ids), "example"));
       comparison.found = load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids});
     };
   }
@@ -308,7 +309,8 @@ void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
              " multiplied into B");
 }
 
-/// Where a run has quantised its base while loading it, the adapter was trained on other weights than those that it is merged into.
+/// Suggests a measurement if the run quantised its base on loading: the adapter was trained on other weights than those
+/// it is merged into.
 void name_other_base(const std::string& adapter, const std::string& output_dir) {
   const std::filesystem::path profile = std::filesystem::path(adapter).parent_path() / "profile.yaml";
   std::error_code code;
@@ -323,8 +325,8 @@ void name_other_base(const std::string& adapter, const std::string& output_dir) 
                                     : "the run has no evaluation data; try it with " +
                                           shell_line({"lora-train", "chat", "--model", output_dir});
     if (base != BasePrecision::kNf4 && base != BasePrecision::kInt8 && base != BasePrecision::kFp8) return;
-    log_info("trained on " + to_string(base) + " weights, and merged into those of the model: " + command);
-  } catch (const Error&) {  // of another version: the merge is done all the same
+    log_info("trained on " + to_string(base) + " weights, but merged into the model's own: " + command);
+  } catch (const Error&) {  // another version's profile; the merge is done anyway
   }
 }
 

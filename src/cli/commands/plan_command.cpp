@@ -42,7 +42,7 @@ std::string in_words(const Forecast& row) {
          " to " + format_duration(row.hours_high * 3600) + "), " + dollars(row.cost_usd);
 }
 
-/// The least by `figure` of the rows that fit and pass `filter`; null if there is none.
+/// The smallest `figure` among the rows that fit and pass `filter`; null if there is none.
 template <typename Figure, typename Filter>
 const Forecast* least(const ForecastResult& result, const Figure& figure, const Filter& filter) {
   const Forecast* best = nullptr;
@@ -93,7 +93,7 @@ std::string table_head() {
                        "rows", "recomputation", "tok/s", "time", "cost", "from");
 }
 
-/// What the time of a row is based on.
+/// The source of a row's time.
 std::string basis_of(const Forecast& row) {
   if (row.num_past_runs > 0) return count_of(row.num_past_runs, "run");
   return row.is_measured ? "measured rates" : "assumed rates";
@@ -133,37 +133,37 @@ std::string variants_table(const ForecastResult& result) {
   return text;
 }
 
-/// Of the GPU with most memory, where the least change is needed.
+/// Names the changes that fit the run on the GPU with most memory, where they are smallest.
 std::string what_would_fit(const ForecastResult& result) {
   const auto largest = std::ranges::max_element(result.rows, {}, &Forecast::memory_limit);
   if (largest == result.rows.end() || largest->ways_to_fit.empty())
     return "use a smaller model, or a GPU with more memory";
-  return "on " + name_of(*largest) + " it would with " + join(largest->ways_to_fit, ", or with ");
+  return "it would fit on " + name_of(*largest) + " with " + join(largest->ways_to_fit, ", or with ");
 }
 
-/// Of the first row that fits, or the first.
+/// For the first row that fits, otherwise the first row.
 std::string saves_line(const ForecastResult& result, double disk_gb_s) {
   if (result.rows.empty()) return "";
   const auto fitting = std::ranges::find_if(result.rows, &Forecast::fits);
   const Forecast& row = fitting == result.rows.end() ? result.rows.front() : *fitting;
   const bench::SaveCost cost = bench::save_cost(row, disk_gb_s);
   return string_printf(
-      "\nA checkpoint has %s: on %s a pause of about %.2f s, then %.1f s of writing beside the steps at %.1f GB/s "
+      "\nA checkpoint takes %s: on %s a pause of about %.2f s, then %.1f s of writing during the steps at %.1f GB/s "
       "(--disk).\n"
       "save_steps: 100 costs %.2f%% of the steps' time, 500 %.2f%%.\n",
       format_bytes(static_cast<double>(row.checkpoint_bytes)).c_str(), name_of(row).c_str(), cost.pause_s, cost.write_s,
       disk_gb_s, 100 * cost.share_of(row, 100), 100 * cost.share_of(row, 500));
 }
 
-/// The rows that matter most to who sets no limit; empty where none fits.
+/// The rows that matter most without limits; empty if none fits.
 std::string short_verdict(const ForecastResult& result) {
   const auto any = [](const Forecast&) { return true; };
   const Forecast* const cheapest = least(result, cost_of, any);
   const Forecast* const fastest = least(result, hours_of, any);
   if (fastest == nullptr) return {};
   const auto count = std::ranges::count_if(result.rows, &Forecast::fits);
-  return "\nVerdict: fits " + std::to_string(count) + " of " + std::to_string(result.rows.size()) +
-         (cheapest == nullptr ? "" : "; the cheapest is " + in_words(*cheapest)) + "; the fastest is " +
+  return "\nVerdict: the run fits in " + std::to_string(count) + " of " + std::to_string(result.rows.size()) +
+         " cases" + (cheapest == nullptr ? "" : "; the cheapest is " + in_words(*cheapest)) + "; the fastest is " +
          in_words(*fastest) + "\n";
 }
 
@@ -173,7 +173,7 @@ constexpr std::int64_t kMostDocuments = 1'000'000'000, kLongestDocument = 10'000
 constexpr std::int64_t kUsualDocument = 500;
 constexpr int kMostGpus = 1024;
 
-/// Those of the table that are asked for, all that a name may mean; the whole table if none is.
+/// The GPUs requested from the table, every one that a name may mean; the whole table if none is named.
 std::vector<device::GpuFacts> choose_gpus(const CommandParser& parser, const std::vector<device::GpuFacts>& table,
                                           const std::vector<std::string>& names) {
   if (names.empty()) return table;
@@ -218,7 +218,7 @@ PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline
   return limits;
 }
 
-/// The rate of the steps, without evaluations: the median of the logged ones, the first of which are slower.
+/// The rate of the steps, without evaluations: the median of the logged ones, since the first are slower.
 double median_rate(const report::RunRecord& run) {
   constexpr std::size_t kWarmUp = 2;
   std::vector<double> rates;
@@ -242,7 +242,7 @@ std::vector<bench::PastRun> read_past_runs(const std::vector<std::string>& folde
     }
     if (record.num_gpus == 0 && record.world_size > 1) {
       log_info(run.folder + ": not used: it had " + std::to_string(record.world_size) +
-               " ranks on CPUs, and the plan of a CPU has one");
+               " ranks on CPUs, but a CPU plan has one");
       continue;
     }
     run.gpu = report::gpu_of(record);
@@ -284,16 +284,15 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits, d
   for (const Forecast& row : result.rows) text += table_line(row);
   text += variants_table(result) + saves_line(result, disk_gb_s);
   text +=
-      "\nMemory is what the run would plan itself; the least is what it would need with one row at a time, full "
+      "\nMemory is what the run would plan for itself; the least is what it would need with one row at a time, full "
       "recomputation and no layer kept decoded.\n"
-      "Times are derived: counted work at the rates of the GPU, assumed (configs/gpus.json) or measured (bench "
-      "--measure-rates), at 85% of the limit;\nin brackets, at 97% and 65% (78% with measured rates). With past runs "
-      "(--calibrate) they are scaled by those, and the brackets show how far those\nlie apart. Loading is not in "
-      "them.\n"
-      "Prices are examples: --gpus FILE has yours.\n";
+      "Times come from the counted work and the rates of the GPU, assumed (configs/gpus.json) or measured (bench "
+      "--measure-rates). They assume 85%\nof the speed that these rates allow; the brackets assume 97% and 65% (78% "
+      "with measured rates). With --calibrate, past runs scale the times,\nand the brackets show their spread. Loading "
+      "is not included.\nPrices are examples: pass your own with --gpus FILE.\n";
   const bool fits = std::ranges::any_of(result.rows, &Forecast::fits);
   if (!fits && !has_limits(limits))
-    text += "\nVerdict: fits none: the run fits on none of these GPUs; " + what_would_fit(result) + ".\n";
+    text += "\nVerdict: the run fits on none of these GPUs; " + what_would_fit(result) + ".\n";
   if (fits && !has_limits(limits)) text += short_verdict(result);
   if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
   return text;
@@ -320,34 +319,37 @@ int run_plan(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser(
       "plan",
-      "Says what a run would need, take and cost on GPUs that are not here: memory, tokens a second, "
-      "hours and dollars. Needs config.json, tokenizer and data, or --shape and --documents; no weights, "
-      "no GPU.");
-  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the Hugging Face cache"},
+      "Estimates what a run would need on each type of GPU: memory, tokens per second, hours and dollars. Needs "
+      "config.json, a tokenizer and data, or --shape and --documents; needs no weights and no GPU.");
+  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"},
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
   bench::ForecastRequest request;
   std::vector<std::string> gpu_names, counts, past_runs;
   std::string gpu_file, deadline, budget, disk;
   parser
-      .add_list("--gpu", gpu_names,
-                "a GPU of the table, as in \"A100\" (both sizes), \"4090\" or \"H100-80GB\" (default: all), or cpu: "
-                "this machine's; repeatable")
+      .add_list(
+          "--gpu", gpu_names,
+          "a GPU in the table, such as \"A100\" (both sizes), \"4090\" or \"H100-80GB\" (default: all), or cpu for "
+          "this machine; repeatable")
       ->type_name("NAME");
-  parser.add_list("--count", counts, "how many of them (default: 1, 2, 4 and 8); repeatable")->type_name("N");
-  parser.app().add_option("--gpus", gpu_file, "GPUs and prices of yours, as in configs/gpus.json")->type_name("FILE");
+  parser.add_list("--count", counts, "number of GPUs (default: 1, 2, 4 and 8); repeatable")->type_name("N");
+  parser.app().add_option("--gpus", gpu_file, "your own GPUs and prices, as in configs/gpus.json")->type_name("FILE");
   parser.app()
-      .add_option("--shape", request.shape, "a published model in place of a folder: " + join(model::known_shapes()))
+      .add_option("--shape", request.shape, "a published model instead of a folder: " + join(model::known_shapes()))
       ->type_name("NAME");
-  parser.add_integer("--documents", request.num_documents, 1, kMostDocuments, "documents, in place of data");
+  parser.add_integer("--documents", request.num_documents, 1, kMostDocuments,
+                     "assume N documents instead of reading data");
   parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kLongestDocument,
-                     "their length (default: 500, or max_seq_len)");
+                     "tokens per document (default: 500, or max_seq_len if that is less)");
   parser
       .add_list("--calibrate", past_runs,
-                "output folder of a run, or a folder of such folders, whose speed scales the times; repeatable")
+                "scale the times by the measured speed of this run, or of the runs in this folder; repeatable")
       ->type_name("DIR");
-  parser.app().add_option("--deadline", deadline, "end with the cheapest that is done in this time")->type_name("TIME");
-  parser.app().add_option("--budget", budget, "end with the fastest for so many dollars")->type_name("DOLLARS");
+  parser.app()
+      .add_option("--deadline", deadline, "name the cheapest option that finishes within this time")
+      ->type_name("TIME");
+  parser.app().add_option("--budget", budget, "name the fastest option within this budget")->type_name("DOLLARS");
   parser.app()
       .add_option("--disk", disk, "GB/s at which checkpoints are written (default 1; lora-train doctor measures it)")
       ->type_name("GB/S");
@@ -357,7 +359,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   const PlanLimits limits = parse_limits(parser, deadline, budget);
   request.counts = parse_counts(parser, counts);
   if (request.num_documents == 0 && (request.tokens_per_document > 0 || !request.shape.empty()))
-    parser.refuse("--documents", "missing; expected how many, since there is no data to count.");
+    parser.refuse("--documents", "missing; expected a number, since there is no data to count.");
   if (!request.shape.empty()) model::known_shape(request.shape);
   std::vector<device::GpuFacts> table = shipped_gpus();
   if (!gpu_file.empty()) table = device::merge_gpu_tables(table, device::read_gpu_table(gpu_file));
@@ -373,16 +375,15 @@ int run_plan(const std::vector<std::string>& arguments) {
                       "--tokens-per-document says otherwise).");
   if (request.num_documents > 0 && request.tokens_per_document == 0) {
     request.tokens_per_document = std::min(kUsualDocument, loaded.profile.data.max_seq_len.value_or(kUsualDocument));
-    log_info("--documents: " + std::to_string(request.tokens_per_document) +
-             " tokens each is assumed; "
-             "--tokens-per-document says otherwise");
+    log_info("--documents: assuming " + std::to_string(request.tokens_per_document) +
+             " tokens each; set another length with --tokens-per-document");
   }
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
   const DataSection& data = loaded.profile.data;
-  const bool has_cpu = std::ranges::any_of(request.gpus, &device::GpuFacts::is_cpu);  // whose price it is
+  const bool has_cpu = std::ranges::any_of(request.gpus, &device::GpuFacts::is_cpu);  // the price is the CPU's
   if (loaded.profile.is_given("gpu_price_per_hour") && !has_cpu)
-    log_info("gpu_price_per_hour is not used here: prices come from the table of GPUs; --gpus FILE has yours");
+    log_info("gpu_price_per_hour is not used here: prices come from the GPU table; pass your own with --gpus FILE");
   if (request.num_documents > 0 && (!data.eval_datasets.empty() || data.val_set_size > 0))
     log_info("evaluations are not counted with --documents");
   request.past_runs = read_past_runs(past_runs);

@@ -9,10 +9,10 @@ namespace lora_train::cli {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"train", "fine-tune a model", run_train},
-      {"check", "validate a profile and print every resolved value; needs no GPU", run_check},
+      {"check", "validate a profile and print its values; needs no GPU", run_check},
       {"plan", "estimate memory, time and cost per GPU type", run_plan},
-      {"ablate", "measure what each setting of a profile brings", run_ablate},
-      {"tokenize", "tokenise the data; show rows and which tokens are trained", run_tokenize},
+      {"ablate", "measure the effect of each setting of a profile", run_ablate},
+      {"tokenize", "tokenise the data; show examples and which tokens are trained", run_tokenize},
       {"generate", "answer prompts with a model, with or without an adapter", run_generate},
       {"chat", "talk to a model, with or without an adapter", run_chat},
       {"serve", "serve a model and its adapters to clients of OpenAI's API", run_serve},
@@ -27,11 +27,11 @@ const std::vector<Command>& commands() {
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
       {"sweep", "train a grid of profiles, then compare the runs", run_sweep},
       {"completion", "print a script that completes commands and flags in a shell", run_completion},
-      {"convert", "make a profile of a file of Axolotl, LLaMA-Factory or TRL", run_convert},
+      {"convert", "make a profile from an Axolotl, LLaMA-Factory or TRL config", run_convert},
       {"download", "download a model, an adapter or a dataset from the Hugging Face hub", run_download},
       {"push", "upload an adapter or a model to the Hugging Face hub", run_push},
       {"teach", "let a teacher write training data", run_teach},
-      {"distill", "teacher data, training and evaluation in one command", run_distill},
+      {"distill", "ask a teacher, train on its answers and evaluate, in one command", run_distill},
   };
   return table;
 }
@@ -60,7 +60,7 @@ std::string overview() {
   return text;
 }
 
-// completion: scripts for shells. They ask the program for its commands and flags, so that they never grow old.
+// completion: scripts for shells. They ask the program for its commands and flags, so that they never go out of date.
 namespace {
 
 // `lora-train completion words` prints the commands, `lora-train COMMAND --list-flags` its flags.
@@ -80,7 +80,7 @@ constexpr const char* kBash = R"sh(_lora_train() {
 complete -o default -F _lora_train lora-train
 )sh";
 
-// Around kBash. A file of $fpath is run at the first Tab, which the last line answers.
+// Wraps kBash. zsh runs a file from $fpath at the first Tab, which the last line answers.
 constexpr const char* kZshBegin = R"sh(#compdef lora-train
 autoload -Uz bashcompinit && bashcompinit
 )sh";

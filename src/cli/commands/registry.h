@@ -1,4 +1,4 @@
-// The table of commands: the one place where a name becomes a function.
+// The table of commands: the one place that maps a name to a function.
 #pragma once
 
 #include <string>
@@ -15,10 +15,10 @@ struct Command {
 
 const std::vector<Command>& commands();
 
-/// What `lora-train --help` prints.
+/// The text of `lora-train --help`.
 std::string overview();
 
-// Each in <name>_command.cpp, or with its neighbours in <topic>_commands.cpp.
+// Each is in <name>_command.cpp, or with related commands in <topic>_commands.cpp.
 int run_train(const std::vector<std::string>& arguments);
 int run_check(const std::vector<std::string>& arguments);
 int run_download(const std::vector<std::string>& arguments);

@@ -39,28 +39,30 @@ void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
   CLI::App& app = parser.app();
   parser
       .add_list("--adapter", flags.adapters,
-                "PEFT folder, or output_dir of a run, and the name that clients choose it by; without NAME=, the run's "
-                "name; repeatable")
+                "PEFT folder, or output_dir of a run, and the name by which clients choose it (default: the run's "
+                "name); repeatable")
       ->type_name("[NAME=]DIR");
   add_allow_other_base(parser, flags.allow_other_base);
   app.add_option("--host", flags.host,
-                 "address to listen on (default 127.0.0.1: only this machine); any other needs a key")
+                 "address to listen on (default 127.0.0.1: only this machine); one that other machines can reach needs "
+                 "a key in $" +
+                     std::string(kKeyVariable))
       ->type_name("HOST");
   parser.add_integer("--port", flags.port, 0, 65535, "port to listen on (default 8000); 0 takes a free one");
   parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
-                     "maximum number of tokens per answer where a request does not say (default 1024)");
+                     "maximum number of tokens per answer if the request sets none (default 1024)");
   parser.add_integer("--queue", flags.queue, 1, 100000,
-                     "answers that may wait for the model before requests get 503 (default 64)");
+                     "number of answers that may wait for the model (default 64); requests beyond that get 503");
 }
 
-/// The run's name: of runs/first/adapter and of runs/first, it is first.
+/// The run's name: "first" for runs/first/adapter and for runs/first.
 std::string name_of_run(const fs::path& folder) {
   const fs::path path = fs::weakly_canonical(folder);
   const std::string last = path.filename().string();
   return last == "adapter" || last.starts_with("checkpoint-") ? path.parent_path().filename().string() : last;
 }
 
-/// NAME=DIR or DIR. A "=" behind a "/" belongs to the folder: runs/lr=1e-4.
+/// NAME=DIR or DIR. A "=" after a "/" belongs to the folder: runs/lr=1e-4.
 evaluate::ServedAdapter parse_adapter(const CommandParser& parser, const std::string& given) {
   const std::size_t equals = given.find('=');
   const bool has_name = equals != std::string::npos && given.find('/') > equals;
@@ -78,14 +80,14 @@ std::string name_of_base(const std::string& path) {
   return fs::weakly_canonical(path).filename().string();
 }
 
-/// A model that is served, with the files that its requests need.
+/// A served model, with the files that its requests need.
 struct Servable {
   std::string name;
   ModelFolders folders;
   std::optional<std::int64_t> owner;
 };
 
-/// What is served, and what the engine loads for it.
+/// The served models, and what the engine loads for them.
 class Serving {
  public:
   Serving(const CommandParser& parser, const ServeFlags& flags, const ProfileFlags& profile_flags) : parser_(parser) {
@@ -131,14 +133,15 @@ class Serving {
   }
 
  private:
-  /// Whether the only adapter has trained rows of tokens, which requests for other models could not leave out.
+  /// True if the only adapter has trained token rows, which requests for other models could not leave out.
   bool has_token_rows() const {
     for (const auto& [name, folder] : request_.adapters) {
       if (lora::read_adapter_config(folder).token_rows.empty()) continue;
       if (request_.adapters.size() == 1) return true;
-      throw ConfigError("--adapter " + name, folder.string() +
-                                                 " has new tokens, and is served alone. Give it as the only --adapter, "
-                                                 "or merge it and serve the merged folder.");
+      throw ConfigError("--adapter " + name,
+                        folder.string() +
+                            " has new tokens, so it must be served alone. Give it as the only --adapter, "
+                            "or merge it and serve the merged folder.");
     }
     return false;
   }
@@ -161,7 +164,7 @@ std::string key_from_environment() {
   return key == nullptr ? "" : key;
 }
 
-/// A line to try: the model that was named last, which is the one that was trained.
+/// A line to try, with the model named last, which is the trained one.
 std::string curl_line(const std::string& url, const serve::ServedModel& model, bool has_key) {
   using Json = nlohmann::ordered_json;
   const bool is_chat = model.chat_template != nullptr;
@@ -181,7 +184,7 @@ void announce(const std::string& url, const std::vector<serve::ServedModel>& mod
   std::vector<std::string> names;
   for (const auto& model : models) names.push_back(model.name);
   log_info("serving " + url + "/v1 (models: " + join(names) + "; " +
-           (has_key ? std::string("with the key in $") + kKeyVariable : std::string("no key is asked for")) + ")");
+           (has_key ? std::string("with the key in $") + kKeyVariable : std::string("no key needed")) + ")");
   log_info("try: " + curl_line(url, models.back(), has_key));
   if (as_json) print_text(nlohmann::ordered_json{{"url", url}, {"models", names}, {"has_key", has_key}}.dump() + "\n");
 }
@@ -210,7 +213,7 @@ void run_server(const Serving& serving, const serve::ListeningSocket& socket, co
 }  // namespace
 
 int run_serve(const std::vector<std::string>& arguments) {
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser("serve", "Serves a model and its adapters to any client of OpenAI's API.");
   const ProfileFlags profile_flags(

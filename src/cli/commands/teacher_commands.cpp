@@ -1,4 +1,5 @@
-// A teacher's answers as training rows: teach; and with training and a comparison of the student with its teacher: distill.
+// teach: a teacher's answers as training examples. distill: the same, then training and a comparison of the student
+// with its teacher.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -35,29 +36,29 @@ void add_price(CommandParser& parser, const std::string& flag, std::optional<dou
   parser.add_number(flag, value, is_price, "a number of 0 or more", help)->type_name("X");
 }
 
-/// Adds the flags that decide what a teacher is asked.
+/// Adds the flags that control the questions for a teacher.
 void add_asking_flags(CommandParser& parser, teach::TeachRequest& flags) {
   parser.app()
       .add_option("--teacher-model", flags.teacher_model, "model of the server (default: the first that it lists)")
       ->type_name("NAME");
-  parser.add_integer("--samples", flags.job.samples, 1, 10000, "answers to each prompt, a row each (default 1)");
+  parser.add_integer("--samples", flags.job.samples, 1, 10000, "answers per prompt, one example each (default 1)");
   parser.add_integer("--max-tokens,--max-new-tokens", flags.max_tokens, 1, kMaxNewTokens,
-                     "tokens of an answer at most (default 1024)");
+                     "maximum number of tokens per answer (default 1024)");
   parser.add_list("--stop", flags.stop, "end an answer before this text; repeatable")->type_name("TEXT");
-  parser.add_integer("--concurrency", flags.ask.concurrency, 1, 1024, "requests at a time (default 8)");
+  parser.add_integer("--concurrency", flags.ask.concurrency, 1, 1024, "concurrent requests (default 8)");
   const auto is_in_range = [](double number) { return number > 0 && number <= 1e6; };
   parser
       .add_number("--requests-per-minute", flags.ask.requests_per_minute, is_in_range, "a number above 0",
-                  "requests a minute at most")
+                  "maximum number of requests per minute")
       ->type_name("X");
   parser
       .add_number("--timeout", flags.timeout_s, is_in_range, "seconds above 0",
-                  "how long a request waits for the server (default 600)")
+                  "longest time that a request waits without a byte from the server (default 600)")
       ->type_name("SECONDS");
   parser.add_integer("--logprobs", flags.top_logprobs, 1, 100,
-                     "keep the log-probabilities of tokens and of so many alternatives");
+                     "save the log-probabilities of an answer's tokens and of N alternatives to each");
   parser.add_integer("--max-failures", flags.max_failures, 0, kMaxCount,
-                     "end well with so many prompts unanswered (default 0)");
+                     "succeed even if up to N prompts stay unanswered (default 0)");
   add_price(parser, "--price-in", flags.prices.prompt, "USD per million prompt tokens, for the cost");
   add_price(parser, "--price-out", flags.prices.completion, "USD per million answer tokens");
 }
@@ -67,7 +68,7 @@ struct RefusalFlags {
   bool drop = false;
 };
 
-/// Adds those that decide which answers become rows.
+/// Adds the flags that decide which answers become examples.
 void add_filter_flags(CommandParser& parser, teach::FilterOptions& filters, RefusalFlags& refusals) {
   CLI::App& app = parser.app();
   const auto chars = [&parser](const char* flag, std::optional<std::int64_t>& value, const char* help) {
@@ -77,22 +78,25 @@ void add_filter_flags(CommandParser& parser, teach::FilterOptions& filters, Refu
     };
     parser.add_parsed(flag, read, "a whole number of 0 or more", help)->type_name("N");
   };
-  app.add_flag("--drop-cut", filters.drop_cut, "filter: no answers that reached --max-tokens");
-  chars("--min-chars", filters.min_chars, "filter: no answers with fewer characters");
-  chars("--max-chars", filters.max_chars, "filter: no answers with more characters");
-  app.add_option("--keep-matching", filters.keep_matching, "filter: only answers that match")->type_name("REGEX");
-  app.add_option("--drop-matching", filters.drop_matching, "filter: no answers that match")->type_name("REGEX");
-  app.add_option("--json-schema", filters.json_schema, "filter: only answers that are JSON of this schema")
+  app.add_flag("--drop-cut", filters.drop_cut, "filter: drop answers that reached --max-tokens");
+  chars("--min-chars", filters.min_chars, "filter: drop answers with fewer characters");
+  chars("--max-chars", filters.max_chars, "filter: drop answers with more characters");
+  app.add_option("--keep-matching", filters.keep_matching, "filter: keep only answers that match")->type_name("REGEX");
+  app.add_option("--drop-matching", filters.drop_matching, "filter: drop answers that match")->type_name("REGEX");
+  app.add_option("--json-schema", filters.json_schema, "filter: keep only JSON answers that fit this schema")
       ->type_name("FILE");
-  app.add_flag("--drop-refusals", refusals.drop, "filter: no answers that begin as refusals do (\"I'm sorry, but\")");
-  app.add_option("--refusal-phrases", refusals.file, "filter: the same with the lines of a file")->type_name("FILE");
+  app.add_flag("--drop-refusals", refusals.drop, "filter: drop answers that begin like refusals (\"I'm sorry, but\")");
+  app.add_option("--refusal-phrases", refusals.file, "filter: drop answers that begin with a line of this file")
+      ->type_name("FILE");
   parser.add_integer("--agree", filters.agree, 2, kMaxCount,
-                     "filter: of --samples, those that agree, if there are so many");
-  app.add_option("--agree-on", filters.agree_on, "what has to agree (default: the whole answer)")->type_name("REGEX");
-  app.add_flag("--drop-duplicates", filters.drop_duplicates, "filter: no answer twice to one prompt");
+                     "filter: keep the largest group of --samples that agree, if it has at least N");
+  app.add_option("--agree-on", filters.agree_on, "the part that must agree (default: the whole answer)")
+      ->type_name("REGEX");
+  app.add_flag("--drop-duplicates", filters.drop_duplicates, "filter: drop repeated answers to a prompt");
 }
 
-/// The text of a file that a flag or key names, without the line end at its end; empty for no file. Refuses an empty one.
+/// The text of a file that a flag or key names, without its final line end; empty if no file is named. Refuses an empty
+/// file.
 std::string text_of_file(const CommandParser& parser, const char* flag, const std::string& file) {
   if (file.empty()) return {};
   std::string text = read_file(file);
@@ -102,9 +106,9 @@ std::string text_of_file(const CommandParser& parser, const char* flag, const st
   return text;
 }
 
-/// After parsing: what one flag says of another, and the phrases of --refusal-phrases.
+/// Call it after parsing: checks flags against each other, and reads the phrases of --refusal-phrases.
 void finish_teach_flags(const CommandParser& parser, teach::TeachRequest& flags, const RefusalFlags& refusals) {
-  if (flags.filters.agree > flags.job.samples) parser.refuse("--agree", "needs as many --samples.");
+  if (flags.filters.agree > flags.job.samples) parser.refuse("--agree", "needs at least as many --samples.");
   if (!flags.filters.agree_on.empty() && flags.filters.agree == 0) parser.refuse("--agree-on", "needs --agree N.");
   if (refusals.drop) flags.filters.refusal_phrases = teach::usual_refusals();
   const std::string phrases = text_of_file(parser, "--refusal-phrases", refusals.file);
@@ -115,7 +119,7 @@ void finish_teach_flags(const CommandParser& parser, teach::TeachRequest& flags,
   }
 }
 
-/// A model of this machine, which may have an adapter.
+/// A model on this machine, with or without an adapter.
 class ModelTeacher : public teach::LocalTeacher {
  public:
   ModelTeacher(Profile profile, std::string adapter, bool allow_other_base)
@@ -169,14 +173,14 @@ class ModelTeacher : public teach::LocalTeacher {
 
  private:
   Profile profile_;
-  std::string adapter_;  ///< as it was given
+  std::string adapter_;  ///< as given
   ModelFolders folders_;
 };
 
-// teach: training rows that a teacher answers.
+// teach: training examples answered by a teacher.
 
 struct CommandFlags {
-  std::string teacher, adapter, prompts, row_template, system, student_system, shard;
+  std::string teacher, adapter, prompts, prompt_template, system, student_system, shard;
   std::vector<std::string> join;
   bool allow_other_base = false;
 };
@@ -188,17 +192,17 @@ void add_flags(CommandParser& parser, CommandFlags& flags, teach::TeachOptions& 
   };
   text("--teacher", flags.teacher, "URL",
        "OpenAI-compatible server, http://host:8000/v1; its key is in $OPENAI_API_KEY");
-  text("--adapter", flags.adapter, "DIR", "adapter of a teacher that is a --model of this machine");
+  text("--adapter", flags.adapter, "DIR", "adapter for a teacher given with --model");
   add_allow_other_base(parser, flags.allow_other_base);
-  text("--prompts", flags.prompts, "FILE", "rows with prompt or messages, or a .txt file with one prompt a line");
-  text("--template", flags.row_template, "FILE", "Jinja template that makes the prompt of the fields of a row");
+  text("--prompts", flags.prompts, "FILE", "examples with prompt or messages, or a .txt file with one prompt per line");
+  text("--template", flags.prompt_template, "FILE", "Jinja template that makes the prompt from an example's fields");
   text("--system", flags.system, "FILE", "system message that only the teacher sees");
-  text("--student-system", flags.student_system, "FILE", "system message that the rows have");
-  text("--output", job.output, "FILE.jsonl", "the rows; the same command resumes from FILE.answers.jsonl");
-  text("--shard", flags.shard, "I/N", "ask part I of N of the prompts, I from 0");
-  parser.add_list("--join", flags.join, "take the answers that shards wrote to this --output; repeatable")
+  text("--student-system", flags.student_system, "FILE", "system message to write into the examples");
+  text("--output", job.output, "FILE.jsonl", "file for the examples; the same command resumes from FILE.answers.jsonl");
+  text("--shard", flags.shard, "I/N", "ask part I of N of the prompts, counting from 0");
+  parser.add_list("--join", flags.join, "also use the answers of the shard written to this --output; repeatable")
       ->type_name("FILE.jsonl");
-  app.add_flag("--raw", job.is_raw, "continue texts instead of answering chats; rows have prompt and completion");
+  app.add_flag("--raw", job.is_raw, "continue texts instead of answering chats; examples have prompt and completion");
 }
 
 void parse_shard(const CommandParser& parser, const std::string& shard, teach::TeachOptions& job) {
@@ -225,19 +229,19 @@ void check_flags(const CommandParser& parser, const CommandFlags& flags, const t
     parser.refuse("--teacher", "got " + url + ", expected a URL such as http://host:8000/v1; a folder is --model DIR.");
   if (url.empty() && teach.top_logprobs > 0) parser.refuse("--logprobs", "needs a --teacher that is a server.");
   if (teach.job.is_raw && !(flags.system.empty() && flags.student_system.empty()))
-    parser.refuse("--raw", "cannot be combined with --system and --student-system, which are messages of chats.");
+    parser.refuse("--raw", "cannot be combined with --system and --student-system, which are chat messages.");
 }
 
 void print_result(const std::string& output, const teach::TeachResult& result) {
-  const auto& [code, totals, rows, open] = result;
+  const auto& [code, totals, examples, open] = result;
   nlohmann::ordered_json dropped = nlohmann::ordered_json::object();
-  for (const teach::FilterCount& count : rows.dropped) dropped[count.reason] = count.count;
+  for (const teach::FilterCount& count : examples.dropped) dropped[count.reason] = count.count;
   print_line(to_line({{"output", output},
-                      {"rows", rows.num_rows},
-                      {"answers", rows.num_answers},
+                      {"rows", examples.num_written},
+                      {"answers", examples.num_answers},
                       {"asked", totals.answers},
                       {"unanswered", open.count()},
-                      {"cut", rows.num_cut},
+                      {"cut", examples.num_cut},
                       {"dropped", dropped},
                       {"prompt_tokens", totals.prompt_tokens},
                       {"completion_tokens", totals.completion_tokens},
@@ -248,13 +252,13 @@ void print_result(const std::string& output, const teach::TeachResult& result) {
 }  // namespace
 
 int run_teach(const std::vector<std::string>& arguments) {
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser("teach",
-                       "Lets a teacher answer prompts and writes the answers as rows of training data. Every answer is "
-                       "kept as it comes: the same command asks for those that are missing.");
+                       "Lets a teacher answer prompts and writes the answers as training examples. Saves every answer "
+                       "as it arrives; run the same command again to ask for the missing ones.");
   const ProfileFlags profile_flags(
-      parser, {{"--model", "model", "a teacher of this machine: folder, or org/name in the local Hugging Face cache"}});
+      parser, {{"--model", "model", "a teacher on this machine: folder, or org/name in the local Hugging Face cache"}});
   const SamplingFlags sampling(parser);
   CommandFlags flags;
   RefusalFlags refusals;
@@ -269,8 +273,8 @@ int run_teach(const std::vector<std::string>& arguments) {
   finish_teach_flags(parser, teach, refusals);
   teach.job.system = text_of_file(parser, "--system", flags.system);
   teach.job.student_system = text_of_file(parser, "--student-system", flags.student_system);
-  const std::string row_template = flags.row_template.empty() ? "" : read_file(flags.row_template);
-  const teach::TeachInput input{data::read_questions(flags.prompts, row_template), flags.join};
+  const std::string prompt_template = flags.prompt_template.empty() ? "" : read_file(flags.prompt_template);
+  const teach::TeachInput input{data::read_questions(flags.prompts, prompt_template), flags.join};
   teach::TeachResult result;
   if (has_model) {
     const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
@@ -284,7 +288,7 @@ int run_teach(const std::vector<std::string>& arguments) {
   return result.exit_code;
 }
 
-// distill: a teacher's answers, training on them, and the student beside its teacher.
+// distill: a teacher's answers, training on them, and a comparison of the student with its teacher.
 namespace {
 
 struct Switches {
@@ -299,26 +303,26 @@ void refuse_adapter_as_teacher(const std::string& teacher) {
   std::error_code code;
   if (!std::filesystem::exists(std::filesystem::path(adapter_folder(teacher)) / "adapter_config.json", code)) return;
   const std::string merged = (folder.has_filename() ? folder : folder.parent_path()).string() + "-merged";
-  throw ConfigError("teacher", teacher + " is an adapter, and a teacher is a whole model. Merge it: " +
+  throw ConfigError("teacher", teacher + " is an adapter, but a teacher is a whole model. Merge it: " +
                                    shell_line({"lora-train", "merge", "--adapter", teacher, "--output-dir", merged}) +
-                                   ", and name " + merged + ".");
+                                   ", and give " + merged + ".");
 }
 
 void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
   CLI::App& app = parser.app();
   app.add_flag("--start-teacher", server.starts,
-               "start the server of the teacher on this machine (vLLM), and end it before training");
-  app.add_option("--teacher-command", server.command, "what --start-teacher runs in place of vLLM")
+               "start the teacher's server on this machine (vLLM), and stop it before training");
+  app.add_option("--teacher-command", server.command, "command that --start-teacher runs instead of vLLM")
       ->type_name("COMMAND");
   parser
       .add_number(
           "--teacher-timeout", server.timeout_s, [](double number) { return number > 0 && number <= 1e6; },
-          "seconds above 0", "how long to wait for its start (default 1800)")
+          "seconds above 0", "time limit for the teacher's server to start (default 1800)")
       ->type_name("SECONDS");
   parser.add_integer("--tensor-parallel-size", server.tensor_parallel_size, 1, 1024,
-                     "vLLM: GPUs of the teacher (default: all that are visible)");
+                     "vLLM: GPUs for the teacher (default: all visible ones)");
   parser.add_integer("--max-model-len", server.max_model_len, 1, 100000000,
-                     "vLLM: tokens of prompt and answer at most (default 32768)");
+                     "vLLM: maximum number of tokens of prompt and answer (default 32768)");
   app.add_option("--teacher-dtype", server.dtype, "vLLM: data type (default auto)")->type_name("TYPE");
   parser
       .add_number(
@@ -328,7 +332,7 @@ void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
       ->type_name("X");
 }
 
-/// A value that is one word and looks like a path is no text: it would be a slip of the name otherwise.
+/// A single word that looks like a path is not taken as a text: it is more likely a mistyped file name.
 std::string text_of(const CommandParser& parser, const LoadedProfile& loaded, const char* key, const std::string& value,
                     Findings& findings) {
   std::error_code code;
@@ -342,7 +346,7 @@ std::string text_of(const CommandParser& parser, const LoadedProfile& loaded, co
   return value;
 }
 
-/// Fills `request`. Throws what is wrong with the profile, all of it together, before anything is asked.
+/// Fills `request`. Throws all mistakes of the profile together, before asking anything.
 void load_request(const CommandParser& parser, const ProfileFlags& flags, teach::DistillRequest& request) {
   Findings findings;
   request.sources = flags.sources();
@@ -387,7 +391,7 @@ std::vector<std::string> flags_of_train(const CommonFlags& common, const Switche
   return flags;
 }
 
-/// A phase that ran in processes of its own, which have said what is wrong.
+/// Throws for a phase that failed in its own processes, which have reported the error.
 void throw_if_failed(int code, const std::string& phase, const std::string& output_dir) {
   if (code == 0 || code == static_cast<int>(ExitCode::kStopped)) return;
   const char* const kinds[] = {"", "internal", "config", "data", "format", "io", "device", "numeric"};
@@ -395,7 +399,7 @@ void throw_if_failed(int code, const std::string& phase, const std::string& outp
                   code < 8 ? kinds[code] : "internal", static_cast<ExitCode>(code));
 }
 
-/// Asks in a process of its own, whose memory, and that of its GPU, is free for training afterwards.
+/// Asks in its own process, so that its memory, and its GPU's, is free for training afterwards.
 int start_teacher_phase(std::vector<std::string> arguments) {
   std::erase(arguments, "--json");
   arguments.insert(arguments.begin(), {"distill", "--teacher-only"});
@@ -410,7 +414,7 @@ int start_training(const teach::DistillRequest& request, const CommonFlags& comm
   return start_program(arguments, switches.num_ranks);
 }
 
-/// `arguments`: of the command.
+/// `arguments`: those of the command.
 int run_phases(const teach::DistillRequest& request, const std::vector<std::string>& arguments,
                const CommonFlags& common, const Switches& switches) {
   const std::string& output_dir = request.loaded.profile.run.output_dir;
@@ -437,23 +441,23 @@ int run_phases(const teach::DistillRequest& request, const std::vector<std::stri
 
 int run_distill(const std::vector<std::string>& arguments) try {
   const launch::World world = launch::world_from(process_environment);
-  // To the end of the process, as in train.
+  // Lives to the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests =
       new StopRequests(world.launcher != launch::Launcher::kNone, nullptr);
   CommandParser parser(
       "distill",
       "Lets a teacher answer the prompts of a profile, trains the student on the answers, and compares "
-      "both on prompts held out. The same command resumes where it stopped.");
+      "both on held-out prompts. The same command resumes where it stopped.");
   const ProfileFlags flags(parser,
                            {{"--model", "model", "the student: folder, or org/name in the local Hugging Face cache"},
                             {"--train-data", "datasets", "prompts: file, folder or glob"},
-                            {"--eval-data", "eval_datasets", "prompts held out: file, folder or glob"},
+                            {"--eval-data", "eval_datasets", "held-out prompts: file, folder or glob"},
                             {"--output-dir", "output_dir", "output folder of the run"},
                             {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
-                            {"--max-time", "max_time", "of training: save a checkpoint and stop after this time"},
+                            {"--max-time", "max_time", "in training: save a checkpoint and stop after this time"},
                             {"--teacher", "teacher", "URL that ends in /v1, or a model folder"},
-                            {"--teacher-system", "teacher_system", "file or text: what only the teacher sees"},
-                            {"--student-system", "student_system", "file or text: what the student sees instead"}});
+                            {"--teacher-system", "teacher_system", "file or text that only the teacher sees"},
+                            {"--student-system", "student_system", "file or text that the student sees instead"}});
   const SamplingFlags sampling(parser);
   teach::DistillRequest request;
   RefusalFlags refusals;
@@ -462,16 +466,17 @@ int run_distill(const std::vector<std::string>& arguments) try {
   add_filter_flags(parser, request.teach.filters, refusals);
   add_server_flags(parser, request.server);
   parser.app()
-      .add_option("--template", switches.template_file, "Jinja template that makes the prompt of the fields of a row")
+      .add_option("--template", switches.template_file, "Jinja template that makes the prompt from an example's fields")
       ->type_name("FILE");
   parser.app()
-      .add_option("--match", request.match, "what has to be equal in the answers of student and teacher (default: all)")
+      .add_option("--match", request.match,
+                  "part of the student's and the teacher's answers that must be equal (default: the whole answer)")
       ->type_name("REGEX");
-  parser.app().add_flag("--teacher-only", switches.teacher_only, "end before training");
-  parser.app().add_flag("--overwrite", switches.overwrite, "train anew; the teacher's answers stay");
+  parser.app().add_flag("--teacher-only", switches.teacher_only, "stop before training");
+  parser.app().add_flag("--overwrite", switches.overwrite, "train again; keep the teacher's answers");
   parser.add_list("--allow-changed", switches.allow_changed, "let this key differ from the resumed run; repeatable")
       ->type_name("KEY");
-  parser.add_integer("--nproc", switches.num_ranks, 1, 1024, "train with so many ranks on this host, one for each GPU");
+  parser.add_integer("--nproc", switches.num_ranks, 1, 1024, "train with N ranks on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
   never_wait_for_stderr();
   if (world.size > 1)
@@ -485,7 +490,7 @@ int run_distill(const std::vector<std::string>& arguments) try {
     return std::make_unique<ModelTeacher>(teacher, "", /*allow_other_base=*/false);
   };
   request.quiet = parser.common().quiet;
-  if (!switches.template_file.empty()) request.row_template = read_file(switches.template_file);
+  if (!switches.template_file.empty()) request.prompt_template = read_file(switches.template_file);
   return run_phases(request, arguments, parser.common(), switches);
 } catch (const Killed& killed) {
   return killed.exit_code;

@@ -27,10 +27,12 @@
 
 namespace lora_train::cli {
 
-// tokenize: the ids of texts, or the data of a profile as the trainer will see them.
+// tokenize: the ids of texts, or the data of a profile as the trainer sees them.
 namespace {
 
-bool is_trained(const data::RowView& row, std::size_t i) { return i > 0 && row.labels[i] != data::kIgnoredLabel; }
+bool is_trained(const data::ExampleView& example, std::size_t i) {
+  return i > 0 && example.labels[i] != data::kIgnoredLabel;
+}
 
 // Green is trained, bold green a trained special token, cyan an untrained one; without colour [[...]] is trained.
 std::string_view style_of(bool is_trained, bool is_special, bool use_color) {
@@ -46,35 +48,35 @@ std::string_view end_of(std::string_view style, bool use_color) {
 
 }  // namespace
 
-std::string format_row(const data::RowView& row, bool use_color) {
+std::string format_example(const data::ExampleView& example, bool use_color) {
   std::string text, ids;
   std::string_view open_style;
   long long num_trained = 0;
-  for (std::size_t i = 0; i < row.ids.size(); ++i) {
-    const bool trained = is_trained(row, i);
-    const std::string_view style = style_of(trained, i < row.is_special.size() && row.is_special[i], use_color);
-    if (!row.pieces.empty()) {
+  for (std::size_t i = 0; i < example.ids.size(); ++i) {
+    const bool trained = is_trained(example, i);
+    const std::string_view style = style_of(trained, i < example.is_special.size() && example.is_special[i], use_color);
+    if (!example.pieces.empty()) {
       if (style != open_style) {
         text += end_of(open_style, use_color);
         text += style;
         open_style = style;
       }
-      text += visible_text(row.pieces[i]);
+      text += visible_text(example.pieces[i]);
     }
-    ids += (i == 0 ? "" : " ") + std::to_string(row.ids[i]) + (trained ? "*" : "");
-    if (trained && !row.weights.empty()) ids += string_printf("%g", static_cast<double>(row.weights[i]));
+    ids += (i == 0 ? "" : " ") + std::to_string(example.ids[i]) + (trained ? "*" : "");
+    if (trained && !example.weights.empty()) ids += string_printf("%g", static_cast<double>(example.weights[i]));
     num_trained += trained ? 1 : 0;
   }
   text += end_of(open_style, use_color);
   if (!text.empty()) text += "\n";
-  return visible_text(row.source) + ": " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(num_trained) +
-         " trained\n" + text + "ids: " + ids + "\n";
+  return visible_text(example.source) + ": " + std::to_string(example.ids.size()) + " tokens, " +
+         std::to_string(num_trained) + " trained\n" + text + "ids: " + ids + "\n";
 }
 
-std::string row_to_json(const data::RowView& row) {
-  nlohmann::ordered_json object = {{"source", row.source}, {"input_ids", row.ids}, {"labels", row.labels}};
-  if (!row.weights.empty()) object["weights"] = row.weights;
-  object["text"] = row.pieces.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(row.text);
+std::string example_to_json(const data::ExampleView& example) {
+  nlohmann::ordered_json object = {{"source", example.source}, {"input_ids", example.ids}, {"labels", example.labels}};
+  if (!example.weights.empty()) object["weights"] = example.weights;
+  object["text"] = example.pieces.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(example.text);
   return to_line(object);
 }
 
@@ -91,7 +93,7 @@ void print_ids(const tokenizer::Tokenizer& tokenizer, const std::string& text, b
   print_line(line);
 }
 
-/// A folder with a tokenizer alone will do: ids and lengths are then not checked.
+/// Empty for a folder with only a tokenizer, which is enough; ids and lengths are not checked then.
 std::optional<model::ModelConfig> read_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / "config.json")) return std::nullopt;
   return model::read_model_config(folder);
@@ -105,11 +107,11 @@ void print_totals(const data::PreparedData& prepared) {
   for (const auto& line : prepared.ledger.lines()) print_line(line);
 }
 
-void show_row(const data::RowView& row, bool json) {
+void show_example(const data::ExampleView& example, bool json) {
   if (json) {
-    print_line(row_to_json(row));
+    print_line(example_to_json(example));
   } else {
-    print_raw(format_row(row, stdout_has_color()) + "\n");
+    print_raw(format_example(example, stdout_has_color()) + "\n");
   }
 }
 
@@ -138,7 +140,7 @@ void show_step(const Profile& profile, const data::PreparedData& prepared, long 
   }
   for (const std::uint32_t document : documents_of(step)) {
     if (num_shown-- > 0) {
-      show_row(data::view_rows(prepared.train, tokenizer, document, 1).front(), json);
+      show_example(data::view_examples(prepared.train, tokenizer, document, 1).front(), json);
     } else if (json) {
       print_line(to_line({{"source", prepared.train.source(document)},
                           {"num_tokens", prepared.train.num_tokens(document)},
@@ -169,8 +171,9 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
     show_step(profile, prepared, *step, tokenizer.get(), num_shown, json);
     return 0;
   }
-  for (const auto& row : data::view_rows(prepared.train, tokenizer.get(), 0, static_cast<std::size_t>(num_shown))) {
-    show_row(row, json);
+  for (const auto& example :
+       data::view_examples(prepared.train, tokenizer.get(), 0, static_cast<std::size_t>(num_shown))) {
+    show_example(example, json);
   }
   if (!json) print_totals(prepared);
   return 0;
@@ -180,20 +183,19 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
 
 int run_tokenize(const std::vector<std::string>& arguments) {
   CommandParser parser("tokenize",
-                       "Tokenises the data of a profile, prints the ledger of dropped and changed rows, and shows "
-                       "rows; or, with --model, "
-                       "prints the token ids of texts. Needs no weights.");
+                       "Tokenises the data of a profile, prints the ledger of dropped and changed examples, and shows "
+                       "examples; or, with --text or --jsonl, prints token ids. Needs no weights.");
   const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"}});
   std::vector<std::string> texts, files;
   long long num_shown = 0;
   std::optional<long long> step;
   parser.app()
-      .add_option("--show", num_shown, "print text, ids and trained tokens (green) of the first N rows")
+      .add_option("--show", num_shown, "print text, ids and trained tokens (green) of the first N examples")
       ->type_name("N");
   parser.app()
       .add_option("--step", step,
-                  "print file:line of the rows in optimizer step K; with --show, also their text and ids")
+                  "print file:line of the examples in optimizer step K; with --show, also their text and ids")
       ->type_name("K");
   parser.add_list("--text", texts, "print the token ids of this text; repeatable")->type_name("TEXT");
   parser.add_list("--jsonl", files, "print the token ids of each {\"text\": ...} line; repeatable")->type_name("FILE");
@@ -211,7 +213,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   const Profile& profile = loaded.profile;
   const auto folder = storage::resolve_model(profile.model.path).folder;
   auto tokenizer = open_tokenizer(profile.model, folder, profile.adapter.init_adapter).tokenizer;
-  if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // says what is missing
+  if (!tokenizer) tokenizer = tokenizer::Tokenizer::load(folder);  // load() reports what is missing
   for (const auto& text : texts) print_ids(*tokenizer, text, parser.common().json);
   for (const auto& file : files) {
     data::read_texts(file, [&](const std::string& text) { print_ids(*tokenizer, text, parser.common().json); });
@@ -273,8 +275,8 @@ void clear(const fs::path& folder, std::int64_t used_before, bool json) {
   }
   print_line(folder.string() + ": deleted " + std::to_string(deleted.num_tables) + " tables, " +
              size_text(deleted.num_bytes) +
-             (num_in_use == 0 ? "" : "; " + std::to_string(num_in_use) + " in use stay") +
-             (num_without_lock == 0 ? "" : "; " + std::to_string(num_without_lock) + " stay that cannot be locked"));
+             (num_in_use == 0 ? "" : "; kept " + std::to_string(num_in_use) + " in use") +
+             (num_without_lock == 0 ? "" : "; kept " + std::to_string(num_without_lock) + " that cannot be locked"));
 }
 
 }  // namespace
@@ -283,12 +285,12 @@ int run_cache(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "cache",
       "Lists or deletes the token tables that runs share. LORA_TRAIN_CACHE_MAXSIZE (default 64G, 0 = no "
-      "limit) limits their size: beyond it, a run deletes those that were not used for longest.");
+      "limit) limits their size: beyond it, a run deletes the least recently used ones.");
   bool wants_list = false, wants_clear = false;
   std::string folder = data::user_token_cache().string();
   std::int64_t used_before = std::numeric_limits<std::int64_t>::max();
   parser.app().add_flag("--list", wants_list, "show the tables, least recently used first");
-  parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and what killed runs left");
+  parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and the leftovers of killed runs");
   const CLI::Option* const older_than =
       parser
           .add_parsed(
@@ -300,7 +302,7 @@ int run_cache(const std::vector<std::string>& arguments) {
                 used_before = static_cast<std::int64_t>(std::ceil(std::max(now - *age, 0.0)));
                 return true;
               },
-              "an age such as 30d, 12h or 90m", "with --clear: keep the tables that were used in this time")
+              "an age such as 30d, 12h or 90m", "with --clear: keep the tables used within this time")
           ->type_name("TIME");
   const CLI::Option* const dir =
       parser.app()
@@ -309,9 +311,9 @@ int run_cache(const std::vector<std::string>& arguments) {
           ->type_name("DIR");
   if (!parser.parse(arguments)) return 0;
   if (wants_list == wants_clear) parser.refuse("--list", "expected one of --list and --clear.");
-  if (wants_list && older_than->count() > 0) parser.refuse("--older-than", "expected with --clear only.");
+  if (wants_list && older_than->count() > 0) parser.refuse("--older-than", "needs --clear.");
   if (folder.empty()) {
-    parser.refuse("--dir", "missing, and neither XDG_CACHE_HOME nor HOME says where your cache is.");
+    parser.refuse("--dir", "missing, and neither XDG_CACHE_HOME nor HOME is set.");
   }
   if (dir->count() > 0 && !fs::is_directory(folder)) {
     parser.refuse("--dir", folder + (fs::exists(folder) ? " is not a folder." : " does not exist."));

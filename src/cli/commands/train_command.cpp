@@ -38,7 +38,7 @@ std::string operating_system() {
   return ::uname(&system) == 0 ? std::string(system.sysname) + " " + system.release : "";
 }
 
-/// "my.yaml" of "my.yaml:3"; empty if no line of a file set the key.
+/// "my.yaml" for "my.yaml:3"; empty if no line of a file set the key.
 std::string file_of(const std::string& origin) {
   const std::size_t colon = origin.rfind(':');
   const bool is_place = colon != std::string::npos && colon + 1 < origin.size() &&
@@ -51,7 +51,7 @@ bool is_shipped(const std::string& file) {
   return !file.empty() && fs::equivalent(fs::path(file).parent_path(), program_folder() / "configs", code);
 }
 
-/// What shipped profiles alone would say of the keys that the profile has another value for.
+/// The shipped profiles' values of keys that the profile overrides.
 report::NamedTexts base_values(const std::vector<std::string>& base_files, const Profile& profile) {
   report::NamedTexts values;
   if (base_files.empty()) return values;
@@ -64,7 +64,7 @@ report::NamedTexts base_values(const std::vector<std::string>& base_files, const
   return values;
 }
 
-/// `arguments`: of the command. Call it once the engine is loaded.
+/// `arguments`: those of the command. Call it once the engine is loaded.
 report::Provenance provenance_of(const LoadedProfile& loaded, const std::vector<std::string>& arguments) {
   report::Provenance provenance;
   std::vector<std::string> words = {"lora-train", "train"};
@@ -101,15 +101,15 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
                 "\"" + key + "\" is not a key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
 }
 
-/// Fills the request. Throws for a profile that cannot be trained with, whatever the files say; what only they make impossible
-/// goes with the request, since a run that is complete needs none of them. Returns what was loaded.
+/// Fills the request. Throws if the profile cannot be trained with, whatever its files contain. Problems with the files
+/// go into the request, since a complete run needs none of them. Returns what was loaded.
 LoadedProfile resolve_profile(const ProfileFlags& flags, run::TrainRequest& request) {
   Findings findings, of_inputs;
   LoadedProfile loaded = load_and_log(flags.sources(), findings);
   add_unbuilt_features(loaded, findings);
   if (!loaded.profile.teacher.teacher.empty()) {
     findings.mistake(parse_place(loaded.origin.at("teacher")), "teacher",
-                     "is for lora-train distill, which asks it and then trains: run distill in place of train.");
+                     "is for lora-train distill, which asks it and then trains: run distill instead of train.");
   }
   if (findings.has_mistakes()) {
     check_inputs(loaded, {}, findings);
@@ -131,7 +131,7 @@ LoadedProfile resolve_profile(const ProfileFlags& flags, run::TrainRequest& requ
 
 int run_train(const std::vector<std::string>& arguments) {
   const launch::World world = launch::world_from(process_environment);
-  // To the end of the process: a signal that comes after the run must not turn its exit code into another.
+  // Lives to the end of the process: a signal that comes after the run must not change its exit code.
   [[maybe_unused]] static const auto* const stop_requests =
       new StopRequests(world.launcher != launch::Launcher::kNone, world.rank == 0 ? kAnswerToStop : nullptr);
   CommandParser parser(
@@ -149,12 +149,12 @@ int run_train(const std::vector<std::string>& arguments) {
   parser.app().add_flag("--overwrite", request.overwrite, "delete the run in output_dir and start over");
   parser.app().add_flag("--dry-run", request.dry_run,
                         "do everything up to step 1, including a pass over the largest batch");
-  const RanksFlag ranks(parser, world, "start so many ranks on this host, one for each GPU");
+  const RanksFlag ranks(parser, world, "start N ranks on this host, one per GPU");
   if (!parser.parse(arguments)) return 0;
-  never_wait_for_stderr();  // nobody who stops reading stops the training
+  never_wait_for_stderr();  // a reader of stderr that stops reading must not stop the training
   for (const auto& key : request.allow_changed) refuse_unknown_key(parser, key);
   if (ranks.starts_ranks()) {
-    run::TrainRequest checked;  // once, before all ranks do
+    run::TrainRequest checked;  // check once, before all ranks do
     resolve_profile(flags, checked);
     return ranks.start("train", arguments);
   }

@@ -1,4 +1,5 @@
-// The interface between the executable and liblora_train_engine.so. No torch: the executable uses it before it loads LibTorch.
+// The interface between the executable and liblora_train_engine.so. No torch: the executable uses it before it loads
+// LibTorch.
 #pragma once
 
 #include <string>
@@ -16,13 +17,13 @@
 namespace lora_train::cli {
 
 /// The table of functions that liblora_train_engine.so exports through lora_train_engine(). Functions throw Error.
-/// Valid only where the library's lora_train_build_id() is the caller's LORA_TRAIN_BUILD_ID: ask for that first.
+/// Valid only if the library's lora_train_build_id() is the caller's LORA_TRAIN_BUILD_ID: check that first.
 struct EngineApi {
   run::TrainResult (*train)(const run::TrainRequest&);
   evaluate::Evaluation (*evaluate)(const evaluate::EvalRequest&);
   std::string (*torch_version)();
   std::vector<bench::KernelCheck> (*check_kernels)(const bench::DoctorRequest&);
-  /// StopError between two tokens; the tokens until then have been passed to the sink.
+  /// StopError between two tokens; the sink has received all earlier tokens.
   evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
   evaluate::GenerateTotals (*answer_turns)(const evaluate::GenerateRequest&, evaluate::Conversation&);
   evaluate::GenerateTotals (*serve)(const evaluate::ServeRequest&, serve::RequestQueue&);

@@ -1,4 +1,4 @@
-// What liblora_train_engine.so exports. Linked into the engine only.
+// The exports of liblora_train_engine.so. Linked into the engine only.
 #include "engine_api.h"
 #include "lora_train/base/library.h"
 #include "lora_train/bench/bench.h"

@@ -36,7 +36,7 @@ std::string python_string(const std::string& source, const std::string& name) {
   return {};
 }
 
-// Takes a folder if it is of the needed series; else notes what it is.
+// Takes a folder if its torch is of the required series; otherwise notes its version.
 bool takes(const fs::path& folder, const std::string& found_by, std::vector<std::string>& seen,
            TorchInstallation& torch) {
   try {
@@ -54,17 +54,17 @@ void* open_library(const fs::path& file, int flags, const std::string& what_to_d
   void* const handle = ::dlopen(file.c_str(), flags);
   if (handle != nullptr) return handle;
   const std::string failure = loading_failure();
-  if (failure.ends_with("failed to map segment from shared object")) {  // other causes than memory follow it
+  if (failure.ends_with("failed to map segment from shared object")) {  // other causes than memory add more text
     throw DeviceError(file.string(), "cannot be loaded: out of memory on the host. Free some, or raise ulimit -v");
   }
   throw ConfigError(file.string(), failure + ". " + what_to_do);
 }
 
-// Spins of an OpenMP thread before it sleeps: tenths of a millisecond. Fewer cost speed on idle cores; libgomp's own limit of 300000
-// lets a thread spin for milliseconds on a core that its partner waits for (docs/performance.md).
+// Spins of an OpenMP thread before it sleeps: tenths of a millisecond. Fewer cost speed on idle cores; libgomp's own
+// limit of 300000 lets a thread spin for milliseconds on a core that its partner waits for (docs/performance.md).
 constexpr const char* kOpenMpSpins = "30000";
 
-// libgomp comes with LibTorch and reads its environment once, as it is loaded.
+// libgomp comes with LibTorch and reads its environment once, when loaded.
 void limit_spinning_of_openmp() {
   const bool is_chosen = std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
   if (!is_chosen) ::setenv("GOMP_SPINCOUNT", kOpenMpSpins, 0);
@@ -73,12 +73,12 @@ void limit_spinning_of_openmp() {
 const EngineApi* open_engine() {
   const fs::path file = program_folder() / "lib" / "liblora_train_engine.so";
   if (!fs::exists(file)) {
-    throw ConfigError(file.string(), "the engine is missing; expected lib/ beside lora-train. Copy the whole folder.");
+    throw ConfigError(file.string(), "the engine is missing; expected lib/ next to lora-train. Copy the whole folder.");
   }
   const TorchInstallation torch = find_torch();
   const std::string reinstall = "Reinstall the wheel: pip install --force-reinstall torch==2.11.0";
   limit_spinning_of_openmp();
-  // By full path: their own RPATH then finds the NVIDIA libraries of the same environment. Global, for the engine.
+  // Uses full paths: their RPATH then finds the NVIDIA libraries of the same environment. Global, for the engine.
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
     open_library(torch.folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
   }

@@ -1,4 +1,4 @@
-// Finds LibTorch, and loads the engine: the part of the program that links it, when a command needs it.
+// Finds LibTorch, and loads the engine, the part of the program that links it, when a command needs it.
 #pragma once
 
 #include <filesystem>
@@ -16,17 +16,17 @@ struct TorchInstallation {
   std::string found_by;          ///< "$LORA_TRAIN_TORCH", "lib/torch_path", "/venv/bin/python3"
 };
 
-/// Looks, in this order, at $LORA_TRAIN_TORCH (the torch folder or its lib folder; decides alone when set), at the
-/// folder named in lib/torch_path beside the engine (written by the build), and at what python3 of $VIRTUAL_ENV, of
-/// $CONDA_PREFIX and of $PATH would import (torch itself is not imported). Takes the first of version 2.11.x.
-/// Throws ConfigError that says what was found where and what to do.
+/// Looks, in this order, at $LORA_TRAIN_TORCH (the torch folder or its lib folder; if set, only there), at the folder
+/// named in lib/torch_path with the engine (written by the build), and at what python3 of $VIRTUAL_ENV, $CONDA_PREFIX
+/// and $PATH would import (without importing torch itself). Takes the first of version 2.11.x. Throws ConfigError that
+/// says what was found where, and what to do.
 TorchInstallation find_torch();
 
-/// Reads folder/version.py. Throws ConfigError(found_by) when `folder` holds no torch wheel. `folder` may be its lib.
+/// Reads folder/version.py. `folder` may be the wheel's lib. Throws ConfigError(found_by) if it holds no torch wheel.
 TorchInstallation read_torch_folder(std::filesystem::path folder, const std::string& found_by);
 
-/// Loads LibTorch, as find_torch() finds it, and lib/liblora_train_engine.so beside the program. Loaded once; later calls
-/// return the same table. Sets GOMP_SPINCOUNT before, unless it or OMP_WAIT_POLICY is set. Not thread-safe. Throws
+/// Loads LibTorch, as find_torch() finds it, and the program's lib/liblora_train_engine.so. Loads them once; later
+/// calls return the same table. First sets GOMP_SPINCOUNT, unless it or OMP_WAIT_POLICY is set. Not thread-safe. Throws
 /// ConfigError if LibTorch or the engine cannot be loaded, or if the engine is from another build.
 const EngineApi& load_engine();
 

@@ -11,7 +11,7 @@
 namespace lora_train::cli {
 namespace {
 
-/// `help` is --help, and `help COMMAND` is `COMMAND --help`.
+/// Handles `help`, which is --help, and `help COMMAND`, which is `COMMAND --help`.
 Invocation help_invocation(const std::vector<std::string>& of) {
   Invocation invocation;
   invocation.wants_help = of.empty();
@@ -21,10 +21,10 @@ Invocation help_invocation(const std::vector<std::string>& of) {
   return invocation;
 }
 
-/// "--lora-r" of "--lora-r=8".
+/// "--lora-r" for "--lora-r=8".
 std::string name_of_flag(const std::string& argument) { return argument.substr(0, argument.find('=')); }
 
-/// What stands at `at` and behind it, up to the next flag or setting.
+/// The word at `at` and those after it, up to the next flag or setting.
 std::vector<std::string> words_from(const std::vector<std::string>& arguments, std::size_t at) {
   std::vector<std::string> words;
   for (; at < arguments.size(); ++at) {
@@ -34,7 +34,7 @@ std::vector<std::string> words_from(const std::vector<std::string>& arguments, s
   return words;
 }
 
-/// Whether a word behind a flag that may have no value is one: it is neither a flag, nor a setting or a profile.
+/// True if a word after a flag with an optional value is that value: not a flag, a setting or a profile.
 bool may_be_value(const std::string& word) {
   return !word.starts_with("--") && word.find('=') == std::string::npos && !word.ends_with(".yaml") &&
          !word.ends_with(".yml");
@@ -81,7 +81,7 @@ CommandParser::CommandParser(const std::string& command, const std::string& desc
 
 CLI::Option* CommandParser::add_list(const std::string& flag, std::vector<std::string>& values,
                                      const std::string& help) {
-  // Without this CLI11 would take every following word as a further value.
+  // Otherwise CLI11 would take every following word as a further value.
   return app_.add_option(flag, values, help)->allow_extra_args(false);
 }
 
@@ -186,7 +186,7 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
       take_others(without_missing_values(with_hyphens({arguments.begin(), end_of_flags})));
   std::vector<std::string> reversed = without_unknown_flags(own);
   reversed.insert(reversed.end(), end_of_flags, arguments.end());
-  std::reverse(reversed.begin(), reversed.end());  // what CLI11 wants
+  std::reverse(reversed.begin(), reversed.end());  // the order that CLI11 wants
   try {
     app_.parse(reversed);
   } catch (const CLI::CallForHelp&) {
@@ -235,14 +235,15 @@ std::vector<std::string> CommandParser::flag_names() const {
 
 void CommandParser::find_wrong_words() {
   auto extras = app_.remaining();
-  std::erase(extras, "--");  // which CLI11 counts as one
+  std::erase(extras, "--");  // CLI11 counts it as an extra
   for (const std::string& extra : extras) {
     if (extra.starts_with("-")) {
       add_unknown_flag(name_of_flag(extra));
       continue;
     }
     const bool takes_it = path_kind(extra) == PathKind::kFolder && app_.get_option_no_throw("--adapter") != nullptr;
-    add_mistake(extra, "unexpected argument." + (takes_it ? " A run, or a PEFT folder: --adapter " + extra + "." : ""));
+    add_mistake(extra,
+                "unexpected argument." + (takes_it ? " To use a run or a PEFT folder: --adapter " + extra + "." : ""));
   }
 }
 

@@ -22,7 +22,7 @@ struct Refused {
   double neutral;
 };
 
-/// Keys that change what is generated, and the value with which they do not.
+/// Keys that change the generated text, with the value that does not.
 constexpr Refused kRefused[] = {{"repetition_penalty", 1},   {"num_beams", 1},     {"typical_p", 1},
                                 {"no_repeat_ngram_size", 0}, {"penalty_alpha", 0}, {"diversity_penalty", 0},
                                 {"epsilon_cutoff", 0},       {"eta_cutoff", 0}};
@@ -67,7 +67,7 @@ class GenerationConfig {
     return found->get<bool>();
   }
 
-  /// transformers samples only where the file says so, with 1.0, 1.0 and 50 where it says no more.
+  /// transformers samples only if the file says so, with defaults 1.0, 1.0 and 50.
   SamplingOptions options() const {
     SamplingOptions options;
     if (!is_sampling()) return options;

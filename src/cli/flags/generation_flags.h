@@ -1,5 +1,5 @@
-// What commands share that let a model answer: the sampling flags (or generation_config.json), how long answers may be, and the
-// settings that decide them.
+// Shared by commands that let a model answer: the sampling flags (or generation_config.json), the length of answers,
+// and the settings that affect them.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ inline constexpr std::int64_t kMaxNewTokens = 2147483647;
 
 class SamplingFlags {
  public:
-  /// Parsing refuses flags out of their range (config/sampling.h).
+  /// Parsing refuses flags that are out of range (config/sampling.h).
   explicit SamplingFlags(CommandParser& parser);
   SamplingFlags(const SamplingFlags&) = delete;
   SamplingFlags& operator=(const SamplingFlags&) = delete;
 
-  /// A flag that was given wins, then with --generation-config the model's file, then greedy. Throws ConfigError for a
-  /// flag that means nothing without a temperature, and, with --generation-config, where the file is missing or asks for
-  /// what is not supported (penalties, beams); FormatError for a malformed one and for values out of range.
+  /// A given flag wins, then with --generation-config the model's file, then greedy. Throws ConfigError for a flag that
+  /// has no effect without a temperature, and, with --generation-config, if the file is missing or asks for something
+  /// unsupported (penalties, beams); FormatError for a malformed one and for values out of range.
   SamplingOptions options(const CommandParser& parser, const std::filesystem::path& model_folder) const;
 
  private:
@@ -37,12 +37,12 @@ class SamplingFlags {
   bool use_generation_config_ = false;
 };
 
-/// How many tokens each answer may have: max_new_tokens, or what the context leaves; warns where that is less. Throws DataError for a
-/// prompt that leaves none.
+/// Sets each answer's token limit: max_new_tokens, or less, with a warning, if the context leaves less. Throws
+/// DataError for a prompt that leaves none.
 std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompts, std::int64_t max_new_tokens,
                                          std::int64_t context);
 
-/// What the model decides of the answers; "model" comes first. `adapter` as it was given.
+/// The model's settings that affect the answers; "model" comes first. `adapter` as given.
 teach::GenerationSettings model_settings(const ModelSection& section, const std::string& adapter,
                                          const ModelFolders& folders, bool is_raw);
 

@@ -30,7 +30,7 @@ bool is_adapter(const fs::path& folder) {
   return fs::exists(folder / "adapter_config.json", code);
 }
 
-/// Empty without one.
+/// Empty without an adapter.
 fs::path newest_checkpoint(const fs::path& run) {
   std::error_code code;
   if (!fs::is_directory(run, code)) return {};
@@ -40,7 +40,7 @@ fs::path newest_checkpoint(const fs::path& run) {
   return {};
 }
 
-/// The step that the model card of a run's result names; nothing where there is no such card.
+/// The step named in a run's model card; nothing without such a card.
 std::optional<std::int64_t> step_of_result(const fs::path& adapter) {
   const fs::path card = adapter / "README.md";
   std::error_code code;
@@ -56,7 +56,7 @@ std::optional<std::int64_t> step_of_result(const fs::path& adapter) {
 
 std::string config_of(const std::string& adapter) { return (fs::path(adapter) / "adapter_config.json").string(); }
 
-/// The base model that the adapter names; empty if there is no adapter, or it names none.
+/// The base model that the adapter names; empty if there is no adapter, or if it names none.
 std::string base_of(const std::string& adapter) {
   return adapter.empty() ? "" : lora::read_adapter_config(adapter).base_model_name_or_path;
 }
@@ -68,7 +68,7 @@ void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesy
     if (!tokenizer.id_to_token(static_cast<std::int32_t>(id)).empty()) continue;
     log_warning(
         adapter.string() + ": trains the row of id " + std::to_string(id) +
-        ", and the tokenizer has no such token: copy the tokenizer files of the run's adapter/ there, or pass the "
+        ", but the tokenizer has no such token: copy the tokenizer files of the run's adapter/ there, or pass the "
         "profile with its add_tokens");
     return;
   }
@@ -85,15 +85,15 @@ void warn_of_older_result(const std::string& adapter) {
   if (step && !newest.empty() && run_folder::step_of(newest) == step) return;
   static std::set<std::string> warned;
   if (!warned.insert(adapter).second) return;
-  log_warning(adapter + ": is an earlier result of the run" + (step ? ", of step " + std::to_string(*step) : "") +
-              ", which has gone on and has not ended since" +
+  log_warning(adapter + ": is an earlier result of the run" + (step ? ", from step " + std::to_string(*step) : "") +
+              ", which has continued since and has not ended" +
               (newest.empty() ? "." : ". Its newest checkpoint: " + newest.string() + "."));
 }
 
 std::string adapter_folder(const std::string& given) {
   const fs::path of_run = fs::path(given) / "adapter";
   if (given.empty() || !is_adapter(of_run)) return given;
-  // Beside the result of a run there may be an adapter of another tool that wrote into the same folder.
+  // Next to a run's result there may be an adapter of another tool that wrote into the same folder.
   return is_adapter(given) && !storage::read_marker(given) ? given : of_run.string();
 }
 
@@ -110,7 +110,7 @@ std::string find_adapter(const std::string& given, const std::string& name) {
     throw ConfigError(name, given + " is a run that trained all weights: there is no adapter. Its model: --model " +
                                 given + "/model.");
   const fs::path checkpoint = newest_checkpoint(given);
-  if (checkpoint.empty()) return given;  // whoever reads the folder says what is wrong with it
+  if (checkpoint.empty()) return given;  // the folder's reader reports what is wrong with it
   throw ConfigError(name, given + " is a run that has not ended: there is no adapter/ in it. Its newest checkpoint: " +
                               name + (name.starts_with("--") ? " " : ": ") + checkpoint.string() + ".");
 }
@@ -125,7 +125,7 @@ std::string find_base(const std::string& adapter) {
     const std::string seen_from =
         fs::path(base).is_relative() ? " (seen from " + fs::current_path(code).string() + ")" : "";
     throw FormatError(config_of(adapter), "base_model_name_or_path is \"" + base + "\": " + error.message() +
-                                              seen_from + ". Say where the base model is: --model DIR.");
+                                              seen_from + ". Pass the base model with --model DIR.");
   }
   return base;
 }
@@ -153,7 +153,7 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
   }
   if (const std::string trained = adapter_folder(loaded.profile.run.output_dir);
       adapter.empty() && trained != loaded.profile.run.output_dir && loaded.origin.at("output_dir") != "default")
-    log_info("the base model, without an adapter; with the one of this profile: --adapter " +
+    log_info("using the base model without an adapter; to use this profile's: --adapter " +
              loaded.profile.run.output_dir);
   return loaded;
 }
@@ -194,7 +194,7 @@ RunTokenizer open_tokenizer(const ModelSection& section, const std::filesystem::
 
 namespace {
 
-/// Takes those out of the folder's runs that failed before they wrote a profile, and names them. A folder of nothing else keeps them.
+/// Removes runs that failed before they wrote a profile, and names them. If all failed, keeps them.
 void leave_out_failed_starts(const std::string& folder, std::vector<fs::path>& runs) {
   std::vector<std::string> left_out;
   std::vector<fs::path> others;
@@ -228,7 +228,7 @@ std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
   }
   for (const auto& name : empty) {
     const std::string what =
-        fs::exists(name) ? "holds no run: neither metrics.jsonl, summary.json or run.log, nor a folder that has one."
+        fs::exists(name) ? "contains no run: no metrics.jsonl, summary.json or run.log, and no folder that has one."
                          : "does not exist.";
     if (runs.empty()) {
       throw ConfigError(name, what + " Expected the output_dir of a run, or a folder of such folders.");

@@ -1,4 +1,4 @@
-// Opens what a command works on: a model folder, an adapter, the tokenizer and the folder of a run.
+// Opens a command's inputs: a model folder, an adapter, the tokenizer and the folder of a run.
 #pragma once
 
 #include <filesystem>
@@ -18,47 +18,50 @@
 
 namespace lora_train::cli {
 
-/// The PEFT folder that `given` means: itself, or adapter/ of a run. Looks, and refuses nothing.
+/// The PEFT folder that `given` means: itself, or adapter/ of a run. Refuses nothing.
 std::string adapter_folder(const std::string& given);
 
-/// Warns, once per folder, where adapter/ of a run is older than the run: it was resumed or extended, and has not ended since.
+/// Warns, once per folder, if adapter/ of a run is older than the run: it was resumed or extended, and has not ended
+/// since.
 void warn_of_older_result(const std::string& adapter);
 
-/// The same as adapter_folder(), with that warning. Throws FormatError where there is no such folder, and ConfigError(`name`) for a run that has no adapter yet, naming its newest
-/// checkpoint. `name`: "--adapter" or "init_adapter".
+/// Like adapter_folder(), with that warning. Throws FormatError if there is no such folder, and ConfigError(`name`) for
+/// a run that has no adapter yet, naming its newest checkpoint. `name`: "--adapter" or "init_adapter".
 std::string find_adapter(const std::string& given, const std::string& name = "--adapter");
 
 inline constexpr const char* kAllowOtherBase = "--allow-other-base";
 
 inline void add_allow_other_base(CommandParser& parser, bool& is_allowed) {
-  parser.app().add_flag(kAllowOtherBase, is_allowed, "use an adapter with other weights than those it was trained on");
+  parser.app().add_flag(kAllowOtherBase, is_allowed,
+                        "use an adapter even if the base weights are not the ones it was trained on");
 }
 
 inline void check_adapter_base(const std::string& adapter, const storage::ResolvedModel& model, bool is_allowed) {
   lora::check_base(adapter, model, {is_allowed, kAllowOtherBase});
 }
 
-/// The base model that the adapter names; empty if there is no adapter, or it names none. Throws like read_adapter_config, and
-/// FormatError where that model is not on this machine.
+/// The base model that the adapter names; empty if there is no adapter, or if it names none. Throws like
+/// read_adapter_config, and FormatError if that model is not on this machine.
 std::string find_base(const std::string& adapter);
 
-/// Whether the adapter folder has a chat template that is not that of the model.
+/// True if the adapter folder has a chat template that differs from the model's.
 bool has_own_template(const std::filesystem::path& adapter, const std::filesystem::path& model);
 
-/// The profile of a command that uses the model without training it: it needs no datasets, and --adapter, which becomes the PEFT
-/// folder that it means, names the model unless a file or a flag does; without it, init_adapter is the adapter. Throws what loading throws, and for features that are not built.
+/// The profile of a command that uses the model without training it: it needs no datasets. --adapter becomes the PEFT
+/// folder that it means, and names the model unless a file or a flag does; without it, init_adapter is the adapter.
+/// Throws what loading throws, and for features that are not built.
 LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter);
 
-/// What prompts need of the folders; no weights.
+/// Everything that prompts need from the folders; no weights.
 struct ModelFolders {
   std::filesystem::path model, adapter;  ///< adapter: empty = the base
   model::ModelConfig config;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
   std::unique_ptr<tokenizer::ChatTemplate>
-      chat_template;  ///< the adapter's own, which it was trained with, or the model's; may be null
+      chat_template;  ///< the one that the adapter was trained with, or the model's; may be null
 };
 
-/// Refuses an adapter of another base, unless that is allowed. Throws what reading the files throws.
+/// Refuses an adapter trained on another base, unless that is allowed. Throws what reading the files throws.
 ModelFolders open_model_folders(const ModelSection& section, const std::string& adapter, bool allow_other_base);
 
 struct RunTokenizer {
@@ -66,13 +69,13 @@ struct RunTokenizer {
   std::vector<data::NewRow> new_rows;
 };
 
-/// `adapter`: init_adapter, or the adapter that is used; may be empty. Makes room in `config`, if given, for the rows of the adapter
-/// and the new ones. Throws what data::load_tokenizer, data::new_rows and lora::read_adapter_config throw.
+/// `adapter`: init_adapter, or the adapter in use; may be empty. If given, `config` gets room for the rows of the
+/// adapter and the new ones. Throws what data::load_tokenizer, data::new_rows and lora::read_adapter_config throw.
 RunTokenizer open_tokenizer(const ModelSection& section, const std::filesystem::path& model,
                             const std::filesystem::path& adapter, model::ModelConfig* config = nullptr);
 
-/// Each is the output_dir of a run, or a folder of such folders; every run once, in this order. Warns of a folder without runs.
-/// Throws ConfigError if none has any.
+/// Each name is the output_dir of a run, or a folder of such folders; returns every run once, in this order. Warns
+/// about a folder without runs. Throws ConfigError if none has any.
 std::vector<std::filesystem::path> find_all_runs(const std::vector<std::string>& names);
 
 }  // namespace lora_train::cli

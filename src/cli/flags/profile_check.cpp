@@ -11,8 +11,8 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
-#include "lora_train/data/encode/task_rows.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/encode/task_examples.h"
+#include "lora_train/data/first_examples.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/lora/adapter_config.h"
@@ -33,7 +33,7 @@ class InputChecker {
   InputChecker(const LoadedProfile& loaded, const InputCheck& what, Findings& findings)
       : loaded_(loaded), profile_(loaded.profile), what_(what), findings_(findings) {}
 
-  /// What no file decides.
+  /// The checks that need no file.
   void check_evaluation() {
     const std::vector<EvalTask>& tasks = profile_.tasks.eval_tasks;
     const std::vector<std::string> sets = data::evaluation_names(profile_.data);
@@ -56,7 +56,7 @@ class InputChecker {
   }
 
  private:
-  /// What a profile names: at `key`, or at a place inside it, which is the label.
+  /// A named file or folder: at `key`, or at a place inside it, which is the label.
   struct Named {
     std::string key, path, label;
     Named(const std::string& of_key, const std::string& named_path, const std::string& shown = "")
@@ -92,7 +92,7 @@ class InputChecker {
     if (config) check_against(*config, folder);
   }
 
-  /// Empty if it is not there.
+  /// Empty if it does not exist.
   fs::path find_model() {
     fs::path folder;
     const std::string& path = profile_.model.path;
@@ -110,7 +110,7 @@ class InputChecker {
     return folder;
   }
 
-  /// What depends on the shape of the model and on how its weights are stored.
+  /// Checks that depend on the model's shape and on how its weights are stored.
   void check_against(const model::ModelConfig& config, const fs::path& folder) {
     const std::string& adapter = profile_.adapter.init_adapter;
     const bool is_wrong = findings_.is_wrong("adapter") || findings_.is_wrong("lora_target_modules") ||
@@ -134,19 +134,17 @@ class InputChecker {
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const std::string entry = key + "[" + std::to_string(i) + "]", &path = specs[i].path;
       std::error_code code;
-      if (findings_.is_wrong(entry) || fs::is_other(path, code))
-        continue;  // a pipe is nobody's mistake before it is read
+      if (findings_.is_wrong(entry) || fs::is_other(path, code)) continue;  // an unread pipe is not a mistake
       attempt({key, path, entry + ".path"}, [&] { data::dataset_files(specs[i], use); });
-      const bool has_rows =
-          use == data::DatasetUse::kTraining || key == "eval_datasets";  // those of tasks are other ones
+      const bool has_rows = use == data::DatasetUse::kTraining || key == "eval_datasets";  // tasks have other examples
       if (!what_.reads_all || !has_rows || failed_.contains(entry + ".path")) continue;
       attempt({key, path, entry}, [&] {
-        const data::FirstRows rows =
-            data::look_at_first_rows(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
-                                                chat_template_.get(), profile_.data.loss_on, is_model_read_});
-        log_info(entry + " " + path + ": " + to_string(rows.type) + " (" + rows.reason + "), " +
-                 count_of(rows.num_rows, "row") + " looked at");
-        for (const std::string& warning : rows.warnings) {
+        const data::FirstExamples examples =
+            data::look_at_first_examples(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
+                                                    chat_template_.get(), profile_.data.loss_on, is_model_read_});
+        log_info(entry + " " + path + ": " + to_string(examples.type) + " (" + examples.reason + "), " +
+                 count_of(examples.num_examples, "example") + " checked");
+        for (const std::string& warning : examples.warnings) {
           if (said_.insert(warning).second) log_warning(warning);
         }
       });
@@ -184,18 +182,18 @@ class InputChecker {
             [&] { throw FormatError(resume, "no such folder; expected auto, none or a checkpoint folder"); });
   }
 
-  /// Whether the run in output_dir began with this checkpoint, which may be gone when the same command comes again.
+  /// True if the run in output_dir began with this checkpoint, which may be gone when the command is repeated.
   bool began_with(const std::string& checkpoint) const {
     const fs::path written = fs::path(profile_.run.output_dir) / "profile.yaml";
     std::error_code code;
     try {
       return fs::exists(written, code) && load_written_profile(written).run.resume_from_checkpoint == checkpoint;
-    } catch (const Error&) {  // train says what is wrong with it
+    } catch (const Error&) {  // train reports what is wrong with it
       return false;
     }
   }
 
-  /// Calls `action`, which does with `named` what the run would do. What it throws is a mistake.
+  /// Calls `action`, which uses `named` as the run would. What it throws is a mistake.
   template <class Action>
   void attempt(const Named& named, const Action& action) {
     if (failed_.contains(named.label) || findings_.is_wrong(named.label)) return;
@@ -211,7 +209,7 @@ class InputChecker {
     }
   }
 
-  /// What is wrong inside a file or folder has its place there; what is not there, where the profile names it.
+  /// A mistake inside a file or folder is placed there; a missing one, at the key that names it.
   void add(const Named& named, const ErrorReport& report) {
     const Place place = place_of(named.key);
     std::error_code code;
@@ -243,9 +241,9 @@ class InputChecker {
   Findings& findings_;
   RunTokenizer opened_;
   std::unique_ptr<tokenizer::ChatTemplate> chat_template_;
-  bool is_model_read_ = false;    ///< rows can be encoded as the run will
+  bool is_model_read_ = false;    ///< examples can be encoded as the run will
   std::set<std::string> failed_;  ///< labels of attempts that threw
-  std::set<std::string> said_;    ///< warnings
+  std::set<std::string> said_;    ///< warnings already logged
 };
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace lora_train::cli {
 namespace {
 
-/// Of what stands alone on the command line: everything but key=value.
+/// The place of words that stand alone on the command line, other than key=value.
 bool is_file_name(const std::string& word) { return word.find('=') == std::string::npos; }
 
 /// The name of a setting in messages.
@@ -25,12 +25,12 @@ std::string in_short(const std::string& setting) {
   return setting.size() <= kLongest ? setting : setting.substr(0, setting.find('=')) + "=...";
 }
 
-/// A table that cannot be read takes a warning away, and nothing else.
+/// A table that cannot be read only costs a warning.
 std::vector<device::GpuFacts> known_gpus() {
   try {
     return shipped_gpus();
   } catch (const Error& error) {
-    log_warning(std::string("target_gpu is not looked at: ") + error.what());
+    log_warning(std::string("target_gpu is not checked: ") + error.what());
     return {};
   }
 }
@@ -55,7 +55,7 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
     key_options_.push_back(parser.app().add_option(key_flags_[i].flag, key_values_[i], key_flags_[i].help));
   }
   parser.app()
-      .add_option("settings", trailing_, "the same as --set, or as --profile for what has no \"=\"")
+      .add_option("settings", trailing_, "same as --set, or as --profile if it has no \"=\"")
       ->type_name("KEY=VALUE | FILE");
   std::vector<CommandParser::OtherFlag> names;
   for (const KnownName& known : known_names()) {
@@ -70,7 +70,7 @@ ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& ke
   parser.find_more_mistakes([this](Findings& findings) {
     try {
       load_profile(sources(), findings);
-    } catch (const Error&) {  // is said once the flags are right
+    } catch (const Error&) {  // reported once the flags are right
     }
   });
   parser.app().footer("Any key of a profile is a flag too: --lora-r 8. Keys: lora-train check --keys");
@@ -89,7 +89,7 @@ void ProfileFlags::refuse_folders() const {
     const bool takes_adapter = parser_.app().get_option_no_throw("--adapter") != nullptr;
     const std::string own = (std::filesystem::path(word) / "profile.yaml").string();
     parser_.refuse(word, "is a folder, not a profile." +
-                             (takes_adapter                        ? " A run, or a PEFT folder: --adapter " + word + "."
+                             (takes_adapter ? " To use a run or a PEFT folder: --adapter " + word + "."
                               : std::filesystem::exists(own, code) ? " The profile of that run: " + own + "."
                                                                    : ""));
   }
@@ -130,7 +130,7 @@ ProfileSources ProfileFlags::sources() const {
     if (key_options_[i]->count() == 0) continue;
     sources.overrides.push_back(flag_override(key_flags_[i].key, key_values_[i], key_flags_[i].flag));
   }
-  // What reaches into a value comes behind the flag that sets it.
+  // Settings that reach into a value come after the flag that sets it.
   std::ranges::stable_partition(sources.overrides, [](const Override& override) {
     return override.path.find_first_of("[.") == std::string::npos;
   });
@@ -193,7 +193,7 @@ bool RanksFlag::starts_ranks() const {
   if (num_ranks_ > 1 && world_.launcher == launch::Launcher::kNone) return true;
   if (num_ranks_ > 1 && world_.launcher != launch::Launcher::kNproc) {
     parser_.refuse("--nproc", std::string(to_string(world_.launcher)) +
-                                  " has started this process already; let either start the ranks, not both.");
+                                  " has started this process already; let only one of them start the ranks.");
   }
   if (world_.rank == 0) return false;
   silence_standard_output();

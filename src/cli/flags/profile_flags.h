@@ -1,4 +1,5 @@
-// The flags that set a profile, shared by the commands that take one, and processes of this program that get the same.
+// The flags that set a profile, shared by the commands that take one, and processes of this program started with the
+// same profile.
 #pragma once
 
 #include <optional>
@@ -20,36 +21,37 @@ struct KeyFlag {
   const char* help;
 };
 
-/// --profile (also --config, or a file name alone), --set, trailing key=value, the key flags of the command, and every other key as a flag (--lora-r).
+/// --profile (also --config, or a file name alone), --set, trailing key=value, the key flags of the command, and every
+/// other key as a flag (--lora-r).
 class ProfileFlags {
  public:
   ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags);
   ProfileFlags(const ProfileFlags&) = delete;
   ProfileFlags& operator=(const ProfileFlags&) = delete;
 
-  /// After parsing. Later wins: files in order, then --set and key=value in order, then the key flags, then what of all these reaches
-  /// into a value (datasets[0].path=x).
+  /// Call it after parsing. Later wins: files in order, then --set and key=value in order, then the key flags, then
+  /// everything that reaches into a value (datasets[0].path=x).
   ProfileSources sources() const;
 
-  /// Whether the files are shipped profiles, which have no data.
+  /// True if the files are shipped profiles, which have no data.
   bool are_shipped() const;
   bool has_profile() const { return !profiles().empty(); }
-  /// As a file before all others.
+  /// Puts a file before all others.
   void add_profile(const std::string& file) { profiles_.insert(profiles_.begin(), file); }
-  /// Nothing at all was given.
+  /// True if nothing was given.
   bool is_empty() const;
 
  private:
-  /// --profile, and what stands alone and is no setting.
+  /// --profile, and words that stand alone and are not settings.
   std::vector<std::string> profiles() const;
 
-  /// Refuses a folder in the place of a profile; a run is --adapter, where the command has that.
+  /// Refuses a folder given as a profile; if the command has --adapter, that takes a run.
   void refuse_folders() const;
 
-  /// Refuses a list of several words, of which the later ones would be profiles.
+  /// Refuses a list split into several words, since the later ones would be profiles.
   void refuse_split_lists(const ProfileSources& sources) const;
 
-  /// A key as a flag whose value is a list, with the words behind its value.
+  /// A list key given as a flag, with the words after its value.
   struct ListFlag {
     std::string flag, value;
     std::vector<std::string> words;
@@ -68,13 +70,13 @@ class ProfileFlags {
 /// The arguments of `train` that name the same profile.
 std::vector<std::string> as_arguments(const ProfileSources& sources);
 
-/// configs/gpus.json beside the program.
+/// The program's configs/gpus.json.
 std::vector<device::GpuFacts> shipped_gpus();
 
-/// The GPU that the profile is meant for, if it names one.
+/// The profile's target GPU, if it names one.
 std::optional<device::GpuFacts> target_gpu(const Profile& profile);
 
-/// load_profile, with its notes and warnings in the log. An init_adapter that is a run becomes the PEFT folder in it.
+/// Calls load_profile and logs its notes and warnings. An init_adapter that is a run becomes the PEFT folder in it.
 LoadedProfile load_and_log(const ProfileSources& sources);
 /// The same, with its mistakes added to `findings`.
 LoadedProfile load_and_log(const ProfileSources& sources, Findings& findings);
@@ -86,11 +88,11 @@ class RanksFlag {
   RanksFlag(const RanksFlag&) = delete;
   RanksFlag& operator=(const RanksFlag&) = delete;
 
-  /// After parsing: whether this process starts the ranks of `start`, and is none of them. Refuses --nproc where another launcher has
-  /// started this process. Where it is a rank, settles what it says: rank 0 alone writes to stdout and says what all do; the
-  /// others say what went wrong there.
+  /// Call it after parsing: true if this process only starts the ranks of `start`. Refuses --nproc if another launcher
+  /// has started this process. If it is a rank, sets its output: rank 0 alone writes to stdout and reports common
+  /// events; the others report their own errors.
   bool starts_ranks() const;
-  /// Runs the command with the same arguments in processes of its own; returns the exit code.
+  /// Runs the command with the same arguments in child processes; returns the exit code.
   int start(const std::string& command, const std::vector<std::string>& arguments) const;
 
  private:
@@ -99,13 +101,14 @@ class RanksFlag {
   int num_ranks_ = 1;
 };
 
-/// By a second signal: ends the command with this code.
+/// Thrown after a second signal: ends the command with this code.
 struct Killed {
   int exit_code;
 };
 
-/// Runs this program with these arguments, the command first, in processes of their own (launch::run_local_ranks), and returns its exit
-/// code. `has_signal`: whether a signal came meanwhile; nothing else in this process has seen it. Throws Killed if a second one came.
+/// Runs this program with these arguments, the command first, in child processes (launch::run_local_ranks), and returns
+/// its exit code. `has_signal`: set to whether a signal came meanwhile; nothing else in this process has seen it.
+/// Throws Killed if a second one came.
 int start_program(const std::vector<std::string>& arguments, int num_ranks, bool* has_signal = nullptr);
 
 }  // namespace lora_train::cli

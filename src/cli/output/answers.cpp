@@ -168,7 +168,7 @@ constexpr int kWidthOfAFile = 100;
 
 const char* finish_reason(const Answer& answer) { return answer.is_cut ? "length" : "stop"; }
 
-/// The prompt as a head over its answer: the last thing that was said, in one short line.
+/// A heading for an answer: the last message of the prompt, on one short line.
 std::string head_of(const data::Prompt& prompt) {
   constexpr std::size_t kLongest = 200;
   const Json given = Json::parse(prompt.given);

@@ -19,11 +19,11 @@ namespace lora_train::cli {
 struct Answer {
   std::vector<std::int32_t> ids;  ///< the stop token included
   std::string text;               ///< without special tokens, up to the stop token or stop string
-  bool is_cut = false;            ///< max_new_tokens or the context ended it
+  bool is_cut = false;            ///< ended by max_new_tokens or the context
 };
 
 struct Answers {
-  Answer answer;               ///< of the adapter, or of the base if there is no adapter
+  Answer answer;               ///< from the adapter, or from the base if there is no adapter
   std::optional<Answer> base;  ///< with --compare
 };
 
@@ -37,9 +37,9 @@ class AnswerCollector : public evaluate::GenerateSink {
  public:
   struct Callbacks {
     std::function<void()> on_start = {};
-    std::function<void(std::string_view)> on_text = {};  ///< pieces of answers that may be shown; of one prompt only
+    std::function<void(std::string_view)> on_text = {};  ///< printable pieces of answers; for one prompt only
     std::function<void()> on_token = {};
-    std::function<void(std::size_t prompt, const Answers&)> on_answers = {};  ///< all answers of a prompt are there
+    std::function<void(std::size_t prompt, const Answers&)> on_answers = {};  ///< a prompt has all its answers
   };
 
   AnswerCollector(const tokenizer::Tokenizer& tokenizer, AnswerOptions options, Callbacks callbacks);
@@ -65,12 +65,12 @@ class AnswerCollector : public evaluate::GenerateSink {
   AnswerOptions options_;
   Callbacks callbacks_;
   std::map<std::pair<std::size_t, bool>, Active> active_;
-  std::map<std::size_t, Answer> waiting_;  ///< answers of the base, for those of the adapter
+  std::map<std::size_t, Answer> waiting_;  ///< the base's answers, until the adapter's arrive
 };
 
-/// Both texts under their heads, wrapped at words (at any character where a word is too long), in columns that together
-/// are at most `width` wide; one below the other where that leaves less than 20 columns each. Ends with a line end. Wide
-/// characters count as two columns. Both texts are shown by visible_text.
+/// Formats both texts under their headings, wrapped at words (at any character if a word is too long), in columns that
+/// together are at most `width` wide; one below the other if that leaves less than 20 columns each. Ends with a line
+/// end. Wide characters count as two columns. Shows both texts through visible_text.
 std::string side_by_side(std::string_view left_head, std::string_view left, std::string_view right_head,
                          std::string_view right, int width);
 
@@ -80,14 +80,15 @@ std::string describe(const evaluate::GenerateTotals& totals);
 /// One line of JSON: index, prompt, completion, completion_ids, finish_reason, and with a base its own three.
 std::string answer_to_json(const data::Prompt& prompt, std::size_t index, const Answers& answers);
 
-/// Prints answers to stdout in the order of the prompts, in whatever order they arrive.
+/// Prints answers to stdout in the order of the prompts, whatever order they arrive in.
 class AnswerPrinter {
  public:
-  /// json: lines of answer_to_json; else text, under its prompt if there are several, in two columns if there is a base.
+  /// json: lines of answer_to_json; otherwise text, under its prompt if there are several, in two columns if there is a
+  /// base.
   AnswerPrinter(const std::vector<data::Prompt>& prompts, bool json) : prompts_(prompts), json_(json) {}
 
   void add(std::size_t index, const Answers& answers);
-  /// Prints the answers that waited for earlier ones; call it when no more arrive.
+  /// Prints the answers that waited for earlier ones; call it when no more will arrive.
   void finish();
 
  private:

@@ -173,7 +173,7 @@ void judge_host(const DoctorFindings& found, Checks& checks) {
                     CheckStatus::kOk, ""});
 }
 
-/// False when nothing can be said about single GPUs.
+/// Returns false if nothing can be said about single GPUs.
 bool judge_driver(const device::GpuSystem& system, Checks& checks) {
   if (!system.has_gpu_hardware()) {
     checks.push_back({"GPU", "none", CheckStatus::kNote, "no NVIDIA GPU here; runs compute on the CPU"});
@@ -222,7 +222,7 @@ void judge_gpus(const device::GpuSystem& system, Checks& checks) {
   const bool any_is_usable = std::any_of(gpus.begin(), gpus.end(),
                                          [](const DoctorCheck& check) { return check.status != CheckStatus::kFailed; });
   for (DoctorCheck& check : gpus) {
-    // An old card for the screen beside good ones is no failure.
+    // An old display card in a machine with good ones is not a failure.
     if (any_is_usable && check.status == CheckStatus::kFailed) check.status = CheckStatus::kNote;
     checks.push_back(check);
   }
@@ -246,8 +246,8 @@ void judge_build(const DoctorFindings& found, Checks& checks) {
   }
   const bool needs_it = found.gpus.has_gpu_hardware();
   checks.push_back({"CUDA code", "none: a CPU-only build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
-                    needs_it ? "lib/liblora_train_cuda.so is not beside the program: build where nvcc is "
-                               "(scripts/install_deps.sh brings it) and copy the whole folder"
+                    needs_it ? "lib/liblora_train_cuda.so is not next to the program: build where nvcc is "
+                               "(scripts/install_deps.sh installs it) and copy the whole folder"
                              : "runs compute on the CPU only"});
 }
 
@@ -285,7 +285,7 @@ void judge_disk(const DoctorFindings& found, Checks& checks) {
   checks.push_back(check);
 }
 
-/// "41 of 41 agree with their references on CPU; the largest error is 12% of what is allowed"
+/// "41 of 41 agree with their references on CPU; the largest error is 12% of the tolerance"
 std::string sum_of_kernels(const DoctorFindings& found) {
   std::size_t num_passed = 0;
   double largest = 0;
@@ -293,7 +293,7 @@ std::string sum_of_kernels(const DoctorFindings& found) {
     num_passed += kernel.passed ? 1 : 0;
     if (kernel.tolerance > 0) largest = std::max(largest, kernel.max_error / kernel.tolerance);
   }
-  return string_printf("%zu of %zu agree with their references on %s; the largest error is %.0f%% of what is allowed",
+  return string_printf("%zu of %zu agree with their references on %s; the largest error is %.0f%% of the tolerance",
                        num_passed, found.kernels.size(), found.kernels_place.c_str(), 100 * largest);
 }
 

@@ -1,4 +1,4 @@
-// What `doctor` found (libraries, disk speed, GPUs, kernels), judged line by line, as a table and as JSON.
+// Findings of `doctor` (libraries, disk speed, GPUs, kernels), judged line by line, as a table and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace lora_train::cli {
 
 struct LibraryVersion {
   std::string name;     ///< "NCCL"
-  std::string version;  ///< "2.28.9", as the library itself says; empty if it cannot be loaded
-  std::string problem;  ///< why not
+  std::string version;  ///< "2.28.9", as the library reports it; empty if it cannot be loaded
+  std::string problem;  ///< why it cannot be loaded
 };
 
-/// NCCL, cuDNN and cuBLASLt, loaded from the wheels beside torch, else from where the system's loader finds them. They
-/// stay loaded. Empty for a CPU build of torch, which needs none.
+/// NCCL, cuDNN and cuBLASLt, loaded from torch's neighbouring wheels, else from where the system's loader finds them.
+/// They stay loaded. Empty for a CPU build of torch, which needs none.
 std::vector<LibraryVersion> library_versions(const TorchInstallation& torch);
 
-/// 22809 -> "2.28.9": how all three count.
+/// 22809 -> "2.28.9": the version scheme of all three.
 std::string version_of_number(unsigned long number);
 
 struct DiskSpeed {
@@ -32,33 +32,32 @@ struct DiskSpeed {
   std::uint64_t free_bytes = 0;  ///< for this user
   std::uint64_t num_bytes = 0;   ///< written and read to measure; 0 = not measured
   double write_bytes_per_s = 0;  ///< sequential, with the fsync at the end
-  double read_bytes_per_s =
-      0;  ///< sequential, after the kernel was asked to forget the file; memory speed where it did not
+  double read_bytes_per_s = 0;   ///< sequential, after asking the kernel to forget the file; memory speed if it did not
 };
 
 /// The folder, or the nearest one above it that exists.
 std::filesystem::path existing_folder(std::filesystem::path folder);
 
-/// Free space alone. Throws IoError.
+/// Measures only free space. Throws IoError.
 DiskSpeed look_at_disk(const std::filesystem::path& folder);
 
-/// Writes at most `most_bytes`, a quarter of what is free, or what goes in 5 s into a file without a name, syncs, and
-/// reads it back. The file is gone when the process is, whatever ends it. Throws IoError.
+/// Writes at most `most_bytes`, a quarter of the free space, or 5 s worth of data into a file without a name, syncs,
+/// and reads it back. The file disappears with the process, whatever ends it. Throws IoError.
 DiskSpeed measure_disk(const std::filesystem::path& folder, std::uint64_t most_bytes = std::uint64_t{256} << 20);
 
-/// Everything that was examined. A problem says why the part beside it is empty.
+/// All results. A problem explains why its neighbouring member is empty.
 struct DoctorFindings {
   std::optional<TorchInstallation> torch;
   std::string torch_problem;
   std::string engine_problem;
   bool has_cuda_library = false;  ///< lib/liblora_train_cuda.so; without it this is a CPU-only build
   device::Host host;
-  std::uint64_t available_memory = 0;  ///< of the host, for this process
+  std::uint64_t available_memory = 0;  ///< host memory, for this process
   device::GpuSystem gpus;
   std::vector<LibraryVersion> libraries;
   std::optional<DiskSpeed> disk;
   std::string disk_problem;
-  std::string kernels_place;  ///< "CPU" or "cuda:0 (NVIDIA H200)"; empty if no kernel was to run
+  std::string kernels_place;  ///< "CPU" or "cuda:0 (NVIDIA H200)"; empty if no kernel should run
   std::string kernels_problem;
   std::vector<bench::KernelCheck> kernels;
 };
@@ -70,21 +69,21 @@ struct DoctorCheck {
   std::string name;
   std::string value;
   CheckStatus status = CheckStatus::kOk;
-  std::string advice = {};  ///< what to do; of kNote and kFailed
-  bool is_detail = false;   ///< a kernel: of those that are ok, the table has their number alone
+  std::string advice = {};  ///< what to do; for kNote and kFailed
+  bool is_detail = false;   ///< a kernel: the table only counts those that are ok
 };
 
 DoctorCheck judge(const bench::KernelCheck& kernel);
-/// Its line, printed as soon as it is known: "swiglu forward fp32   N=3 F=5: error 1.5e-07, at most 1e-05; 12.5 us, reference
-/// 40.0 us   ok". Two spaces or more end the name and the figures.
+/// The line of a check, printed once it is known: "swiglu forward fp32   N=3 F=5: error 1.5e-07, at most 1e-05; 12.5
+/// us, reference 40.0 us   ok". Two spaces or more end the name and the figures.
 std::string kernel_line(const bench::KernelCheck& kernel);
 
-/// A machine without a GPU gets a note, and with it nothing fails that only a GPU needs.
+/// Judges the findings. A machine without a GPU gets a note, and nothing that only a GPU needs fails there.
 std::vector<DoctorCheck> judge(const DoctorFindings& findings);
 
 bool has_failed(const std::vector<DoctorCheck>& checks);
 
-/// A line each, "name  value  ok", and last how many there were of each status.
+/// One line per check, "name  value  ok", and finally the count for each status.
 std::string doctor_table(const std::vector<DoctorCheck>& checks);
 
 /// One line: version, commit, passed, checks, and what the checks were made from: libtorch, host, driver, gpus,

@@ -8,8 +8,8 @@
 
 namespace lora_train::cli {
 
-/// Writes the text and flushes; control characters, which names and text of files may hold, as escapes (visible_text). A reader
-/// that has gone away (EPIPE) is not an error; a full disk is: IoError.
+/// Writes the text and flushes. Shows control characters, which names and text of files may hold, as escapes
+/// (visible_text). A reader that has gone away (EPIPE) is not an error; a full disk is: IoError.
 void print_text(std::string_view text);
 
 /// The same, byte for byte: for colours, and for text whose reader wants every byte.
@@ -18,17 +18,17 @@ void print_raw(std::string_view text);
 /// print_text with a line end.
 void print_line(std::string_view line);
 
-/// Whether stdout is a terminal that may be given colours: not with NO_COLOR or TERM=dumb.
+/// True if stdout is a terminal that may show colours: not with NO_COLOR or TERM=dumb.
 bool stdout_has_color();
 
-/// From now on, what is written to stdout goes nowhere.
+/// Discards everything written to stdout after this call.
 void silence_standard_output();
 
-/// Columns of the terminal that stdout is; 0 if it is none, and a line may be of any length.
+/// Columns of stdout's terminal; 0 if it is not a terminal, and a line may have any length.
 int stdout_width();
 
-/// Throws ConfigError(file) if there is a file already that `command` did not write, judging by its first 64 KiB. Call it before any
-/// work. An empty name is none.
+/// Throws ConfigError(file) if a file exists that `command` did not write, judging by its first 64 KiB. Call it before
+/// any work. An empty name means no file.
 void refuse_foreign(const std::string& command, const std::string& file, bool (*is_ours)(std::string_view start));
 
 /// Writes the file atomically and logs it. Throws IoError.

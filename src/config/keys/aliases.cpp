@@ -26,7 +26,7 @@ Alias same(const std::string& name, const std::string& key) {
           }};
 }
 
-// An empty text asks for the default: it takes back what the same name said in an earlier layer (`others`).
+// An empty text means the default: it undoes what the same name set in an earlier layer (`others`).
 Rewrite becomes(const std::string& key, const Value& value, const std::string& text,
                 const std::vector<std::string>& others = {}) {
   Rewrite rewrite;
@@ -95,7 +95,7 @@ Alias assistant_only_loss() {
     if (!value.is_scalar() || parse_bool(value.text) != false) return known(value);
     Rewrite rewrite;
     rewrite.error =
-        "false trains every token of a chat in TRL. Say loss_on: all for that, or remove it: assistant turns are "
+        "in TRL, false trains every token of a chat. Set loss_on: all for that, or remove it: assistant turns are "
         "trained.";
     return rewrite;
   };
@@ -108,7 +108,7 @@ Alias tokens_as_they_are(const std::string& name) {
   alias.rewrite = [](const Value& value) {
     Rewrite rewrite;
     rewrite.entries = {{"add_tokens", verbatim_tokens(value)}};
-    rewrite.note = "is read as add_tokens with normalized: false, as there";
+    rewrite.note = "is read as add_tokens with normalized: false, as in that tool";
     return rewrite;
   };
   return alias;
@@ -122,7 +122,8 @@ Alias save_strategy(const Words& strategies) {
     if (!value.is_scalar() || lower_case(value.text) != "best") return known(value);
     Rewrite rewrite = becomes("save_steps", value, "off");
     rewrite.entries.emplace_back("load_best_model_at_end", text_at(value, "true"));
-    rewrite.note = "best is read as save_steps: off, load_best_model_at_end: true; adapter/ is the best step, too";
+    rewrite.note =
+        "best is read as save_steps: off, load_best_model_at_end: true; adapter/ is then the best step as well";
     return rewrite;
   };
   return alias;
@@ -135,14 +136,14 @@ Alias bare_batch_size() {
     Rewrite rewrite;
     rewrite.entries = {{"micro_batch_size", value}};
     rewrite.warning =
-        "is read as micro_batch_size (rows per rank and forward pass); elsewhere it is the batch of a whole "
-        "step. Use micro_batch_size or global_batch_size.";
+        "is read as micro_batch_size (rows per rank and forward pass); other tools mean the batch of a whole step. Use "
+        "micro_batch_size or global_batch_size.";
     return rewrite;
   };
   return alias;
 }
 
-/// cuda:0 and gpu are cuda; other makers' devices are named as what they are.
+/// Reads cuda:0 and gpu as cuda; the error for another vendor's device names it.
 Rewrite other_device(const Value& value) {
   Rewrite rewrite;
   const std::string given = value.is_scalar() ? lower_case(value.text) : "";
@@ -303,17 +304,16 @@ Rewrite qlora(const Value& value) {
 
 const char* const kAdapter = "this kind of adapter is not supported. Remove it, or set use_rslora: true.";
 const char* const kModules =
-    "whole modules cannot be trained beside an adapter. Remove it, or set adapter: none to train all weights.";
+    "whole modules cannot be trained alongside an adapter. Remove it, or set adapter: none to train all weights.";
 const char* const kRows =
-    "rows of tokens that exist are not trained beside an adapter. Name new tokens in add_tokens, or set adapter: none "
-    "to "
-    "train all weights.";
+    "rows of existing tokens are not trained alongside an adapter. Name new tokens in add_tokens, or set adapter: none "
+    "to train all weights.";
 const char* const kSharding =
     "the model is never sharded. Remove it; to save memory, set "
     "gradient_checkpointing: full.";
 const char* const kRanks = "the number of ranks comes from torchrun, mpirun, srun or --nproc, never from a profile.";
-const char* const kMerge = "merging is a command of its own: lora-train merge --model M --adapter A --output-dir O.";
-const char* const kQuant = "the format is named by base_precision: nf4, int8 or fp8.";
+const char* const kMerge = "merging is a separate command: lora-train merge --model M --adapter A --output-dir O.";
+const char* const kQuant = "base_precision names the format: nf4, int8 or fp8.";
 
 std::vector<ForeignKey> with_adapter_flags(std::vector<ForeignKey> table) {
   for (const auto& [name, kind] : adapter_flags(false)) table.push_back({name, kAdapter, "", true});
@@ -440,7 +440,7 @@ const std::vector<ForeignKey>& refused_keys() {
       {"dataset_text_field", "name the column in the dataset: datasets: [{path: ..., field_map: {text: COLUMN}}].",
        "text"},
       {"dataset_dir",
-       "names in its dataset_info.json are read by lora-train convert only. In a profile, name the files: datasets: "
+       "only lora-train convert reads names from its dataset_info.json. In a profile, name the files: datasets: "
        "[{path: ...}].",
        ""},
       {"dataset_train_split", "name the split in the dataset: datasets: [{path: FOLDER, split: NAME}].", ""},
@@ -455,10 +455,11 @@ const std::vector<ForeignKey>& refused_keys() {
        "entry of datasets, or eval_max_samples.",
        ""},
       {"packing_strategy", "documents stay whole in a packed row. Remove it, or cut the texts beforehand.", "bfd"},
-      {"bias", "biases are not trained beside an adapter. Remove it, or set adapter: none to train all weights.",
+      {"bias", "biases are not trained alongside an adapter. Remove it, or set adapter: none to train all weights.",
        "none"},
       {"task_type", "only causal language models are trained. Remove it.", "causal_lm"},
-      {"inference_mode", "an adapter is always trained. Remove it; generate and chat answer with one.", "", true},
+      {"inference_mode", "an adapter is always trained. Remove it; to answer with one, use generate or chat.", "",
+       true},
       {"val_batches", "use eval_max_samples (documents).", ""},
       {"lora_dtype", "LoRA weights are always fp32 in training. save_dtype: bf16 makes a smaller adapter/.", ""},
       {"pure_bf16", "trained weights are always fp32. Use precision: bf16.", "", true},

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxShown = 200;  // bytes of a wrong value
 
-// What is shown of a wrong value; a cut leaves no part of a character.
+// The part of a wrong value to show; never cuts a character in two.
 std::string shown(const std::string& text) {
   if (text.size() <= kMaxShown) return text;
   std::size_t end = kMaxShown;

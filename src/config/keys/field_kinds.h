@@ -1,5 +1,5 @@
-// Makes a Field from its name, its member of a profile's section and its meaning, by kind of value.
-// null gives the default where the member has no "nothing" of its own, and nothing where it has.
+// Makes a Field from its name, its member of a profile's section and its meaning, by kind of value. null means
+// std::nullopt for an optional member, else the default.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct Range {
   std::string text() const;
 };
 
-/// Where a profile holds a value: a member of one of its sections, as `&RunSection::seed`.
+/// The place of a value in a profile: a member of one of its sections, such as `&RunSection::seed`.
 template <class T>
 class Member {
  public:
@@ -60,7 +60,7 @@ constexpr bool kIsOptional = false;
 template <class T>
 constexpr bool kIsOptional<std::optional<T>> = true;
 
-/// `read(value, target, findings)` sees no null and leaves the target as it was when it reports a mistake.
+/// `read(value, target, findings)` never gets null, and leaves the target unchanged if it reports a mistake.
 template <class T, class Read, class Write>
 Field make_field(std::string name, std::string values, std::string help, Member<T> member, Read read, Write write) {
   Field field;
@@ -81,7 +81,7 @@ Field make_field(std::string name, std::string values, std::string help, Member<
   return field;
 }
 
-/// The same for a list or a map: it cannot stand in output_dir.
+/// The same for a list or a map, which cannot be used in output_dir.
 template <class T, class Read, class Write>
 Field list_field(std::string name, std::string values, std::string help, Member<T> member, Read read, Write write) {
   Field field = make_field(std::move(name), std::move(values), std::move(help), std::move(member), read, write);
@@ -115,9 +115,9 @@ Field confidence_tokens_field(std::string name, Member<std::vector<std::pair<std
                               std::string help);
 Field reporters_field(std::string name, Member<std::vector<Reporter>> member, std::string help);
 
-/// `got "x", expected ...`, with the nearest of `names` when one is near.
+/// `got "x", expected ...`, with the nearest of `names` if one is close.
 std::string unexpected(const Value& got, const std::string& expected, const std::vector<std::string>& names = {});
-/// Index into `names` of the value's text, or reports the mistake and returns nothing.
+/// Returns the index into `names` of the value's text, or reports the mistake and returns nothing.
 std::optional<std::size_t> read_choice(const Value& value, const std::vector<std::string>& names,
                                        const std::string& key, Findings& findings);
 std::string choice_text(const std::vector<std::string>& names);
@@ -127,11 +127,11 @@ void read_dataset_member(const std::string& name, const Value& value, const std:
                          Findings& findings);
 /// Members of an entry as they are written, without weight and name.
 std::vector<Value::Member> source_members(const DatasetSpec& spec);
-/// How often something happens, or the mistake is reported and nothing returned.
+/// Reads how often something happens, or reports the mistake and returns nothing.
 std::optional<Cadence> read_cadence(const Value& value, const std::string& key, Findings& findings);
 Value write_cadence(const Cadence& cadence);
 
-/// One of a closed set. Where `off` is a value, false and off mean it, and true and on mean `when_on`.
+/// One of a closed set of values. With `when_on`, true, on and yes mean that value, and false and no mean off.
 template <class E, class Section>
 Field choice_field(std::string name, E Section::*member, std::string help,
                    std::optional<std::type_identity_t<E>> when_on = {}) {

@@ -142,7 +142,7 @@ bool is_comma_list(const std::string& text) {
   return text.find(',') != std::string::npos && text.find_first_of("{}()[]|*+?\\^$") == std::string::npos;
 }
 
-// The words of such a list; a comma at the end makes a list of one.
+// The words of such a list; a trailing comma makes a list of one.
 std::vector<std::string> split_at_commas(const std::string& text) {
   std::vector<std::string> words = {""};
   for (const char c : text) {
@@ -334,9 +334,10 @@ void read_confidence_tokens(const Value& value, const std::string& key, Confiden
     }
   }
   if (value.members.size() == 1) {
-    findings.mistake(value.place, key,
-                     "has one token, which says the same of every answer. Give two or more, such as {<conf_0>: 0.0, "
-                     "<conf_100>: 1.0}.");
+    findings.mistake(
+        value.place, key,
+        "has only one token, which says the same about every answer. Give two or more, such as {<conf_0>: 0.0, "
+        "<conf_100>: 1.0}.");
   }
 }
 
@@ -441,12 +442,10 @@ Field new_tokens_field(std::string name, Member<std::vector<NewToken>> member, s
                     [](const std::vector<NewToken>& tokens) { return list_of(tokens, write_new_token); });
 }
 
-/// The command reads metrics.jsonl with MLflow's own API, which takes the metrics to wherever MLFLOW_TRACKING_URI points.
+/// The command reads metrics.jsonl with MLflow's own API, which sends the metrics to MLFLOW_TRACKING_URI.
 constexpr const char* kMlflow =
-    "a run never touches the network, so it does not report to mlflow. Use tensorboard or none; then this logs the "
-    "run: "
-    "python3 -c \"import json, mlflow; [mlflow.log_metrics({'/'.join(filter(None, (r['event'], r.get('name'), k))): v "
-    "for k, v in "
+    "runs work offline and do not report to mlflow. Use tensorboard or none; afterwards, this logs the run: python3 -c "
+    "\"import json, mlflow; [mlflow.log_metrics({'/'.join(filter(None, (r['event'], r.get('name'), k))): v for k, v in "
     "r.items() if type(v) in (int, float) and k != 'step'}, step=r['step']) for r in map(json.loads, "
     "open('OUTPUT_DIR/metrics.jsonl')) if r['event'] in ('train', 'eval')]\"";
 
@@ -467,8 +466,8 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
         if (target.empty()) target.push_back(Reporter::kTensorboard);
       } else if (word == "wandb") {
         findings.mistake(item.place, name,
-                         "a run never touches the network, so it does not report to wandb. Use tensorboard, "
-                         "then `wandb sync OUTPUT_DIR/tensorboard` uploads it.");
+                         "runs work offline and do not report to wandb. Use tensorboard; afterwards, `wandb sync "
+                         "OUTPUT_DIR/tensorboard` uploads it.");
       } else if (word == "mlflow") {
         findings.mistake(item.place, name, kMlflow);
       } else if (word != "none" && word != "off" && word != "false") {

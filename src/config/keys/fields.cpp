@@ -1,4 +1,4 @@
-// Keys of the model, the device and the adapter.
+// Every key of a profile: name, help, limits.
 
 #include "field_kinds.h"
 
@@ -14,8 +14,8 @@ FieldGroup model_group() {
   return {
       "Model and device",
       {text_field("model", &ModelSection::path, "folder, or org/name[@revision]",
-                  "Base model: a Hugging Face folder, or a name in the local Hugging Face cache "
-                  "(the network is never touched).")
+                  "Base model: a Hugging Face folder, or a name in the local Hugging Face cache (the network is never "
+                  "used).")
            .default_is("required"),
        text_field("base_model_name", &ModelSection::base_model_name, "org/name",
                   "Name written into adapter_config.json and the model card when `model` is a folder outside the "
@@ -25,18 +25,17 @@ FieldGroup model_group() {
                     "Where to compute. auto uses the CPU only if the machine has no NVIDIA device (/dev/nvidia0).")
            .free_on_resume(),
        choice_field("precision", &ModelSection::precision,
-                    "Data type of the computation. LoRA weights, their gradients, optimizer state, norms, softmax "
-                    "and loss stay in fp32 under bf16 too."),
-       choice_field(
-           "base_precision", &ModelSection::base_precision,
-           "How the frozen linears of the decoder layers are kept in memory. auto: quantised if the folder is, "
-           "else as `precision`. nf4, int8, fp8: quantised while they are read. bf16, fp32 (equal to "
-           "`precision`): decoded once if the folder is quantised."),
+                    "Data type of the computation. LoRA weights, their gradients, optimizer state, norms, softmax and "
+                    "loss stay in fp32 even with bf16."),
+       choice_field("base_precision", &ModelSection::base_precision,
+                    "Format in memory of the frozen linears in the decoder layers. auto: quantised if the folder is, "
+                    "else as `precision`. nf4, int8, fp8: quantised while reading. bf16, fp32 (equal to `precision`): "
+                    "decoded once if the folder is quantised."),
        flag_field("tf32", &RunSection::tf32, "Allow TF32 in fp32 matrix products on a GPU. No effect on a CPU."),
        flag_field("double_quant", &ModelSection::double_quant, "Quantise the scales of base_precision: nf4 as well."),
        integer_field("decoded_layers", &ModelSection::decoded_layers, Range::at_least(0), "auto",
                      "Layers of a quantised base that are decoded once and stay in memory as `precision`; the others "
-                     "are decoded whenever they are used. auto: as many as fit. The numbers are the same.")
+                     "are decoded at every use. auto: as many as fit. The numbers do not change.")
            .free_on_resume(),
        text_field("chat_template", &ModelSection::chat_template,
                   "tokenizer, chatml, qwen2.5, qwen3, mistral-v1, mistral-v3, llama3, gemma, or a .jinja file",
@@ -46,8 +45,8 @@ FieldGroup model_group() {
                         "New tokens, added to the tokenizer as Hugging Face's add_tokens does. Their rows of embedding "
                         "and head are trained and saved with the adapter (docs/models.md)."),
        choice_field("token_init", &ModelSection::token_init,
-                    "What new rows start as. mean: the mean of the rows of all other tokens. description: the mean of "
-                    "the rows of the tokens of init_text. zeros: zeros.")}};
+                    "Initial values of new rows. mean: the mean of all other tokens' rows. description: the mean of "
+                    "the rows of init_text's tokens. zeros: zeros.")}};
 }
 
 FieldGroup adapter_group() {
@@ -69,11 +68,11 @@ FieldGroup adapter_group() {
        flag_field("use_rslora", &AdapterSection::use_rslora, "Scale by alpha / sqrt(r).")
            .silent_when(comes_from_adapter("use_rslora")),
        rank_pattern_field("rank_pattern", &AdapterSection::rank_pattern,
-                          "Ranks of single modules; the first matching pattern wins, as in PEFT. A pattern "
-                          "without effect is an error.")
+                          "Ranks of individual modules; the first matching pattern wins, as in PEFT. A pattern without "
+                          "effect is an error.")
            .silent_when(comes_from_adapter("rank_pattern")),
        alpha_pattern_field("alpha_pattern", &AdapterSection::alpha_pattern,
-                           "Alphas of single modules, by the same rules.")
+                           "lora_alpha of individual modules, by the same rules as rank_pattern.")
            .silent_when(comes_from_adapter("alpha_pattern")),
        text_field("init_adapter", &AdapterSection::init_adapter, "PEFT folder",
                   "Start from this adapter. Its r, alpha, patterns, rsLoRA and targets apply; a profile that "
@@ -88,52 +87,49 @@ FieldGroup data_group() {
            "Training data: file, folder or glob, relative to the working directory, or org/name[@revision] in the "
            "local Hugging Face cache, with its split (default train) and subset. type is " +
                choice_text(names_of(DatasetType{})) +
-               "; field_map maps our name of a column "
-               "to its name in the file, or to null: not read; weight > 0 is how often each row occurs in an epoch, on "
-               "average; max_samples "
-               "takes "
-               "the first rows.")
+               "; field_map maps our column names to those in the file, or to null to leave a column unread; weight > "
+               "0 is how often each example occurs in an epoch, on average; max_samples keeps only the first examples.")
            .default_is("required"),
        datasets_field("eval_datasets", &DataSection::eval_datasets,
-                      "Evaluation data. Of a dataset of the Hub, name the split. Alternative: val_set_size."),
-       number_field(
-           "val_set_size", &DataSection::val_set_size, Range::at_least(0),
-           "Holds out a part of the training data for evaluation: below 1 a share of the documents, from 1 on their "
-           "number.")
+                      "Evaluation data. For a Hub dataset, name the split. Alternative: val_set_size."),
+       number_field("val_set_size", &DataSection::val_set_size, Range::at_least(0),
+                    "Part of the training data to hold out for evaluation: a share of the documents if below 1, else "
+                    "their number.")
            .silent_when([](const Profile& profile) { return profile.data.val_set_size == 0; })
            .default_is("0"),
        choice_field(
            "loss_on", &DataSection::loss_on,
-           "Which tokens are trained. auto: assistant turns of chats, the completion of prompt/completion rows, "
-           "all of text, the labels of pre-tokenised rows. last: the last assistant turn. A message's own `weight` is "
-           "what "
-           "each of its tokens counts for in the loss (docs/data.md)."),
-       integer_field("max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
-                     "Tokens per row. auto: the longest row rounded up to 64, capped by the model's maximum and by 4 "
-                     "times the 99th percentile (at least 2048)."),
-       choice_field("overlength", &DataSection::overlength,
-                    "What to do with rows longer than max_seq_len: error (reports what drop and truncate would lose), "
-                    "drop, or truncate "
-                    "(keeps the start)."),
+           "Tokens to train. auto: assistant turns of chats, the completion of prompt/completion examples, every token "
+           "of texts, the labels of pre-tokenised examples. last: the last assistant turn. A message's own `weight` "
+           "scales the loss of each of its tokens (docs/data.md)."),
+       integer_field(
+           "max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
+           "Tokens per row. auto: the longest example rounded up to 64, capped by the model's maximum and by 4 "
+           "times the 99th percentile (at least 2048)."),
+       choice_field(
+           "overlength", &DataSection::overlength,
+           "What to do with examples longer than max_seq_len: error (reports what drop and truncate would lose), "
+           "drop, or truncate "
+           "(keeps the start)."),
        flag_field(
            "packing", &DataSection::packing,
            "Pack several documents into one row. Attention never crosses documents, and positions restart at each."),
        flag_field("shuffle", &DataSection::shuffle,
                   "Shuffle the documents in every epoch. false keeps the order of the files."),
        choice_field("on_bad_row", &DataSection::on_bad_row,
-                    "What to do with malformed rows: stop, or drop and count them."),
+                    "What to do with malformed examples: stop, or drop and count them."),
        number_field("max_drop_fraction", &DataSection::max_drop_fraction, Range::between(0, 1),
-                    "Largest share of rows that may be dropped before the run fails."),
-       flag_field("drop_duplicates", &DataSection::drop_duplicates,
-                  "Train each row once: drop training rows with the same tokens and labels as an earlier one, and "
-                  "evaluation rows that are also training rows. false counts them."),
+                    "Largest share of examples that may be dropped before the run fails."),
+       flag_field(
+           "drop_duplicates", &DataSection::drop_duplicates,
+           "Train each example once: drop training examples with the same tokens and labels as an earlier one, and "
+           "evaluation examples that are also training examples. false only counts them."),
        text_field("dataset_prepared_path", &DataSection::dataset_prepared_path, "folder",
                   "Where the token cache is stored. Default: ~/.cache/lora-train/tokens.")
            .free_on_resume(),
-       text_field(
-           "stage_dir", &DataSection::stage_dir, "folder on a local disk, or auto",
-           "Copy the token cache there first, for data on a network disk. auto: a folder of this user in the temporary "
-           "folder.")
+       text_field("stage_dir", &DataSection::stage_dir, "folder on a local disk, or auto",
+                  "Copy the token cache here first, for data on a network disk. auto: a folder of this user in the "
+                  "temporary folder.")
            .free_on_resume(),
        integer_field("dataloader_num_workers", &DataSection::dataloader_num_workers, Range::between(0, 256),
                      "Threads that prepare batches; 0 prepares them in the training thread.")
@@ -149,12 +145,12 @@ FieldGroup data_group() {
 FieldGroup teacher_group() {
   return {"Distillation",
           {text_field("teacher", &TeacherSection::teacher, "URL, or folder",
-                      "Who answers the prompts of datasets and eval_datasets in `distill`: an OpenAI-compatible server "
-                      "(http://host:8000/v1), or a model of this machine."),
+                      "Answers the prompts of datasets and eval_datasets in `distill`: an OpenAI-compatible server "
+                      "(http://host:8000/v1), or a model on this machine."),
            text_field("teacher_system", &TeacherSection::teacher_system, "file, or text",
                       "System message that only the teacher sees."),
            text_field("student_system", &TeacherSection::student_system, "file, or text",
-                      "System message that the student sees in its place.")}};
+                      "System message that the student sees instead.")}};
 }
 
 constexpr double kMaxSeed = 9007199254740991.0;  // 2^53 - 1: every JSON reader keeps it
@@ -167,16 +163,16 @@ FieldGroup batch_group() {
                      "4096 tokens) and "
                      "divides the rows of a step."),
        integer_field("global_batch_size", &ScheduleSection::global_batch_size, Range::at_least(1), "null",
-                     "Rows (batch_unit) per optimizer step, over all ranks. Alternative: gradient_accumulation_steps.")
+                     "Rows (or documents, see batch_unit) per optimizer step, over all ranks. Alternative: "
+                     "gradient_accumulation_steps.")
            .default_is("16"),
        integer_field("gradient_accumulation_steps", &ScheduleSection::gradient_accumulation_steps, Range::at_least(1),
                      "null", "Forward passes per optimizer step. Alternative: global_batch_size."),
-       choice_field(
-           "batch_unit", &ScheduleSection::batch_unit,
-           "What global_batch_size counts. With packing, a row holds several documents: rows keeps the number of "
-           "tokens of a step about the same; documents keeps the number of examples, as trainers without packing "
-           "do, and packs those of a step into as few rows as they need. Then gradient_accumulation_steps means "
-           "micro_batch_size times as many documents a rank."),
+       choice_field("batch_unit", &ScheduleSection::batch_unit,
+                    "What global_batch_size counts. With packing, a row holds several documents: rows keeps the number "
+                    "of tokens in a step about the same; documents fixes the number of documents in a step, as "
+                    "trainers without packing do, and packs them into as few rows as they need. With documents, the "
+                    "step of a rank has micro_batch_size times gradient_accumulation_steps documents."),
        number_field("num_epochs", &ScheduleSection::num_epochs, Range::above(0),
                     "Passes over the data. If max_steps is set too, the run ends at whichever comes first; with "
                     "max_steps alone, epochs "
@@ -194,15 +190,16 @@ FieldGroup optimizer_group() {
       "Loss, optimizer and schedule",
       {choice_field("loss_type", &ObjectiveSection::loss_type,
                     "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
-                    "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
-                    "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the rows "
+                    "by its probability p, treated as a constant: -p log p. It computes logits twice and runs without "
+                    "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the examples "
                     "(docs/teach.md), also "
                     "without CUDA graphs. Evaluation always reports cross entropy."),
-       number_field("kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
-                    "loss_type: kl: share of the divergence from the teacher; the rest is cross entropy."),
+       number_field(
+           "kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
+           "With loss_type: kl, share of the divergence from the teacher in the loss; the rest is cross entropy."),
        number_field("kd_temperature", &ObjectiveSection::kd_temperature, Range::above(0),
-                    "loss_type: kl: temperature of teacher and student in the divergence, which is multiplied by its "
-                    "square."),
+                    "With loss_type: kl, temperature T of teacher and student in the divergence, which is multiplied "
+                    "by T squared."),
        choice_field(
            "optim", &OptimizerSection::kind,
            "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code. adamw_8bit "
@@ -220,11 +217,11 @@ FieldGroup optimizer_group() {
                      "Steps over which the learning rate rises from 0. Alternative: warmup_ratio."),
        number_field("min_lr_ratio", &ScheduleSection::min_lr_ratio, Range::between(0, 1),
                     "Final learning rate as a share of the peak, for cosine_with_min_lr."),
-       choice_field(
-           "lr_scaling", &ScheduleSection::lr_scaling,
-           "Scale learning_rate by rows (batch_unit) per step / lr_base_batch (linear), or by its square root (sqrt)."),
+       choice_field("lr_scaling", &ScheduleSection::lr_scaling,
+                    "Scale learning_rate by the global batch size / lr_base_batch (linear), or by the square root of "
+                    "this ratio (sqrt)."),
        integer_field("lr_base_batch", &ScheduleSection::lr_base_batch, Range::at_least(1), "null",
-                     "Rows (batch_unit) per step for which learning_rate was chosen; required by lr_scaling."),
+                     "Global batch size for which learning_rate was chosen; required by lr_scaling."),
        number_field("weight_decay", &OptimizerSection::weight_decay, Range::at_least(0),
                     "Decoupled weight decay. In full fine-tuning, biases and norms are not decayed."),
        number_field("adam_beta1", &OptimizerSection::adam_beta1, Range::from_to_below(0, 1),
@@ -257,10 +254,10 @@ FieldGroup compute_group() {
                     ActivationOffload::kOn)
            .free_on_resume(),
        integer_field("mlp_tile_tokens", &RunSection::mlp_tile_tokens, Range::at_least(0), "auto",
-                     "Run each layer's MLP on so many tokens at a time, for longer rows on one GPU "
+                     "Run each layer's MLP on this many tokens at a time, for longer rows on one GPU "
                      "(docs/long_context.md). auto: on a GPU, 4096 (1024 for rows of up to 4096) if the run does not "
-                     "fit otherwise. off (0): never. "
-                     "A number implies gradient_checkpointing: full. Gradients differ by rounding only.")
+                     "fit otherwise. off (0): never. A number implies gradient_checkpointing: full. Gradients differ "
+                     "by rounding only.")
            .word_means("off", "0")
            .free_on_resume(),
        choice_field("cuda_graphs", &RunSection::cuda_graphs,
@@ -293,12 +290,11 @@ FieldGroup evaluation_group() {
   return {
       "Evaluation",
       {cadence_field("eval_steps", &RunSection::eval_steps,
-                     "How often to evaluate between the steps; off: never there. With evaluation data there is always "
-                     "an evaluation "
-                     "before step 1 (unless eval_on_start is false) and one after the last step.")
+                     "How often to evaluate between steps; off: never. With evaluation data, a run always evaluates "
+                     "before step 1 (unless eval_on_start is false) and after the last step.")
            .free_on_resume(),
        flag_field("eval_on_start", &RunSection::eval_on_start,
-                  "Evaluate before step 1 where there is evaluation data, whatever eval_steps says.")
+                  "Evaluate before step 1 if there is evaluation data, whatever eval_steps says.")
            .free_on_resume(),
        integer_field("eval_max_samples", &DataSection::eval_max_samples, Range::at_least(1), "null",
                      "Use at most this many documents of each evaluation dataset. null: all.")
@@ -306,33 +302,32 @@ FieldGroup evaluation_group() {
        integer_field("eval_micro_batch_size", &ScheduleSection::eval_micro_batch_size, Range::at_least(1), "null",
                      "Rows per rank in one evaluation pass. null: as in training.")
            .free_on_resume(),
-       eval_tasks_field("eval_tasks", &TaskSection::eval_tasks,
-                        "Answers to count in every evaluation, and in `eval`. kind: choices (rows with choices and "
-                        "answer), exact_match "
-                        "(greedy answers against the rows' own), confidence (what confidence_tokens say against what "
-                        "is right). type and "
-                        "field_map as in datasets; max_samples rows (default eval_max_samples); every: like "
-                        "eval_steps, of this task; "
-                        "regex picks what is compared of an answer; max_new_tokens of an answer (default 256).")
+       eval_tasks_field(
+           "eval_tasks", &TaskSection::eval_tasks,
+           "Tasks to score in every evaluation and in `eval`. kind: choices (examples with choices and "
+           "answer), exact_match (compares greedy answers with the examples' own), confidence (compares the confidence "
+           "that answers state with how often they are right). type and field_map as in datasets; max_samples: "
+           "examples to use (default eval_max_samples); every: like eval_steps, for this task; regex: the "
+           "part of an answer to compare; max_new_tokens: length of an answer (default 256).")
            .free_on_resume(),
        confidence_tokens_field("confidence_tokens", &TaskSection::confidence_tokens,
-                               "Tokens with which an answer says how sure it is, and the probability of being right "
-                               "that each of them states."),
-       flag_field(
-           "load_best_model_at_end", &RunSection::load_best_model_at_end,
-           "Write the best checkpoint to adapter/ instead of the last step. Every evaluation that is better than all "
-           "before it is then saved.")
+                               "Tokens with which an answer states its confidence, each with the probability of being "
+                               "right that it stands for."),
+       flag_field("load_best_model_at_end", &RunSection::load_best_model_at_end,
+                  "Write the best checkpoint to adapter/ instead of the last step. A checkpoint is then saved after "
+                  "every new best evaluation.")
            .free_on_resume(),
        text_field("metric_for_best_model", &RunSection::metric_for_best_model, "metric",
                   "Metric that decides which step is best: eval_loss, perplexity, token_accuracy or ece over all "
                   "evaluation data, or NAME.metric of one dataset or task (conf.ece)."),
        flag_field("greater_is_better", &RunSection::greater_is_better,
-                  "Whether a greater value of the metric is better. null: for token_accuracy, accuracy and auroc."),
+                  "true: a greater value of the metric is better. null: true for token_accuracy, accuracy and auroc."),
        integer_field("early_stopping_patience", &RunSection::early_stopping_patience, Range::at_least(1), "null",
-                     "End the run with this many evaluations in a row that are no better than the best before.")
+                     "End the run after this many evaluations in a row that are no better than the best before.")
            .free_on_resume(),
-       number_field("early_stopping_threshold", &RunSection::early_stopping_threshold, Range::at_least(0),
-                    "An evaluation counts as better for early_stopping_patience only if it is better by more.")
+       number_field(
+           "early_stopping_threshold", &RunSection::early_stopping_threshold, Range::at_least(0),
+           "For early_stopping_patience, an evaluation counts as better only if it is better by more than this.")
            .free_on_resume()}};
 }
 
@@ -353,7 +348,7 @@ FieldGroup output_group() {
                        "metrics.jsonl is always written; tensorboard adds event files in output_dir/tensorboard.")
            .free_on_resume(),
        cadence_field("save_steps", &RunSection::save_steps,
-                     "How often to save a checkpoint, in addition to after the last step.")
+                     "How often to save a checkpoint between steps; the last step is always saved.")
            .free_on_resume(),
        duration_field("save_interval", &RunSection::save_interval,
                       "Also save when this much time has passed since the last save.")
@@ -369,12 +364,11 @@ FieldGroup output_group() {
        text_field("resume_from_checkpoint", &RunSection::resume_from_checkpoint, "auto | none | path",
                   "auto resumes from the newest valid checkpoint in output_dir, if there is one.")
            .free_on_resume(),
-       number_field(
-           "gpu_price_per_hour", &RunSection::gpu_price_per_hour, Range::at_least(0),
-           "Price in USD of one GPU, or of the machine for a CPU run, for the cost of the run. Default: the price in "
-           "configs/gpus.json, if the GPU is in it; none on a CPU.")
+       number_field("gpu_price_per_hour", &RunSection::gpu_price_per_hour, Range::at_least(0),
+                    "Price in USD per hour of one GPU (of the machine, for a run on a CPU), used for the cost of the "
+                    "run. Default: the price in configs/gpus.json, if the GPU is in it; none on a CPU.")
            .free_on_resume(),
-       text_field("target_gpu", &RunSection::target_gpu, "null or a GPU of configs/gpus.json: A10G, 4090, H100-80GB",
+       text_field("target_gpu", &RunSection::target_gpu, "null or a GPU in configs/gpus.json: A10G, 4090, H100-80GB",
                   "GPU that the profile is meant for. check and train warn if the run cannot fit it; nothing else "
                   "depends on it.")
            .free_on_resume()}};

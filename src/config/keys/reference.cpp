@@ -73,7 +73,7 @@ std::string foreign_section() {
   out.back() = '.';
   return out +
          " So are all keys of Axolotl, LLaMA-Factory and TRL that cannot change a result; `lora-train convert` "
-         "([convert.md](convert.md)) makes a profile of their files.\n";
+         "([convert.md](convert.md)) makes a profile from their files.\n";
 }
 
 const char* const kIntroduction =
@@ -92,14 +92,14 @@ const char* const kIntroduction =
     "`base_precision`, `load_in_4bit` and `load_in_8bit`.\n"
     "- `${VAR}` is an environment variable (an error if it is not set), `${VAR:-default}` gives a default, `$${` is a "
     "literal `${`.\n"
-    "- YAML's merge keys work: `<<: *base` and `<<: [*first, *second]` add what the map does not say itself. A key "
+    "- YAML's merge keys work: `<<: *base` and `<<: [*first, *second]` add what the map does not set itself. A key "
     "that "
     "starts with `x-` may hold the anchors and has no effect itself.\n"
     "- `null` means the default, or no value where the table says so. `2e-4`, `2.0e-4` and `0.0002` are the same "
     "number. "
     "true, on "
     "and yes are the same, and so are false, off and no.\n"
-    "- Relative paths start at the working directory; those of `extends` at the folder of the file. A leading `~/` "
+    "- Relative paths start at the working directory; those in `extends` start at the file's folder. A leading `~/` "
     "is the home folder.\n"
     "- `lora-train check FILE` prints every value and where it came from; `check --schema` prints a JSON Schema for "
     "editors.\n";
@@ -129,7 +129,7 @@ std::vector<std::string> words_of(const std::string& values) {
   return words.size() > 1 ? words : std::vector<std::string>();
 }
 
-/// Texts with a variable, which has any value.
+/// Matches texts with a variable, which may have any value.
 Value variable() { return map_value({{"type", text_value("string")}, {"pattern", text_value("\\$\\{")}}); }
 
 /// One of the words; off and on are booleans to some YAML readers.
@@ -145,7 +145,7 @@ Value one_of(const std::vector<std::string>& words) {
   return map_value({{"anyOf", list_value({map_value({{"enum", list_value(std::move(values))}}), variable()})}});
 }
 
-/// What a value may be, from the text that documents it; anything where the text has no common form.
+/// Schema of a value, from its documentation; allows anything if that has no common form.
 Value kind_of(const Field& field) {
   const auto says = [&](const char* text) { return field.values.find(text) != std::string::npos; };
   if (const auto words = words_of(field.values); !words.empty()) return one_of(words);

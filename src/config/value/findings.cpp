@@ -6,7 +6,7 @@
 namespace lora_train {
 namespace {
 
-constexpr std::size_t kMaxMistakes = 50;  // more come of one cause, such as a file that is no profile
+constexpr std::size_t kMaxMistakes = 50;  // more have one cause, such as a file that is not a profile
 
 [[noreturn]] void throw_error(ExitCode code, const std::string& where, const std::string& message) {
   switch (code) {

@@ -44,7 +44,7 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-// Text that every YAML reader takes for a string without quotes.
+// Text that every YAML reader reads as a string without quotes.
 bool is_safe_plain(const std::string& text) {
   if (parse_duration(text) && !parse_number(text)) return true;
   if (text.empty() || !(std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/' || text[0] == '_')) {
@@ -95,7 +95,7 @@ std::size_t count_values(const Value& value) {
   return count;
 }
 
-// Builds Values from the parser's events. Nodes would lose keys that stand twice.
+// Builds Values from the parser's events. Nodes would lose repeated keys.
 class Builder : public YAML::EventHandler {
  public:
   explicit Builder(const Place& place) : place_(place) {}
@@ -114,7 +114,7 @@ class Builder : public YAML::EventHandler {
                 const std::string& text) override {
     Value value = at(mark);
     if (text.find('\0') != std::string::npos) fail(value.place, "a text contains a NUL byte.");
-    if (find_invalid_utf8(text)) {  // yaml-cpp makes one byte of them, 0x85 and 0xA0
+    if (find_invalid_utf8(text)) {  // yaml-cpp makes them single bytes, 0x85 and 0xA0
       fail(value.place, "the escapes \\N and \\_ do not give valid UTF-8. Write the character itself.");
     }
     value.quoted = tag == "!";
@@ -144,8 +144,8 @@ class Builder : public YAML::EventHandler {
     std::string key;
     Place key_place;
     bool has_key = false;
-    bool merges = false;       ///< the value to come is that of a plain `<<`
-    std::vector<Value> bases;  ///< what `<<` named, the one that wins first
+    bool merges = false;       ///< the next value is that of a plain `<<`
+    std::vector<Value> bases;  ///< the maps that `<<` named, the winner first
   };
 
   int line(const YAML::Mark& mark) const { return place_.line > 0 || mark.line < 0 ? place_.line : mark.line + 1; }
@@ -194,7 +194,7 @@ class Builder : public YAML::EventHandler {
     } else if (!level.has_key) {
       take_key(level, value);
     } else {
-      // The mark of a value that is not there is where the parser found something else: the next key, on a later line.
+      // A missing value's mark is where the parser found something else: the next key, on a later line.
       if (value.is_null()) value.place = level.key_place;
       level.has_key = false;
       if (level.merges) {
@@ -205,7 +205,7 @@ class Builder : public YAML::EventHandler {
     }
   }
 
-  // YAML 1.1's merge key. What the map itself says wins, wherever it stands; of several maps, the earlier.
+  // YAML 1.1's merge key. The map's own members win, wherever they are; among several maps, the earlier.
   void take_bases(Level& level, Value value) {
     std::vector<Value> bases = value.is_list() ? std::move(value.items) : std::vector<Value>{std::move(value)};
     for (auto& base : bases) {
@@ -241,7 +241,7 @@ bool is_json(const std::string& text) {
   return first != std::string::npos && (text[first] == '{' || text[first] == '[');
 }
 
-// The number of a \uXXXX at `at` when it is one from `first` to `first` + 0x3FF, half of a surrogate pair; else -1.
+// The number of a \uXXXX at `at` if it is from `first` to `first` + 0x3FF, half of a surrogate pair; else -1.
 long surrogate(const std::string& text, std::size_t at, long first) {
   if (text.compare(at, 2, "\\u") != 0 || at + 6 > text.size()) return -1;
   const std::string digits = text.substr(at + 2, 4);
@@ -262,7 +262,7 @@ std::string join_surrogates(const std::string& text) {
       out += escape;
       at += 12;
     } else {
-      const std::size_t length = text[at] == '\\' ? 2 : 1;  // what follows a backslash begins no escape
+      const std::size_t length = text[at] == '\\' ? 2 : 1;  // what follows a backslash does not begin an escape
       out += text.substr(at, length);
       at += length;
     }
@@ -494,7 +494,7 @@ Value parse_yaml(const std::string& text, const Place& place) {
     throw ConfigError(Place{place.file, line}.text(), "not valid UTF-8. Save the file as UTF-8.");
   }
   refuse_tabs(text, place);
-  // At a line break at the end, yaml-cpp takes an open quote for closed and swallows all settings behind it.
+  // At a trailing line break, yaml-cpp takes an open quote for closed and swallows all settings after it.
   const std::string trimmed = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
   std::istringstream stream(is_json(text) ? join_surrogates(trimmed) : trimmed);
   try {

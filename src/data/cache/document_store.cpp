@@ -31,19 +31,19 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 32);
 
-// Begins a table and its footer. A new layout gets a new one, so that no version reads the other's files; older ones have it in the
-// footer only.
+// Marks the start of a table and of its footer. Each new layout gets a new mark, so that no version reads the other's
+// files; older layouts have it only in the footer.
 constexpr std::string_view kMark = "LTOKENS4", kAnyMark = "LTOKENS";
 
 struct Footer {
   char mark[8] = {};
-  std::uint64_t num_rows = 0;
+  std::uint64_t num_examples = 0;
   std::uint64_t num_tokens = 0;
   std::uint64_t num_record_bytes = 0;
   std::uint64_t num_metadata_bytes = 0;
   char key[32] = {};
   char body_hash[32] = {};
-  std::uint64_t footer_hash = 0;  // of all bytes before it
+  std::uint64_t footer_hash = 0;  // hash of all bytes before it
 };
 static_assert(sizeof(Footer) == 112);
 
@@ -61,7 +61,7 @@ std::uint64_t hash_of(const Footer& footer) {
   return hash64(bytes_of(footer).substr(0, offsetof(Footer, footer_hash)));
 }
 
-/// hash128_hex() of a body of any size.
+/// hash128_hex() for a body of any size.
 std::string hash_of(std::string_view body) {
   constexpr std::size_t kPiece = std::size_t{16} << 20;
   Hasher hasher;
@@ -130,12 +130,12 @@ void TokenTable::check(const std::string& key, const std::string& where) {
           "the size of the token table differs from what its footer says");
   require(std::string(footer.key, sizeof footer.key) == padded_key(key), "a token table for other data or options");
   require(hash_of(body) == std::string_view(footer.body_hash, sizeof footer.body_hash), "the token table is damaged");
-  num_rows_ = static_cast<std::int64_t>(footer.num_rows);
+  num_examples_ = static_cast<std::int64_t>(footer.num_examples);
   num_tokens_ = static_cast<std::int64_t>(footer.num_tokens);
   metadata_ = body.substr(footer.num_record_bytes);
 }
 
-TokenRow TokenTable::row(std::uint64_t position) const {
+StoredExample TokenTable::example(std::uint64_t position) const {
   const char* at = bytes_.data() + kMark.size() + position * kUnit;
   const auto& header = *reinterpret_cast<const RecordHeader*>(at);
   const auto* tokens = reinterpret_cast<const std::int32_t*>(at + sizeof header);
@@ -161,7 +161,7 @@ TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::strin
   }
   write(kMark);
   num_record_bytes_ = kMark.size();
-  if (file_ != nullptr) flush();  // a killed process leaves a file that is known for its own
+  if (file_ != nullptr) flush();  // a killed process leaves a file that can be recognised
 }
 
 void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
@@ -189,7 +189,7 @@ void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const
   write(bytes_of(soft.ids));
   write(bytes_of(soft.log_probs));
   num_record_bytes_ += sizeof header + 2 * ids.size_bytes() + ((weights.size() + 1) / 2 + soft.ids.size()) * kUnit;
-  ++num_rows_;
+  ++num_examples_;
   num_tokens_ += static_cast<std::int64_t>(ids.size());
   num_supervised_ += num_supervised;
 }
@@ -211,7 +211,7 @@ std::shared_ptr<const TokenTable> TokenTableWriter::finish(std::string_view meta
   write(metadata);
   Footer footer;
   kMark.copy(footer.mark, sizeof footer.mark);
-  footer.num_rows = static_cast<std::uint64_t>(num_rows_);
+  footer.num_examples = static_cast<std::uint64_t>(num_examples_);
   footer.num_tokens = static_cast<std::uint64_t>(num_tokens_);
   footer.num_record_bytes = num_record_bytes_;
   footer.num_metadata_bytes = metadata.size();
@@ -248,7 +248,7 @@ std::int64_t DocumentStore::soft_width() const {
 }
 
 std::string DocumentStore::source(std::size_t i) const {
-  const TokenRow found = row(i);
+  const StoredExample found = example(i);
   const std::uint64_t element = found.line >> 32;
   return (*sources_)[documents_[i].table].files[found.file] + ":" + std::to_string(found.line & 0xffffffffU) +
          (element > 0 ? ", element " + std::to_string(element) : "");
@@ -275,17 +275,17 @@ std::int64_t DocumentStore::longest() const {
 void DocumentStore::add(std::shared_ptr<const TokenTable> table, std::vector<std::string> files) {
   auto sources = std::make_shared<std::vector<Source>>(*sources_);
   assert(sources->size() < (1U << 16));
-  documents_.reserve(documents_.size() + static_cast<std::size_t>(table->num_rows()));
-  // 48 and 16 bits, as the header says.
+  documents_.reserve(documents_.size() + static_cast<std::size_t>(table->num_examples()));
+  // 48 and 16 bits, as in the header.
   constexpr std::uint64_t kPositionMask = (1ULL << 48) - 1;
   const auto index = static_cast<std::uint16_t>(sources->size());
   std::uint64_t position = 0;
   bool has_weights = false;
   std::int64_t soft_width = 0;
   StopPoll stop_poll;
-  for (std::int64_t i = 0; i < table->num_rows(); ++i) {
+  for (std::int64_t i = 0; i < table->num_examples(); ++i) {
     stop_poll();
-    const TokenRow found = table->row(position);
+    const StoredExample found = table->example(position);
     documents_.push_back(
         {position & kPositionMask, index, static_cast<std::uint32_t>(found.ids.size()), found.num_supervised});
     has_weights = has_weights || !found.weights.empty();
@@ -330,13 +330,13 @@ std::string documents_hash(const DocumentStore& store) {
   return hasher.hex();
 }
 
-std::string name_rows(const DocumentStore& store, std::span<const std::uint32_t> documents) {
+std::string name_examples(const DocumentStore& store, std::span<const std::uint32_t> documents) {
   constexpr std::size_t kShown = 5;
-  std::vector<std::string> rows;
+  std::vector<std::string> examples;
   for (const std::uint32_t document : documents.first(std::min(kShown, documents.size()))) {
-    rows.push_back(store.source(document));
+    examples.push_back(store.source(document));
   }
-  return join(rows) + (documents.size() > kShown ? ", ..." : "");
+  return join(examples) + (documents.size() > kShown ? ", ..." : "");
 }
 
 }  // namespace lora_train::data

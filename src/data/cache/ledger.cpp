@@ -20,11 +20,11 @@ constexpr std::array<ReasonText, 10> kReasons = {{
     {"overlength", "longer than max_seq_len, dropped (overlength: drop)", true},
     {"truncated", "longer than max_seq_len, tail cut (overlength: truncate)", false},
     {"fully_masked", "no token to train on", true},
-    {"not_rendered", "a part of the chat that the template does not write", false},
-    {"empty_answer", "a trained answer without content: only its end is learned", false},
-    {"duplicate", "the same as an earlier row", false},
+    {"not_rendered", "the chat template left out part of the chat", false},
+    {"empty_answer", "a trained answer is empty: only its end is learned", false},
+    {"duplicate", "the same as an earlier example", false},
     {"in_validation", "also in the evaluation data, which makes its loss look too good", false},
-    {"dropped_duplicate", "the same as an earlier row, dropped (drop_duplicates: true)", true},
+    {"dropped_duplicate", "the same as an earlier example, dropped (drop_duplicates: true)", true},
     {"dropped_in_training", "also in the training data, dropped (drop_duplicates: true)", true},
 }};
 
@@ -81,7 +81,7 @@ std::int64_t Ledger::count(LedgerReason reason) const {
 }
 
 std::vector<std::string> Ledger::lines() const {
-  std::vector<std::string> out = {"rows: " + format_count(total) + " read, " + format_count(kept) + " kept"};
+  std::vector<std::string> out = {"examples: " + format_count(total) + " read, " + format_count(kept) + " kept"};
   for (const LedgerEntry& entry : entries) {
     out.push_back("  " + line(entry, total));
   }
@@ -90,7 +90,7 @@ std::vector<std::string> Ledger::lines() const {
 
 void Ledger::check_drop_fraction(double max_fraction, const std::string& what) const {
   if (total == 0 || static_cast<double>(lost()) <= max_fraction * static_cast<double>(total)) return;
-  std::string message = what + " would lose " + format_count(lost()) + " of " + format_count(total) + " rows (" +
+  std::string message = what + " would lose " + format_count(lost()) + " of " + format_count(total) + " examples (" +
                         percent(lost(), total) +
                         "), more than max_drop_fraction: " + string_printf("%g", max_fraction) + " allows:";
   bool is_too_long = false;
@@ -100,9 +100,9 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
     is_too_long |=
         entry.reason == LedgerReason::kOverlength || entry.first_message.find("max_seq_len") != std::string::npos;
   }
-  message += std::string("\nRepair the rows, ") + (is_too_long ? "raise max_seq_len, " : "") +
+  message += std::string("\nFix the examples, ") + (is_too_long ? "raise max_seq_len, " : "") +
              "or raise max_drop_fraction (0 to 1).";
-  throw DataError("", message);  // about all rows; each line names the first of its own
+  throw DataError("", message);  // about all examples; each line names its own first example
 }
 
 }  // namespace lora_train::data

@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::seconds kShortWait(1), kWaitReportInterval(10);
 constexpr std::chrono::milliseconds kPollInterval(50);
 
-/// Another process may have deleted the file between open() and flock().
+/// False if another process deleted the file between open() and flock().
 bool has_the_name(int fd, const std::filesystem::path& file) {
   struct stat held {};
   struct stat named {};
@@ -31,7 +31,7 @@ bool has_the_name(int fd, const std::filesystem::path& file) {
 }  // namespace
 
 TableLock::TableLock(const std::filesystem::path& file, Mode mode)
-    // NFS gives an exclusive lock only for a file that is open for writing.
+    // NFS grants an exclusive lock only on a file open for writing.
     : fd_(::open(file.c_str(), (mode == Mode::kShared ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
   if (fd_ < 0) return;
   while (::flock(fd_, mode == Mode::kShared ? LOCK_SH : LOCK_EX | LOCK_NB) != 0) {
@@ -90,7 +90,7 @@ std::pair<std::unique_ptr<AtomicFileWriter>, std::shared_ptr<TableLock>> open_lo
     auto writer = std::make_unique<AtomicFileWriter>(file, expected_bytes);
     auto lock = std::make_shared<TableLock>(writer->temporary(), TableLock::Mode::kShared);
     if (lock->is_held() || lock->is_unsupported()) return {std::move(writer), std::move(lock)};
-    // Another process took the new file for that of a dead one: once more.
+    // Another process mistook the new file for one of a dead process: try again.
   }
   throw IoError(file.string(), "cannot lock its temporary file");
 }

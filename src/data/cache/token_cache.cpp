@@ -15,18 +15,18 @@
 namespace lora_train::data {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{16} << 20;  // bytes copied between two looks for a stop
+constexpr std::size_t kPiece = std::size_t{16} << 20;  // bytes copied between two checks for a stop
 
 namespace fs = std::filesystem;
 
-/// Whose time is when the table was last used.
+/// Sets the file's time, which records the table's last use.
 void touch(const fs::path& file) {
-  std::error_code error;  // of a folder that others write
+  std::error_code error;  // fails in a folder that others write
   fs::last_write_time(file, fs::file_time_type::clock::now(), error);
 }
 
 std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::string& key) {
-  if (!is_token_table(file)) return nullptr;  // refuse_foreign() says so
+  if (!is_token_table(file)) return nullptr;  // refuse_foreign() reports it
   const auto lock = std::make_shared<TableLock>(file, TableLock::Mode::kShared);
   if (!lock->is_held() && !lock->is_unsupported()) return nullptr;
   try {
@@ -37,45 +37,43 @@ std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::
     throw;
   } catch (const Error& problem) {
     std::error_code error;
-    log_warning(std::string(problem.what()) + "; it is rebuilt");
+    log_warning(std::string(problem.what()) + "; rebuilding it");
     fs::remove(file, error);
     return nullptr;
   }
 }
 
-/// Throws IoError where `file` is what a table would replace and the cache did not write.
+/// Throws IoError if a table would replace `file` and the cache did not write it.
 void refuse_foreign(const fs::path& file) {
   const PathKind kind = path_kind(file);
   if (kind != PathKind::kNone && kind != PathKind::kFile) throw IoError(file.string(), "is a link or a folder");
   if (kind == PathKind::kFile && !is_token_table(file)) {
-    throw IoError(file.string(), "is not a token table, so it is not replaced: delete it yourself");
+    throw IoError(file.string(), "is not a token table, so it was not replaced; delete it yourself");
   }
 }
 
-namespace fs = std::filesystem;
-
 constexpr const char* kAuto = "auto";
 
-/// Empty if the folder is missing or good.
+/// Empty if the folder is missing or acceptable.
 std::string problem_of(const fs::path& folder) {
   const auto is_foreign = [](const struct stat& info) { return info.st_uid != ::geteuid() && info.st_uid != 0; };
   struct stat info {};
   if (::lstat(folder.c_str(), &info) != 0) return {};
   if (is_foreign(info)) return "belongs to user " + std::to_string(info.st_uid);
-  if (::stat(folder.c_str(), &info) != 0) return "is a link to nothing";
+  if (::stat(folder.c_str(), &info) != 0) return "is a dangling link";
   if (!S_ISDIR(info.st_mode)) return "is not a folder";
-  if (is_foreign(info)) return "is a link to a folder of user " + std::to_string(info.st_uid);
+  if (is_foreign(info)) return "is a link to a folder owned by user " + std::to_string(info.st_uid);
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0)
-    return "is writable for everybody (chmod o-w closes it)";
+    return "is writable by everyone (chmod o-w fixes that)";
   return {};
 }
 
-/// Creates the folder, for this user only, if it is missing. One that `auto` named must be private. Throws IoError.
+/// Creates the folder, for this user only, if it is missing. For `auto`, it must be private. Throws IoError.
 void make_stage_folder(const std::string& stage_dir, const fs::path& folder) {
   if (stage_dir == kAuto || !fs::exists(folder)) storage::make_private_folder(folder);
 }
 
-/// False if the file is a link, not a regular file, or written by another user. Throws nothing.
+/// False if the file is a link, not a regular file, or written by another user. Does not throw.
 bool is_own_file(const fs::path& file) {
   struct stat info {};
   return ::lstat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
@@ -92,8 +90,8 @@ TokenCache::TokenCache(fs::path folder, std::string stage_dir)
   try {
     storage::make_private_folder(folder_);
   } catch (const IoError& error) {
-    log_warning(std::string("the token cache is not used; this run keeps its rows in memory: ") + error.what() +
-                ". Or set dataset_prepared_path");
+    log_warning(std::string("not using the token cache, keeping examples in memory: ") + error.what() +
+                ". Fix this, or set dataset_prepared_path");
     folder_.clear();
   }
 }
@@ -103,8 +101,8 @@ void TokenCache::shrink() const {
     const DeletedTables deleted = shrink_token_cache(folder, limit_);
     if (deleted.num_tables == 0) continue;
     log_info(folder.string() + ": deleted the " + format_count(static_cast<long long>(deleted.num_tables)) +
-             " oldest token tables (" + format_bytes(static_cast<double>(deleted.num_bytes)) +
-             "), since all have at most " + format_bytes(static_cast<double>(limit_)) + " (LORA_TRAIN_CACHE_MAXSIZE)");
+             " oldest token tables (" + format_bytes(static_cast<double>(deleted.num_bytes)) + ") to stay within " +
+             format_bytes(static_cast<double>(limit_)) + " (LORA_TRAIN_CACHE_MAXSIZE)");
   }
 }
 
@@ -118,7 +116,7 @@ std::shared_ptr<const TokenTable> TokenCache::find(const std::string& key) const
 
 std::unique_ptr<BuildLock> TokenCache::wait_to_build(const std::string& key, const std::string& what) const {
   if (folder_.empty()) return nullptr;
-  std::error_code error;  // writer() says so
+  std::error_code error;  // writer() reports it
   fs::create_directories(folder_, error);
   return std::make_unique<BuildLock>(folder_, key, what);
 }
@@ -131,7 +129,7 @@ TokenTableWriter TokenCache::writer(const std::string& key) const {
     refuse_foreign(file_of(folder_, key));
     return {file_of(folder_, key), key};
   } catch (const std::exception& error) {
-    log_warning(std::string("the token cache cannot be written; this run keeps its rows in memory: ") + error.what() +
+    log_warning(std::string("cannot write the token cache, keeping examples in memory: ") + error.what() +
                 ". Set dataset_prepared_path to a writable folder");
     return {fs::path(), key};
   }
@@ -166,26 +164,25 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
   } catch (const StopError&) {
     throw;
   } catch (const std::exception& error) {
-    log_warning("stage_dir is not used; tokens are read from " + table->path().string() + ": " + error.what());
+    log_warning("not using stage_dir; reading tokens from " + table->path().string() + ": " + error.what());
     return table;
   }
 }
 
 fs::path find_stage_folder(const std::string& stage_dir) {
-  // Nobody chose the folder of `auto`: what is wrong with it is a warning, here or when it is made, and the run goes on without.
+  // No user chose the `auto` folder: problems with it, here or on creation, are warnings, and the run goes on without
+  // it.
   if (stage_dir == kAuto) {
     std::error_code error;
     const fs::path temporary = fs::temp_directory_path(error);
     if (!error) return temporary / ("lora-train-stage-" + std::to_string(::geteuid()));
-    log_warning("stage_dir: there is no folder for temporary files (TMPDIR, else /tmp): files are read where they are");
+    log_warning("stage_dir: found no folder for temporary files (TMPDIR, else /tmp); reading files in place");
     return {};
   }
   const fs::path folder = stage_dir;
   if (const std::string problem = stage_dir.empty() ? "" : problem_of(folder); !problem.empty()) {
-    throw ConfigError("stage_dir",
-                      folder.string() + " " + problem +
-                          ": others could put their data in the place of yours. Name a folder of your own, "
-                          "or auto");
+    throw ConfigError("stage_dir", folder.string() + " " + problem +
+                                       ": others could replace your data. Use a folder that you own, or auto");
   }
   return folder;
 }

@@ -22,7 +22,7 @@ constexpr const char* kLimitVariable = "LORA_TRAIN_CACHE_MAXSIZE";
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t kDefaultLimit = 64 * kGiB;
 
-/// Removes the characters of a set from the front; false if there are fewer than `least`.
+/// Removes leading characters that are in `set`; false if there are fewer than `least`.
 bool drop_front(std::string_view& text, const char* set, std::size_t least) {
   const std::size_t end = std::min(text.find_first_not_of(set), text.size());
   text.remove_prefix(end);
@@ -36,7 +36,7 @@ bool is_table_name(std::string_view name) {
   return drop_front(name, "0123456789abcdef", kDigits);
 }
 
-/// As AtomicFileWriter names it.
+/// True for names that AtomicFileWriter gives.
 bool is_temporary_name(std::string_view name) {
   constexpr std::string_view kStart = ".tmp-";
   const std::size_t dash = name.find('-', kStart.size());
@@ -60,7 +60,7 @@ std::vector<fs::path> files_of(const fs::path& folder, bool (*has_name)(std::str
   return files;
 }
 
-/// Unless a process uses it.
+/// Deletes the file unless a process uses it.
 bool delete_if_unused(const fs::path& file) {
   const TableLock lock(file, TableLock::Mode::kExclusive);
   std::error_code error;
@@ -68,7 +68,7 @@ bool delete_if_unused(const fs::path& file) {
 }
 
 [[noreturn]] void refuse_limit(const std::string& text) {
-  throw ConfigError(kLimitVariable, "\"" + text + "\" is no size; expected one such as 100G, 500M or 0 (no limit)");
+  throw ConfigError(kLimitVariable, "\"" + text + "\" is not a size; expected for example 100G, 500M or 0 (no limit)");
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ std::vector<CachedTable> list_token_tables(const fs::path& folder) {
   std::vector<CachedTable> tables;
   for (const fs::path& file : files_of(folder, is_table_name)) {
     struct stat info {};
-    if (::lstat(file.c_str(), &info) != 0) continue;  // deleted meanwhile
+    if (::lstat(file.c_str(), &info) != 0) continue;  // deleted in between
     const bool is_busy = TableLock(file, TableLock::Mode::kExclusive).is_busy();
     tables.push_back({file, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec, is_busy});
   }

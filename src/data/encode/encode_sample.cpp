@@ -13,7 +13,7 @@
 #include "lora_train/data/cache/document_store.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_format.h"
+#include "read/example_format.h"
 
 namespace lora_train::data {
 namespace {
@@ -34,10 +34,10 @@ std::optional<float> weight_of(const ChatSample& chat, std::size_t message) {
 
 bool is_skipped(const ChatSample& chat, std::size_t message) { return weight_of(chat, message) == 0.0F; }
 
-/// Whether the row wants another weight than the 1 of every trained turn.
+/// True if the example asks for a weight other than 1, the weight of every trained turn.
 bool is_weighted(const ChatSample& chat, std::size_t message) { return weight_of(chat, message).value_or(1) != 1; }
 
-// Refuses weights on turns that have no span of their own.
+// Refuses weights on turns without their own span.
 void check_weights(const ChatSample& chat, LossOn loss_on) {
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     const bool is_all = loss_on == LossOn::kAll;
@@ -45,9 +45,9 @@ void check_weights(const ChatSample& chat, LossOn loss_on) {
     if (chat.messages[i].role == "assistant" || is_possible) continue;
     throw DataError("",
                     "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
-                        (is_all ? "not to be trained, or with a weight, but loss_on: all trains every turn that is not "
-                                  "the assistant's with weight 1"
-                                : "to be trained (train, weight), but only assistant turns are; remove the mark, or "
+                        (is_all ? "as not trained, or with a weight, but loss_on: all trains every non-assistant turn "
+                                  "with weight 1"
+                                : "as trained (train, weight), but only assistant turns are; remove the mark, or "
                                   "set loss_on: all"));
   }
 }
@@ -60,13 +60,13 @@ std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
   return static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
 }
 
-// Refuses a weight of a turn that the template does not tell the place of.
+// Refuses a weight on a turn that the template does not locate in the text.
 void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
   const auto& owners = rendered.span_message;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     if (is_weighted(chat, i) && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
       throw DataError("", "message " + std::to_string(i) + " is marked " +
-                              (is_skipped(chat, i) ? "not to be trained" : "with a weight") +
+                              (is_skipped(chat, i) ? "as not trained" : "with a weight") +
                               ", but the chat template does not show where it is in the text; set loss_on: assistant");
     }
   }
@@ -82,7 +82,8 @@ std::vector<ByteRange> spans_of_weight(const ChatSample& chat, const tokenizer::
   return spans;
 }
 
-// Of each token; one that reaches into several turns has the largest of their weights. Empty where all trained tokens have 1.
+// One weight per token; a token that overlaps several turns gets the largest of their weights. Empty if all trained
+// tokens have weight 1.
 std::vector<float> token_weights(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
                                  const std::vector<ByteRange>& offsets, const std::vector<std::int32_t>& labels) {
   std::set<float> values;
@@ -104,7 +105,7 @@ std::vector<float> token_weights(const ChatSample& chat, const tokenizer::Render
   return weights;
 }
 
-// Refuses a choice of turns where the template does not tell whose is which.
+// Refuses a choice of turns if the template does not show which turn is whose.
 void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   bool has_weights = false;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) has_weights = has_weights || is_weighted(chat, i);
@@ -112,14 +113,13 @@ void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat&
       has_weights || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
   if (is_part &&
       std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
-    throw DataError(
-        "",
-        "the chat template's {% generation %} does not show whose turn it is, so it is not possible to train "
-        "only some of the turns; set loss_on: assistant, and mark no turn with train or weight");
+    throw DataError("",
+                    "the chat template's {% generation %} does not show whose turn it is, so training only some "
+                    "turns is impossible; set loss_on: assistant, and remove train and weight from all turns");
   }
 }
 
-// The spans of the turns that loss_on trains and the row does not exclude.
+// The spans of the turns that loss_on trains and the example does not exclude.
 std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   const std::size_t first = first_trained(chat, loss_on);
   std::vector<ByteRange> spans;
@@ -133,7 +133,7 @@ std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::Re
   return spans;
 }
 
-// Of each token whether it is trained: under `all` a token that reaches into a skipped turn is not.
+// Per token, 1 if trained. Under `all`, a token that overlaps a skipped turn is not.
 std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
                                           const std::vector<ByteRange>& offsets, LossOn loss_on) {
   check_weights(chat, loss_on);
@@ -149,7 +149,7 @@ std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenize
   return is_trained;
 }
 
-// What an assistant message says beside its content: its fields that are not empty.
+// The non-empty fields of an assistant message other than its content.
 std::vector<std::string> fields_beside_content(const tokenizer::Message& message) {
   const Json fields = Json::parse(message.json, nullptr, /*allow_exceptions=*/false);
   std::vector<std::string> names;
@@ -168,8 +168,8 @@ bool is_lost(const tokenizer::RenderedChat& rendered, std::size_t message, const
   });
 }
 
-// The first trained answer that has nothing to say. Refuses one that has, of which the template writes nothing: the model would learn to
-// be silent where the row calls a tool.
+// The first trained answer that is empty. Refuses an answer of which the template writes nothing although it has tool
+// calls: the model would learn to be silent where the example calls a tool.
 std::string first_empty_answer(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   std::string first;
   for (std::size_t i = first_trained(chat, loss_on); i < chat.messages.size(); ++i) {
@@ -182,8 +182,8 @@ std::string first_empty_answer(const ChatSample& chat, const tokenizer::Rendered
     } else if (fields.front() == "tool_calls" &&
                std::ranges::all_of(fields, [&](const std::string& field) { return is_lost(rendered, i, field); })) {
       throw DataError("", name + " would be trained as an empty answer: it has " + join(fields, " and ") +
-                              " and no content, and the chat template does not write that. Set chat_template to one "
-                              "that does, or mark the turn with train: false");
+                              " but no content, and the chat template leaves that out. Set chat_template to one that "
+                              "writes it, or mark the turn with train: false");
     }
   }
   return first;
@@ -193,14 +193,14 @@ tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemp
   try {
     return chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json});
   } catch (const DataError& error) {
-    throw DataError("", "the chat template refuses the row: " + std::string(error.what()));
+    throw DataError("", "the chat template refuses the example: " + std::string(error.what()));
   }
 }
 
-/// "a part of messages[0].content (system)"
+/// "part of messages[0].content (system)"
 std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages) {
-  if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "a part of tools" : "tools";
-  return (omission.is_partial ? "a part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
+  if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "part of tools" : "tools";
+  return (omission.is_partial ? "part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
          omission.field + " (" + messages[static_cast<std::size_t>(omission.message)].role + ")";
 }
 
@@ -216,7 +216,7 @@ EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
   return out;
 }
 
-// BOS and EOS as Hugging Face's tokenizer and TRL add them to text that is no chat.
+// BOS and EOS as Hugging Face's tokenizer and TRL add them to non-chat text.
 EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
   const std::string whole = text.prompt + text.completion;
   auto encoding = options.tokenizer->encode(whole, /*with_offsets=*/true);
@@ -241,8 +241,8 @@ EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
 
 EncodedSample encode(const TokenSample& tokens, const EncodeOptions& options) {
   if (tokens.labels.empty() && options.loss_on != LossOn::kAll) {
-    throw DataError(
-        "", "\"labels\" is missing; give labels (-100 = not trained), or set loss_on: all to train every token");
+    throw DataError("",
+                    "\"labels\" is missing; add labels (-100 = not trained), or set loss_on: all to train every token");
   }
   return {tokens.ids, options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels};
 }
@@ -251,16 +251,17 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
   const auto bad =
       std::find_if(values.begin(), values.end(), [&](std::int32_t id) { return id >= options.vocab_size; });
   if (bad != values.end()) {
-    throw DataError("", std::string(field) + "[" + std::to_string(bad - values.begin()) + "] is " +
-                            std::to_string(*bad) + ", but the model has " + std::to_string(options.vocab_size) +
-                            " tokens (ids 0 to " + std::to_string(options.vocab_size - 1) +
-                            "): the row was made with another tokenizer, or the folder's tokenizer is not the model's");
+    throw DataError("",
+                    std::string(field) + "[" + std::to_string(bad - values.begin()) + "] is " + std::to_string(*bad) +
+                        ", but the model has " + std::to_string(options.vocab_size) + " tokens (ids 0 to " +
+                        std::to_string(options.vocab_size - 1) +
+                        "): the example was made with another tokenizer, or the folder's tokenizer is not the model's");
   }
 }
 
 [[noreturn]] void refuse_loss_on(DatasetType type, LossOn loss_on, const char* possible) {
   throw ConfigError("loss_on", "`" + to_string(loss_on) + "` does not apply to " + to_string(type) +
-                                   " rows; expected one of: " + possible);
+                                   " examples; expected one of: " + possible);
 }
 
 [[noreturn]] void refuse_without_template(const std::string& what) {
@@ -269,8 +270,8 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
                                          "to chatml, another built-in name (docs/data.md) or a .jinja file");
 }
 
-[[noreturn]] void no_prompt(const Json& row) {
-  throw DataError("", "the row (" + (row.empty() ? "no keys" : key_names(row)) +
+[[noreturn]] void no_prompt(const Json& example) {
+  throw DataError("", "the example (" + (example.empty() ? "no keys" : key_names(example)) +
                           ") has no prompt; expected {\"prompt\": \"...\"} or {\"messages\": [...]}");
 }
 
@@ -283,7 +284,7 @@ void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector
 
 constexpr std::string_view kIdMark = "token_id:";
 
-/// The token that the teacher chose, and those that it thought of, itself among them.
+/// The token that the teacher chose, and the candidates it considered, including that one.
 struct TeacherToken {
   std::int32_t id = SoftLabels::kNone;
   std::vector<std::pair<std::int32_t, float>> alternatives = {};
@@ -320,7 +321,7 @@ std::pair<std::int32_t, float> read_token(const Json& entry, const std::string& 
   return {id_of_text(string_of(entry.value("token", Json()), place + ".token"), vocabulary), log_prob};
 }
 
-/// The form of chats.
+/// The format for chats.
 std::vector<TeacherToken> read_content(const Json& list, const TeacherVocabulary& vocabulary) {
   std::vector<TeacherToken> tokens;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -339,12 +340,12 @@ std::vector<TeacherToken> read_content(const Json& list, const TeacherVocabulary
   return tokens;
 }
 
-/// The form of completions.
+/// The format for completions.
 std::vector<TeacherToken> read_lists(const Json& lists, const TeacherVocabulary& vocabulary) {
   const Json texts = lists.value("tokens", Json()), values = lists.value("token_logprobs", Json());
   const Json tops = lists.value("top_logprobs", Json());
   if (!texts.is_array() || !values.is_array() || texts.size() != values.size())
-    throw DataError("", "logprobs has neither content nor the lists tokens and token_logprobs of one length");
+    throw DataError("", "logprobs has neither content nor lists tokens and token_logprobs of equal length");
   std::vector<TeacherToken> tokens;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const std::string place = "[" + std::to_string(i) + "]";
@@ -382,19 +383,19 @@ void check_loss_on(DatasetType type, const EncodeOptions& options) {
     refuse_loss_on(type, loss_on, "auto, all");
   }
   if (type == DatasetType::kPretokenized && !is_free) {
-    refuse_loss_on(type, loss_on, "auto (the rows' own labels), all");
+    refuse_loss_on(type, loss_on, "auto (the examples' own labels), all");
   }
   if (type != DatasetType::kPretokenized && options.tokenizer == nullptr) {
-    throw FormatError("tokenizer", to_string(type) + " rows need a tokenizer, and the model folder has none");
+    throw FormatError("tokenizer", to_string(type) + " examples need a tokenizer, and the model folder has none");
   }
   if (is_chat(type) && options.chat_template == nullptr) {
-    refuse_without_template(to_string(type) + " rows");
+    refuse_without_template(to_string(type) + " examples");
   }
 }
 
 std::string describe_loss(DatasetType type, LossOn loss_on) {
   if (loss_on == LossOn::kAll) return "all tokens";
-  if (type == DatasetType::kPretokenized) return "the rows' own labels";
+  if (type == DatasetType::kPretokenized) return "the examples' own labels";
   if (type == DatasetType::kText) return "all tokens of texts";
   if (!is_chat(type) && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) return "completions";
   return loss_on == LossOn::kLast ? "the last assistant turn of each chat" : "assistant turns of chats";
@@ -412,21 +413,21 @@ EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options) 
   return out;
 }
 
-ChatSample chat_of_prompt(const Json& row, const FieldMap& map) {
-  const Json& prompt = required(row, map, "prompt");
+ChatSample chat_of_prompt(const Json& example, const FieldMap& map) {
+  const Json& prompt = required(example, map, "prompt");
   if (!prompt.is_array()) wrong_type("prompt", prompt, "a text or a list of messages");
-  return std::get<ChatSample>(parse_messages(row, map, "prompt"));
+  return std::get<ChatSample>(parse_messages(example, map, "prompt"));
 }
 
-ChatSample chat_of_row(const Json& row) {
-  if (optional_field(row, {}, "messages") != nullptr) return std::get<ChatSample>(parse_messages(row, {}));
-  if (optional_field(row, {}, "conversations") != nullptr) return std::get<ChatSample>(parse_sharegpt(row, {}));
-  if (optional_field(row, {}, "instruction") == nullptr) no_prompt(row);
-  return std::get<ChatSample>(parse_alpaca(row, {}));
+ChatSample chat_of_example(const Json& example) {
+  if (optional_field(example, {}, "messages") != nullptr) return std::get<ChatSample>(parse_messages(example, {}));
+  if (optional_field(example, {}, "conversations") != nullptr) return std::get<ChatSample>(parse_sharegpt(example, {}));
+  if (optional_field(example, {}, "instruction") == nullptr) no_prompt(example);
+  return std::get<ChatSample>(parse_alpaca(example, {}));
 }
 
 std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options) {
-  if (options.raw) throw DataError("", "a list of messages needs the chat template; remove --raw, or give a text");
+  if (options.raw) throw DataError("", "a list of messages needs the chat template; remove --raw, or pass a text");
   if (options.chat_template == nullptr) {
     throw FormatError("chat_template",
                       "the model folder has no chat template. Use --raw to pass the text unchanged, or "
@@ -435,7 +436,7 @@ std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& opti
   std::vector<tokenizer::Message> messages = chat.messages;
   if (!options.system.empty()) {
     if (messages.front().role == "system")
-      throw DataError("", "the row has a system message of its own; remove --system");
+      throw DataError("", "the example has its own system message; remove --system");
     messages.insert(messages.begin(), {"system", options.system});
   }
   const auto rendered = options.chat_template->render(
@@ -449,7 +450,7 @@ std::vector<std::int32_t> encode_prompt(const std::string& text, bool is_chat, c
   std::vector<std::int32_t> ids = tokenizer.encode(text).ids;
   const auto bos = tokenizer.bos_id();
   if (!is_chat && tokenizer.adds_bos() && bos && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
-  if (ids.empty()) throw DataError("", "the prompt is empty: it has no token");
+  if (ids.empty()) throw DataError("", "the prompt is empty: it has no tokens");
   return ids;
 }
 
@@ -485,7 +486,8 @@ void add_soft_labels(const Json& logprobs, const TeacherVocabulary& vocabulary, 
   sample.soft_ids.assign(num_supervised * width, SoftLabels::kNone);
   sample.soft_log_probs.assign(num_supervised * width, 0);
   std::size_t at = static_cast<std::size_t>(count_supervised(std::span(sample.labels).first(begin)));
-  for (std::size_t i = begin == 0 ? 1 : 0; i < num_equal; ++i, ++at) {  // nothing predicts the first token of a row
+  for (std::size_t i = begin == 0 ? 1 : 0; i < num_equal;
+       ++i, ++at) {  // nothing predicts the first token of an example
     for (std::size_t k = 0; k < tokens[i].alternatives.size(); ++k) {
       std::tie(sample.soft_ids[at * width + k], sample.soft_log_probs[at * width + k]) = tokens[i].alternatives[k];
     }

@@ -4,8 +4,8 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "read/row_format.h"
-#include "read/row_reader.h"
+#include "read/example_format.h"
+#include "read/example_reader.h"
 
 namespace lora_train::data {
 namespace {
@@ -40,12 +40,12 @@ Prompt prompt_of_text(const std::string& text, const std::string& source, const 
   return prompt;
 }
 
-Prompt prompt_of_row(const Json& row, const std::string& source, const PromptOptions& options) {
-  if (const Json* prompt = optional_field(row, {}, "prompt")) {
+Prompt prompt_of_example(const Json& example, const std::string& source, const PromptOptions& options) {
+  if (const Json* prompt = optional_field(example, {}, "prompt")) {
     if (prompt->is_string()) return prompt_of_text(prompt->get<std::string>(), source, options);
-    return prompt_of_chat(chat_of_prompt(row, {}), source, options);
+    return prompt_of_chat(chat_of_prompt(example, {}), source, options);
   }
-  return prompt_of_chat(chat_of_row(row), source, options);
+  return prompt_of_chat(chat_of_example(example), source, options);
 }
 
 ChatSample chat_of_user(const std::string& text) {
@@ -53,16 +53,17 @@ ChatSample chat_of_user(const std::string& text) {
   return {{{"user", text}}, 0, {}, {}, {}};
 }
 
-ChatSample question_of_row(const Json& row, const tokenizer::ChatTemplate* row_template) {
-  if (row_template != nullptr) return chat_of_user(row_template->render({}, {.kwargs_json = row.dump()}).text);
-  if (const Json* prompt = optional_field(row, {}, "prompt")) {
-    return prompt->is_string() ? chat_of_user(prompt->get<std::string>()) : without_answer(chat_of_prompt(row, {}));
+ChatSample question_of_example(const Json& example, const tokenizer::ChatTemplate* prompt_template) {
+  if (prompt_template != nullptr)
+    return chat_of_user(prompt_template->render({}, {.kwargs_json = example.dump()}).text);
+  if (const Json* prompt = optional_field(example, {}, "prompt")) {
+    return prompt->is_string() ? chat_of_user(prompt->get<std::string>()) : without_answer(chat_of_prompt(example, {}));
   }
-  const Json* text = row.size() == 1 ? optional_field(row, {}, "text") : nullptr;  // a line of a .txt file
-  return text != nullptr ? chat_of_user(string_of(*text, "text")) : without_answer(chat_of_row(row));
+  const Json* text = example.size() == 1 ? optional_field(example, {}, "text") : nullptr;  // a line of a .txt file
+  return text != nullptr ? chat_of_user(string_of(*text, "text")) : without_answer(chat_of_example(example));
 }
 
-// Runs `make`, with the place of the row in what it throws.
+// Runs `make` and adds the place of the example to what it throws.
 template <typename Make>
 auto at_place(const std::string& source, Make make) {
   try {
@@ -83,22 +84,23 @@ Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& 
   return at_place(source, [&] { return prompt_of_chat({std::move(messages), 0, {}, {}, {}}, source, options); });
 }
 
-Prompt make_prompt_of_row(const std::string& row_json, const std::string& source, const PromptOptions& options) {
-  return at_place(source, [&] { return prompt_of_row(inner_json(row_json, "row"), source, options); });
+Prompt make_prompt_of_example(const std::string& example_json, const std::string& source,
+                              const PromptOptions& options) {
+  return at_place(source, [&] { return prompt_of_example(inner_json(example_json, "example"), source, options); });
 }
 
 namespace {
 
-// Calls `take` with each row and its place.
+// Calls `take` with each example and its place.
 template <typename Take>
-void for_each_row(const std::string& file, Take take) {
-  const auto reader = RowReader::open(file);
+void for_each_example(const std::string& file, Take take) {
+  const auto reader = ExampleReader::open(file);
   while (auto block = reader->next()) {
     throw_if_stop_requested();
-    for (const RawRow& row : parse_rows(std::move(*block))) {
-      if (row.is_bad) throw DataError(row.where, row.message);
-      const std::string source = file + ":" + std::to_string(row.line);
-      at_place(source, [&] { take(row.value, source); });
+    for (const RawExample& example : parse_examples(std::move(*block))) {
+      if (example.is_bad) throw DataError(example.where, example.message);
+      const std::string source = file + ":" + std::to_string(example.line);
+      at_place(source, [&] { take(example.value, source); });
     }
   }
 }
@@ -111,18 +113,18 @@ void for_each_row(const std::string& file, Take take) {
 
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options) {
   std::vector<Prompt> prompts;
-  for_each_row(file, [&](const Json& row, const std::string& source) {
-    prompts.push_back(prompt_of_row(row, source, options));
+  for_each_example(file, [&](const Json& example, const std::string& source) {
+    prompts.push_back(prompt_of_example(example, source, options));
   });
   if (prompts.empty()) refuse_empty(file);
   return prompts;
 }
 
-std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& row_template) {
-  const auto parsed = row_template.empty() ? nullptr : tokenizer::ChatTemplate::parse(row_template, "--template");
+std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& prompt_template) {
+  const auto parsed = prompt_template.empty() ? nullptr : tokenizer::ChatTemplate::parse(prompt_template, "--template");
   std::vector<ChatQuestion> questions;
-  for_each_row(file, [&](const Json& row, const std::string& source) {
-    const ChatSample chat = question_of_row(row, parsed.get());
+  for_each_example(file, [&](const Json& example, const std::string& source) {
+    const ChatSample chat = question_of_example(example, parsed.get());
     questions.push_back({source, as_given(chat).dump(), chat.tools_json});
   });
   if (questions.empty()) refuse_empty(file);
@@ -130,9 +132,9 @@ std::vector<ChatQuestion> read_questions(const std::string& file, const std::str
 }
 
 Prompt make_prompt(const ChatQuestion& question, const PromptOptions& options) {
-  Json row = {{"messages", Json::parse(question.messages)}};
-  if (!question.tools.empty()) row["tools"] = Json::parse(question.tools);
-  return at_place(question.source, [&] { return prompt_of_chat(chat_of_row(row), question.source, options); });
+  Json example = {{"messages", Json::parse(question.messages)}};
+  if (!question.tools.empty()) example["tools"] = Json::parse(question.tools);
+  return at_place(question.source, [&] { return prompt_of_chat(chat_of_example(example), question.source, options); });
 }
 
 }  // namespace lora_train::data

@@ -26,7 +26,7 @@ std::int64_t count_trained(const DocumentStore& store, std::int32_t id) {
   return count;
 }
 
-// Nothing when a server that reads the folder stops at `id`.
+// Empty if a server that reads the folder stops at `id`.
 std::optional<std::string> not_an_end_token(const tokenizer::Tokenizer& tokenizer, std::int32_t id) {
   std::vector<std::int32_t> ends = tokenizer.generation_eos_ids();
   const bool has_file = !ends.empty();
@@ -41,8 +41,7 @@ std::optional<std::string> not_an_end_token(const tokenizer::Tokenizer& tokenize
   return "the chat template ends a turn with " + named(tokenizer, id) + ", but " +
          (has_file ? "generation_config.json" : "the tokenizer") + " names " +
          (names.empty() ? "no end token" : join(names) + " as the end") +
-         ". The result and a merged model name it too; a server that loads the base beside the adapter stops there "
-         "only "
+         ". The result and a merged model list it too; a server that loads the base with the adapter stops there only "
          "if you add " +
          std::to_string(id) + " to eos_token_id in the base's generation_config.json";
 }
@@ -57,14 +56,14 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
     audit.warnings.push_back(
         "the chat template ends a turn with \"" + visible_text(*end) + "\", which this tokenizer cuts into " +
         std::to_string(tokenizer.encode(*end).ids.size()) +
-        " ordinary tokens: it was made for another tokenizer, and nothing will stop at the end of an "
-        "answer. Use the model's own template (chat_template: tokenizer), one whose tokens it has, or "
+        " ordinary tokens: it was made for another tokenizer, and generation will not stop at the end of an "
+        "answer. Use the model's own template (chat_template: tokenizer) or one whose tokens this tokenizer has, or "
         "add them with add_tokens");
     return audit;
   }
   if (!audit.id) {
     audit.warnings.push_back(
-        "the chat template shows no token that ends an answer (for a question with its answer): a model trained on it "
+        "the chat template writes no token that ends an answer (to a plain question): a model trained with it "
         "may not learn to stop. Use a template that ends a turn (chat_template: a .jinja file)");
     return audit;
   }
@@ -74,15 +73,16 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
   if (!train.empty() && count_trained(train, *audit.id) == 0) {
     audit.warnings.push_back(
         "the end of a turn, " + named(tokenizer, *audit.id) +
-        ", is not trained in any row, so the model does not learn to stop. Show what is trained with "
-        "`tokenize --show 2`; loss_on and overlength: truncate decide that");
+        ", is not trained in any example, so the model does not learn to stop. See what is trained with "
+        "`tokenize --show 2`; it depends on loss_on and overlength: truncate");
   }
   return audit;
 }
 
 std::optional<std::string> audit_end_of_text(const tokenizer::Tokenizer& tokenizer) {
   if (tokenizer.eos_id()) return std::nullopt;
-  return "the model folder names no end token, so nothing marks the end of a row and the model does not learn to stop. "
+  return "the model folder names no end token, so nothing marks the end of an example and the model does not learn to "
+         "stop. "
          "Name one: eos_token in tokenizer_config.json, or eos_token_id in generation_config.json";
 }
 

@@ -9,16 +9,16 @@ namespace lora_train::data {
 namespace {
 
 constexpr std::int64_t kStep = 128;     // token capacities are multiples of this
-constexpr std::size_t kMaxSizes = 256;  // sizes between which classes are chosen
+constexpr std::size_t kMaxSizes = 256;  // number of sizes to choose classes from
 
 std::int64_t rounded_up(std::int64_t count, std::int64_t step) { return (count + step - 1) / step * step; }
 
-/// Micro-batches of nearly one size: num_tokens is that of the largest.
+/// Micro-batches of similar size; num_tokens is that of the largest.
 struct Size {
-  std::int64_t num_tokens = 0, count = 0, tokens = 0;  ///< tokens of all of them together
+  std::int64_t num_tokens = 0, count = 0, tokens = 0;  ///< tokens: total of all of them
 };
 
-/// Sizes ascending, at most kMaxSizes: neighbours are joined where there are more.
+/// Sizes in ascending order, at most kMaxSizes; merges neighbours if there are more.
 std::vector<Size> sizes_of(const std::vector<BatchShape>& shapes, std::int64_t max_tokens) {
   std::map<std::int64_t, Size> by_capacity;
   std::int64_t step = kStep;
@@ -35,8 +35,8 @@ std::vector<Size> sizes_of(const std::vector<BatchShape>& shapes, std::int64_t m
   return sizes;
 }
 
-/// Indices of the sizes that become capacities, so that few slots are filled in all: least[k][i] is the fewest filled slots
-/// for the first i sizes in k classes.
+/// Indices of the sizes to use as capacities, chosen to fill as few slots as possible: least[k][i] is the smallest
+/// number of filled slots for the first i sizes in k classes.
 std::vector<std::size_t> choose_capacities(const std::vector<Size>& sizes) {
   const std::size_t n = sizes.size(), most = std::min(kMaxBatchClasses, n);
   constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
@@ -71,7 +71,7 @@ bool grows_too_much(const BatchClass& larger, const BatchShape& shape) {
   return filled > kMaxFilledShare * static_cast<double>(shape.num_tokens) + static_cast<double>(kFillerTokens);
 }
 
-/// How often a shape comes.
+/// Counts how often each shape occurs.
 class ShapeCounts {
  public:
   void add(const DocumentStore& store, const std::vector<MicroBatchPlan>& plan) {

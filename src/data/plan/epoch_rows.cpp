@@ -56,14 +56,14 @@ Rows pack_next_fit(std::span<const std::uint32_t> order, std::span<const std::ui
 
 namespace {
 
-// Empty bins, and the first of them that a length fits into: a binary tree whose inner nodes know the largest room
-// below them.
+// Empty bins, and a search for the first bin with room for a length: a binary tree whose inner nodes store the largest
+// room below them.
 class FirstFit {
  public:
   FirstFit(std::size_t max_bins, std::uint32_t capacity)
       : num_leaves_(std::bit_ceil(max_bins)), room_(2 * num_leaves_, capacity) {}
 
-  /// Takes `length` from the first bin with so much room, and returns the bin.
+  /// Takes `length` from the first bin with enough room, and returns the bin.
   std::uint32_t place(std::uint32_t length) {
     assert(length <= room_[1]);
     std::size_t node = 1;
@@ -86,7 +86,7 @@ class FirstFit {
   std::vector<std::uint32_t> room_;
 };
 
-// The documents of a window, longest first, equal lengths in order.
+// The documents of a window, longest first; equal lengths keep their order.
 std::vector<std::uint32_t> longest_first(std::span<const std::uint32_t> window,
                                          std::span<const std::uint32_t> lengths) {
   std::vector<std::uint64_t> keys(window.size());
@@ -106,7 +106,7 @@ void pack_window(std::span<const std::uint32_t> window, std::span<const std::uin
   const std::vector<std::uint32_t> documents = longest_first(window, lengths);
   FirstFit first_fit(documents.size(), static_cast<std::uint32_t>(max_seq_len));
   std::vector<std::uint32_t> bin_of(documents.size());
-  std::vector<std::uint32_t> begins(1);  // of each bin in by_bin, and its end
+  std::vector<std::uint32_t> begins(1);  // start of each bin in by_bin, and the end
   for (std::size_t i = 0; i < documents.size(); ++i) {
     bin_of[i] = first_fit.place(lengths[documents[i]]);
     begins.resize(std::max<std::size_t>(begins.size(), bin_of[i] + 2));
@@ -141,7 +141,7 @@ Rows pack_first_fit_decreasing(std::span<const std::uint32_t> order, std::span<c
 
 namespace {
 
-// Uniform in [0, bound) by multiplying a 64-bit number: the bias is below bound / 2^64.
+// Uniform in [0, bound), by multiplying a 64-bit number; the bias is below bound / 2^64.
 std::uint64_t random_below(PhiloxKey key, std::uint32_t stream, std::uint64_t counter, std::uint64_t bound) {
   const PhiloxCounter bits =
       philox4x32({static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), stream, 0}, key);
@@ -171,7 +171,7 @@ std::vector<std::uint32_t> epoch_order(std::size_t n, std::uint64_t seed, int ep
 
 namespace {
 
-// Where epoch `epoch` begins in the endless sequence of a range. The margin keeps 0.29 * 100 at 29.
+// Start of epoch `epoch` in the endless sequence of a range. The margin keeps 0.29 * 100 at 29.
 std::uint64_t first_place(const WeightedRange& range, int epoch) {
   const double documents_per_epoch = range.weight * static_cast<double>(range.end - range.begin);
   return static_cast<std::uint64_t>(std::floor(documents_per_epoch * epoch + 1e-6));
@@ -190,7 +190,7 @@ std::size_t num_documents_in_epoch(const PlanOptions& options, std::size_t num_d
 
 namespace {
 
-// Adds the documents of range number r that an epoch sees: ascending, each as often as it is seen.
+// Adds the documents of range number r that an epoch sees, ascending, each as often as the epoch sees it.
 void choose(const PlanOptions& options, std::size_t r, int epoch, std::vector<std::uint32_t>& chosen) {
   const WeightedRange& range = options.ranges[r];
   const std::size_t n = range.end - range.begin;
@@ -199,7 +199,7 @@ void choose(const PlanOptions& options, std::size_t r, int epoch, std::vector<st
   StopPoll stop_poll;
   for (std::uint64_t place = first_place(range, epoch); place < end;) {
     const std::uint64_t pass = place / n, pass_end = std::min(end, (pass + 1) * n);
-    const bool is_whole = pass_end - place == n;  // then every document is in it, and the order does not matter
+    const bool is_whole = pass_end - place == n;  // then it has every document, and order does not matter
     const auto order = options.shuffle && !is_whole
                            ? shuffled(n, philox_key(options.seed, RandomPurpose::kDataOrder, "weights", pass),
                                       static_cast<std::uint32_t>(r))
@@ -268,7 +268,7 @@ std::vector<std::vector<std::uint32_t>> deal_evenly(std::span<const double> cost
     cheapest.emplace(0.0, bin);
   }
   const std::size_t share = costs.size() / num_bins;
-  std::size_t num_extra = costs.size() % num_bins;  // bins that may yet take one more than their share
+  std::size_t num_extra = costs.size() % num_bins;  // bins that may still take one above their share
   std::vector<std::vector<std::uint32_t>> bins(num_bins);
   for (const std::uint32_t thing : most_expensive_first) {
     while (bins[std::get<1>(cheapest.top())].size() >= share + (num_extra > 0 ? 1 : 0)) {

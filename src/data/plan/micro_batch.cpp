@@ -29,7 +29,7 @@ class PageableMemory : public HostMemory {
 
 constexpr std::size_t kPartAlignment = 64 / sizeof(std::int32_t);
 
-// Writable parts of a micro-batch, cut from one buffer.
+// The writable parts of a micro-batch, cut from one buffer.
 struct Parts {
   std::span<std::int32_t> ids, labels, positions, cu_seqlens, document_in_step, storage;
   std::span<float> weights;
@@ -44,8 +44,8 @@ struct PartSizes {
 
 static_assert(sizeof(float) == sizeof(std::int32_t));
 
-/// The one place where a document is cut into sequences: attention stays within a sequence, and its positions start at 0.
-/// Calls visit(begin, num_tokens) for each; so far a document is one sequence.
+/// The only place that cuts a document into sequences: attention stays within a sequence, and its positions start at 0.
+/// Calls visit(begin, num_tokens) for each; so far, a document is one sequence.
 template <class Visit>
 void for_each_sequence(const DocumentStore& store, std::uint32_t document, const Visit& visit) {
   visit(std::size_t{0}, static_cast<std::size_t>(store.num_tokens(document)));
@@ -78,9 +78,9 @@ Parts cut(HostBuffer& buffer, const PartSizes& sizes) {
   return parts;
 }
 
-// Documents lie all over the store: brings one into the cache while another is copied.
+// Documents are scattered across the store: brings one into the cache while another is copied.
 void prefetch(std::span<const std::int32_t> values) {
-  constexpr std::size_t kMaxValues = 1024;  // of longer ones the processor sees by itself how it goes on
+  constexpr std::size_t kMaxValues = 1024;  // beyond this, the hardware prefetcher takes over
   for (std::size_t i = 0; i < std::min(values.size(), kMaxValues); i += kPartAlignment) {
     __builtin_prefetch(&values[i]);
   }
@@ -106,7 +106,7 @@ void put_weights(std::span<float> part, std::span<const float> weights) {
   part.back() = 0;
 }
 
-/// `from` may be narrower than the parts, or have nothing.
+/// `from` may be narrower than the parts, or empty.
 void put_soft_labels(const Parts& parts, std::size_t begin, std::size_t num_supervised, const SoftLabels& from,
                      std::int64_t width) {
   const auto wide = static_cast<std::size_t>(width), narrow = static_cast<std::size_t>(from.width);
@@ -124,7 +124,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookForStops{100};
 
-// Buffers that no micro-batch uses. Shared with the micro-batches that were handed out.
+// Unused buffers. Shared with the micro-batches handed out.
 class FreeBuffers {
  public:
   explicit FreeBuffers(HostMemory& memory) : memory_(memory) {}
@@ -148,7 +148,7 @@ class FreeBuffers {
   std::vector<HostBuffer> buffers_;
 };
 
-// A micro-batch with the memory it lies in.
+// A micro-batch and the memory that holds it.
 struct OwnedMicroBatch : MicroBatch {
   explicit OwnedMicroBatch(std::shared_ptr<FreeBuffers> buffers) : home(std::move(buffers)), buffer(home->take()) {}
   ~OwnedMicroBatch() { home->give_back(std::move(buffer)); }
@@ -159,11 +159,11 @@ struct OwnedMicroBatch : MicroBatch {
   HostBuffer buffer;
 };
 
-// One micro-batch on its way: claimed, then with a plan, then ready or failed.
+// A micro-batch in preparation: claimed, then with a plan, then ready or failed.
 struct Item {
   std::int64_t step = 0;
-  std::size_t index = 0;                 ///< of the micro-batch in its step
-  std::shared_ptr<const StepPlan> plan;  ///< null while it is made
+  std::size_t index = 0;                 ///< index of the micro-batch in its step
+  std::shared_ptr<const StepPlan> plan;  ///< null until it is made
   std::shared_ptr<const MicroBatch> micro_batch;
   std::exception_ptr error;
 };
@@ -178,7 +178,7 @@ HostMemory& pageable_memory() {
 std::span<std::int32_t> HostBuffer::resize(std::size_t count) {
   if (count > (values_ == nullptr ? 0 : capacity_)) {
     values_.reset();
-    // Micro-batches differ little in size: with a quarter more, a buffer soon stops growing.
+    // Micro-batches vary little in size: with a quarter extra, a buffer soon stops growing.
     const std::size_t capacity = count + count / 4;
     values_.reset(static_cast<std::int32_t*>(values_.get_deleter().memory->allocate(capacity * sizeof(std::int32_t))));
     capacity_ = capacity;
@@ -319,7 +319,7 @@ class BatchPrefetcher::State {
   double data_wait_ms() const { return wait_ms_; }
 
  private:
-  // False when nothing is left to prepare, or the prefetcher ends.
+  // False if nothing is left to prepare or the prefetcher is ending.
   bool prepare_one() {
     Item* const item = claim();
     if (item == nullptr) return false;
@@ -343,7 +343,7 @@ class BatchPrefetcher::State {
     return error == nullptr;
   }
 
-  // The next micro-batch that nobody prepares yet. Items stay where they are until the consumer takes them.
+  // The next unclaimed micro-batch. Items stay in place until the consumer takes them.
   Item* claim() {
     const std::lock_guard one_at_a_time(claim_mutex_);
     std::unique_lock lock(mutex_);
@@ -363,7 +363,7 @@ class BatchPrefetcher::State {
     return &item;
   }
 
-  // Planning the first step of an epoch takes a while: without the lock, so that what is ready can be taken.
+  // Planning the first step of an epoch takes a while, so this releases the lock to let the consumer take ready items.
   bool plan_step(Item& item, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     std::exception_ptr error;
@@ -380,14 +380,14 @@ class BatchPrefetcher::State {
     return error == nullptr;
   }
 
-  // Nothing is begun after a failure; what was begun before it is finished and delivered.
+  // Starts nothing new after a failure; finishes and delivers what was started before it.
   void fail(Item& item, std::exception_ptr error) {
     item.error = std::move(error);
     is_stopping_ = true;
     has_room_.notify_all();
   }
 
-  // The first item, when it is as far as the consumer wants it. Throws its error when it does not get there.
+  // The first item, once it is as far as the consumer needs. Throws its error if it fails.
   template <class IsFarEnough>
   const Item& wait_for_front(std::unique_lock<std::mutex>& lock, const IsFarEnough& is_far_enough) {
     const auto start = Clock::now();
@@ -415,7 +415,7 @@ class BatchPrefetcher::State {
     return items_.front();
   }
 
-  // With the lock held, while the first item is not ready.
+  // Call with the lock held, while the first item is not ready.
   std::string describe_wait(Clock::duration waited) const {
     const std::string time = format_duration(std::chrono::duration<double>(waited).count());
     if (items_.empty() || items_.front().plan == nullptr) {
@@ -447,10 +447,10 @@ class BatchPrefetcher::State {
 
   std::mutex mutex_;  ///< guards the three below and what items hold
   std::condition_variable has_room_, changed_;
-  std::deque<Item> items_;  ///< claimed and not taken, in order
+  std::deque<Item> items_;  ///< claimed but not taken, in order
   bool is_stopping_ = false;
 
-  // Of the consumer's thread.
+  // Used by the consumer's thread only.
   std::int64_t consumer_step_;
   std::shared_ptr<const StepPlan> step_plan_;
   std::size_t num_taken_ = 0;

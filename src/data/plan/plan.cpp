@@ -16,15 +16,15 @@ namespace lora_train::data {
 namespace {
 
 struct DocumentStep {
-  std::vector<MicroBatchPlan> micro_batches;  ///< of options.rank
-  std::int64_t num_rows = 0;                  ///< of all ranks
-  std::int64_t most_rows = 0;                 ///< of a rank
+  std::vector<MicroBatchPlan> micro_batches;  ///< for options.rank
+  std::int64_t num_rows = 0;                  ///< over all ranks
+  std::int64_t most_rows = 0;                 ///< of any rank
 };
 
-/// The documents of a step, in the order of the epoch, to options.world_size ranks: each gets as many, give or take one, of about
-/// the same cost, and packs its own into rows. (Packed first, a few short documents would fill one row, and one rank alone would
-/// have work.) micro_batch_size rows make a micro-batch; every rank has as many micro-batches as the one with the most rows.
-/// lengths[d] = tokens of document d.
+/// Splits the documents of a step, in epoch order, across options.world_size ranks: each gets the same number, give or
+/// take one, at about the same cost, and packs them into rows. (If packing came first, a few short documents would fill
+/// one row, and only one rank would have work.) Each micro-batch has micro_batch_size rows; every rank has as many
+/// micro-batches as the rank with the most rows. lengths[d] = tokens of document d.
 DocumentStep plan_document_step(std::span<const std::uint32_t> documents, std::span<const std::uint32_t> lengths,
                                 const PlanOptions& options, std::int64_t step) {
   std::vector<std::uint32_t> step_lengths(documents.size());  // by place in the step: weights may repeat a document
@@ -63,7 +63,8 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
   require(options.micro_batch_size > 0, "micro_batch_size", "must be above 0");
   require(!options.num_epochs || *options.num_epochs > 0, "num_epochs", "must be above 0");
   require(!options.max_steps || *options.max_steps > 0, "max_steps", "must be above 0");
-  require(options.num_epochs || options.max_steps, "num_epochs", "set num_epochs or max_steps, or the run never ends");
+  require(options.num_epochs || options.max_steps, "num_epochs",
+          "set num_epochs or max_steps; without one the run never ends");
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     throw ShapeError("PlanOptions::rank",
                      "rank " + std::to_string(options.rank) + " of a world of " + std::to_string(options.world_size));
@@ -79,7 +80,7 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
     documents_per_epoch += range.weight * static_cast<double>(range.end - range.begin);
   }
   require(options.ranges.empty() || num_documents == 0 || (documents_per_epoch >= 1 && documents_per_epoch < 4e9),
-          "datasets.weight", "the weights make less than 1 or more than 4,000,000,000 rows an epoch");
+          "datasets.weight", "the weights give fewer than 1 or more than 4,000,000,000 documents per epoch");
   if (!options.ranges.empty() && end != num_documents) {
     throw ShapeError("PlanOptions::ranges", "ranges do not cover the " + std::to_string(num_documents) + " documents");
   }
@@ -88,7 +89,7 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
 void check_lengths(const DocumentStore& store, std::int64_t max_seq_len) {
   for (std::size_t i = 0; i < store.size(); ++i) {
     if (store.num_tokens(i) > max_seq_len) {
-      throw DataError(store.source(i), "the row has " + std::to_string(store.num_tokens(i)) +
+      throw DataError(store.source(i), "the example has " + std::to_string(store.num_tokens(i)) +
                                            " tokens, more than max_seq_len: " + std::to_string(max_seq_len));
     }
   }
@@ -121,7 +122,7 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
 
 namespace {
 
-/// One of the two: rows, which are cut into steps, or documents, which are cut into steps and then packed.
+/// Either rows, which are cut into steps, or documents, which are cut into steps and then packed.
 struct Epoch {
   Rows rows;
   std::vector<std::uint32_t> documents;
@@ -137,31 +138,31 @@ struct RunPlan::State {
   PlanOptions options;
   std::vector<std::uint32_t> lengths;
   std::int64_t total_steps = 0;
-  // Of the first epoch that has any.
+  // For the first epoch that is not empty.
   std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0, first_steps = 0, most_rows_of_rank = 0;
 
   std::mutex count_mutex;  ///< guards first_step; not held while an epoch is packed
-  /// Steps before each epoch counted so far, and before the next. Unused if is_even().
+  /// Steps before each epoch counted so far and before the next. Unused if is_even().
   std::vector<std::int64_t> first_step{0};
 
   std::mutex mutex;
   int cached_epoch = -1;
   std::shared_ptr<const Epoch> cached;
 
-  // Without shuffling and weights, all epochs are the first.
+  // Without shuffling and weights, all epochs are like the first.
   bool epochs_differ() const { return options.shuffle || !options.ranges.empty(); }
-  // Whether documents are cut into steps before they are packed.
+  // True if documents are cut into steps before packing.
   bool packs_steps() const { return options.packing && options.batch_unit == BatchUnit::kDocuments; }
-  // Whether steps can be counted without packing.
+  // True if steps can be counted without packing.
   bool counts_documents() const { return !options.packing || packs_steps(); }
-  // Whether all epochs have the same number of steps.
+  // True if all epochs have the same number of steps.
   bool is_even() const { return !epochs_differ() || (counts_documents() && options.ranges.empty()); }
 
   std::shared_ptr<const Epoch> plan_of(int epoch) {
     const std::lock_guard lock(mutex);
     const int key = epochs_differ() ? epoch : 0;
     if (key != cached_epoch) {
-      cached.reset();  // so that two epochs are never in memory together
+      cached.reset();  // so that memory never holds two epochs
       cached = std::make_shared<const Epoch>(packs_steps() ? Epoch{{}, documents_of_epoch(options, lengths.size(), key)}
                                                            : Epoch{rows_of_epoch(lengths, options, key), {}});
       cached_epoch = key;
@@ -169,7 +170,7 @@ struct RunPlan::State {
     return cached;
   }
 
-  enum class Keep { kRows, kCount };  ///< kRows: step() asks for them next
+  enum class Keep { kRows, kCount };  ///< kRows: step() will need them
   std::int64_t count_steps_of(int epoch, Keep keep) {
     const auto steps = [&](std::size_t n) { return ceil_div(static_cast<std::int64_t>(n), options.global_batch_size); };
     if (counts_documents()) return steps(num_documents_in_epoch(options, lengths.size(), epoch));
@@ -213,7 +214,7 @@ struct RunPlan::State {
     for (const std::uint32_t document : epoch.documents) first_tokens += lengths[document];
   }
 
-  // Of step `i` of an epoch, from 0.
+  // The documents of step `i` of an epoch, from 0.
   std::span<const std::uint32_t> documents_of_step(const Epoch& epoch, std::int64_t i) const {
     const auto size = static_cast<std::size_t>(options.global_batch_size), begin = static_cast<std::size_t>(i) * size;
     return std::span(epoch.documents).subspan(begin, std::min(size, epoch.documents.size() - begin));
@@ -260,11 +261,11 @@ struct RunPlan::State {
       throw_if_stop_requested();
       const std::int64_t steps = count_steps_of(static_cast<int>(num_counted - 1), Keep::kRows);
       lock.lock();
-      if (first_step.size() == num_counted) first_step.push_back(first_step.back() + steps);  // else another thread has
+      if (first_step.size() == num_counted) first_step.push_back(first_step.back() + steps);  // else another thread did
     }
   }
 
-  // Of the first `num_epochs` epochs, at most `limit`.
+  // Steps of the first `num_epochs` epochs, at most `limit`.
   std::int64_t steps_of_epochs(double num_epochs, std::int64_t limit) {
     const double whole = std::floor(num_epochs);
     const auto part_of = [&](std::int64_t steps) {
@@ -286,13 +287,13 @@ struct RunPlan::State {
     return std::min(limit, first_step.back());
   }
 
-  // Without num_epochs no epoch is counted before it is reached: max_steps may be any number.
+  // Without num_epochs, epochs are counted only when reached: max_steps may be any number.
   void count_steps() {
     sum_up_first();
     const std::int64_t limit = options.max_steps.value_or(INT64_MAX);
     if (first_steps > 0) total_steps = options.num_epochs ? steps_of_epochs(*options.num_epochs, limit) : limit;
     if (total_steps == 0) {
-      throw DataError("datasets", "with these weights no row is ever chosen; raise them, or num_epochs");
+      throw DataError("datasets", "these weights never choose an example; raise them or num_epochs");
     }
   }
 
@@ -321,7 +322,7 @@ struct RunPlan::State {
 
 RunPlan::RunPlan(const DocumentStore& store, const PlanOptions& options) {
   check_options(options, store.size());
-  if (store.empty()) throw DataError("datasets", "no row to train on");
+  if (store.empty()) throw DataError("datasets", "no examples to train on");
   check_lengths(store, options.max_seq_len);
   state_ = std::make_unique<State>(store, options);
   state_->count_steps();

@@ -1,4 +1,5 @@
-// liblora_train_arrow.so: opens Parquet and Arrow files with Apache Arrow's C++ libraries, and makes JSON of their values.
+// liblora_train_arrow.so: opens Parquet and Arrow files with Apache Arrow's C++ libraries, and converts their values to
+// JSON.
 #include <arrow/api.h>
 #include <arrow/io/file.h>
 #include <arrow/ipc/reader.h>
@@ -27,7 +28,7 @@ using arrow::Type;
 
 constexpr std::int64_t kMsPerDay = 86'400'000;
 
-/// Appends value `index` of an array whose type check_column_type() took, as table_rows.h has it.
+/// Appends value `index` of an array whose type check_column_type() accepted, in the format of table_rows.h.
 void append_json(const arrow::Array& array, std::int64_t index, std::string& out);
 
 /// Appends `text` in quotes. Bytes that are not UTF-8 stay as they are.
@@ -64,7 +65,7 @@ void append_float(Float number, std::string& out) {
   }
   const std::size_t begin = out.size();
   append_number(number, out);
-  if (out.find_first_of(".e", begin) == std::string::npos) out += ".0";  // 1.0 is no integer
+  if (out.find_first_of(".e", begin) == std::string::npos) out += ".0";  // 1.0 is not an integer
 }
 
 std::int64_t floor_divide(std::int64_t number, std::int64_t by) { return number / by - (number % by < 0 ? 1 : 0); }
@@ -119,7 +120,7 @@ void append_map(const arrow::MapArray& maps, std::int64_t index, std::string& ou
   out += ']';
 }
 
-/// Array of a number, as `Array::Value()` gives it.
+/// A numeric array, read through `Array::Value()`.
 template <class Array>
 auto value_of(const arrow::Array& array, std::int64_t index) {
   return static_cast<const Array&>(array).Value(index);
@@ -200,11 +201,11 @@ void append_nested(const arrow::Array& array, std::int64_t i, std::string& out) 
       return append_json(*coded.dictionary(), coded.GetValueIndex(i), out);
     }
     case Type::EXTENSION: return append_json(*static_cast<const arrow::ExtensionArray&>(array).storage(), i, out);
-    default: throw std::logic_error("append_json: " + array.type()->ToString());  // check_column_type() took it
+    default: throw std::logic_error("append_json: " + array.type()->ToString());  // check_column_type() accepted it
   }
 }
 
-/// Throws std::runtime_error where JSON has no value for a type, anywhere inside `type`. `column` names it.
+/// Throws std::runtime_error if JSON has no value for a type anywhere inside `type`. `column` names it.
 void check_column_type(const arrow::DataType& type, const std::string& column) {
   switch (type.id()) {
     case Type::SPARSE_UNION:
@@ -240,10 +241,10 @@ using Input = std::shared_ptr<arrow::io::RandomAccessFile>;
 constexpr std::int64_t kParquetBatchRows = 1024;
 constexpr std::int64_t kParquetBuffer = 1 << 20;
 constexpr std::string_view kEndOfStream{"\xFF\xFF\xFF\xFF\0\0\0\0", 8};
-constexpr std::string_view kContinuation{"\xFF\xFF\xFF\xFF", 4};  // how streams begin, and did not before Arrow 0.15
+constexpr std::string_view kContinuation{"\xFF\xFF\xFF\xFF", 4};  // start of a stream since Arrow 0.15
 
 void check(const arrow::Status& status) {
-  if (status.IsOutOfMemory()) throw std::runtime_error("needs more memory than there is: " + status.message());
+  if (status.IsOutOfMemory()) throw std::runtime_error("needs more memory than is available: " + status.message());
   if (!status.ok()) throw std::runtime_error(status.message());
 }
 
@@ -253,7 +254,7 @@ T take(arrow::Result<T>&& result) {
   return std::move(result).ValueUnsafe();
 }
 
-/// Batches of a file, one after the other: null at the end.
+/// The batches of a file, in order; null at the end.
 class Batches {
  public:
   virtual ~Batches() = default;
@@ -261,7 +262,7 @@ class Batches {
   virtual std::shared_ptr<arrow::RecordBatch> next() = 0;
 };
 
-/// A row group is decoded a page at a time, so that memory does not grow with it.
+/// Decodes a row group one page at a time, so that memory does not grow with it.
 class ParquetBatches : public Batches {
  public:
   explicit ParquetBatches(const Input& file) {
@@ -322,7 +323,7 @@ class ArrowStreamBatches : public Batches {
   }
 
  private:
-  /// Arrow takes the end of the file for the end of the stream.
+  /// Arrow mistakes the end of the file for the end of the stream.
   void require_end_mark() const {
     const std::int64_t size = take(file_->GetSize());
     const auto begin = take(file_->ReadAt(0, 4)), end = take(file_->ReadAt(std::max<std::int64_t>(size - 8, 0), 8));
@@ -367,7 +368,7 @@ class ArrowRows : public TableRows {
       row_ = 0;
       batch_ = batches_->next();
       if (batch_ == nullptr) return false;
-      check(batch_->ValidateFull());  // of a damaged file, offsets may lie anywhere
+      check(batch_->ValidateFull());  // in a damaged file, offsets may point anywhere
     }
     return true;
   }

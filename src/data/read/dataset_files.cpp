@@ -26,14 +26,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "train", "validation" or "test", if a part of the path below the folder has such a word in it; else nullptr.
+/// "train", "validation" or "test" if part of the path below the folder contains such a word; else nullptr.
 const char* split_in_name(const std::filesystem::path& path);
 
 using Files = std::vector<fs::path>;
 
 using Splits = std::map<std::string, Files>;
 
-/// "train_sft" of data/train_sft-00000-of-00003.parquet, as push_to_hub() writes it; else empty.
+/// "train_sft" for data/train_sft-00000-of-00003.parquet, the naming of push_to_hub(); else empty.
 std::string shard_split(const fs::path& path) {
   const std::string name = path.filename().string();
   const auto end = name.find("-of-");
@@ -46,7 +46,7 @@ std::string shard_split(const fs::path& path) {
   return is_number ? name.substr(0, begin) : std::string();
 }
 
-/// ** stands for any number of folders, and * stays inside one.
+/// ** matches any number of folders; * stays inside one.
 bool is_match(std::string pattern, const std::string& path) {
   if (pattern.starts_with("./")) pattern.erase(0, 2);
   const bool is_deep = pattern.find("**") != std::string::npos;
@@ -65,7 +65,7 @@ Splits splits_by_name(const fs::path& folder, const Files& files) {
     splits[split].push_back(file);
   }
   if (splits.size() == 1 && splits.begin()->first.empty()) return {{"train", files}};
-  splits.erase("");  // a file without a split's name beside others is of none
+  splits.erase("");  // among files with split names, one without belongs to no split
   return splits;
 }
 
@@ -101,7 +101,7 @@ const CardSubset& choose_subset(const std::vector<CardSubset>& subsets, const Da
   }
   throw DataError(spec.path, (spec.subset.empty() ? "the dataset has several subsets; name one with `subset`"
                                                   : "the dataset has no subset \"" + spec.subset + "\"") +
-                                 ". There are: " + join(names));
+                                 ". Available: " + join(names));
 }
 
 Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec& spec) {
@@ -112,7 +112,7 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
     const Files below = files_below(inner, files);
     if (below.empty())
       throw DataError(spec.path,
-                      "no subset \"" + spec.subset + "\": neither README.md nor a folder of data has that name");
+                      "no subset \"" + spec.subset + "\": neither README.md nor a data folder has that name");
     return splits_by_name(inner, below);
   }
   const CardSubset& subset = choose_subset(subsets, spec);
@@ -121,20 +121,20 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
   return subset.splits.empty() ? splits_by_name(inner, below) : splits_by_card(inner, below, subset);
 }
 
-/// For an expression of the datasets library: train[:1000], train[:90%], train+validation.
+/// Advice for an expression of the datasets library: train[:1000], train[:90%], train+validation.
 std::string instead_of_part(const std::string& split) {
-  if (split.find('+') != std::string::npos) return ". For several splits, write an entry for each";
+  if (split.find('+') != std::string::npos) return ". For several splits, add one entry for each";
   if (split.find('%') != std::string::npos)
-    return ". For a share of the rows, name the whole split, and hold out the rest: val_set_size: 0.1";
+    return ". For a share of the examples, name the whole split and hold out the rest: val_set_size: 0.1";
   if (split.find('[') != std::string::npos)
-    return ". For its first rows, name the whole split, and say how many: max_samples: 1000";
+    return ". For its first examples, name the whole split and set the number: max_samples: 1000";
   return "";
 }
 
 std::string choose_split(const Splits& splits, const DatasetSpec& spec, DatasetUse use) {
   std::vector<std::string> names;
   for (const auto& [name, files] : splits) names.push_back(name);
-  const std::string there_are = ". There are: " + join(names);
+  const std::string there_are = ". Available: " + join(names);
   if (!spec.split.empty()) {
     if (splits.contains(spec.split)) return spec.split;
     throw DataError(spec.path, "no split \"" + spec.split + "\"" + there_are + instead_of_part(spec.split));
@@ -163,19 +163,19 @@ const char* split_in_name(const fs::path& path) {
   return nullptr;
 }
 
-/// Those of `files`, all below `folder`, that are the split and subset of `spec`:
-///   subset  one of `configs` in README.md: the one that `spec` names, the only one, or the default. Where there are no
-///           `configs`, a subfolder of that name.
-///   split   by `configs`; else by "data/<split>-00000-of-00001", else by a word in the name; all files are train if none
-///           has one. Without `spec.split`: the only one there is, or train for training.
-/// Throws DataError (where = spec.path), which lists what there is.
+/// Selects those of `files`, all below `folder`, that match the split and subset of `spec`:
+///   subset: one of `configs` in README.md: the one that `spec` names, the only one, or the default. Without
+///     `configs`, a subfolder of that name.
+///   split: by `configs`; else by "data/<split>-00000-of-00001", else by a word in the name; if no file has one, all
+///     are train. Without `spec.split`: the only split, or train for training.
+/// Throws DataError (where = spec.path), listing what is available.
 Files files_of_split(const fs::path& folder, const Files& files, const DatasetSpec& spec, DatasetUse use) {
   Splits splits = find_splits(folder, files, spec);
-  if (splits.empty()) throw DataError(spec.path, "no file of the dataset has the name of a split");
+  if (splits.empty()) throw DataError(spec.path, "no file of the dataset is named after a split");
   const std::string split = choose_split(splits, spec, use);
   if (splits[split].empty()) {
     throw DataError(spec.path, "the files of split \"" + split + "\" are not in " + folder.string() +
-                                   ", or of a kind that is not read. Download the whole dataset");
+                                   " or have an unsupported type. Download the whole dataset");
   }
   return std::move(splits[split]);
 }
@@ -194,7 +194,7 @@ constexpr std::array<UnreadKind, 3> kUnreadKinds = {{
     {".zip", "zip is not supported; unpack it: unzip FILE.zip"},
 }};
 
-// The name without the ending of its packing.
+// The name without its compression suffix.
 fs::path unpacked(const fs::path& path) {
   return path.extension() == ".gz" || path.extension() == ".zst" ? path.parent_path() / path.stem() : path;
 }
@@ -207,10 +207,10 @@ bool is_readable(const fs::path& path) {
          extension == ".tsv" || extension == ".txt" || is_table(path);
 }
 
-/// What the datasets library writes beside data.
+/// True for files that the datasets library writes next to data.
 bool is_description(const fs::path& path) {
   const std::string name = path.filename().string();
-  if (name == "state.json") return fs::exists(path.parent_path() / "dataset_info.json");  // of save_to_disk
+  if (name == "state.json") return fs::exists(path.parent_path() / "dataset_info.json");  // from save_to_disk
   return name == "dataset_info.json" || name == "dataset_infos.json" || name == "dataset_dict.json";
 }
 
@@ -224,7 +224,7 @@ void check_file(const fs::path& path) {
   if (is_table(path)) require_table_library(path);
 }
 
-/// Whoever names the folder of a dataset does not mean to train on its test set.
+/// A user who names a dataset folder does not mean to train on its test set.
 void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& files) {
   std::map<std::string, fs::path> splits;
   for (const auto& file : files) {
@@ -257,7 +257,7 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
     }
   }
   if (error) throw IoError(folder.string(), "cannot list the folder: " + error.message());
-  // Beside data, a .txt is a licence or a note; alone it is the data.
+  // Next to data, a .txt is a licence or a note; alone, it is the data.
   if (!std::all_of(files.begin(), files.end(), is_text)) {
     std::erase_if(files, is_text);
   }
@@ -283,7 +283,7 @@ std::vector<fs::path> files_of_glob(const std::string& pattern) {
   return files;
 }
 
-/// The folder of org/name in the cache; empty if `path` is no such name, or has that of a file.
+/// The folder of org/name in the cache; empty if `path` is not such a name or names a file.
 fs::path hub_folder(const std::string& path) {
   const auto id = storage::parse_hub_id(path);
   if (!id || is_readable(path)) return {};
@@ -303,8 +303,7 @@ std::vector<fs::path> files_in_folder(const DatasetSpec& spec, DatasetUse use) {
 
 void refuse_split_of_files(const DatasetSpec& spec) {
   if (spec.split.empty() && spec.subset.empty()) return;
-  throw DataError(spec.path,
-                  "neither a folder nor a dataset of the Hub, so it has no `split` and no `subset`. Remove them");
+  throw DataError(spec.path, "neither a folder nor a Hub dataset, so it cannot have `split` or `subset`. Remove them");
 }
 
 }  // namespace

@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kArrowLibraries[] = {"libarrow.so.2400", "libparquet.so.2400"};  // their names have the series
+constexpr const char* kArrowLibraries[] = {"libarrow.so.2400", "libparquet.so.2400"};  // the names include the series
 constexpr const char* kInstall = "pip install 'pyarrow==24.*'";
 
-/// Also where no pyarrow is wanted: other tools read the file.
+/// Converts with other tools, so it works without our pyarrow.
 std::string conversion_of(const fs::path& file) {
   const std::string name = file.string(), target = fs::path(file).replace_extension(".jsonl").filename().string();
   if (file.extension() == ".parquet") {
@@ -42,7 +42,7 @@ bool has_arrow(const fs::path& folder) {
   return true;
 }
 
-/// "libarrow.so.2600" of a pyarrow of another series; empty if the folder has none.
+/// "libarrow.so.2600" if pyarrow of another series is there; empty if the folder has none.
 std::string other_arrow(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -52,7 +52,7 @@ std::string other_arrow(const fs::path& folder) {
   return {};
 }
 
-/// Takes a folder that has what is needed; else notes what it has.
+/// Accepts a folder with the required libraries; else notes what it has.
 bool takes_arrow(const fs::path& folder, const std::string& found_by, std::vector<std::string>& seen) {
   if (folder.empty()) {
     seen.push_back(found_by + ": has no pyarrow");
@@ -66,13 +66,13 @@ bool takes_arrow(const fs::path& folder, const std::string& found_by, std::vecto
 
 struct FoundArrow {
   fs::path folder;      ///< empty if there is none
-  std::string problem;  ///< then
+  std::string problem;  ///< set if there is none
 };
 
 FoundArrow find_arrow() {
   std::error_code error;
   if (!fs::exists(library_file(), error)) {
-    return {{}, "this build of lora-train does not read such files (it has no " + library_file().string() + ")"};
+    return {{}, "this build of lora-train cannot read such files (it lacks " + library_file().string() + ")"};
   }
   std::vector<std::string> seen;
   const char* const named = std::getenv("LORA_TRAIN_ARROW");
@@ -88,7 +88,7 @@ FoundArrow find_arrow() {
   }
   return {
       {},
-      "reading it needs " + std::string(kArrowLibraries[0]) + " of the pyarrow wheel, which is not found (" +
+      "reading it needs " + std::string(kArrowLibraries[0]) + " from the pyarrow wheel, which was not found (" +
           join(seen, "; ") + "). Install it: " + kInstall +
           ", then run lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder"};
 }
@@ -105,7 +105,7 @@ void* open_table_library(const fs::path& library) {
 }
 
 OpenTable open_all() {
-  // By full path and first: ours then finds them, though it has no path to them.
+  // Loads them first, by full path: our library then finds them without a search path.
   for (const char* name : kArrowLibraries) open_table_library(arrow().folder / name);
   void* const handle = open_table_library(library_file());
   const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
@@ -115,29 +115,29 @@ OpenTable open_all() {
 
 constexpr std::size_t kTableBlockBytes = 1 << 20;
 
-/// Loads the library, once. Throws as require_table_library() does, and where it cannot be loaded.
+/// Loads the library once. Throws as require_table_library() does, and if loading fails.
 OpenTable load_table_library(const fs::path& file) {
   require_table_library(file);
   static const OpenTable open = open_all();
   return open;
 }
 
-class TableReader : public RowReader {
+class TableReader : public ExampleReader {
  public:
   explicit TableReader(const std::filesystem::path& file) : file_(file.string()) {
-    const OpenTable open_rows = load_table_library(file);
-    at_file([&] { rows_.reset(open_rows(file_.c_str())); });
+    const OpenTable open_file = load_table_library(file);
+    at_file([&] { examples_.reset(open_file(file_.c_str())); });
   }
 
-  std::optional<RowBlock> next() override {
-    RowBlock block;
+  std::optional<ExampleBlock> next() override {
+    ExampleBlock block;
     block.file = file_;
     std::vector<std::size_t> ends;
-    at_file([&] { rows_->read(block.text, ends, kTableBlockBytes); });
+    at_file([&] { examples_->read(block.text, ends, kTableBlockBytes); });
     if (ends.empty()) return std::nullopt;
     std::size_t begin = 0;
     for (const std::size_t end : ends) {
-      RowBlock::Piece piece{.kind = RowBlock::Kind::kTableRow, .line = ++num_rows_};
+      ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kTableRow, .line = ++num_examples_};
       piece.begin = begin;
       piece.size = end - begin;
       block.pieces.push_back(std::move(piece));
@@ -147,20 +147,21 @@ class TableReader : public RowReader {
   }
 
  private:
-  /// A problem of the whole file; one of a single row is found as its text is parsed.
+  /// Adds the file to errors. Problems of a single example are found when its text is parsed.
   void at_file(const std::function<void()>& action) const {
     try {
       action();
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw DataError(file_, (num_rows_ > 0 ? "after row " + std::to_string(num_rows_) + ": " : "") + error.what());
+      throw DataError(
+          file_, (num_examples_ > 0 ? "after example " + std::to_string(num_examples_) + ": " : "") + error.what());
     }
   }
 
   std::string file_;
-  std::unique_ptr<TableRows> rows_;
-  std::uint64_t num_rows_ = 0;
+  std::unique_ptr<TableRows> examples_;
+  std::uint64_t num_examples_ = 0;
 };
 
 constexpr std::size_t kReadBytes = 1 << 20;
@@ -173,7 +174,7 @@ struct Record {
   std::size_t num_bytes = 0;
 };
 
-// Characters and places to records.
+// Turns characters and places into records.
 class RecordReader {
  public:
   RecordReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
@@ -222,13 +223,13 @@ class RecordReader {
   }
 
   void limit(std::uint64_t line, std::size_t num_bytes) const {
-    if (num_bytes > kMaxRowBytes) {
+    if (num_bytes > kMaxExampleBytes) {
       throw DataError(place(file_, line, 1),
                       "the record is longer than 64 MiB: probably a quote is opened here and never closed");
     }
   }
 
-  // Takes a field and what ends it; false when that is the end of the record.
+  // Reads a field and its terminator; false if that ends the record.
   bool read_field(Record& record) {
     std::string field;
     if (peek() == '"') {
@@ -271,21 +272,21 @@ class RecordReader {
   std::size_t byte_ = 0;
 };
 
-class CsvReader : public RowReader {
+class CsvReader : public ExampleReader {
  public:
   CsvReader(const std::string& file, std::unique_ptr<ByteSource> bytes, std::string begin, char separator)
       : file_(file), records_(file, std::move(bytes), std::move(begin), separator) {
     read_header();
   }
 
-  std::optional<RowBlock> next() override {
-    RowBlock block;
+  std::optional<ExampleBlock> next() override {
+    ExampleBlock block;
     block.file = file_;
     Record record;
     for (std::size_t size = 0; block.pieces.size() < kRowsPerBlock && size < kBytesPerBlock; size += record.num_bytes) {
       if (!records_.read(record)) break;
-      RowBlock::Piece piece{.kind = RowBlock::Kind::kParsed, .line = record.line};
-      piece.row = row_of(record);
+      ExampleBlock::Piece piece{.kind = ExampleBlock::Kind::kParsed, .line = record.line};
+      piece.example = example_of(record);
       block.pieces.push_back(std::move(piece));
     }
     return block.pieces.empty() ? std::nullopt : std::optional(std::move(block));
@@ -308,22 +309,22 @@ class CsvReader : public RowReader {
     }
   }
 
-  RawRow row_of(const Record& record) const {
+  RawExample example_of(const Record& record) const {
     const auto bad = [&](std::string message) {
-      return RawRow{nullptr, record.line, true, place(file_, record.line, 1), std::move(message)};
+      return RawExample{nullptr, record.line, true, place(file_, record.line, 1), std::move(message)};
     };
     if (record.fields.size() != columns_.size()) {
       return bad("the record has " + std::to_string(record.fields.size()) + " fields, the header " +
                  std::to_string(columns_.size()) + "; a field with a separator, quote or line end must be quoted");
     }
-    RawRow row{Json::object(), record.line, false, {}, {}};
+    RawExample example{Json::object(), record.line, false, {}, {}};
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       if (find_invalid_utf8(record.fields[i])) {
         return bad("field \"" + columns_[i] + "\" is not valid UTF-8; convert the file to UTF-8");
       }
-      row.value[columns_[i]] = record.fields[i];
+      example.value[columns_[i]] = record.fields[i];
     }
-    return row;
+    return example;
   }
 
   std::string file_;
@@ -344,10 +345,12 @@ void require_table_library(const fs::path& file) {
   }
 }
 
-std::unique_ptr<RowReader> open_table(const std::filesystem::path& file) { return std::make_unique<TableReader>(file); }
+std::unique_ptr<ExampleReader> open_table(const std::filesystem::path& file) {
+  return std::make_unique<TableReader>(file);
+}
 
-std::unique_ptr<RowReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
-                                    char separator) {
+std::unique_ptr<ExampleReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
+                                        char separator) {
   return std::make_unique<CsvReader>(file, std::move(bytes), std::move(begin), separator);
 }
 

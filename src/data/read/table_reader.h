@@ -1,30 +1,31 @@
-// Rows of tables: CSV, and Parquet and Arrow files, through liblora_train_arrow.so and the Arrow libraries of the pyarrow wheel that it needs.
+// Examples of tables: CSV, and Parquet and Arrow files, through liblora_train_arrow.so and the pyarrow wheel's Arrow
+// libraries that it needs.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 
-#include "row_reader.h"
+#include "example_reader.h"
 #include "table_rows.h"
 
 namespace lora_train::data {
 
-/// Whether a file of this name is a table: .parquet, .arrow or .feather.
+/// True if a file with this name is a table: .parquet, .arrow or .feather.
 bool is_table(const std::filesystem::path& file);
 
-/// Throws DataError (where = file) unless tables can be read: the library is built, and pyarrow of the right series is in
-/// $LORA_TRAIN_ARROW (its folder; decides alone when set), in the folder that the build found, or in the environment of
-/// python3. The message has the commands that install it and that convert `file`. Loads nothing.
+/// Throws DataError (where = file) unless tables can be read: the library is built, and pyarrow of the right series is
+/// in $LORA_TRAIN_ARROW (its folder; exclusive if set), in the folder that the build found, or in the environment of
+/// python3. The message has the commands to install it and to convert `file`. Loads nothing.
 void require_table_library(const std::filesystem::path& file);
 
-/// `line` of a row is its number in the file, from 1. Throws DataError where the file cannot be read: no library
-/// (require_table_library), damage, a column type that JSON has no value for.
-std::unique_ptr<RowReader> open_table(const std::filesystem::path& file);
+/// `line` of an example is its number in the file, from 1. Throws DataError if the file cannot be read: no library
+/// (require_table_library), damage, a column type without a JSON value.
+std::unique_ptr<ExampleReader> open_table(const std::filesystem::path& file);
 
-/// The first record names the columns; every further one is a row {"column": "text", ...}. Blank lines are skipped.
-/// `begin` is what was already read of `bytes`. Throws DataError for a header without names or with a name twice; a
-/// record with more or fewer fields is a bad row.
-std::unique_ptr<RowReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
-                                    char separator);
+/// The first record names the columns; every further record is an example {"column": "text", ...}. Skips blank lines.
+/// `begin` is the part of `bytes` already read. Throws DataError for a header with missing or duplicate names; a record
+/// with more or fewer fields is a bad example.
+std::unique_ptr<ExampleReader> open_csv(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin,
+                                        char separator);
 
 }  // namespace lora_train::data

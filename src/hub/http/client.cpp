@@ -47,7 +47,8 @@ struct Curl {
   decltype(&::curl_slist_free_all) slist_free_all;
 };
 
-/// libcurl.so.4, or Debian's libcurl-gnutls.so.4; it stays loaded. Throws IoError if neither can be loaded. Thread-safe.
+/// libcurl.so.4, or Debian's libcurl-gnutls.so.4; it stays loaded. Throws IoError if neither can be loaded.
+/// Thread-safe.
 const Curl& curl();
 
 /// Handles of libcurl; the connection stays open for the next transfer. One transfer at a time.
@@ -70,14 +71,15 @@ struct TransferResult {
   std::string redirect;  ///< where the answer points, absolute; empty if nowhere
 };
 
-/// A failure that may pass: whoever has the request may try again.
+/// A failure that may be temporary: the caller may try again.
 struct TransferBreak {
   TransferError error;
   bool may_retry = false;
   bool may_have_begun = false;  ///< the server may have acted on the request
 };
 
-/// Sends `request` as it stands: its url, its range. Adds the bytes that went to the sink to `num_delivered`. Throws TransferBreak.
+/// Sends `request` as it is: its url, its range. Adds the bytes that went to the sink to `num_delivered`. Throws
+/// TransferBreak.
 TransferResult transfer(Connection& connection, const Request& request, const std::string& user_agent,
                         std::uint64_t& num_delivered);
 
@@ -118,7 +120,7 @@ constexpr std::size_t kMaxErrorBody = 64u << 10;
 
 constexpr long kBufferBytes = 512 << 10;
 
-/// The certificates of a variable that other programs know; empty: libcurl's own.
+/// The certificates in a variable that other programs know too; empty: libcurl's own.
 std::string certificate_file() {
   for (const char* name : {"SSL_CERT_FILE", "CURL_CA_BUNDLE"}) {
     if (const char* file = std::getenv(name); file != nullptr && *file != '\0') return file;
@@ -137,26 +139,26 @@ FailureText failure_of(CURLcode code, const Request& request, const std::string&
   const std::string why = detail.empty() ? "" : " (" + detail + ")";
   switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
-      return {Failure::kNoHost, "the name of the host has no address" + why + "; check the name and the network.", true,
+      return {Failure::kNoHost, "the host name has no address" + why + "; check the name and the network.", true,
               false};
     case CURLE_COULDNT_RESOLVE_PROXY:
-      return {Failure::kNoHost, "the name of the proxy has no address" + why + "; check http_proxy and https_proxy.",
-              true, false};
+      return {Failure::kNoHost, "the proxy name has no address" + why + "; check http_proxy and https_proxy.", true,
+              false};
     case CURLE_COULDNT_CONNECT:
-      return {Failure::kNoConnect, "nobody answers there" + why + "; check the address, the network and the proxy.",
+      return {Failure::kNoConnect, "no server answers there" + why + "; check the address, the network and the proxy.",
               true, false};
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_ISSUER_ERROR:
       return {Failure::kTls,
               "the server's certificate is not trusted" + why +
-                  "; if its authority is your own, name its certificates in SSL_CERT_FILE.",
+                  "; if your own authority signed it, name that authority's certificates in SSL_CERT_FILE.",
               false, false};
     case CURLE_SSL_CONNECT_ERROR:
       return {Failure::kTls, "no secure connection" + why + "; the server may not speak TLS there.", true, false};
     case CURLE_OPERATION_TIMEDOUT:
       return {Failure::kStalled,
-              string_printf("nothing came for %.0f s", request.stall_timeout_s) + why +
+              string_printf("nothing arrived for %.0f s", request.stall_timeout_s) + why +
                   "; the network or the server has stalled.",
               true};
     case CURLE_GOT_NOTHING:
@@ -168,8 +170,7 @@ FailureText failure_of(CURLcode code, const Request& request, const std::string&
     case CURLE_HTTP3: return {Failure::kLost, "the connection broke" + why + ".", true};
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_WEIRD_SERVER_REPLY:
-    case CURLE_BAD_CONTENT_ENCODING:
-      return {Failure::kLost, "what answered there does not speak HTTP" + why + ".", false};
+    case CURLE_BAD_CONTENT_ENCODING: return {Failure::kLost, "the server there does not speak HTTP" + why + ".", false};
     default: return {Failure::kOther, "the request failed" + why + ".", false};
   }
 }
@@ -193,7 +194,7 @@ Connection::~Connection() {
   curl_.multi_cleanup(multi_);
 }
 
-/// What the callbacks of libcurl, which are C, work on. They catch what the sink throws; run() throws it again.
+/// State of libcurl's callbacks, which are C. They catch what the sink throws; run() throws it again.
 class Transfer {
  public:
   Transfer(Connection& connection, const Request& request, std::uint64_t& num_delivered)
@@ -231,7 +232,7 @@ class Transfer {
   void set(CURLoption option, Value value) {
     const CURLcode code = curl_.easy_setopt(easy_, option, value);
     if (code == CURLE_OUT_OF_MEMORY) throw std::bad_alloc();
-    if (code != CURLE_OK && code != CURLE_UNKNOWN_OPTION) fail(code);  // an older libcurl lacks options without harm
+    if (code != CURLE_OK && code != CURLE_UNKNOWN_OPTION) fail(code);  // an older libcurl may lack options
   }
 
   void set_connection(const std::string& user_agent) {
@@ -342,7 +343,7 @@ class Transfer {
     const bool is_part = answer_.status == 206 && content_range_begin(answer_.header("Content-Range")) == range.begin;
     const bool is_whole =
         answer_.status == 200 && range.begin == 0 && answer_.header("Content-Length") == std::to_string(range.end);
-    if (!is_part && !is_whole) refuse_answer("the server sends other bytes than it was asked for.", Failure::kNoRanges);
+    if (!is_part && !is_whole) refuse_answer("the server sent bytes other than those requested.", Failure::kNoRanges);
   }
 
   void take_body(std::string_view bytes) {
@@ -398,7 +399,7 @@ class Transfer {
     if (wanted == 0) return 0;
     const auto num_read = ::pread(fd_, buffer, wanted, static_cast<off_t>(part.offset + num_sent_));
     if (num_read < 0) fail_with(part.file, "cannot read");
-    if (num_read == 0) throw IoError(part.file.string(), "became shorter while it was sent.");
+    if (num_read == 0) throw IoError(part.file.string(), "shrank while it was being sent.");
     num_sent_ += static_cast<std::uint64_t>(num_read);
     return static_cast<std::size_t>(num_read);
   }
@@ -448,11 +449,11 @@ bool is_redirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
-/// Makes `request` what a redirect asks for.
+/// Changes `request` to what a redirect asks for.
 void redirect_to(Request& request, const std::string& url, int status) {
   if (!may_redirect(request.url, url))
     throw TransferBreak{{shown_url(request.url),
-                         "redirects to " + shown_url(url) + ", where lora-train does not go: " +
+                         "redirects to " + shown_url(url) + ", which lora-train does not follow: " +
                              "only to http and https, and never from https to http.",
                          Failure::kRedirect}};
   if (origin_of(url) != origin_of(request.url)) request.bearer.clear();
@@ -509,14 +510,14 @@ struct Client::Impl {
 };
 
 Client::Client(ClientOptions options) : impl_(std::make_unique<Impl>(options)) {
-  curl();  // throws where there is none
+  curl();  // throws if there is none
 }
 
 Client::~Client() = default;
 
 Answer Client::send(const Request& original) {
   if (origin_of(original.url).empty())
-    throw ConfigError(shown_url(original.url), "is no URL of the form https://host/path or http://host/path.");
+    throw ConfigError(shown_url(original.url), "is not a URL of the form https://host/path or http://host/path.");
   Request request = original;
   if (!request.poll) request.poll = throw_if_stop_requested;
   auto connection = impl_->take();
@@ -534,7 +535,7 @@ Answer Client::send(const Request& original) {
       }
       why = "answered " + std::to_string(answer.status);
     } catch (const TransferBreak& lost) {
-      connection = std::make_unique<Connection>();  // of this one, libcurl may have remains
+      connection = std::make_unique<Connection>();  // libcurl may keep leftovers in this one
       if (request.range) request.range->begin += num_delivered;
       if (request.range && request.range->begin == request.range->end) return {.status = 206, .url = request.url};
       if (num_delivered > 0 && request.range) num_failed = 0;

@@ -1,4 +1,4 @@
-// In place of client.cpp where the build has no headers of libcurl.
+// Replaces client.cpp if the build has no libcurl headers.
 #include "lora_train/hub/http/client.h"
 
 namespace lora_train::hub {

@@ -1,6 +1,6 @@
-// Memory traffic of an element with coded moments: 10 bytes read (parameter, gradient, two codes) and 6 written, and for a
-// block of 256 its 16 bytes in the table and two scales read and written: 16.13 in all, where fp32 moments take 28. Every
-// rounding of the update is written out, so that no multiplication and addition are contracted: the bits are those of
+// Memory traffic of an element with coded moments: 10 bytes read (parameter, gradient, two codes) and 6 written, plus,
+// per block of 256, 16 bytes in the table and two scales read and written: 16.13 in total; fp32 moments take 28. Every
+// rounding of the update is explicit, so no multiplication and addition are contracted: the bits match
 // optim/adamw_cpu.cpp.
 #include <cfloat>
 #include <cmath>
@@ -14,8 +14,8 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kElements = kMomentBlockSize / kWarpSize;  // of a lane
-constexpr int kPack = 4;  // a lane has adjacent elements in packs, and packs lie 128 elements apart
+constexpr int kElements = kMomentBlockSize / kWarpSize;  // per lane
+constexpr int kPack = 4;  // a lane has adjacent elements in packs, and packs are 128 elements apart
 
 __device__ const DynamicMap kMaps[] = {kSignedMap, kUnsignedMap};
 
@@ -80,7 +80,7 @@ __device__ __forceinline__ float encode(const float* values, const DynamicMap& m
   float largest = 0;
   for (int i = 0; i < kElements; ++i) largest = fmaxf(largest, std::fabs(values[i]));
   largest = warp_max(largest);
-  const float inverse = fminf(1.0F / largest, FLT_MAX);  // finite: the codes of zeros are those of 0
+  const float inverse = fminf(1.0F / largest, FLT_MAX);  // finite: zeros get the code of 0
   std::uint8_t stored[kElements];
   for (int i = 0; i < kElements; ++i) {
     const float x = __fmul_rn(values[i], inverse);
@@ -103,7 +103,7 @@ __device__ __forceinline__ void update(float& param, float grad, float& exp_avg,
   param = __fmul_rn(__fadd_rn(param, __fmul_rn(f.step_size, direction)), f.decay);
 }
 
-/// Updates block `index` with a warp; returns how many of the lane's second moments were zeroed.
+/// Updates block `index` with a warp; returns the number of the lane's second moments that became zero.
 __device__ __forceinline__ int update_block(const AdamW8bitBuffers& b, std::int64_t index, const DynamicMap* maps,
                                             const AdamW8bitFactors* factors, unsigned lane) {
   const MomentBlock block = b.blocks[index];

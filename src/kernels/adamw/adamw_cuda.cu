@@ -1,6 +1,6 @@
 // Memory traffic: the norm reads 4 bytes of a parameter; the update reads 16 (parameter, gradient, both moments) and
-// writes 12. Sums are fp64, their order depends on n alone. Every rounding of the update is written out, so that no
-// multiplication and addition are contracted: the bits are those of optim/adamw_cpu.cpp.
+// writes 12. Sums are fp64, in an order that depends only on n. Every rounding of the update is explicit, so no
+// multiplication and addition are contracted: the bits match optim/adamw_cpu.cpp.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr std::int64_t kMaxBlocks = 2048;  // of the update; each computes the factors first
+constexpr std::int64_t kMaxBlocks = 2048;  // for the update; each computes the factors first
 
 template <int kSize>
 __global__ void __launch_bounds__(kThreads) sum_squares_kernel(const float* grads, std::int64_t n, double* partials) {

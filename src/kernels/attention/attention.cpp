@@ -20,12 +20,12 @@ constexpr int64_t kMaxBlock = 1024;
 
 constexpr int64_t kMinBlock = 128;
 
-/// Queries [query, query + num_queries) of the whole batch and the only keys they can see. Query i of the block sees
+/// Queries [query, query + num_queries) of the whole batch and all keys they can see. Query i of the block sees
 /// keys up to i + diagonal of the block's keys, and `window` of them (0 = all).
 struct Block {
   int64_t query = 0, num_queries = 0, key = 0, num_keys = 0, diagonal = 0, window = 0;
 
-  /// ATen's causal aligns top-left, so it serves exactly this case.
+  /// ATen's causal mask aligns top-left, so it fits exactly this case.
   bool is_plain_causal() const { return diagonal == 0 && num_queries == num_keys && window == 0; }
 };
 
@@ -50,7 +50,7 @@ void plan_document(int64_t query, int64_t len_q, int64_t key, int64_t len_k, int
     plan.blocks.push_back({query, len_q, key, len_k, 0, 0});
     return;
   }
-  // A block also computes the masked corners of its keys: for a narrow window large blocks would be mostly waste.
+  // A block also computes the masked corners of its keys: with a narrow window, large blocks would be mostly waste.
   const int64_t block = is_windowed ? std::clamp(window, kMinBlock, kMaxBlock) : kMaxBlock;
   for (int64_t begin = 0; begin < len_q; begin += block) {
     const int64_t size = std::min(block, len_q - begin);
@@ -164,14 +164,14 @@ struct AttentionTensors {
   const at::Tensor &q, &k, &v, &out, &lse;
 };
 
-/// Keys that all queries of a head see together.
+/// The number of keys that the queries of a head see, summed.
 std::int64_t num_visible(const AttentionLayout& layout) {
   std::int64_t visible = 0;
   for (std::size_t d = 1; d < layout.cu_seqlens_q.size(); ++d) {
     const std::int64_t len_q = layout.cu_seqlens_q[d] - layout.cu_seqlens_q[d - 1];
     const std::int64_t len_k = layout.cu_seqlens_k[d] - layout.cu_seqlens_k[d - 1];
     const std::int64_t most = layout.window > 0 ? std::min(layout.window, len_k) : len_k;
-    // Query i sees min(most, i + 1 + len_k - len_q) keys: a triangle up to `most`, then as many each.
+    // Query i sees min(most, i + 1 + len_k - len_q) keys: a triangle up to `most`, then `most` each.
     const std::int64_t first = std::max<std::int64_t>(0, 1 + len_k - len_q);
     const std::int64_t rising = std::clamp<std::int64_t>(most - first, 0, len_q);
     visible += rising * first + rising * (rising - 1) / 2 + (len_q - rising) * std::min(most, len_k);
@@ -189,8 +189,9 @@ bool has_own_gradients(AttentionBackend backend) {
          backend == AttentionBackend::kEfficient;
 }
 
-/// FLOPs count the scores that the mask allows: 2 products forward, 5 backward. Bytes count q, k, v, out, lse and their gradients
-/// once, and the copies that a CUDA backend makes around its kernels (cuda/attention_*.cpp), but not partial sums inside them.
+/// FLOPs count the scores that the mask allows: 2 products forward, 5 backward. Bytes count q, k, v, out, lse and their
+/// gradients once, and the copies that a CUDA backend makes around its kernels (cuda/attention_*.cpp), but not partial
+/// sums inside them.
 void describe_attention_forward(Work& work, AttentionBackend backend, const AttentionTensors& t,
                                 const AttentionLayout& layout) {
   work.reads("q", t.q).reads("k", t.k).reads("v", t.v).writes("out", t.out).writes("lse", t.lse);
@@ -225,7 +226,7 @@ void check_lengths(const char* kernel, const char* name, const std::vector<int64
   }
   if (!ok) {
     throw ShapeError(std::string(kernel) + ": " + name,
-                     "must begin with 0, never fall and stay within " + std::to_string(num_tokens) + " tokens");
+                     "must start with 0, never decrease and stay within " + std::to_string(num_tokens) + " tokens");
   }
 }
 
@@ -245,7 +246,7 @@ void check_inputs(const char* kernel, const at::Tensor& q, const at::Tensor& k, 
   check_lengths(kernel, "cu_seqlens_q", layout.cu_seqlens_q, q.size(0));
   check_lengths(kernel, "cu_seqlens_k", layout.cu_seqlens_k, k.size(0));
   if (layout.cu_seqlens_q.size() != layout.cu_seqlens_k.size() || layout.window < 0) {
-    throw ShapeError(kernel, "cu_seqlens_q and cu_seqlens_k must name equally many documents, window be 0 or more");
+    throw ShapeError(kernel, "cu_seqlens_q and cu_seqlens_k must have the same length, and window must be 0 or more");
   }
 }
 
@@ -275,7 +276,7 @@ bool is_complete(const AttentionLayout& layout) {
          layout.cu_seqlens_k_device.defined();
 }
 
-/// The layout with the device copies that CUDA backends read.
+/// The layout, with the device copies that CUDA backends read.
 AttentionLayout completed(AttentionLayout layout, at::Device device) {
   if (layout.max_len_q == 0) layout.max_len_q = longest(layout.cu_seqlens_q);
   if (layout.max_len_k == 0) layout.max_len_k = longest(layout.cu_seqlens_k);
@@ -296,7 +297,7 @@ AttentionCase case_of(const at::Tensor& q, const AttentionLayout& layout) {
   return c;
 }
 
-/// The backend that a work recorder sees: on the meta device, that of a Hopper GPU.
+/// The backend shown to a work recorder: on the meta device, a Hopper GPU's.
 AttentionBackend planned_backend(const at::Tensor& q, const AttentionLayout& layout) {
   constexpr int kHopper = 90;
   if (q.is_cpu()) return AttentionBackend::kReference;
@@ -306,8 +307,8 @@ AttentionBackend planned_backend(const at::Tensor& q, const AttentionLayout& lay
   return choose_attention(c).backend;
 }
 
-/// The backend for this call on CUDA; null: the reference. Throws ConfigError when the requested backend does not support
-/// it.
+/// The backend for this call on CUDA; null: the reference. Throws ConfigError when the requested backend does not
+/// support it.
 const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& layout) {
   const CudaLibrary* const cuda = cuda_library();
   if (layout.cu_seqlens_q.back() == 0 || has_unseen_parts(layout)) return nullptr;
@@ -326,12 +327,12 @@ const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& la
 const CudaAttention* capturable_backend(const at::Tensor& q, const AttentionLayout& layout) {
   const CudaAttention* const backend = cuda_backend(q, layout);
   if (is_capturing() && (backend == nullptr || !is_complete(layout))) {
-    throw DeviceError("attention", "the reference implementation reads the lengths of documents on the host");
+    throw DeviceError("attention", "the reference implementation reads document lengths on the host");
   }
   return backend;
 }
 
-/// Gradients in memory of the backend's own, as some backends return them.
+/// Gradients in the backend's own memory, as some backends return them.
 AttentionGradients own_gradients(const AttentionGradients& like, const AttentionLayout& layout) {
   const auto make = [](const at::Tensor& t, int64_t num_tokens) {
     return at::empty({num_tokens, t.size(1), t.size(2)}, t.options());
@@ -370,12 +371,12 @@ std::vector<Document> documents_of(const AttentionLayout& layout) {
   return documents;
 }
 
-// [N, H, E] to [num_heads, L, E] in fp32 (fp64), heads repeated where several share one.
+// [N, H, E] to [num_heads, L, E] in fp32 (fp64), heads repeated if several share one.
 at::Tensor heads_of(const at::Tensor& t, int64_t begin, int64_t size, int64_t num_heads) {
   return to_math(t.narrow(0, begin, size)).transpose(0, 1).repeat_interleave(num_heads / t.size(1), 0);
 }
 
-// Scaled scores [H, L, S], -inf where a query may not look.
+// Scaled scores [H, L, S], -inf where masked.
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionLayout& layout) {
   const int64_t len_q = q.size(1), len_k = k.size(1);
   const auto options = q.options().dtype(at::kLong);

@@ -28,7 +28,7 @@ void check_layout(const at::Tensor& q, const at::Tensor& k, const CachedLayout& 
     ok = begin >= 0 && end <= k.size(0) && num_queries(layout, d) > 0 && num_queries(layout, d) <= layout.num_keys[d];
   }
   if (!ok) {
-    throw ShapeError(kName, "documents must have queries, as many keys or more, and lie within " +
+    throw ShapeError(kName, "documents must have queries, at least as many keys, and stay within " +
                                 std::to_string(q.size(0)) + " queries and " + std::to_string(k.size(0)) + " keys");
   }
 }
@@ -47,7 +47,7 @@ void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   check_layout(q, k, layout);
 }
 
-/// run(q, k, v, layout, out, lse) for document d alone, its keys side by side.
+/// run(q, k, v, layout, out, lse) for document d only, with its keys side by side.
 template <class Run>
 void one_document(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
                   std::size_t d, at::Tensor& out, const Run& run) {
@@ -97,7 +97,7 @@ at::Tensor numbers_on_device(const std::vector<int64_t>& numbers, const at::Tens
   return given.defined() ? given : at::tensor(numbers, at::kInt).to(device);
 }
 
-/// For FlashAttention 2, which takes keys from where they lie.
+/// For FlashAttention 2, which reads the keys in place.
 AttentionLayout layout_in_cache(const CachedLayout& layout, at::Device device) {
   AttentionLayout made{layout.cu_seqlens_q, layout.key_begin, layout.window, layout.scale, layout.backend};
   made.cu_seqlens_k.push_back(0);
@@ -121,7 +121,7 @@ bool fa2_serves(at::ScalarType dtype, int64_t head_size, AttentionBackend backen
   return choose_attention(c).refusal.empty();
 }
 
-/// The keys in use side by side, and then as in training.
+/// Copies the keys in use side by side, then computes as in training.
 void attention_by_copy(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
                        at::Tensor& out) {
   std::vector<at::Tensor> keys, values;
@@ -154,7 +154,7 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 
 std::string refuses_max_keys(at::Device device, at::ScalarType dtype, int64_t head_size, AttentionBackend backend) {
   if (device.is_cpu() || fa2_serves(dtype, head_size, backend)) return {};
-  return "attention over the cache reads the lengths of sequences on the host, except FlashAttention 2 (bf16)";
+  return "attention over the cache reads sequence lengths on the host, except FlashAttention 2 (bf16)";
 }
 
 void attention_cached_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

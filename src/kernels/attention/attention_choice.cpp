@@ -11,11 +11,11 @@
 namespace lora_train::kernels {
 namespace {
 
-/// cuDNN 9.19 keeps the gradients of all scores in bf16 when its backward has to be deterministic.
+/// cuDNN 9.19 keeps the gradients of all scores in bf16 if its backward must be deterministic.
 constexpr int64_t kMaxScoreBytes = int64_t{1} << 30;
 
 std::string refusal_of_fa2(const AttentionCase& c) {
-  if (c.dtype != at::kBFloat16) return "fa2 computes in bf16 alone; use precision: bf16 or attn_implementation: auto";
+  if (c.dtype != at::kBFloat16) return "fa2 computes only in bf16; use precision: bf16 or attn_implementation: auto";
   if (c.sm < 80) return "fa2 needs compute capability 8.0 or newer";
   if (c.head_size % 8 != 0 || c.head_size > 256) {
     return "fa2 takes head sizes that are multiples of 8 up to 256, not " + std::to_string(c.head_size);
@@ -24,7 +24,7 @@ std::string refusal_of_fa2(const AttentionCase& c) {
 }
 
 std::string refusal_of_cudnn(const AttentionCase& c) {
-  if (c.dtype != at::kBFloat16) return "cudnn attention computes in bf16 alone; use precision: bf16";
+  if (c.dtype != at::kBFloat16) return "cudnn attention computes only in bf16; use precision: bf16";
   if (c.sm < 90 || c.sm / 10 == 12) {
     return "cudnn attention over packed documents needs Hopper or datacenter Blackwell; use attn_implementation: fa2";
   }
@@ -42,9 +42,9 @@ std::string refusal_of_cudnn(const AttentionCase& c) {
 }
 
 std::string refusal_of_efficient(const AttentionCase& c) {
-  if (c.dtype != at::kFloat) return "the memory-efficient attention is for fp32; use attn_implementation: auto";
+  if (c.dtype != at::kFloat) return "memory-efficient attention computes only in fp32; use attn_implementation: auto";
   if (c.head_size % 4 != 0 || c.head_size > 128) {
-    return "the memory-efficient attention takes head sizes that are multiples of 4 up to 128, not " +
+    return "memory-efficient attention takes head sizes that are multiples of 4 up to 128, not " +
            std::to_string(c.head_size);
   }
   return {};
@@ -62,7 +62,8 @@ constexpr int64_t kBf16Bytes = 2, kFloatBytes = 4;
 
 int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
-/// mha_varlen_bwd of LibTorch 2.11: 128 spare rows a document, heads rounded up, dk and dv of every head where heads share.
+/// mha_varlen_bwd of LibTorch 2.11: 128 spare rows per document, heads rounded up, dk and dv of every head if heads are
+/// shared.
 int64_t fa2_bytes(const AttentionSizes& s) {
   const int64_t N = s.num_tokens, H = s.num_heads, K = s.num_kv_heads, E = s.head_size;
   const int64_t rows = N + 128 * s.num_docs, wide = rounded_up(E, E <= 128 ? 32 : 64);
@@ -92,7 +93,7 @@ struct Squares {
   double error = 0, want = 0;
 };
 
-/// Sums of squares of each row, fp64 on the CPU. A part of the rows at a time, so that the copies in fp32 stay small.
+/// Sums of squares of each row, fp64 on the CPU. Takes part of the rows at a time to keep the fp32 copies small.
 std::vector<Squares> squares_of_rows(const at::Tensor& got, const at::Tensor& want, std::int64_t num_rows) {
   constexpr std::int64_t kRows = 2048;
   const at::ScalarType type = want.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;

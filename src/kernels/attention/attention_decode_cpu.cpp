@@ -1,5 +1,5 @@
-// Split-KV decoding. G = H / K heads share a KV head, so its keys and values are read once for all of them. Threads take parts
-// of a document's keys; their partial softmax results are merged at the end.
+// Split-KV decoding. G = H / K heads share a KV head, so its keys and values are read once for all of them. Threads
+// take parts of a document's keys; their partial softmax results are merged at the end.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,16 +12,16 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kPartKeys = 256;         // keys of a part
-constexpr std::int64_t kGrainElements = 16384;  // of keys, below which another thread costs more than it gains
+constexpr std::int64_t kPartKeys = 256;         // keys per part
+constexpr std::int64_t kGrainElements = 16384;  // key elements; with fewer, another thread costs more than it gains
 
 /// A part of a document's keys for one kv head.
 struct Part {
   std::int64_t document, kv_head, key, num_keys;
 };
 
-/// The partial result of a part, for each of G heads: the largest score, the sum of exp(score - largest), and the values weighted by
-/// that. [G, E + 2] floats.
+/// The partial result of a part, for each of G heads: the largest score, the sum of exp(score - largest), and the
+/// values weighted by that. [G, E + 2] floats.
 struct PartResult {
   float* data;
   std::int64_t E;
@@ -79,7 +79,7 @@ std::vector<Part> parts_of(std::span<const DecodeDocument> documents, std::int64
   return parts;
 }
 
-/// Parts [begin, end) are those of one document and kv head. out [G, E].
+/// Merges parts [begin, end), those of one document and kv head. out [G, E].
 template <class T>
 void put_together(const std::vector<PartResult>& results, std::size_t begin, std::size_t end, std::int64_t G,
                   std::int64_t E, T* out) {

@@ -1,4 +1,4 @@
-// Attention on a CPU, to keys and values in a cache too, and what fused backends want on a GPU. No torch.
+// Attention on a CPU, including over a cache, and the layout tables of fused backends on a GPU. No torch.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace lora_train::kernels {
 
 struct AttentionLayout;
 
-/// ATen's flash attention, one document (or one block of its queries) at a time. Contract: attention_forward; the caller has
-/// checked the arguments.
+/// ATen's flash attention, one document (or one block of its queries) at a time. Contract: attention_forward; the
+/// caller has checked the arguments.
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse);
 
@@ -30,14 +30,14 @@ struct HeadSizes {
   std::int64_t num_heads, num_kv_heads, head_size;
 };
 
-/// Rows of q and out are [H, E], rows of k and v [K, E]. Sums in fp32. Splits the keys of a document at fixed places, so that its
-/// result depends on neither the other documents nor the threads.
+/// Rows of q and out are [H, E], rows of k and v [K, E]. Sums in fp32. Splits the keys of a document at fixed places,
+/// so its result depends on neither the other documents nor the threads.
 template <class T>
 void attention_decode_cpu(Rows<const T> q, Rows<const T> k, Rows<const T> v, std::span<const DecodeDocument> documents,
                           const HeadSizes& sizes, float scale, Rows<T> out);
 
-// What fused attention backends want to know of packed documents, computed on the device from cu_seqlens: cuDNN's ragged
-// offsets, and the memory-efficient attention's log-sum-exp per document.
+// Layout tables of packed documents for fused attention backends, computed on the device from cu_seqlens: cuDNN's
+// ragged offsets, and the memory-efficient attention's log-sum-exp per document.
 
 constexpr int kMaxRaggedTables = 8;
 
@@ -47,8 +47,8 @@ struct RaggedTables {
   bool is_of_keys[kMaxRaggedTables] = {};       ///< uses cu_seqlens_k, else cu_seqlens_q
 };
 
-/// begins [count, begins_row]: cu_seqlens[min(d, num_docs)] * stride. lengths [2, lengths_row]: the lengths of the documents in
-/// queries, then in keys; 0 past the last document. cu_seqlens [num_docs + 1] on the device.
+/// begins [count, begins_row]: cu_seqlens[min(d, num_docs)] * stride. lengths [2, lengths_row]: the lengths of the
+/// documents in queries, then in keys; 0 past the last document. cu_seqlens [num_docs + 1] on the device.
 void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
                         const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row,
                         std::int32_t* lengths, std::int64_t lengths_row, Stream stream);
@@ -60,8 +60,8 @@ struct PackedLse {
   std::int64_t token_stride = 0, head_stride = 0;
 };
 
-/// Between packed and padded [num_docs, num_heads, row], where row covers the longest document. Reads and writes 4 bytes for each
-/// token and head, but pad_lse writes all of `padded`: infinity after the end of a document.
+/// Between packed and padded [num_docs, num_heads, row], where row covers the longest document. Reads and writes 4
+/// bytes per token and head, except that pad_lse writes all of `padded`: infinity after the end of a document.
 void unpad_lse_cuda(const std::int32_t* cu_seqlens, std::int64_t num_docs, std::int64_t num_heads, const float* padded,
                     std::int64_t row, PackedLse<float> packed, Stream stream);
 void pad_lse_cuda(const std::int32_t* cu_seqlens, std::int64_t num_docs, std::int64_t num_heads,

@@ -1,4 +1,4 @@
-// One thread for each entry of a table, a few thousand of them once a batch and pass, or for each slot of padded statistics.
+// One thread per table entry, a few thousand once per batch and pass, or one per slot of padded statistics.
 #include <cmath>
 
 #include "attention_kernels.h"
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
     if (d >= begins_row) return;
     std::int64_t stride = 0;
     const std::int32_t* cu_seqlens = cu_seqlens_q;
-    // An index that only the run knows would copy the arrays to local memory.
+    // An index known only at run time would copy the arrays to local memory.
     LORA_TRAIN_UNROLL
     for (int i = 0; i < kMaxRaggedTables; ++i) {
       if (i != table) continue;

@@ -49,7 +49,7 @@ void ScaledCopies::run() {
            implementation_for(KernelName::kCast, copy.from) == Implementation::kCuda &&
            implementation_for(KernelName::kCast, copy.to) == Implementation::kCuda;
   });
-  if (!is_native) {  // on a CPU too: ATen is as fast
+  if (!is_native) {  // also on a CPU: ATen is as fast
     for (Copy& copy : copies_) scaled_copy_reference(copy.from, copy.scale, copy.to);
     return;
   }

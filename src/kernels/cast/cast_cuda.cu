@@ -1,13 +1,13 @@
-// Many small matrices in one launch: a block takes up to 1024 packs of 8 elements of one of them, which a table in device memory
-// names, so that narrow adapter columns and long weights fill their blocks alike. Memory traffic: 4 bytes per element read,
-// 2 written in bf16, and 68 bytes of the tables per block, 0.1% of what the block moves.
+// Many small matrices in one launch: a block takes up to 1024 packs of 8 elements of one matrix, selected by a table in
+// device memory, so that narrow adapter columns and long weights fill their blocks equally. Memory traffic: 4 bytes per
+// element read, 2 written in bf16, and 68 bytes of the tables per block, 0.1% of the block's traffic.
 #include "cast_kernels.h"
 #include "launch/launch.h"
 
 namespace lora_train::kernels {
 namespace {
 
-/// The items of a block: kSize neighbouring elements each.
+/// Copies the items of a block: kSize neighbouring elements each.
 template <class To, int kSize>
 __device__ __forceinline__ void copy_items(const CopySegment& segment, std::int64_t block) {
   const std::int64_t per_row = segment.width / kSize, count = segment.num_rows * per_row;

@@ -7,7 +7,7 @@
 
 namespace lora_train::kernels {
 
-/// A matrix to copy: to = from * scale. Its blocks follow each other, from first_block on.
+/// A matrix to copy: to = from * scale. Its blocks are consecutive, starting at first_block.
 struct CopySegment {
   Rows<const float> from;
   Rows<void> to;
@@ -31,7 +31,8 @@ inline std::int64_t num_blocks(const CopySegment& segment) {
   return (items + kCopyThreads * kCopyPacks - 1) / (kCopyThreads * kCopyPacks);
 }
 
-/// All segments in one launch. segment_of_block [num_blocks], all of them together. Both tables are device memory.
+/// Takes all segments in one launch. segment_of_block [num_blocks] covers all their blocks. Both tables are in device
+/// memory.
 template <class To>
 void scaled_copies_cuda(const CopySegment* segments, const std::int32_t* segment_of_block, std::int64_t num_blocks,
                         Stream stream);

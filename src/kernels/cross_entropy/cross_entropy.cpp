@@ -24,7 +24,7 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
   if (weights.defined()) check_vector(kName, "weights", weights, num_rows, at::kFloat);
   if (denominator.defined()) check_rows(kName, "denominator", denominator, {}, at::kDouble);
   const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
-    // A row is read for its sum and, where it does not stay in registers, again for the gradient.
+    // A row is read for its sum and, unless it stays in registers, again for the gradient.
     work.reads("logits", logits, denominator.defined() ? 2 : 1).reads("targets", targets).reads("weights", weights);
     work.writes("losses", output.losses).writes("correct", output.correct).writes("confidence", output.confidence);
     if (denominator.defined()) work.writes("dlogits", logits);
@@ -67,7 +67,7 @@ namespace {
 
 /// [M, K], and [M, 1] for the share.
 struct Teacher {
-  at::Tensor index, probabilities, log_probabilities;  ///< 0 where there is no token
+  at::Tensor index, probabilities, log_probabilities;  ///< 0 if there is no token
   at::Tensor share;
 };
 

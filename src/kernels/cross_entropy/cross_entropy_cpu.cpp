@@ -15,7 +15,7 @@ struct SoftmaxSum {
   double sum;
 };
 
-// One pass over memory: a tile is read for its maximum and again, out of the first cache, for its sum.
+// One pass over memory: a tile is read for its maximum and again, from the first cache, for its sum.
 template <class T>
 LORA_TRAIN_CLONES SoftmaxSum sum_row(const T* x, std::int64_t V) {
   constexpr std::int64_t kTile = 2048;

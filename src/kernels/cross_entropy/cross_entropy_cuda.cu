@@ -1,8 +1,8 @@
-// A block takes one row. The first pass reads it for the largest logit and the sum of exponentials, the second, which
-// goes backwards, reads it again for the gradient, but for the last kCached packs of a thread, which are still in
-// registers: of a row of up to 16384 bf16 or 8192 fp32 nothing is read twice. Memory traffic of bf16, bytes per logit:
-// 2 for the loss; 2 to 4 read and 2 written with the gradient. Rows begin wherever they do: what lies before the first
-// and after the last whole 16 bytes goes element by element.
+// A block takes one row. The first pass reads it for the largest logit and the sum of exponentials. The second goes
+// backwards and reads it again for the gradient, except the last kCached packs of a thread, which are still in
+// registers: a row of up to 16384 bf16 or 8192 fp32 is read once. Memory traffic of bf16, bytes per logit:
+// 2 for the loss; 2 to 4 read and 2 written with the gradient. Rows may start anywhere: elements before the first and
+// after the last whole 16 bytes are handled one by one.
 #include <cfloat>
 #include <cmath>
 
@@ -16,8 +16,8 @@ namespace {
 constexpr unsigned kThreads = 512;
 constexpr int kCached = 4;  // packs a thread loads before it needs the first of them
 
-/// The largest of some logits and the sum of exp(logit - largest). Begins with the lowest finite number, from which
-/// minus infinity can be taken.
+/// The largest of some logits and the sum of exp(logit - largest). Starts with the lowest finite number, from which
+/// minus infinity can be subtracted.
 struct SoftmaxSum {
   float largest = -FLT_MAX, sum = 0;
 
@@ -58,7 +58,7 @@ struct PackedRow {
       if (pack_of(group, k) < packs) cache[k] = load_pack<kSize>(packed + pack_of(group, k) * kSize);
     }
   }
-  /// The element of this thread before or after the packs; null where it has none.
+  /// The element of this thread before or after the packs; null if it has none.
   __device__ __forceinline__ T* head_element() const { return threadIdx.x < head ? row + threadIdx.x : nullptr; }
   __device__ __forceinline__ T* tail_element() const {
     return threadIdx.x < tail ? packed + packs * kSize + threadIdx.x : nullptr;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void add_group(const PackedRow<T>& row, std::int64_t 
   }
 }
 
-/// Of the whole row, for every thread; cache holds the last group.
+/// The same for the whole row, for every thread; cache holds the last group.
 template <class T>
 __device__ __forceinline__ SoftmaxSum sum_row(const PackedRow<T>& row, typename PackedRow<T>::Cache& cache,
                                               float* slots) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ SoftmaxSum sum_row(const PackedRow<T>& row, typename 
   return sum;
 }
 
-/// Whether an element before `target` is as large. All threads of the block call it.
+/// True if an element before `target` is as large. All threads of the block call it.
 template <class T>
 __device__ __forceinline__ bool has_earlier(const T* row, std::int64_t target, float largest, float* slots) {
   float found = 0;
@@ -112,7 +112,7 @@ __device__ __forceinline__ bool has_earlier(const T* row, std::int64_t target, f
   return block_max(found, slots) != 0;
 }
 
-/// Every logit becomes exp(logit - largest) * factor; 0 where the factor is, whatever the logit.
+/// Replaces every logit with exp(logit - largest) * factor; if the factor is 0, with 0 whatever the logit.
 template <class T>
 __device__ __forceinline__ void write_row(const PackedRow<T>& row, typename PackedRow<T>::Cache& cache, float largest,
                                           float factor) {

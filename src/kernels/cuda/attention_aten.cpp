@@ -16,7 +16,7 @@ namespace {
 using kernels::AttentionGradients;
 using kernels::AttentionLayout;
 
-/// ATen's backward is deterministic only where the whole process insists on it; with warnings alone it is not. While it
+/// ATen's backward is deterministic only if the whole process insists on it; warn-only mode is not enough. While it
 /// does, ATen would also fill every buffer that it allocates.
 class DeterministicBackward {
  public:
@@ -49,8 +49,8 @@ std::optional<std::int64_t> right_of(const AttentionLayout& layout) {
   return layout.window > 0 ? std::optional<std::int64_t>(0) : std::nullopt;
 }
 
-/// With documents of one query, ATen would swap heads and queries and give lse in yet another shape. Decoding wants that: it reads
-/// a key once for the query heads that share it, and splits the keys over blocks; nobody reads its lse.
+/// With documents of one query, ATen would swap heads and queries and give lse in yet another shape. Decoding benefits:
+/// it reads a key once for the query heads that share it, and splits the keys over blocks; its lse is unused.
 std::int64_t longest_query(const AttentionLayout& layout) { return std::max<std::int64_t>(layout.max_len_q, 2); }
 
 void fa2_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
@@ -72,7 +72,7 @@ void fa2_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor&
                   AttentionGradients& gradients) {
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
   const at::Tensor heads_first = lse.narrow(0, 0, N).t().contiguous();
-  // What the forward would have drawn dropout from; not read without dropout.
+  // The forward's random state for dropout; not read without dropout.
   static const at::Tensor* const random = new at::Tensor(at::empty({2}, q.options().dtype(at::kLong)));
   const DeterministicBackward guard(settings().deterministic);
   const auto [gq, gk, gv] = at::_flash_attention_backward(
@@ -80,7 +80,7 @@ void fa2_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor&
       aligned(v.narrow(0, 0, Nk)), aligned(out.narrow(0, 0, N)), heads_first, layout.cu_seqlens_q_device,
       layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0,
       /*is_causal=*/true, *random, *random, layout.scale, left_of(layout), right_of(layout));
-  gradients = {gq.contiguous(), gk.contiguous(), gv.contiguous()};  // as ATen has made them
+  gradients = {gq.contiguous(), gk.contiguous(), gv.contiguous()};  // ATen's layout
 }
 
 constexpr std::int64_t kCausalFromBottomRight = 2;  // sdp::CustomMaskType
@@ -89,7 +89,7 @@ std::optional<std::int64_t> window_of(const AttentionLayout& layout) {
   return layout.window > 0 ? std::optional(layout.window) : std::nullopt;
 }
 
-/// [1, N, H, E], heads repeated where several share one. ATen takes strided rows, but one stride for all heads.
+/// [1, N, H, E], heads repeated if several share one. ATen takes strided rows, but one stride for all heads.
 at::Tensor expanded(const at::Tensor& t, std::int64_t num_tokens, std::int64_t num_heads) {
   const at::Tensor used = aligned(t.narrow(0, 0, num_tokens));
   const std::int64_t K = t.size(1), E = t.size(2);
@@ -125,7 +125,7 @@ void efficient_forward(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 void efficient_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
                         AttentionGradients& gradients) {
-  constexpr std::int64_t kMultiple = 32;  // to which the kernel wants the rows of lse rounded up
+  constexpr std::int64_t kMultiple = 32;  // the kernel needs lse rows rounded up to this
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k), H = q.size(1), K = k.size(1);
   const std::int64_t row = (layout.max_len_q + kMultiple - 1) / kMultiple * kMultiple;
   const at::Tensor padded = at::empty({std::ssize(layout.cu_seqlens_q) - 1, H, row}, lse.options());
@@ -133,7 +133,7 @@ void efficient_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
                         packed(lse, lse.const_data_ptr<float>()), padded.mutable_data_ptr<float>(), row,
                         c10::cuda::getCurrentCUDAStream().stream());
   const at::Tensor seed = at::empty({}, at::dtype(at::kLong));  // not read without dropout
-  // The kernel takes the rows of out for contiguous, whatever their stride.
+  // The kernel assumes contiguous rows of out, whatever their stride.
   const auto [gq, gk, gv, no_bias] = at::_efficient_attention_backward(
       expanded(dout, N, H).contiguous(), expanded(q, N, H), expanded(k, Nk, H), expanded(v, Nk, H),
       /*bias=*/std::nullopt, expanded(out, N, H).contiguous(), layout.cu_seqlens_q_device, layout.cu_seqlens_k_device,

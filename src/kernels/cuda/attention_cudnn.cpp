@@ -1,5 +1,5 @@
-// cuDNN's fused attention over ragged documents: a document is a batch entry whose rows begin where a table of offsets
-// says. b documents, s longest one, H heads, K kv heads, E head size.
+// cuDNN's fused attention over ragged documents: a document is a batch entry whose rows start at an offset from a
+// table. b documents, s longest one, H heads, K kv heads, E head size.
 // The only source that includes cudnn_frontend.h, which takes half a minute to compile.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <ATen/ops/empty.h>
@@ -66,7 +66,7 @@ TensorPointer begins(Graph& graph, const CudnnShape& shape, Id id) {
   return index_tensor(graph, id, shape.num_docs + 1, fe::DataType_t::INT64);
 }
 
-/// [b, heads, s, E] whose tokens lie `stride` apart, as views into [N, heads, E] do.
+/// [b, heads, s, E] whose tokens are `stride` apart, as in views into [N, heads, E].
 Tensor_attributes rows(Id id, const CudnnShape& shape, std::int64_t heads, std::int64_t s, std::int64_t stride,
                        const TensorPointer& begin) {
   return Tensor_attributes()
@@ -126,8 +126,8 @@ void make_forward(const GraphPointer& graph, const CudnnShape& shape) {
   lse->set_output(true);
 }
 
-/// dq, dk and dv are contiguous: cuDNN's fp32 sums of them take the same strides, and those of views into a wide buffer
-/// would make its workspace many times larger.
+/// dq, dk and dv are contiguous: cuDNN's fp32 sums of them use the same strides; with the strides of views into a wide
+/// buffer, its workspace would be many times larger.
 void make_backward(const GraphPointer& graph, const CudnnShape& shape) {
   const std::int64_t H = shape.num_heads, K = shape.num_kv_heads, sq = shape.max_len_q, sk = shape.max_len_k;
   const auto q = graph->tensor(rows(kQ, shape, H, sq, shape.q_stride, begins(*graph, shape, kQBegin)));
@@ -148,7 +148,7 @@ void make_backward(const GraphPointer& graph, const CudnnShape& shape) {
   for (const auto& gradient : {dq, dk, dv}) gradient->set_output(true);
 }
 
-/// Prepares a graph for the device of a handle; null: for the one that was described to it. Returns cuDNN's refusal, or nothing.
+/// Prepares a graph for the device of a handle; null: for the one described to it. Returns cuDNN's refusal, or nothing.
 std::string refusal_of(Graph& graph, cudnnHandle_t handle) {
   const auto step = [](const char* name, fe::error_t error) {
     return error.is_good() ? std::string() : std::string(name) + ": " + error.get_message();
@@ -172,7 +172,7 @@ Plan compile(const GraphPointer& graph) {
 
 cudnnHandle_t handle();
 
-/// What compiles a plan, which takes a second: without the handle, so that threads may.
+/// Compiles a plan, which takes a second; without the handle, so that threads can do it.
 template <void (*make)(const GraphPointer&, const CudnnShape&)>
 std::function<Plan()> start_plan(const CudnnShape& key) {
   const GraphPointer graph = new_graph();
@@ -219,8 +219,7 @@ void build_plans(const CudnnShape& shape, const kernels::AttentionCalls& calls) 
     of_size.max_len_q = of_size.max_len_k = size.max_len;
     state().forwards.begin(forward_key(of_size));
     if (!calls.has_backward) continue;
-    of_size.dout_stride =
-        shape.num_heads * shape.head_size;  // as the model lays it out; else it is built when it comes
+    of_size.dout_stride = shape.num_heads * shape.head_size;  // the model's layout; others are built when needed
     of_size.deterministic = settings().deterministic;
     state().backwards.begin(backward_key(of_size, calls.max_tokens));
   }
@@ -248,8 +247,8 @@ CudnnShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return shape;
 }
 
-/// The ragged-offset tables of a batch, computed on the device from its cu_seqlens: begins [kNumBegins, >= b + 1] int64 in
-/// elements, lengths [2, >= b] int32. cuDNN may assume that each row is aligned to 16 bytes.
+/// The ragged-offset tables of a batch, computed on the device from its cu_seqlens: begins [kNumBegins, >= b + 1] int64
+/// in elements, lengths [2, >= b] int32. cuDNN may assume that each row is aligned to 16 bytes.
 struct Tables {
   at::Tensor begins, lengths;
 };
@@ -320,7 +319,7 @@ void forward(const at::Tensor& q0, const at::Tensor& k0, const at::Tensor& v0, c
   copy_documents(lse, l, total(layout.cu_seqlens_q));
 }
 
-/// The tensor itself, or memory of the same shape: make_backward() says why.
+/// The tensor itself, or memory of the same shape: see make_backward() for the reason.
 at::Tensor contiguous(const at::Tensor& t, std::int64_t num_tokens) {
   return t.is_contiguous() && is_aligned(t) ? t : at::empty(t.sizes(), t.options()).narrow(0, 0, num_tokens);
 }

@@ -1,4 +1,4 @@
-// Which attention calls share a cuDNN plan, and where plans and their workspace are kept. Knows nothing of cuDNN.
+// Decides which attention calls share a cuDNN plan, and keeps plans and their workspace. Independent of cuDNN.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,8 @@ namespace lora_train::cuda {
 
 using kernels::CudnnShape;
 
-/// A shape rounded up, so that few plans serve all batches of a run. A forward plan depends on no total, gradient or mode.
+/// A shape rounded up, so that few plans serve all batches of a run. A forward plan does not depend on totals,
+/// gradients or modes.
 inline CudnnShape forward_key(CudnnShape shape) {
   const auto rounded = [](std::int64_t count, std::int64_t least) {
     return std::max(least, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count))));
@@ -32,8 +33,8 @@ inline CudnnShape forward_key(CudnnShape shape) {
   return shape;
 }
 
-/// The same for a backward plan. Totals are upper bounds that size its workspace: max_tokens, the most of a run; 0: it is not
-/// known, and they are rounded up.
+/// The same for a backward plan. Totals are upper bounds that size its workspace: max_tokens, the most in a run; 0:
+/// unknown, so they are rounded up.
 inline CudnnShape backward_key(const CudnnShape& shape, std::int64_t max_tokens) {
   const auto total = [max_tokens](std::int64_t count) {
     constexpr std::int64_t kTokens = 2048;
@@ -47,20 +48,21 @@ inline CudnnShape backward_key(const CudnnShape& shape, std::int64_t max_tokens)
   return key;
 }
 
-/// Plans by key, built in threads of their own. Holds about `most`: those that were not used for longest go first, but for those
-/// that a captured graph uses. Not thread-safe.
+/// Plans by key, built in their own threads. Holds about `most`, dropping the least recently used, except those in
+/// captured graphs. Not thread-safe.
 template <class Plan>
 class PlanCache {
  public:
   using Build = std::function<Plan()>;
-  /// start(key) prepares a plan, and returns what builds it in a thread. wait() returns when the device uses no plan any more.
+  /// start(key) prepares a plan, and returns the function that builds it in a thread. wait() returns once the device no
+  /// longer uses any plan.
   PlanCache(std::size_t most, std::function<Build(const CudnnShape&)> start, std::function<void()> wait)
       : most_(most), start_(std::move(start)), wait_(std::move(wait)) {}
 
   bool has(const CudnnShape& key) const { return plans_.contains(key); }
   std::size_t size() const { return plans_.size(); }
 
-  /// Begins to build a plan, unless there is one. What start() or a build throws, get() throws.
+  /// Starts building a plan, unless it exists. get() rethrows exceptions from start() or a build.
   void begin(const CudnnShape& key) {
     if (has(key)) return;
     Entry& entry = plans_[key];
@@ -74,12 +76,12 @@ class PlanCache {
     }
   }
 
-  /// Waits for all plans that have begun.
+  /// Waits for all builds that have started.
   void wait_for_builds() const {
     for (const auto& [key, entry] : plans_) entry.plan.wait();
   }
 
-  /// Begins to build a plan, unless there is one, and waits for it. It is valid until the next get().
+  /// Builds a plan, unless it exists, and waits for it. It is valid until the next get().
   const Plan& get(const CudnnShape& key, bool is_capturing) {
     begin(key);
     Entry& entry = plans_.at(key);
@@ -93,7 +95,7 @@ class PlanCache {
   struct Entry {
     std::shared_future<Plan> plan;
     std::int64_t last_use = 0;
-    bool is_in_graph = false;  ///< the graph launches kernels that go with the plan
+    bool is_in_graph = false;  ///< the graph launches kernels that belong to the plan
   };
 
   void drop_oldest(const CudnnShape& used) {
@@ -114,10 +116,11 @@ class PlanCache {
   std::int64_t num_uses_ = 0;
 };
 
-/// A device workspace shared by the plans of one stream. It grows to the largest request and never shrinks. Not thread-safe.
+/// A device workspace shared by the plans of one stream. It grows to the largest request and never shrinks. Not
+/// thread-safe.
 class GrowingWorkspace {
  public:
-  /// Returns at least `bytes` bytes. If a larger buffer replaces one that was returned during a capture, the old one is kept,
+  /// Returns at least `bytes` bytes. If a larger buffer replaces one returned during a capture, the old one is kept,
   /// because the graph still uses it.
   void* at_least(std::int64_t bytes, at::Device device, bool is_capturing) {
     if (!memory_.defined() || memory_.numel() < bytes) {

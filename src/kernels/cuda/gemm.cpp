@@ -17,7 +17,7 @@ using kernels::CudaGemm;
 using kernels::GemmType;
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-constexpr std::size_t kMaxPlans = 16384;  // each length of a micro-batch brings some, of about 1 KB
+constexpr std::size_t kMaxPlans = 16384;  // each micro-batch length adds some, about 1 KB each
 
 /// Everything cuBLASLt's choice depends on.
 struct Key {

@@ -14,7 +14,7 @@ namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-/// The memory pool of all graphs, released with the last of them.
+/// The memory pool of all graphs, released with the last graph.
 class Pool {
  public:
   Pool() : device_(c10::cuda::current_device()), id_(at::cuda::graph_pool_handle()) {
@@ -58,7 +58,7 @@ class AllocationsIntoPool {
   const Pool& pool_;
 };
 
-/// A capturing stream. The destructor ends the capture, also after an exception.
+/// A capturing stream. The destructor ends the capture, even after an exception.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {
@@ -74,7 +74,7 @@ class Capture {
   Capture(const Capture&) = delete;
 
   cudaGraph_t end() {
-    is_open_ = false;  // the stream stops capturing even when this fails
+    is_open_ = false;  // the stream stops capturing even if this fails
     cudaGraph_t graph = nullptr;
     C10_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
     return graph;

@@ -1,4 +1,4 @@
-// What liblora_train_cuda.so exports.
+// The exports of liblora_train_cuda.so.
 #include "library.h"
 
 #include <ATen/Context.h>
@@ -12,7 +12,7 @@
 
 namespace lora_train::kernels {
 
-const NativeKernels& linked_native_kernels();  // kernels/native_kernels.h, whose kernels are linked into this library
+const NativeKernels& linked_native_kernels();  // dispatch/native_kernels.h, whose kernels are linked into this library
 
 }  // namespace lora_train::kernels
 
@@ -46,11 +46,11 @@ kernels::CudaDevice device(int index) {
 
 void start(const kernels::CudaSettings& wanted) {
   if (wanted.device < 0 || wanted.device >= num_devices()) {
-    throw DeviceError("start_cuda", "there is no CUDA device " + std::to_string(wanted.device) + ", torch sees " +
+    throw DeviceError("start_cuda", "there is no CUDA device " + std::to_string(wanted.device) + "; torch sees " +
                                         std::to_string(num_devices()));
   }
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(wanted.device));
-  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator is not there before
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator does not exist before this
   current_settings = wanted;
   start_gemm(wanted);
 }

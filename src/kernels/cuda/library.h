@@ -1,4 +1,4 @@
-// The parts of liblora_train_cuda.so, which library.cpp puts into its table of functions.
+// The parts of liblora_train_cuda.so that library.cpp puts into its function table.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,13 @@
 
 namespace lora_train::cuda {
 
-/// The settings that were passed to start().
+/// The settings passed to start().
 const kernels::CudaSettings& settings();
 
 // Matrix products through cuBLASLt.
 
-/// Creates the handle, and allocates the workspace from torch's allocator. All products share it: they run on one stream.
+/// Creates the handle, and allocates the workspace from torch's allocator. All products share it: they run on one
+/// stream.
 void start_gemm(const kernels::CudaSettings& settings);
 
 /// CudaLibrary::gemm. Uses the algorithm tuned for the shape's class, else cuBLASLt's first choice, and caches it.
@@ -45,7 +46,7 @@ extern const kernels::CudaAttention kCudnn;
 kernels::CudnnPlan check_cudnn_plan(const kernels::CudnnShape& shape, const std::string& gpu_json, int sm_version,
                                     bool with_compilation);
 
-/// Tokens of all documents. Slots past them belong to no document.
+/// Tokens of all documents. Slots past them do not belong to any document.
 inline std::int64_t total(const std::vector<std::int64_t>& cu_seqlens) { return cu_seqlens.back(); }
 
 /// All backends read and write 16 bytes at a time.

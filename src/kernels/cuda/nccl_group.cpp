@@ -1,4 +1,5 @@
-// NCCL without c10d: ProcessGroupNCCL ends the process in its own way, and keeps no optimizer from applying half a sum.
+// NCCL without c10d: ProcessGroupNCCL ends the process in its own way, and does not keep an optimizer from applying a
+// partial sum.
 #include <ATen/ops/ones.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -36,7 +37,7 @@ bool has_failed(ncclResult_t status) { return status != ncclSuccess && status !=
 ncclDataType_t type_of_sum(const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kFloat) return ncclFloat32;
   if (tensor.scalar_type() == at::kDouble) return ncclFloat64;
-  throw ShapeError("all-reduce", std::string("fp32 or fp64 expected, not ") + c10::toString(tensor.scalar_type()));
+  throw ShapeError("all-reduce", std::string("expected fp32 or fp64, not ") + c10::toString(tensor.scalar_type()));
 }
 
 class Group : public kernels::NcclGroup {
@@ -73,7 +74,7 @@ class Group : public kernels::NcclGroup {
 
   void set_abort_flag(const at::Tensor& flag) override {
     if (!flag.is_cuda() || flag.scalar_type() != at::kDouble || flag.numel() != 1) {
-      throw ShapeError("set_abort_flag", "one fp64 number in device memory expected");
+      throw ShapeError("set_abort_flag", "expected one fp64 number in device memory");
     }
     const std::lock_guard lock(mutex_);
     flag_ = flag;
@@ -90,7 +91,7 @@ class Group : public kernels::NcclGroup {
     bool is_finalized = true;
     try {
       finalize();
-    } catch (const std::exception&) {  // another rank has not come; this one has all its results
+    } catch (const std::exception&) {  // another rank did not call it; this one has all its results
       is_finalized = false;
     }
     const std::lock_guard lock(mutex_);
@@ -106,7 +107,8 @@ class Group : public kernels::NcclGroup {
   }
 
  private:
-  // The mutex is held for one call of NCCL at a time, never while a thread waits: with blocking = 0 they return at once.
+  // The mutex is held for one call of NCCL at a time, never while a thread waits: with blocking = 0 they return at
+  // once.
   template <typename Call>
   void enqueue(const char* what, std::span<const at::Tensor> tensors, const Call& call) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
@@ -126,7 +128,7 @@ class Group : public kernels::NcclGroup {
     wait(what, status, [] {});
   }
 
-  /// Before NCCL sees the first tensor: half a group cannot be taken back.
+  /// Checks before NCCL sees the first tensor: half a group cannot be undone.
   void check(const char* what, std::span<const at::Tensor> tensors, cudaStream_t stream) const {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     LT_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
@@ -134,7 +136,7 @@ class Group : public kernels::NcclGroup {
       throw DeviceError(where_, std::string("NCCL: ") + what + " inside a graph capture: graphs differ between ranks");
     }
     for (const at::Tensor& tensor : tensors) {
-      if (!tensor.is_cuda() || !tensor.is_contiguous()) throw ShapeError(what, "contiguous CUDA tensors expected");
+      if (!tensor.is_cuda() || !tensor.is_contiguous()) throw ShapeError(what, "expected contiguous CUDA tensors");
     }
   }
 
@@ -162,14 +164,15 @@ class Group : public kernels::NcclGroup {
     if (communicator_ == nullptr) throw DeviceError(where_, "NCCL: aborted, because a rank has failed or ended");
   }
 
-  /// From another stream than the collectives, which may never end, and on the device of the group: it is the thread's own.
+  /// Uses another stream than the collectives, which may never end, and sets the group's device, since the device is
+  /// per thread.
   void set_flag() noexcept try {
     if (!flag_.defined()) return;
     const c10::cuda::CUDAGuard guard(device_);
     LT_CUDA_CHECK(
         cudaMemcpyAsync(flag_.data_ptr(), one_.data_ptr(), sizeof(double), cudaMemcpyHostToDevice, abort_stream_));
     LT_CUDA_CHECK(cudaStreamSynchronize(abort_stream_));
-  } catch (const std::exception&) {  // a device that fails updates nothing either
+  } catch (const std::exception&) {  // a failing device does not update anything either
   }
 
   void finalize() {
@@ -180,11 +183,11 @@ class Group : public kernels::NcclGroup {
       status = ncclCommFinalize(communicator_);
     }
     wait("finalizing", status, [this, deadline = Clock::now() + kTimeToEnd] {
-      if (Clock::now() > deadline) throw DeviceError(where_, "NCCL: another rank does not end");
+      if (Clock::now() > deadline) throw DeviceError(where_, "NCCL: another rank did not finish");
     });
   }
 
-  /// Waits for NCCL's thread: it must not free the communicator while the process ends.
+  /// Waits for NCCL's thread, which must not free the communicator while the process exits.
   void release(ncclResult_t (*how)(ncclComm_t)) noexcept {
     if (communicator_ == nullptr) return;
     const auto deadline = Clock::now() + kTimeToEnd;
@@ -199,9 +202,9 @@ class Group : public kernels::NcclGroup {
   int rank_, world_size_;
   std::string where_;
   c10::DeviceIndex device_;
-  c10::cuda::CUDAStream abort_stream_;  // made here: an abort must not need memory
+  c10::cuda::CUDAStream abort_stream_;  // created here: an abort must not allocate memory
   at::Tensor one_, flag_;
-  std::mutex mutex_;  ///< of communicator_ and flag_
+  std::mutex mutex_;  ///< guards communicator_ and flag_
   ncclComm_t communicator_ = nullptr;
 };
 
@@ -217,10 +220,10 @@ std::unique_ptr<kernels::NcclGroup> connect(const std::string& id, int rank, int
                                             const std::function<void()>& while_waiting) {
   ncclUniqueId bytes;
   static_assert(sizeof bytes.internal == kernels::kNcclIdBytes);
-  if (id.size() != sizeof bytes.internal) throw ShapeError("connect", "an id of unique_id() expected");
+  if (id.size() != sizeof bytes.internal) throw ShapeError("connect", "expected an id from unique_id()");
   std::memcpy(bytes.internal, id.data(), id.size());
   if (settings().deterministic) {
-    // Sums in the order of the ring. What NCCL chooses by itself follows its own estimates of the links.
+    // Sums in the order of the ring. NCCL's own choice would follow its estimates of the links.
     ::setenv("NCCL_ALGO", "Ring", /*replace=*/0);
     ::setenv("NCCL_PROTO", "Simple", /*replace=*/0);
   }

@@ -1,5 +1,5 @@
-// Stubs for NVRTC. The cuDNN frontend references it for an RMSNorm engine that we never use; with these stubs the machine needs
-// no NVRTC library for it. cuDNN's own use of NVRTC is unaffected.
+// Stubs for NVRTC. The cuDNN frontend references it for an RMSNorm engine that we never use; with these stubs, the
+// machine does not need the NVRTC library for it. cuDNN's own use of NVRTC is unaffected.
 #include <nvrtc.h>
 
 extern "C" {

@@ -1,5 +1,5 @@
-// Arguments of kernels: their checks, whose failure is a bug in lora-train, so that the message names kernel, tensor and both
-// shapes; and tensors as what native kernels take, on a CPU and on a GPU.
+// Arguments of kernels: checks, whose failure is a bug in lora-train, so the message names kernel, tensor and both
+// shapes; and conversions of tensors to the arguments of native kernels, on a CPU and on a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,7 @@ void check_floating(const char* kernel, const char* name, const at::Tensor& t);
 
 void check_contiguous(const char* kernel, const char* name, const at::Tensor& t);
 
-/// Whether bf16 values stand beside fp32 ones, where a kernel takes both: they are widened.
+/// True if bf16 values must be widened because they meet fp32 ones, in a kernel that takes both.
 inline bool is_widened(const at::Tensor& values, const at::Tensor& beside) {
   return values.scalar_type() == at::kBFloat16 && beside.scalar_type() == at::kFloat;
 }
@@ -49,7 +49,7 @@ void dispatch_dtype(const at::Tensor& t, const Run& run) {
   t.scalar_type() == at::kFloat ? run(ElementType<float>()) : run(ElementType<Bf16>());
 }
 
-/// Null, and rows without data, for an undefined tensor.
+/// Null, or rows without data, for an undefined tensor.
 template <class T>
 const T* read(const at::Tensor& t) {
   return t.defined() ? static_cast<const T*>(t.const_data_ptr()) : nullptr;
@@ -74,8 +74,8 @@ Rows<T> write_rows(at::Tensor& t) {
 const NativeKernels& native_kernels();
 Stream native_stream();
 
-/// `num_elements` uninitialised floats on the device of the kernels in use, aligned to 16 bytes. All kernels share the buffer
-/// (reserve_native_workspace).
+/// `num_elements` uninitialised floats on the device of the kernels in use, aligned to 16 bytes. All kernels share the
+/// buffer (reserve_native_workspace).
 float* native_workspace(std::int64_t num_elements);
 
 template <class T>

@@ -18,7 +18,7 @@ CudaSettings started_settings;
 void* open_library(const fs::path& file, int flags, const std::string& what_to_do) {
   std::error_code error;
   if (!fs::exists(file, error))
-    throw DeviceError(file.string(), "is not there, and device: cuda needs it. " + what_to_do);
+    throw DeviceError(file.string(), "is missing, but device: cuda needs it. " + what_to_do);
   void* const handle = ::dlopen(file.c_str(), flags);
   if (handle != nullptr) return handle;
   throw DeviceError(file.string(), loading_failure() + ". " + what_to_do);
@@ -38,7 +38,7 @@ CudaFolders default_cuda_folders() {
   fs::path library = folder_of(reinterpret_cast<const void*>(&default_cuda_folders));
   std::error_code error;
   if (!fs::exists(library / "liblora_train_cuda.so", error)) library /= "lib";
-  // A function that lives in libc10.so, in torch/lib.
+  // A function in libc10.so, which is in torch/lib.
   return {library, folder_of(reinterpret_cast<const void*>(&c10::GetAllocator)).parent_path()};
 }
 
@@ -46,7 +46,8 @@ const CudaLibrary& load_cuda_library(const fs::path& folder, const fs::path& tor
   if (loaded_library != nullptr) return *loaded_library;
   const std::string reinstall =
       "Install the wheel with CUDA: pip install --force-reinstall torch==2.11.0, or choose device: cpu.";
-  // By full path: their own RPATH then finds the NVIDIA libraries of the same environment. Global, for what comes next.
+  // By full path: their own RPATH then finds the NVIDIA libraries of the same environment. Global, for the next
+  // library.
   for (const char* name : {"libc10_cuda.so", "libtorch_cuda.so"}) {
     open_library(torch_folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
   }

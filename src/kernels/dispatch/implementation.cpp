@@ -20,7 +20,7 @@ bool runs_natively(const at::Tensor& t) {
 }
 
 at::Tensor& workspace_on(const at::Device& device) {
-  static auto& all = *new std::vector<at::Tensor>;  // never freed: at exit CUDA may be gone before it
+  static auto& all = *new std::vector<at::Tensor>;  // never freed: at exit, CUDA may be gone first
   for (at::Tensor& workspace : all) {
     if (workspace.device() == device) return workspace;
   }

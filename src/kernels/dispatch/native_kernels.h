@@ -1,5 +1,5 @@
-// The table of native CUDA kernels. liblora_train_cuda.so holds them compiled for GPUs; tests link the same sources compiled
-// for the CPU (launch.h). No torch.
+// The table of native CUDA kernels. liblora_train_cuda.so holds them compiled for GPUs; tests link the same sources
+// compiled for the CPU (launch.h). No torch.
 #pragma once
 
 #include "adamw/adamw_kernels.h"
@@ -18,8 +18,8 @@
 
 namespace lora_train::kernels {
 
-/// Kernels that are instantiated per element type. Only linked_native_kernels() makes tables, so that only its library or program
-/// links the kernels.
+/// Kernels that are instantiated per element type. Only linked_native_kernels() creates tables, so that only its
+/// library or program links the kernels.
 template <class T>
 struct NativeKernelsOf {
   decltype(&rms_norm_forward_cuda<T>) rms_norm_forward = rms_norm_forward_cuda<T>;

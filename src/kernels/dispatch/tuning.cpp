@@ -13,7 +13,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr int kRoundsForAll = 2, kRounds = 5;
-constexpr double kHopeless = 1.25;  // dropped after kRoundsForAll when this much slower than the slower run of another
+constexpr double kHopeless = 1.25;  // dropped after kRoundsForAll if this much slower than another's slower run
 
 /// A candidate under measurement.
 struct Runner {
@@ -35,7 +35,7 @@ std::string shortened(const std::string& text, std::size_t length) {
   return line.size() <= length ? line : line.substr(0, length) + "...";
 }
 
-/// Runs `work` for a candidate. False where it failed, which is logged.
+/// Runs `work` for a candidate. Logs a failure and returns false.
 template <class Work>
 bool survives(const std::string& key, const TuningCandidate& candidate, const Work& work) {
   throw_if_stop_requested();
@@ -48,7 +48,7 @@ bool survives(const std::string& key, const TuningCandidate& candidate, const Wo
     reason = error.what();
   }
   if (reason.empty()) return true;
-  log_info("tuning: " + key + ": " + shortened(candidate.choice, 24) + " is out: " + shortened(reason, 200));
+  log_info("tuning: " + key + ": dropped " + shortened(candidate.choice, 24) + ": " + shortened(reason, 200));
   return false;
 }
 
@@ -62,7 +62,7 @@ void run_round(const std::string& key, const Stopwatch& stopwatch, std::vector<R
   });
 }
 
-/// Compares best with worst runs, so that one outlier drops nobody.
+/// Compares best with worst runs, so that one outlier does not drop a candidate.
 void find_hopeless(std::vector<Runner>& runners) {
   double bound = std::numeric_limits<double>::infinity();
   for (const Runner& runner : runners) bound = std::min(bound, kHopeless * runner.worst());
@@ -136,7 +136,7 @@ std::optional<std::string> Tuner::choose(const TuningCase& tuning_case) {
   if (!tuned) {
     const auto start = std::chrono::steady_clock::now();
     const double before = seconds_;
-    tuned = measure(tuning_case);  // may choose what its candidates need, within this time
+    tuned = measure(tuning_case);  // may make nested choices, within this time
     seconds_ = before + std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (tuned) measured_[tuning_case.key] = *tuned;
     ++(tuned ? counts_.measured : counts_.left_to_heuristics);
@@ -153,7 +153,7 @@ std::string Tuner::describe() const {
   char line[200];
   std::snprintf(
       line, sizeof line,
-      "tuning: %d choices, %d of the checkpoint, %d of the cache, %d measured in %.1f s, %d left to heuristics",
+      "tuning: %d choices, %d from the checkpoint, %d from the cache, %d measured in %.1f s, %d left to heuristics",
       counts_.total(), counts_.from_checkpoint, counts_.from_cache, counts_.measured, seconds_,
       counts_.left_to_heuristics);
   return line;

@@ -55,7 +55,7 @@ at::Tensor trainable_slots(const at::Tensor& ids, const TrainableRows& rows, int
 }  // namespace
 
 std::vector<std::int32_t> order_by_id(std::span<const std::int32_t> ids) {
-  std::vector<std::uint64_t> keys(ids.size());  // id, then token: distinct, so that any sort is a stable one
+  std::vector<std::uint64_t> keys(ids.size());  // id, then token: distinct, so any sort is stable
   for (std::size_t n = 0; n < ids.size(); ++n) keys[n] = std::uint64_t{static_cast<std::uint32_t>(ids[n])} << 32 | n;
   std::sort(keys.begin(), keys.end());
   std::vector<std::int32_t> order(ids.size());
@@ -104,7 +104,7 @@ void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tenso
   const WorkScope recorded(kName, WorkClass::kEmbedding, [&](Work& work) {
     const std::int64_t passes = (target != nullptr ? 1 : 0) + (rows.indices.defined() ? 1 : 0);
     work.reads("ids", ids, passes).reads("order", order, passes).reads("dout", dout, passes).launches(passes);
-    if (target != nullptr) work.updates("dweight", dout);  // at most the rows of the tokens
+    if (target != nullptr) work.updates("dweight", dout);  // at most one row per token
     if (rows.indices.defined()) work.updates("rows.grads", rows.grads);
   });
   if (dout.is_meta()) return;

@@ -1,6 +1,6 @@
 // Forward: one block per token copies, or scales, its row. Elements moved: 1 read, 1 written.
-// Backward without atomics: tokens are sorted by id, so that those of one id are neighbours; the block of the first of them
-// sums them all, 8 tokens at a time. Elements moved: 1 read per token; 4 bytes read and written per distinct id.
+// Backward without atomics: tokens are sorted by id, so that equal ids are neighbours; the block of the first one sums
+// them all, 8 tokens at a time. Elements moved: 1 read per token; 4 bytes read and written per distinct id.
 #include "embedding_kernels.h"
 #include "launch/elements.h"
 #include "launch/launch.h"
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kColumnLanes* kTokenLanes)
                                    const std::int64_t* trained, Rows<float> grads, std::int64_t num_tokens,
                                    std::int64_t D) {
   const std::int64_t id = trained[blockIdx.x];
-  std::int64_t begin = 0, end = num_tokens;  // the first token whose id is not below
+  std::int64_t begin = 0, end = num_tokens;  // the first token with an id not below it
   while (begin < end) {
     const std::int64_t middle = (begin + end) / 2;
     if (ids[order[middle]] < id) {

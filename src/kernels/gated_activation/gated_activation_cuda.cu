@@ -1,5 +1,5 @@
-// Element by element: a block takes a part of one row, a thread up to two packs of it, read before anything is written
-// so that the gradient may take the place of gate and up.
+// Element-wise: a block takes part of one row, a thread up to two packs of it, all read before any write, so that the
+// gradient may replace gate and up.
 // Elements moved per feature: forward 2 read, 1 written; backward 3 read, 2 written.
 #include "gated_activation_kernels.h"
 #include "launch/elements.h"
@@ -9,9 +9,9 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kPacks = 2;  // of a thread
+constexpr int kPacks = 2;  // per thread
 
-/// bf16 has no use for the last bits of exponential and quotient.
+/// bf16 does not need the last bits of exponential and quotient.
 template <class T>
 __device__ __forceinline__ float sigmoid_for(float x) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Shares a row among blocks, and a block's part among its threads: packed_kernel where rows allow packs, else the one for
-/// elements.
+/// Splits a row across blocks, and a block's part across its threads: packed_kernel if rows allow packs, else the
+/// element kernel.
 template <class T, class Kernel, class... Arguments>
 void launch_parts(const char* name, bool is_packed, Kernel packed_kernel, Kernel kernel, std::int64_t num_rows,
                   std::int64_t F, Stream stream, Arguments... arguments) {

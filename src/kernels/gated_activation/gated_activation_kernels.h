@@ -1,5 +1,5 @@
-// Contracts in gated_activation.h; T is float or Bf16. Rows of gate_up hold F gate values, then F up values. On a GPU in stream
-// order: pointers are device memory. No torch.
+// Contracts in gated_activation.h; T is float or Bf16. Rows of gate_up hold F gate values, then F up values. On a GPU
+// in stream order: pointers are device memory. No torch.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Silu {
   static LORA_TRAIN_INLINE float argument_slope(float) { return 1.0F; }
 };
 
-/// 0.5 x (1 + tanh(z)) = x sigmoid(2z), z = sqrt(2 / pi) (x + 0.044715 x^3): no cancellation where tanh(z) is near -1.
+/// 0.5 x (1 + tanh(z)) = x sigmoid(2z), z = sqrt(2 / pi) (x + 0.044715 x^3): no cancellation if tanh(z) is near -1.
 struct GeluTanh {
   static constexpr float kLinear = 1.5957691216F, kCubic = 0.0713548162726F;  // 2 sqrt(2 / pi), and 0.044715 times it
   static LORA_TRAIN_INLINE float argument(float x) { return x * (kLinear + kCubic * x * x); }

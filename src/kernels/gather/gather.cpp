@@ -26,7 +26,7 @@ void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to)
   });
   if (from.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, from);
-  if (how != Implementation::kCuda) return gather_rows_reference(from, rows, to);  // on a CPU too: ATen is as fast
+  if (how != Implementation::kCuda) return gather_rows_reference(from, rows, to);  // also on a CPU: ATen is as fast
   dispatch_dtype(from, [&]<class T>(ElementType<T>) {
     native_kernels_of<T>().gather_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
                                        from.size(0), from.size(1), native_stream());
@@ -79,7 +79,7 @@ void gather_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::T
 
 void scatter_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
   const int64_t N = to.size(0);
-  at::Tensor wider = at::cat({to, at::zeros({1, to.size(1)}, to.options())});  // a row for what goes nowhere
+  at::Tensor wider = at::cat({to, at::zeros({1, to.size(1)}, to.options())});  // an extra row for entries to discard
   to.copy_(wider.index_copy_(0, rows.clamp_max(N), from).narrow(0, 0, N));
 }
 

@@ -48,11 +48,11 @@ __global__ void __launch_bounds__(kListThreads)
     picked_targets[i] = targets[first + i];
     if (weights != nullptr) picked_weights[i] = weights[first + i];
   }
-  __syncthreads();  // everyone has read the start
+  __syncthreads();  // all threads have read the start
   if (threadIdx.x == 0) *next = first + count;
 }
 
-/// Runs a kernel over the picked rows: packed_kernel where rows of both sides allow packs, else the one for elements.
+/// Runs a kernel over the picked rows: packed_kernel if rows of both sides allow packs, else the element kernel.
 template <class T, class Kernel>
 void launch_rows(const char* name, Kernel packed_kernel, Kernel kernel, Rows<const T> from, const std::int64_t* rows,
                  Rows<T> to, std::int64_t num_picked, std::int64_t num_rows, std::int64_t D, Stream stream) {

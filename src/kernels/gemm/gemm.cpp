@@ -27,7 +27,7 @@ void check_operands(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
   if (extras.accumulate) throw ShapeError("gemm", "residual and accumulate together; expected at most one of them");
   if (extras.residual.is_same(y) ||
       (y.numel() > 0 && !y.is_meta() && extras.residual.const_data_ptr() == y.const_data_ptr())) {
-    throw ShapeError("gemm", "residual is y itself; ask for accumulate instead");
+    throw ShapeError("gemm", "residual is y itself; use accumulate instead");
   }
 }
 
@@ -37,7 +37,7 @@ GemmType gemm_type(const at::Tensor& t) {
   return t.scalar_type() == at::kBFloat16 ? GemmType::kBFloat16 : GemmType::kFloat;
 }
 
-/// False where cuBLASLt does not serve: fp64, nothing to multiply, a view that it cannot be told of.
+/// False if cuBLASLt does not apply: fp64, an empty product, a view that it cannot describe.
 bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, const GemmExtras& extras) {
   const CudaLibrary* const cuda = cuda_library();
   if (cuda == nullptr || a.scalar_type() == at::kDouble || y.numel() == 0 || a.size(1) == 0) return false;
@@ -61,7 +61,7 @@ bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, co
 constexpr int kMaxAlgorithms = 12;
 constexpr float kHardlyAnything = 1e-30F;
 
-/// As `gemm`, but what it accumulates to stays as it is: runs of it may be repeated.
+/// Like `gemm`, but leaves an accumulated output nearly unchanged, so runs may be repeated.
 CudaGemm repeatable(CudaGemm gemm) {
   if (gemm.c == gemm.d) gemm.alpha = kHardlyAnything;
   return gemm;
@@ -71,13 +71,13 @@ std::vector<TuningCandidate> candidates(const CudaLibrary& cuda, const CudaGemm&
   std::vector<TuningCandidate> found;
   for (const std::string& algorithm : cuda.gemm_algorithms(gemm, kMaxAlgorithms)) {
     found.push_back({algorithm, [&cuda, call = repeatable(gemm), algorithm] {
-                       if (!cuda.gemm_by(call, algorithm)) throw DeviceError("gemm", "no text of an algorithm");
+                       if (!cuda.gemm_by(call, algorithm)) throw DeviceError("gemm", "invalid algorithm text");
                      }});
   }
   return found;
 }
 
-// y of another dtype than a and b: the product is rounded to theirs first.
+// If the dtype of y differs from that of a and b, the product is rounded to the latter first.
 void gemm_mixed(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
   const at::Tensor product = at::mm(a, b);
   if (extras.accumulate) {
@@ -96,7 +96,7 @@ struct Stored {
   std::int64_t ld = 0;
 };
 
-// Strides of a dimension of size 1 mean nothing, so they may be whatever ld is wanted.
+// Strides of a dimension of size 1 have no meaning, so they may equal any required ld.
 std::optional<Stored> stored(const MatrixView& view) {
   if ((view.column_stride == 1 || view.columns == 1) && (view.row_stride >= view.columns || view.rows == 1)) {
     return Stored{true, view.rows == 1 ? view.columns : view.row_stride};

@@ -1,7 +1,8 @@
-// Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for any
-// number of rows. Up to four rows cost little more than reading the weights: they are streamed. For more rows arithmetic is the
-// cost: blocks of outputs and rows go through K in chunks that stay in the first cache.
-// bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to match.
+// Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for
+// any number of rows. Up to four rows cost little more than reading the weights: they are streamed. With more rows,
+// arithmetic dominates: blocks of outputs and rows go through K in chunks that stay in the first cache.
+// bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to
+// match.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -13,8 +14,8 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kOutputs = 4;            // of a tile
-constexpr std::int64_t kGrainElements = 65536;  // weights per thread below which another one costs more than it gains
+constexpr std::int64_t kOutputs = 4;            // per tile
+constexpr std::int64_t kGrainElements = 65536;  // weights per thread; with fewer, another one costs more than it gains
 
 typedef float Vector4 __attribute__((vector_size(16)));
 typedef float Vector8 __attribute__((vector_size(32)));
@@ -24,8 +25,8 @@ struct alignas(64) CacheLine {
   float values[16];
 };
 
-/// x as fp32 [M, stride], padded with zeros to whole steps; in a step of 2 * lanes elements the first half meets the first
-/// vector of sums.
+/// x as fp32 [M, stride], padded with zeros to whole steps; in a step of 2 * lanes elements, the first half goes with
+/// the first vector of sums.
 struct PackedRows {
   std::vector<CacheLine> lines;            // aligned: a vector across two lines is loaded in two accesses
   std::int64_t stride = 0, num_steps = 0;  ///< whole steps of K
@@ -39,7 +40,7 @@ constexpr std::int64_t kLanes = sizeof(Vector) / sizeof(float);
 template <class T>
 constexpr std::int64_t kLine = sizeof(CacheLine) / sizeof(T);  // elements of a cache line
 
-/// Where element i of a step lies in the packed x.
+/// The position of element i of a step in the packed x.
 template <class W>
 constexpr std::int64_t packed_place(std::int64_t i, std::int64_t lanes) {
   return std::is_same_v<W, float> ? i : (i % 2) * lanes + i / 2;
@@ -119,7 +120,7 @@ LORA_TRAIN_INLINE void add_step(const W* from, std::int64_t stride, const float*
   }
 }
 
-/// What all tiles of a call share.
+/// Values common to all tiles of a call.
 template <class Product>
 struct Call {
   const Product& p;
@@ -136,8 +137,8 @@ LORA_TRAIN_INLINE void finish(const Product& p, std::int64_t n, std::int64_t m, 
   store(p.y[m] + n, sum);
 }
 
-// Outputs [n, n + kTileOutputs) of rows [m, m + kTileRows). With kFetches the weights of the next tile are fetched
-// meanwhile: rows are often too short for the processor to see where they go.
+// Outputs [n, n + kTileOutputs) of rows [m, m + kTileRows). With kFetches, prefetches the weights of the next tile:
+// rows are often too short for the hardware prefetcher.
 template <class Vector, int kTileOutputs, int kTileRows, bool kFetches, class Product>
 LORA_TRAIN_INLINE void tile(const Call<Product>& call, std::int64_t n, std::int64_t m) {
   using W = typename Product::Weight;
@@ -173,7 +174,7 @@ LORA_TRAIN_INLINE void tile(const Call<Product>& call, std::int64_t n, std::int6
   }
 }
 
-/// Outputs [n, n + kTileOutputs) of all rows, which are few.
+/// Outputs [n, n + kTileOutputs) of all rows, if these are few.
 template <class Vector, int kTileOutputs, class Product>
 LORA_TRAIN_INLINE void outputs(const Call<Product>& call, std::int64_t n) {
   const std::int64_t M = call.p.M;
@@ -278,7 +279,7 @@ LORA_TRAIN_INLINE void panel(const Call<Product>& call, const Block& block, std:
   } else {
     for (int o = 0; o < kTileOutputs; ++o) pack_chunk<Vector>(from + o * p.weight.stride, count, packed[o][0].values);
   }
-  // The weights of the next panel are fetched meanwhile, an output with every tile of rows: more at once would block loads.
+  // Meanwhile prefetches the weights of the next panel, one output per tile of rows: more at once would block loads.
   int num_fetched = 0;
   const auto fetch = [&](int end) {
     for (; num_fetched < end; ++num_fetched) {
@@ -328,7 +329,7 @@ LORA_TRAIN_INLINE void range(const Call<Product>& call, std::int64_t begin, std:
   for (; n < end; ++n) outputs<Vector, 1>(call, n);
 }
 
-// Not target_clones: the vectors themselves differ, so that the sums fit the registers there are.
+// Not target_clones: the vectors themselves differ, so that the sums fit the available registers.
 #if defined(__x86_64__)
 template <class Product>
 __attribute__((target("arch=x86-64-v4"))) void range_v4(const Call<Product>& call, std::int64_t begin,

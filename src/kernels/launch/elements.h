@@ -1,5 +1,5 @@
-// What kernels on CPU and GPU read and write: bf16 as 16 bits with the same rounding on both, strided rows, packs of 16 bytes; and
-// an exponential that a CPU vectorises. No torch.
+// Data types of kernels on CPU and GPU: bf16 as 16 bits with the same rounding on both, strided rows, packs of 16
+// bytes; and an exponential that a CPU vectorises. No torch.
 #pragma once
 
 #include <cstdint>
@@ -134,8 +134,8 @@ LORA_TRAIN_INLINE void store_floats(T* p, const float* values) {
   }
 }
 
-/// True if every row of `width` elements, `begin` columns into `rows`, can be accessed in packs of 16 bytes. Checks the address
-/// only, and never reads the data.
+/// True if every row of `width` elements, `begin` columns into `rows`, can be accessed in packs of 16 bytes. Checks the
+/// address only, and never reads the data.
 template <class T>
 bool fits_packs(Rows<T> rows, std::int64_t width, std::int64_t begin = 0) {
   const std::uintptr_t address =
@@ -149,7 +149,8 @@ inline unsigned threads_for(std::int64_t packs, unsigned most) {
   return rounded < 32 ? 32U : rounded > most ? most : static_cast<unsigned>(rounded);
 }
 
-/// The same for threads that take packs in turns: as few threads as make no more turns, so that all take nearly as many.
+/// The same for threads that take packs in turns: the fewest threads for the same number of turns, so that all take
+/// nearly as many.
 inline unsigned even_threads_for(std::int64_t packs, unsigned most) {
   const std::int64_t turns = (packs + most - 1) / most;
   return threads_for(turns == 0 ? 0 : (packs + turns - 1) / turns, most);

@@ -1,7 +1,7 @@
-// The launch layer: one source for GPU and CPU. nvcc compiles a `.cu` for the GPU; the host compiler compiles the same file
-// with LORA_TRAIN_ON_CPU, and on_cpu.h emulates grid, block, shared memory, barriers and warp shuffles. Kernels are plain
-// CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync) and use nothing that on_cpu.h lacks (atomics, dynamic shared
-// memory). No torch here.
+// The launch layer: one source for GPU and CPU. nvcc compiles a `.cu` for the GPU; the host compiler compiles the same
+// file with LORA_TRAIN_ON_CPU, and on_cpu.h emulates grid, block, shared memory, barriers and warp shuffles. Kernels
+// are plain CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync) and use nothing that on_cpu.h lacks (atomics,
+// dynamic shared memory). No torch here.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,9 @@ constexpr std::int64_t kMaxBlocksX = 2147483647, kMaxBlocksY = 65535;
 constexpr unsigned kWarpSize = 32;
 constexpr unsigned kFullWarp = 0xFFFFFFFFu;
 
-/// Launches kernel(args...) on a grid of blocks of `threads` (a multiple of 32, at most 1024), in stream order. An empty grid
-/// launches nothing. x is at most 2^31 - 1, y at most 65535. Throws DeviceError naming `name` if the launch fails.
+/// Launches kernel(args...) on a grid of blocks of `threads` (a multiple of 32, at most 1024), in stream order. An
+/// empty grid launches nothing. x is at most 2^31 - 1, y at most 65535. Throws DeviceError naming `name` if the launch
+/// fails.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned threads, Stream stream,
             Arguments... arguments) {
@@ -50,7 +51,7 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
                      [&] { kernel(static_cast<Parameters>(arguments)...); });
   });
 #else
-  // In a header, clang-format takes a launch for comparisons.
+  // In a header, clang-format mistakes a launch for comparisons.
   // clang-format off
   kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), dim3(threads), 0,
            static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);
@@ -58,12 +59,12 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
     throw DeviceError(name, std::string("CUDA refused to launch it, or a kernel before it failed: ") +
                                 cudaGetErrorString(error) +
-                                "; lora-train doctor holds every kernel against its reference");
+                                "; lora-train doctor checks every kernel against its reference");
   }
 #endif
 }
 
-/// threadIdx.x, read from the GPU again, so that numbers made of it need not stay in registers from their first use on.
+/// threadIdx.x, read from the GPU again, so that values derived from it need not stay in registers.
 __device__ __forceinline__ unsigned thread_index_again() {
 #ifdef LORA_TRAIN_ON_CPU
   return threadIdx.x;
@@ -79,7 +80,7 @@ constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
   return (count + per_block - 1) / per_block;
 }
 
-/// Sum, or maximum, over the 32 lanes; every lane gets it. The order of additions is fixed.
+/// Sum or maximum over the 32 lanes; every lane gets it. The order of additions is fixed.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
@@ -115,8 +116,8 @@ __device__ __forceinline__ float block_max(float value, float* slots) {
 }
 
 // Warp-level tensor-core operations (sm_80 and later): functions that all 32 lanes call. On the CPU, on_cpu.h emulates
-// them. For lane l: g = l / 4, q = l % 4. A register holds two bf16, the first in its low half. Layouts: PTX ISA, "Matrix
-// fragments for mma.m16n8k16 with floating point type" and "movmatrix".
+// them. For lane l: g = l / 4, q = l % 4. A register holds two bf16, the first in its low half. Layouts: PTX ISA,
+// "Matrix fragments for mma.m16n8k16 with floating point type" and "movmatrix".
 
 #ifdef LORA_TRAIN_ON_CPU
 
@@ -143,8 +144,8 @@ __device__ __forceinline__ void multiply_add_16x8x16(float (&sums)[4], const std
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Transposes a matrix [8, 8] of 16-bit elements: a lane passes columns 2q, 2q + 1 of row g, and gets rows 2q, 2q + 1 of
-/// column g.
+/// Transposes a matrix [8, 8] of 16-bit elements: a lane passes columns 2q, 2q + 1 of row g, and gets rows 2q, 2q + 1
+/// of column g.
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t row) {
   std::uint32_t column;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(row));

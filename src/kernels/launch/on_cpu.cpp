@@ -27,9 +27,9 @@ constexpr unsigned char kPoison = 0xFF;
 
 enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
-/// A switch to another stack and back. ucontext enters a stack; afterwards the compiler's own setjmp switches, which calls
-/// neither the system nor a library. noipa: the compiler must not think that it knows which registers a switch leaves alone.
-/// Address sanitizer is told of every switch.
+/// A switch to another stack and back. ucontext enters a stack; afterwards the compiler's own setjmp switches, which
+/// calls neither the system nor a library. noipa: the compiler must not assume which registers a switch preserves.
+/// Informs address sanitizer of every switch.
 class Fibre {
  public:
   Fibre() {
@@ -60,7 +60,8 @@ class Fibre {
   void arrived() { LORA_TRAIN_ANNOUNCE(__sanitizer_finish_switch_fiber(fake_stack_, &caller_stack_, &caller_bytes_)); }
 
  private:
-  // A jump may not stand in the function of its setjmp. The sanitizer would clear the stack that is left for good, as it thinks.
+  // A jump must not be in the function of its setjmp. The sanitizer would clear the stack, assuming that it is left for
+  // good.
   [[gnu::noinline, gnu::no_sanitize_address]] void enter(void (*entry)()) {
     if (has_begun_) __builtin_longjmp(own_, 1);
     has_begun_ = true;
@@ -87,9 +88,9 @@ class Fibre {
 struct Thread {
   std::unique_ptr<Fibre> fibre;
   State state = State::kDone;
-  int line = 0;                      ///< of the barrier it waits at
-  unsigned parity = 0;               ///< which slot its next exchange takes
-  std::array<Fragments, 2> slots{};  ///< what it gave; a lane is never two exchanges ahead of another
+  int line = 0;                      ///< line of the barrier at which it waits
+  unsigned parity = 0;               ///< the slot of its next exchange
+  std::array<Fragments, 2> slots{};  ///< the values it gave; a lane is never two exchanges ahead of another
 };
 
 struct Block {
@@ -97,7 +98,7 @@ struct Block {
   unsigned num_threads = 0, current = 0;
   const std::function<void()>* body = nullptr;
   Fibre* fibre = nullptr;
-  std::vector<void*> shared;  ///< arrays that this block has poisoned
+  std::vector<void*> shared;  ///< arrays that this block poisoned
   Order order = Order::kAscending;
   std::int64_t num_launches = 0;
 };
@@ -107,10 +108,10 @@ Block& block_of_this_thread() {
   return block;
 }
 
-/// Of the grid that runs. A pointer, since a thread_local object with a constructor is looked for anew at each use.
+/// State of the running grid. A pointer, since a thread_local object with a constructor is looked up at each use.
 constinit thread_local Block* the_block = nullptr;
 
-/// What a fibre does: one kernel thread after the other.
+/// The loop of a fibre: runs one kernel thread after another.
 void thread_main() {
   the_block->fibre->arrived();
   for (;;) {
@@ -136,7 +137,7 @@ void run_thread(unsigned t) {
   thread.fibre->resume(thread_main, &the_block->fibre);
 }
 
-/// Frees threads [begin, end) when all of them wait in `state` at one line. False when they do not.
+/// Releases threads [begin, end) if all wait in `state` at the same line; else returns false.
 bool release(State state, unsigned begin, unsigned end) {
   auto& threads = the_block->threads;
   for (unsigned t = begin; t < end; ++t) {
@@ -147,8 +148,8 @@ bool release(State state, unsigned begin, unsigned end) {
 }
 
 [[noreturn]] void throw_deadlock(const char* name) {
-  std::string what = "threads of block (" + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) +
-                     ") wait for each other in vain:";
+  std::string what =
+      "threads of block (" + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) + ") are deadlocked:";
   State last = State::kReady;
   int last_line = -1;
   for (unsigned t = 0; t < the_block->num_threads; ++t) {
@@ -163,7 +164,8 @@ bool release(State state, unsigned begin, unsigned end) {
   throw ShapeError(name, what);
 }
 
-/// As far as the warp comes without the others: what is missing a barrier of the block meets others that are far behind.
+/// Runs the warp as far as it gets without the others, so that a missing block barrier shows: the others are far
+/// behind.
 void run_warp(unsigned first) {
   do {
     for (unsigned i = 0; i < kWarp; ++i) {
@@ -240,7 +242,7 @@ void enter_shared(void* memory, std::size_t bytes) {
 
 namespace {
 
-/// What the lanes of a warp have given, once all of them have.
+/// The values given by all lanes of a warp, once all have given theirs.
 class Given {
  public:
   Given(const Fragments& own, int line) {
@@ -282,7 +284,7 @@ void multiply_add_16x8x16(float (&sums)[4], const std::uint32_t (&a)[4], std::ui
     const unsigned row = group + i / 2 * 8, column = 2 * in_group + i % 2;
     double sum = static_cast<double>(sums[i]);
     for (unsigned k = 0; k < 16;
-         ++k) {  // lanes of `row` and of `column` that have k of 8, and their registers of that half
+         ++k) {  // lanes of `row` and of `column` that hold k of 8, and their registers for that half
       const unsigned owner = k % 8 / 2, upper = k / 8;
       sum += bf16_of(given.of(row % 8 * 4 + owner).a[2 * upper + row / 8], k % 2) *
              bf16_of(given.of(column * 4 + owner).b[upper], k % 2);

@@ -1,10 +1,10 @@
-// Emulates CUDA kernels on the host. Every thread of a block is a fiber, so that barriers and warp shuffles behave as on a
-// GPU. For tests: slow, one block after the other, in the calling thread. Tensor-core operations are in launch.h.
+// Emulates CUDA kernels on the host. Every thread of a block is a fiber, so that barriers and warp shuffles behave as
+// on a GPU. For tests: slow, one block at a time, in the calling thread. Tensor-core operations are in launch.h.
 //
-// It is strict where a GPU would silently give wrong results: all threads of a block must reach the same __syncthreads()
-// and all lanes of a warp the same shuffle (else run_grid throws and names both lines); shared memory is poisoned with 0xFF
-// bytes (NaN) when a block begins; set_order() reverses the order of threads and blocks, so that a missing barrier changes
-// the result in one of the two orders. A warp runs until it waits for the rest of its block.
+// It reports errors with which a GPU would silently give wrong results: all threads of a block must reach the same
+// __syncthreads() and all lanes of a warp the same shuffle (else run_grid throws and names both lines); shared memory
+// is poisoned with 0xFF bytes (NaN) when a block begins; set_order() reverses the order of threads and blocks, so that
+// a missing barrier changes the result in one of the two orders. A warp runs until it waits for the rest of its block.
 #pragma once
 
 #include <cmath>

@@ -23,7 +23,7 @@ void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& 
   if (parts.size() > kMaxLoraTargets) throw ShapeError(kernel, "more parts than a projection has linears");
   for (const LoraPart& part : parts) {
     if (part.column < 0 || part.rank < 1 || part.column + part.rank > thin.size(1)) {
-      throw ShapeError(kernel, "a part whose columns the thin side does not have");
+      throw ShapeError(kernel, "a part has columns beyond the thin side");
     }
     check_rows(kernel, "grad", part.grad, shape(part), math_dtype(big));
   }
@@ -56,8 +56,7 @@ void describe(Work& work, const LoraProduct& product, const at::Tensor& big, con
   work.multiplies(product.flops());
 }
 
-/// As make(Rows<const T>) decides for a matrix where it lies; what is on the meta device lies at its offset in aligned
-/// memory.
+/// make(Rows<const T>) for a matrix in memory; a meta tensor counts as at its offset in aligned memory.
 template <class Make>
 LoraProduct product_for(const at::Tensor& big, const Make& make) {
   const auto rows = [&]<class T>(ElementType<T>) {
@@ -74,12 +73,11 @@ void check_outputs(const char* kernel, const at::Tensor& dy, const at::Tensor& s
     return std::array<std::int64_t, 2>{part.out_end - part.out_begin, part.rank};
   });
   for (const LoraPart& part : parts) {
-    if (part.out_begin < 0 || part.out_end > dy.size(1))
-      throw ShapeError(kernel, "a part whose outputs dy does not have");
+    if (part.out_begin < 0 || part.out_end > dy.size(1)) throw ShapeError(kernel, "a part has outputs beyond dy");
   }
 }
 
-/// The parts without the columns before the first of them, which are not needed.
+/// thin without the unneeded columns before the first part's; shifts the parts to match.
 at::Tensor without_columns_before(const at::Tensor& thin, std::vector<LoraPart>& parts) {
   std::int64_t first = thin.size(1);
   for (const LoraPart& part : parts) first = std::min(first, part.column);

@@ -21,22 +21,22 @@ void allow_amx(bool allowed) { is_allowed = allowed; }
 #if defined(__x86_64__) && defined(__linux__)
 namespace {
 
-constexpr std::int64_t kTile = 16;    // ranks of a tile, and columns of one
-constexpr std::int64_t kTokens = 32;  // of a tile
+constexpr std::int64_t kTile = 16;    // ranks and columns per tile
+constexpr std::int64_t kTokens = 32;  // per tile
 constexpr std::int64_t kTileElements = kTile * kTokens;
-constexpr std::int64_t kBlockRows = 64;    // of big whose columns go by, the next ones being fetched
-constexpr std::int64_t kMaxRankTiles = 3;  // whose sums are in tiles together: 6 of the 8
+constexpr std::int64_t kBlockRows = 64;    // rows of big per block; the next ones are prefetched
+constexpr std::int64_t kMaxRankTiles = 3;  // with sums in tiles at once: 6 of the 8
 
 bool may_use_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
   if ((d & kAmxBf16) == 0 || (d & kAmxTile) == 0 || !__builtin_cpu_supports("avx512bw")) return false;
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl of Linux: tiles are given on request only
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl of Linux: tiles must be requested
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-/// The intrinsics do not tell the compiler that they read and write memory.
+/// The intrinsics hide their memory accesses from the compiler.
 inline void memory_is_used() { asm volatile("" ::: "memory"); }
 
 #define LORA_TRAIN_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl")))
@@ -57,8 +57,8 @@ LORA_TRAIN_AMX void configure_tiles() {
   _tile_loadconfig(&config);
 }
 
-/// Rows [0, num_rows) of 32 columns as two tiles of token pairs: [2, 16 pairs, 16 columns, 2 tokens]. The first has columns
-/// 0-3, 8-11, 16-19 and 24-27, the second the others.
+/// Rows [0, num_rows) of 32 columns as two tiles of token pairs: [2, 16 pairs, 16 columns, 2 tokens]. The first has
+/// columns 0-3, 8-11, 16-19 and 24-27, the second has the others.
 LORA_TRAIN_AMX inline void pack_pairs(Rows<const Bf16> big, std::int64_t n, std::int64_t num_rows, std::int64_t column,
                                       __mmask32 mask, std::uint16_t* tiles) {
   for (std::int64_t pair = 0; pair < kTokens / 2; ++pair) {
@@ -125,7 +125,7 @@ LORA_TRAIN_AMX void add_products(const std::uint16_t* thin, std::int64_t thin_st
   }
 }
 
-/// From [steps, rank tiles, 2, 16, 16], whose columns pack_pairs has sorted, to [R, columns].
+/// Converts [steps, rank tiles, 2, 16, 16], with columns as sorted by pack_pairs, to [R, columns].
 void unpack_sums(const std::vector<float>& tiles, std::int64_t num_rank_tiles, std::int64_t R, std::int64_t columns,
                  float* sums) {
   for (std::int64_t r = 0; r < R; ++r) {

@@ -1,5 +1,5 @@
-// Reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a tile stay in registers. Threads own
-// columns, so no sum depends on their number.
+// Reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a tile stay in registers. Threads
+// own columns, so no sum depends on their number.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -11,8 +11,8 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kRows = 64;     // of a block: its tile fits L1, its pages the L1 TLB
-constexpr std::int64_t kColumns = 64;  // of a tile: four cache lines of fp32
+constexpr std::int64_t kRows = 64;     // per block: its tile fits L1, its pages fit the L1 TLB
+constexpr std::int64_t kColumns = 64;  // per tile: four cache lines of fp32
 constexpr std::int64_t kRanks = 4;     // sums per column held in registers together
 
 /// Columns [first, last) of big [N, C] and the thin matrix as fp32 [N, ranks], padded to a multiple of kRanks.
@@ -24,7 +24,7 @@ struct Product {
   float* sums;  ///< [ranks, last - first]
 };
 
-/// Cache lines to fetch while a tile is computed: of every row the lines first, first + step, ... below num_lines.
+/// Cache lines to fetch while a tile is computed: in every row, lines first, first + step, ... below num_lines.
 struct Prefetch {
   const char* rows;
   std::int64_t stride_bytes, first, step, num_lines;
@@ -114,7 +114,7 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
           std::fill(edge, edge + kRanks * kColumns, 0.0F);
         }
         for (std::int64_t j = 0; j < kColumns; j += kStep) {
-          // The next tile is fetched a few lines per pass over this one.
+          // Prefetches the next tile, a few lines per pass over this one.
           const Prefetch ahead{reinterpret_cast<const char*>(p.big[n] + c + kColumns),
                                p.big.stride * static_cast<std::int64_t>(sizeof(T)),
                                (r / kRanks) * (kColumns / kStep) + j / kStep, p.ranks / kRanks * (kColumns / kStep),
@@ -132,7 +132,7 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
   }
 }
 
-// Not target_clones: the vectors themselves differ, so that the sums fit the registers there are.
+// Not target_clones: the vectors themselves differ, so that the sums fit the available registers.
 typedef float Vector8 __attribute__((vector_size(32)));
 #if defined(__x86_64__)
 typedef float Vector16 __attribute__((vector_size(64)));

@@ -1,16 +1,17 @@
 // thin^T big, N tokens, C columns of big, R ranks, in two steps; of every slice of a LoraProduct in the same two
-// launches. First a block takes a chunk of tokens and some columns of all of them and leaves its sums in the workspace;
-// then the partial sums of the chunks are added, always in the same order.
+// launches. First, a block sums some columns over a chunk of tokens and leaves the sums in the workspace; then the
+// partial sums of the chunks are added, always in the same order.
 //
 // On fp32 cores a block takes 64 packs of 16 bytes of a row: a thread has the sums of one pack and 8 ranks in registers,
-// threads of other ranks read the same pack from L1; the thin matrix lies in shared memory as fp32. That
-// is N C R multiplications and additions, which above R = 16 take longer than to read bf16; so bf16 whose rows allow
-// packs goes through tensor cores (lora_device.h), where dS = dy sB can come from the same read.
+// threads of other ranks read the same pack from L1; the thin matrix is in shared memory as fp32. That is N C R
+// multiplications and additions, which above R = 16 take longer than reading bf16; so bf16 with rows that allow packs
+// uses tensor cores (lora_device.h), where dS = dy sB can come from the same read.
 //
-// Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) of every partial sum, [chunks, ranks, C] of
-// them, with dS [column blocks, N, R] more. At C = 3584, N = 16384, R = 16 these are 11% of the bytes of big on tensor
-// cores, and 27% with dS; for gate|up of Qwen2.5-7B (C = 2 x 18944), whose blocks are wide, 7.6% with dS (5.8 of 75.8 KB per
-// token). Where the partial sums of dS do not fit the workspace, the tokens are taken in pieces.
+// Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) per partial sum, of which there are
+// [chunks, ranks, C] and, with dS, [column blocks, N, R] more. At C = 3584, N = 16384, R = 16 these are 11% of the
+// bytes of big on tensor cores, and 27% with dS; for gate|up of Qwen2.5-7B (C = 2 x 18944), whose blocks are wide, 7.6%
+// with dS (5.8 of 75.8 KB per token). If the partial sums of dS do not fit the workspace, the tokens are taken in
+// pieces.
 #include "launch/elements.h"
 #include "lora_device.h"
 #include "lora_kernels.h"
@@ -19,8 +20,8 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kColumnLanes = 64;
-constexpr int kRanks = 8;    // of a thread
-constexpr int kTokens = 64;  // whose thin rows are in shared memory together
+constexpr int kRanks = 8;    // per thread
+constexpr int kTokens = 64;  // with thin rows in shared memory at once
 /// Tokens that a thread reads before it needs the first of them.
 template <bool kIsPacked>
 constexpr int kStep = kIsPacked ? 4 : 1;
@@ -74,7 +75,7 @@ __device__ __forceinline__ void add_step(const Pack<T, kFullPack<T>> (&packs)[kC
   }
 }
 
-/// partials [chunks, rows, padded_columns], of a slice its ranks in the first rows. Blocks: columns in x, chunks in y.
+/// partials [chunks, rows, padded_columns]; a slice's ranks are in the first rows. Blocks: columns in x, chunks in y.
 template <class T, bool kIsPacked>
 __global__ void __launch_bounds__(kMaxThreads)
     partial_products_kernel(Rows<const T> whole, Rows<const T> whole_thin, std::int64_t N, Items<PartialSlice> items,
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 using TensorKernel = void (*)(TensorOperands, Items<PartialSlice>, LoraChunks, std::int64_t);
 
-/// For so many ranks.
+/// The kernel for this number of ranks.
 TensorKernel tensor_kernel(std::int64_t rows, bool with_ds) {
   constexpr TensorKernel kWithDs[] = {tensor_products_kernel<1, true>, tensor_products_kernel<2, true>};
   constexpr TensorKernel kAlone[] = {tensor_products_kernel<1, false>, tensor_products_kernel<2, false>,
@@ -130,7 +131,7 @@ TensorKernel tensor_kernel(std::int64_t rows, bool with_ds) {
   return with_ds ? kWithDs[tile] : kAlone[tile];
 }
 
-/// On tensor cores.
+/// Threads per block on tensor cores.
 unsigned threads_of(const LoraProduct& product) { return static_cast<unsigned>(product.num_warps()) * kWarpSize; }
 
 /// A gradient: rows [row, row + ranks) of the product of a slice, at strides of ranks and columns.
@@ -147,7 +148,7 @@ struct Pass {
   std::int64_t first, rows;
   Items<PartialSlice> slices;
   std::int64_t num_blocks;
-  std::int64_t columns[kMaxLoraTargets];  ///< where each slice begins in the partial sums
+  std::int64_t columns[kMaxLoraTargets];  ///< start of each slice in the partial sums
 };
 
 Pass pass_from(const LoraProduct& product, std::int64_t first, std::int64_t block_columns) {
@@ -167,7 +168,7 @@ Pass pass_from(const LoraProduct& product, std::int64_t first, std::int64_t bloc
   return pass;
 }
 
-/// What the second launch adds up for the outputs that have some of the ranks of the pass.
+/// The sums of the second launch, for the outputs with ranks in this pass.
 std::int64_t append_sums(const LoraProduct& product, const Pass& pass, const Items<Output>& outputs,
                          Items<PartialSum>& sums) {
   std::int64_t num_blocks = 0;

@@ -1,5 +1,5 @@
-// Device code of lora_cuda.cu: the layout of the partial sums that its first launch writes, and the second launch, which reduces
-// them; the first launch on tensor cores.
+// Device code of lora_cuda.cu: the layout of the partial sums that its first launch writes, and the second launch,
+// which reduces them; the first launch on tensor cores.
 #pragma once
 
 #include "launch/launch.h"
@@ -22,8 +22,8 @@ __device__ __forceinline__ Item item_of(const Items<Item>& items, std::int64_t b
   return items.list[i];
 }
 
-/// At most kLoraRanks ranks of a slice. Its columns begin at partial_column of the partial sums; the partial sums of its dS begin
-/// at ds_offset of theirs.
+/// At most kLoraRanks ranks of a slice. Its columns start at partial_column in the partial sums; the partial sums of
+/// its dS start at ds_offset in theirs.
 struct PartialSlice {
   std::int64_t first_block;
   LoraSlice slice;
@@ -48,7 +48,7 @@ struct PartialSum {
   float scale;
 };
 
-/// Called by all threads of a block of kSumThreads.
+/// All threads of a block of kSumThreads call it.
 __device__ __forceinline__ void add_partials(const float* partials, const LoraChunks& chunks, std::int64_t rows,
                                              const PartialSum& item, std::int64_t block, std::int64_t r, float* sums) {
   if (r >= item.ranks) return;
@@ -66,7 +66,8 @@ __device__ __forceinline__ void add_partials(const float* partials, const LoraCh
   item.grad[r * item.rank_stride + c * item.column_stride] += item.scale * sum;
 }
 
-/// Columns [column, column + ranks) of dS: the sum of num_blocks partial sums [num_tokens, ranks], which begin at ds_offset.
+/// Columns [column, column + ranks) of dS: the sum of num_blocks partial sums [num_tokens, ranks], which begin at
+/// ds_offset.
 struct DsSum {
   std::int64_t column, ranks, num_blocks, ds_offset;
 };
@@ -114,20 +115,20 @@ __global__ void __launch_bounds__(kSumThreads)
   add_partials(partials, chunks, rows, item, blockIdx.x - item.first_block, blockIdx.y, sums);
 }
 
-// On tensor cores: thin^T big, and optionally dS = big sB from the same read, on tensor cores in bf16. N
-// tokens, C columns of big, R ranks.
+// On tensor cores, in bf16: thin^T big, and optionally dS = big sB from the same read. N tokens, C columns of big, R
+// ranks.
 //
-// A warp owns 64 columns of big and walks over the tokens of its chunk, 16 at a time, loading big straight into registers: two
-// strips of 16 tokens, each loaded again as soon as it is used, so that up to 4 KiB per warp are in flight. Lane
-// l, with g = l / 4 and q = l % 4, loads columns [8g, 8g + 8) of tokens {2q, 2q + 1, 2q + 8, 2q + 9}, 4 packs of 16 bytes. Its
-// element j of those tokens is column g of operand b [16 tokens, 8 columns] of the j-th product, whose columns are thus 8g + j;
-// operand a is thin^T [16 ranks, 16 tokens]. So for each 16 ranks, 2 KiB of big take 8 products, 16 byte permutations and 4
-// loads from shared memory.
+// A warp owns 64 columns of big and walks over the tokens of its chunk, 16 at a time, loading big straight into
+// registers: two strips of 16 tokens, each loaded again as soon as it is used, so that up to 4 KiB per warp are in
+// flight. Lane l, with g = l / 4 and q = l % 4, loads columns [8g, 8g + 8) of tokens {2q, 2q + 1, 2q + 8, 2q + 9}, 4
+// packs of 16 bytes. Its element j of those tokens is column g of operand b [16 tokens, 8 columns] of the j-th product,
+// whose columns are thus 8g + j; operand a is thin^T [16 ranks, 16 tokens]. So for each 16 ranks, 2 KiB of big take 8
+// products, 16 byte permutations and 4 loads from shared memory.
 //
 // For dS^T = sB^T big^T the same registers transposed (8 tokens x 8 columns at a time) are operand b [16 columns, 8
-// tokens]: lane (g, q) gets columns 16q + j and 16q + 8 + j of token g. sB^T of the warp's columns stays in registers for
-// the whole walk. The warps of a block sum their dS in shared memory, in a fixed order. The second launch adds the dS of the
-// other column blocks, and the dB of the other chunks.
+// tokens]: lane (g, q) gets columns 16q + j and 16q + 8 + j of token g. sB^T of the warp's columns stays in registers
+// for the whole walk. The warps of a block sum their dS in shared memory, in a fixed order. The second launch adds the
+// dS of the other column blocks, and the dB of the other chunks.
 
 constexpr int kStepTokens = 16, kGroupTokens = 32;  // per product; per stage of thin rows in shared memory
 
@@ -144,7 +145,7 @@ constexpr int kPairStride = kTiles* kTileRanks + 8;
 template <int kTiles>
 constexpr int kDsStride = kTiles* kTileRanks + 4;
 
-/// g and q, as above.
+/// g and q, as in the comment above.
 struct Lane {
   unsigned g, q;
 };
@@ -158,11 +159,11 @@ struct Strip {
   std::uint32_t words[4][4];
 };
 
-/// Where a lane loads its next strip.
+/// The position of a lane's next strip.
 struct Walk {
   const Bf16* from;  ///< its first token
   std::int64_t stride;
-  int left;  ///< rows from there on; 0 if the lane's columns are past the last one
+  int left;  ///< remaining rows; 0 if the lane's columns are past the last one
 
   __device__ __forceinline__ Walk(Rows<const Bf16> big, int num_rows, std::int64_t c, std::int64_t C, const Lane& lane)
       : from(big[2 * lane.q] + c), stride(big.stride), left(c < C ? num_rows - 2 * static_cast<int>(lane.q) : 0) {}
@@ -187,15 +188,15 @@ __device__ __forceinline__ std::uint32_t operand_of(const Strip& strip, int j) {
   return __byte_perm(first, second, j % 2 == 0 ? 0x5410 : 0x7632);
 }
 
-/// Copies thin rows to shared memory, a group ahead: a thread copies rank threadIdx.x % 16 of every tile, for every kPairs-th pair
-/// of rows. Threads past kThreads copy nothing.
+/// Copies thin rows to shared memory, a group ahead: a thread copies rank threadIdx.x % 16 of every tile, for every
+/// kPairs-th pair of rows. Threads past kThreads copy nothing.
 template <int kTiles, unsigned kThreads>
 struct ThinWalk {
   static constexpr int kPairs = static_cast<int>(kThreads) / kTileRanks, kTurns = kGroupTokens / 2 / kPairs;
   const Bf16* from;  ///< its first row
   std::int64_t stride;
-  int left, ranks;  ///< rows from there on, 0 if there is no such rank; ranks from the first one on
-  std::uint16_t values[kTurns][kTiles][2];  ///< what load() read: both rows of each pair
+  int left, ranks;                          ///< remaining rows, 0 if there is no such rank; remaining ranks
+  std::uint16_t values[kTurns][kTiles][2];  ///< values from load(): both rows of each pair
 
   __device__ __forceinline__ ThinWalk(Rows<const Bf16> thin, int num_rows, int R)
       : from(thin[2 * (threadIdx.x / kTileRanks)] + threadIdx.x % kTileRanks),
@@ -217,7 +218,7 @@ struct ThinWalk {
     left -= kGroupTokens;
   }
 
-  /// Writes what load() read to pairs[pair][rank].
+  /// Writes the values from load() to pairs[pair][rank].
   __device__ __forceinline__ void store(std::uint32_t* pairs) const {
     if (threadIdx.x >= kThreads) return;
     LORA_TRAIN_UNROLL
@@ -318,8 +319,8 @@ __device__ __forceinline__ void make_ds(const Strip& strip, const ScaledB<kTiles
   }
 }
 
-/// Sums dS over the warps, which follow each other in `ds`, into rows of partials [num_rows, R] from `first` on. All threads call
-/// it.
+/// Sums dS over the warps, which are consecutive in `ds`, into rows of partials [num_rows, R], starting at `first`. All
+/// threads call it.
 template <int kTiles>
 __device__ __forceinline__ void add_warps(const float* ds, int first, int num_rows, int R, float* partials) {
   constexpr int kRanks = kTiles * kTileRanks, kWarpFloats = kGroupTokens * kDsStride<kTiles>;
@@ -341,7 +342,7 @@ struct TensorOperands {
   float *partials, *ds_partials;
 };
 
-/// partials [chunks, rows, padded_columns]; a slice fills as many rows as it has ranks. Blocks: columns in x, chunks in y.
+/// partials [chunks, rows, padded_columns]; a slice fills one row per rank. Blocks: columns in x, chunks in y.
 template <int kTiles, bool kWithDs>
 __global__ void __launch_bounds__(kMostThreads<kTiles, kWithDs>,
                                   static_cast<unsigned>(resident_blocks(kTiles, kWithDs)))

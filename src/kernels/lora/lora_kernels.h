@@ -45,7 +45,7 @@ void lora_grad_b_cpu(Rows<const T> dy, Rows<const T> s, const LoraTargets& targe
 template <class T>
 void lora_grad_a_cpu(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D);
 
-// thin^T big in bf16 with Intel AMX, summed in fp32. On other CPUs, call nothing but has_amx().
+// thin^T big in bf16 with Intel AMX, summed in fp32. On other CPUs, call only has_amx().
 
 /// True if CPU and Linux kernel support AMX and no test has disabled it.
 bool has_amx();
@@ -61,7 +61,7 @@ struct AmxThin {
 };
 AmxThin pack_amx_thin(Rows<const Bf16> thin, std::int64_t N, std::int64_t R);
 
-/// sums [R, last - first] = thin^T big for columns [first, last) of big. The order of additions depends on N alone.
+/// sums [R, last - first] = thin^T big for columns [first, last) of big. The order of additions depends only on N.
 void multiply_amx(Rows<const Bf16> big, const AmxThin& thin, std::int64_t N, std::int64_t R, std::int64_t first,
                   std::int64_t last, float* sums);
 
@@ -80,9 +80,10 @@ struct LoraChunks {
 /// An upper bound on the number of partial sums.
 constexpr std::int64_t kMaxPartialSums = 12 * 1024 * 1024;
 
-/// The chunks on fp32 cores, for N tokens, C columns and R ranks: as many as keep a large GPU busy, with at most kMaxPartialSums
-/// partial sums (or one chunk, if that alone has more). A chunk has at least 128 tokens, so that it writes far less than it reads.
-/// Small models and micro-batches would leave SMs without a block; their chunks go down to 32 tokens.
+/// The chunks on fp32 cores, for N tokens, C columns and R ranks: enough to keep a large GPU busy, with at most
+/// kMaxPartialSums partial sums (or one chunk, if that alone has more). A chunk has at least 128 tokens, so that it
+/// writes far less than it reads. Small models and micro-batches would leave SMs without a block; their chunks go down
+/// to 32 tokens.
 constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R) {
   constexpr std::int64_t kManyTokens = 128, kFewTokens = 32, kThreads = 132 * 1024, kFewBlocks = 2 * 132,
                          kBlockColumns = 512;
@@ -100,12 +101,12 @@ constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R)
 /// On tensor cores: columns of big per warp, ranks per tile, the step of a chunk's tokens, SMs of a large GPU.
 constexpr std::int64_t kWarpColumns = 64, kChunkStep = 32, kTensorSms = 132;
 constexpr int kTileRanks = 16;
-/// Most warps per block, and how many of such blocks an SM holds: 12 warps (with dS, 16) keep enough loads in flight, 8 where the
-/// sums of more ranks take the registers.
+/// The most warps per block, and the number of such blocks per SM: 12 warps (with dS, 16) keep enough loads in flight,
+/// 8 if the sums of more ranks take the registers.
 constexpr std::int64_t most_warps(std::int64_t tiles, bool with_ds) { return !with_ds ? 4 : tiles == 1 ? 16 : 8; }
 constexpr std::int64_t resident_blocks(std::int64_t tiles, bool with_ds) { return with_ds ? 1 : tiles <= 2 ? 3 : 2; }
 
-/// The chunks on tensor cores: as many as give no more than `blocks` blocks.
+/// The chunks on tensor cores: as many as possible with at most `blocks` blocks.
 constexpr LoraChunks lora_tensor_chunks(std::int64_t N, std::int64_t column_blocks, std::int64_t padded, std::int64_t R,
                                         std::int64_t blocks) {
   const std::int64_t ranks = std::min(R, kLoraRanks);
@@ -122,8 +123,8 @@ struct LoraSlice {
   std::int64_t begin, width, column, ranks;
 };
 
-/// Products computed together. They read big once per kLoraRanks ranks of the largest slice. With dS they take the tokens in
-/// pieces, one pair of launches each, whose partial sums fit the workspace.
+/// Products computed together. They read big once per kLoraRanks ranks of the largest slice. With dS they take the
+/// tokens in pieces, one pair of launches each, whose partial sums fit the workspace.
 struct LoraProduct {
   LoraSlice slices[kMaxLoraTargets];
   int num_slices;
@@ -131,7 +132,7 @@ struct LoraProduct {
   bool on_tensor_cores = false;  ///< else fp32 cores
   bool with_ds = false;          ///< dS = big sB too, from the same read
   std::int64_t num_pieces = 1;
-  std::int64_t num_sms = kTensorSms;  ///< that the chunks on tensor cores are to fill
+  std::int64_t num_sms = kTensorSms;  ///< SMs for the chunks on tensor cores to fill
 
   std::int64_t most_ranks() const {
     std::int64_t most = 0;
@@ -146,8 +147,8 @@ struct LoraProduct {
   }
   std::int64_t tiles() const { return (std::min(most_ranks(), kLoraRanks) + kTileRanks - 1) / kTileRanks; }
   std::int64_t num_passes() const { return (most_ranks() + kLoraRanks - 1) / kLoraRanks; }
-  /// Warps per block, on tensor cores. With dS, wide blocks leave fewer partial sums of it, but take columns in larger steps: they
-  /// must be worth it.
+  /// Warps per block, on tensor cores. With dS, wide blocks leave fewer partial sums of it, but take columns in larger
+  /// steps, which must pay off.
   std::int64_t num_warps() const {
     const std::int64_t most = most_warps(tiles(), with_ds);
     std::int64_t columns = 0, taken = 0;
@@ -189,7 +190,7 @@ struct LoraProduct {
       run(first, piece);
     }
   }
-  /// Those of the largest piece.
+  /// The partial sums of the largest piece.
   std::int64_t workspace_elements() const {
     std::int64_t most = 0;
     for_each_piece([&](std::int64_t, const LoraProduct& piece) { most = std::max(most, piece.partial_sums()); });
@@ -202,7 +203,8 @@ struct LoraProduct {
   }
 };
 
-/// True if every slice of big can be read in packs of 16 bytes. Checks the address, so big may be a view into aligned memory.
+/// True if every slice of big can be read in packs of 16 bytes. Checks the address, so big may be a view into aligned
+/// memory.
 template <class T>
 bool fits_packs(const LoraProduct& product, Rows<const T> big) {
   for (int i = 0; i < product.num_slices; ++i) {
@@ -240,7 +242,7 @@ LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, s
   if (!product.on_tensor_cores || product.most_ranks() > kMaxRanksWithDs) return product;
   LoraProduct both = product;
   both.with_ds = true;
-  // Chunks of all column blocks have at most these sums of dB, however many tokens a piece has.
+  // Chunks of all column blocks have at most these sums of dB, whatever the number of tokens in a piece.
   const std::int64_t columns = std::max(both.padded_columns(), both.blocks_at_once() * both.block_columns());
   const std::int64_t room = workspace_elements - both.most_ranks() * columns;
   const std::int64_t fit = room / std::max<std::int64_t>(both.ds_sums(), 1) / kChunkStep * kChunkStep;
@@ -250,8 +252,8 @@ LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, s
   return both;
 }
 
-/// For a product of lora_product_b(dy, targets, N). Here and below, workspace [product.workspace_elements()] is aligned to 16
-/// bytes.
+/// For a product of lora_product_b(dy, targets, N). Here and below, workspace [product.workspace_elements()] is aligned
+/// to 16 bytes.
 template <class T>
 void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, const LoraProduct& product,
                       float* workspace, Stream stream);

@@ -67,7 +67,7 @@ std::int32_t shift_of(std::int64_t size, std::int64_t whole) {
   return size >= whole ? kWholeShift : std::countr_zero(static_cast<std::uint64_t>(size));
 }
 
-/// The pointers of a weight that check_quantized_weight has passed.
+/// The pointers of a weight that passed check_quantized_weight.
 WeightView view_of(const QuantizedWeight& weight) {
   WeightView view{};
   view.code = weight.code;
@@ -95,7 +95,7 @@ void dequantize_one(const QuantizedWeight& weight, at::Tensor& out) {
   dispatch_dtype(out, [&]<class To>(ElementType<To>) { dequantize_cpu(view_of(weight), write_rows<To>(out)); });
 }
 
-/// Codes and scales of `count` rows from `begin` on, multiples of row_multiple, as views.
+/// Codes and scales of rows [begin, begin + count), both multiples of row_multiple, as views.
 struct RowRange {
   at::Tensor codes, scales;
 };
@@ -184,7 +184,8 @@ void quantize_fp8(const at::Tensor& w, const QuantizedWeight& weight, RowRange& 
   const at::Tensor tiles = at::constant_pad_nd(w, {0, across * columns - w.size(1), 0, down * rows - w.size(0)})
                                .view({down, rows, across, columns});
   const at::Tensor largest = at::amax(tiles.abs(), {1, 3});
-  const at::Tensor ratio = largest / at::full({}, 448.0, largest.options());  // a number would be its inverse on a GPU
+  const at::Tensor ratio = largest / at::full({}, 448.0, largest.options());  // a GPU would multiply by the inverse of
+                                                                              // a plain number
   range.scales.copy_(ratio.masked_fill(ratio == 0, 1.0));
   const at::Tensor x = w / spread(spread(range.scales, rows, 0, w.size(0)), columns, 1, w.size(1));
   range.codes.copy_(x.clamp(-448.0, 448.0).to(at::kFloat8_e4m3fn));

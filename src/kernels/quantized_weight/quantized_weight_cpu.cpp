@@ -1,7 +1,7 @@
-// Dequantising 4 bits: 8 codes become 8 indices by shifts of one word, and one shuffle of the map in two registers looks all of them up.
-// Memory traffic as in quantized_weight_cuda.cu. Quantising makes two passes over a block, the second out of the first cache: the
-// largest magnitude, by its bits so that NaN is the largest of all, and the codes. Memory traffic per bf16 element: 2 bytes read;
-// 0.5 + 4/64 (4 bits) or 1 written.
+// Dequantising 4 bits: 8 codes become 8 indices by shifts of one word, and one shuffle of the map in two registers
+// looks all of them up. Memory traffic as in quantized_weight_cuda.cu. Quantising makes two passes over a block, the
+// second from the first cache: the largest magnitude (by its bits, so that NaN is the largest), and the codes. Memory
+// traffic per bf16 element: 2 bytes read; 0.5 + 4/64 (4 bits) or 1 written.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,7 +19,7 @@ typedef std::uint32_t Words8 __attribute__((vector_size(32)));
 typedef std::uint16_t Halves8 __attribute__((vector_size(16)));
 
 LORA_TRAIN_INLINE void store_8(float* to, const Floats8& values) { std::memcpy(to, &values, sizeof values); }
-LORA_TRAIN_INLINE void store_8(Bf16* to, const Floats8& values) {  // as to_bf16
+LORA_TRAIN_INLINE void store_8(Bf16* to, const Floats8& values) {  // same rounding as to_bf16
   Words8 bits;
   std::memcpy(&bits, &values, sizeof bits);
   const Words8 rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
@@ -100,7 +100,7 @@ LORA_TRAIN_CLONES void write_fp8_rows(const WeightView& weight, Rows<To> to, std
   }
 }
 
-constexpr std::int64_t kGrainElements = 16384;  // per thread, below which another one costs more than it gains
+constexpr std::int64_t kGrainElements = 16384;  // per thread; with fewer, another one costs more than it gains
 
 template <class T>
 LORA_TRAIN_INLINE std::uint32_t largest_bits(const T* w, std::int64_t count, std::uint32_t largest = 0) {

@@ -1,9 +1,10 @@
-// All matrices of a layer in one launch: a block takes 1024 packs of 8 elements of one of them, which a table in device memory
-// names, so that the 8 codes of neighbouring threads and the bf16 values made of them (16 bytes) are contiguous in memory.
+// All matrices of a layer in one launch: a block takes 1024 packs of 8 elements of one matrix, selected by a table in
+// device memory, so that the 8 codes of neighbouring threads and the resulting bf16 values (16 bytes) are contiguous in
+// memory.
 // Memory traffic per element in bf16, 2 bytes of them written: nf4 and fp4 0.5 + 4/64 read, nested 0.5 + 1/64 + 4/16384; int8
-// 1 + 4/D; fp8 1 + 4/16384. And 164 bytes of the tables per block of 8192 elements, which stay in the cache. Adapter columns
-// and linears that their folder leaves plain are written by the same launch: 4 or 2 bytes read, and so few of them that a pack
-// at a time will do, which leaves registers to the codes.
+// 1 + 4/D; fp8 1 + 4/16384. Plus 164 bytes of the tables per block of 8192 elements, which stay in the cache. The same
+// launch writes adapter columns and linears that their folder leaves plain: 4 or 2 bytes read, and so few of them that
+// one pack at a time is enough, which leaves registers for the codes.
 #include "launch/launch.h"
 #include "quantized_weight_kernels.h"
 
@@ -13,7 +14,7 @@ namespace {
 constexpr int kLogOfPack = 3;
 static_assert(1 << kLogOfPack == kDequantPack);
 
-/// A pointer out of a table, which the compiler does not know to be one into global memory.
+/// A pointer from a table, which the compiler does not recognise as global memory.
 template <class T>
 __device__ __forceinline__ const T* global(const void* p) {
   const T* const pointer = static_cast<const T*>(p);
@@ -23,11 +24,11 @@ __device__ __forceinline__ const T* global(const void* p) {
   return pointer;
 }
 
-// What follows reads the codes: those of a pack of 8 as one word, the scale of a block (4 bits) or at a row and column, elements.
+// Readers of the codes: a pack of 8 as one word, the scale of a block (4 bits) or at a row and column, elements.
 
 template <bool kIsNested>
 struct FourBits {
-  static constexpr bool kHasBlocks = true;  // of the flat matrix
+  static constexpr bool kHasBlocks = true;  // in the flat matrix
   using Word = std::uint32_t;
   static __device__ __forceinline__ float scale(const WeightView& weight, std::uint32_t block, std::uint32_t,
                                                 std::uint32_t) {
@@ -93,7 +94,7 @@ __device__ __forceinline__ void write_packs(const DequantSegment& segment, std::
   float scales[kDequantPacks];
   To* targets[kDequantPacks];
   LORA_TRAIN_UNROLL
-  for (int k = 0; k < kDequantPacks; ++k) {  // without branches, so that all loads are in flight together
+  for (int k = 0; k < kDequantPacks; ++k) {  // without branches, so that all loads are in flight at once
     const std::uint32_t wanted = first + static_cast<unsigned>(k) * kDequantThreads;
     const std::uint32_t pack = wanted < segment.num_packs ? wanted : segment.num_packs - 1;
     const auto row = static_cast<std::uint32_t>(std::uint64_t{pack} * segment.multiplier >> segment.shift);

@@ -1,5 +1,5 @@
-// Contracts in quantized_weight.h: a quantised weight as pointers and sizes; on a CPU for a range of rows; on a GPU in stream
-// order: pointers are device memory. No torch.
+// Contracts in quantized_weight.h: a quantised weight as pointers and sizes; on a CPU for a range of rows; on a GPU in
+// stream order: pointers are device memory. No torch.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ LORA_TRAIN_INLINE float e4m3_to_float(std::uint32_t bits) {
   return (bits & kNan) == kNan ? float_of_bits(0x7FC00000u) : value;
 }
 
-/// Round to nearest even; what is larger than 448 becomes 448. x is no NaN.
+/// Round to nearest even; values above 448 become 448. x is not NaN.
 LORA_TRAIN_INLINE std::uint8_t float_to_e4m3(float x) {
   const std::uint32_t sign = bits_of_float(x) >> 24 & 0x80u, magnitude = bits_of_float(x) & 0x7FFFFFFFu;
   constexpr std::uint32_t kLargest = 0x43E00000u, kSmallestNormal = 0x3C800000u;  // 448, 2^-6
@@ -54,9 +54,9 @@ LORA_TRAIN_INLINE std::uint8_t float_to_e4m3(float x) {
 template <class To>
 void dequantize_cpu(const WeightView& weight, Rows<To> to);
 
-/// 4 bits: blocks of block_size elements of w [count], the first of which begins a block. codes [ceil(count / 2)],
-/// scales [ceil(count / block_size)]. thresholds: 15 ascending ones between the values of the map, or for fp4 7 between its
-/// magnitudes. T is float or Bf16.
+/// 4 bits: blocks of block_size elements of w [count], starting at a block. codes [ceil(count / 2)],
+/// scales [ceil(count / block_size)]. thresholds: 15 ascending ones between the values of the map, or for fp4 7 between
+/// its magnitudes. T is float or Bf16.
 template <class T>
 void quantize_4_bits_cpu(const T* w, std::int64_t count, std::int64_t block_size, bool is_fp4, const float* thresholds,
                          std::uint8_t* codes, float* scales);
@@ -72,27 +72,27 @@ void quantize_fp8_cpu(const T* w, std::int64_t num_rows, std::int64_t width, std
 // On a GPU. To is float or Bf16.
 
 constexpr unsigned kDequantThreads = 256;
-constexpr int kDequantPack = 8;   // neighbouring elements of a thread
+constexpr int kDequantPack = 8;   // neighbouring elements per thread
 constexpr int kDequantPacks = 4;  // per thread
 
-/// What a segment reads: codes, or the plain elements of a matrix whose rows are strided.
+/// The input of a segment: codes, or the plain elements of a matrix with strided rows.
 enum class SegmentSource : std::uint32_t { kCodes, kFloat, kBf16 };
 
-/// A matrix to dequantise, or a plain one to multiply by a factor. Its blocks of threads follow each other, from first_block
-/// on.
+/// A matrix to dequantise, or a plain one to multiply by a factor. Its blocks of threads are consecutive, starting at
+/// first_block.
 struct DequantSegment {
-  WeightView weight;  ///< of a plain matrix only its sizes
+  WeightView weight;  ///< for a plain matrix, only its sizes
   Rows<void> to;
   std::int64_t first_block;
   std::uint32_t num_packs;  ///< 0: this matrix goes element by element
   std::uint32_t packs_per_row;
   std::uint32_t multiplier, shift;  ///< pack / packs_per_row = pack * multiplier >> shift, for packs below 2^31
   Rows<const void> plain;
-  float factor;  ///< of plain elements
+  float factor;  ///< for plain elements
   SegmentSource source;
 };
 
-/// Cuts a segment into packs, if its matrix has less than 2^31 of them.
+/// Cuts a segment into packs, if its matrix has fewer than 2^31 of them.
 inline void use_packs(DequantSegment& segment) {
   const std::int64_t packs_per_row = segment.weight.width / kDequantPack;
   const std::int64_t num_packs = segment.weight.num_rows * packs_per_row;
@@ -112,7 +112,7 @@ DequantSegment dequant_segment(const WeightView& weight, Rows<To> to, std::int64
   segment.weight = weight;
   segment.to = {to.data, to.stride};
   segment.first_block = first_block;
-  // A pack lies in one block, and is loaded at once.
+  // A pack is within one block and is loaded at once.
   if (fits_packs(to, weight.width) && reinterpret_cast<std::uintptr_t>(weight.codes) % kDequantPack == 0 &&
       (weight.code != WeightCode::kFp8 || weight.nested_shift >= 3)) {
     use_packs(segment);
@@ -141,7 +141,8 @@ inline std::int64_t num_blocks(const DequantSegment& segment) {
   return (items + kDequantThreads * kDequantPacks - 1) / (kDequantThreads * kDequantPacks);
 }
 
-/// All segments in one launch. segment_of_block [num_blocks], all of them together. Both tables are device memory.
+/// Takes all segments in one launch. segment_of_block [num_blocks] covers all their blocks. Both tables are in device
+/// memory.
 template <class To>
 void dequantize_cuda(const DequantSegment* segments, const std::int32_t* segment_of_block, std::int64_t num_blocks,
                      Stream stream);

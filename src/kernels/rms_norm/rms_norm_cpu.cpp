@@ -84,7 +84,7 @@ void rms_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, NormWeight<T> weig
 template <class T>
 void rms_norm_weight_gradient_cpu(Rows<const T> dy, Rows<const T> x, const float* rstd, float* dweight,
                                   std::int64_t num_rows, std::int64_t D) {
-  // Threads own columns, so a sum has one order whatever their number; short blocks of rows keep it accurate.
+  // Threads own columns, so a sum has the same order for any number of threads; short blocks of rows keep it accurate.
   constexpr std::int64_t kColumns = 256, kRows = 64;
   const std::int64_t num_tiles = (D + kColumns - 1) / kColumns;
   parallel_ranges(num_tiles, row_grain(kColumns * num_rows), [&](std::int64_t begin, std::int64_t end) {

@@ -1,10 +1,10 @@
-// A block takes one row; the forward takes two if a thread then has one pack of each. A thread keeps the elements that it reads in
+// A block takes one row; the forward takes two if a thread then has one pack of each. A thread keeps its elements in
 // registers until the sums are known.
 //
 // Memory traffic of bf16, bytes per element: the forward reads 2 (4 with a residual) and writes 2; the backward reads 4 (6 to
-// accumulate) and writes 2. The weight comes from L2, 2 bytes per element of a row. With two rows a block, the forward loads it
-// before the reduction, at 1 byte per element. For D = 3584, an SM then holds 3 blocks of two rows, instead of 4 of one: 64 KiB of
-// loads in flight with the weight, instead of 28.
+// accumulate) and writes 2. The weight comes from L2, 2 bytes per element of a row. With two rows per block, the
+// forward loads it before the reduction, at 1 byte per element. For D = 3584, an SM then holds 3 blocks of two rows,
+// instead of 4 of one: 64 KiB of loads in flight with the weight, instead of 28.
 #include <type_traits>
 
 #include "launch/elements.h"
@@ -17,8 +17,8 @@ namespace {
 constexpr unsigned kThreads = 512;
 constexpr int kMaxCached = 4;  // packs a thread keeps: rows of up to 16384 bf16 are read once
 template <int kCached>
-constexpr int kRows = kCached == 1 ? 2 : 1;  // of a block
-/// Blocks of kThreads per SM that the registers must allow: while one waits for its sums, the others load.
+constexpr int kRows = kCached == 1 ? 2 : 1;  // per block
+/// Blocks of kThreads per SM that the registers must allow: while one waits for its sums, others load.
 template <int kCached>
 constexpr int kResident = kCached == 1 ? 3 : 1;
 
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
                              bool accumulate, std::int64_t D) {
   LORA_TRAIN_SHARED(float, slots, 32);
   const std::int64_t n = blockIdx.x, packs = D / kSize;
-  Pack<T, kSize> x_cache[kCached] = {}, old_cache[kCached] = {};  // old: what dx holds, when it is added to
+  Pack<T, kSize> x_cache[kCached] = {}, old_cache[kCached] = {};  // old: the values in dx, if it is added to
   float g_cache[kCached][kSize] = {};                             // dy * weight
   const float scale = rstd[n];
   float sum = 0;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr unsigned kColumns = 32, kRowLanes = 16;  // of a block that sums columns
+constexpr unsigned kColumns = 32, kRowLanes = 16;  // per block that sums columns
 
 /// Full fine-tuning only: one block sums 32 columns over all rows, always in the same order.
 template <class T>
@@ -173,8 +173,8 @@ __global__ void __launch_bounds__(kColumns* kRowLanes)
   dweight[d] += sum;
 }
 
-/// Calls run() with the packs that a thread keeps, as a constant: 1, 2 or 4, the fewest that hold a row. Fewer registers give
-/// higher occupancy.
+/// Calls run() with the number of packs that a thread keeps, as a constant: 1, 2 or 4, the fewest that hold a row.
+/// Fewer registers give higher occupancy.
 template <class Run>
 void with_cached(std::int64_t packs, const Run& run) {
   const std::int64_t turns = blocks_for(packs, threads_for(packs, kThreads));

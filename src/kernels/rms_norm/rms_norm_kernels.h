@@ -1,5 +1,5 @@
-// Contracts in rms_norm.h; strides in elements between rows. T is float or Bf16. On a GPU in stream order: pointers are device
-// memory. No torch.
+// Contracts in rms_norm.h; strides in elements between rows. T is float or Bf16. On a GPU in stream order: pointers are
+// device memory. No torch.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,14 @@ struct NormWeight {
   float offset = 0;  ///< added to every value: 1 for Gemma
 };
 
-/// normed * (offset + weight). Without an offset, the normed value is rounded to T first, as in Llama; Gemma rounds once.
+/// normed * (offset + weight). Without an offset, the normed value is rounded to T first, as in Llama; Gemma rounds
+/// once.
 template <class T>
 LORA_TRAIN_INLINE float times_norm_weight(float normed, float weight, float offset) {
   return offset == 0 ? rounded_to<T>(normed) * weight : normed * (offset + weight);
 }
 
-/// A residual without data adds nothing.
+/// A residual without data is not added.
 template <class T>
 void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
                           float* rstd, std::int64_t num_rows, std::int64_t D);

@@ -55,7 +55,7 @@ void rope_in_place_reference(at::Tensor& x, const at::Tensor& positions, const R
 
 namespace {
 
-/// qk_norm_rope composed of rms_norm and rope: the reference of references, the CPU path of CPU kernels.
+/// qk_norm_rope composed of rms_norm and rope: with references, the reference; with CPU kernels, the CPU path.
 struct QkNormRopeParts {
   decltype(&rms_norm_forward) norm_forward;
   decltype(&rms_norm_backward) norm_backward;
@@ -66,13 +66,13 @@ constexpr QkNormRopeParts kReferenceParts = {rms_norm_forward_reference, rms_nor
                                              rope_in_place_reference};
 constexpr QkNormRopeParts kCpuParts = {rms_norm_forward, rms_norm_backward, rope_in_place};
 
-/// True if a gradient already lies in its columns of d_qkv.
+/// True if a gradient is already in its columns of d_qkv.
 bool lies_in(const at::Tensor& place, const at::Tensor& gradient) {
   return gradient.is_alias_of(place) && gradient.storage_offset() == place.storage_offset() &&
          gradient.stride(0) == place.stride(0);
 }
 
-/// The columns of d_qkv that take the gradients of q, k and v, narrowed to as many tokens as those have.
+/// The columns of d_qkv that take the gradients of q, k and v, narrowed to their number of tokens.
 AttentionGradients places_of(const AttentionGradients& gradients, const QkRotation& rotation, const at::Tensor& d_qkv) {
   const int64_t H = rotation.num_heads, K = rotation.num_kv_heads, E = 2 * rotation.table.cos.size(-1);
   const auto place = [&](int64_t begin, int64_t heads) {
@@ -106,7 +106,7 @@ void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, cons
   rotate_in_place(parts, qkv, rotation, false);
 }
 
-/// Copies gradients that lie elsewhere into d_qkv, then works in place.
+/// Copies gradients that are elsewhere into d_qkv, then works in place.
 void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradients& gradients,
                               const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
   AttentionGradients places = places_of(gradients, rotation, d_qkv);
@@ -180,7 +180,7 @@ void backward_on_cuda(const AttentionGradients& given, const QkRotation& rotatio
   if (!norm.q_weight.defined()) {
     return own.rope_backward(d, table_of(rotation), write_rows<T>(d_qkv), N, heads, native_stream());
   }
-  if (wants_gradient(norm)) {  // first: the next kernel may write where d lies
+  if (wants_gradient(norm)) {  // first: the next kernel may overwrite d
     own.qk_norm_weight_gradient(d, read_rows<T>(norm.raw), read_rows<float>(norm.rstd), table_of(rotation),
                                 write<float>(norm.grad_q_weight), write<float>(norm.grad_k_weight),
                                 native_workspace(qk_norm_workspace(heads.head_size)), heads, native_stream());
@@ -204,7 +204,7 @@ void check_gradients(const char* kernel, const AttentionGradients& gradients, co
   }
 }
 
-/// What the backward moves.
+/// The memory traffic of the backward.
 void describe_backward(Work& work, const AttentionGradients& given, const QkRotation& rotation, const QkNorm& norm,
                        const at::Tensor& d_qkv) {
   const AttentionGradients places = places_of(given, rotation, d_qkv);

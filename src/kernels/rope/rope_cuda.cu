@@ -1,8 +1,8 @@
 // One block per token; a group of lanes takes its heads in turn. A lane has a pack of the first half of the head and the
 // matching one of the second. Sums over a head are shuffles within the group.
 // Elements moved: rope 1 read, 1 written; with norm 1 read, 2 written (raw); its backward 2 read, 1 written; weight
-// gradients 2 read. The backwards copy v besides where it lies elsewhere. The table's rows are read once a token from
-// memory, then cached.
+// gradients 2 read. The backwards also copy v if it is elsewhere. The table's rows are read from memory once per token,
+// then cached.
 #include "launch/elements.h"
 #include "launch/launch.h"
 #include "rope_kernels.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// The lane group of this thread, and the head that it begins with.
+/// The lane group of this thread, and its first head.
 struct Place {
   unsigned lane, group, groups;  ///< groups of the block
   __device__ explicit Place(unsigned lanes_per_head)
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
   copy_values<T, kSize>(d, dx, n, heads);
 }
 
-// 4 blocks on a multiprocessor: 64 registers. Without a number nvcc takes 40 for elements, and spills.
+// 4 blocks per multiprocessor: 64 registers. Without a number, nvcc takes 40 for elements, and spills.
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads, 4)
     qk_norm_rope_forward_kernel(Rows<T> x, RotationTable table, QkNormWeights<T> weights, float eps, Rows<T> raw,
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     const std::int64_t head = first + place.group;
     const bool is_head = head < heads.total();
     T* const at = x[n] + head * heads.head_size;
-    Pack<T, kSize> a = {}, b = {};  // what most heads need: one pack a lane
+    Pack<T, kSize> a = {}, b = {};  // enough for most heads: one pack per lane
     float sum = 0;
     for (int i = begin; is_head && i < half; i += step) {
       const Pack<T, kSize> low = load_pack<kSize>(at + i), high = load_pack<kSize>(at + half + i);
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t first = 0; first < heads.total(); first += place.groups) {
     const std::int64_t head = first + place.group;
     const bool is_head = head < heads.total();
-    const T* const from = d.head(n, head, heads);  // read where there is such a head
+    const T* const from = d.head(n, head, heads);  // read only if there is such a head
     const T* const x = raw[n] + head * heads.head_size;
     const NormWeight<T> weight = weights.of_head(head, heads);
     RotatedBack<T, kSize> kept = {};
@@ -233,10 +233,10 @@ __global__ void __launch_bounds__(kThreads)
   copy_values<T, kSize>(d, dx, n, heads);
 }
 
-constexpr unsigned kColumns = 32, kTokenLanes = 16;  // of a block that sums columns
+constexpr unsigned kColumns = 32, kTokenLanes = 16;  // per block that sums columns
 
-/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E of q and E of k. A thread has two elements that rotate
-/// together: c of the E pairs of q and k.
+/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E for q and E for k. A thread has two elements that
+/// rotate together: c of the E pairs of q and k.
 template <class T>
 __global__ void __launch_bounds__(kColumns* kTokenLanes)
     qk_norm_partial_kernel(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
@@ -281,14 +281,14 @@ __global__ void __launch_bounds__(kThreads)
   to[c % E] += sum;
 }
 
-/// Lanes for a head of which a half has `packs`: a power of 2, at most a warp.
+/// Lanes for a head with `packs` per half: a power of 2, at most a warp.
 unsigned lanes_for(std::int64_t packs) {
   unsigned lanes = 1;
   while (lanes < packs && lanes < kWarpSize) lanes *= 2;
   return lanes;
 }
 
-/// A block per token: packed_kernel where every row allows packs, else the one for elements.
+/// One block per token: packed_kernel if every row allows packs, else the element kernel.
 template <class T, class Kernel, class... Arguments>
 void launch_tokens(const char* name, bool is_packed, Kernel packed_kernel, Kernel kernel, std::int64_t num_tokens,
                    const HeadCounts& heads, Stream stream, Arguments... arguments) {

@@ -1,5 +1,5 @@
-// Contracts in rope.h; T is float or Bf16. On a GPU in stream order: pointers are device memory; N tokens, H heads of q, K of k, E
-// head size (even). No torch.
+// Contracts in rope.h; T is float or Bf16. On a GPU in stream order: pointers are device memory; N tokens, H heads of
+// q, K of k, E head size (even). No torch.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct RotationTable {
   Rows<const float> cos, sin;
 };
 
-/// The heads of a token lie side by side: H of q, then K of k.
+/// The heads of a token are adjacent: H of q, then K of k.
 struct HeadCounts {
   std::int64_t num_q, num_k, head_size;
   LORA_TRAIN_INLINE std::int64_t total() const { return num_q + num_k; }
@@ -29,7 +29,8 @@ struct HeadCounts {
 template <class T>
 void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream);
 
-/// Gradients of the rotated q and k, and of v, for num_tokens tokens, wherever they lie. v without data is already in place.
+/// Gradients of the rotated q and k, and of v, for num_tokens tokens, anywhere in memory. v without data is already in
+/// place.
 template <class T>
 struct QkvGradients {
   Rows<const T> q, k, v;
@@ -40,8 +41,8 @@ struct QkvGradients {
   }
 };
 
-/// dx [num_tokens, (H + 2K) E] = d with q and k rotated back and v copied; 0 for tokens past d.num_tokens. d.q and d.k may be
-/// their columns of dx; otherwise d and dx must not overlap.
+/// dx [num_tokens, (H + 2K) E] = d with q and k rotated back and v copied; 0 for tokens past d.num_tokens. d.q and d.k
+/// may be their columns of dx; otherwise, d and dx must not overlap.
 template <class T>
 void rope_backward_cuda(QkvGradients<T> d, RotationTable table, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
                         Stream stream);

@@ -17,7 +17,7 @@ bool is_before(const Candidate& a, const Candidate& b) {
   return a.probability != b.probability ? a.probability > b.probability : a.id < b.id;
 }
 
-/// Keeps the `number` most likely, and those as likely as the last of them.
+/// Keeps the `number` most likely, and ties with the last.
 void keep_largest(std::vector<Candidate>& list, std::size_t number) {
   if (number >= list.size()) return;
   std::nth_element(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(number - 1), list.end(), is_before);
@@ -31,8 +31,8 @@ double sum_of(const std::vector<Candidate>& list) {
                          [](double sum, const Candidate& c) { return sum + c.probability; });
 }
 
-/// Keeps the most likely, sorted, until their probability reaches top_p. Sorts in parts, so that a few candidates do not cost a
-/// sort of the whole vocabulary.
+/// Keeps the most likely, sorted, until their total reaches top_p. Sorts in parts, so that a few candidates do not cost
+/// a sort of the whole vocabulary.
 void sort_and_cut(std::vector<Candidate>& list, double top_p) {
   const double wanted = top_p * sum_of(list);
   constexpr std::size_t kFirst = 256;

@@ -1,9 +1,9 @@
 // One block per row, without a sort. A search narrows a range of keys (the logits' bits in order, or ids) until one is left:
-// each pass cuts the range into kBins parts, sums the weights from its upper end to each cut, and keeps the part in which the
-// sum reaches what is wanted. All sums are fp64 in a fixed order.
+// each pass cuts the range into kBins parts, sums the weights from its upper end to each cut, and keeps the part in
+// which the sum reaches the goal. All sums are fp64 in a fixed order.
 // Memory traffic: a pass reads the row, 4 bytes per logit, from L2 after the first. Passes over the whole row: 1 greedy, 2
-// without top_k and top_p; each of top_k, top_p and the draw after them takes kLinearPasses + 11 at most, and the last two 1
-// more, or 2 among equals. exp is computed only in the range that is left.
+// without top_k and top_p; each of top_k, top_p and the draw after them takes at most kLinearPasses + 11, the last two
+// 1 more, or 2 with ties. exp is computed only in the range that is left.
 #include <cfloat>
 
 #include "launch/elements.h"
@@ -13,9 +13,9 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr unsigned kThreads = 512;    // of 111 registers: nothing spills
+constexpr unsigned kThreads = 512;    // with 111 registers each: nothing spills
 constexpr int kBins = 8, kGroup = 8;  // a thread loads kGroup logits before it needs the first of them
-constexpr int kLinearPasses = 3;      // logits of a model are spread evenly, their bits are not
+constexpr int kLinearPasses = 3;      // a model's logits are spread evenly, their bits are not
 constexpr std::uint64_t kNotFinite = ~std::uint64_t{0};
 
 /// Larger for a larger logit; the same for 0 and -0.
@@ -51,7 +51,7 @@ struct Scratch {
   double *partial, *sums;
 };
 
-/// scratch.sums = the sums over the block. Halves what a lane holds in each step, so that 9 shuffles sum 8 values.
+/// scratch.sums = the sums over the block. Halves the values per lane in each step, so that 9 shuffles sum 8 values.
 __device__ __forceinline__ void add_up(double (&values)[kBins], const Scratch& scratch) {
   const unsigned lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   LORA_TRAIN_UNROLL
@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_up(double (&values)[kBins], const Scratch& s
   }
   for (unsigned offset = 32 / kBins / 2; offset > 0; offset /= 2)
     values[0] += __shfl_xor_sync(kFullWarp, values[0], offset);
-  constexpr unsigned kLanes = 32 / kBins;  // that hold the same sum
+  constexpr unsigned kLanes = 32 / kBins;  // lanes that hold the same sum
   if (lane % kLanes == 0) scratch.partial[warp * kBins + lane / kLanes] = values[0];
   __syncthreads();
   if (threadIdx.x < kBins) {
@@ -105,7 +105,7 @@ struct Row {
   }
 };
 
-/// The tokens that filters have left: those above `floor`, and those at it up to id `last`. None has a key below lowest_key.
+/// The tokens left by the filters: those above `floor`, and those at it up to id `last`. No key is below lowest_key.
 struct Kept {
   double floor = 0;
   std::int32_t last = INT32_MAX;
@@ -116,7 +116,7 @@ struct Kept {
   }
 };
 
-/// What a sum of weights must reach, or exceed: a number, or a share of the sum of all weights.
+/// The goal that a sum of weights must reach, or exceed: a number, or a share of the sum of all weights.
 struct Goal {
   double number;
   bool is_share, is_strict;
@@ -143,9 +143,9 @@ __device__ __forceinline__ std::uint32_t cut_at(std::uint32_t low, std::uint32_t
   return static_cast<std::uint32_t>(high + 1 - (width * static_cast<unsigned>(j) + kBins - 1) / kBins);
 }
 
-/// The largest key from which on, downwards from `high`, the weights reach the goal. Where rounding keeps them from reaching it,
-/// the smallest key that has a weight. Keys are those of logits, or V - 1 - id. weight(id, logit) is not negative, and
-/// not 0 for all keys in [low, high].
+/// The largest key at which the weights, summed downwards from `high`, reach the goal. If rounding keeps them from
+/// reaching it, the smallest key with a weight. Keys are those of logits, or V - 1 - id. weight(id, logit) is not
+/// negative, and not 0 for all keys in [low, high].
 template <bool kIsById, class Weight>
 __device__ Found search(const Row& row, std::uint32_t low, std::uint32_t high, const Weight& weight, const Goal& goal,
                         const Scratch& scratch) {
@@ -181,7 +181,7 @@ __device__ Found search(const Row& row, std::uint32_t low, std::uint32_t high, c
   return found;
 }
 
-/// The tokens as likely as one with logit `logit`. Far from it none is, so that exp is rarely computed.
+/// The tokens as likely as one with logit `logit`. There are none far from it, so exp is rarely computed.
 struct Equals {
   const Row& row;
   Kept kept;
@@ -199,7 +199,7 @@ struct Equals {
       return false;
     return row.probability(other) == probability && kept.holds(probability, id);
   }
-  /// A key that none of them is below.
+  /// A lower bound for their keys.
   __device__ __forceinline__ std::uint32_t lowest_key(std::uint32_t lowest_of_row) const {
     const double bound = lowest_logit();
     if (bound <= logit_of(lowest_of_row)) return lowest_of_row;
@@ -208,7 +208,7 @@ struct Equals {
   }
 };
 
-/// The token that reaches the goal: equals follow one another by id.
+/// The token that reaches the goal; ties are in the order of their ids.
 __device__ std::int32_t first_to_reach(const Row& row, const Equals& equals, const Found& found, const Goal& goal,
                                        const Scratch& scratch) {
   double sums[kBins] = {};
@@ -241,7 +241,7 @@ __device__ __forceinline__ double uniform_draw(std::int64_t key, std::int64_t po
   return static_cast<double>((std::uint64_t{words[0]} << 32 | words[1]) >> 11) * 0x1p-53;
 }
 
-/// Keeps the most likely until their probabilities reach the goal, of which `last` is the last.
+/// Keeps the most likely until their probabilities reach the goal; `last` is the last of them.
 __device__ Kept keep_until(const Row& row, const Kept& kept, std::uint32_t highest, const Goal& goal,
                            const Scratch& scratch) {
   const auto weight = [&](std::int32_t id, float logit) {
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kThreads)
   LORA_TRAIN_SHARED(double, sums, kBins);
   LORA_TRAIN_SHARED(std::uint64_t, slots, kThreads / kWarpSize);
   const std::int64_t b = blockIdx.x;
-  std::uint64_t best = 0;  // the key, and below it what is larger for a lower id
+  std::uint64_t best = 0;  // the key, then low bits that are larger for a lower id
   std::uint32_t lowest = 0xFFFFFFFFu;
   for_each(logits[b], 0, V, [&](std::int32_t id, float logit) {
     const std::uint32_t key = key_of(logit);

@@ -1,4 +1,4 @@
-// Self-attention: norm, q|k|v, norm of q and k where the family has one, RoPE, attention, output projection.
+// Self-attention: norm, q|k|v, norm of q and k if the family has one, RoPE, attention, output projection.
 // N tokens, D hidden, H heads, K kv heads, E head size.
 #include <ATen/ATen.h>
 

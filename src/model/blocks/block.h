@@ -1,4 +1,5 @@
-// The computation of a block. Each kind of block has a shape (block_shapes.h) and one file for its code; layer.cpp selects the code.
+// The computation of a block. Each kind of block has a shape (block_shapes.h) and one file for its code; layer.cpp
+// selects the code.
 #pragma once
 
 #include "lora_train/model/layer.h"
@@ -13,11 +14,11 @@ struct BlockForward {
 };
 
 struct BlockCode {
-  /// Fills everything that the backward needs.
+  /// Fills all buffers that the backward needs.
   void (*fill_saved)(const BlockForward& block);
   /// After fill_saved: writes the block's input plus its branch to output [N, D].
   void (*write_output)(const BlockForward& block, at::Tensor& output);
-  /// Recomputes what kCheap or kGateUp does not keep.
+  /// Recomputes the buffers that kCheap or kGateUp drops.
   void (*recompute)(const BlockForward& block, Recompute mode);
   /// d_hidden [N, D]: gradient of the block's output on entry, of its input on return (when need_input_grad).
   void (*backward)(const BackwardPass& pass, int64_t layer, BlockWeights& weights, BlockActivations& saved,
@@ -41,13 +42,15 @@ inline at::Tensor* defined_or_null(at::Tensor& tensor) { return tensor.defined()
 /// Writes the input norm of a block to the input buffer of a projection, and fills the adapter columns.
 void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd);
-/// Its backward: d_hidden += the gradient of the norm's input. d_normed [N, d_input_width()] comes from the projection.
+/// The backward of that norm: d_hidden += the gradient of the norm's input. d_normed [N, d_input_width()] comes from
+/// the projection.
 void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
                          const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
                          at::Tensor& d_hidden);
 
-/// output = input + branch, or input + norm(branch) where the block has an output norm.
-/// `projection` computes the branch from `columns` [N, input_width()]. With an output norm, fill_branch does so, into `branch`.
+/// output = input + branch, or input + norm(branch) if the block has an output norm.
+/// `projection` computes the branch from `columns` [N, input_width()]. With an output norm, fill_branch does so, into
+/// `branch`.
 struct Branch {
   const Projection& projection;
   const at::Tensor& columns;
@@ -57,7 +60,8 @@ struct Branch {
 };
 void fill_branch(const BlockForward& block, const Branch& branch);
 void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& output);
-/// The gradient of the projection's output [N, d_output_width()]: d_hidden itself, rows of Activations::d_hidden, or its gradient through the output norm.
+/// The gradient of the projection's output [N, d_output_width()]: d_hidden itself, rows of Activations::d_hidden, or
+/// its gradient through the output norm.
 at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,
                            const at::Tensor& d_hidden);
 

@@ -1,4 +1,4 @@
-// The shapes of the blocks, and what each index of their lists means.
+// The shapes of the blocks, and the meaning of each index into their lists.
 #pragma once
 
 #include "lora_train/model/layer_shape.h"
@@ -19,7 +19,7 @@ enum ProjectionIndex { kGateUp, kDown };
 enum NormIndex { kInputNorm, kOutputNorm };
 enum SavedIndex { kNormed, kRstd, kGateUpOut, kActivated, kBranch, kBranchRstd };
 
-/// gate_up: the form of gate|up's backward. Beside the output means in mlp.gate_up, which its gradient overwrites.
+/// gate_up: the form of gate|up's backward. kBesideOutput puts dS into mlp.gate_up, which its gradient overwrites.
 BlockShape shape(const ModelConfig& config, std::int64_t layer, GradientColumns gate_up);
 
 }  // namespace lora_train::model::mlp

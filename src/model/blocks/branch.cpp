@@ -1,4 +1,4 @@
-// What all blocks share: the norm at their start, and adding their output to the residual stream at their end.
+// The parts common to all blocks: the norm at their start, and the residual addition at their end.
 #include <ATen/ATen.h>
 
 #include "block.h"

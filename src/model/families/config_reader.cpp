@@ -23,7 +23,7 @@ void ConfigReader::reject(const std::string& key, const std::string& what) const
 }
 
 void ConfigReader::missing(const char* key) const {
-  reject(key, "the key is missing and has no default; use the config.json that the model was published with");
+  reject(key, "the key is missing and has no default; use the config.json published with the model");
 }
 
 std::vector<std::string> ConfigReader::keys() const {
@@ -76,7 +76,7 @@ std::int64_t ConfigReader::count(const char* key, std::int64_t fallback) const {
 
 std::optional<std::int64_t> ConfigReader::optional_id(const char* key) const {
   if (!is_given(key)) return std::nullopt;
-  // Old Llama files say -1 for "none".
+  // Old Llama files use -1 for "none".
   const auto id = whole(key, *find(key), -1, std::int64_t{1} << 31);
   return id < 0 ? std::nullopt : std::optional(id);
 }

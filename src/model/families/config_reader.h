@@ -1,4 +1,5 @@
-// Typed access to the keys of a config.json, with errors that name file and key. Private, because it includes nlohmann/json.
+// Typed access to the keys of a config.json, with errors that name file and key. Private, because it includes
+// nlohmann/json.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,11 @@
 
 namespace lora_train::model {
 
-/// A JSON object and its location. Tells a missing key from null: `optional_*` treat null as "not given", the others refuse it.
+/// A JSON object and its location. Tells a missing key from null: `optional_*` treat null as "not given", the others
+/// refuse it.
 class ConfigReader {
  public:
-  /// `path` is that of the file; `prefix` is "rope_scaling." inside such an object.
+  /// `path`: the file; `prefix`: "rope_scaling." inside that object.
   ConfigReader(nlohmann::json object, std::filesystem::path path, std::string prefix = "");
 
   bool has(const char* key) const { return object_.contains(key); }

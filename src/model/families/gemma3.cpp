@@ -1,5 +1,5 @@
-// Gemma 3, text: norms of 1 + weight before and after each block and on q and k, GeGLU, a scaled embedding, and layers with
-// a sliding window that have a RoPE base of their own. Defaults: transformers Gemma3TextConfig.
+// Gemma 3, text: norms of 1 + weight before and after each block and on q and k, GeGLU, a scaled embedding, and layers
+// with a sliding window and their own RoPE base. Defaults: transformers Gemma3TextConfig.
 #include <cmath>
 
 #include "family.h"
@@ -38,8 +38,8 @@ void read_gemma3_keys(const ConfigReader& reader, ModelConfig& config) {
   read_windows(reader, config);
 }
 
-/// Reads rope_parameters, one object per kind of layer; or the published keys: rope_theta and rope_scaling for global layers,
-/// rope_local_base_freq for layers with a window.
+/// Reads rope_parameters, one object per kind of layer; or the published keys: rope_theta and rope_scaling for global
+/// layers, rope_local_base_freq for layers with a window.
 void read_both_ropes(const ConfigReader& reader, ModelConfig& config) {
   constexpr double kGlobalTheta = 1'000'000, kLocalTheta = 10'000;
   const auto by_kind = reader.optional_object("rope_parameters");

@@ -1,5 +1,5 @@
-// Granite 3: Llama with four multipliers: on the embedding, on the attention scores, on what a block adds to the residual stream
-// and (as a divisor) on the logits. Defaults: transformers GraniteConfig.
+// Granite 3: Llama with four multipliers: on the embedding, on the attention scores, on the output of each block, and
+// (as a divisor) on the logits. Defaults: transformers GraniteConfig.
 #include "family.h"
 
 namespace lora_train::model {

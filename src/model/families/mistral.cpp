@@ -1,4 +1,4 @@
-// Mistral: no biases. A sliding window applies to every layer; null means none, and a missing key 4096.
+// Mistral: no biases. A sliding window applies to every layer; null means none, a missing key means 4096.
 // Defaults: transformers MistralConfig.
 #include "family.h"
 

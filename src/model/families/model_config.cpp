@@ -21,7 +21,7 @@ constexpr std::int64_t kMaxBlock = std::int64_t{1} << 22;
 
 bool is_true(const ConfigReader& reader, const char* key) { return reader.is_given(key) && reader.boolean(key, false); }
 
-/// Files of early versions say load_in_4bit or load_in_8bit alone.
+/// Files of early versions have only load_in_4bit or load_in_8bit.
 std::string method_of(const ConfigReader& quantization) {
   if (quantization.is_given("quant_method")) return quantization.text("quant_method", "");
   if (is_true(quantization, "load_in_4bit") || is_true(quantization, "load_in_8bit")) return "bitsandbytes";
@@ -34,7 +34,7 @@ QuantizationConfig read_bitsandbytes(const ConfigReader& reader) {
   if (is_4bit == is_8bit) {
     reader.reject("load_in_4bit", std::string(is_4bit ? "load_in_4bit and load_in_8bit are both true"
                                                       : "neither load_in_4bit nor load_in_8bit is true") +
-                                      "; one of them says how the weights are stored");
+                                      "; exactly one must be true");
   }
   QuantizationConfig config;
   config.method = is_4bit ? QuantMethod::kBnb4Bit : QuantMethod::kBnb8Bit;
@@ -54,9 +54,9 @@ void read_block(const ConfigReader& reader, const char* key, QuantizationConfig&
   const auto sizes = reader.ids(key);
   bool is_good = sizes.size() == 2;
   for (const std::int64_t size : sizes) is_good = is_good && size >= 1 && size <= kMaxBlock;
-  if (!is_good) reader.reject(key, "two sizes were expected, of rows and of columns, as in [128, 128]");
+  if (!is_good) reader.reject(key, "expected two sizes, rows and columns, as in [128, 128]");
   const bool is_other = config.block_rows != 0 && (config.block_rows != sizes[0] || config.block_columns != sizes[1]);
-  if (is_other) reader.reject(key, "differs from that of another group; one block size for all linears is supported");
+  if (is_other) reader.reject(key, "differs from another group; only one block size for all linears is supported");
   config.block_rows = sizes[0];
   config.block_columns = sizes[1];
 }
@@ -78,14 +78,16 @@ QuantizationConfig read_fp8(const ConfigReader& reader) {
   return config;
 }
 
-/// One entry of config_groups: its weights must mean W = code * scale. How a server quantises activations changes nothing here.
+/// One entry of config_groups: its weights must mean W = code * scale. Its quantisation of activations has no effect
+/// here.
 void read_group(const ConfigReader& group, QuantizationConfig& config) {
   const auto weights = group.optional_object("weights");
-  if (!weights) group.reject("weights", "a scheme of weights was expected");
+  if (!weights) group.reject("weights", "a weight scheme was expected");
   const auto expect = [&](const char* key, const std::string& found, const std::string& expected) {
     if (found == expected) return;
-    weights->reject(key, "is " + found + "; of compressed-tensors, only FP8 weights with plain scales are supported (" +
-                             expected + " here): " + kSupported);
+    weights->reject(key, "is " + found +
+                             "; for compressed-tensors, only FP8 weights with plain scales are supported (" + expected +
+                             " here): " + kSupported);
   };
   expect("type", weights->text("type", "int"), "float");
   expect("num_bits", std::to_string(weights->count("num_bits", 8)), "8");
@@ -118,7 +120,7 @@ QuantizationConfig read_compressed_tensors(const ConfigReader& reader) {
       sparsity->reject("format", std::string("sparse weights are not supported: ") + kSupported);
   }
   const auto groups = reader.optional_object("config_groups");
-  if (!groups) reader.reject("config_groups", "names no scheme; expected one of FP8 weights");
+  if (!groups) reader.reject("config_groups", "names no scheme; expected one for FP8 weights");
   for (const auto& name : groups->keys()) {
     const auto group = groups->optional_object(name.c_str());
     if (!group) groups->reject(name, "a scheme was expected");
@@ -129,7 +131,7 @@ QuantizationConfig read_compressed_tensors(const ConfigReader& reader) {
   return config;
 }
 
-/// Reads quantization_config of a config.json. Throws FormatError for what this program cannot decode.
+/// Reads quantization_config of a config.json. Throws FormatError for formats that this program cannot decode.
 QuantizationConfig read_quantization_config(const ConfigReader& reader) {
   const auto quantization = reader.optional_object(kKey);
   if (!quantization) return {};
@@ -143,14 +145,14 @@ QuantizationConfig read_quantization_config(const ConfigReader& reader) {
                           : "weights stored by quant_method \"" + method + "\" are not supported: " + kSupported);
 }
 
-// Far above any model there is; keeps every product of two sizes and a layer count inside 64 bits.
+// Far above any existing model; keeps every product of two sizes and a layer count within 64 bits.
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 22;
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxVocab = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 40;
 
-/// `architectures` names the class, `model_type` the family; a file may leave out one of them.
+/// `architectures` names the class, `model_type` the family; a file may omit one of them.
 const FamilyRules& choose_family(const ConfigReader& reader) {
   const auto architectures = reader.optional_texts("architectures").value_or(std::vector<std::string>{});
   const std::string model_type = reader.is_given("model_type") ? reader.text("model_type", "") : "";
@@ -195,7 +197,7 @@ void read_sizes(const ConfigReader& reader, const FamilyRules& rules, ModelConfi
   config.vocab_size = reader.size("vocab_size", kMaxVocab);
   config.max_position_embeddings = reader.size("max_position_embeddings", kMaxLength, rules.max_position_embeddings);
 
-  // In every family, null means as many as heads; a missing key takes the default of the class.
+  // In every family, null means the number of heads; a missing key gets the class default.
   const bool is_absent = !reader.has("num_key_value_heads");
   config.num_kv_heads = is_absent && rules.num_kv_heads ? *rules.num_kv_heads : config.num_heads;
   if (reader.is_given("num_key_value_heads")) config.num_kv_heads = reader.size("num_key_value_heads", kMaxHeads);
@@ -222,8 +224,8 @@ void read_head_dim(const ConfigReader& reader, const FamilyRules& rules, ModelCo
   }
   if (config.head_dim * config.num_heads > kMaxWidth) {
     reader.reject("head_dim", "num_attention_heads x head_dim is " +
-                                  std::to_string(config.head_dim * config.num_heads) + "; at most " +
-                                  std::to_string(kMaxWidth) + " is possible");
+                                  std::to_string(config.head_dim * config.num_heads) + "; the maximum is " +
+                                  std::to_string(kMaxWidth));
   }
 }
 
@@ -244,16 +246,15 @@ nlohmann::json parse_json(std::string_view json, const std::filesystem::path& pa
     return nlohmann::json::parse(json, check_depth);
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path.string(), "not valid JSON at byte " + std::to_string(error.byte) +
-                                         "; use the config.json that the model was published with");
+                                         "; use the config.json published with the model");
   } catch (const nlohmann::json::exception&) {
-    throw FormatError(path.string(),
-                      "holds a number that is too large; use the config.json that the model was published with");
+    throw FormatError(path.string(), "holds a number that is too large; use the config.json published with the model");
   }
 }
 
 struct Shape {
   std::string_view name;
-  std::string_view config;  ///< what its config.json says about sizes
+  std::string_view config;  ///< the sizes in its config.json
 };
 
 // Sources: config.json of Qwen/Qwen2.5-0.5B and -7B, Qwen/Qwen3-0.6B, -4B and -8B, mistralai/Mistral-7B-v0.3,

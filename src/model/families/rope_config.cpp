@@ -31,16 +31,16 @@ RopeType read_type(const ConfigReader& rope) {
   for (const auto& row : kRopeTypes) {
     if (row.name == name) return row.type;
   }
-  rope.reject(key, "\"" + name + "\" is not supported; default, linear, dynamic, yarn, longrope and llama3 are");
+  rope.reject(key, "\"" + name + "\" is not supported; expected default, linear, dynamic, yarn, longrope or llama3");
 }
 
 void refuse_other_kinds(const ConfigReader& reader) {
   if (reader.optional_number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    reader.reject("partial_rotary_factor", "rotating only a part of each head is not supported; expected 1.0");
+    reader.reject("partial_rotary_factor", "rotating only part of each head is not supported; expected 1.0");
   }
   if (reader.is_given("mrope_section")) reader.reject("mrope_section", "multimodal RoPE is not supported");
   for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-    if (reader.has(layer_type)) reader.reject(layer_type, "RoPE settings per kind of layer are not supported");
+    if (reader.has(layer_type)) reader.reject(layer_type, "RoPE settings per layer type are not supported");
   }
 }
 
@@ -180,7 +180,7 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
   if (!rope) return out;
   refuse_other_kinds(*rope);
   out.type = read_type(*rope);
-  // In transformers, a length outside the RoPE keys (as Phi3 writes it) takes precedence.
+  // In transformers, a length outside the RoPE keys (as in Phi3 files) takes precedence.
   const auto outside = reader.optional_size("original_max_position_embeddings", kLongest);
   const auto inside = rope->optional_size("original_max_position_embeddings", kLongest);
   out.original_max_position_embeddings = outside ? *outside : inside.value_or(config.max_position_embeddings);

@@ -11,7 +11,7 @@
 namespace lora_train::model {
 namespace {
 
-/// Fills weights with the tensors of files.
+/// Fills weights from the tensors of files.
 class FileLoader : public WeightLoader {
  public:
   FileLoader(const ModelConfig& config, const storage::WeightFiles& files, at::Device device)
@@ -120,7 +120,8 @@ bool has_quantized_linears(const ProjectionShape& projection, int64_t layer, con
       projection.linears, [&](const LinearShape& linear) { return storage.contains(linear_path(layer, linear.name)); });
 }
 
-/// Projections of one layout may share a buffer: each writes all of its elements but those that are zero in all of them.
+/// Projections of one layout may share a buffer: each writes all its elements except those that are zero in all of
+/// them.
 std::string layout_of(const ProjectionShape& projection) {
   std::string layout = projection.linears.front().name + " " + std::to_string(projection.out_features) + " " +
                        std::to_string(projection.in_features) + " " + std::to_string(projection.input_pitch());
@@ -145,7 +146,7 @@ bool keeps_bf16(const ModelConfig& config, const WeightOptions& options, const s
   return is_asked && !changes && (files == nullptr || has_bf16_matrices(config, *files));
 }
 
-/// `copies` is used by what is returned.
+/// The returned function uses `copies`.
 template <class Copies>
 AddCopy adding_to(Copies& copies) {
   return [&copies](const at::Tensor& from, double scale, const at::Tensor& to) { copies.add(from, scale, to); };
@@ -388,8 +389,8 @@ void ResidentWeights::prepare_decoding() {
 }
 
 LayerWeights& ResidentWeights::acquire(int64_t layer, Pass pass) {
-  // Between a forward and a backward of a micro-batch the last layer is still there. Elsewhere a replayed graph may have
-  // changed the buffers.
+  // Between the forward and backward of a micro-batch, the last layer is still in the buffers. Elsewhere, a replayed
+  // graph may have changed them.
   const bool is_there = pass == Pass::kBackward && in_buffers_ == layer;
   if (is_decoded_on_acquire(layer) && !is_there) {
     quantized_[static_cast<std::size_t>(layer)].run();

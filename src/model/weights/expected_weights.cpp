@@ -49,7 +49,7 @@ void add_layer(const LayerShape& layer, std::int64_t index, SpecList& specs) {
 
 bool is_old_rotary_buffer(const std::string& name) { return name.find("rotary_emb.") != std::string::npos; }
 
-/// The file that should hold the weight: the only one, or else the folder.
+/// The file that should hold the weight: the only one, else the folder.
 std::string place_of_missing(const storage::WeightFiles& weights, const ModelConfig& config) {
   return (weights.files().size() == 1 ? weights.files().front().path() : config.path.parent_path()).string();
 }
@@ -90,7 +90,7 @@ void warn_of_unexpected(const std::set<std::string>& expected, const ModelConfig
   }
   if (unexpected.empty()) return;
   log_warning(std::to_string(unexpected.size()) + " tensors in the files are not part of " + config.architecture +
-              " and are not used, first " + weights.where(*weights.find(unexpected.front())));
+              " and are not used (first: " + weights.where(*weights.find(unexpected.front())) + ")");
 }
 
 }  // namespace

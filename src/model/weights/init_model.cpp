@@ -167,7 +167,7 @@ InitModelResult init_model(const InitModelRequest& request) {
   const std::string text = storage::read_model_text(config_path);
   const ModelConfig config = parse_model_config(text, config_path);
   check_tokenizer(request.tokenizer);
-  // Config and tokenizer may lie in the folder itself: they are read before it is replaced.
+  // Config and tokenizer may be in the folder itself: they are read before it is replaced.
   storage::OutputFolder output(request.output_dir, storage::OutputKind::kModel, {}, request.overwrite);
 
   InitModelResult result;

@@ -26,7 +26,7 @@ nlohmann::json parse(std::string_view text, const std::string& where) {
     if (document.is_object()) return document;
   } catch (const nlohmann::json::exception&) {
   }
-  throw FormatError(where, std::string("is not a JSON object, which the bytes of a quant_state are") + kAgain);
+  throw FormatError(where, std::string("is not a JSON object, as the bytes of a quant_state must be") + kAgain);
 }
 
 void require_keys(const ConfigReader& reader) {
@@ -34,16 +34,16 @@ void require_keys(const ConfigReader& reader) {
     return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
   };
   for (const auto& key : reader.keys()) {
-    if (!is_known(kKeys, key) && !is_known(kNestedKeys, key)) reader.reject(key, "is no key of a quant_state");
+    if (!is_known(kKeys, key) && !is_known(kNestedKeys, key)) reader.reject(key, "is not a key of a quant_state");
   }
   for (const char* key : kKeys) {
-    if (!reader.is_given(key)) reader.reject(key, std::string("is missing in the quant_state") + kAgain);
+    if (!reader.is_given(key)) reader.reject(key, std::string("is missing from the quant_state") + kAgain);
   }
   const auto num_nested = std::count_if(std::begin(kNestedKeys), std::end(kNestedKeys),
                                         [&](const char* key) { return reader.is_given(key); });
   for (const char* key : kNestedKeys) {
     if (num_nested > 0 && !reader.is_given(key)) {
-      reader.reject(key, std::string("is missing, although other keys of nested scales are there") + kAgain);
+      reader.reject(key, std::string("is missing, although other nested-scale keys are present") + kAgain);
     }
   }
 }
@@ -76,7 +76,7 @@ std::string_view plain_name(DType dtype) {
   return dtype == DType::kBF16 ? "bf16" : "fp16";
 }
 
-/// Whatever their dtype, packed weights are a column of bytes.
+/// Packed weights are a column of bytes, whatever their dtype.
 bool is_packed(const TensorEntry& entry, std::int64_t num_weights) {
   return entry.shape.size() == 2 && entry.shape[1] == 1 &&
          entry.num_bytes() == static_cast<std::size_t>(ceil_div(num_weights, 2));
@@ -100,11 +100,11 @@ QuantState parse_quant_state(std::string_view json, const std::string& where) {
   return state;
 }
 
-/// Of F32, BF16 or F8_E8M0.
+/// For F32, BF16 or F8_E8M0.
 void require_finite(const TensorEntry& entry, const storage::WeightFiles& files) {
   const std::string_view bytes = files.bytes(entry);
   const std::size_t width = entry.dtype == DType::kF32 ? 4 : entry.dtype == DType::kBF16 ? 2 : 1;
-  // The exponent is in the last two bytes, sign first; that of F8_E8M0 is all there is.
+  // The exponent is in the last two bytes, sign first; F8_E8M0 is only an exponent.
   const auto is_finite = [&](std::size_t i) {
     std::uint16_t high = 0;
     if (width == 1) return static_cast<unsigned char>(bytes[i]) != 0xFF;
@@ -131,7 +131,7 @@ StoredLinear LinearReader::recognise() const {
     if (part == nullptr) continue;
     if (first != nullptr) {
       reject(weight_,
-             "has " + first->name + " and " + part->name + " beside it, which belong to two formats" + kRemedy);
+             "comes with " + first->name + " and " + part->name + ", which belong to different formats" + kRemedy);
     }
     first = part;
   }
@@ -142,7 +142,7 @@ StoredLinear LinearReader::recognise() const {
     const auto* nf4 = parts_.find(kNf4State);
     const auto* fp4 = parts_.find(kFp4State);
     if (nf4 != nullptr && fp4 != nullptr) {
-      reject(*fp4, "is there beside " + nf4->name + "; one of them says how the weight is stored" + kRemedy);
+      reject(*fp4, "is present together with " + nf4->name + "; only one may say how the weight is stored" + kRemedy);
     }
     linear.format = LinearFormat::k4Bit;
     linear.format_name = fp4 != nullptr ? "fp4" : "nf4";
@@ -153,7 +153,7 @@ StoredLinear LinearReader::recognise() const {
   return linear;
 }
 
-/// A weight without quantisation state that is not plain either.
+/// Refuses a weight that is not plain but has no quantisation state.
 void LinearReader::refuse_unknown() const {
   const std::string dtype(storage::dtype_name(weight_.dtype));
   if (is_packed(weight_, num_weights())) {
@@ -205,7 +205,7 @@ void LinearReader::require_layout(const TensorEntry& entry, DType dtype, const s
 void LinearReader::read_4bit(StoredLinear& linear) const {
   const auto* fp4 = parts_.find(kFp4State);
   const TensorEntry& entry =
-      fp4 != nullptr ? *fp4 : require(kNf4State, "(or __fp4) it says how the 4-bit weight is stored");
+      fp4 != nullptr ? *fp4 : require(kNf4State, "it, or its __fp4 counterpart, says how the 4-bit weight is stored");
   require_layout(entry, DType::kU8, {static_cast<std::int64_t>(entry.num_bytes())},
                  "the JSON of a quant_state as bytes,");
   const QuantState state = parse_quant_state(files_.bytes(entry), files_.where(entry));
@@ -269,7 +269,7 @@ void LinearReader::read_int8(StoredLinear& linear) const {
                           "; only 0 (row) is supported: save the model again with bitsandbytes 0.45 or later");
     }
   }
-  require_layout(weight_, DType::kI8, spec_.shape, "with SCB beside it, an int8 weight,");
+  require_layout(weight_, DType::kI8, spec_.shape, "with SCB, an int8 weight,");
   require_layout(*linear.scales, DType::kF32, {linear.out_features}, "a scale for each row,");
 }
 
@@ -277,12 +277,12 @@ void LinearReader::read_fp8(StoredLinear& linear) const {
   const auto* inverse = parts_.find(kWeightScaleInv);
   const auto* scale = parts_.find(kWeightScale);
   if (inverse != nullptr && scale != nullptr) {
-    reject(*scale, "is there beside " + inverse->name + "; one of them holds the scales" + kRemedy);
+    reject(*scale, "is present together with " + inverse->name + "; only one may hold the scales" + kRemedy);
   }
   linear.scales = inverse != nullptr ? inverse : scale;
   if (weight_.dtype != DType::kF8E4M3) {
-    reject(weight_, "has dtype " + std::string(storage::dtype_name(weight_.dtype)) + " beside " + linear.scales->name +
-                        "; of weights with such scales, only F8_E4M3 is supported" + kRemedy);
+    reject(weight_, "has dtype " + std::string(storage::dtype_name(weight_.dtype)) + " with scales " +
+                        linear.scales->name + "; with such scales, only F8_E4M3 weights are supported" + kRemedy);
   }
   require_shape(spec_, weight_, config_, files_);
   const DType dtype = linear.scales->dtype;

@@ -15,7 +15,7 @@
 
 namespace lora_train::model {
 
-// What the checks of plain and of quantised weights share (expected_weights.cpp).
+// Shared by the checks of plain and quantised weights (expected_weights.cpp).
 
 /// "[2, 3]"
 std::string show_shape(const std::vector<std::int64_t>& shape);
@@ -26,7 +26,7 @@ const storage::TensorEntry& require_weight(const TensorSpec& spec, const ModelCo
 /// Throws FormatError unless the tensor has the shape of `spec`.
 void require_shape(const TensorSpec& spec, const storage::TensorEntry& entry, const ModelConfig& config,
                    const storage::WeightFiles& weights);
-/// The quantisation state of a weight: the tensors of a folder that stand beside `name`, by their names. Not the weight.
+/// The quantisation state of a weight: the tensors of a folder that go with `name`, by their names, without the weight.
 std::vector<std::string> quantised_parts(const std::string& name, const storage::WeightFiles& weights);
 
 struct QuantState {
@@ -37,8 +37,8 @@ struct QuantState {
   std::vector<std::int64_t> shape;
 };
 
-/// `where` is "file: tensor". Throws FormatError (where = "file: tensor: key") for text that is no such JSON, a key that is
-/// missing, unknown or of the wrong type, and a block size that bitsandbytes does not allow.
+/// `where` is "file: tensor". Throws FormatError (where = "file: tensor: key") for text that is not such JSON, a key
+/// that is missing, unknown or of the wrong type, and a block size that bitsandbytes does not allow.
 QuantState parse_quant_state(std::string_view json, const std::string& where);
 
 // The quantisation state of a linear, after its name and a dot.
@@ -60,7 +60,7 @@ inline constexpr const char* kUnreadParts[] = {"input_scale", "activation_scale"
 
 inline constexpr std::int64_t kMapSize = 16, kNestedMapSize = 256;
 
-/// The quantisation state beside a weight.
+/// The quantisation state of a weight.
 class Parts {
  public:
   Parts(const std::string& weight, const storage::WeightFiles& files)
@@ -94,7 +94,7 @@ class Parts {
 /// Reads scales or a map. Throws FormatError at NaN or infinity.
 void require_finite(const storage::TensorEntry& entry, const storage::WeightFiles& files);
 
-/// Recognises and reads one linear, but for the values of its scales. All functions throw FormatError.
+/// Recognises and reads one linear, except the values of its scales. All functions throw FormatError.
 class LinearReader {
  public:
   LinearReader(const ModelConfig& config, const TensorSpec& spec, const storage::WeightFiles& files)

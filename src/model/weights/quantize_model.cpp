@@ -24,7 +24,7 @@ using storage::DType;
 using storage::FileToWrite;
 using storage::TensorToWrite;
 
-constexpr std::size_t kStateBytes = 256;  // quant_state, padded: its length must be known before its values are
+constexpr std::size_t kStateBytes = 256;  // quant_state, padded: its length must be known before its values
 
 std::string_view bytes_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
@@ -46,7 +46,7 @@ std::string quant_state(const kernels::QuantizedWeight& weight, DType dtype) {
   return text;
 }
 
-/// Quantises the linears of one file after another, as they are written.
+/// Quantises the linears file by file, as they are written.
 class Quantizer {
  public:
   explicit Quantizer(const QuantizeRequest& request)
@@ -153,7 +153,7 @@ class Quantizer {
     part(entry.name + ".nested_quant_map", DType::kF32, {256}, &kernels::QuantizedWeight::nested_map);
   }
 
-  /// The linear, quantised with all others of its file.
+  /// The linear, quantised along with all others of its file.
   const kernels::QuantizedWeight& quantised(const storage::TensorEntry& entry) {
     const auto found = quantised_.find(entry.name);
     if (found != quantised_.end()) return found->second;
@@ -175,13 +175,13 @@ class Quantizer {
   const ModelConfig config_;
   const storage::WeightFiles files_;
   std::vector<std::string> skipped_ = {"lm_head"};             ///< modules that stay plain
-  std::map<std::string, LinearStorage> linears_;               ///< by the names of their weights
-  std::map<std::string, kernels::QuantizedWeight> quantised_;  ///< those of the file that is being written
+  std::map<std::string, LinearStorage> linears_;               ///< by weight name
+  std::map<std::string, kernels::QuantizedWeight> quantised_;  ///< those of the file being written
   std::string state_;
   std::int64_t num_done_ = 0, num_tensors_ = 0;
 };
 
-/// As transformers writes it.
+/// In transformers' form.
 ordered_json quantization_config(const QuantizeRequest& request, const std::vector<std::string>& skipped) {
   if (request.format == LinearFormat::kFp8) {
     return {{"quant_method", "fp8"},

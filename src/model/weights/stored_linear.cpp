@@ -72,7 +72,7 @@ std::string linear_formats(const ModelConfig& config, const storage::WeightFiles
 
 namespace {
 
-// What bitsandbytes and DeepSeek use.
+// The values of bitsandbytes and DeepSeek.
 constexpr std::int64_t kBlockSize = 64, kNestedBlockSize = 256, kFp8Block = 128;
 
 LinearFormat linear_format(BasePrecision precision) {
@@ -127,11 +127,11 @@ BaseStorage base_storage(const ModelSection& section, const ModelConfig& config,
   for (const auto& [name, storage] : stored) {
     if (storage.format == requested) continue;
     throw ConfigError("base_precision", config.path.parent_path().string() + " is quantised already (" +
-                                            config.quantization.description + ": " + name + "), and not converted to " +
-                                            to_string(section.base_precision) +
+                                            config.quantization.description + ": " + name +
+                                            "), and is not converted to " + to_string(section.base_precision) +
                                             "; remove base_precision, or use a folder that is not quantised");
   }
-  if (!stored.empty()) return stored;  // linears that such a folder leaves plain were left so on purpose
+  if (!stored.empty()) return stored;  // linears that such a folder leaves plain are plain on purpose
   return base_storage(section, config);
 }
 

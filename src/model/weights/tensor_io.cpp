@@ -78,7 +78,7 @@ void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, co
 
 void require_finite_weights(DType dtype, std::string_view bytes, const std::string& where) {
   if (!storage::is_weight_dtype(dtype) || is_finite(bytes, scalar_type(dtype, where))) return;
-  throw FormatError(where, "holds NaN or infinity: the base model is damaged, download it again");
+  throw FormatError(where, "holds NaN or infinity: the base model is damaged; download it again");
 }
 
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor) {

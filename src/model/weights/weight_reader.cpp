@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 constexpr int kMaxThreads = 8;
-constexpr std::size_t kBuffersPerThread = 2;  // one is filled while the device takes the other
+constexpr std::size_t kBuffersPerThread = 2;  // one is filled while the device reads the other
 
 std::int64_t aligned(std::int64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -39,7 +39,7 @@ using kernels::WeightCode;
 
 constexpr std::int64_t kCodes4Bit = 16, kCodes8Bit = 256;
 
-/// A small tensor of the files as fp32 of these sizes.
+/// A small tensor from the files, as fp32 with these sizes.
 at::Tensor small_floats(const storage::WeightFiles& files, const storage::TensorEntry& entry, at::IntArrayRef sizes) {
   const at::Tensor values = at::empty(entry.shape, at::kFloat);
   copy_elements(entry, files.bytes(entry), files.where(entry), values);
@@ -72,7 +72,8 @@ class WeightReader::Stage {
     before.record(guard.getStream(device));
     before.block(*stream);
   }
-  /// Leaks page-locked memory that a failed device may still read: freeing it would make LibTorch throw in a destructor.
+  /// Leaks page-locked memory that a failed device may still read: freeing it would make LibTorch throw in a
+  /// destructor.
   ~Stage() {
     if (!device_.is_cuda()) return;
     try {
@@ -185,7 +186,7 @@ void WeightReader::read_chunks_into_memory() {
     try {
       while (const Chunk* chunk = take()) {
         for (const Piece& piece : *chunk) {
-          // Used in place if the file aligns it for its type.
+          // Used in place if it is aligned for its type in the file.
           const char* const bytes = source(piece);
           const auto address = reinterpret_cast<std::uintptr_t>(bytes);
           at::Tensor from = at::from_blob(const_cast<char*>(bytes), {piece.bytes}, at::TensorOptions(at::kByte));
@@ -246,7 +247,7 @@ void WeightReader::read_chunks_through_buffers() {
 
 WeightCode quantised_code(LinearFormat format) {
   switch (format) {
-    case LinearFormat::k4Bit: return WeightCode::kNf4;  // a folder brings its own map
+    case LinearFormat::k4Bit: return WeightCode::kNf4;  // a folder has its own map
     case LinearFormat::kInt8: return WeightCode::kInt8;
     case LinearFormat::kFp8: return WeightCode::kFp8;
     case LinearFormat::kPlain: break;
@@ -289,7 +290,7 @@ QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at::Device 
 }
 
 void fill_at_random(QuantizedWeight& weight, double std) {
-  constexpr double kNf4Std = 0.55, kInt8Share = 0.58, kFp8Value = 1.0;  // of codes that are equally likely
+  constexpr double kNf4Std = 0.55, kInt8Share = 0.58, kFp8Value = 1.0;  // for equally likely codes
   if (weight.codes.is_meta()) return;
   if (weight.code == WeightCode::kFp8) {
     weight.codes.copy_(at::randn(weight.codes.sizes(), weight.codes.options().dtype(at::kFloat)));
@@ -344,7 +345,7 @@ std::vector<float> decode_linear(const StoredLinear& linear, const storage::Weig
 void QuantizeSink::finish() {
   if (!kernels::are_scales_finite(weight_)) {
     throw FormatError(where_,
-                      "holds NaN or infinity (for int8, or a value beyond F16): the base model is damaged, download "
+                      "holds NaN or infinity (or, for int8, a value beyond F16): the base model is damaged; download "
                       "it again");
   }
   if (nested_) kernels::finish_nested(weight_);

@@ -17,15 +17,15 @@
 
 namespace lora_train::model {
 
-/// Receives a tensor in ranges of rows, in any order. Several threads may call it at once, each with different rows. On a GPU,
-/// work goes to the reader's stream.
+/// Receives a tensor in ranges of rows, in any order. Several threads may call it at once, each with different rows. On
+/// a GPU, work goes to the reader's stream.
 class RowSink {
  public:
   virtual ~RowSink() = default;
   /// Every range begins at a multiple of this many rows.
   virtual int64_t row_multiple() const { return 1; }
-  /// Takes rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is valid until this
-  /// returns (on a GPU: until the stream has passed this point).
+  /// Takes rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is valid until
+  /// this returns (on a GPU: until the stream has passed this point).
   virtual void accept(int64_t begin, const at::Tensor& rows) = 0;
   /// Called after the last row, by the thread that delivered it.
   virtual void finish() {}
@@ -44,28 +44,29 @@ class CopySink : public RowSink {
 };
 
 struct WeightReaderOptions {
-  /// File bytes read at a time; rows that a sink wants together are never split. 0: 8 MiB for a GPU; 2 MiB for a CPU, where they
-  /// bound the memory of quantising.
+  /// File bytes read at a time; rows that a sink needs together are never split. 0: 8 MiB for a GPU; 2 MiB for a CPU,
+  /// where they bound the memory of quantising.
   std::int64_t chunk_bytes = 0;
   int num_threads = 0;     ///< threads that fill buffers for a GPU; 0: chosen by machine. A CPU uses ATen's threads
   bool is_staged = false;  ///< reads through buffers on a CPU too, for tests
 };
 
-/// First add() every tensor, then read() them all, in the order of the files. On a GPU, each thread copies file bytes into two
-/// page-locked buffers of its own, and a separate stream copies them to the device, which converts dtypes and scatters rows.
-/// Events guard the reuse of buffers; the host synchronizes once, at the end. Not thread-safe.
+/// First add() every tensor, then read() them all, in the order of the files. On a GPU, each thread copies file bytes
+/// into its own two page-locked buffers, and a separate stream copies them to the device, which converts dtypes and
+/// scatters rows. Events guard the reuse of buffers; the host synchronizes once, at the end. Not thread-safe.
 class WeightReader {
  public:
   /// `files` must outlive the object.
   WeightReader(const storage::WeightFiles& files, at::Device device, const WeightReaderOptions& options = {});
 
-  /// Sends the rows of the tensor to `sink`. Throws FormatError if there is no such tensor or its dtype is not supported.
+  /// Sends the rows of the tensor to `sink`. Throws FormatError if there is no such tensor or its dtype is not
+  /// supported.
   void add(const std::string& name, std::unique_ptr<RowSink> sink);
   /// Copies the tensor into `target`, which has its shape (one dimension or more) and any strides and dtype.
   void add(const std::string& name, const at::Tensor& target);
 
-  /// Delivers all tensors and releases the mapped pages as it goes. Throws StopError between chunks when a stop is requested;
-  /// the contents of all targets are then undefined.
+  /// Delivers all tensors and releases the mapped pages as it goes. Throws StopError between chunks when a stop is
+  /// requested; the contents of all targets are then undefined.
   void read();
 
  private:
@@ -76,7 +77,7 @@ class WeightReader {
     std::int64_t row_bytes;  ///< in the file
     std::int64_t num_rows() const { return entry->shape.front(); }
   };
-  /// Rows [begin, begin + count) of one tensor, and where they lie in a buffer.
+  /// Rows [begin, begin + count) of one tensor, and their position in a buffer.
   struct Piece {
     std::size_t request;
     std::int64_t begin, count;
@@ -112,10 +113,11 @@ kernels::QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at
 /// The code of a format that this program quantises to.
 kernels::WeightCode quantised_code(LinearFormat format);
 
-/// Codes at random and scales such that the weight has a standard deviation of about `std`: for measurements without a model.
+/// Random codes, and scales that give the weight a standard deviation of about `std`: for measurements without a model.
 void fill_at_random(kernels::QuantizedWeight& weight, double std);
 
-/// Allocates `weight` and adds to `reader` what fills it with the stored linear. `weight` outlives the reading.
+/// Allocates `weight` and adds the requests to `reader` that fill it from the stored linear. `weight` outlives the
+/// reading.
 void read_quantized(const storage::WeightFiles& files, const StoredLinear& stored, at::Device device,
                     WeightReader& reader, kernels::QuantizedWeight& weight);
 

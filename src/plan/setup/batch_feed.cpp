@@ -18,10 +18,10 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kNoSlot =
-    std::numeric_limits<std::int64_t>::max();  // behind every token: kernels/gather/gather.h
+    std::numeric_limits<std::int64_t>::max();  // after every token: kernels/gather/gather.h
 
-/// supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each, weights 4; 8 parts
-/// aligned.
+/// Bytes per token: supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each,
+/// weights 4. Plus alignment of 8 parts.
 std::int64_t slot_bytes(std::int64_t max_tokens, bool has_weights, std::int64_t soft_width) {
   const std::int64_t soft_bytes = soft_width > 0 ? max_tokens * soft_width * 8 + 2 * kAlignment : 0;
   return soft_bytes + (has_weights ? max_tokens * 36 + 9 * kAlignment : max_tokens * 32 + 8 * kAlignment);
@@ -41,7 +41,7 @@ data::BatchShape shape_of(const data::MicroBatch& micro_batch) {
   return {std::ssize(micro_batch.ids), std::ssize(micro_batch.cu_seqlens) - 1, micro_batch.max_document_tokens};
 }
 
-/// The sizes of a class; -1: those of the micro-batch.
+/// The sizes of class `index`, or of the micro-batch if it is -1.
 data::BatchClass size_in(const std::vector<data::BatchClass>& classes, int index, const data::MicroBatch& micro_batch) {
   if (index >= 0) return classes.at(static_cast<std::size_t>(index));
   const data::BatchShape own = shape_of(micro_batch);
@@ -109,7 +109,7 @@ BatchFeed::Parts BatchFeed::cut(const data::BatchClass& sizes, std::int64_t num_
 }
 
 BatchFeed::Parts BatchFeed::cut(const data::BatchClass& batch_class) const {
-  const std::int64_t most = options_.classes.back().num_tokens;  // the lists lie at one place in all classes
+  const std::int64_t most = options_.classes.back().num_tokens;  // the lists are at the same place in all classes
   return cut(batch_class, (most + options_.chunk_rows - 1) / options_.chunk_rows * options_.chunk_rows);
 }
 
@@ -150,7 +150,7 @@ void BatchFeed::fill_up(const data::MicroBatch& micro_batch, const Parts& parts,
   const auto N = static_cast<std::int64_t>(micro_batch.ids.size()), capacity = parts.ids.count;
   const auto begin = static_cast<std::size_t>(N);
   std::ranges::fill(part(parts.ids, std::int32_t{}).subspan(begin), 0);
-  std::ranges::fill(part(parts.positions, std::int32_t{}).subspan(begin), 0);  // any that there is a rotation for
+  std::ranges::fill(part(parts.positions, std::int32_t{}).subspan(begin), 0);  // any position that has a rotation
   const auto cu_seqlens = part(parts.cu_seqlens, std::int32_t{});
   std::int64_t end = N;
   for (std::size_t d = micro_batch.cu_seqlens.size(); d < cu_seqlens.size(); ++d) {
@@ -214,10 +214,10 @@ model::Batch BatchFeed::put_evaluation(const data::MicroBatch& micro_batch) {
 const BatchFeed::Slot& BatchFeed::put(const data::MicroBatch& micro_batch, const data::BatchClass& sizes,
                                       const Parts& parts) {
   if (!micro_batch.weights.empty() && !options_.has_weights)
-    throw ShapeError("BatchFeed", "weights that were not planned for");
+    throw ShapeError("BatchFeed", "got weights that were not planned for");
   if (options_.soft_width > 0 && micro_batch.soft.ids.size() > 0 &&
       std::ssize(micro_batch.soft.ids) != parts.soft_ids.count)
-    throw ShapeError("BatchFeed", "soft labels that were not planned for");
+    throw ShapeError("BatchFeed", "got soft labels that were not planned for");
   if (sizes.num_tokens > options_.max_tokens || parts.bytes > slots_.front().host.numel()) {
     throw ShapeError("BatchFeed",
                      std::to_string(sizes.num_tokens) + " tokens, planned for " + std::to_string(options_.max_tokens));

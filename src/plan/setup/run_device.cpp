@@ -47,12 +47,12 @@ void choose_kernels(const KernelChoices& choices) {
 int gpu_of(LocalRank rank, const device::GpuSystem& system) {
   const auto num_gpus = std::ssize(system.gpus);
   if (rank.index < num_gpus) return rank.index;
-  if (num_gpus <= 1) return 0;  // require_gpu() refuses none; who shares one is found out together
+  if (num_gpus <= 1) return 0;  // require_gpu() refuses no GPU; refuse_unfit_devices() finds shared ones
   throw DeviceError(
       "device", std::to_string(rank.count) + " ranks were started on this host, which has " + std::to_string(num_gpus) +
                     " GPUs" +
                     (system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "") +
-                    ". Start at most one rank for each GPU.");
+                    ". Start at most one rank per GPU.");
 }
 
 RunDevice start_cuda(const RunSection& section, LocalRank rank) {
@@ -80,7 +80,7 @@ RunDevice start_cuda(const RunSection& section, LocalRank rank) {
       device, gpu.name, gpu.num_multiprocessors, gpu.uuid, system.driver_version, static_cast<int>(system.gpus.size())};
 }
 
-/// What a profile asks for that only a GPU has.
+/// Keys in the profile that only have an effect on a GPU.
 std::vector<std::string> keys_for_gpus(const Profile& profile) {
   const RunSection& run = profile.run;
   const std::pair<const char*, bool> settings[] = {
@@ -97,14 +97,14 @@ std::vector<std::string> keys_for_gpus(const Profile& profile) {
   return keys;
 }
 
-/// One line for all that is different on a CPU.
+/// Logs all differences on a CPU in one line.
 void log_cpu(const Profile& profile) {
   std::vector<std::string> keys = keys_for_gpus(profile);
   const bool is_found = profile.run.device == Device::kAuto;
   if (keys.empty() && !is_found) return;
   if (keys.empty()) keys = {"cuda_graphs", "tf32"};
   log_info(std::string("device: CPU") + (is_found ? ", because this machine has no NVIDIA device" : "") +
-           "; settings for a GPU (" + join(keys) + ") do nothing");
+           "; GPU settings (" + join(keys) + ") have no effect");
 }
 
 using ranks::Communicator;
@@ -114,7 +114,7 @@ void divide_cores(Communicator& ranks) {
   cpu_set_t cores{};
   const bool is_known = ::sched_getaffinity(0, sizeof cores, &cores) == 0;
   const std::string own = launch::host_id() + std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
-  const std::vector<std::string> all = ranks.all_gather(own);  // also where only the others need it
+  const std::vector<std::string> all = ranks.all_gather(own);  // even if only the others need it
   if (!is_known || std::getenv("OMP_NUM_THREADS") != nullptr) return;
   const auto num_sharing = static_cast<int>(std::count(all.begin(), all.end(), own));
   at::set_num_threads(std::max(1, CPU_COUNT(&cores) / num_sharing));
@@ -129,14 +129,14 @@ void refuse_unfit_devices(const RunDevice& device, int num_local_ranks) {
                                     (all[0].empty() ? " on a GPU" : " on its CPU") +
                                     ". Let all ranks see GPUs, or set device: cpu");
   }
-  const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // of NCCL 2.30 and newer
+  const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // from NCCL 2.30 on
   if (may_share != nullptr && std::string_view(may_share) == "1") return;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto first = static_cast<std::size_t>(std::find(all.begin(), all.end(), all[rank]) - all.begin());
     if (all[rank].empty() || first == rank) continue;
     throw DeviceError("device", "ranks " + std::to_string(first) + " and " + std::to_string(rank) + " of " +
                                     std::to_string(all.size()) + " see the same GPU (" + all[rank] +
-                                    "). Start at most one rank for each GPU: " + std::to_string(num_local_ranks) +
+                                    "). Start at most one rank per GPU: " + std::to_string(num_local_ranks) +
                                     " were started on this host.");
   }
 }
@@ -156,7 +156,7 @@ DeviceMemory device_memory(const RunDevice& device) {
   DeviceMemory memory;
   if (!device.is_cuda()) return memory;
   const auto stats = at::getDeviceAllocator(at::kCUDA)->getDeviceStats(device.device.index());
-  constexpr std::size_t kAll = 0;  // of small and large pool together
+  constexpr std::size_t kAll = 0;  // small and large pool together
   memory.allocated = stats.allocated_bytes[kAll].current;
   memory.reserved = stats.reserved_bytes[kAll].current;
   memory.peak_allocated = stats.allocated_bytes[kAll].peak;
@@ -240,9 +240,9 @@ void require_equal(Communicator& ranks, const std::map<std::string, std::string>
       if (other[what] == value) continue;
       throw ConfigError(
           "rank " + std::to_string(rank) + " of " + std::to_string(all.size()),
-          "has another " + what + " than rank 0 (" + other[what].get<std::string>() + " instead of " +
+          "differs from rank 0 in its " + what + " (" + other[what].get<std::string>() + " instead of " +
               value.get<std::string>() +
-              "). Give all ranks the same command, files and program; paths must name the same on every node");
+              "). Give all ranks the same command, files and program; paths must lead to the same files on every node");
     }
   }
 }

@@ -71,8 +71,8 @@ std::string ignored_double_quant(const Profile& profile, const ModelFiles& files
   };
   if (!profile.is_given("double_quant") || std::none_of(files.base.begin(), files.base.end(), is_other)) return {};
   return std::string("double_quant: ") + (requested ? "true" : "false") +
-         " has no effect: " + files.resolved.folder.string() + " is quantised already, with its scales in " +
-         (requested ? "fp32" : "8 bits") + ", and stays so";
+         " has no effect: " + files.resolved.folder.string() + " is already quantised, with scales in " +
+         (requested ? "fp32" : "8 bits") + ", and stays that way";
 }
 
 data::DataContext data_context(const Profile& profile, const ModelFiles& files) {
@@ -87,7 +87,7 @@ data::DataContext data_context(const Profile& profile, const ModelFiles& files) 
 
 namespace {
 
-/// Rows of the adapter in `folder` (if any), then the new ones of the profile.
+/// Sets the rows of the adapter in `folder` (if any), then the profile's new ones.
 void set_token_rows(const std::filesystem::path& folder, const ModelFiles& files, AdapterSetup& setup) {
   model::ModelConfig config = files.config;  // has room for all of them
   setup.token_rows = lora::token_rows_of(setup.config, folder, config);

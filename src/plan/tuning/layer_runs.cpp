@@ -118,7 +118,7 @@ void AttentionRun::expect(const kernels::AttentionLayout& layout) {
 }
 
 std::string AttentionRun::check(const kernels::AttentionLayout& layout) {
-  constexpr double kLoose = 0.05;  // of a document's norm; rounding to bf16 causes less than a fifth of it
+  constexpr double kLoose = 0.05;  // relative to a document's norm; rounding to bf16 causes less than a fifth of it
   constexpr std::array kNames = {"output", "dq", "dk", "dv"};
   for (const at::Tensor& buffer : {out_, d_qkv_}) buffer.zero_();
   const Results results = compute(layout, calls_);
@@ -148,7 +148,7 @@ AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::i
   };
   const auto accepts = [&](const std::string& name) { return find(name) != backends.end(); };
   const auto make_candidates = [&] {
-    constexpr std::int64_t kCheckedWindow = 40;  // hides keys of short documents too
+    constexpr std::int64_t kCheckedWindow = 40;  // short enough to hide keys in short documents too
     const std::int64_t checked_window = std::min(window, kCheckedWindow);
     const std::shared_ptr<AttentionRun> checked = run.short_documents();
     checked->expect(checked->layout(checked_window, AttentionBackend::kReference));

@@ -1,5 +1,5 @@
-// The parts of a decoder layer that autotuning measures (tuning_cases.h), on random numbers in buffers laid out as in training: attention,
-// and the linears with their adapters, which bench/gpu_bench measures too.
+// The parts of a decoder layer that autotuning measures (tuning_cases.h), on random numbers in buffers laid out as in
+// training: attention, and the linears with their adapters. bench/gpu_bench measures the latter too.
 // N tokens, D input features, O outputs, C adapter columns.
 #pragma once
 
@@ -20,14 +20,14 @@ namespace lora_train::plan {
 
 struct AttentionHeads {
   std::int64_t num_heads = 0, num_kv_heads = 0, head_size = 0;
-  std::int64_t out_width = 0;  ///< of a row of the output's buffer, at least num_heads * head_size
+  std::int64_t out_width = 0;  ///< width of a row of the output buffer, at least num_heads * head_size
   double scale = 0;
 };
 
-/// Attention forward and backward of documents of these lengths. Not copyable, because candidates refer to it.
+/// Runs attention forward and backward over documents of these lengths. Not copyable, because candidates refer to it.
 class AttentionRun {
  public:
-  /// calls: what runs a backend, attention_forward and attention_backward but in tests.
+  /// `calls` runs a backend: attention_forward and attention_backward, except in tests.
   AttentionRun(const AttentionHeads& sizes, at::ScalarType dtype, const std::vector<std::int64_t>& lengths,
                at::Device device,
                const kernels::CudaAttention& calls = {&kernels::attention_forward, &kernels::attention_backward});
@@ -39,13 +39,13 @@ class AttentionRun {
   std::string key(std::int64_t window) const;
   kernels::AttentionLayout layout(std::int64_t window, kernels::AttentionBackend backend) const;
   void compute(const kernels::AttentionLayout& layout) { compute(layout, calls_); }
-  /// Attention with the same heads over a few short documents: the reference keeps every score of a document, so that it would need
+  /// The same heads over a few short documents. The reference keeps every score of a document, which would take
   /// gigabytes for long ones.
   std::unique_ptr<AttentionRun> short_documents() const;
-  /// Computes what check() compares with: the reference.
+  /// Computes the reference results that check() compares with.
   void expect(const kernels::AttentionLayout& layout);
-  /// Computes, and compares every document with the expected results: without any, with the first ones that were checked.
-  /// Returns the problem, or an empty string.
+  /// Computes, and compares every document with the expected results, or, if there are none, with those of the first
+  /// check. Returns the problem, or an empty string.
   std::string check(const kernels::AttentionLayout& layout);
 
  private:
@@ -61,12 +61,12 @@ class AttentionRun {
   Results expected_;
 };
 
-/// The fastest of the backends; kAuto if there is no choice, or if all fail.
+/// Returns the fastest backend; kAuto if there is no choice or all fail.
 kernels::AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::int64_t window,
                                          const std::vector<kernels::AttentionBackend>& backends);
 
-/// Memory for the projections of a layer with either row pitch. Several runs may share it, one at a time. Values are normal:
-/// zeros would let a GPU run faster than training does.
+/// Memory for the projections of a layer with either row pitch. Several runs may share it, one at a time. Values are
+/// normally distributed: zeros would let a GPU run faster than in training.
 struct LinearsMemory {
   LinearsMemory(const model::LayerShape& layer, std::int64_t num_tokens, at::ScalarType dtype, at::Device device);
 
@@ -83,13 +83,13 @@ std::string short_name(const model::ProjectionShape& projection);
 /// Forward and backward as in training.
 class LinearsRun {
  public:
-  /// Views of the memory, laid out as `shapes` say. The shapes may differ from those of the layer that the memory was made for
-  /// in row_pitch and gradient_columns.
+  /// Makes views of the memory, laid out as in `shapes`, which may differ from the memory's layer in row_pitch and
+  /// gradient_columns.
   LinearsRun(const std::vector<model::ProjectionShape>& shapes, const LinearsMemory& memory);
 
-  /// Fills the adapter columns of the input, and multiplies; the last projection of a block adds a residual.
+  /// Fills the adapter columns of the input and multiplies; the last projection of a block adds a residual.
   void forward(std::size_t index);
-  /// dx, and the gradients of the adapters.
+  /// Computes dx and the gradients of the adapters.
   void backward(std::size_t index);
   void run_all();
   const model::Projection& projection(std::size_t index) const { return linears_[index].projection; }

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using kernels::TuningTable;
 using nlohmann::json;
 
-constexpr std::size_t kMaxBytes = std::size_t{16} << 20;  // of a cache file; a choice has about 400
+constexpr std::size_t kMaxBytes = std::size_t{16} << 20;  // of a cache file; a choice takes about 400
 
 json to_json(const TuningTable& table) {
   json choices = json::object();
@@ -34,7 +34,7 @@ json to_json(const TuningTable& table) {
   return choices;
 }
 
-/// Raise it when the meaning of a key or a choice changes: older files are then ignored.
+/// Raise it when the meaning of a key or a choice changes; older files are then ignored.
 constexpr int kTuningVersion = 3;
 
 TuningTable table_of(const json& choices) {
@@ -47,7 +47,7 @@ TuningTable table_of(const json& choices) {
 }
 
 void ignore(const std::string& where, const std::string& reason) {
-  log_info("tuning: " + where + " is not used: " + reason);
+  log_info("tuning: ignoring " + where + ": " + reason);
 }
 
 std::string hash_of(const json& choices) { return hash128_hex(choices.dump()); }
@@ -101,7 +101,7 @@ TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, 
     const json object = json::parse(text);
     const TuningMachine other{object.at("gpu").get<std::string>(), object.at("versions").get<std::string>()};
     if (other != machine) {
-      ignore(where, "it is from " + other.gpu + " (" + other.versions + "), and this is " + machine.gpu + " (" +
+      ignore(where, "it is from " + other.gpu + " (" + other.versions + "), but this is " + machine.gpu + " (" +
                         machine.versions + ")");
       return {};
     }
@@ -158,7 +158,7 @@ void add_to_tuning_cache(const fs::path& file, const TuningMachine& machine, con
     for (const auto& [key, tuned] : table) all[key] = tuned;
     write_file_atomic(file, tuning_text(machine, all) + "\n");
   } catch (const IoError& error) {
-    log_info(std::string("tuning: cannot store the measurements for other runs: ") + error.what());
+    log_info(std::string("tuning: cannot store the measurements for later runs: ") + error.what());
   }
 }
 

@@ -24,7 +24,7 @@ std::string with_number(const char* name, std::int64_t value) {
 
 const char* name_of(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
-/// The GEMMs of a loss chunk, on random rows. The rest of the loss head takes the same time per row in any chunk.
+/// The GEMMs of a loss chunk on random rows. The rest of the loss head takes the same time per row with any chunk.
 class LossHeadRun {
  public:
   LossHeadRun(const at::Tensor& head, std::int64_t most_rows) : head_(head) {
@@ -52,7 +52,7 @@ std::int64_t chunk_row_bytes(const at::Tensor& head) {
   return LossHeadRun::row_bytes(head) + 4 * head.size(1) * static_cast<std::int64_t>(head.element_size());
 }
 
-/// Chunk sizes to try, in rows; the default first.
+/// Chunk sizes to try, in rows, default first.
 std::vector<std::int64_t> chunk_candidates(const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes) {
   const std::int64_t row_bytes = LossHeadRun::row_bytes(head);
   const std::int64_t rule = std::clamp<std::int64_t>(model::LossHeadOptions{}.chunk_bytes / row_bytes, 16,
@@ -69,7 +69,7 @@ using model::RowPitch;
 
 constexpr const char *kExact = "exact", *kPadded = "padded";
 
-/// Everything that the choice depends on but the number of tokens.
+/// Everything that the choice depends on, except the number of tokens.
 std::string key_of_run(const std::vector<model::ProjectionShape>& shapes, at::ScalarType dtype) {
   std::string key = std::string("row_pitch ") + name_of(dtype);
   for (const model::ProjectionShape& p : shapes) {
@@ -137,7 +137,7 @@ std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t
   if (rows <= 0) return {};
   if (!head.is_cuda() || more / LossHeadRun::row_bytes(head) * chunk_row_bytes(head) <= spare_bytes) return bytes;
   log_info("the checkpoint was saved with loss chunks of " + std::to_string(rows) +
-           " rows, which do not fit in memory now");
+           " rows, which no longer fit in memory");
   return {};
 }
 
@@ -152,7 +152,7 @@ std::int64_t loss_chunk_by_count(const at::Tensor& head, std::int64_t supervised
   // Each round of [m, D] x [D, V] takes D steps, each of [m, V] x [V, D] takes V.
   const auto cost = [&](std::int64_t m) { return up(supervised, m) * (rounds(m, V) * D + rounds(m, D) * V); };
   const std::vector<std::int64_t> rows = chunk_candidates(head, supervised, spare_bytes);
-  const auto best = std::min_element(rows.rbegin(), rows.rend(),  // of equal ones, the largest
+  const auto best = std::min_element(rows.rbegin(), rows.rend(),  // among equals, the largest
                                      [&](std::int64_t a, std::int64_t b) { return cost(a) < cost(b); });
   return *best * LossHeadRun::row_bytes(head);
 }

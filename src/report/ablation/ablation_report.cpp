@@ -54,7 +54,7 @@ std::string speedup_of(const Ablation& ablation, const Measurement& found) {
   return string_printf("%.2fx", found.tokens_per_s / base->tokens_per_s);
 }
 
-/// Cells as kHeader names them; a setting that is not done has its name and a reason.
+/// Cells in the order of kHeader; a setting that is not done has its name and a reason.
 Row cells_of(const Ablation& ablation, const Measurement& found) {
   const auto difference = difference_of(ablation, found);
   return {found.setting.name,
@@ -77,7 +77,7 @@ std::string work_in_words(const Ablation& ablation) {
   return text;
 }
 
-/// Of the words under the table.
+/// The notes under the table.
 std::vector<std::string> notes_of(const Ablation& ablation) {
   std::vector<std::string> notes = {
       "speed and losses are compared with \"" +
@@ -94,13 +94,13 @@ class Ladder {
  public:
   explicit Ladder(Values plain) : values_(std::move(plain)) { settings_.push_back({"plain", Rung::kStep, values_}); }
 
-  /// One thing more.
+  /// Adds one change to the ladder.
   void step(const std::string& name, const std::string& key, const std::string& value) {
     set(values_, key, value);
     settings_.push_back({"+ " + name, Rung::kStep, values_});
   }
 
-  /// The top with one thing changed.
+  /// The top of the ladder with one change.
   void variant(const std::string& name, const std::string& key, const std::string& value) {
     Values changed = values_;
     set(changed, key, value);
@@ -131,7 +131,7 @@ Measurement measure(const Setting& setting, const std::filesystem::path& folder,
   const RunRecord run = read_run(folder);
   const auto& steps = run.steps;
   if (exit_code != 0 || run.status != "done" || static_cast<long long>(steps.size()) != num_steps) {
-    found.reason = run.reason.empty() ? "it ended with code " + std::to_string(exit_code) : run.reason;
+    found.reason = run.reason.empty() ? "the run exited with code " + std::to_string(exit_code) : run.reason;
     return found;
   }
   const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
@@ -161,7 +161,7 @@ void check_same_work(const std::vector<Measurement>& measurements) {
     if (found.num_documents == first->num_documents && found.num_supervised == first->num_supervised) continue;
     throw DataError(found.setting.name, "trained on " + in_words(found) + ", but \"" + first->setting.name + "\" on " +
                                             in_words(*first) +
-                                            ": different work is not compared. Did the data change meanwhile?");
+                                            ": different work cannot be compared. Did the data change in between?");
   }
 }
 
@@ -313,7 +313,7 @@ std::vector<Setting> make_ladder(const Profile& profile, const LadderOptions& op
 }
 
 std::string left_out(const LadderOptions& options) {
-  return options.is_gpu ? "" : "no effect on a CPU, so left out: tf32, page-locked memory, CUDA graphs";
+  return options.is_gpu ? "" : "left out because they have no effect on a CPU: tf32, page-locked memory, CUDA graphs";
 }
 
 Values shared_values(long long num_steps, long long documents_per_step) {

@@ -15,7 +15,7 @@ constexpr double kPanelWidth = 540, kPanelHeight = 240, kPanelGap = 28, kHead = 
 constexpr int kPanelsPerRow = 2;
 constexpr double kLineWidth = 1.8, kFaintWidth = 1.1, kFaintOpacity = 0.4, kCurveDotWidth = 5.5;
 
-/// Where a panel's values lie in the drawing.
+/// The area of a panel's values in the drawing.
 struct Frame {
   double left = 0, top = 0, right = 0, bottom = 0;
   Range x = {}, y = {};
@@ -66,14 +66,14 @@ void draw_axes(const Frame& frame, Drawing& drawing) {
   }
 }
 
-/// Where the line from `inside` to `outside` leaves the range.
+/// The point where the line from `inside` to `outside` leaves the range.
 Point cut(const Point& inside, const Point& outside, const Range& range) {
   const double edge = outside.y > range.high ? range.high : range.low;
   const double share = (edge - inside.y) / (outside.y - inside.y);
   return {inside.x + share * (outside.x - inside.x), edge};
 }
 
-/// The parts of a curve that lie within the range. Returns how many points do not.
+/// Draws the parts of a curve within the range. Returns the number of points outside.
 int draw_curve(const Curve& curve, const Frame& frame, Drawing& drawing) {
   const auto is_inside = [&](const Point& point) { return point.y >= frame.y.low && point.y <= frame.y.high; };
   Polyline line{.width = curve.is_faint ? kFaintWidth : kLineWidth,
@@ -101,7 +101,7 @@ int draw_curve(const Curve& curve, const Frame& frame, Drawing& drawing) {
   return num_outside;
 }
 
-/// "train", "eval: val" behind strokes of their colours, from the right end of the title.
+/// "train", "eval: val" after strokes in their colours, right-aligned with the title.
 void draw_key(const Panel& panel, double left, double baseline, Drawing& drawing) {
   double x = left + label_width(panel.title, kPanelTitleSize) + 18;
   for (const Curve& curve : panel.curves) {
@@ -139,7 +139,7 @@ void add_label(Drawing& drawing, double x, double baseline, const std::string& t
   drawing.labels.push_back({.x = x, .baseline = baseline, .text = text, .size = size, .ink = ink, .align = align});
 }
 
-/// The square, its ticks and the diagonal. `top`: of the square.
+/// The square, its ticks and the diagonal. `top` is that of the square.
 void draw_square(double top, Drawing& drawing) {
   for (const double share : {0.0, 0.25, 0.5, 0.75, 1.0}) {
     const double y = top + kSide * (1 - share), x = kSquareLeft + kSide * share;
@@ -148,13 +148,13 @@ void draw_square(double top, Drawing& drawing) {
     add_label(drawing, x, top + kSide + 18, tick_text(share), kSquareTickSize, Ink::kMuted, Align::kCenter);
   }
   drawing.polylines.push_back({{{kSquareLeft, top + kSide}, {kSquareLeft + kSide, top}}, 1, Ink::kMuted, 0.6});
-  add_label(drawing, kSquareLeft + kSide / 2, top + kSide + 36, "confidence; upwards: share that is right",
-            kSquareTickSize, Ink::kMuted, Align::kCenter);
+  add_label(drawing, kSquareLeft + kSide / 2, top + kSide + 36, "confidence; vertical: share correct", kSquareTickSize,
+            Ink::kMuted, Align::kCenter);
 }
 
-constexpr double kStart = 0.1;       ///< of a curve, whose values may be left out
+constexpr double kStart = 0.1;       ///< first part of a curve, whose values may be left out
 constexpr double kMuchWider = 1.8;   ///< times the range of the other values
-constexpr double kFarShare = 0.005;  ///< of the values, on each side, may lie outside
+constexpr double kFarShare = 0.005;  ///< share of the values that may be outside, per side
 constexpr std::size_t kFewValues = 50;
 
 Range range_of(const std::vector<Sample>& samples) {
@@ -163,7 +163,7 @@ Range range_of(const std::vector<Sample>& samples) {
   return {low->y, high->y};
 }
 
-/// The range of the values after the start, with room; that of all where there are too few.
+/// The range of the values after the start, with a margin; the full range if there are too few.
 Range later_range(const std::vector<Sample>& samples, const Range& whole) {
   std::vector<double> later;
   for (const Sample& sample : samples) {
@@ -188,13 +188,13 @@ double widest(const std::vector<Bar>& bars, std::string Bar::*text) {
   return width;
 }
 
-constexpr std::size_t kMaxPicturePoints = 500;  ///< of a curve; a panel has 540 pixels
-constexpr std::size_t kManySteps = 50;          ///< from here on the train loss is smoothed
-constexpr std::size_t kSmoothing = 25;          ///< a mean is over this part of the points
+constexpr std::size_t kMaxPicturePoints = 500;  ///< per curve; a panel has 540 pixels
+constexpr std::size_t kManySteps = 50;          ///< from this many on, the train loss is smoothed
+constexpr std::size_t kSmoothing = 25;          ///< a mean covers this fraction of the points
 
 using Points = std::vector<Point>;
 
-/// Averages neighbours, so that at most kMaxPicturePoints are left.
+/// Averages neighbours so that at most kMaxPicturePoints remain.
 Points thinned(const Points& points) {
   const std::size_t group = (points.size() + kMaxPicturePoints - 1) / kMaxPicturePoints;
   Points out;
@@ -223,7 +223,7 @@ Points points_of(const RunRecord& run, const std::string& name, std::optional<do
   return points;
 }
 
-/// The mean over a window of points before each.
+/// The mean over a window of points up to each point.
 Points smoothed(const Points& points) {
   const std::size_t window = std::max<std::size_t>(1, points.size() / kSmoothing);
   Points out;
@@ -236,7 +236,7 @@ Points smoothed(const Points& points) {
   return out;
 }
 
-/// Of the data sets and tasks, in the order in which they come first.
+/// Names of the datasets and tasks, in order of first appearance.
 std::vector<std::string> names_of(const std::vector<LoggedEval>& evals) {
   std::vector<std::string> names;
   for (const LoggedEval& eval : evals) {
@@ -273,7 +273,7 @@ Panel accuracy_panel(const RunRecord& run) {
 }
 
 struct Source {
-  const char* name;  ///< in the key of a panel of several
+  const char* name;  ///< name in the key of a panel with several curves
   std::optional<double> LoggedStep::*value;
 };
 
@@ -357,8 +357,8 @@ Drawing draw(const ReliabilityChart& chart) {
   }
   add_label(drawing, kSquareLeft - 8, counts_bottom - kCountsHeight + 10, tick_text(most), kSquareTickSize, Ink::kMuted,
             Align::kRight);
-  add_label(drawing, kSquareLeft + kSide / 2, counts_bottom + 18, "how many are in each bin (log)", kSquareTickSize,
-            Ink::kMuted, Align::kCenter);
+  add_label(drawing, kSquareLeft + kSide / 2, counts_bottom + 18, "count per bin (log)", kSquareTickSize, Ink::kMuted,
+            Align::kCenter);
   drawing.width = static_cast<int>(kSquareWidth);
   drawing.height = static_cast<int>(counts_bottom + 18 + kSquareMargin);
   return drawing;

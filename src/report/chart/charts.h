@@ -1,5 +1,5 @@
-// Charts as drawings: curves over steps, in panels beside and below each other; reliability diagrams; horizontal bars; and those of a run, for
-// curves.png and TensorBoard, without a browser.
+// Charts as drawings: curves over steps, in a grid of panels; reliability diagrams; horizontal bars. Also the charts of
+// a run, for curves.png and TensorBoard, without a browser.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,17 @@
 namespace lora_train::report {
 
 struct Curve {
-  std::string name = {};           ///< in the key of its panel; empty: not there
+  std::string name = {};           ///< in the key of its panel; empty: not listed
   std::vector<Point> points = {};  ///< by ascending x
   Ink ink = Ink::kAccent;
   bool has_dots = false;
-  bool is_faint = false;  ///< behind the others: the values whose mean another curve is
+  bool is_faint = false;  ///< drawn behind the others: the raw values of a smoothed curve
 };
 
 struct Panel {
   std::string title = {};
   std::vector<Curve> curves = {};
-  bool from_zero = false;  ///< the axis reaches down to 0
+  bool from_zero = false;  ///< the axis extends down to 0
 };
 
 struct LineCharts {
@@ -30,13 +30,13 @@ struct LineCharts {
   std::vector<Panel> panels = {};
 };
 
-/// Two panels a row. An axis leaves out a steep start and a few far values; a panel says how many points it does not show.
+/// Two panels per row. Axes leave out a steep start and a few outliers; a panel states how many points it hides.
 Drawing draw(const LineCharts& charts);
 
 /// Accuracy over confidence by bin, with the number in each bin below.
 struct ReliabilityCurve {
   struct Bin {
-    double count = 0, confidence = 0, accuracy = 0;  ///< the means in the bin
+    double count = 0, confidence = 0, accuracy = 0;  ///< means over the bin
   };
   std::string name = {};
   std::vector<Bin> bins = {};  ///< of equal width, from 0 to 1
@@ -48,7 +48,7 @@ struct ReliabilityChart {
 };
 Drawing draw(const ReliabilityChart& chart);
 
-/// Of an axis.
+/// Range of an axis.
 struct Range {
   double low = 0, high = 1;
   double share_of(double value) const { return (value - low) / (high - low); }
@@ -57,8 +57,8 @@ struct Range {
 /// Round values in the range, about `count` of them: multiples of 1, 2, 2.5 or 5 times a power of ten.
 std::vector<double> nice_ticks(const Range& range, int count);
 
-/// Of the values of a curve over x, each from 0 (its start) to 1: what its first tenth and a few far values must not press flat is
-/// the range of the others, where that of all is much wider. Never empty. `from_zero`: it reaches down to 0.
+/// The range for the values of a curve over x in 0 (its start) to 1. Excludes its first tenth and a few outliers if
+/// they make the full range much wider. Never empty. `from_zero`: it extends down to 0.
 struct Sample {
   double x = 0, y = 0;
 };
@@ -67,11 +67,11 @@ Range fitted_range(const std::vector<Sample>& samples, bool from_zero);
 /// "0.25", "12k", "3e-05"
 std::string tick_text(double value);
 
-/// One a setting, one a run.
+/// One per setting or per run.
 struct Bar {
   std::string name = {};
   std::optional<double> value = {};  ///< >= 0; empty: no bar, and the text says why
-  std::string text = {};             ///< beside the bar: the value in words
+  std::string text = {};             ///< next to the bar: the value in words
   bool is_accented = false;
 };
 
@@ -83,8 +83,8 @@ struct BarChart {
 /// As wide as names and texts need, at least 640. Bars begin at zero.
 Drawing draw(const BarChart& chart);
 
-/// A PNG of loss, accuracy, learning rate, gradient norm, throughput, memory and use of the device over steps, each where the run has it.
-/// Throws std::runtime_error.
+/// A PNG of loss, accuracy, learning rate, gradient norm, throughput, memory and device use over steps, as far as the
+/// run has them. Throws std::runtime_error.
 std::string curves_png(const RunRecord& run);
 
 /// A curve of a reliability diagram.

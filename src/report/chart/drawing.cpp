@@ -1,4 +1,4 @@
-// Text by FreeType, the file by libpng.
+// Text by FreeType, PNG files by libpng.
 #include "lora_train/report/chart/drawing.h"
 
 #include <ft2build.h>
@@ -21,9 +21,9 @@ constexpr std::int64_t kMostPixels = std::int64_t{1} << 27;
 constexpr std::uint8_t kBackground = 255;
 constexpr double kUnitsPerPixel = 64;  // FreeType's 26.6 fixed point
 
-/// Of a light page.
+/// Colours of a light page.
 struct InkColor {
-  const char* name;  ///< of the page's variable: --<name>
+  const char* name;  ///< name of the page's variable: --<name>
   unsigned char red, green, blue;
 };
 
@@ -49,11 +49,11 @@ class Face {
       fail("FreeType does not read its font");
     }
   }
-  ~Face() { FT_Done_FreeType(library_); }  // and the face
+  ~Face() { FT_Done_FreeType(library_); }  // also frees the face
   Face(const Face&) = delete;
   Face& operator=(const Face&) = delete;
 
-  /// Calls visit(x, glyph) for each glyph of the text, x being where its origin lies; returns the width. In pixels.
+  /// Calls visit(x, glyph) for each glyph of the text, where x is its origin; returns the width. In pixels.
   template <typename Visit>
   double layout(const std::string& text, double size, FT_Int32 flags, const Visit& visit) {
     if (FT_Set_Char_Size(face_, 0, std::lround(size * kUnitsPerPixel), 72, 72) != 0) fail("the size of a label");
@@ -96,7 +96,7 @@ class Canvas {
     }
   }
 
-  /// A pixel is covered by as much as its distance to the line says; where segments meet, by the larger share.
+  /// A pixel's coverage follows from its distance to the line; where segments meet, the larger coverage counts.
   void paint(const Polyline& line) {
     const double radius = line.width * scale_ / 2;
     const Box box = box_of(line, radius);
@@ -147,7 +147,7 @@ class Canvas {
   }
 
  private:
-  /// Pixels: left and top belong to it, right and bottom do not.
+  /// Pixels; includes left and top, excludes right and bottom.
   struct Box {
     int left = 0, top = 0, right = 0, bottom = 0;
     int width() const { return right - left; }
@@ -156,7 +156,7 @@ class Canvas {
 
   Point scaled(const Point& point) const { return {point.x * scale_, point.y * scale_}; }
 
-  /// The part of the canvas that points within `radius` of the line can be in.
+  /// The part of the canvas that can have points within `radius` of the line.
   Box box_of(const Polyline& line, double radius) const {
     Box box{width_, height_, 0, 0};
     for (const Point& point : line.points) {

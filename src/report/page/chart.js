@@ -21,7 +21,7 @@ function log_ticks(low, high) {
   return ticks.length > 1 ? ticks : nice_ticks(low, high, 4).filter((t) => t > 0);
 }
 
-// Exponential mean that starts without a bias; gaps stay gaps.
+// Exponential mean without a start bias; gaps stay gaps.
 function smoothed(values, weight) {
   if (weight <= 0) return values;
   let mean = 0, share = 0;
@@ -44,7 +44,7 @@ function nearest_index(xs, x) {
 
 class Chart {
   // spec: {title, unit, kind, curves(run, view) -> [{x, y, raw?, dots?, label?, style?}] or nothing, from_zero?, may_log?}
-  // style: {color, dash}; without one a curve has that of its run.
+  // style: {color, dash}; without it, a curve has the style of its run.
   constructor(spec, view) {
     this.spec = spec;
     this.view = view;
@@ -85,7 +85,7 @@ class Chart {
     }
   }
 
-  // Calls visit(x, y) for every point that the chart shows.
+  // Calls visit(x, y) for every point shown.
   each_point(visit) {
     const use_log = this.uses_log(), zoom = this.view.zoom;
     for (const curve of this.curves) {
@@ -105,8 +105,8 @@ class Chart {
     return [first, last > first ? last : first + 1];
   }
 
-  // What the first tenth of the run and a few far points must not press flat: the range of all other points. Nothing if
-  // that is not much less than the range of all.
+  // The range of the points without the first tenth of the run and a few outliers. Nothing if it is not much smaller
+  // than the full range.
   fitted_range(x0, x1, y0, y1) {
     const later = [];
     this.each_point((x, y) => { if (x >= x0 + (x1 - x0) * 0.1) later.push(y); });
@@ -220,7 +220,7 @@ class Chart {
     return curve.style || this.view.style_of(curve.run);
   }
 
-  // A triangle at the edge for points beyond it, and how many there are in the title.
+  // A triangle at the edge for points beyond it, with their number in the title.
   draw_outliers(pen) {
     const {y0, y1} = this.range, {top, bottom} = this.box;
     let [above, below, highest, lowest] = [0, 0, -Infinity, Infinity];
@@ -246,7 +246,7 @@ class Chart {
     this.outliers.hidden = above + below === 0;
   }
 
-  // What the curves of a chart with several are.
+  // The legend of a chart with several curves.
   show_keys() {
     const labelled = this.curves.filter((curve) => curve.label);
     const has_keys = this.view.runs.length === 1 && labelled.length > 1;

@@ -1,8 +1,8 @@
-// Which charts a page has, and from what of a run their curves come.
+// The charts of a page, and the sources of their curves in a run.
 
 const set_style = (index) => run_style(index);
 
-// The evaluations of a run by data set or task, in the order of their first line.
+// The evaluations of a run by dataset or task, in the order of their first line.
 function evals_by_name(run) {
   const sets = new Map();
   for (const entry of run.evals || []) {
@@ -12,7 +12,7 @@ function evals_by_name(run) {
   return sets;
 }
 
-// A curve for each data set or task that has one of the keys; its label names the key where a set has several.
+// A curve for each dataset or task that has one of the keys; the label names the key if a set has several.
 function eval_curves(run, view, keys) {
   const curves = [];
   let index = 0;
@@ -46,7 +46,7 @@ function smoothed_curve(name, label) {
   });
 }
 
-// Curves that share a chart: each has a colour of its own in a report, a dash pattern of its own in a comparison.
+// Curves that share a chart: each has its own colour in a report, its own dash pattern in a comparison.
 function together(...parts) {
   return (run, view) => parts.flatMap((part, i) => part(run, view).map((curve) => (
     {...curve, style: view.is_single() ? set_style(i) : {...view.style_of(run), dash: run_dashes[i]},
@@ -82,7 +82,7 @@ function report_specs() {
   ];
 }
 
-// In a comparison a run is a curve: the mean over its data sets, and a chart for each task.
+// In a comparison, a run is a curve: the mean over its datasets, and a chart for each task.
 function comparison_specs(data) {
   const mean = (name) => (run, view) => [{x: run.eval[view.axis], y: run.eval[name], dots: true}];
   const tasks = new Map();
@@ -110,16 +110,16 @@ function charts_grid(data, view) {
     view.charts.push(chart);
     grid.append(chart.node);
   }
-  // No holes: one wide chart takes a row; small ones stand three a row, two where that is all that is left.
+  // No holes: a wide chart takes a row; small ones go three per row, or two if only two are left.
   const wide = view.charts.filter((chart) => chart.spec.is_wide), small = view.charts.filter((chart) => !chart.spec.is_wide);
   if (wide.length === 1) wide[0].node.classList.add("whole-row");
   const num_halves = {0: 0, 1: Math.min(4, small.length), 2: 2}[small.length % 3];
   for (const chart of small.slice(small.length - num_halves)) chart.node.classList.add("half");
   return grid;
 }
-// Small drawings in SVG: histograms, reliability diagrams, and results by setting. Their colours are those of the theme.
+// Small SVG drawings: histograms, reliability diagrams, and results by setting. They use the theme's colours.
 
-// x_at, y_at: from values to the drawing. ticks: [[value, text], ...]
+// x_at, y_at: map values to the drawing. ticks: [[value, text], ...]
 function framed_drawing(box, label, x_ticks, y_ticks, x_at, y_at) {
   const drawing = svg_element("svg", {class: "drawing", viewBox: "0 0 " + box.width + " " + box.height, role: "img", "aria-label": label});
   for (const [value, text] of y_ticks) {
@@ -155,7 +155,7 @@ function histogram(bars, label) {
   return drawing;
 }
 
-// Accuracy over confidence, bin by bin, and below it how many are in each bin. A calibrated model lies on the diagonal.
+// Accuracy over confidence per bin, with counts per bin below. A calibrated model is on the diagonal.
 // series: [{label, style, bins: [[count, sum of confidence, number right], ...]}]
 function reliability_diagram(series, label) {
   const box = {width: 400, height: 430, left: 48, right: 388, top: 10, bottom: 300};
@@ -165,9 +165,9 @@ function reliability_diagram(series, label) {
   const drawing = framed_drawing(box, label, shares, shares, x_at, y_at);
   drawing.append(svg_element("line", {class: "diagonal", x1: x_at(0), y1: y_at(0), x2: x_at(1), y2: y_at(1)}),
                  svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: box.bottom + 30, "text-anchor": "middle", text: "confidence"}),
-                 svg_element("text", {class: "tick", x: 11, y: (box.top + box.bottom) / 2, "text-anchor": "middle", text: "share that is right",
+                 svg_element("text", {class: "tick", x: 11, y: (box.top + box.bottom) / 2, "text-anchor": "middle", text: "share correct",
                                       transform: "rotate(-90 11 " + (box.top + box.bottom) / 2 + ")"}),
-                 svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: counts.bottom + 18, "text-anchor": "middle", text: "how many are in each bin (log)"}));
+                 svg_element("text", {class: "tick", x: (box.left + box.right) / 2, y: counts.bottom + 18, "text-anchor": "middle", text: "count per bin (log)"}));
   const most = Math.max(2, ...series.flatMap(({bins}) => bins.map(([count]) => count)));
   const height_of = (count) => count > 0 ? Math.max(2, Math.log(count + 1) / Math.log(most + 1) * (counts.bottom - counts.top)) : 0;
   drawing.append(svg_element("line", {class: "rule", x1: box.left, x2: box.right, y1: counts.bottom, y2: counts.bottom}),
@@ -188,7 +188,7 @@ function reliability_diagram(series, label) {
   return drawing;
 }
 
-// A dot for each run: points [{x: number or text, y, style, title}]. Texts stand side by side, in order.
+// One dot per run: points [{x: number or text, y, style, title}]. Texts go side by side, in order.
 function strip(points, label) {
   const box = {width: 400, height: 210, left: 56, right: 386, top: 12, bottom: 178};
   const are_numbers = points.every(({x}) => typeof x === "number");

@@ -1,5 +1,5 @@
 "use strict";
-// Numbers and elements. All text of runs enters the page as textContent.
+// Numbers and elements. All text from runs enters the page as textContent.
 
 const number_formats = {
   count: (v) => Math.round(v).toLocaleString("en-US"),
@@ -101,8 +101,8 @@ function swatch(style) {
                                           "stroke-dasharray": style.dash.join(" ") || "none"}));
 }
 
-// Twelve colours that differ on white and on black; every six runs another dash pattern, for print and for eyes that
-// see fewer colours.
+// Twelve colours that differ on white and on black; the dash pattern changes every six runs, for print and for
+// colour-blind readers.
 const run_colors = ["#3b76d6", "#e5730b", "#2f9e5f", "#d03b4b", "#8a63d2", "#0f9fb0",
                     "#c44a9c", "#8f8d10", "#a0674c", "#7486a0", "#d19a00", "#4fb0e8"];
 const run_dashes = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
@@ -111,7 +111,7 @@ function run_style(index) {
   return {color: run_colors[index % run_colors.length], dash: run_dashes[Math.floor(index / 6) % run_dashes.length]};
 }
 
-// Dark violet over teal to yellow, readable on white and on black.
+// Dark violet through teal to yellow, readable on white and on black.
 const scale_stops = [[92, 58, 160], [58, 96, 190], [32, 140, 160], [60, 165, 100], [190, 160, 20], [225, 105, 20]];
 
 function scale_color(share) {

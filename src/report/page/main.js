@@ -1,8 +1,8 @@
-// The page: reads its data, and puts charts and tables together.
+// The page: reads its data and assembles charts and tables.
 
 const axis_titles = {step: "step", tokens: "tokens", time: "time"};
 
-// The fewer points, the less: the mean of a short curve lags behind it.
+// Less smoothing for fewer points: the mean of a short curve lags behind it.
 function first_smoothing(runs) {
   const most = Math.max(0, ...runs.map((run) => run.curves.step.length));
   return most >= 200 ? 0.6 : most >= 50 ? 0.3 : 0;
@@ -15,10 +15,10 @@ class View {
     this.axis = "step";
     this.smoothing = first_smoothing(data.runs);
     this.is_log = false;
-    this.is_fitted = true;  // axes leave out the first points and far ones where they would press the others flat
+    this.is_fitted = true;  // axes leave out the first points and outliers that would flatten the rest
     this.color_key = "";
     this.marked = null;
-    this.zoom = null;  // [x0, x1] of all charts
+    this.zoom = null;  // [x0, x1], shared by all charts
     this.pointed = null;
     this.off = new Set();
     this.charts = [];
@@ -112,7 +112,7 @@ function choice(label, values, current, on_pick) {
   return element("div", {class: "control"}, element("span", {text: label}), group);
 }
 
-// Follows the view: a click on the note of a chart shows all points too.
+// Follows the view: clicking a chart's note also shows all points.
 function fit_choice(view) {
   const make = () => choice("y axis", [[true, "fit"], [false, "all points"]], view.is_fitted, (is_fitted) => view.change({is_fitted}));
   let shown = view.is_fitted, node = make();
@@ -160,7 +160,7 @@ function legend(data, view) {
   const entries = new Map();
   for (const run of data.runs) {
     const mark = element("span", {class: "mark"});
-    const button = element("button", {type: "button", class: "entry", title: "click: on or off; double click: this one alone"},
+    const button = element("button", {type: "button", class: "entry", title: "click: show or hide; double-click: show only this one"},
                            mark, element("span", {text: run.name}));
     button.addEventListener("click", () => view.toggle(run));
     button.addEventListener("dblclick", () => { view.off.delete(run); view.only(run); });

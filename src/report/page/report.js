@@ -51,7 +51,7 @@ function facts(run) {
   const device = summary.gpu || (start.device && start.device !== "cpu" ? start.device : "CPU");
   add("model", run.profile.model);
   add("data", data_text(run));
-  add(run.profile.adapter === "none" ? "result" : "adapter", summary.adapter && summary.adapter + (is_earlier ? " (of step " + format("count", summary.adapter_step) + ")" : ""));
+  add(run.profile.adapter === "none" ? "result" : "adapter", summary.adapter && summary.adapter + (is_earlier ? " (from step " + format("count", summary.adapter_step) + ")" : ""));
   add("started", is_known(run.started_at) ? date_text(run.started_at) : "");
   add("duration", is_known(run.figures.wall_s) ? duration(run.figures.wall_s) + (run.processes_s.length > 1 ? ", in " + run.processes_s.length + " pieces" : "") : "");
   add("device", (summary.num_gpus > 1 ? summary.num_gpus + " x " : "") + device);
@@ -67,9 +67,9 @@ function phase_dot(phase) {
   return dot;
 }
 
-// What ran when. Its processes follow each other; a line stands where one began.
+// Timeline of phases. Processes follow each other; a line marks each start.
 function timeline(run, wall_s) {
-  const bar = element("div", {class: "timeline", role: "img", "aria-label": "what ran when, from the start to the end of the run"});
+  const bar = element("div", {class: "timeline", role: "img", "aria-label": "timeline of the run"});
   const place = (seconds) => (100 * Math.min(Math.max(seconds / wall_s, 0), 1)).toFixed(3) + "%";
   for (const [phase, from, to] of run.spans || []) {
     const part = element("span", {title: phase + ": " + duration(to - from) + ", from " + duration(from) + " to " + duration(to)});
@@ -110,13 +110,13 @@ function evaluations(run) {
   const last = [...evals_by_name(run).values()].map((entries) => entries[entries.length - 1]);
   if (last.length === 0) return null;
   const columns = eval_columns.filter(([key]) => last.some((entry) => is_known(entry[key])));
-  const titles = [["data set"], ["step", true], ...columns.map(([key]) => [eval_titles[key], true]), ["size", true]];
+  const titles = [["dataset"], ["step", true], ...columns.map(([key]) => [eval_titles[key], true]), ["size", true]];
   return section("Last evaluation", simple_table(titles, last.map((entry) => [
     entry.name, format("count", entry.step), ...columns.map(([key, kind]) => format(kind, entry[key])),
-    entry.kind ? plural(entry.num_rows, "row") : plural(entry.num_tokens, "token")])));
+    entry.kind ? plural(entry.num_rows, "example") : plural(entry.num_tokens, "token")])));
 }
 
-// Before (the first evaluation) against after (the step of the result, else the last).
+// Compares before (the first evaluation) with after (the step of the result, else the last).
 function calibration(run) {
   const parts = (run.reliability || []).map(({name, kind, before, after}) => {
     const of = (entry, index) => ({label: "step " + format("count", entry.step), style: run_style(index), bins: entry.bins,
@@ -157,11 +157,11 @@ function ledger(run) {
   const lost = Object.entries(book.reasons || {}), held_out = book.held_out || 0;
   const rows = lost.map(([reason, entry]) => [reason.replaceAll("_", " "), format("count", entry.count),
     (100 * entry.count / book.total).toFixed(2) + " %", entry.first || ""]);
-  const text = format("count", book.kept - held_out) + " of " + plural(book.total, "row") + (book.kept - held_out === 1 ? " is" : " are") + " trained on" +
+  const text = format("count", book.kept - held_out) + " of " + plural(book.total, "example") + (book.kept - held_out === 1 ? " is" : " are") + " trained on" +
     (held_out > 0 ? ", " + format("count", held_out) + (held_out === 1 ? " is" : " are") + " held out for evaluation" : "") +
     (lost.length > 0 ? "." : "; none was lost or changed.");
   return section("Data ledger", element("p", {text}),
-                 rows.length > 0 ? simple_table([["reason"], ["rows", true], ["share", true], ["first at"]], rows) : null);
+                 rows.length > 0 ? simple_table([["reason"], ["examples", true], ["share", true], ["first at"]], rows) : null);
 }
 
 function lengths(run) {
@@ -175,7 +175,7 @@ function lengths(run) {
   });
   const text = plural(count, "document") + ": " + short_number(found.num_tokens / count) + " tokens on average, " +
     format("count", found.longest) + " at most" + (is_known(run.profile.max_seq_len) ? " (max_seq_len " + format("count", run.profile.max_seq_len) + ")" : "") + ".";
-  return section("Lengths of the documents", element("p", {text}), histogram(bars, "documents by tokens"));
+  return section("Document lengths", element("p", {text}), histogram(bars, "documents by tokens"));
 }
 
 function data_section(run) {
@@ -183,7 +183,7 @@ function data_section(run) {
   return parts.length > 0 ? element("div", {class: "pair"}, ...parts) : null;
 }
 
-// What somebody chose: against the shipped profile that theirs extends, and against the defaults.
+// The user's choices, compared with the shipped profile that theirs extends and with the defaults.
 function choices_section(run) {
   const start = run.start || {}, set_by = start.set_by || {}, bases = start.base_files || [], base_values = start.base_values || {};
   const keys = Object.keys(run.profile).filter((key) => base_values[key] !== undefined || JSON.stringify(run.profile[key]) !== JSON.stringify(run.defaults[key]));
@@ -196,7 +196,7 @@ function choices_section(run) {
     setting_text(run.defaults[key]), set_by[key] ? short(set_by[key]) : "the run"]);
   const table = simple_table(columns, rows);
   table.classList.add("settings", "choices");
-  return section(bases.length > 0 ? "Profile: what differs from " + bases.map(short).join(", ") + " and the defaults" : "Profile: what differs from the defaults", table);
+  return section(bases.length > 0 ? "Profile: differences from " + bases.map(short).join(", ") + " and the defaults" : "Profile: differences from the defaults", table);
 }
 
 function profile_section(run) {
@@ -204,7 +204,7 @@ function profile_section(run) {
   if (rows.length === 0) return null;
   const table = simple_table([["key"], ["value"]], rows);
   table.classList.add("settings");
-  return element("details", {class: "card"}, element("summary", {text: "The whole profile"}), table);
+  return element("details", {class: "card"}, element("summary", {text: "Full profile"}), table);
 }
 
 const environment_titles = {command: "command", working_folder: "started in", commit: "commit", libtorch: "LibTorch", cuda: "CUDA", driver: "driver",
@@ -221,11 +221,11 @@ function environment(run) {
   return section("Environment", table);
 }
 
-// "The GPU slowed itself down in 12 of 200 logged steps: power_cap (12)."
+// "The GPU was throttled in 12 of 200 logged steps: power_cap (12)."
 function throttling(run) {
   const found = Object.entries(run.gpu_throttle || {});
   if (found.length === 0) return null;
-  const text = "The GPU slowed itself down in some of " + plural(run.curves.step.length, "logged step") + ": " +
+  const text = "The GPU was throttled in some of " + plural(run.curves.step.length, "logged step") + ": " +
     found.map(([reason, count]) => reason + " (" + format("count", count) + ")").join(", ") + ".";
   return element("section", {class: "card notice"}, element("p", {text}));
 }
@@ -242,7 +242,7 @@ function show_report(page, data, view) {
 }
 // The parts of a comparison of several runs.
 
-// The last evaluation loss where every run that has a result has one, else the last train loss.
+// The last evaluation loss if every run with a result has one, else the last train loss.
 function final_loss(data) {
   const has_eval = data.runs.every((run) => is_known(run.figures.eval_loss) || !is_known(run.figures.last_train_loss));
   return has_eval ? ["eval_loss", "eval loss"] : ["last_train_loss", "train loss"];
@@ -263,14 +263,14 @@ function settings_strips(data, view) {
         return {x: are_numbers ? value : setting_text(value), y, style: view.style_of(run),
                 title: run.name + ": " + key + " " + setting_text(value) + ", " + title + " " + format("loss", y)};
       });
-      const next = points.length > 0 ? strip(points, "final " + title + " against " + key) : element("p", {class: "none", text: "no run is shown"});
+      const next = points.length > 0 ? strip(points, "final " + title + " against " + key) : element("p", {class: "none", text: "no runs shown"});
       if (node.children.length > 1) node.lastChild.replaceWith(next); else node.append(next);
     });
     return node;
   });
   const more = data.differing.length - strips.length;
   return section("Final " + title + " by setting", element("div", {class: "figures small"}, ...strips),
-                 more > 0 && element("p", {class: "none", text: "and " + plural(more, "key") + " more that differ"}));
+                 more > 0 && element("p", {class: "none", text: "and " + plural(more, "more differing key")}));
 }
 
 function show_comparison(page, data, view) {

@@ -30,7 +30,7 @@ function badge(status) {
   return element("span", {class: "badge " + (known.includes(status) ? status : "unfinished"), text: status});
 }
 
-// What a figure is called in a heading. The names that --sort takes stand in the tooltip.
+// Headings for figures. The tooltip has the names that --sort takes.
 const figure_titles = {
   step: "steps", last_train_loss: "train loss", best_train_loss: "lowest train loss", eval_loss: "eval loss",
   best_eval_loss: "lowest eval loss", tokens_per_s: "tokens per second", peak_memory_gib: "GPU memory, peak (GiB)",
@@ -53,7 +53,7 @@ function results_columns(data) {
   ];
 }
 
-// What is best of a column: the lowest loss, the highest rate.
+// The best value of a column: the lowest loss, the highest rate.
 function best_of(runs, column) {
   const is_lowest = column.kind === "loss";
   if (column.from !== "figures" || (!is_lowest && column.name !== "tokens_per_s")) return null;
@@ -121,7 +121,7 @@ function results_table(data, view) {
   return element("div", {class: "scroll"}, element("table", {class: "results"}, element("thead", {}, head), body));
 }
 
-// The values that are too long for a column, key by key.
+// The values too long for a column, key by key.
 function long_differences(data, view) {
   const keys = data.differing.filter((key) => !is_short_key(data, key));
   return keys.map((key) => {

@@ -15,7 +15,7 @@ namespace lora_train::tokenizer {
 namespace {
 
 constexpr std::uint32_t kNoRank = std::numeric_limits<std::uint32_t>::max();
-constexpr std::size_t kScanLimit = 48;  // symbols; beyond, a heap beats looking at every pair after every merge
+constexpr std::size_t kScanLimit = 48;  // symbols; beyond, a heap beats scanning every pair after every merge
 
 std::uint32_t rank_of(const MergeTable& table, const Symbol& left, const Symbol& right) {
   const Merge* merge = table.find(left.id, right.id);
@@ -43,7 +43,7 @@ void merge_by_scan(const MergeTable& table, std::vector<Symbol>& symbols) {
   symbols.resize(count);
 }
 
-// One merge that was possible when it was pushed; stale when either side has changed since.
+// A merge that was possible when pushed; stale if either side has changed since.
 struct Candidate {
   std::uint32_t rank;
   std::uint32_t position;
@@ -112,9 +112,9 @@ class HeapMerger {
 };
 
 constexpr std::uint32_t kMetaspace = 0x2581;
-constexpr std::size_t kBitsPerPair = 8;  // one in eight foreign pairs is taken for a known one
+constexpr std::size_t kBitsPerPair = 8;  // one in eight foreign pairs is mistaken for a known one
 
-// The whole character that ends right before `end`, or length 0.
+// The complete character that ends right before `end`, or length 0.
 Utf8Char char_before(std::string_view text, std::size_t end) {
   std::size_t begin = end - 1;
   while (begin > 0 && end - begin < 4 && is_continuation(text[begin])) --begin;
@@ -123,7 +123,7 @@ Utf8Char char_before(std::string_view text, std::size_t end) {
 }
 
 constexpr std::size_t kLongSlots = std::size_t{1} << 14U;
-constexpr std::size_t kMaxArena = std::size_t{4} << 20U;  // bytes of words, and as many symbols
+constexpr std::size_t kMaxArena = std::size_t{4} << 20U;  // bytes of words, and the same number of symbols
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// The merge loop of byte-pair encoding and the places where it can be cut, shared by byte-level BPE, SentencePiece-style BPE and
-// SentencePiece models; and the encoder of stretches of text, which cuts them where that cannot change the tokens, and looks the
-// parts up before encoding them.
+// The merge loop of byte-pair encoding and the safe places to cut text, shared by byte-level BPE, SentencePiece-style
+// BPE and SentencePiece models. Also the encoder of text stretches, which cuts them where that cannot change the tokens
+// and looks up the parts before encoding them.
 #pragma once
 
 #include <bitset>
@@ -17,7 +17,7 @@
 
 namespace lora_train::tokenizer {
 
-/// A piece of a word under way: a token id and the bytes it covers.
+/// A piece of a word being encoded: a token id and the bytes it covers.
 struct Symbol {
   std::int32_t id;
   std::uint32_t length;
@@ -25,16 +25,16 @@ struct Symbol {
 
 struct Merge {
   std::uint32_t rank;  ///< lower merges first; equal ranks merge from the left
-  std::int32_t id;     ///< of the merged token
+  std::int32_t id;     ///< id of the merged token
 };
 
 /// Pair of ids -> merge. Open addressing, linear probing, at most half full.
 class MergeTable {
  public:
   explicit MergeTable(std::size_t expected_merges = 0);
-  /// A pair given twice keeps the last merge.
+  /// Adding a pair again replaces its merge.
   void add(std::int32_t left, std::int32_t right, Merge merge);
-  /// Null when the pair does not merge. Negative ids never do.
+  /// Null if the pair does not merge. Negative ids never do.
   const Merge* find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = pair_key(left, right);
     for (std::size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
@@ -49,7 +49,7 @@ class MergeTable {
     std::uint64_t key;
     Merge merge;
   };
-  static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};  // the pair (-1, -1), which add() is never given
+  static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};  // the pair (-1, -1), which is never added
   static std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
     return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32U) | static_cast<std::uint32_t>(right);
   }
@@ -63,20 +63,20 @@ class MergeTable {
   unsigned shift_ = 0;
 };
 
-/// Merges the symbols in place until no neighbouring pair has a merge: always the lowest rank, then the leftmost.
+/// Merges the symbols in place until no adjacent pair has a merge: always the lowest rank, then the leftmost.
 void merge_symbols(const MergeTable& table, std::vector<Symbol>& symbols);
 
-/// Which neighbouring characters stand side by side in some token. Between others no merge can ever reach across, so
-/// byte-pair encoding of the parts gives the tokens of the whole. May say that two characters join when they do not.
-/// Thread-safe for concurrent const calls.
+/// Records which characters are adjacent in some token. No merge can cross between any others, so byte-pair encoding of
+/// the parts gives the tokens of the whole. May report that two characters join when they do not. Thread-safe for
+/// concurrent const calls.
 class CutTable {
  public:
-  /// `spaces_are_u2581`: the text has spaces where tokens have U+2581.
+  /// `spaces_are_u2581`: the text has spaces in place of the tokens' U+2581.
   explicit CutTable(bool spaces_are_u2581 = false) : spaces_are_u2581_(spaces_are_u2581) {}
 
-  /// A token that merging can make: UTF-8 that may begin and end inside a character.
+  /// Adds a token that merging can make: UTF-8 that may begin and end inside a character.
   void add(std::string_view token);
-  /// To be called once, after the last add().
+  /// Call once, after the last add().
   void build();
 
   /// The end of the part that begins at `at` < text.size(). `text` is valid UTF-8.
@@ -107,21 +107,20 @@ class CutTable {
 
   bool spaces_are_u2581_;
   std::bitset<128 * 128> ascii_pairs_;
-  std::bitset<256 * 256> byte_pairs_;  // last byte, first byte: where a token holds a part of a character
+  std::bitset<256 * 256> byte_pairs_;  // last byte, first byte: where a token contains part of a character
   std::vector<std::uint64_t> found_;   // pairs until build()
   std::vector<std::uint64_t> pairs_;   // bits by hash
   unsigned shift_ = 0;
 };
 
-/// Word -> symbols, of one tokenizer. Direct-mapped: a new word takes the place of an old one. Short words stand with
-/// their symbols in one cache line each; the others in arenas, which are emptied when they are full.
-/// Not thread-safe: one per thread.
+/// Word -> symbols, for one tokenizer. Direct-mapped: a new word replaces an old one. Short words share a cache line
+/// with their symbols; the others are in arenas, which are cleared when full. Not thread-safe: one per thread.
 class WordCache {
  public:
-  static constexpr std::size_t kMaxWordBytes = 64;  ///< longer words hardly repeat
+  static constexpr std::size_t kMaxWordBytes = 64;  ///< longer words rarely repeat
 
   WordCache();
-  /// Empty when it is not known. Valid until the next insert. `word` has 1 to kMaxWordBytes bytes.
+  /// Empty if the word is unknown. Valid until the next insert. `word` has 1 to kMaxWordBytes bytes.
   std::span<const Symbol> find(std::string_view word) const {
     if (word.size() > kMaxShortBytes) return find_long(word);
     const ShortKey key = short_key(word);
@@ -166,7 +165,7 @@ class WordCache {
   std::vector<Symbol> symbols_;
 };
 
-// Reads overlapping halves, so that no byte outside the word is touched.
+// Reads overlapping halves, so it touches no byte outside the word.
 inline WordCache::ShortKey WordCache::short_key(std::string_view word) {
   const std::size_t size = word.size();
   const char* bytes = word.data();
@@ -189,24 +188,24 @@ inline WordCache::ShortKey WordCache::short_key(std::string_view word) {
   return key;
 }
 
-/// Encodes a word by itself. Thread-safe for concurrent const calls.
+/// Encodes a word on its own. Thread-safe for concurrent const calls.
 class WordModel {
  public:
   virtual ~WordModel() = default;
-  /// Replaces `symbols` by those of the word. Their lengths add up to the word's, except where characters that the
-  /// vocabulary lacks are dropped.
+  /// Replaces `symbols` with those of the word. Their lengths add up to the word's, unless characters missing from the
+  /// vocabulary are dropped.
   virtual void encode(std::string_view word, std::vector<Symbol>& symbols) const = 0;
-  /// Null where a word cannot be encoded in parts.
+  /// Null if words cannot be encoded in parts.
   virtual const CutTable* cuts() const = 0;
 };
 
-/// For one call of Tokenizer::encode. Throws StopError on a stop request.
+/// Serves one call of Tokenizer::encode. Throws StopError on a stop request.
 class WordEncoder {
  public:
   WordEncoder(const WordModel& model, std::uint64_t serial)
       : model_(model), cuts_(model.cuts()), cache_(WordCache::of_thread(serial)) {}
 
-  /// A piece that a split rule made: take(position in the piece, symbols), part by part.
+  /// Encodes a piece from a split rule: take(position in the piece, symbols), part by part.
   template <typename Take>
   void encode_piece(std::string_view piece, Take&& take) {
     const bool is_ordinary = piece.size() <= WordCache::kMaxWordBytes && skip_ascii(piece, 0) == piece.size();
@@ -214,8 +213,8 @@ class WordEncoder {
     encode_parts(piece, take);
   }
 
-  /// A stretch input[begin, end) whose spaces stand for U+2581, and one more in front of it with `prefix`:
-  /// take(id, range in the input) for every token. A prefix alone has the range of the character at `begin`.
+  /// Encodes a stretch input[begin, end) whose spaces stand for U+2581, with one more in front if `prefix`: take(id,
+  /// range in the input) for every token. A prefix alone has the range of the character at `begin`.
   template <typename Take>
   void encode_spaced(std::string_view input, std::size_t begin, std::size_t end, bool prefix, Take&& take);
 
@@ -250,7 +249,7 @@ class WordEncoder {
   std::string prefixed_;
 };
 
-/// The range of whole characters around text[begin, end).
+/// The range of complete characters around text[begin, end).
 inline ByteRange whole_characters(std::string_view text, std::size_t begin, std::size_t end) {
   while (begin > 0 && is_continuation(text[begin])) --begin;
   while (end < text.size() && is_continuation(text[end])) ++end;

@@ -8,11 +8,11 @@
 namespace lora_train::tokenizer {
 namespace {
 
-// Whether find_invalid_utf8() finds nothing.
+// True if find_invalid_utf8() finds nothing.
 bool is_valid_utf8(std::string_view text) {
   for (std::size_t at = skip_ascii(text, 0); at < text.size();) {
     const auto lead = static_cast<unsigned char>(text[at]);
-    // Most characters of three bytes need no look at the range of their second byte.
+    // Most three-byte characters need no range check of their second byte.
     const bool is_plain = lead > 0xE0 && lead < 0xED && at + 2 < text.size() && is_continuation(text[at + 1]) &&
                           is_continuation(text[at + 2]);
     if (is_plain) {

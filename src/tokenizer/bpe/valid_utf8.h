@@ -1,4 +1,4 @@
-// Reading text that is known to be valid UTF-8, several times faster than text that is not.
+// Reads text known to be valid UTF-8, several times faster than text that is not.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace lora_train::tokenizer {
 
-/// utf8_char() for valid text; `at` < text.size() is where a character begins.
+/// utf8_char() for valid text; a character must begin at `at` < text.size().
 inline Utf8Char valid_utf8_char(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return std::uint32_t{static_cast<unsigned char>(text[at + i])}; };
   const std::uint32_t lead = byte(0);
@@ -23,7 +23,7 @@ inline Utf8Char valid_utf8_char(std::string_view text, std::size_t at) {
 /// Position of the first byte >= 0x80 at or after `from`, or the text's size.
 std::size_t skip_ascii(std::string_view text, std::size_t from);
 
-/// What every tokenizer asks of a text before it looks at it: DataError (byte N) unless it is valid UTF-8 below 2 GiB.
+/// Every tokenizer's check of a text before use: DataError (byte N) unless it is valid UTF-8 below 2 GiB.
 void check_input_text(std::string_view text);
 
 }  // namespace lora_train::tokenizer

@@ -44,7 +44,7 @@ std::string without_blanks(const std::string& text) {
   return out;
 }
 
-// All strings of a value, one after the other.
+// All strings of a value, concatenated.
 void append_strings(const jinja::Value& value, std::string& out) {
   if (const auto* text = value.as_text()) out += text->bytes();
   if (const auto* list = value.as_list()) {
@@ -55,7 +55,8 @@ void append_strings(const jinja::Value& value, std::string& out) {
   }
 }
 
-// What a template should write of a field: of tool calls not the wrapping (type, id), which many leave out.
+// The text of a field that a template should write. Excludes the wrapping of tool calls (type, id), which many
+// templates omit.
 std::string strings_of(const std::string& key, const jinja::Value& value) {
   std::string strings;
   if (key != "tool_calls" || value.as_list() == nullptr) {
@@ -74,7 +75,7 @@ std::string strings_of(const std::string& key, const jinja::Value& value) {
   return strings;
 }
 
-// Bytes of each message's fields that reached the text, blanks not counted.
+// Bytes of each message's fields that reached the text, without blanks.
 std::vector<FieldBytes> rendered_ink(const jinja::Text& text, std::size_t num_messages) {
   std::vector<FieldBytes> ink(num_messages, FieldBytes{});
   std::size_t begin = 0;
@@ -90,7 +91,7 @@ std::vector<FieldBytes> rendered_ink(const jinja::Text& text, std::size_t num_me
   return ink;
 }
 
-// Finds texts in another one, blanks aside; the next one is looked for behind the last one first.
+// Finds texts in another one, ignoring blanks; each search first continues after the last match.
 class InkSearch {
  public:
   explicit InkSearch(const std::string& text) : text_(text) {}
@@ -105,7 +106,7 @@ class InkSearch {
   }
 
  private:
-  /// In linear time, which std::string::find() does not promise.
+  /// Linear time, which std::string::find() does not guarantee.
   std::size_t find(const std::string& wanted, std::size_t from) const {
     const void* const found = ::memmem(ink_.data() + from, ink_.size() - from, wanted.data(), wanted.size());
     return found == nullptr ? std::string::npos
@@ -121,7 +122,7 @@ const jinja::Value* member(const jinja::Value& value, const char* name) {
   return value.as_dict() == nullptr ? nullptr : value.as_dict()->find(name);
 }
 
-// What a template has to write of a tool to show it: its name, or its first text where it has none.
+// The text that a template must write to show a tool: its name, or its first text if it has no name.
 std::string mark_of(const jinja::Value& tool) {
   const jinja::Value* const function = member(tool, "function");
   const jinja::Value* const name = member(function == nullptr ? tool : *function, "name");
@@ -130,7 +131,7 @@ std::string mark_of(const jinja::Value& tool) {
   return strings;
 }
 
-// The text without what comes from messages: a tool that is called there is not shown for that.
+// The text without parts from messages: a call of a tool there does not show the tool.
 std::string outside_messages(const jinja::Text& text) {
   std::string out;
   std::size_t begin = 0;
@@ -150,7 +151,7 @@ void find_omitted_tools(const jinja::Value* tools, const jinja::Text& text, std:
   if (shown < list.size()) omissions.push_back({Omission::kTools, "tools", shown > 0});
 }
 
-/// By message, tools last. `variables` hold the messages and tools that were rendered to `text`.
+/// Ordered by message, tools last. `variables` hold the messages and tools rendered to `text`.
 std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::Text& text) {
   const jinja::List& messages = *variables.find("messages")->as_list();
   const auto ink = rendered_ink(text, messages.size());
@@ -162,7 +163,7 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
       if (field == jinja::Field::kRole || field == jinja::Field::kOther) continue;
       const std::string strings = strings_of(key, value);
       const std::size_t rendered = ink[i][static_cast<std::size_t>(field)], all = count_ink(strings);
-      // A template may write a part of a content itself (think tags) or through repr(): then the text has it anyway.
+      // A template may write part of a content itself (think tags) or through repr(): the text still has it.
       if (rendered >= all || search.has(strings)) continue;
       omissions.push_back({static_cast<int>(i), key, rendered > 0});
     }
@@ -171,7 +172,7 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
   return omissions;
 }
 
-// Begin and end of the run of one origin that covers `at`, and its origin.
+// Start and end of the run of one origin that covers `at`, and its origin.
 struct RunAt {
   std::size_t end;
   jinja::Origin origin;
@@ -187,7 +188,8 @@ bool is_role(jinja::Origin origin) {
   return jinja::message_of(origin) >= 0 && jinja::field_of(origin) == jinja::Field::kRole;
 }
 
-// Behind the last role that the turn writes before anything else of the chat; nothing found: the turn's begin.
+// Position after the last role that the turn writes before anything else from the chat; if there is none, the turn's
+// start.
 std::size_t behind_role(const Text& text, const jinja::Region& turn) {
   constexpr std::string_view kAssistant = "assistant";
   std::size_t behind = turn.begin;
@@ -205,7 +207,7 @@ std::size_t behind_role(const Text& text, const jinja::Region& turn) {
   return behind;
 }
 
-// The template's own bytes from `at` on, up to the turn's end.
+// The template's own bytes from `at` up to the end of the turn.
 std::string_view template_bytes(const Text& text, std::size_t at, std::size_t end) {
   if (at >= end) return {};
   const RunAt run = run_at(text, at);
@@ -218,7 +220,7 @@ std::size_t skip(std::string_view bytes, std::string_view what) {
   return end == std::string_view::npos ? bytes.size() : end;
 }
 
-// How many bytes of the turn are those of the generation prompt, which the model never writes itself.
+// Number of bytes that the turn shares with the generation prompt, which the model never writes itself.
 std::size_t shared_bytes(const Text& text, const jinja::Region& turn, std::string_view generation_prompt) {
   const std::string_view bytes = std::string_view(text.bytes()).substr(turn.begin, turn.end - turn.begin);
   std::size_t shared = 0;
@@ -235,7 +237,7 @@ std::size_t header_end(const Text& text, const jinja::Region& turn, std::string_
   std::size_t at = behind_role(text, turn);
   const std::size_t prompt_end = turn.begin + shared_bytes(text, turn, generation_prompt);
   if (at == turn.begin) {
-    // Without a role the prompt says what the header is; what it opens ("<think>") behind that is not told apart.
+    // Without a role, the prompt defines the header; anything it opens after that ("<think>") counts as header too.
     if (prompt_end > turn.begin) return prompt_end;
     return at + skip(template_bytes(text, at, turn.end), " \t\r\n");
   }
@@ -246,20 +248,20 @@ std::size_t header_end(const Text& text, const jinja::Region& turn, std::string_
     at += rest.find("|>") + 2;
   }
   at += skip(template_bytes(text, at, turn.end), "\r\n");
-  // "assistant: " and the like, as far as the generation prompt writes it too.
+  // "assistant: " and similar, as far as the generation prompt also writes it.
   if (at < prompt_end) at += skip(template_bytes(text, at, prompt_end), " \t\r\n:>*");
   return at;
 }
 
-/// The trained range of what a template wrote for an assistant message: without the header and without the white space
-/// after the end token. An empty range when nothing is left.
+/// The trained range of an assistant message that a template wrote, without the header and the white space after the
+/// end token. Empty if nothing is left.
 ///
-/// The header is the template's own text up to and including the message's role (or the word "assistant"), what closes
-/// the role's tag ("<|end_header_id|>", "|>") and line feeds, and the colon or blanks after it that the generation
-/// prompt has too. Without a role ("<|Assistant|>", "<start_of_turn>model") the header is what the turn shares with the
-/// generation prompt; where that is nothing (Mistral), the turn begins after the template's own white space. Bytes that
-/// come from the chat never belong to a header.
-/// generation_prompt: what the template appends for add_generation_prompt, "" when it has none.
+/// The header is the template's own text up to and including the message's role (or the word "assistant"), the end of
+/// the role's tag ("<|end_header_id|>", "|>") and line feeds, and the colon or blanks after it that are also in the
+/// generation prompt. Without a role ("<|Assistant|>", "<start_of_turn>model"), the header is what the turn shares with
+/// the generation prompt; if that is nothing (Mistral), the turn begins after the template's own white space. Bytes
+/// from the chat never belong to a header.
+/// generation_prompt: what the template appends for add_generation_prompt; "" if nothing.
 ByteRange assistant_span(const Text& text, const jinja::Region& turn, std::string_view generation_prompt) {
   const std::size_t begin = header_end(text, turn, generation_prompt);
   std::size_t end = turn.end;
@@ -272,8 +274,8 @@ ByteRange assistant_span(const Text& text, const jinja::Region& turn, std::strin
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Rows are the caller's, so what is wrong with their JSON is a DataError.
-OrderedJson parse_row_json(const std::string& text, const char* what, OrderedJson::value_t type) {
+// Chats come from the caller, so problems in their JSON are DataErrors.
+OrderedJson parse_chat_json(const std::string& text, const char* what, OrderedJson::value_t type) {
   OrderedJson json = OrderedJson::parse(text, nullptr, false);
   if (json.is_discarded() || json.type() != type) {
     throw DataError(what, type == OrderedJson::value_t::array ? "expected a JSON array" : "expected a JSON object");
@@ -286,7 +288,7 @@ jinja::Value message_value(const Message& message, int index) {
     return jinja::message_from_json({{"role", message.role}, {"content", message.content}}, index);
   }
   const std::string what = "messages[" + std::to_string(index) + "]";
-  return jinja::message_from_json(parse_row_json(message.json, what.c_str(), OrderedJson::value_t::object), index);
+  return jinja::message_from_json(parse_chat_json(message.json, what.c_str(), OrderedJson::value_t::object), index);
 }
 
 bool is_assistant(const Message& message) { return message.role == "assistant"; }
@@ -310,7 +312,7 @@ class JinjaChatTemplate final : public ChatTemplate {
 
   RenderedChat render(std::span<const Message> messages, const RenderOptions& options) const override {
     const jinja::Dict globals = variables(messages, options);
-    // What a large chat makes of an innocent template is the row's fault.
+    // If a large chat exceeds the limits of a harmless template, the chat is to blame.
     const bool is_large = chat_bytes(messages, options) > kLargeChatBytes;
     jinja::Rendered rendered = jinja::run(parsed_, globals, name_, {.blames_chat = is_large});
     RenderedChat chat;
@@ -333,7 +335,7 @@ class JinjaChatTemplate final : public ChatTemplate {
   const std::string& name() const override { return name_; }
 
  private:
-  // What the template appends for a question when an answer is to follow; "" when it cannot be told.
+  // The text that the template appends to a question when an answer should follow; "" if unknown.
   std::string find_generation_prompt() const {
     const std::vector<Message> question = {{"user", "Hi"}};
     try {
@@ -346,7 +348,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     } catch (const StopError&) {
       throw;
     } catch (const Error&) {
-      return {};  // it refuses this chat, which says nothing about others
+      return {};  // it refuses this chat, but may accept others
     }
   }
 
@@ -371,14 +373,14 @@ class JinjaChatTemplate final : public ChatTemplate {
     for (std::size_t i = 0; i < messages.size(); ++i) list.push_back(message_value(messages[i], static_cast<int>(i)));
     variables.set("messages", std::move(list));
     variables.set("add_generation_prompt", options.add_generation_prompt);
-    // Hugging Face always passes tools and documents; what is not given is None.
+    // Hugging Face always passes tools and documents, as None if not given.
     variables.set("documents", jinja::None{});
     variables.set("tools", options.tools_json.empty() ? jinja::Value(jinja::None{})
-                                                      : jinja::from_json(parse_row_json(options.tools_json, "tools",
-                                                                                        OrderedJson::value_t::array)));
+                                                      : jinja::from_json(parse_chat_json(options.tools_json, "tools",
+                                                                                         OrderedJson::value_t::array)));
     if (!options.kwargs_json.empty()) {
       const OrderedJson kwargs =
-          parse_row_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
+          parse_chat_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
       for (const auto& [key, value] : kwargs.items()) {
         if (key == "messages" || key == "tools" || key == "documents" || key == "add_generation_prompt")
           throw DataError("chat_template_kwargs", "\"" + key + "\" is set by the trainer itself; remove it");
@@ -393,7 +395,7 @@ class JinjaChatTemplate final : public ChatTemplate {
   jinja::Dict special_tokens_;
 };
 
-// chat_template of tokenizer_config.json: a string, or a list of named ones.
+// chat_template in tokenizer_config.json: a string, or a list of named templates.
 std::string template_of_config(const JsonPlace& place) {
   if (!place.value().is_array()) return place.string();
   std::vector<std::string> names;
@@ -429,7 +431,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::parse(std::string source, std::strin
 
 namespace {
 
-/// The trained tokens behind an answer; empty if there are none, or the template refuses the chat.
+/// The trained tokens after an answer; empty if there are none, or if the template refuses the chat.
 struct EndOfTurn {
   std::vector<std::int32_t> ids = {};
   std::string text = {};
@@ -456,7 +458,7 @@ EndOfTurn end_of_turn(const ChatTemplate& chat_template, const Tokenizer& tokeni
   } catch (const StopError&) {
     throw;
   } catch (const Error&) {
-    return {};  // the template refuses this chat, which says nothing about others
+    return {};  // the template refuses this chat, but may accept others
   }
 }
 
@@ -488,7 +490,7 @@ std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatT
 
 std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std::span<const ByteRange> spans) {
   std::vector<std::uint8_t> trained(offsets.size(), 0);
-  std::size_t first = 0;  // spans before it end before every token still to come
+  std::size_t first = 0;  // earlier spans end before every remaining token
   for (std::size_t i = 0; i < offsets.size(); ++i) {
     const auto [begin, end] = offsets[i];
     while (first < spans.size() && spans[first].second <= begin) ++first;
@@ -507,7 +509,7 @@ bool has_chat_template(const fs::path& folder) {
   const fs::path config = folder / "tokenizer_config.json";
   if (!fs::exists(config)) return false;
   const auto object = nlohmann::json::parse(storage::read_model_file(config), nullptr, /*allow_exceptions=*/false);
-  // A file that is no JSON is reported by ChatTemplate::load.
+  // ChatTemplate::load reports invalid JSON.
   return object.is_discarded() ||
          (object.is_object() && object.contains("chat_template") && !object["chat_template"].is_null());
 }
@@ -518,7 +520,7 @@ std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_templat
                                                  bool is_quiet) {
   const bool has_own = has_chat_template(folder);
   if (chat_template == "tokenizer") return has_own ? ChatTemplate::load(folder) : nullptr;
-  if (has_own && !is_quiet) log_info("chat_template: " + chat_template + " takes the place of the model's own");
+  if (has_own && !is_quiet) log_info("chat_template: " + chat_template + " replaces the model's own");
   if (const auto text = builtin_template(chat_template)) {
     return ChatTemplate::parse(std::string(*text), "built-in template " + chat_template, folder);
   }

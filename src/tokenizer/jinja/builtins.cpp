@@ -46,7 +46,7 @@ Value split_method(const Text& text, const Arguments& arguments, bool from_right
   return separator ? split_by(text, *separator, limit, from_right) : split_by_space(text, limit, from_right);
 }
 
-// find and rfind; `must` makes index and rindex of them.
+// find and rfind; `must` turns them into index and rindex.
 Value find_in(const Text& text, const Arguments& arguments, bool from_right, bool must) {
   const std::string needle = required_string(arguments, 0, "sub");
   spend_search(text.size(), needle.size());
@@ -99,7 +99,7 @@ Value padded(const Text& text, const Arguments& arguments, char side) {
   if (width <= length) return text;
   check_text_size(static_cast<std::size_t>(width));
   const std::int64_t missing = width - length;
-  // str.center puts the odd one on the left when the width is odd.
+  // str.center puts the extra character on the left if the width is odd.
   std::int64_t left = side == 'l' ? 0 : side == 'c' ? missing / 2 + (missing & width & 1) : missing;
   Text out;
   const bool has_sign = side == '0' && !text.empty() && (text.bytes()[0] == '-' || text.bytes()[0] == '+');
@@ -189,7 +189,7 @@ const std::unordered_map<std::string, Builtin<TextMethod>>& text_methods() {
   return table;
 }
 
-// What Python's str has and we lack: named as such, not taken for undefined.
+// Methods of Python's str that we lack: reported by name, not treated as undefined.
 bool is_unbuilt_text_method(const std::string& name) {
   static const char* const names[] = {"casefold",  "encode",  "expandtabs",   "format_map", "isalnum",   "isalpha",
                                       "isdecimal", "isdigit", "isidentifier", "islower",    "isnumeric", "isprintable",
@@ -371,13 +371,12 @@ void check_arguments(const std::string& who, const Arguments& arguments,
                      const std::vector<std::string_view>& parameters) {
   if (!parameters.empty() && parameters.front() == "*") return;
   if (arguments.positional.size() > parameters.size()) {
-    throw RenderError{who + " takes at most " + std::to_string(parameters.size()) +
-                      " argument(s), or further ones are not supported"};
+    throw RenderError{who + " supports at most " + std::to_string(parameters.size()) + " argument(s)"};
   }
   for (const auto& [name, unused] : arguments.named) {
     const auto found = std::find(parameters.begin(), parameters.end(), name);
     if (static_cast<std::size_t>(found - parameters.begin()) < arguments.positional.size() || found == parameters.end())
-      throw RenderError{who + " takes no argument \"" + name + "\", or it is not supported"};
+      throw RenderError{who + " does not support the argument \"" + name + "\""};
   }
 }
 

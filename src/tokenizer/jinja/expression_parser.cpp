@@ -166,7 +166,7 @@ Value ExpressionParser::parse_float() {
   const std::string text = take().text;
   double value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  // Out of range is also what is too small, which is 0.
+  // A value that is too small also counts as out of range; it is 0.
   if (result.ec != std::errc() && std::isinf(std::strtod(text.c_str(), nullptr)))
     fail("the float " + text + " is too large, infinity is not supported");
   return value;

@@ -1,4 +1,4 @@
-// The tokens of a template and the expressions among them; statements are the parser's.
+// The tokens of a template and the expressions among them; the parser handles statements.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,9 @@ class ExpressionParser {
   ExpressionParser(std::vector<Token> tokens, const std::string& name) : tokens_(std::move(tokens)), name_(name) {}
 
  protected:
-  // Nested expressions and statements together; each level of an expression passes through ten functions.
+  // Counts nested expressions and statements together; each level of an expression takes ten function calls.
   static constexpr int kMaxNesting = 64;
-  // Of an expression's tree, which a chain such as a + b + c + ... makes deep without nesting.
+  // Depth of an expression's tree, which a chain such as a + b + c + ... makes deep without nesting.
   static constexpr int kMaxTreeDepth = 400;
 
   class Nested {
@@ -74,10 +74,10 @@ class ExpressionParser {
     return take().text;
   }
 
-  // One expression, or several with commas between them, which make a list (a tuple of Jinja).
+  // One expression, or several separated by commas, which make a list (a tuple in Jinja).
   ExprPtr parse_tuple(bool with_condition = true);
   ExprPtr parse_expression();
-  // name(arguments) applied to `expr`, and | name(arguments) as often as it comes.
+  // name(arguments) applied to `expr`, followed by any number of | name(arguments).
   ExprPtr parse_filter(ExprPtr expr);
   ExprPtr parse_filters(ExprPtr expr);
   ExprPtr captured(int line) const { return make(ExprKind::kCaptured, line); }
@@ -95,20 +95,20 @@ class ExpressionParser {
     (adopt(*expr, std::move(children)), ...);
     return expr;
   }
-  // Appends a child (null = left out) and keeps the depth.
+  // Appends a child (null = omitted) and updates the depth.
   void adopt(Expr& parent, ExprPtr child) const;
   void deepen(Expr& parent, const Expr& child) const;
   ExprPtr make(ExprKind kind, int line, std::string text = {}) const;
   using Level = ExprPtr (ExpressionParser::*)();
-  // Operands of the next level with the word between them.
+  // Operands of the next level, separated by the word.
   ExprPtr parse_logical(std::string_view word, ExprKind kind, Level next);
   ExprPtr parse_or() { return parse_logical("or", ExprKind::kOr, &ExpressionParser::parse_and); }
   ExprPtr parse_and() { return parse_logical("and", ExprKind::kAnd, &ExpressionParser::parse_not); }
   ExprPtr parse_not();
-  // The comparison at hand, taken; "" for none.
+  // Consumes the current comparison; "" if there is none.
   std::string take_comparison();
   ExprPtr parse_compare();
-  // Arithmetic, of the loosest operators first.
+  // Arithmetic, loosest operators first.
   ExprPtr parse_binary(std::size_t level = 0);
   ExprPtr parse_signed(bool with_filter);
   ExprPtr literal(int line, Value value) const;

@@ -1,4 +1,4 @@
-// What expressions give.
+// Evaluates expressions.
 
 #include <algorithm>
 #include <cmath>
@@ -141,7 +141,7 @@ Value concatenate(const Value& a, const Value& b) {
   return {std::move(out), a.list_kind()};
 }
 
-// A list or tuple, the kinds that + and * take.
+// A list or tuple, the kinds that + and * accept.
 bool is_plain_list(const Value& value) { return value.as_list() != nullptr && value.list_kind() <= ListKind::kTuple; }
 
 struct SliceRange {
@@ -252,7 +252,7 @@ Value Interpreter::child(const Expr& expr, std::size_t index) {
   return expr.children[index] ? evaluate(*expr.children[index]) : Value(None{});
 }
 
-// The line of an expression, not of its last operand, is what a message should name.
+// Messages should name the line of the expression, not of its last operand.
 Value Interpreter::evaluate_operands(const Expr& expr) {
   const Value first = child(expr, 0);
   switch (expr.kind) {
@@ -286,7 +286,7 @@ Value Interpreter::evaluate_call(const Expr& expr, const Value& first, const Arg
   if (expr.kind == ExprKind::kTest) return apply_test(expr.text, first, arguments);
   if (const Callable* callable = first.as_callable()) return callable->call(arguments);
   if (const Loop* loop = first.as_loop()) {
-    if (!loop->recurse) throw RenderError{"a loop needs the word recursive to be called"};
+    if (!loop->recurse) throw RenderError{"only a loop marked recursive can be called"};
     if (arguments.positional.size() != 1 || !arguments.named.empty()) throw RenderError{"loop() takes one argument"};
     return loop->recurse(arguments.positional[0]);
   }

@@ -122,7 +122,7 @@ Value reverse_filter(const Value& input, const Arguments&) {
   return {std::move(items), ListKind::kGenerator};
 }
 
-// What sort, unique, min and max compare: an attribute of the item, strings without case unless asked for.
+// The key that sort, unique, min and max compare: an attribute of the item; strings ignore case unless requested.
 class SortKey {
  public:
   SortKey(const Arguments& arguments, std::size_t index_of_case, const Value* attribute)
@@ -159,7 +159,7 @@ List sorted(List items, const Key& key, bool descending) {
     keyed.emplace_back(std::move(item_key), std::move(item));
   }
   const auto less = [&](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; };
-  for (std::size_t i = 1; i < keyed.size(); ++i) less(keyed[0], keyed[i]);  // what has no order is refused before
+  for (std::size_t i = 1; i < keyed.size(); ++i) less(keyed[0], keyed[i]);  // refuses unordered values first
   if (descending)
     std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) { return less(b, a); });
   else
@@ -388,7 +388,7 @@ Value case_filter(const Value& input, const Arguments&) {
   return change_case(input.str(), kCase);
 }
 
-// Of a text as Python's int() and float() read it: no white space around, no underscores between digits.
+// The text as Python's int() and float() read it: no surrounding white space, no underscores between digits.
 std::string number_text(const Text& text) {
   std::string out = strip(text, std::nullopt, true, true).bytes();
   for (std::size_t i = 1; i + 1 < out.size(); ++i) {
@@ -497,7 +497,7 @@ Value replace_filter(const Value& input, const Arguments& arguments) {
                  integer_argument(arguments, 2, "count", -1));
 }
 
-// The filter format: named arguments make a mapping, others a tuple; % decides.
+// The filter format: named arguments make a mapping, others a tuple, for % to format.
 Value format_filter(const Value& input, const Arguments& arguments) {
   if (arguments.named.empty()) return percent_format(input.str(), Value(arguments.positional, ListKind::kTuple));
   if (!arguments.positional.empty())

@@ -1,4 +1,4 @@
-// The state of a template that runs: scopes, output, and where it stands.
+// The state of a running template: scopes, output, and current position.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace lora_train::tokenizer::jinja {
 
-/// Output bytes [begin, end) that a template wrote for one thing.
+/// Output bytes [begin, end) that a template wrote for one item.
 struct Region {
   int message;  ///< index in the chat, -1 = none
   std::size_t begin, end;
@@ -18,14 +18,14 @@ struct Region {
 
 struct Rendered {
   Text text;
-  /// What was written while a loop stood on a message of the chat, ascending; the innermost such loop counts.
+  /// Text written while a loop was on a message of the chat, ascending; the innermost such loop counts.
   std::vector<Region> turns;
-  /// What was written inside {% generation %}, ascending.
+  /// Text written inside {% generation %}, ascending.
   std::vector<Region> generations;
 };
 
 /// `variables` are the template's globals. `name` appears in messages. DataError if the template refuses the chat or
-/// fails on it, FormatError for what is not supported or beyond the limits; both say name:line.
+/// fails on it, FormatError for unsupported features or exceeded limits; both give name:line.
 Rendered run(const ParsedTemplate& parsed, const Dict& variables, const std::string& name, const Limits& limits = {});
 
 class Interpreter {
@@ -33,17 +33,17 @@ class Interpreter {
   explicit Interpreter(const Dict& variables);
 
   void run(const Block& body) { execute(body); }
-  /// Of the statement or expression at hand.
+  /// Line of the current statement or expression.
   int line() const { return line_; }
   Rendered take();
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
 
-  // Names of one scope. Loop bodies, macros and blocks that capture have their own; if does not.
+  // Names of one scope. Loop bodies, macros and capturing blocks have their own; if does not.
   using Frame = std::unordered_map<std::string, Value>;
 
-  // Recursion of the interpreter in itself, whatever the template nests.
+  // Recursion of the interpreter, whatever the template nests.
   class Nested {
    public:
     explicit Nested(int& depth);
@@ -68,10 +68,10 @@ class Interpreter {
   void execute_call_block(const Statement& statement);
   void assign(const Statement& statement, const Value& value);
   void bind(const Target& target, const Value& value);
-  // What a block writes, as a value; its names are its own.
+  // The output of a block as a value; the block has its own names.
   Text capture(const Block& block);
   Value filtered(const Statement& statement, Text captured);
-  // Runs `body` in the scopes [0, visible), as a function sees those it was defined in and not its caller's.
+  // Runs `body` in the scopes [0, visible), since a function sees the scopes it was defined in, not its caller's.
   template <class Function>
   Value in_scopes(std::size_t visible, Function body);
   Callable make_macro(const Statement& statement);
@@ -94,9 +94,9 @@ class Interpreter {
   std::vector<Frame> frames_;
   Text output_;
   Rendered rendered_;
-  Value captured_;  // what ExprKind::kCaptured stands for
+  Value captured_;  // the value of ExprKind::kCaptured
   int line_ = 1, captures_ = 0, macro_depth_ = 0, depth_ = 0;
-  int message_ = -1;  // the message a loop stands on
+  int message_ = -1;  // the message that a loop is on
 };
 
 }  // namespace lora_train::tokenizer::jinja

@@ -14,7 +14,8 @@ namespace {
 bool is_name_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Line ends become "\n", and one at the very end goes (keep_trailing_newline is off).
+// Line ends become "
+// ", and one at the very end is dropped (keep_trailing_newline is off).
 std::string normalize_newlines(std::string_view source) {
   std::string out;
   for (std::size_t i = 0; i < source.size(); ++i) {
@@ -57,7 +58,7 @@ class Lexer {
 
   bool starts(std::string_view what) const { return source_.compare(at_, what.size(), what) == 0; }
 
-  // Text up to the next tag, trimmed by what the tags around it ask for.
+  // Text up to the next tag, trimmed as the surrounding tags request.
   void lex_text() {
     std::size_t end = at_;
     while (end < source_.size()) {
@@ -71,8 +72,8 @@ class Lexer {
     advance(end);
   }
 
-  // Where the text before the tag at `tag` ends: "-" takes all white space, lstrip_blocks the blanks before a block tag
-  // or comment when nothing else is before it on its line.
+  // End of the text before the tag at `tag`: "-" strips all white space; lstrip_blocks strips the blanks before a block
+  // tag or comment that is first on its line.
   std::size_t text_end(std::size_t tag) const {
     if (tag + 2 >= source_.size()) return tag;
     const char control = source_[tag + 2];
@@ -85,7 +86,7 @@ class Lexer {
     return has_line && begin == line ? begin : tag;
   }
 
-  // The begin of the white space that ends at `end`, and the end of that which begins at `at`. Python's \s.
+  // The start of the white space that ends at `end`, and the end of that which begins at `at`. Python's \s.
   std::size_t space_before(std::size_t end, std::size_t limit) const {
     while (end > limit) {
       std::size_t begin = end - 1;
@@ -128,7 +129,7 @@ class Lexer {
     end_tag(true);
   }
 
-  // Behind the "}" pair: "-" takes all white space, and trim_blocks one line feed behind a block.
+  // After the "}" pair: "-" strips all white space, and trim_blocks one line feed after a block.
   void end_tag(bool is_block) {
     advance(at_ + 2);
     if (minus_) {
@@ -139,7 +140,7 @@ class Lexer {
     minus_ = plus_ = false;
   }
 
-  // The end of {%, optional sign, word, at `tag`; npos when something else is there.
+  // The end of {%, optional sign, word, at `tag`; npos if something else is there.
   std::size_t tag_word_end(std::size_t tag, std::string_view word) const {
     std::size_t at = tag + 2;
     if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) ++at;
@@ -148,7 +149,7 @@ class Lexer {
     return space_after(at + word.size());
   }
 
-  // {% raw %} ... {% endraw %}: text as it stands. A line feed behind {% raw %} stays, as in Jinja.
+  // {% raw %} ... {% endraw %}: literal text. A line feed after {% raw %} stays, as in Jinja.
   bool lex_raw() {
     const std::size_t close = tag_word_end(at_, "raw");
     if (close == std::string::npos) return false;
@@ -215,7 +216,7 @@ class Lexer {
     advance(end);
   }
 
-  // Digits with single underscores between them, from `at`; the end of them.
+  // End of the digits from `at`, with single underscores between them.
   std::size_t digits_end(std::size_t at, bool (*fits)(char)) const {
     while (at < source_.size() && fits(source_[at])) {
       ++at;
@@ -245,7 +246,7 @@ class Lexer {
     if (lex_based_number()) return;
     std::size_t end = digits_end(at_, is_digit);
     bool real = false;
-    const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // a.1.2 are two positions
+    const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // a.1.2 is two positions
     if (!after_dot && end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
       real = true;
       end = digits_end(end + 1, is_digit);
@@ -281,7 +282,8 @@ class Lexer {
     tokens_.push_back({TokenKind::kString, std::move(text), line});
   }
 
-  // The escape whose letter is at i; returns the position of its last character. Unknown escapes stay, as in Python.
+  // Decodes the escape whose letter is at i; returns the position of its last character. Unknown escapes stay, as in
+  // Python.
   std::size_t unescape(std::size_t i, std::string& text) const {
     const char c = source_[i];
     static const std::string_view letters = "nrtabfv\\'\"", meanings = "\n\r\t\a\b\f\v\\'\"";
@@ -319,7 +321,7 @@ class Lexer {
   std::vector<Token> tokens_;
   std::size_t at_ = 0;
   int line_ = 1;
-  bool minus_ = false, plus_ = false;  // of the tag being closed
+  bool minus_ = false, plus_ = false;  // for the tag being closed
 };
 
 }  // namespace

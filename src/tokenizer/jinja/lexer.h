@@ -1,5 +1,5 @@
-// A template as tokens: literal text between tags, and the words of tags. White space control is done here
-// (trim_blocks, lstrip_blocks, "-" and "+"), as Hugging Face drives Jinja.
+// A template as tokens: literal text between tags, and the words of tags. Applies white space control (trim_blocks,
+// lstrip_blocks, "-" and "+") as configured by Hugging Face.
 #pragma once
 
 #include <string>

@@ -19,7 +19,7 @@ class Parser : private ExpressionParser {
  private:
   void end_block() { expect_kind(TokenKind::kBlockEnd, "\"%}\""); }
 
-  // Statements up to a block that begins with one of `ends`, which is left with its word as the current token.
+  // Statements up to a block that begins with one of `ends`, whose word is left as the current token.
   Block parse_block(std::initializer_list<std::string_view> ends) {
     const Nested nested(*this);
     Block block;
@@ -63,11 +63,11 @@ class Parser : private ExpressionParser {
       return {word == "break" ? StatementKind::kBreak : StatementKind::kContinue, line};
     }
     fail("statement {% " + word +
-         " %} is not supported; there are if, for, set, with, filter, macro, call, generation, "
+         " %} is not supported; expected one of if, for, set, with, filter, macro, call, generation, "
          "raw, break, continue");
   }
 
-  // A body up to {% `end` %}, both tags' ends included.
+  // A body up to {% `end` %}, including both tags' ends.
   Block parse_body(std::string_view end) {
     end_block();
     Block body = parse_block({end});
@@ -75,7 +75,7 @@ class Parser : private ExpressionParser {
     return body;
   }
 
-  // A body that is a function of its own in Jinja: no break out of it, and its own caller, varargs, kwargs.
+  // A body that is its own function in Jinja: no break out of it, and its own caller, varargs, kwargs.
   Block parse_function_body(std::string_view end, Signature& signature) {
     const int loops = std::exchange(loops_, 0);
     const UsedNames outer = std::exchange(used_, {});
@@ -121,7 +121,7 @@ class Parser : private ExpressionParser {
     statement.blocks.push_back(parse_block({"endfor", "else"}));
     --loops_;
     const int outer = loops_;
-    if (statement.is_recursive) loops_ = 0;  // a function of its own in Jinja
+    if (statement.is_recursive) loops_ = 0;  // its own function in Jinja
     if (take().text == "else") statement.blocks.push_back(parse_body("endfor"));
     loops_ = outer;
     end_block();

@@ -1,4 +1,4 @@
-// Tokens to a syntax tree.
+// Parses tokens into a syntax tree.
 #pragma once
 
 #include <memory>
@@ -24,11 +24,11 @@ struct CallArguments {
 enum class ExprKind {
   kLiteral,    // value
   kName,       // text
-  kList,       // children; text "tuple" when commas or parentheses made it
+  kList,       // children; text is "tuple" if commas or parentheses made it
   kDict,       // children: key, value, key, value, ...
   kAttribute,  // children[0] . text
   kSubscript,  // children[0] [ children[1] ]
-  kSlice,      // children[0] [ children[1] : children[2] : children[3] ], null = left out
+  kSlice,      // children[0] [ children[1] : children[2] : children[3] ], null = omitted
   kCall,       // children[0] ( arguments )
   kFilter,     // children[0] | text ( arguments )
   kTest,       // children[0] is text ( arguments )
@@ -40,7 +40,7 @@ enum class ExprKind {
   kBinary,     // text: + - * / // % ** ~
   kCompare,    // children[0] names[i] children[i + 1] ...; names: == != < <= > >= in, "not in"
   kCondition,  // children: then, if, else (null = undefined)
-  kCaptured    // what the block wrote to which a chain of filters is applied
+  kCaptured    // the output of the block to which a chain of filters is applied
 };
 
 struct Expr {
@@ -51,7 +51,7 @@ struct Expr {
   std::vector<ExprPtr> children = {};
   std::vector<std::string> names = {};
   CallArguments arguments = {};
-  int depth = 1;  ///< of the tree below, itself included; the parser bounds it, so recursion is safe
+  int depth = 1;  ///< of the tree, including this node; the parser bounds it, so recursion is safe
 };
 
 enum class StatementKind {
@@ -73,16 +73,16 @@ enum class StatementKind {
 struct Statement;
 using Block = std::vector<Statement>;
 
-/// Where values go: a name, or parts that each take one of the value's items.
+/// An assignment target: a name, or parts that each take one item of the value.
 struct Target {
   std::string name;
   std::vector<Target> parts;
 };
 
-/// What a macro takes, and so does the body of a call block.
+/// The parameters of a macro or of the body of a call block.
 struct Signature {
   std::vector<std::string> names;
-  std::vector<ExprPtr> defaults;  ///< of the last parameters
+  std::vector<ExprPtr> defaults;  ///< for the last parameters
   bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
 };
 
@@ -90,24 +90,24 @@ struct Statement {
   StatementKind kind;
   int line = 0;
   std::string text = {};                 // kText; the name of a macro
-  ExprPtr expr = {};                     // kPrint, kSet, kFor: what is iterated; kCallBlock: the call;
-                                         // kSetBlock, kFilterBlock: filters on kCaptured, null for none
+  ExprPtr expr = {};                     // kPrint, kSet, kFor: the iterable; kCallBlock: the call;
+                                         // kSetBlock, kFilterBlock: filters on kCaptured, null if none
   ExprPtr filter = {};                   // kFor: for x in y if filter
   bool is_recursive = false;             // kFor
   std::vector<Target> targets = {};      // kFor and kSet: one; kWith: one per value
   std::string attribute = {};            // set name.attribute = ...
   Signature signature = {};              // kMacro, kCallBlock
-  std::vector<ExprPtr> conditions = {};  // kIf: one per branch but else; kWith: the values
+  std::vector<ExprPtr> conditions = {};  // kIf: one per branch except else; kWith: the values
   std::vector<Block> blocks = {};        // kIf: branches, then else; kFor: body, else; one for the others
 };
 
 struct ParsedTemplate {
   Block body;
-  bool has_generation = false;  ///< whether it has {% generation %}
+  bool has_generation = false;  ///< true if it has {% generation %}
 };
 
-/// FormatError (name:line) for bad syntax, for statements, filters and tests that are not supported, and for nesting
-/// deeper than 64.
+/// FormatError (name:line) for invalid syntax, for unsupported statements, filters and tests, and for nesting deeper
+/// than 64.
 ParsedTemplate parse(std::string_view source, const std::string& name);
 
 }  // namespace lora_train::tokenizer::jinja

@@ -1,4 +1,4 @@
-// What statements do.
+// Executes statements.
 #include <algorithm>
 #include <utility>
 
@@ -94,7 +94,7 @@ Interpreter::Flow Interpreter::execute_for(const Statement& statement, const Val
   }
   const Value loop_value(loop);
   Flow flow = Flow::kNormal;
-  bool completed = false;  // some pass; else runs where none did, also when each met a continue or break, as in Jinja
+  bool completed = false;  // some pass; otherwise else runs, even if each pass met a continue or break, as in Jinja
   for (std::size_t i = 0; i < loop->items.size() && flow != Flow::kBreak; ++i) {
     line_ = statement.line;
     spend_step();
@@ -138,7 +138,7 @@ void Interpreter::bind(const Target& target, const Value& value) {
   for (std::size_t i = 0; i < parts.size(); ++i) bind(target.parts[i], parts[i]);
 }
 
-// One pass of a loop body, noting what it writes when it stands on a message.
+// One pass of a loop body; notes what it writes if it is on a message.
 Interpreter::Flow Interpreter::execute_turn(const Block& body, const Value& item) {
   const int message = item.as_dict() != nullptr ? item.as_dict()->message : -1;
   if (message < 0 || captures_ > 0) return execute(body);

@@ -1,4 +1,4 @@
-// Python's format specifications: how one value is written by "%" and by str.format().
+// Python's format specifications: how "%" and str.format() write a value.
 
 #include <algorithm>
 #include <array>
@@ -16,10 +16,10 @@ namespace {
 struct FormatSpec {
   std::string fill = " ";  ///< one character
   char align = 0;          ///< < > ^, = between sign and digits, 0 for the type's own
-  char sign = '-';         ///< + and ' ' show if there is no minus
+  char sign = '-';         ///< + and ' ' appear if there is no minus
   bool alternate = false, grouped = false;
   std::size_t width = 0;  ///< in characters
-  int precision = -1;     ///< -1 when not given
+  int precision = -1;     ///< -1 if not given
   char type = 0;
 };
 
@@ -64,7 +64,7 @@ std::string with_commas(std::string digits) {
   return digits;
 }
 
-// A whole precision, as printf takes it.
+// A precision as int, as printf takes it.
 int checked_precision(std::size_t precision) {
   if (precision > kMaxPrecision) throw RenderError{"a format precision beyond 500 is not supported", true};
   return static_cast<int>(precision);
@@ -78,7 +78,7 @@ Text repr_of_real(double value, const FormatSpec& spec) {
                        spec.grouped ? with_commas(digits) : digits, spec);
 }
 
-/// A decimal number that begins at spec[at], which moves past the number; 0 when there are no digits.
+/// A decimal number that begins at spec[at]; moves `at` past it; 0 if there are no digits.
 std::size_t take_number(std::string_view spec, std::size_t& at) {
   std::size_t value = 0;
   const auto parsed = std::from_chars(spec.data() + at, spec.data() + spec.size(), value);
@@ -87,7 +87,7 @@ std::size_t take_number(std::string_view spec, std::size_t& at) {
   return value;
 }
 
-/// [[fill]align][sign][#][0][width][,][.precision][type]. RenderError for anything else, or what is not supported.
+/// [[fill]align][sign][#][0][width][,][.precision][type]. RenderError for anything else or unsupported.
 FormatSpec parse_format_spec(std::string_view spec) {
   FormatSpec parsed;
   std::size_t at = 0;
@@ -140,7 +140,7 @@ Text format_text(const Text& text, const FormatSpec& spec) {
   return out;
 }
 
-/// Types d x X o b; a precision is the least number of digits.
+/// Types d x X o b; a precision is the minimum number of digits.
 Text format_integer(std::int64_t value, const FormatSpec& spec) {
   const int base = spec.type == 'x' || spec.type == 'X' ? 16 : spec.type == 'o' ? 8 : spec.type == 'b' ? 2 : 10;
   const std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
@@ -183,7 +183,7 @@ Text format_number(const Value& value, const FormatSpec& spec) {
   throw RenderError{std::string("unknown format code '") + spec.type + "' for an object of type 'float'"};
 }
 
-/// format(value, spec). RenderError if the type does not take it.
+/// format(value, spec). RenderError if the type does not support it.
 Text format_value(const Value& value, const FormatSpec& spec) {
   FormatSpec used = spec;
   if (value.is_number()) {
@@ -200,13 +200,13 @@ Text format_value(const Value& value, const FormatSpec& spec) {
   return format_text(*value.as_text(), used);
 }
 
-// The values that the directives of a "%" format take one after another, or by name.
+// The values for the directives of a "%" format, taken in order or by name.
 class PercentValues {
  public:
   explicit PercentValues(const Value& values) : all_(values) {
     const bool is_tuple = values.as_list() != nullptr && values.list_kind() == ListKind::kTuple;
     rest_ = is_tuple ? *values.as_list() : List{values};
-    // As Python, which lets what has a subscript be left over.
+    // As in Python, which tolerates leftovers in anything with a subscript.
     may_remain_ = !is_tuple && (values.as_dict() != nullptr || values.is_indexable() || values.is_undefined());
   }
 
@@ -337,7 +337,7 @@ class BraceFormat {
   }
 
  private:
-  // Of the field whose text begins at `begin`; returns where the text goes on.
+  // Replaces the field whose text begins at `begin`; returns where the text continues.
   std::size_t replace_field(std::size_t begin) {
     const std::size_t end = format_.find('}', begin);
     if (end == std::string_view::npos) throw RenderError{"expected '}' before end of string"};
@@ -367,7 +367,7 @@ class BraceFormat {
     throw RenderError{std::string("Unknown conversion specifier ") + conversion};
   }
 
-  // name, 0 or nothing, then .attribute and [key] as often as they come.
+  // name, 0 or nothing, then any number of .attribute and [key].
   Value lookup(std::string_view path) {
     const std::size_t end = std::min(path.find_first_of(".["), path.size());
     Value value = argument(path.substr(0, end));

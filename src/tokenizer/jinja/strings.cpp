@@ -11,7 +11,7 @@
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-// Between the words of the filter title.
+// Word separators of the filter title.
 bool parts_words(std::uint32_t code) {
   return is_space(code) || code == '-' || code == '(' || code == '{' || code == '[' || code == '<';
 }
@@ -44,10 +44,10 @@ std::uint32_t mapped(utf8proc_int32_t (*map)(utf8proc_int32_t), std::uint32_t co
   return static_cast<std::uint32_t>(map(static_cast<utf8proc_int32_t>(code)));
 }
 
-// The characters of the full case folding where they are several, else empty. What becomes several in upper case
-// (Unicode's SpecialCasing.txt, as Python's str.upper and str.title have it) is what is folded to several.
+// The characters of the full case folding if there are several, else empty. Characters with several in upper case
+// (Unicode's SpecialCasing.txt, as in Python's str.upper and str.title) are those that fold to several.
 std::u32string folded_to_several(std::uint32_t code) {
-  constexpr std::uint32_t kDottedI = 0x0130, kCapitalSharpS = 0x1E9E;  // are their own upper case
+  constexpr std::uint32_t kDottedI = 0x0130, kCapitalSharpS = 0x1E9E;  // their own upper case
   utf8proc_int32_t folded[8];
   int last = 0;
   const auto length = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), folded, 8, UTF8PROC_CASEFOLD, &last);
@@ -55,7 +55,7 @@ std::u32string folded_to_several(std::uint32_t code) {
   return {folded, folded + length};
 }
 
-// Unicode's Case_Ignorable: what may stand between a sigma and the letters around it.
+// Unicode's Case_Ignorable: characters allowed between a sigma and the letters around it.
 bool is_case_ignorable(std::uint32_t code) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_MN:
@@ -79,7 +79,7 @@ bool is_space(std::uint32_t code) {
 }
 
 void spend_search(std::size_t text_size, std::size_t needle_size) {
-  // Both are at most 16 MiB, so that the product fits.
+  // Both are at most 16 MiB, so the product fits.
   spend_bytes(text_size * (1 + needle_size / 64));
 }
 
@@ -166,7 +166,7 @@ Text change_case(const Text& text, Case to) {
   Text out;
   spend_bytes(4 * text.size());
   const CaseMapper mapper(text.bytes());
-  bool begins = true;  // a word, or the text
+  bool begins = true;  // start of a word, or of the text
   std::size_t at = 0;
   for (const Text::Run& run : text.runs()) {
     std::string part;
@@ -239,7 +239,7 @@ void append_title(std::string& out, std::uint32_t code) {
   const std::u32string several = folded_to_several(code);
   const std::uint32_t title = mapped(utf8proc_totitle, code);
   const bool is_title = utf8proc_category(static_cast<utf8proc_int32_t>(code)) == UTF8PROC_CATEGORY_LT;
-  // For the sharp s utf8proc has a capital that Unicode's title case has not.
+  // utf8proc has a capital for the sharp s that Unicode's title case lacks.
   if (several.empty() || is_title || (title != code && code != kSharpS)) return append_utf8(out, title);
   append_utf8(out, mapped(utf8proc_totitle, several.front()));
   for (std::size_t i = 1; i < several.size(); ++i) {

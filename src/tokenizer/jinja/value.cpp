@@ -76,7 +76,7 @@ Text Text::slice(std::size_t begin, std::size_t end) const {
 
 namespace {
 
-// str.isprintable() of Python, for one character.
+// Python's str.isprintable(), for one character.
 bool is_printable(std::uint32_t code) {
   if (code == ' ') return true;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
@@ -153,7 +153,7 @@ void Value::hold(const Value& item) {
 }
 
 Value::Value(Text text) {
-  spend_bytes(sizeof text + 2 * sizeof(Value));  // with what the allocator adds
+  spend_bytes(sizeof text + 2 * sizeof(Value));  // including allocator overhead
   data = std::make_shared<const Text>(std::move(text));
 }
 
@@ -316,7 +316,7 @@ std::string float_repr(double value) {
 
 namespace {
 
-// One character as it stands between the quotes.
+// One character as written between the quotes.
 std::string json_char(std::uint32_t code, std::string_view bytes, bool ensure_ascii) {
   switch (code) {
     case '"': return "\\\"";
@@ -333,7 +333,7 @@ std::string json_char(std::uint32_t code, std::string_view bytes, bool ensure_as
   return string_printf("\\u%04x\\u%04x", 0xD800U + ((code - 0x10000U) >> 10U), 0xDC00U + ((code - 0x10000U) & 0x3FFU));
 }
 
-// Writes into a Text, so that strings of the chat stay the chat's.
+// Writes into a Text, so that strings from the chat keep their origin.
 class JsonWriter {
  public:
   explicit JsonWriter(const JsonStyle& style) : style_(style) {}

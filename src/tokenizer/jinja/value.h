@@ -1,6 +1,6 @@
-// Values of the template language, as Python has them, from JSON and to it; text that knows where its bytes come from; and the time
-// and memory budget of one rendering. Creating a value or walking one spends from it, so that neither a template nor a row can blow
-// up time or memory.
+// Values of the template language, like Python's, converted from and to JSON; text that knows where its bytes come
+// from; and the time and memory budget of one rendering. Creating or walking a value spends from it, so that neither a
+// template nor a chat can exhaust time or memory.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@
 
 namespace lora_train::tokenizer::jinja {
 
-/// What goes wrong while a template runs; run() adds the line and makes a DataError of it (the chat does not suit the
-/// template) or a FormatError (not supported, or beyond a limit).
+/// An error in a running template; run() adds the line and turns it into a DataError (the chat does not suit the
+/// template) or a FormatError (unsupported, or over a limit).
 struct RenderError {
   std::string message;
   bool is_format = false, is_limit = false;
@@ -28,11 +28,11 @@ struct RenderError {
 
 struct Limits {
   std::size_t steps = 1000000;                 ///< statements and expressions evaluated
-  std::size_t bytes = std::size_t{512} << 20;  ///< of values made or walked through
-  bool blames_chat = false;                    ///< what passes them is a DataError, not a FormatError
+  std::size_t bytes = std::size_t{512} << 20;  ///< in values made or walked through
+  bool blames_chat = false;                    ///< exceeding them is a DataError, not a FormatError
 };
 
-/// The budget of this thread while it lives; an outer one rests meanwhile.
+/// This thread's budget while it lives; an outer one is suspended meanwhile.
 class Budget {
  public:
   explicit Budget(const Limits& limits);
@@ -50,30 +50,30 @@ class Budget {
   Budget* outer_;
 };
 
-/// RenderError if this thread's budget is used up, StopError on a stop request. Without a budget they cost nothing.
+/// RenderError if this thread's budget is used up, StopError on a stop request. Free without a budget.
 void spend_step();
 void spend_bytes(std::size_t bytes);
 
-/// Where bytes come from: the template's own text, a field of a message of the chat, or something made of values, which
-/// may be the chat's.
+/// Where bytes come from: the template's own text, a field of a message of the chat, or something made from values,
+/// possibly the chat's.
 using Origin = std::int32_t;
 enum class Field { kRole, kContent, kReasoning, kToolCalls, kOther };
 inline constexpr int kNumFields = 5;
 inline constexpr Origin kTemplate = 0, kComputed = -1;
 inline Origin origin_of(int message, Field field) { return 1 + kNumFields * message + static_cast<int>(field); }
-/// The index in the chat, -1 for none.
+/// The index in the chat; -1 if none.
 inline int message_of(Origin origin) { return origin <= 0 ? -1 : (origin - 1) / kNumFields; }
-/// Of an origin that has a message.
+/// For an origin that has a message.
 inline Field field_of(Origin origin) { return static_cast<Field>((origin - 1) % kNumFields); }
 
-/// No text may grow beyond this.
+/// Size limit for any text.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20U;
-/// RenderError if a text would pass the limit.
+/// RenderError if a text would exceed the limit.
 void check_text_size(std::size_t bytes);
 
 class Text {
  public:
-  /// Bytes [previous run's end, end) have one origin.
+  /// Bytes [previous run's end, end) share an origin.
   struct Run {
     std::size_t end;
     Origin origin;
@@ -105,7 +105,7 @@ using List = std::vector<Value>;
 struct Dict {
   std::vector<std::pair<std::string, Value>> items;
   bool is_namespace = false;
-  int message = -1;  ///< index in the chat when this is one of its messages
+  int message = -1;  ///< index in the chat if this is one of its messages
   const Value* find(std::string_view key) const;
   void set(const std::string& key, Value value);
 };
@@ -114,13 +114,13 @@ struct Dict {
 struct Arguments {
   List positional;
   std::vector<std::pair<std::string, Value>> named;
-  /// The argument at `index` or named `name`; null when it is not given.
+  /// The argument at `index` or named `name`; null if not given.
   const Value* get(std::size_t index, std::string_view name) const;
 };
 
 struct Loop;
 struct Undefined {
-  std::string name;  ///< what was looked for, for messages
+  std::string name;  ///< the name looked up, for messages
 };
 struct None {};
 struct Callable {
@@ -128,7 +128,7 @@ struct Callable {
   std::function<Value(const Arguments&)> call;
 };
 
-/// What Python would have where we have a list. A generator is walked once: iterate() empties it.
+/// The Python type behind our list. A generator is walked once: iterate() empties it.
 enum class ListKind : std::uint8_t { kList, kTuple, kRange, kGenerator, kKeys, kValues, kItems };
 
 class Value {
@@ -138,7 +138,7 @@ class Value {
                    std::shared_ptr<Dict>, std::shared_ptr<const Callable>, std::shared_ptr<Loop>>;
 
   Value() : data(Undefined{}) {}
-  Value(None) : data(None{}) {}  // NOLINT: values are made implicitly all over the evaluator
+  Value(None) : data(None{}) {}  // NOLINT: values are made implicitly throughout the evaluator
   Value(Undefined undefined) : data(std::move(undefined)) {}  // NOLINT
   Value(bool value) : data(value) {}                          // NOLINT
   Value(std::int64_t value) : data(value) {}                  // NOLINT
@@ -150,7 +150,7 @@ class Value {
   Value(std::shared_ptr<Loop> loop);                                                         // NOLINT
   Value(const char*) = delete;
   Value(List list, ListKind kind) : Value(std::move(list)) { list_kind_ = kind; }
-  /// What groupby gives: a tuple whose items are also named grouper and list.
+  /// An item of groupby: a tuple whose items are also named grouper and list.
   static Value group(Value grouper, List items);
   /// A method of `object`, which it keeps alive.
   Value(Callable method, const Value& object);
@@ -169,15 +169,15 @@ class Value {
   const Callable* as_callable() const { return pointee<std::shared_ptr<const Callable>>(); }
   Loop* as_loop() const { return pointee<std::shared_ptr<Loop>>(); }
   bool is_number() const { return as_bool() != nullptr || as_int() != nullptr || as_double() != nullptr; }
-  /// Of a number; booleans count as 0 and 1.
+  /// Value of a number; booleans count as 0 and 1.
   double number() const;
-  /// Of an int or bool; call only on those.
+  /// Value of an int or bool; call only on those.
   std::int64_t whole() const;
   bool is_whole() const { return as_bool() != nullptr || as_int() != nullptr; }
 
   /// Meaningful for lists.
   ListKind list_kind() const { return list_kind_; }
-  /// list, tuple or range: what has positions.
+  /// list, tuple or range: types with positions.
   bool is_indexable() const { return as_list() != nullptr && list_kind_ <= ListKind::kRange; }
   bool is_group() const { return is_group_; }
   bool is_generator() const { return as_list() != nullptr && list_kind_ == ListKind::kGenerator; }
@@ -185,14 +185,14 @@ class Value {
   bool truth() const;
   /// Python's name of the type, for messages.
   std::string type_name() const;
-  /// str(): what {{ }} writes. RenderError for what prints its address (functions, generators).
+  /// str(): what {{ }} writes. RenderError for values that print an address (functions, generators).
   Text str() const;
   std::string repr() const;
 
-  /// Lists and dictionaries inside each other, this one included, so that walking and freeing them is safe.
+  /// Nesting of lists and dictionaries, including this one; bounded so that walking and freeing are safe.
   static constexpr int kMaxDepth = 100;
   int depth() const { return depth_; }
-  /// Namespaces and loops are the only values that change, so the only ones that could come to hold themselves.
+  /// Only namespaces and loops change, so only they could come to contain themselves.
   bool holds_mutable() const { return holds_mutable_; }
 
   Data data;
@@ -211,30 +211,30 @@ class Value {
   ListKind list_kind_ = ListKind::kList;
 };
 
-/// What `loop` is inside a for.
+/// The `loop` variable inside a for.
 struct Loop {
   List items;
   std::size_t index0 = 0;
-  int depth = 1;                               ///< of a recursive loop
-  std::optional<List> changed;                 ///< what loop.changed() was last called with
-  std::function<Value(const Value&)> recurse;  ///< loop(items) of a recursive loop, else empty
+  int depth = 1;                               ///< nesting of a recursive loop
+  std::optional<List> changed;                 ///< argument of the last loop.changed() call
+  std::function<Value(const Value&)> recurse;  ///< loop(items) in a recursive loop, else empty
 };
 
 bool equal(const Value& a, const Value& b);
 
-/// repr() of a float in Python.
+/// Python's repr() of a float.
 std::string float_repr(double value);
 
 /// DataError if nested deeper than Value::kMaxDepth or with an integer beyond 64 bits. Every string in it gets the
 /// origin; at the top level of a message, role and content have their own.
 Value from_json(const nlohmann::ordered_json& json, Origin origin = kTemplate, int depth = 0);
 Value message_from_json(const nlohmann::ordered_json& json, int message);
-/// What a key of a message stands for.
+/// The field for a key of a message.
 Field field_named(std::string_view key);
 
-/// How json.dumps of Python is asked to write.
+/// Options of Python's json.dumps.
 struct JsonStyle {
-  std::optional<std::string> indent = {};  ///< of one level; none = one line
+  std::optional<std::string> indent = {};  ///< for one level; none = one line
   std::string item_separator = ", ", key_separator = ": ";
   bool ensure_ascii = false, sort_keys = false;
 };

@@ -120,7 +120,7 @@ Decoder load_strip(const JsonPlace& place) {
   };
 }
 
-// Every replacement character is a space, except those of the first token, where the encoder puts one.
+// Every replacement character is a space, except in the first token, where the encoder puts one.
 Decoder load_metaspace(const JsonPlace& place) {
   place.allow_only({"type", "replacement", "add_prefix_space", "prepend_scheme", "split"});
   const std::string replacement = place.at("replacement").string();
@@ -134,8 +134,8 @@ Decoder load_metaspace(const JsonPlace& place) {
 
 }  // namespace
 
-// The symbols of a word under way, in the order in which Hugging Face's tokenizers adds them: an unknown character
-// waits for the next one that is known or unknown, so that bytes of a fallback come before it.
+// The symbols of a word being encoded, in the order in which Hugging Face's tokenizers adds them: an unknown character
+// waits for the next character, known or unknown, so fallback bytes come before it.
 class BpeModel::Word {
  public:
   Word(std::vector<Symbol>& symbols, std::optional<std::int32_t> unk_id, bool fuses)
@@ -170,8 +170,8 @@ class BpeModel::Word {
   std::vector<Symbol>& symbols_;
   std::optional<std::int32_t> unk_id_;
   bool fuses_;
-  std::size_t waiting_ = 0;  // bytes of unknown characters that are not yet a symbol
-  std::size_t dropped_ = 0;  // of those that never will be
+  std::size_t waiting_ = 0;  // bytes of unknown characters not yet in a symbol
+  std::size_t dropped_ = 0;  // bytes that never will be
 };
 
 BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelling), cuts_(spelling.spaces_are_u2581) {
@@ -349,7 +349,7 @@ Decoder load_decoder(const JsonPlace& place) {
   if (type == "Fuse") return fuse;
   if (type == "ByteLevel") return decode_byte_level;
   place.fail("decoder \"" + type +
-             "\" is not supported; there are Sequence, Replace, ByteFallback, Fuse, Strip, Metaspace, ByteLevel");
+             "\" is not supported; expected one of Sequence, Replace, ByteFallback, Fuse, Strip, Metaspace, ByteLevel");
 }
 
 }  // namespace lora_train::tokenizer

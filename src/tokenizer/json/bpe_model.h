@@ -1,5 +1,5 @@
-// The model section of tokenizer.json: a BPE vocabulary, its merges, and how characters outside it are treated. And the decoder:
-// token spellings to text.
+// The model section of tokenizer.json: a BPE vocabulary, its merges, and the treatment of characters outside it. Also
+// the decoder from token spellings to text.
 #pragma once
 
 #include <array>
@@ -25,18 +25,18 @@ using Vocabulary = std::unordered_map<std::string, std::int32_t, StringHash, std
 /// Thread-safe for concurrent const calls.
 class BpeModel final : public WordModel {
  public:
-  /// How the pieces of text are spelled in the vocabulary.
+  /// How the vocabulary spells pieces of text.
   struct Spelling {
     bool byte_level = false;        ///< in the byte-level alphabet
-    bool spaces_are_u2581 = false;  ///< a space in a piece is read as U+2581
+    bool spaces_are_u2581 = false;  ///< a space in a piece counts as U+2581
   };
   /// FormatError names what is malformed or not supported (other models, dropout, word affixes).
   BpeModel(const JsonPlace& place, Spelling spelling);
 
-  /// Characters that the vocabulary lacks are dropped if there is no unk_token, which Hugging Face does too; they
-  /// count to a neighbour.
+  /// Drops characters missing from the vocabulary if there is no unk_token, as Hugging Face does; their bytes count
+  /// towards a neighbour.
   void encode(std::string_view piece, std::vector<Symbol>& symbols) const override;
-  /// Null where a character can be unknown, since neighbouring unknowns may fuse, or whole pieces are looked up first.
+  /// Null if a character can be unknown, since neighbouring unknowns may fuse, or if whole pieces are looked up first.
   const CutTable* cuts() const override { return can_cut_ ? &cuts_ : nullptr; }
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -65,14 +65,14 @@ class BpeModel final : public WordModel {
   CutTable cuts_;
   std::optional<std::int32_t> unk_id_;
   std::array<std::int32_t, 256> byte_ids_{};  // byte-level alphabet, or <0xNN>; -1 = none
-  bool byte_tokens_merge_ = false;            // a merge takes a <0xNN>
+  bool byte_tokens_merge_ = false;            // some merge uses a <0xNN>
   std::vector<std::int32_t> character_ids_;   // by code point; -1 = none
 };
 
 /// Changes the list of spellings; the text is their concatenation.
 using Decoder = std::function<void(std::vector<std::string>& tokens)>;
 
-/// Empty for a null or absent decoder (tokens are then joined with spaces). FormatError names what is not supported.
+/// Empty for a null or absent decoder (tokens are then joined with spaces). FormatError names unsupported features.
 Decoder load_decoder(const JsonPlace& place);
 
 /// The byte of "<0x0A>"-style tokens, else -1. Exactly two hexadecimal digits.

@@ -34,8 +34,8 @@ void check_depth(std::string_view text, const std::string& where) {
   }
 }
 
-// Counts elements of model.merges that stand there before. Hugging Face keeps the last of equal merges, so some are accepted; but each
-// takes ten times its bytes, and equal ones could be as many as the file has room for.
+// Counts repeated elements of model.merges. Hugging Face keeps the last of equal merges, so some are accepted; but each
+// takes ten times its bytes in memory, and a file could be full of them.
 class RepeatedMerges {
  public:
   explicit RepeatedMerges(const std::string& where) : where_(where) {}
@@ -58,20 +58,21 @@ class RepeatedMerges {
     const bool is_new = seen_.insert(std::exchange(hash_, 0)).second;
     if (!is_new && ++num_repeats_ > std::max(kAccepted, seen_.size())) {
       throw FormatError(where_ + ": model.merges[" + std::to_string(seen_.size() + num_repeats_ - 1) + "]",
-                        "occurs before, as do " + std::to_string(num_repeats_ - 1) +
-                            " other merges: more than are new. Download the file again");
+                        "repeats an earlier merge, as do " + std::to_string(num_repeats_ - 1) +
+                            " others: repeats outnumber distinct merges. Download the file again");
     }
   }
 
   const std::string& where_;
-  int depth_ = 0;  // of arrays, from model.merges on
+  int depth_ = 0;  // depth of arrays, from model.merges on
   std::uint64_t hash_ = 0;
   std::size_t num_repeats_ = 0;
   std::unordered_set<std::uint64_t> seen_;
 };
 
-// As Json::parse(), and complains about a key that an object has twice, of which that would keep the last one silently. A callback
-// of Json::parse() would do too, but has it look at all earlier elements of an array behind each object: seconds for a tekken.json.
+// Like Json::parse(), but reports a key that an object has twice, of which Json::parse() would silently keep the last.
+// A callback of Json::parse() would also work, but makes it check all earlier elements of an array after each object:
+// seconds for a tekken.json.
 class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
   UniqueKeys(Json& result, const std::string& where) : json_sax_dom_parser(result), where_(where), merges_(where) {}
@@ -135,7 +136,7 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
 
   const std::string& where_;
   StopPoll stop_poll_;
-  std::vector<Keys> keys_;  // of the objects that are open
+  std::vector<Keys> keys_;  // keys of the open objects
   RepeatedMerges merges_;
 };
 
@@ -152,7 +153,7 @@ Json parse_json(std::string_view text, const std::string& where) {
     const std::size_t end = std::min<std::size_t>(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
     throw FormatError(where + ":" + std::to_string(line), "not valid JSON at byte " + std::to_string(error.byte) +
-                                                              "; is the file whole? Download it again");
+                                                              "; is the file complete? Download it again");
   } catch (const Json::exception& error) {
     throw FormatError(where, std::string("not valid JSON: ") + error.what());
   }
@@ -211,7 +212,7 @@ std::int64_t JsonPlace::integer() const {
 
 std::int32_t JsonPlace::id() const {
   const std::int64_t value = integer();
-  // Ids index tables, so an absurd one must not cost gigabytes.
+  // Ids index tables, so a huge one must not cost gigabytes.
   if (value < 0 || value >= (1 << 24)) fail("token id " + std::to_string(value) + " is not in [0, 2^24)");
   return static_cast<std::int32_t>(value);
 }

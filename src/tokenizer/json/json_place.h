@@ -1,4 +1,4 @@
-// A value of a JSON file together with its place, so that every error names the file and the path in it.
+// A value in a JSON file together with its place, so that every error names the file and the path in it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 /// Parses a file; FormatError (file:line) on malformed JSON, IoError if it cannot be read.
 Json parse_json_file(const std::filesystem::path& path);
-/// The same from text that `where` names. Nesting deeper than 256 is refused.
+/// As above, from text that `where` names. Refuses nesting deeper than 256.
 Json parse_json(std::string_view text, const std::string& where);
 
 class JsonPlace {
@@ -31,27 +31,27 @@ class JsonPlace {
   std::string where() const { return path_.empty() ? file_ : file_ + ": " + path_; }
   [[noreturn]] void fail(const std::string& message) const { throw FormatError(where(), message); }
 
-  /// A member; fails when this is not an object or lacks it.
+  /// A member; fails if this is not an object or lacks it.
   JsonPlace at(const std::string& key) const;
-  /// A member that is there and not null.
+  /// A member, if it exists and is not null.
   std::optional<JsonPlace> find(const std::string& key) const;
-  /// The elements; fails when this is not an array.
+  /// The elements; fails if this is not an array.
   std::vector<JsonPlace> elements() const;
-  /// value()[index], which exists.
+  /// value()[index], which must exist.
   JsonPlace element(std::size_t index) const {
     return {(*value_)[index], file_, path_ + "[" + std::to_string(index) + "]"};
   }
 
   const std::string& string() const;
   bool boolean() const;
-  /// A token id: within [0, 2^24).
+  /// A token id in [0, 2^24).
   std::int32_t id() const;
   std::int64_t integer() const;
 
   bool boolean_or(const std::string& key, bool fallback) const;
   std::string string_or(const std::string& key, const std::string& fallback) const;
 
-  /// "type" of a component.
+  /// A component's "type".
   const std::string& type() const { return at("type").string(); }
   /// Fails on members other than these: unknown settings are never ignored.
   void allow_only(std::initializer_list<std::string_view> keys) const;

@@ -17,7 +17,7 @@ JsonPlace section(const JsonPlace& root, const std::string& key, const std::stri
   return found ? *found : JsonPlace(kNull, file, key);
 }
 
-// The token that a plain text gets in front; complains about post-processors that would do anything else to one text.
+// The token added before a plain text; fails for post-processors that would do anything else to a single text.
 std::optional<std::string> token_in_front(const JsonPlace& place) {
   if (place.is_null()) return std::nullopt;
   const std::string& type = place.type();
@@ -30,19 +30,20 @@ std::optional<std::string> token_in_front(const JsonPlace& place) {
     return token;
   }
   if (type != "TemplateProcessing") {
-    place.fail("post-processor \"" + type + "\" is not supported; there are ByteLevel, TemplateProcessing, Sequence");
+    place.fail("post-processor \"" + type +
+               "\" is not supported; expected one of ByteLevel, TemplateProcessing, Sequence");
   }
   const JsonPlace single = place.at("single");
   const auto steps = single.elements();
   const bool has_token = steps.size() == 2;
   if (steps.empty() || steps.size() > 2 || !steps.back().find("Sequence")) {
-    single.fail("is not supported; the text alone, or one special token before it, is");
+    single.fail("is not supported; expected the text alone, or with one special token before it");
   }
   return has_token ? std::optional(steps.front().at("SpecialToken").at("id").string()) : std::nullopt;
 }
 
-// Conversions of Mistral's tekken tokenizers carried Llama 3's split pattern until November 2025 (fix_mistral_regex of
-// transformers). The ids stay those of the file: an adapter must match what its server does.
+// Until November 2025, conversions of Mistral's tekken tokenizers had Llama 3's split pattern (fix_mistral_regex in
+// transformers). The file's ids are kept: an adapter must match its server.
 void warn_of_mistral_pattern(const PreTokenizer& pre_tokenizer, const std::string& file,
                              const std::string& model_type) {
   const bool is_mistral = model_type == "mistral" || model_type == "mistral3" || model_type == "ministral" ||
@@ -50,8 +51,8 @@ void warn_of_mistral_pattern(const PreTokenizer& pre_tokenizer, const std::strin
   if (!is_mistral || !pre_tokenizer.has_llama3_pattern()) return;
   log_warning(
       file +
-      ": pre_tokenizer has Llama 3's pattern instead of Mistral's, as early conversions had (transformers: "
-      "fix_mistral_regex). Nothing is changed; serve the adapter with this very file, or train with tekken.json "
+      ": pre_tokenizer has Llama 3's pattern instead of Mistral's, as in early conversions (transformers: "
+      "fix_mistral_regex). It is used unchanged; serve the adapter with this same file, or train with tekken.json "
       "or a newer tokenizer.json");
 }
 
@@ -65,7 +66,7 @@ class JsonTokenizer final : public Tokenizer {
             find_space_rule(section(root, "normalizer", file).value(), section(root, "pre_tokenizer", file).value())),
         model_(root.at("model"), {pre_tokenizer_.is_byte_level(), space_rule_.has_value()}),
         decoder_(load_decoder(section(root, "decoder", file))) {
-    // truncation and padding are settings of one call, which Hugging Face resets; they decide nothing here.
+    // truncation and padding are per-call settings, which Hugging Face resets; they have no effect here.
     root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                      "post_processor", "decoder", "model"});
     for (const auto& [token, id] : model_.vocabulary()) set_spelling(id, token);
@@ -88,7 +89,7 @@ class JsonTokenizer final : public Tokenizer {
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(spellings_.size()); }
 
  protected:
-  // tokenizers: AddedVocabulary::add_tokens.
+  // As in tokenizers: AddedVocabulary::add_tokens.
   std::optional<std::int32_t> next_added_id() const override {
     std::int64_t next = std::ssize(model_.vocabulary());
     for (const auto& [token, id] : added_ids_) next = std::max<std::int64_t>(next, id + 1);
@@ -112,7 +113,7 @@ class JsonTokenizer final : public Tokenizer {
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  std::optional<SpaceRule> space_rule_;  // then text is encoded as it is, without normalizer and pre-tokenizer
+  std::optional<SpaceRule> space_rule_;  // then text is encoded unchanged, without normalizer and pre-tokenizer
   BpeModel model_;
   Decoder decoder_;
   AddedTokenMatcher raw_added_, normalized_added_;
@@ -134,7 +135,7 @@ struct JsonTokenizer::Run {
   }
 };
 
-// Normalised added tokens are looked for in the normalised text, which the rule does not make.
+// Normalised added tokens are matched in the normalised text, which the rule does not make.
 void JsonTokenizer::choose_space_rule() {
   if (!normalized_added_.empty() || !model_.has_u2581()) space_rule_.reset();
 }
@@ -156,7 +157,7 @@ void JsonTokenizer::load_added(const JsonPlace& place, const SpecialTokens& spec
       add_token(read_added_token(entry, entry.at("id").id()), options, entry.where());
     }
   }
-  // Hugging Face adds what only tokenizer_config.json knows; for the others the flags of tokenizer.json stand.
+  // Hugging Face adds tokens that only tokenizer_config.json has; for the others, the flags of tokenizer.json apply.
   for (const AddedToken& token : special.added) {
     if (!added_ids_.contains(token.content)) add_token(token, options, "tokenizer_config.json: added_tokens_decoder");
   }

@@ -14,7 +14,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
-// What utf8proc is to do beside UTF8PROC_STABLE.
+// utf8proc options in addition to UTF8PROC_STABLE.
 using Form = int;
 constexpr std::pair<const char*, Form> kForms[] = {{"NFC", UTF8PROC_COMPOSE},
                                                    {"NFD", UTF8PROC_DECOMPOSE},
@@ -23,8 +23,8 @@ constexpr std::pair<const char*, Form> kForms[] = {{"NFC", UTF8PROC_COMPOSE},
 
 constexpr std::size_t kLongStretch = 256;  // bytes
 
-// The text with each run of marks in the order of their combining classes, which is the first step of every form.
-// utf8proc sorts them too, in quadratic time.
+// Sorts each run of marks by combining class, the first step of every form. utf8proc also sorts them, but in quadratic
+// time.
 std::string sort_marks(std::string_view text) {
   struct Mark {
     utf8proc_propval_t combining_class;
@@ -69,12 +69,11 @@ std::string unicode_form(std::string_view unsorted, Form form) {
   return result;
 }
 
-// Hangul vowels and trailing consonants compose with what stands before them although their class is 0.
+// Hangul vowels and trailing consonants compose with the preceding character although their class is 0.
 bool is_hangul_jamo_tail(std::uint32_t code) { return code >= 0x1160 && code <= 0x11FF; }
 
-// Characters that Unicode gained after version 9 and that normalisation would reorder, compose or decompose. Hugging
-// Face's normaliser (unicode-normalization-alignments) knows Unicode 9 and leaves them alone, so they are left alone
-// here.
+// Characters added after Unicode 9 that normalisation would reorder, compose or decompose. Hugging Face's normaliser
+// (unicode-normalization-alignments) knows Unicode 9 and leaves them unchanged, so we do too.
 constexpr std::pair<std::uint32_t, std::uint32_t> kAfterUnicode9[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0xECE, 0xECE},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},
@@ -94,24 +93,24 @@ bool is_after_unicode_9(std::uint32_t code) {
   return range != std::end(kAfterUnicode9) && range->first <= code;
 }
 
-// Whether nothing before this character can combine with it, so that the text may be normalised in two parts here.
+// True if nothing before this character can combine with it, so that the text may be split here for normalisation.
 bool starts_stretch(std::uint32_t code, Form form) {
   if (is_after_unicode_9(code)) return true;
-  // Compatibility forms turn ordinary characters (halfwidth marks and jamo) into combining ones: only ASCII is sure.
+  // Compatibility forms turn ordinary characters (halfwidth marks and jamo) into combining ones: only ASCII is safe.
   if ((form & UTF8PROC_COMPAT) != 0) return code < 0x80;
   if (code < 0x300) return true;
   if (is_hangul_jamo_tail(code)) return false;
   const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
   if (property->combining_class != 0) return false;
-  // Spacing marks such as U+09BE have class 0 and are the second half of a composition all the same.
+  // Spacing marks such as U+09BE have class 0 but can still be the second half of a composition.
   return property->category != UTF8PROC_CATEGORY_MC && property->category != UTF8PROC_CATEGORY_MN &&
          property->category != UTF8PROC_CATEGORY_ME;
 }
 
 constexpr std::uint32_t kTableEnd = 0x30000;
 
-// Characters that, standing alone, are their own normal form and let nothing before them combine with them: ordinary
-// text costs no call of utf8proc.
+// Characters that are their own normal form when alone and do not combine with anything before them: ordinary text
+// needs no call of utf8proc.
 std::vector<bool> plain_characters(Form form) {
   std::vector<bool> plain(kTableEnd, true);
   for (std::uint32_t code = 0x80; code < kTableEnd; ++code) {
@@ -146,8 +145,7 @@ class UnicodeNormalizer {
   }
 
  private:
-  // Where the next stretch to be looked at begins: at the character before the first one that is not plain, since they
-  // may combine.
+  // Start of the next stretch to check: the character before the first one that is not plain, since they may combine.
   std::size_t next_stretch(std::string_view text, std::size_t from) const {
     std::size_t previous = from;
     for (std::size_t at = from; at < text.size();) {
@@ -181,14 +179,14 @@ class UnicodeNormalizer {
   void add_edit(std::string_view stretch, std::size_t at, std::vector<NormalizedText::Edit>& edits) const {
     const std::string form = unicode_form(stretch, form_);
     if (form == stretch) return;
-    // Characters that stay as they are keep their own range: a mark that changes must not drag in what it stands on.
+    // Unchanged characters keep their own range: a mark that changes must not extend to its base.
     std::size_t same = 0;
     for (;;) {
       const Utf8Char c = same < stretch.size() && same < form.size() ? utf8_char(stretch, same) : Utf8Char{};
       if (c.length == 0 || stretch.substr(same, c.length) != std::string_view(form).substr(same, c.length)) break;
       same += c.length;
     }
-    // All of the stretch may be kept and more come behind it, or the other way round: then the last one is the edit.
+    // The stretch may be a prefix of the form, or the other way round: then the last character is the edit.
     while (same > 0 && (same == stretch.size() || same == form.size())) same = char_begin_before(stretch, same);
     edits.push_back({at + same, stretch.size() - same, form.substr(same)});
   }
@@ -273,7 +271,7 @@ void NormalizedText::apply(const std::vector<Edit>& edits) {
   std::size_t done = 0;
   for (const Edit& edit : edits) {
     keep(done, edit.begin);
-    // What is only inserted takes the range of the character before it.
+    // Pure insertions take the range of the character before them.
     const std::size_t from = edit.length == 0 && edit.begin > 0 ? edit.begin - 1 : edit.begin;
     const ByteRange range = input_range(from, std::max(from + 1, edit.begin + edit.length));
     changed.append(edit.replacement);
@@ -312,7 +310,7 @@ Normalizer load_normalizer(const JsonPlace& place) {
     return UnicodeNormalizer(form);
   }
   place.fail("normalizer \"" + type +
-             "\" is not supported; there are NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
+             "\" is not supported; expected one of NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
 }
 
 }  // namespace lora_train::tokenizer

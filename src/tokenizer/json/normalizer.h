@@ -12,18 +12,18 @@
 
 namespace lora_train::tokenizer {
 
-/// A stretch of the input, perhaps changed. While nothing has changed it is a view into the input and has no offsets.
+/// A stretch of the input, possibly changed. While unchanged, it is a view into the input without offsets.
 class NormalizedText {
  public:
   /// `input` is the whole text; the stretch is [begin, end) of it. `input` must outlive this.
   NormalizedText(std::string_view input, std::size_t begin, std::size_t end)
       : view_(input.substr(begin, end - begin)), begin_(static_cast<std::uint32_t>(begin)) {}
 
-  /// A part of it, with its own copy of what has changed. Must not outlive this while nothing has changed.
+  /// A part of it, with its own copy of any changes. While unchanged, it must not outlive this.
   NormalizedText slice(std::size_t begin, std::size_t end) const;
 
   std::string_view text() const { return changed_ ? std::string_view(owned_) : view_; }
-  /// The input bytes that text()[begin, end) stands for; begin < end.
+  /// The input bytes behind text()[begin, end); begin < end.
   ByteRange input_range(std::size_t begin, std::size_t end) const;
 
   /// One step of a change: `length` bytes of text() become `replacement`. Their characters share the range.
@@ -46,13 +46,13 @@ class NormalizedText {
   std::vector<ByteRange> ranges_;  // per byte of owned_
 };
 
-/// Changes a text as the normalizer of a file asks. Thread-safe.
+/// Changes a text as the file's normalizer requires. Thread-safe.
 using Normalizer = std::function<void(NormalizedText& text)>;
 
-/// Empty for a null or absent normalizer. FormatError names what is not supported.
+/// Empty for a null or absent normalizer. FormatError names unsupported features.
 Normalizer load_normalizer(const JsonPlace& place);
 
-/// Every `pattern` becomes `replacement`.
+/// Replaces every `pattern` with `replacement`.
 void replace_all(NormalizedText& text, std::string_view pattern, std::string_view replacement);
 
 }  // namespace lora_train::tokenizer

@@ -24,7 +24,7 @@ std::string escape_literal(const std::string& literal) {
 
 using Behavior = SplitRule::Behavior;
 
-// Matches join what stands before them, or stretches of a kind join each other.
+// Joins matches with the stretch before them, or stretches of one kind with each other.
 std::vector<Stretch> joined(const std::vector<Stretch>& stretches, Behavior behavior) {
   std::vector<Stretch> out;
   bool follows_match = false;
@@ -40,7 +40,7 @@ std::vector<Stretch> joined(const std::vector<Stretch>& stretches, Behavior beha
   return out;
 }
 
-// As above, with what stands behind them.
+// As above, with the stretch after them.
 std::vector<Stretch> joined_with_next(const std::vector<Stretch>& stretches) {
   std::vector<Stretch> out;
   bool precedes_match = false;
@@ -85,7 +85,8 @@ Behavior behavior_of(const JsonPlace& place) {
   for (const auto& [name, behavior] : known) {
     if (place.string() == name) return behavior;
   }
-  place.fail("\"" + place.string() + "\" is none of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext");
+  place.fail("\"" + place.string() +
+             "\" is not one of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext");
 }
 
 constexpr const char* kMetaspaceText = "\xE2\x96\x81";  // U+2581
@@ -170,7 +171,7 @@ void PreTokenizer::load(const JsonPlace& place) {
     load_metaspace(place);
   } else {
     place.fail("pre-tokenizer \"" + type +
-               "\" is not supported; there are Sequence, Split, Digits, ByteLevel, Metaspace");
+               "\" is not supported; expected one of Sequence, Split, Digits, ByteLevel, Metaspace");
   }
 }
 
@@ -185,7 +186,7 @@ void PreTokenizer::load_split(const JsonPlace& place) {
 }
 
 void PreTokenizer::add_rule(const std::string& pattern, const std::string& where, Behavior behavior, bool invert) {
-  // Isolated pieces are the same inverted.
+  // For isolated pieces, inversion makes no difference.
   const auto known = behavior == Behavior::kIsolated ? GptSplit::recognise(pattern) : std::nullopt;
   if (known)
     rules_.push_back({*known, behavior, invert});
@@ -219,7 +220,7 @@ void PreTokenizer::load_metaspace(const JsonPlace& place) {
   else if (scheme == "never")
     scheme_ = PrependScheme::kNever;
   else
-    place.at("prepend_scheme").fail("\"" + scheme + "\" is none of always, first, never");
+    place.at("prepend_scheme").fail("\"" + scheme + "\" is not one of always, first, never");
 }
 
 bool PreTokenizer::has_llama3_pattern() const {

@@ -1,4 +1,5 @@
-// The byte-level alphabet, and the pre_tokenizer of tokenizer.json: cuts a normalised text into the pieces that BPE works on one by one.
+// The byte-level alphabet, and the pre_tokenizer of tokenizer.json, which cuts a normalised text into the pieces for
+// BPE.
 #pragma once
 
 #include <optional>
@@ -18,7 +19,7 @@ namespace lora_train::tokenizer {
 /// Half-open ranges of a NormalizedText's text().
 using Pieces = std::vector<std::pair<std::size_t, std::size_t>>;
 
-/// Spaces stand for U+2581, and text begins with one more: what the SentencePiece-style pipelines come to.
+/// Spaces stand for U+2581, and the text begins with an extra one: the effect of SentencePiece-style pipelines.
 struct SpaceRule {
   enum class Prefix {
     kNever,
@@ -28,18 +29,18 @@ struct SpaceRule {
   };
   Prefix prefix;
 
-  /// Whether input[begin, end), which is not empty, gets the prefix.
+  /// True if input[begin, end), which is not empty, gets the prefix.
   bool wants_prefix(std::string_view input, std::size_t begin) const;
 };
 
-/// The rule that a normalizer and a pre-tokenizer come to, when they do nothing else.
+/// The rule that a normalizer and a pre-tokenizer amount to, if they do nothing else.
 std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre_tokenizer);
 
-/// One cut of every piece: by the matches of a pattern, or with `invert` by what stands between them.
+/// One cut of every piece: by the matches of a pattern, or with `invert` by the text between them.
 struct SplitRule {
   enum class Behavior {
     kIsolated,            ///< matches and the stretches between them are pieces
-    kRemoved,             ///< only the stretches between matches are
+    kRemoved,             ///< only the stretches between matches are pieces
     kContiguous,          ///< neighbouring matches are one piece
     kMergedWithPrevious,  ///< a match belongs to the stretch before it
     kMergedWithNext
@@ -52,14 +53,14 @@ struct SplitRule {
 /// The steps of pre_tokenizer, flattened. Thread-safe for concurrent const calls.
 class PreTokenizer {
  public:
-  /// FormatError names what is not supported.
+  /// FormatError names unsupported features.
   explicit PreTokenizer(const JsonPlace& place);
 
-  /// Whether the vocabulary is spelled in the byte-level alphabet.
+  /// True if the vocabulary is spelled in the byte-level alphabet.
   bool is_byte_level() const { return byte_level_; }
-  /// Whether it cuts with Llama 3's pattern.
+  /// True if it cuts with Llama 3's pattern.
   bool has_llama3_pattern() const;
-  /// Cuts the text; may first change it (Metaspace, a prefix space). `pieces` is overwritten.
+  /// Cuts the text; may change it first (Metaspace, a prefix space). Overwrites `pieces`.
   void split(NormalizedText& text, Pieces& pieces) const;
 
  private:
@@ -79,10 +80,10 @@ class PreTokenizer {
   PrependScheme scheme_ = PrependScheme::kNever;
 };
 
-/// The bytes that a token of the vocabulary stands for; nothing when it has a character outside the alphabet.
+/// The bytes behind a vocabulary token; empty if it has a character outside the alphabet.
 std::optional<std::string> byte_level_to_bytes(std::string_view token);
 
-/// The bytes as the vocabulary spells them.
+/// The bytes in the vocabulary's spelling.
 std::string bytes_to_byte_level(std::string_view bytes);
 
 }  // namespace lora_train::tokenizer

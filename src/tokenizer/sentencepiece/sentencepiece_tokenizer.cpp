@@ -18,7 +18,7 @@
 #include "special_tokens.h"
 #include "tokenizer_files.h"
 
-// The library exports it, its header does not name it: without it every load writes to stderr.
+// The library exports it but no header declares it; without it, every load writes to stderr.
 namespace sentencepiece::logging {
 void SetMinLogLevel(int level);
 }
@@ -30,7 +30,7 @@ using sentencepiece::SentencePieceProcessor;
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space inside pieces
 constexpr int kLogNothingButFatal = 3;
-// The library needs some 200 bytes for each byte of a text.
+// The library needs about 200 bytes per byte of text.
 constexpr std::size_t kMaxBytesAtOnce = 1 << 16;
 
 void load_processor(SentencePieceProcessor& processor, const std::string& bytes, const std::string& file) {
@@ -40,7 +40,7 @@ void load_processor(SentencePieceProcessor& processor, const std::string& bytes,
     const auto status = processor.LoadFromSerializedProto(bytes);
     if (status.ok()) return;
     error = status.message();
-  } catch (const std::exception& exception) {  // of the library's tries
+  } catch (const std::exception& exception) {  // from the library's tries
     error = exception.what();
   }
   throw FormatError(file, "SentencePiece refuses the model: " + error);
@@ -80,7 +80,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   void add_token(const AddedToken& token) override { add_token(token, {}); }
 
  private:
-  // What few texts need: made when the first of them comes.
+  // Rarely needed: made on first use.
   struct Continuation {
     SentencePieceProcessor processor;  // adds no dummy space
     CutTable cuts{/*spaces_are_u2581=*/true};
@@ -101,15 +101,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   mutable std::once_flag continuation_made_;
   mutable Continuation continuation_;
   AddedTokenMatcher added_;
-  std::unordered_set<std::int32_t> special_, literal_;  // of the added tokens; literal_: decoded as spelled
-  std::vector<std::string> new_tokens_;                 // by id, from num_pieces() on; empty where there is none
+  std::unordered_set<std::int32_t> special_, literal_;  // for added tokens; literal_: decoded as spelled
+  std::vector<std::string> new_tokens_;                 // by id, from num_pieces() on; empty if there is none
   Vocabulary new_ids_;
 };
 
 std::optional<std::int32_t> SentencePieceTokenizer::token_to_id(std::string_view token) const {
   if (token.empty()) return std::nullopt;
   const std::int32_t id = processor_.PieceToId(token);
-  if (processor_.IdToPiece(id) == token) return id;  // else it is the unknown piece's
+  if (processor_.IdToPiece(id) == token) return id;  // otherwise the id is the unknown piece's
   const auto found = new_ids_.find(token);
   return found == new_ids_.end() ? std::nullopt : std::optional<std::int32_t>(found->second);
 }
@@ -125,8 +125,9 @@ void SentencePieceTokenizer::add_token(const AddedToken& token, const TokenizerO
   const auto known = token_to_id(token.content);
   const std::string taken = id_to_token(token.id);
   if ((known && *known != token.id) || (!taken.empty() && taken != token.content)) {
-    throw FormatError(where, "\"" + token.content + "\" has id " + std::to_string(token.id) + " there and \"" +
-                                 (taken.empty() ? std::to_string(*known) : taken) + "\" in the model");
+    throw FormatError(where, "\"" + token.content + "\" has id " + std::to_string(token.id) + " there, but " +
+                                 (taken.empty() ? "id " + std::to_string(*known) + " in the model"
+                                                : "in the model that id belongs to \"" + taken + "\""));
   }
   if (!is_piece(token.id)) {
     const auto index = static_cast<std::size_t>(token.id) - static_cast<std::size_t>(num_pieces());
@@ -160,7 +161,7 @@ Encoding SentencePieceTokenizer::encode(std::string_view text, bool with_offsets
 
 const SentencePieceTokenizer::Continuation& SentencePieceTokenizer::continuation() const {
   std::call_once(continuation_made_, [this] {
-    // normalizer_spec {add_dummy_prefix: false}: a message that comes twice is merged.
+    // normalizer_spec {add_dummy_prefix: false}: repeated messages are merged.
     load_processor(continuation_.processor, model_.bytes + std::string("\x1A\x02\x18\x00", 4), file_);
     for (std::int32_t id = 0; id < num_pieces(); ++id) {
       if (!processor_.IsControl(id) && !processor_.IsByte(id)) continuation_.cuts.add(processor_.IdToPiece(id));
@@ -170,8 +171,8 @@ const SentencePieceTokenizer::Continuation& SentencePieceTokenizer::continuation
   return continuation_;
 }
 
-// A long stretch is cut where no piece of a BPE model can reach across. Other models are encoded whole: what is best at
-// the end of a text can depend on its beginning, if only by rounding.
+// Cuts a long stretch where no BPE piece can cross. Other models encode it whole: the best choice at the end of a text
+// can depend on its beginning, if only by rounding.
 void SentencePieceTokenizer::encode_stretch(std::string_view text, ByteRange stretch, bool with_offsets,
                                             Encoding& out) const {
   auto [begin, end] = stretch;
@@ -227,7 +228,7 @@ std::string SentencePieceTokenizer::decode(std::span<const std::int32_t> ids, bo
     }
     if (is_piece(id) && !literal_.contains(id) && !is_special(id)) {
       if (at_start && token.starts_with(kSpace)) token.erase(0, kSpace.size());
-      // Where white space is removed, all of it is in front.
+      // If white space is removed, it all counts as leading.
       at_start = at_start && model_.remove_extra_whitespaces && token.empty();
       for (std::size_t at = 0; (at = token.find(kSpace, at)) != std::string::npos; ++at) {
         token.replace(at, kSpace.size(), " ");
@@ -238,9 +239,9 @@ std::string SentencePieceTokenizer::decode(std::span<const std::int32_t> ids, bo
   return repair_utf8(bytes);
 }
 
-constexpr std::size_t kMaxPieceBytes = 512;        // real pieces are far shorter; bounds the work of a bad file
-constexpr std::size_t kMaxNestedUserDefined = 64;  // the library has room for as many prefixes of a text
-constexpr std::size_t kMaxCharsmapKeyBytes = 32;   // and for as many rules of its normalisation table
+constexpr std::size_t kMaxPieceBytes = 512;        // real pieces are far shorter; bounds the work for a bad file
+constexpr std::size_t kMaxNestedUserDefined = 64;  // the library's limit for nested prefixes of a text
+constexpr std::size_t kMaxCharsmapKeyBytes = 32;   // the library's limit for rules of its normalisation table
 
 // One field of a protobuf message: a number, or bytes.
 struct Field {
@@ -274,7 +275,7 @@ class MessageReader {
   [[noreturn]] void fail(const std::string& what) const {
     const auto position = static_cast<std::size_t>(message_.data() - file_bytes_.data()) + at_;
     throw FormatError(file_ + ": byte " + std::to_string(position),
-                      "not a SentencePiece model: " + what + "; is the file whole? Download it again");
+                      "not a SentencePiece model: " + what + "; is the file complete? Download it again");
   }
 
   std::string_view bytes_of(const Field& field) const {
@@ -345,10 +346,10 @@ void check_piece(MessageReader reader, StoredPieces& pieces) {
   if (type == kUserDefined) pieces.user_defined.push_back(text);
 }
 
-// The library collects the user-defined pieces that a text begins with in an array of fixed size, unchecked.
+// The library collects the user-defined pieces at the start of a text in a fixed-size array, unchecked.
 void check_user_defined(std::vector<std::string_view> texts, const std::string& file) {
   std::sort(texts.begin(), texts.end());
-  std::vector<std::string_view> nested;  // each begins with the one before
+  std::vector<std::string_view> nested;  // each begins with the previous one
   for (const std::string_view text : texts) {
     while (!nested.empty() && !text.starts_with(nested.back())) nested.pop_back();
     nested.push_back(text);
@@ -359,15 +360,15 @@ void check_user_defined(std::vector<std::string_view> texts, const std::string& 
   }
 }
 
-// The table is a double-array trie, which the library walks unchecked, and the zero-terminated strings its leaves point
-// to. Walks all that a text can reach, level by level.
+// The table is a double-array trie, which the library walks unchecked, and the zero-terminated strings that its leaves
+// point to. Checks everything that a text can reach, level by level.
 void check_charsmap(const MessageReader& reader, std::string_view table, SentencePieceFile& out) {
   if (table.empty()) return;
   out.has_charsmap = true;
   std::uint32_t trie_bytes = 0;
   if (table.size() > sizeof trie_bytes) std::memcpy(&trie_bytes, table.data(), sizeof trie_bytes);
   if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes >= table.size() - sizeof trie_bytes) {
-    reader.fail("a normalisation table whose size is not the one that it states");
+    reader.fail("a normalisation table that does not have the size that it states");
   }
   std::vector<std::uint32_t> units(trie_bytes / 4);
   std::memcpy(units.data(), table.data() + sizeof trie_bytes, trie_bytes);
@@ -447,7 +448,7 @@ SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::st
   for (Field field; reader.next(field);) {
     const std::string_view whole = bytes.substr(begin, reader.at() - begin);
     begin = reader.at();
-    if (field.number == 4 || field.number > 5) continue;  // self-test data and extensions decide no ids
+    if (field.number == 4 || field.number > 5) continue;  // self-test data and extensions do not affect ids
     const MessageReader inner(bytes, reader.bytes_of(field), file);
     if (field.number == 1) check_piece(inner, pieces);
     if (field.number == 2) check_trainer_spec(inner, out, file);
@@ -457,9 +458,9 @@ SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::st
     has_trainer = has_trainer || field.number == 2;
     has_normalizer = has_normalizer || field.number == 3;
   }
-  if (pieces.texts.empty()) throw FormatError(file, "a SentencePiece model without pieces; is the file whole?");
+  if (pieces.texts.empty()) throw FormatError(file, "a SentencePiece model without pieces; is the file complete?");
   if (!has_trainer || !has_normalizer) {
-    throw FormatError(file, "a SentencePiece model without trainer_spec or normalizer_spec; is the file whole?");
+    throw FormatError(file, "a SentencePiece model without trainer_spec or normalizer_spec; is the file complete?");
   }
   out.user_defined.insert(pieces.user_defined.begin(), pieces.user_defined.end());
   check_user_defined(std::move(pieces.user_defined), file);

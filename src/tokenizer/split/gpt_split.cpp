@@ -13,7 +13,7 @@ namespace {
 
 bool is_surrogate(std::uint32_t code) { return code >= 0xD800 && code <= 0xDFFF; }
 
-// Gives the characters of `all` that the pattern matches their class.
+// Sets the class of the characters in `all` that the pattern matches.
 void mark(const std::string& all, const char* pattern, CharClass as, std::vector<CharClass>& classes) {
   const Regex regex(pattern, "character classes");
   Regex::Scan scan(regex, all);
@@ -60,7 +60,7 @@ constexpr std::string_view kLongS = "\xC5\xBF";  // U+017F, whose capital is S
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; }
 
-// The end of a contraction whose apostrophe stands at `at`, or `at`.
+// The end of a contraction whose apostrophe is at `at`, or `at`.
 std::size_t contraction_end(std::string_view text, std::size_t at) {
   const std::string_view rest = text.substr(at + 1, 2);
   if (rest.empty()) return at;

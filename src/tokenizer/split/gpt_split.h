@@ -1,5 +1,5 @@
-// The split pattern of GPT-4, Qwen and Llama 3, coded by hand on classes of characters: several
-// times faster than a regular expression.
+// The split pattern of GPT-4, Qwen and Llama 3, hand-coded on character classes: several times faster than a regular
+// expression.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ enum class CharClass : std::uint8_t {
   kOther,
   kLetter,   ///< \p{L}
   kNumber,   ///< \p{N}
-  kSpace,    ///< White_Space other than the next
+  kSpace,    ///< White_Space except newlines
   kNewline,  ///< \r and \n
 };
 
@@ -39,17 +39,17 @@ class CharClasses {
   static constexpr std::uint32_t kEnd = 0x40000;  // no letters, numbers or spaces beyond plane 3
   static constexpr std::size_t kBlocks = kEnd >> kBlockBits;
 
-  std::array<std::uint16_t, kBlocks> block_of_{};  // blocks that are equal share their place in the table
+  std::array<std::uint16_t, kBlocks> block_of_{};  // equal blocks share their place in the table
   std::vector<CharClass> table_;
 };
 
-/// Cuts text as
+/// Cuts text like the pattern
 ///   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,k}|
 ///   ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-/// does. Every character is in some piece, so pieces follow each other without gaps. Thread-safe.
+/// Every character is in some piece, so pieces follow each other without gaps. Thread-safe.
 class GptSplit {
  public:
-  /// Nothing unless the pattern is one of those known, character by character.
+  /// Empty unless the pattern is exactly one of the known ones.
   static std::optional<GptSplit> recognise(std::string_view pattern);
 
   /// The largest number of digits in a piece: 1 for Qwen, 3 for Llama 3.
@@ -72,7 +72,7 @@ class GptSplit {
   std::size_t white_space_end(std::string_view text, std::size_t at) const;
 
   const CharClasses* classes_;
-  int max_digits_;  // of one piece
+  int max_digits_;  // per piece
 };
 
 }  // namespace lora_train::tokenizer

@@ -21,11 +21,11 @@ namespace {
 
 struct Property {
   std::string_view name;  // of a category or script
-  const char* added;      // by Unicode 15, 15.1 and 16, to what PCRE2 knows (Unicode 14)
+  const char* added;      // by Unicode 15, 15.1 and 16, in addition to PCRE2 (Unicode 14)
 };
 
-// Compared with Oniguruma's for every code point. Mn has lost a member (U+1171E), which no class can say. Of scripts
-// PCRE2 takes Script_Extensions, Oniguruma Script.
+// Compared with Oniguruma's for every code point. Mn has lost a member (U+1171E), which no class can express. For
+// scripts, PCRE2 uses Script_Extensions, Oniguruma Script.
 constexpr Property kProperties[] = {
     {"M", R"(\x{0897}\x{0CF3}\x{0ECE}\x{10D69}-\x{10D6D}\x{10EFC}-\x{10EFF}\x{11241}\x{113B8}-\x{113C0}\x{113C2})"
           R"(\x{113C5}\x{113C7}-\x{113CA}\x{113CC}-\x{113D0}\x{113D2}\x{113E1}-\x{113E2}\x{11F00}-\x{11F01}\x{11F03})"
@@ -63,7 +63,7 @@ constexpr Property kProperties[] = {
     {"Devanagari", R"(\x{11B00}-\x{11B09})"},
 };
 
-// Those that nothing was added to.
+// Properties without additions.
 constexpr std::string_view kUnchanged[] = {"Lt", "Me",     "Nl",    "Pc",     "Ps",   "Pe",      "Pi",
                                            "Pf", "Sc",     "Sk",    "Zs",     "Zl",   "Zp",      "Cc",
                                            "Co", "Hangul", "Greek", "Hebrew", "Thai", "Bopomofo"};
@@ -87,8 +87,8 @@ std::optional<std::string> added_to(std::string_view name) {
   return "";
 }
 
-/// What stands in a class of a PCRE2 pattern for \p{name}; nothing for a property whose characters were not compared
-/// with those of the reference tokenizers' engine.
+/// The members for \p{name} in a class of a PCRE2 pattern; empty for a property whose characters were not compared with
+/// the reference tokenizers' engine.
 std::optional<std::string> property_members(std::string_view name) {
   const std::string pcre2 = (name.size() > 2 ? "\\p{sc:" : "\\p{") + std::string(name) + "}";
   for (const Union& whole : kUnions) {
@@ -110,7 +110,7 @@ std::string word_members() {
   return members;
 }
 
-// And by itself: in Latin-1 the other digits too.
+// Outside a class: also the other digits in Latin-1.
 std::string word_class(bool is_negated = false) {
   return (is_negated ? "[^" : "[") + word_members() + R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
 }
@@ -121,7 +121,7 @@ bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool is_letter_or_digit(char c) { return is_ascii(c) && std::isalnum(static_cast<unsigned char>(c)) != 0; }
 bool is_hex(char c) { return is_ascii(c) && std::isxdigit(static_cast<unsigned char>(c)) != 0; }
 
-// Copies a pattern and spells classes out on the way. Lets pass what PCRE2 and Oniguruma are known to read alike.
+// Copies a pattern and spells out classes on the way. Accepts what PCRE2 and Oniguruma are known to read alike.
 class Speller {
  public:
   Speller(const std::string& pattern, const std::string& where) : pattern_(pattern), where_(where) {}
@@ -164,7 +164,7 @@ class Speller {
     copy(1);
   }
 
-  // Oniguruma lets these pairs match one character (the ligatures, sharp s), and knows newer pairs of cases than PCRE2.
+  // Oniguruma lets these pairs match one character (the ligatures, sharp s), and knows newer case pairs than PCRE2.
   void check_case(char c) const {
     if (!is_caseless()) return;
     if (!is_ascii(c)) refuse("ignores the case of a character beyond ASCII");
@@ -186,7 +186,7 @@ class Speller {
 
   void class_character() {
     const char c = pattern_[at_];
-    if (has_here("[:")) refuse("uses a POSIX class, as [[:alpha:]]");
+    if (has_here("[:")) refuse("uses a POSIX class such as [[:alpha:]]");
     if (c == '[') refuse("has a class in a class");
     if (has_here("&&")) refuse("intersects classes");
     check_case(c);
@@ -227,8 +227,8 @@ class Speller {
              (next == '+' || next == '?' ? std::string(1, next) : ""));
   }
 
-  // Options other than i mean something else to Oniguruma ((?m) lets the dot match a line feed), and (?i) in the middle
-  // reaches further than in PCRE2.
+  // Options other than i have another meaning in Oniguruma ((?m) lets the dot match a line feed), and (?i) in the
+  // middle extends further than in PCRE2.
   void open_group() {
     if (caseless_.empty()) caseless_.push_back(at_ == 0 && has_here("(?i)"));
     caseless_.push_back(is_caseless() || has_here("(?i:"));
@@ -265,7 +265,7 @@ class Speller {
     at_ += 2;
   }
 
-  // \S inside a class has no spelled-out form here; other letters are no characters, or others to Oniguruma.
+  // \S inside a class has no spelled-out form here; other letters are not characters, or are others in Oniguruma.
   void escaped_character(char escaped) {
     const std::string_view known = in_class_ ? "nrtfae" : "nrtfaeAzZ";
     const bool is_known = known.find(escaped) != std::string_view::npos;
@@ -280,7 +280,7 @@ class Speller {
     copy(pattern_[at_] == '{' ? pattern_.find('}', at_) + 1 - at_ : 2);
   }
 
-  // \x{1F600}, or \x41: beyond ASCII the latter is a byte to Oniguruma.
+  // \x{1F600}, or \x41: beyond ASCII, Oniguruma reads the latter as a byte.
   bool is_code() const {
     if (!has_here("\\x") || at_ + 3 >= pattern_.size()) return false;
     const std::size_t digits = pattern_.find_first_not_of("0123456789abcdefABCDEF", at_ + 3);
@@ -313,13 +313,13 @@ class Speller {
   std::string out_;
   std::size_t at_ = 0;
   bool in_class_ = false;
-  Member last_ = Member::kNone;  // of the class that is open
-  std::vector<bool> caseless_;   // of the pattern, once it has a group, and of the open groups
+  Member last_ = Member::kNone;  // in the open class
+  std::vector<bool> caseless_;   // for the pattern, once it has a group, and for the open groups
 };
 
-/// The pattern for PCRE2 with classes spelled out: \s and \S as Unicode's White_Space, to which PCRE2 adds U+180E;
-/// properties, \w, \d and \b as of Unicode 16, which Hugging Face's and mistral-common's engines have and Debian 12's
-/// PCRE2 (Unicode 14) has not. FormatError for everything that those engines are not known to read in the same way.
+/// The pattern for PCRE2 with classes spelled out: \s and \S as Unicode's White_Space (PCRE2 adds U+180E); properties,
+/// \w, \d and \b as of Unicode 16, as in the engines of Hugging Face and mistral-common but not in Debian 12's PCRE2
+/// (Unicode 14). FormatError for anything that those engines are not known to read in the same way.
 std::string spell_out_classes(const std::string& pattern, const std::string& where) {
   return Speller(pattern, where).run();
 }
@@ -369,7 +369,7 @@ Regex::Regex(const std::string& pattern, const std::string& where) : code_(std::
   if (code_->compiled == nullptr) {
     throw FormatError(where, "the pattern does not compile (" + pcre2_message(error) + "): " + pattern);
   }
-  pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);  // without JIT matching still works
+  pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);  // without JIT, matching still works
 }
 
 Regex::~Regex() = default;

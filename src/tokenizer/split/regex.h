@@ -1,5 +1,5 @@
 // The split patterns of tokenizer.json through PCRE2 (UTF-8, Unicode properties, JIT). As in Oniguruma, which Hugging
-// Face uses, ^ and $ stand at every line; what else the two read differently is refused.
+// Face uses, ^ and $ match at every line; other differences between the two are refused.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace lora_train::tokenizer {
 
-/// What PCRE2 says of an error code.
+/// PCRE2's message for an error code.
 std::string pcre2_message(int code);
 
 /// Thread-safe for concurrent const calls.
 class Regex {
  public:
-  /// `where` appears in messages. FormatError for a pattern that PCRE2 refuses.
+  /// `where` appears in messages. FormatError if PCRE2 refuses the pattern.
   Regex(const std::string& pattern, const std::string& where);
   ~Regex();
   Regex(Regex&&) noexcept;
@@ -29,8 +29,8 @@ class Regex {
     ~Scan();
     Scan(const Scan&) = delete;
     Scan& operator=(const Scan&) = delete;
-    /// The next match that is not empty, at or after `from`: fills [begin, end). False at the end.
-    /// DataError if PCRE2 fails (its limits).
+    /// The next non-empty match at or after `from`: fills [begin, end). False at the end. DataError if PCRE2 fails (its
+    /// limits).
     bool next(std::size_t from, std::size_t& begin, std::size_t& end);
     /// As next(), but the match may be empty; `from` may be the end of the text.
     bool find(std::size_t from, std::size_t& begin, std::size_t& end);
@@ -46,13 +46,13 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-/// A stretch of a text, and whether it is a match or stands between matches.
+/// A stretch of a text: a match, or the text between matches.
 struct Stretch {
   std::size_t begin, end;
   bool is_match;
 };
-/// The whole of `text` as stretches, as Hugging Face's tokenizers finds them (Oniguruma's iterator): matches may be
-/// empty, but not right after another one. `out` is overwritten.
+/// Splits all of `text` into stretches like Hugging Face's tokenizers (Oniguruma's iterator): matches may be empty, but
+/// not right after another one. Overwrites `out`.
 void find_stretches(const Regex& regex, std::string_view text, std::vector<Stretch>& out);
 
 }  // namespace lora_train::tokenizer

@@ -38,7 +38,7 @@ class TekkenBpe final : public WordModel {
     }
     merge_bytes(word, symbols);
   }
-  /// Null when there are tokens that only a whole piece can become.
+  /// Null if there are tokens that only a whole piece can become.
   const CutTable* cuts() const override { return unreachable_.empty() ? &cuts_ : nullptr; }
   const Vocabulary& ids() const { return ids_; }
 
@@ -65,7 +65,7 @@ class TekkenBpe final : public WordModel {
 
   std::int32_t first_id_;
   Vocabulary ids_;
-  Vocabulary unreachable_;  // tokens that merging their bytes does not give: only pieces that are just them
+  Vocabulary unreachable_;  // tokens that merging their bytes cannot reach: only for pieces that equal them
   MergeTable merges_;
   CutTable cuts_;
 };
@@ -162,7 +162,7 @@ void TekkenTokenizer::encode_stretch(std::string_view text, std::size_t begin, s
 }
 
 std::string TekkenTokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
-  std::string text, bytes;  // bytes: of the tokens since the last special one
+  std::string text, bytes;  // bytes: from the tokens since the last special one
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= vocab_size()) continue;
     if (!is_special(id)) {
@@ -176,9 +176,9 @@ std::string TekkenTokenizer::decode(std::span<const std::int32_t> ids, bool skip
   return text + repair_utf8(bytes);
 }
 
-constexpr std::size_t kMaxTokenBytes = 512;  // real tokens are far shorter; bounds the work of a bad file
+constexpr std::size_t kMaxTokenBytes = 512;  // real tokens are far shorter; bounds the work for a bad file
 
-// Versions up to v7 may leave the special tokens to the reader. [UNUSED] ones are filled up as everywhere.
+// Versions up to v7 may leave the special tokens to the reader. [UNUSED] ones are filled in as elsewhere.
 constexpr std::string_view kEarlyVersions[] = {"v3", "v7"};
 constexpr std::string_view kVersions[] = {"v3", "v7", "v11", "v13", "v15"};
 constexpr const char* kEarlySpecialTokens[] = {"<unk>",
@@ -209,7 +209,7 @@ bool is_in(std::string_view name, std::span<const std::string_view> names) {
 void check_version(const JsonPlace& config) {
   const JsonPlace version = config.at("version");
   if (!is_in(version.string(), kVersions)) {
-    version.fail("tekken version \"" + version.string() + "\" is not known; there are v3, v7, v11, v13, v15");
+    version.fail("tekken version \"" + version.string() + "\" is unknown; expected one of v3, v7, v11, v13, v15");
   }
 }
 
@@ -326,7 +326,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
 TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
   const Json json = parse_json(bytes, file);
   const JsonPlace root(json, file);
-  // What images and sound need has no part in text.
+  // Image and sound settings do not affect text.
   root.allow_only({"config", "vocab", "special_tokens", "version", "type", "image", "multimodal", "audio"});
   const JsonPlace config = root.at("config");
   config.allow_only({"pattern", "num_vocab_tokens", "default_vocab_size", "default_num_special_tokens", "version"});

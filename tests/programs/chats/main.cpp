@@ -1,12 +1,13 @@
 // Renders chats as the trainer does. Reads JSON lines from stdin and answers each with one on stdout:
 //   {"template": source, "folder": path or ""}       sets the template                 -> {} or {"error": ...}
-//   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}   -> {"text", "spans", "omissions"}
+//   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}
+//                                                                            -> {"text", "spans", "omissions"}
 //   {"row": a line of a dataset, "sharegpt": b, "field_map": {...}}                    -> {"text"}
 // spans are byte ranges. An error is {"error": "data" | "format", "where", "message"}; anything else ends the program.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "data/read/row_format.h"
+#include "data/read/example_format.h"
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 
@@ -25,14 +26,15 @@ std::vector<Message> messages_of(const Json& row) {
   return messages;
 }
 
-// As a row of a dataset becomes a chat.
-Json render_row(const ChatTemplate& chat_template, const Json& question) {
-  const lora_train::data::JsonRow row = lora_train::data::parse_json_row(question.at("row").get<std::string>());
-  if (row.problem) throw lora_train::DataError("", row.problem->message);
+// As an example of a dataset becomes a chat.
+Json render_example(const ChatTemplate& chat_template, const Json& question) {
+  const lora_train::data::JsonExample example =
+      lora_train::data::parse_json_example(question.at("row").get<std::string>());
+  if (example.problem) throw lora_train::DataError("", example.problem->message);
   const auto type =
       question.value("sharegpt", false) ? lora_train::DatasetType::kSharegpt : lora_train::DatasetType::kMessages;
   const auto map = question.value("field_map", lora_train::data::FieldMap());
-  const auto chat = std::get<lora_train::data::ChatSample>(lora_train::data::parse_row(row.value, type, map));
+  const auto chat = std::get<lora_train::data::ChatSample>(lora_train::data::parse_example(example.value, type, map));
   return {{"text", chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json}).text}};
 }
 
@@ -61,7 +63,7 @@ int main() {
       } else if (chat_template == nullptr) {
         answer = {{"error", "no template"}};
       } else {
-        answer = row.contains("row") ? render_row(*chat_template, row) : render(*chat_template, row);
+        answer = row.contains("row") ? render_example(*chat_template, row) : render(*chat_template, row);
       }
     } catch (const lora_train::Error& error) {
       answer = {{"error", error.kind()}, {"where", error.where()}, {"message", error.message()}};

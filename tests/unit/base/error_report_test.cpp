@@ -21,11 +21,11 @@ ErrorReport describe(const Exception& exception) {
 }
 
 TEST(ErrorReport, OwnErrorsSayKindPlaceAndCode) {
-  const ErrorReport report = describe(DataError("a.jsonl:3", "bad row"));
+  const ErrorReport report = describe(DataError("a.jsonl:3", "bad example"));
   EXPECT_EQ(report.code, ExitCode::kData);
   EXPECT_EQ(report.kind, "data");
   EXPECT_EQ(report.where, "a.jsonl:3");
-  EXPECT_EQ(report.message, "bad row");
+  EXPECT_EQ(report.message, "bad example");
   EXPECT_EQ(describe(ConfigError("", "")).code, ExitCode::kUsage);
   EXPECT_EQ(describe(FormatError("", "")).code, ExitCode::kFormat);
   EXPECT_EQ(describe(IoError("", "")).code, ExitCode::kIo);

@@ -144,7 +144,7 @@ TEST_F(Session, AnAnswerThatIsCutSaysWhy) {
 TEST_F(Session, NoAnswerTakesTheMessageBack) {
   answer_ = "";
   EXPECT_EQ(run({"a", "b"}), "tuned user:a.|tuned user:b.|end");
-  EXPECT_NE(err_.find("(no answer: the message is taken back)"), std::string::npos) << err_;
+  EXPECT_NE(err_.find("(no answer: the message is dropped)"), std::string::npos) << err_;
 }
 
 }  // namespace

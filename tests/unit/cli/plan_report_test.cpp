@@ -71,7 +71,7 @@ TEST(PlanVerdict, ARunThatFitsNowhereSaysWhatToChange) {
   result.rows[1].ways_to_fit = {"micro_batch_size: auto", "base_precision: nf4"};
   const PlanVerdict verdict = judge(result, {.budget_usd = 1});
   EXPECT_EQ(verdict.row, nullptr);
-  const std::string change = "on 4 x A10G it would with micro_batch_size: auto, or with base_precision: nf4";
+  const std::string change = "it would fit on 4 x A10G with micro_batch_size: auto, or with base_precision: nf4";
   EXPECT_NE(verdict.text.find(change), std::string::npos) << verdict.text;
   EXPECT_NE(plan_table(result, {}, 1).find(change), std::string::npos);
 }

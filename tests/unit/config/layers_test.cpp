@@ -48,9 +48,9 @@ TEST(Layers, CirclesAndMissingBasesAreMistakes) {
   files.write("netrc", "password: secret\n");
   std::filesystem::create_symlink("netrc", files.folder() / "netrc.yaml");
   for (const std::string other : {"netrc", "netrc.yaml"}) {
-    EXPECT_EQ(files.error("extends: " + other + "\n"),
-              "profile.yaml:1: extends: \"" + other +
-                  "\" is no file that ends in .yaml, .yml or .json. Expected a profile file.");
+    EXPECT_EQ(
+        files.error("extends: " + other + "\n"),
+        "profile.yaml:1: extends: \"" + other + "\" does not end in .yaml, .yml or .json. Expected a profile file.");
   }
   EXPECT_EQ(files.error("extends: {a: 1}\n"), "profile.yaml:1: extends: expected a file name.");
 }

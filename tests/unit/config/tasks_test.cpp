@@ -52,7 +52,7 @@ TEST(Tasks, WhatIsWrongIsOneSentenceEach) {
     EXPECT_NE(error(text).find(part), std::string::npos) << error(text);
   };
   const std::string task = "eval_tasks: [{name: a, kind: exact_match, path: p";
-  expect("confidence_tokens: {<c0>: 0}\n", "profile.yaml:1: confidence_tokens: has one token");
+  expect("confidence_tokens: {<c0>: 0}\n", "profile.yaml:1: confidence_tokens: has only one token");
   expect("confidence_tokens: {<c0>: 0, <c1>: 1.5}\n",
          "confidence_tokens.<c1>: got \"1.5\", expected a probability from 0 to 1");
   expect("confidence_tokens: [a]\n", "got a list, expected a map");

@@ -43,7 +43,8 @@ bool has_note(const Conversion& conversion, const std::string& start) {
   return std::ranges::any_of(conversion.notes, [&](const std::string& note) { return note.starts_with(start); });
 }
 
-/// From the root of the repository, where tests run: the keys of a tool with their defaults (empty = none), as scripts/foreign_keys.py wrote them.
+/// From the root of the repository, where tests run: the keys of a tool with their defaults (empty = none), as
+/// scripts/foreign_keys.py wrote them.
 std::vector<std::pair<std::string, std::string>> schema(ForeignTool tool) {
   const std::string name = names_of(tool).at(static_cast<std::size_t>(tool));
   std::ifstream file("tests/unit/convert/foreign_keys/" + name + ".txt");
@@ -153,8 +154,8 @@ TEST(Convert, AsksWhichToolWhereTheKeysDoNotTell) {
   EXPECT_NE(error("use_peft: true\nlora_rank: 8\n")
                 .find("has keys of LLaMA-Factory 0.9.5 (lora_rank) and of TRL 1.16.0 (use_peft)"),
             std::string::npos);
-  EXPECT_NE(error("model: m\ndatasets: [{path: d}]\n").find("is a profile of lora-train already"), std::string::npos);
-  EXPECT_NE(error("- 1\n").find("is no map"), std::string::npos);
+  EXPECT_NE(error("model: m\ndatasets: [{path: d}]\n").find("is already a lora-train profile"), std::string::npos);
+  EXPECT_NE(error("- 1\n").find("is not a configuration file"), std::string::npos);
 }
 
 TEST(Convert, SaysWhereTheAdapterWouldBeAnother) {

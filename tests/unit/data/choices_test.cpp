@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
@@ -10,17 +10,17 @@ namespace {
 
 class Choices : public testing::Test {
  protected:
-  std::vector<ChoiceSet> read(const std::string& rows, std::int64_t max_tokens = 0) {
-    testing_support::write_text(file_, rows);
+  std::vector<ChoiceSet> read(const std::string& examples, std::int64_t max_tokens = 0) {
+    testing_support::write_text(file_, examples);
     DatasetSpec spec;
     spec.path = file_.string();
     spec.field_map = field_map_;
     data_.eval_datasets = {spec};
     return read_choice_sets(data_, options_, max_tokens);
   }
-  std::string refusal(const std::string& row, std::int64_t max_tokens = 0) {
+  std::string refusal(const std::string& example, std::int64_t max_tokens = 0) {
     try {
-      read(row + "\n", max_tokens);
+      read(example + "\n", max_tokens);
     } catch (const DataError& error) {
       EXPECT_EQ(error.where(), file_.string() + ":1");
       return error.message();
@@ -49,15 +49,15 @@ TEST_F(Choices, StandBehindTextsAsTheyAreAndBehindChatsThroughTheTemplate) {
 {"prompt": "x", "choices": ["a", "b", "c"], "answer": "2"}
 )");
   ASSERT_EQ(sets.size(), 1U);
-  const auto& rows = sets[0].rows;
-  ASSERT_EQ(rows.size(), 3U);
-  EXPECT_EQ(show(rows[0].choices[1]), "2+2=|22");
-  EXPECT_EQ(show(rows[1].choices[0]), "user:2+3?.|\u00e9");
-  EXPECT_EQ(rows[1].choices[0].num_chars, 1);
-  EXPECT_EQ(rows[0].answer, 0U);
-  EXPECT_EQ(rows[1].answer, 1U);
-  EXPECT_EQ(rows[2].answer, 2U);
-  EXPECT_EQ(rows[1].source, file_.string() + ":2");
+  const auto& examples = sets[0].examples;
+  ASSERT_EQ(examples.size(), 3U);
+  EXPECT_EQ(show(examples[0].choices[1]), "2+2=|22");
+  EXPECT_EQ(show(examples[1].choices[0]), "user:2+3?.|\u00e9");
+  EXPECT_EQ(examples[1].choices[0].num_chars, 1);
+  EXPECT_EQ(examples[0].answer, 0U);
+  EXPECT_EQ(examples[1].answer, 1U);
+  EXPECT_EQ(examples[2].answer, 2U);
+  EXPECT_EQ(examples[1].source, file_.string() + ":2");
   const NamedStore& right = sets[0].right;
   EXPECT_EQ(right.name, "quiz");
   ASSERT_EQ(right.store.size(), 3U);
@@ -65,14 +65,14 @@ TEST_F(Choices, StandBehindTextsAsTheyAreAndBehindChatsThroughTheTemplate) {
   EXPECT_EQ(right.store.source(2), file_.string() + ":3");
 }
 
-TEST_F(Choices, TakeBosNamesOfFieldsAndAsManyRowsAsAsked) {
+TEST_F(Choices, TakeBosNamesOfFieldsAndAsManyExamplesAsAsked) {
   const ByteTokenizer with_bos(true);
   options_.tokenizer = &with_bos;
   field_map_ = {{"prompt", "question"}, {"answer", "label"}};
   data_.eval_max_samples = 1;
   const auto sets = read("{\"question\": \"q\", \"choices\": [\"a\", \"b\"], \"label\": 1}\nnot json\n");
-  ASSERT_EQ(sets[0].rows.size(), 1U);
-  EXPECT_EQ(show(sets[0].rows[0].choices[1]), "<s>q|b");
+  ASSERT_EQ(sets[0].examples.size(), 1U);
+  EXPECT_EQ(show(sets[0].examples[0].choices[1]), "<s>q|b");
 }
 
 TEST_F(Choices, AreRefusedWithFileAndLine) {

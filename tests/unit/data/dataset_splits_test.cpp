@@ -76,13 +76,13 @@ TEST_F(DatasetSplits, SubsetsOfTheCardHaveTheirOwnFiles) {
   add_card(kTwoSubsets);
   EXPECT_EQ(files("", "main"), (Names{"main/train-00000-of-00001.jsonl"}));
   EXPECT_EQ(files("test", "socratic", DatasetUse::kEvaluation), (Names{"socratic/test-00000-of-00001.jsonl"}));
-  EXPECT_TRUE(has(refusal(), "several subsets; name one with `subset`. There are: main, socratic")) << refusal();
-  EXPECT_TRUE(has(refusal("", "nine"), "no subset \"nine\". There are: main, socratic"));
+  EXPECT_TRUE(has(refusal(), "several subsets; name one with `subset`. Available: main, socratic")) << refusal();
+  EXPECT_TRUE(has(refusal("", "nine"), "no subset \"nine\". Available: main, socratic"));
   EXPECT_TRUE(has(refusal("", "main", DatasetUse::kEvaluation),
-                  "several splits; name one with `split`. There are: test, train"));
+                  "several splits; name one with `split`. Available: test, train"));
   EXPECT_TRUE(has(refusal("train[:10]", "main"), "max_samples: 1000"));
   EXPECT_TRUE(has(refusal("train[:90%]", "main"), "val_set_size: 0.1"));
-  EXPECT_TRUE(has(refusal("train+test", "main"), "an entry for each"));
+  EXPECT_TRUE(has(refusal("train+test", "main"), "one entry for each"));
 }
 
 TEST_F(DatasetSplits, ADefaultSubsetNeedsNoName) {
@@ -110,7 +110,7 @@ TEST_F(DatasetSplits, WithoutACardNamesTellTheSplit) {
   add({"data/test_sft-00000-of-00001.jsonl"});
   EXPECT_EQ(files().size(), 2U);
   EXPECT_EQ(files("test_sft"), (Names{"data/test_sft-00000-of-00001.jsonl"}));
-  EXPECT_TRUE(has(refusal("test"), "no split \"test\". There are: test_sft, train")) << refusal("test");
+  EXPECT_TRUE(has(refusal("test"), "no split \"test\". Available: test_sft, train")) << refusal("test");
 }
 
 TEST_F(DatasetSplits, FilesWithoutASplitAreTrainWhereNoneHasOne) {
@@ -132,7 +132,7 @@ TEST_F(DatasetSplits, ALocalFolderHasThemToo) {
   const std::string folder = snapshot().string();
   EXPECT_EQ(files("test", "", DatasetUse::kTraining, folder), (Names{"test.jsonl"}));
   EXPECT_TRUE(has(refusal("", "", DatasetUse::kTraining, folder), "several splits: test.jsonl"));
-  EXPECT_TRUE(has(refusal("train", "", DatasetUse::kTraining, folder + "/train.jsonl"), "no `split`"));
+  EXPECT_TRUE(has(refusal("train", "", DatasetUse::kTraining, folder + "/train.jsonl"), "cannot have `split`"));
 }
 
 TEST_F(DatasetSplits, WhatIsNotThereHasItsCommand) {

@@ -8,8 +8,8 @@
 namespace lora_train::data {
 namespace {
 
-// One document of two tokens per number; equal numbers are equal rows.
-DocumentStore rows(const char* file, const std::vector<std::int32_t>& numbers) {
+// One document of two tokens per number; equal numbers are equal examples.
+DocumentStore examples(const char* file, const std::vector<std::int32_t>& numbers) {
   StoreBuilder builder;
   const auto index = builder.add_file(file);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -19,9 +19,9 @@ DocumentStore rows(const char* file, const std::vector<std::int32_t>& numbers) {
   return builder.build();
 }
 
-TEST(Duplicates, LaterEqualRowsAreCountedWithTheFirstPair) {
+TEST(Duplicates, LaterEqualExamplesAreCountedWithTheFirstPair) {
   Ledger ledger;
-  count_duplicates(rows("t", {5, 9, 7, 9, 5, 9}), {}, ledger);
+  count_duplicates(examples("t", {5, 9, 7, 9, 5, 9}), {}, ledger);
   ASSERT_EQ(ledger.entries.size(), 1U);
   EXPECT_EQ(ledger.entries[0].reason, LedgerReason::kDuplicate);
   EXPECT_EQ(ledger.entries[0].count, 3);
@@ -29,10 +29,10 @@ TEST(Duplicates, LaterEqualRowsAreCountedWithTheFirstPair) {
   EXPECT_EQ(ledger.entries[0].first_message, "like t:2");
 }
 
-TEST(Duplicates, TrainingRowsOfEvaluationSetsAreCountedOnce) {
-  const DocumentStore a = rows("a", {8, 3, 8}), b = rows("b", {3, 4});
+TEST(Duplicates, TrainingExamplesOfEvaluationSetsAreCountedOnce) {
+  const DocumentStore a = examples("a", {8, 3, 8}), b = examples("b", {3, 4});
   Ledger ledger;
-  count_duplicates(rows("t", {1, 3, 2, 8}), {&a, &b}, ledger);
+  count_duplicates(examples("t", {1, 3, 2, 8}), {&a, &b}, ledger);
   ASSERT_EQ(ledger.entries.size(), 1U);
   EXPECT_EQ(ledger.entries[0].reason, LedgerReason::kInValidation);
   EXPECT_EQ(ledger.entries[0].count, 2);
@@ -42,7 +42,7 @@ TEST(Duplicates, TrainingRowsOfEvaluationSetsAreCountedOnce) {
 
 TEST(Duplicates, AreDroppedButForTheFirst) {
   Ledger ledger{.total = 6, .kept = 6};
-  const DocumentStore left = without_duplicates(rows("t", {5, 9, 7, 9, 5, 9}), ledger);
+  const DocumentStore left = without_duplicates(examples("t", {5, 9, 7, 9, 5, 9}), ledger);
   ASSERT_EQ(left.size(), 3U);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(left.source(i), "t:" + std::to_string(i + 1));
   EXPECT_EQ(ledger.kept, 3);
@@ -50,9 +50,9 @@ TEST(Duplicates, AreDroppedButForTheFirst) {
   EXPECT_EQ(ledger.entries[0].first_source, "t:4");
 }
 
-TEST(Duplicates, TrainingRowsAreDroppedFromEvaluationSets) {
+TEST(Duplicates, TrainingExamplesAreDroppedFromEvaluationSets) {
   Ledger ledger{.total = 4, .kept = 4};
-  const DocumentStore left = without_training_rows(rows("e", {8, 3, 4, 3}), rows("t", {1, 3, 3}), ledger);
+  const DocumentStore left = without_training_examples(examples("e", {8, 3, 4, 3}), examples("t", {1, 3, 3}), ledger);
   ASSERT_EQ(left.size(), 2U);
   EXPECT_EQ(left.source(0), "e:1");
   EXPECT_EQ(left.source(1), "e:3");
@@ -61,16 +61,16 @@ TEST(Duplicates, TrainingRowsAreDroppedFromEvaluationSets) {
   EXPECT_EQ(ledger.entries[0].first_message, "like t:2");
 }
 
-TEST(Duplicates, DifferentRowsAreNone) {
-  const DocumentStore eval = rows("e", {4, 5});
+TEST(Duplicates, DifferentExamplesAreNone) {
+  const DocumentStore eval = examples("e", {4, 5});
   Ledger ledger;
-  count_duplicates(rows("t", {1, 2, 3}), {&eval}, ledger);
+  count_duplicates(examples("t", {1, 2, 3}), {&eval}, ledger);
   EXPECT_TRUE(ledger.entries.empty());
 }
 
 class DropDuplicates : public PrepareFixture {};
 
-TEST_F(DropDuplicates, ComeOutBeforeTheSplitAndTrainingRowsFromEvaluationData) {
+TEST_F(DropDuplicates, ComeOutBeforeTheSplitAndTrainingExamplesFromEvaluationData) {
   DataSection section;
   section.datasets = {dataset("train.jsonl", texts(20) + texts(20))};
   section.eval_datasets = {dataset("val.jsonl", texts(22))};

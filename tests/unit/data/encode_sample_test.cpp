@@ -12,7 +12,7 @@
 namespace lora_train::data {
 namespace {
 
-// The text of a row with its trained stretches in brackets.
+// The text of an example with its trained stretches in brackets.
 std::string show(const EncodedSample& sample) {
   std::string out;
   bool is_open = false;
@@ -152,13 +152,13 @@ TEST_F(EncodeSample, RefusesWeightsItCannotHonour) {
   };
   const ChatSample user_trained = with_weights(chat_, {kNone, kTrain}),
                    user_skipped = with_weights(chat_, {kNone, kSkip});
-  EXPECT_EQ(refusal(user_trained, LossOn::kAuto).find("message 1 (user) is marked to be trained"), 0U);
+  EXPECT_EQ(refusal(user_trained, LossOn::kAuto).find("message 1 (user) is marked as trained"), 0U);
   EXPECT_EQ(refusal(user_trained, LossOn::kAll), "accepted");
   EXPECT_EQ(refusal(user_skipped, LossOn::kAuto), "accepted");
-  EXPECT_EQ(refusal(user_skipped, LossOn::kAll).find("message 1 (user) is marked not to be trained"), 0U);
+  EXPECT_EQ(refusal(user_skipped, LossOn::kAll).find("message 1 (user) is marked as not trained"), 0U);
   const ChatSample user_weighted = with_weights(chat_, {kNone, 0.5F});
-  EXPECT_EQ(refusal(user_weighted, LossOn::kAuto).find("message 1 (user) is marked to be trained"), 0U);
-  EXPECT_EQ(refusal(user_weighted, LossOn::kAll).find("message 1 (user) is marked not to be trained, or with a weight"),
+  EXPECT_EQ(refusal(user_weighted, LossOn::kAuto).find("message 1 (user) is marked as trained"), 0U);
+  EXPECT_EQ(refusal(user_weighted, LossOn::kAll).find("message 1 (user) is marked as not trained, or with a weight"),
             0U);
 }
 
@@ -175,7 +175,7 @@ TEST_F(EncodeSample, AddsBosWhereHuggingFaceDoes) {
   EXPECT_EQ(show(encode_sample(chat_, {&with_bos, &template_, LossOn::kAuto, 0})).substr(0, 8), "system:s");
 }
 
-TEST_F(EncodeSample, TakesLabelsOfPretokenisedRowsAsTheyAre) {
+TEST_F(EncodeSample, TakesLabelsOfPretokenisedExamplesAsTheyAre) {
   EXPECT_EQ(encode(TokenSample{{97, 98}, {-100, 98}}, LossOn::kAuto), "a[b]");
   EXPECT_EQ(encode(TokenSample{{97, 98}, {-100, 98}}, LossOn::kAll), "[ab]");
   EXPECT_EQ(encode(TokenSample{{97, 98}, {}}, LossOn::kAll), "[ab]");

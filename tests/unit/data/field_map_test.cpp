@@ -1,17 +1,18 @@
 #include <gtest/gtest.h>
 
-#include "data/read/row_format.h"
+#include "data/read/example_format.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::data {
 namespace {
 
 TEST(FieldMap, LeavesUnreadWhatItHasNoNameFor) {
-  const char* row =
+  const char* example =
       R"({"system": "s", "messages": [{"role": "user", "content": "a", "weight": 3},
           {"role": "assistant", "content": "b", "train": "no", "train_detail": [], "weight": -1}], "tools": 1})";
   const FieldMap map = {{"train", ""}, {"weight", ""}, {"tools", ""}, {"system", ""}};
-  const auto sample = std::get<ChatSample>(parse_row(parse_json_row(row).value, DatasetType::kMessages, map));
+  const auto sample =
+      std::get<ChatSample>(parse_example(parse_json_example(example).value, DatasetType::kMessages, map));
   EXPECT_EQ(sample.messages.size(), 2u);
   EXPECT_EQ(sample.weights, (std::vector<std::optional<float>>{std::nullopt, std::nullopt}));
   EXPECT_EQ(sample.tools_json, "");

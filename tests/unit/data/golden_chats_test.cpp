@@ -1,4 +1,4 @@
-// Every golden chat as a row of a dataset: from its line to ids and labels, equal to transformers'.
+// Every golden chat as an example of a dataset: from its line to ids and labels, equal to transformers'.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,14 +20,14 @@ struct GoldenFile {
   const char* name;
   const char* folder;         // of the model
   const char* template_file;  // in it
-  int rows, errors;
+  int examples, errors;
   const char* tokenizer_file = "tokenizer.json";
   const char* dialogues = nullptr;  // the golden file with the messages, where this one has only their ids
 };
 
 void PrintTo(const GoldenFile& file, std::ostream* out) { *out << file.name; }
 
-// Renders what some goldens have and rows of a dataset never ask for.
+// Renders what some goldens have and examples of a dataset never ask for.
 class PromptingTemplate : public tokenizer::ChatTemplate {
  public:
   PromptingTemplate(const tokenizer::ChatTemplate& inner, bool with_prompt)
@@ -47,28 +47,28 @@ class PromptingTemplate : public tokenizer::ChatTemplate {
 };
 
 std::vector<Json> read_goldens(const std::filesystem::path& path) {
-  std::vector<Json> rows;
+  std::vector<Json> examples;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    rows.push_back(Json::parse(line));
+    examples.push_back(Json::parse(line));
   }
-  return rows;
+  return examples;
 }
 
-EncodedSample encode_as_row(const Json& golden, const tokenizer::ChatTemplate& chat_template,
-                            const tokenizer::Tokenizer& tokenizer) {
-  Json row = {{"id", golden["id"]}, {"messages", golden["messages"]}};
+EncodedSample encode_as_example(const Json& golden, const tokenizer::ChatTemplate& chat_template,
+                                const tokenizer::Tokenizer& tokenizer) {
+  Json example = {{"id", golden["id"]}, {"messages", golden["messages"]}};
   if (golden.contains("tools")) {
-    row["tools"] = golden["tools"];
+    example["tools"] = golden["tools"];
   }
   Json kwargs = golden.value("kwargs", Json::object());
   const PromptingTemplate prompting(chat_template, kwargs.value("add_generation_prompt", false));
   kwargs.erase("add_generation_prompt");
-  row["chat_template_kwargs"] = kwargs;
-  const JsonRow parsed = parse_json_row(row.dump());
+  example["chat_template_kwargs"] = kwargs;
+  const JsonExample parsed = parse_json_example(example.dump());
   EXPECT_FALSE(parsed.problem);
   EXPECT_EQ(detect_layout(parsed.value, {}).type, DatasetType::kMessages);
-  const Sample sample = parse_row(parsed.value, DatasetType::kMessages, {});
+  const Sample sample = parse_example(parsed.value, DatasetType::kMessages, {});
   return encode_sample(sample, {&tokenizer, &prompting, LossOn::kAuto, tokenizer.vocab_size()});
 }
 
@@ -83,7 +83,7 @@ std::vector<std::int32_t> golden_labels(const Json& golden) {
   return labels;
 }
 
-class GoldenChatRows : public testing::TestWithParam<GoldenFile> {
+class GoldenChatExamples : public testing::TestWithParam<GoldenFile> {
  protected:
   // The folder with the tokenizer of the case under the name that is looked for.
   std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const std::filesystem::path& model) const {
@@ -97,7 +97,7 @@ class GoldenChatRows : public testing::TestWithParam<GoldenFile> {
   testing_support::TemporaryFolder folder_;
 };
 
-TEST_P(GoldenChatRows, IdsAndLabelsAreEqual) {
+TEST_P(GoldenChatExamples, IdsAndLabelsAreEqual) {
   const GoldenFile& param = GetParam();
   LORA_TRAIN_REQUIRE_DATA(model, param.folder);
   LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + param.name + ".jsonl");
@@ -106,13 +106,13 @@ TEST_P(GoldenChatRows, IdsAndLabelsAreEqual) {
       tokenizer::ChatTemplate::parse(read_file(model / param.template_file), param.template_file, model);
   std::map<std::string, Json> dialogues;
   if (param.dialogues != nullptr) {
-    for (Json& row : read_goldens(goldens.parent_path() / param.dialogues)) {
-      dialogues[row["id"]] = row;
+    for (Json& example : read_goldens(goldens.parent_path() / param.dialogues)) {
+      dialogues[example["id"]] = example;
     }
   }
-  int rows = 0, errors = 0;
+  int examples = 0, errors = 0;
   for (Json& golden : read_goldens(goldens)) {
-    ++rows;
+    ++examples;
     if (param.dialogues != nullptr) {
       const Json& dialogue = dialogues.at(golden["id"]);
       for (const char* field : {"messages", "tools", "kwargs"}) {
@@ -120,7 +120,7 @@ TEST_P(GoldenChatRows, IdsAndLabelsAreEqual) {
       }
     }
     try {
-      const EncodedSample got = encode_as_row(golden, *chat_template, *tokenizer);
+      const EncodedSample got = encode_as_example(golden, *chat_template, *tokenizer);
       ASSERT_FALSE(golden.contains("error")) << golden["id"] << " must be refused: " << golden["error"];
       ASSERT_EQ(Json(got.ids), golden["ids"]) << golden["id"];
       ASSERT_EQ(got.labels, golden_labels(golden)) << golden["id"];
@@ -132,7 +132,7 @@ TEST_P(GoldenChatRows, IdsAndLabelsAreEqual) {
           << error.what();
     }
   }
-  EXPECT_EQ(rows, param.rows);
+  EXPECT_EQ(examples, param.examples);
   EXPECT_EQ(errors, param.errors);
 }
 
@@ -143,7 +143,7 @@ std::string case_name(const testing::TestParamInfo<GoldenFile>& param) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Files, GoldenChatRows,
+    Files, GoldenChatExamples,
     testing::Values(GoldenFile{"qwen2", "qwen2.5", "chat_template-qwen2-instruct.jinja", 150, 0},
                     GoldenFile{"qwen2.5", "qwen2.5", "chat_template.jinja", 300, 0},
                     GoldenFile{"qwen2.5-double-brace", "qwen2.5", "chat_template-double-brace.jinja", 150, 0},
@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
                                "tokenizer-metaspace.json", "mistral-v0.3.jsonl"}),
     case_name);
 
-TEST(GoldenChatRowsTable, NamesEveryFile) {
+TEST(GoldenChatExamplesTable, NamesEveryFile) {
   LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/chat");
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(goldens))

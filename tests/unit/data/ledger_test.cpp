@@ -34,12 +34,12 @@ TEST(Ledger, CountsByReasonAndKeepsTheFirst) {
 TEST(Ledger, PrintsALineForEachReason) {
   const auto lines = example().lines();
   ASSERT_EQ(lines.size(), 4U);
-  EXPECT_EQ(lines[0], "rows: 100 read, 97 kept");
+  EXPECT_EQ(lines[0], "examples: 100 read, 97 kept");
   EXPECT_NE(lines[1].find("2 (2.00%)"), std::string::npos);
   EXPECT_NE(lines[1].find("first: a:2:9: NaN"), std::string::npos);
 }
 
-TEST(Ledger, ShowsThePlacesOfTheFirstTenRows) {
+TEST(Ledger, ShowsThePlacesOfTheFirstTenExamples) {
   Ledger ledger;
   for (int line = 1; line <= 3; ++line) ledger.add(LedgerReason::kBadRow, "a:" + std::to_string(line), "NaN");
   EXPECT_TRUE(Ledger::line(ledger.entries[0], 100).ends_with("first: a:1: NaN; also a:2, a:3"));
@@ -62,7 +62,7 @@ TEST(Ledger, FailsAboveTheDropFractionOnly) {
     EXPECT_NE(error.message().find("first: a:2:9"), std::string::npos);
     EXPECT_NE(error.message().find("3 of 100"), std::string::npos);
     EXPECT_NE(error.message().find("max_drop_fraction: 0.029"), std::string::npos);
-    EXPECT_EQ(error.message().find("tail cut"), std::string::npos);  // such rows are not lost
+    EXPECT_EQ(error.message().find("tail cut"), std::string::npos);  // such examples are not lost
   }
 }
 

@@ -86,7 +86,7 @@ TEST(DocumentStore, SumsWeightsOfSupervisedTokens) {
   EXPECT_EQ(plain.weight_sum(0), 1);
   DocumentStore cut = store.empty_copy();
   cut.append_from(store, 2, 2);
-  EXPECT_EQ(cut.weight_sum(0), 0.25) << "of a row that was cut, the weights of what is left";
+  EXPECT_EQ(cut.weight_sum(0), 0.25) << "of an example that was cut, the weights of what is left";
   EXPECT_EQ(cut.weights(0).size(), 2U);
   EXPECT_TRUE(store.subset(std::vector<std::uint32_t>{2}).has_weights());
 }

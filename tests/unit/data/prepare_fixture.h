@@ -1,4 +1,4 @@
-// Files of rows, and the data that a run makes of them.
+// Files of examples, and the data that a run makes of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,10 +14,10 @@
 
 namespace lora_train::data {
 
-/// Rows "row 0", "row 1", ...
+/// Examples "example 0", "example 1", ...
 inline std::string texts(int count) {
   std::string out;
-  for (int i = 0; i < count; ++i) out += "{\"text\": \"row " + std::to_string(i) + "\"}\n";
+  for (int i = 0; i < count; ++i) out += "{\"text\": \"example " + std::to_string(i) + "\"}\n";
   return out;
 }
 

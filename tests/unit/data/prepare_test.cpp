@@ -6,7 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 #include "prepare_fixture.h"
 
 namespace lora_train::data {
@@ -33,19 +33,19 @@ class PrepareData : public PrepareFixture {
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
-  const auto row = [](const std::string& mark) {
+  const auto example = [](const std::string& mark) {
     return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, )"
            R"({"role": "assistant", "content": "cd")" +
            mark + "}]}\n";
   };
   DataSection section;
-  section.datasets = {dataset("m.jsonl", row("") + row(R"(, "train": false)") + row(R"(, "weight": 1)"))};
+  section.datasets = {dataset("m.jsonl", example("") + example(R"(, "train": false)") + example(R"(, "weight": 1)"))};
   const PreparedData data = prepare(section);
   const auto supervised = [&](std::size_t i) { return data.train.num_supervised(i); };
   EXPECT_EQ(supervised(0), 5);  // "b." and "cd."
   EXPECT_EQ(supervised(1), 2);  // "b."
   EXPECT_GT(supervised(2), 5);  // the fake template writes the mark
-  section.datasets = {dataset("w.jsonl", row("") + row(R"(, "weight": -0.5)"))};
+  section.datasets = {dataset("w.jsonl", example("") + example(R"(, "weight": -0.5)"))};
   EXPECT_SAYS(refusal(section), "w.jsonl:2");
   EXPECT_SAYS(refusal(section), "messages[2].weight is -0.5");
   const std::string call =
@@ -76,13 +76,13 @@ TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {
   EXPECT_TRUE(data.max_seq_len_is_auto);
   EXPECT_EQ(data.train_lengths.longest, 19);
   EXPECT_SAYS(data.loss_description, "assistant turns of chats");
-  EXPECT_SAYS(data.loss_description, "the rows' own labels");
+  EXPECT_SAYS(data.loss_description, "the examples' own labels");
 }
 
 TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   std::string bytes;
   for (int i = 0; i < 12000; ++i) {  // longer than the 1 MiB that the reader takes at a time
-    bytes += i % 100 == 7 ? "{\"text\": 5, " : "{\"text\": \"row " + std::to_string(i % 977) + "\", ";
+    bytes += i % 100 == 7 ? "{\"text\": 5, " : "{\"text\": \"example " + std::to_string(i % 977) + "\", ";
     bytes += "\"other\": \"" + std::string(200, 'x') + "\"}\n";
   }
   DataSection section;
@@ -102,15 +102,15 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   section.on_bad_row = OnBadRow::kError;
   EXPECT_SAYS(refusal(section), "t.jsonl:8: text is number");
   EXPECT_SAYS(refusal(section), "\n  t.jsonl:108: the same\n");
-  EXPECT_SAYS(refusal(section), "more bad rows\nRepair them, or leave bad rows out with on_bad_row: drop (");
+  EXPECT_SAYS(refusal(section), "more bad examples\nFix them, or skip bad examples with on_bad_row: drop (");
 }
 
-TEST_F(PrepareData, WhereAllRowsAreBadNoneIsLeftToDropTheOthersFor) {
+TEST_F(PrepareData, WhereAllExamplesAreBadNoneIsLeftToDropTheOthersFor) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": 7}\n")};
   const std::string same = refusal(section);
-  EXPECT_SAYS(same, "\n  and so are all 3 rows read so far, for the same reason");
-  EXPECT_EQ(same.find("Repair"), std::string::npos) << same;
+  EXPECT_SAYS(same, "\n  and all 3 examples read so far fail for the same reason");
+  EXPECT_EQ(same.find("Fix"), std::string::npos) << same;
   section.datasets = {dataset("u.jsonl", "{\"text\": 5}\n{\"text\": 6}\n{\"text\": [1]}\n")};
   EXPECT_SAYS(refusal(section), "u.jsonl:2: the same\n");
 }
@@ -130,14 +130,15 @@ TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
   EXPECT_EQ(num_tables(), 1);
   ASSERT_EQ(again.train.size(), first.train.size());
   for (std::size_t i = 0; i < first.train.size(); ++i) {
-    EXPECT_EQ(view_rows(again.train, &tokenizer_, i, 1)[0].text, view_rows(first.train, &tokenizer_, i, 1)[0].text);
+    EXPECT_EQ(view_examples(again.train, &tokenizer_, i, 1)[0].text,
+              view_examples(first.train, &tokenizer_, i, 1)[0].text);
     EXPECT_EQ(again.train.source(i), first.train.source(i));
   }
   EXPECT_EQ(again.ledger.lines(), first.ledger.lines());
   EXPECT_EQ(again.loss_description, first.loss_description);
   EXPECT_EQ(again.fingerprint, first.fingerprint);
 
-  // Every option that decides a row's tokens makes another table; what is applied later does not.
+  // Every option that decides an example's tokens makes another table; what is applied later does not.
   section.max_seq_len = 4096;
   section.overlength = Overlength::kDrop;
   context_.seed = 7;
@@ -177,7 +178,7 @@ TEST_F(PrepareData, WeightsFollowTheirDatasets) {
   EXPECT_SAYS(data.train.source(data.train_ranges[1].begin - 1), "a.jsonl:");
 }
 
-TEST_F(PrepareData, RepeatedRowsAreCountedAndKept) {
+TEST_F(PrepareData, RepeatedExamplesAreCountedAndKept) {
   DataSection section;
   section.datasets = {dataset("a.jsonl", texts(5) + texts(2))};
   section.eval_datasets = {dataset("e.jsonl", texts(1))};
@@ -191,16 +192,16 @@ TEST_F(PrepareData, RepeatedRowsAreCountedAndKept) {
   EXPECT_EQ(data.ledger.entries[1].count, 2);
 }
 
-TEST_F(PrepareData, PretokenisedRowsNeedNoTokenizer) {
+TEST_F(PrepareData, PretokenisedExamplesNeedNoTokenizer) {
   DataSection section;
   section.datasets = {dataset("i.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n")};
   const PreparedData data = prepare_data(section, {.vocab_size = 3}, true);
   EXPECT_EQ(data.train.size(), 1U);
-  EXPECT_TRUE(view_rows(data.train, nullptr, 0, 5)[0].pieces.empty());
+  EXPECT_TRUE(view_examples(data.train, nullptr, 0, 5)[0].pieces.empty());
   EXPECT_THROW(prepare_data(section, {.vocab_size = 2}, true), DataError);
 }
 
-TEST_F(PrepareData, BadRowStopsWithItsPlace) {
+TEST_F(PrepareData, BadExampleStopsWithItsPlace) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"text\": NaN}\n")};
   EXPECT_SAYS(refusal(section), "t.jsonl:2:10: NaN and Infinity");
@@ -212,7 +213,7 @@ TEST_F(PrepareData, BadRowStopsWithItsPlace) {
   EXPECT_SAYS(refusal(section), "t.jsonl:1: no known layout");
 }
 
-TEST_F(PrepareData, BadRowsAreDroppedAndCountedWhenAsked) {
+TEST_F(PrepareData, BadExamplesAreDroppedAndCountedWhenAsked) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": NaN}\n" + texts(8) + "{\"text\": 5}\n")};
   section.on_bad_row = OnBadRow::kDrop;
@@ -224,44 +225,44 @@ TEST_F(PrepareData, BadRowsAreDroppedAndCountedWhenAsked) {
   EXPECT_EQ(data.ledger.entries[0].count, 2);
   EXPECT_SAYS(data.ledger.entries[0].first_source, "t.jsonl:1:10");
   section.max_drop_fraction = 0.19;
-  EXPECT_SAYS(refusal(section), "training data would lose 2 of 10 rows");
+  EXPECT_SAYS(refusal(section), "training data would lose 2 of 10 examples");
 }
 
 TEST_F(PrepareData, RefusesEmptyData) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "\n\n")};
-  EXPECT_SAYS(refusal(section), "t.jsonl: the file has no row");
+  EXPECT_SAYS(refusal(section), "t.jsonl: the file has no example");
   section.datasets = {dataset("t.json", " [ ] ")};
-  EXPECT_SAYS(refusal(section), "t.json: the file has no row");
+  EXPECT_SAYS(refusal(section), "t.json: the file has no example");
   section.datasets = {dataset("t.jsonl", "nope\n")};
   section.on_bad_row = OnBadRow::kDrop;
-  EXPECT_SAYS(refusal(section), "no row of the training data is left");
+  EXPECT_SAYS(refusal(section), "no example of the training data is left");
   section.datasets = {};
   EXPECT_THROW(prepare(section), ConfigError);
   EXPECT_THROW(prepare(section, /*need_train=*/false), ConfigError);
 }
 
-TEST_F(PrepareData, RefusesARunWithEveryLabelMaskedAndShowsRows) {
+TEST_F(PrepareData, RefusesARunWithEveryLabelMaskedAndShowsExamples) {
   DataSection section;
   section.datasets = {dataset("c.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}\n")};
   const std::string message = refusal(section);
-  EXPECT_SAYS(message, "c.jsonl:1: every row of the training data is masked");
+  EXPECT_SAYS(message, "c.jsonl:1: every example of the training data is masked");
   EXPECT_SAYS(message, "user:hello.");
   EXPECT_SAYS(message, "loss_on: auto");
 }
 
-TEST_F(PrepareData, OneMaskedRowGoesToTheLedger) {
+TEST_F(PrepareData, OneMaskedExampleGoesToTheLedger) {
   DataSection section;
   const std::string good = "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n";
   section.datasets = {dataset("i.jsonl", good + "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n" + good)};
-  EXPECT_SAYS(refusal(section), "training data would lose 1 of 3 rows");
+  EXPECT_SAYS(refusal(section), "training data would lose 1 of 3 examples");
   section.max_drop_fraction = 0.5;
   const PreparedData data = prepare(section);
   EXPECT_EQ(data.train.size(), 2U);
   EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kFullyMasked);
 }
 
-TEST_F(PrepareData, HoldsOutTheSameRowsForTheSameSeed) {
+TEST_F(PrepareData, HoldsOutTheSameExamplesForTheSameSeed) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", texts(50))};
   section.val_set_size = 0.11;
@@ -291,10 +292,10 @@ TEST_F(PrepareData, HoldsOutTheSameRowsForTheSameSeed) {
   EXPECT_EQ(only_eval.evals[0].store.size(), 7U);
   EXPECT_TRUE(only_eval.train.empty());
   section.val_set_size = 50;
-  EXPECT_SAYS(refusal(section), "val_set_size: 50 would hold out 50 of 50 rows");
+  EXPECT_SAYS(refusal(section), "val_set_size: 50 would hold out 50 of 50 examples");
 }
 
-TEST_F(PrepareData, EvaluationSetsHaveNamesAndAtMostSoManyRows) {
+TEST_F(PrepareData, EvaluationSetsHaveNamesAndAtMostSoManyExamples) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", texts(3))};
   section.eval_datasets = {dataset("val.jsonl", texts(9)), dataset("val.json", "[{\"text\": \"long enough\"}]")};
@@ -322,7 +323,7 @@ TEST_F(PrepareData, LengthPolicyHoldsForEvaluationToo) {
   EXPECT_EQ(prepare(section).max_seq_len, 128);
   section.max_seq_len = 64;
   EXPECT_SAYS(refusal(section),
-              "val.jsonl:1: 1 of 1 rows of the evaluation data \"val\" are longer than max_seq_len: 64");
+              "val.jsonl:1: 1 of 1 examples of the evaluation data \"val\" are longer than max_seq_len: 64");
   context_.max_position_embeddings = 80;
   EXPECT_SAYS(refusal(section), "max_seq_len: 80  keeps all but 1 of them");
   section.max_seq_len = std::nullopt;
@@ -364,13 +365,13 @@ TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
   EXPECT_EQ(data.ledger.lost(), 0);
 }
 
-TEST_F(PrepareData, ALaterRowOfAnotherLayoutIsABadRowUnlessTypeDecides) {
+TEST_F(PrepareData, ALaterExampleOfAnotherLayoutIsABadExampleUnlessTypeDecides) {
   DataSection section;
   section.datasets = {
       dataset("l.jsonl", texts(3) + R"({"text": "a", "messages": [{"role": "assistant", "content": "b"}]})")};
   section.max_drop_fraction = 0.5;
   EXPECT_THROW(prepare(section), DataError);
-  EXPECT_THROW(look_at_first_rows(section.datasets[0], {.is_model_known = false}), DataError);
+  EXPECT_THROW(look_at_first_examples(section.datasets[0], {.is_model_known = false}), DataError);
   section.on_bad_row = OnBadRow::kDrop;
   EXPECT_EQ(prepare(section).ledger.count(LedgerReason::kBadRow), 1);
   section.datasets[0].type = DatasetType::kText;
@@ -388,23 +389,23 @@ TEST_F(PrepareData, ViewJoinsTokensOfOneCharacter) {
   DataSection section;
   section.datasets = {dataset("t.jsonl", "{\"text\": \"a\xC3\xA9z\"}\n" + texts(3))};
   const PreparedData data = prepare(section);
-  const auto views = view_rows(data.train, &tokenizer_, 0, 2);
+  const auto views = view_examples(data.train, &tokenizer_, 0, 2);
   ASSERT_EQ(views.size(), 2U);
   EXPECT_EQ(views[0].pieces, (std::vector<std::string>{"a", "", "\xC3\xA9", "z", "</s>"}));
   EXPECT_EQ(views[0].text, "a\xC3\xA9z</s>");
   EXPECT_SAYS(views[1].source, "t.jsonl:2");
-  EXPECT_EQ(view_rows(data.train, &tokenizer_, 3, 9).size(), 1U);
+  EXPECT_EQ(view_examples(data.train, &tokenizer_, 3, 9).size(), 1U);
 }
 
-TEST_F(PrepareData, LooksAtRowsOfJsonAndThrowsNothing) {
+TEST_F(PrepareData, LooksAtExamplesOfJsonAndThrowsNothing) {
   const auto lines = dataset("a.jsonl", "{\"a\": 1}\n\n{\"b\": \"}{\"}\n{\"c\": [{\"d\": 1}], \"a\"\n").path;
   const auto array = dataset("a.json", "[{\"a\": [{\"b\": 1}]},\n {\"c\": \"\\\"{\"}, {}]").path;
-  EXPECT_EQ(count_rows(lines), 3u);
-  EXPECT_EQ(count_rows(array), 3u);
-  EXPECT_EQ(count_rows(folder_ / "missing.json"), std::nullopt);
-  EXPECT_EQ(row_keys(lines), (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(row_keys(lines, 1), std::vector<std::string>{"a"});
-  EXPECT_EQ(row_keys(dataset("a.csv", "a,b\n1,2\n").path), std::vector<std::string>{});
+  EXPECT_EQ(count_examples(lines), 3u);
+  EXPECT_EQ(count_examples(array), 3u);
+  EXPECT_EQ(count_examples(folder_ / "missing.json"), std::nullopt);
+  EXPECT_EQ(example_keys(lines), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(example_keys(lines, 1), std::vector<std::string>{"a"});
+  EXPECT_EQ(example_keys(dataset("a.csv", "a,b\n1,2\n").path), std::vector<std::string>{});
   EXPECT_EQ(first_message_keys(array, "a"), std::vector<std::string>{"b"});
   EXPECT_EQ(first_message_keys(lines, "c"), std::vector<std::string>{});
   EXPECT_TRUE(has_string(lines, "c"));

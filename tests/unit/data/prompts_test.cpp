@@ -12,14 +12,14 @@ namespace {
 class Prompts : public testing::Test {
  protected:
   std::string text(const Prompt& prompt) const { return tokenizer_.decode(prompt.ids, false); }
-  std::vector<Prompt> read(const std::string& rows) {
-    testing_support::write_text(file_, rows);
+  std::vector<Prompt> read(const std::string& examples) {
+    testing_support::write_text(file_, examples);
     return read_prompts(file_.string(), options_);
   }
-  // "where: message" of what the rows throw.
-  std::string refusal(const std::string& rows) {
+  // "where: message" of what the examples throw.
+  std::string refusal(const std::string& examples) {
     try {
-      read(rows);
+      read(examples);
     } catch (const DataError& error) {
       return error.what();
     }
@@ -46,7 +46,7 @@ TEST_F(Prompts, GoThroughTheChatTemplateUnlessRaw) {
   EXPECT_EQ(text(make_prompt("hi", "--prompt", options_)), "<s>hi");
 }
 
-TEST_F(Prompts, OfAFileAreTextsListsAndTrainingRowsWithoutTheirAnswer) {
+TEST_F(Prompts, OfAFileAreTextsListsAndTrainingExamplesWithoutTheirAnswer) {
   const auto prompts = read(R"({"prompt": "a", "completion": "not read"}
 {"prompt": [{"role": "user", "content": "b"}]}
 
@@ -70,7 +70,7 @@ TEST_F(Prompts, NameTheLineOfWhatIsWrong) {
   const std::string file = file_.string();
   EXPECT_EQ(refusal("{\"prompt\": \"a\"}\nnot json\n").rfind(file + ":2:", 0), 0U);
   EXPECT_NE(refusal("").find(file), std::string::npos);
-  EXPECT_NE(refusal("{\"text\": \"a\"}\n").find(file + ":1: the row (text) has no prompt"), std::string::npos);
+  EXPECT_NE(refusal("{\"text\": \"a\"}\n").find(file + ":1: the example (text) has no prompt"), std::string::npos);
   EXPECT_EQ(refusal("{\"prompt\": 3}\n"), file + ":1: prompt is number, expected a text or a list of messages");
   EXPECT_EQ(refusal("{\"prompt\": [5]}\n"), file + ":1: prompt[0] is number, expected an object with role and content");
   EXPECT_NE(refusal("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n").find("only assistant turns"),

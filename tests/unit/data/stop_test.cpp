@@ -3,8 +3,8 @@
 
 #include "byte_tokenizer.h"
 #include "cache/token_cache.h"
-#include "data/read/json_rows.h"
-#include "data/read/row_reader.h"
+#include "data/read/example_reader.h"
+#include "data/read/json_examples.h"
 #include "document_filter.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -35,10 +35,10 @@ class Stop : public testing::Test {
   testing_support::TemporaryFolder folder_;
 };
 
-TEST_F(Stop, IsSeenWhileRowsAreTokenisedAndLeavesNoTable) {
-  std::string rows;
-  for (int i = 0; i < 1000; ++i) rows += "{\"text\": \"row " + std::to_string(i) + "\"}\n";
-  write_file_atomic(folder_ / "rows.jsonl", rows);
+TEST_F(Stop, IsSeenWhileExamplesAreTokenisedAndLeavesNoTable) {
+  std::string examples;
+  for (int i = 0; i < 1000; ++i) examples += "{\"text\": \"example " + std::to_string(i) + "\"}\n";
+  write_file_atomic(folder_ / "rows.jsonl", examples);
   DataSection section;
   section.datasets.emplace_back().path = (folder_ / "rows.jsonl").string();
   const ByteTokenizer tokenizer;
@@ -56,26 +56,26 @@ TEST_F(Stop, IsSeenWhileRowsAreTokenisedAndLeavesNoTable) {
   EXPECT_EQ(prepare().train.size(), 1000U);
 }
 
-TEST_F(Stop, IsSeenWhereAFileHasNoRow) {
+TEST_F(Stop, IsSeenWhereAFileHasNoExample) {
   const std::string blank(3 << 20, '\n');
   for (const char* name : {"rows.jsonl", "rows.txt", "rows.csv"}) {
     write_file_atomic(folder_ / name, blank);
     set_max_time(1000);
-    const auto reader = RowReader::open(folder_ / name);  // reads the first MiB
+    const auto reader = ExampleReader::open(folder_ / name);  // reads the first MiB
     set_max_time(0);
     EXPECT_THROW(reader->next(), StopError) << name;
   }
   write_file_atomic(folder_ / "rows.jsonl.gz", packed_line_ends());
   set_max_time(1000);
-  const auto reader = RowReader::open(folder_ / "rows.jsonl.gz");
+  const auto reader = ExampleReader::open(folder_ / "rows.jsonl.gz");
   set_max_time(0);
   EXPECT_THROW(reader->next(), StopError);
 }
 
-TEST_F(Stop, IsSeenInsideOneRow) {
-  const std::string row = "{\"a\": [" + std::string(1 << 17, ' ') + "]}";
+TEST_F(Stop, IsSeenInsideOneExample) {
+  const std::string example = "{\"a\": [" + std::string(1 << 17, ' ') + "]}";
   set_max_time(0);
-  EXPECT_THROW(parse_json_row(row), StopError);
+  EXPECT_THROW(parse_json_example(example), StopError);
 }
 
 TEST_F(Stop, KeepsTheTableThatIsRead) {

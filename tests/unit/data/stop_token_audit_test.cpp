@@ -53,7 +53,7 @@ TEST(StopTokenAudit, WarnsWhenServersWouldNotStopThere) {
 }
 
 TEST(StopTokenAudit, WarnsWhenTheEndIsNeverTrained) {
-  EXPECT_NE(warnings({kFullStop, {}}, store_that_trains(7)).find("is not trained in any row"), std::string::npos);
+  EXPECT_NE(warnings({kFullStop, {}}, store_that_trains(7)).find("is not trained in any example"), std::string::npos);
   EXPECT_EQ(warnings({kFullStop, {}}, DocumentStore()), "");  // evaluation alone: nothing is trained
 }
 

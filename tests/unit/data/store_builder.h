@@ -1,4 +1,4 @@
-// Documents for tests, row by row.
+// Documents for tests, example by example.
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@ class StoreBuilder {
               std::uint64_t line, std::span<const float> weights = {}) {
     writer_.append(ids, labels, file, line, weights);
   }
-  /// The rows so far, as one table in memory. Once.
+  /// The examples so far, as one table in memory. Once.
   DocumentStore build() {
     DocumentStore store;
     store.add(writer_.finish("{}"), files_);

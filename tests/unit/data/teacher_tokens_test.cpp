@@ -27,7 +27,7 @@ TEST(TeacherTokens, BelongToTheLastTrainedTokens) {
   EXPECT_EQ(out.soft_log_probs, (std::vector<float>{0, 0, -0.5, -1, -0.25, -2, 0, 0}));
 }
 
-TEST(TeacherTokens, EndWhereTheRowHasAnotherToken) {
+TEST(TeacherTokens, EndWhereTheExampleHasAnotherToken) {
   const EncodedSample out =
       with(R"({"content": [{"id": 41, "logprob": -1}, {"id": 9, "logprob": -1}, {"id": 43, "logprob": -1}]})");
   EXPECT_EQ(out.soft_ids, (Ids{-1, 41, -1, -1}));
@@ -35,7 +35,7 @@ TEST(TeacherTokens, EndWhereTheRowHasAnotherToken) {
   EXPECT_EQ(with("[]").soft_width, 0);
 }
 
-TEST(TeacherTokens, NothingPredictsTheFirstTokenOfARow) {
+TEST(TeacherTokens, NothingPredictsTheFirstTokenOfAnExample) {
   EncodedSample out{{41, 42}, {41, 42}};
   add_soft_labels(Json::parse(R"([{"id": 41, "logprob": -1}, {"id": 42, "logprob": -2}])"),
                   TeacherVocabulary(nullptr, 100), out);

@@ -84,7 +84,7 @@ TEST_F(TokenCacheTest, KeepsTablesThatSomebodyUses) {
 TEST_F(TokenCacheTest, SweepsTemporariesWithoutAWriterOnly) {
   const TokenCache cache(cache_folder_, {});
   const std::string dead = ".tmp-" + table('a') + "-4242-17";
-  write(dead, "LTOKENS3 and rows");
+  write(dead, "LTOKENS3 and examples");
   TokenTableWriter live = cache.writer(key_of('b'));
   ASSERT_EQ(names().size(), 1U) << "the writer sweeps before it begins";
   const std::string temporary = names().front();
@@ -93,7 +93,7 @@ TEST_F(TokenCacheTest, SweepsTemporariesWithoutAWriterOnly) {
   EXPECT_EQ(names(), Names{temporary});
   const std::vector<std::int32_t> ids = {1};
   live.append(ids, ids, 0, 1);
-  EXPECT_EQ(live.finish("{}")->num_rows(), 1);
+  EXPECT_EQ(live.finish("{}")->num_examples(), 1);
 }
 
 TEST_F(TokenCacheTest, NeverTouchesForeignFiles) {
@@ -136,13 +136,13 @@ TEST_F(TokenCacheTest, TablesOfOlderVersionsAndDamagedOnesAreStillItsOwn) {
   EXPECT_EQ(cache.find(key_of('a')), nullptr);
   EXPECT_EQ(cache.find(key_of('b')), nullptr);
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("not a token table of this version; it is rebuilt"), std::string::npos) << said;
-  EXPECT_NE(said.find("too short for a token table; it is rebuilt"), std::string::npos) << said;
+  EXPECT_NE(said.find("not a token table of this version; rebuilding it"), std::string::npos) << said;
+  EXPECT_NE(said.find("too short for a token table; rebuilding it"), std::string::npos) << said;
   EXPECT_TRUE(names().empty());
 }
 
 TEST_F(TokenCacheTest, ATableThatCannotBeLockedIsNotInUseAndStays) {
-  const fs::path file = write(table('a'), "LTOKENS3 rows");
+  const fs::path file = write(table('a'), "LTOKENS3 examples");
   ::chmod(file.c_str(), 0444);
   fs::permissions(folder_.path(), fs::perms(0755));
   const bool is_root = ::geteuid() == 0;

@@ -15,23 +15,23 @@ using Ints = std::vector<std::int32_t>;
 
 Ints copy(std::span<const std::int32_t> values) { return {values.begin(), values.end()}; }
 
-std::shared_ptr<const TokenTable> write_two_rows(TokenTableWriter writer) {
+std::shared_ptr<const TokenTable> write_two_examples(TokenTableWriter writer) {
   writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 7);
   writer.append(Ints{4}, Ints{4}, 1, 9);
   EXPECT_EQ(writer.num_supervised(), 2);
   return writer.finish("{\"a\": 1}");
 }
 
-void expect_two_rows(const TokenTable& table) {
-  EXPECT_EQ(table.num_rows(), 2);
+void expect_two_examples(const TokenTable& table) {
+  EXPECT_EQ(table.num_examples(), 2);
   EXPECT_EQ(table.num_tokens(), 4);
   EXPECT_EQ(table.metadata(), "{\"a\": 1}");
-  const TokenRow first = table.row(0);
+  const StoredExample first = table.example(0);
   EXPECT_EQ(copy(first.ids), (Ints{1, 2, 3}));
   EXPECT_EQ(copy(first.labels), (Ints{-100, 2, 3}));
   EXPECT_EQ(first.line, 7U);
   EXPECT_EQ(first.num_supervised, 2U);
-  const TokenRow second = table.row(TokenTable::next(0, first));
+  const StoredExample second = table.example(TokenTable::next(0, first));
   EXPECT_EQ(copy(second.ids), Ints{4});
   EXPECT_EQ(second.line, 9U);
   EXPECT_EQ(second.file, 1U);
@@ -51,12 +51,12 @@ class TokenTableTest : public testing::Test {
 };
 
 TEST_F(TokenTableTest, GivesBackWhatWasWritten) {
-  expect_two_rows(*write_two_rows(TokenTableWriter({}, "key")));
-  expect_two_rows(*write_two_rows(TokenTableWriter(file_, "key")));
-  expect_two_rows(*TokenTable::open(file_, "key"));
+  expect_two_examples(*write_two_examples(TokenTableWriter({}, "key")));
+  expect_two_examples(*write_two_examples(TokenTableWriter(file_, "key")));
+  expect_two_examples(*TokenTable::open(file_, "key"));
 }
 
-TEST_F(TokenTableTest, EqualRowsHaveEqualHashes) {
+TEST_F(TokenTableTest, EqualExamplesHaveEqualHashes) {
   TokenTableWriter writer({}, "key");
   writer.append(Ints{1, 2}, Ints{-100, 2}, 0, 1);
   writer.append(Ints{1, 2}, Ints{-100, 2}, 0, 2);
@@ -67,7 +67,7 @@ TEST_F(TokenTableTest, EqualRowsHaveEqualHashes) {
   EXPECT_NE(store.content_hash(0), store.content_hash(2));
 }
 
-TEST_F(TokenTableTest, RowsMayHaveWeights) {
+TEST_F(TokenTableTest, ExamplesMayHaveWeights) {
   const auto write = [](TokenTableWriter writer) {
     writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 1, std::vector<float>{0, 0.5F, 2});
     writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 2);
@@ -88,10 +88,10 @@ TEST_F(TokenTableTest, RowsMayHaveWeights) {
     EXPECT_EQ(store.source(3), "f:4");
     EXPECT_NE(store.content_hash(0), store.content_hash(1));
   }
-  EXPECT_EQ(write({{}, "key"})->row(0).num_supervised, 2U);
+  EXPECT_EQ(write({{}, "key"})->example(0).num_supervised, 2U);
 }
 
-TEST_F(TokenTableTest, RowsWithoutWeightsTakeNoRoomForThem) {
+TEST_F(TokenTableTest, ExamplesWithoutWeightsTakeNoRoomForThem) {
   TokenTableWriter writer({}, "key");
   writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 1);
   const std::size_t plain = writer.finish("{}")->bytes().size();
@@ -102,12 +102,12 @@ TEST_F(TokenTableTest, RowsWithoutWeightsTakeNoRoomForThem) {
 }
 
 TEST_F(TokenTableTest, AnotherKeyIsRefused) {
-  write_two_rows(TokenTableWriter(file_, "key"));
+  write_two_examples(TokenTableWriter(file_, "key"));
   EXPECT_THROW(TokenTable::open(file_, "kez"), FormatError);
 }
 
 TEST_F(TokenTableTest, EveryDamagedByteIsNoticed) {
-  write_two_rows(TokenTableWriter(file_, "key"));
+  write_two_examples(TokenTableWriter(file_, "key"));
   const std::string bytes = read_file(file_);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     std::string damaged = bytes;
@@ -131,10 +131,10 @@ TEST_F(TokenTableTest, UnfinishedTableLeavesNothing) {
 TEST_F(TokenTableTest, CacheFindsByKeyAndDropsDamagedFiles) {
   const TokenCache cache(folder().path() / "cache", {});
   EXPECT_EQ(cache.find("key"), nullptr);
-  write_two_rows(cache.writer("key"));
+  write_two_examples(cache.writer("key"));
   const auto table = cache.find("key");
   ASSERT_NE(table, nullptr);
-  expect_two_rows(*table);
+  expect_two_examples(*table);
   EXPECT_EQ(cache.find("other"), nullptr);
   std::filesystem::resize_file(table->path(), 50);
   EXPECT_EQ(cache.find("key"), nullptr);
@@ -144,10 +144,10 @@ TEST_F(TokenTableTest, CacheFindsByKeyAndDropsDamagedFiles) {
 TEST_F(TokenTableTest, StagedTableIsCopiedOnceAndReused) {
   const auto stage = folder().path() / "stage";
   const TokenCache cache(folder().path() / "cache2", stage);
-  const auto table = write_two_rows(cache.writer("key"));
+  const auto table = write_two_examples(cache.writer("key"));
   const auto staged = cache.staged(table, "key");
   EXPECT_EQ(staged->path(), stage / "key.tokens");
-  expect_two_rows(*staged);
+  expect_two_examples(*staged);
   std::filesystem::create_hard_link(staged->path(), stage / "same");
   EXPECT_EQ(cache.staged(table, "key")->path(), staged->path());
   EXPECT_TRUE(std::filesystem::equivalent(staged->path(), stage / "same"));
@@ -157,11 +157,11 @@ TEST_F(TokenTableTest, FoldersThatCannotBeWrittenDoNotEndTheRun) {
   const auto blocked = folder().path() / "blocked";
   write_file_atomic(blocked, "a file where a folder should be");
   const TokenCache cache(blocked / "cache", blocked / "stage");
-  const auto table = write_two_rows(cache.writer("key"));
-  expect_two_rows(*table);
+  const auto table = write_two_examples(cache.writer("key"));
+  expect_two_examples(*table);
   EXPECT_TRUE(table->path().empty());
   const TokenCache good(folder().path() / "cache3", blocked / "stage");
-  const auto kept = write_two_rows(good.writer("key"));
+  const auto kept = write_two_examples(good.writer("key"));
   EXPECT_EQ(good.staged(kept, "key"), kept);
 }
 
@@ -169,18 +169,18 @@ TEST_F(TokenTableTest, AFileInTheStageFolderThatIsALinkOrAnotherUsersIsNotRead) 
   const auto stage = folder().path() / "stage4";
   std::filesystem::create_directory(stage);
   const TokenCache cache(folder().path() / "cache4", stage);
-  const auto table = write_two_rows(cache.writer("key"));
+  const auto table = write_two_examples(cache.writer("key"));
   const auto forged = folder().path() / "forged.tokens";
   TokenTableWriter writer(forged, "key");
   writer.append(Ints{7}, Ints{7}, 0, 1);
   writer.finish("");
   std::filesystem::create_symlink(forged, stage / "key.tokens");
-  expect_two_rows(*cache.staged(table, "key"));
+  expect_two_examples(*cache.staged(table, "key"));
   EXPECT_TRUE(std::filesystem::is_symlink(stage / "key.tokens")) << "not ours: left alone";
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
   std::filesystem::rename(forged, stage / "key.tokens");
   ASSERT_EQ(::chown((stage / "key.tokens").c_str(), 12345, 12345), 0);
-  expect_two_rows(*cache.staged(table, "key"));
+  expect_two_examples(*cache.staged(table, "key"));
 }
 
 /// What is wrong with stage_dir.
@@ -205,7 +205,7 @@ TEST(StageFolder, ThatOthersCouldWriteToIsRefusedByName) {
   }
   EXPECT_EQ(refusal_of(folder / "link"), "");
   ASSERT_EQ(::chmod(stage.c_str(), 0777), 0);
-  EXPECT_NE(refusal_of(stage).find(stage.string() + " is writable for everybody"), std::string::npos);
+  EXPECT_NE(refusal_of(stage).find(stage.string() + " is writable by everyone"), std::string::npos);
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder to another user";
   ASSERT_EQ(::chmod(stage.c_str(), 0755), 0);
   ASSERT_EQ(::lchown((folder / "link").c_str(), 12345, 12345), 0);
@@ -213,7 +213,7 @@ TEST(StageFolder, ThatOthersCouldWriteToIsRefusedByName) {
   ASSERT_EQ(::lchown((folder / "link").c_str(), 0, 0), 0);
   ASSERT_EQ(::chown(stage.c_str(), 12345, 12345), 0);
   EXPECT_NE(refusal_of(stage).find("belongs to user 12345"), std::string::npos);
-  EXPECT_NE(refusal_of(folder / "link").find("is a link to a folder of user 12345"), std::string::npos);
+  EXPECT_NE(refusal_of(folder / "link").find("is a link to a folder owned by user 12345"), std::string::npos);
 }
 
 TEST_F(TokenTableTest, StageDirAutoIsPrivateAndNeverALink) {
@@ -221,7 +221,7 @@ TEST_F(TokenTableTest, StageDirAutoIsPrivateAndNeverALink) {
   ::setenv("TMPDIR", folder().path().c_str(), 1);
   const auto stage = folder().path() / ("lora-train-stage-" + std::to_string(::geteuid()));
   const TokenCache cache(folder().path() / "cache5", "auto");
-  const auto table = write_two_rows(cache.writer("key"));
+  const auto table = write_two_examples(cache.writer("key"));
   EXPECT_EQ(cache.staged(table, "key")->path(), stage / "key.tokens");
   EXPECT_EQ(std::filesystem::status(stage).permissions(), std::filesystem::perms::owner_all);
   std::filesystem::rename(stage, folder().path() / "elsewhere");

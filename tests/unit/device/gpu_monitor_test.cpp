@@ -66,8 +66,7 @@ TEST_F(GpuMonitorTest, WithoutACounterEnergyIsTheIntegralOfPower) {
   const auto monitor = watched(5);
   const GpuTotals totals = monitor->totals();
   EXPECT_NEAR(totals.energy_wh.value(), totals.watched_s * 1000, 1e-6);
-  EXPECT_NE(log.find("figures of the GPU that are not known: energy counter (Not Supported), temperature"), log.npos)
-      << log;
+  EXPECT_NE(log.find("unknown figures of the GPU: energy counter (Not Supported), temperature"), log.npos) << log;
 }
 
 TEST_F(GpuMonitorTest, NamesWhatSlowsTheGpuDown) {
@@ -88,16 +87,15 @@ TEST_F(GpuMonitorTest, WhatNvmlCannotSayIsEmptyAndNamedOnce) {
   const GpuFigures figures = monitor->take();
   EXPECT_EQ(figures.utilization, 97);
   EXPECT_FALSE(figures.power_w || figures.temperature_c || figures.clock_mhz || monitor->totals().energy_wh);
-  EXPECT_EQ(
-      log,
-      "figures of the GPU that are not known: power (Not Supported), energy counter (Not Supported), temperature (Not "
-      "Supported), clock (Not Supported), throttling (Not Supported)\n");
+  EXPECT_EQ(log,
+            "unknown figures of the GPU: power (Not Supported), energy counter (Not Supported), temperature (Not "
+            "Supported), clock (Not Supported), throttling (Not Supported)\n");
 }
 
 TEST_F(GpuMonitorTest, AnOldDriverLacksFunctions) {
   set("FAKE_SENSORS", "utilization=97;power=1;temperature=1;clock=1;throttle=4;energy=1");
   const auto monitor = watched(2, kUuid, FAKE_OLD_NVML);
-  EXPECT_EQ(log, "figures of the GPU that are not known: energy counter (Function Not Found)\n");
+  EXPECT_EQ(log, "unknown figures of the GPU: energy counter (Function Not Found)\n");
   EXPECT_EQ(monitor->take().throttle, std::vector<Throttle>{Throttle::kPowerCap})
       << "under the old name of the function";
 }
@@ -105,7 +103,7 @@ TEST_F(GpuMonitorTest, AnOldDriverLacksFunctions) {
 TEST_F(GpuMonitorTest, ASensorThatFailsLaterIsNamedThen) {
   set("FAKE_SENSORS", "utilization=97,97,!999;power=1;temperature=1;clock=1;throttle=0;energy=1");
   const auto monitor = watched(10);
-  EXPECT_EQ(log, "figures of the GPU that are not known from here on: utilization (an error)\n");
+  EXPECT_EQ(log, "unknown figures of the GPU from now on: utilization (an error)\n");
   EXPECT_FALSE(monitor->utilization());
   EXPECT_EQ(monitor->take().utilization, 97) << "of the readings that knew it";
 }
@@ -113,14 +111,14 @@ TEST_F(GpuMonitorTest, ASensorThatFailsLaterIsNamedThen) {
 TEST_F(GpuMonitorTest, EndsWithALostGpu) {
   set("FAKE_SENSORS", "utilization=97,!15;power=1,!15;temperature=1,!15;clock=1,!15;throttle=0,!15;energy=0,!15");
   const auto monitor = watched(2);
-  EXPECT_EQ(log, "warning: the figures of the GPU end here: NVML says that it is lost\n");
+  EXPECT_EQ(log, "warning: the GPU's figures end here: NVML reports the GPU as lost\n");
   EXPECT_EQ(monitor->totals().num_readings, 2);
   EXPECT_FALSE(monitor->utilization());
 }
 
 TEST_F(GpuMonitorTest, WithoutTheLibraryNothingIsKnown) {
   EXPECT_FALSE(watched(0, kUuid, "no-such-library.so.1")->take().utilization);
-  EXPECT_TRUE(log.starts_with("the figures of the GPU are not known: no-such-library.so.1: cannot open")) << log;
+  EXPECT_TRUE(log.starts_with("the GPU's figures are unknown: no-such-library.so.1: cannot open")) << log;
   set("FAKE_NVML_INIT", "18");
   watched(0);
   EXPECT_TRUE(log.ends_with("libnvidia-ml.so.1: Driver/library version mismatch\n")) << log;
@@ -139,7 +137,7 @@ TEST_F(GpuMonitorTest, ASliceHasTheTemperatureOfItsGpuAndNoPower) {
   EXPECT_EQ(figures.temperature_c, 65);
   EXPECT_EQ(figures.clock_mhz, 1980);
   EXPECT_FALSE(figures.power_w || figures.utilization || monitor->totals().energy_wh);
-  EXPECT_NE(log.find("power (of the whole GPU alone, and this is a slice of one)"), log.npos) << log;
+  EXPECT_NE(log.find("power (only known for the whole GPU, and this is a slice)"), log.npos) << log;
 }
 
 TEST_F(GpuMonitorTest, StoppingDoesNotWaitForTheNextReading) {

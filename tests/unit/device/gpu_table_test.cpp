@@ -72,7 +72,7 @@ TEST(GpuTable, SaysWhyANameIsNotOne) {
   const auto table = read_gpu_table("configs/gpus.json");
   EXPECT_EQ(why_not_one_gpu(table, "A100 80GB"), "");
   EXPECT_EQ(why_not_one_gpu(table, "A100"), "\"A100\" may be A100 40 GB or A100 80 GB; expected one of them.");
-  EXPECT_NE(why_not_one_gpu(table, "H101").find("is no GPU of configs/gpus.json; expected one of A10G, L4"),
+  EXPECT_NE(why_not_one_gpu(table, "H101").find("is not a GPU of configs/gpus.json; expected one of A10G, L4"),
             std::string::npos);
   EXPECT_NE(why_not_one_gpu(table, "H101").find("Did you mean \"H100\"?"), std::string::npos);
 }

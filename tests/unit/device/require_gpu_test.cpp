@@ -31,7 +31,7 @@ TEST_F(RequireGpu, GpusBeforeAmpereAreRefusedByName) {
 TEST_F(RequireGpu, NoDriver) {
   without_driver();
   const std::string text = refusal();
-  EXPECT_SAYS(text, "device: libcuda.so.1, the library of the NVIDIA driver, cannot be used (");
+  EXPECT_SAYS(text, "device: libcuda.so.1, the NVIDIA driver's library, cannot be used (");
   EXPECT_SAYS(text, "no-such-library.so.1: cannot open shared object file");
   EXPECT_SAYS(
       text, "there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU, install the driver, 580 or newer");
@@ -54,7 +54,7 @@ TEST_F(RequireGpu, WindowsSubsystem) {
   without_driver();
   put("dev/dxg");
   put("usr/lib/wsl/lib/libcuda.so.1");
-  EXPECT_SAYS(refusal(), "This is WSL, whose library is in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.");
+  EXPECT_SAYS(refusal(), "WSL has this library in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.");
 }
 
 TEST_F(RequireGpu, ALibraryThatIsNotTheDriversIsRefused) {
@@ -105,7 +105,7 @@ TEST_F(RequireGpu, EveryErrorOfCuInitHasItsAdvice) {
        "cuInit returns CUDA_ERROR_SYSTEM_NOT_READY (802). On a machine with NVSwitch (HGX, DGX), the fabric manager "
        "must run, in the same version as the driver: sudo systemctl start nvidia-fabricmanager."},
       {"803",
-       "cuInit returns CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803). libcuda.so.1 has another version than the loaded "
+       "cuInit returns CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803). libcuda.so.1 has a different version than the loaded "
        "kernel module 580.95.05. After a driver update, restart the machine"},
       {"804", "remove it from LD_LIBRARY_PATH"},
       {"805", "CUDA MPS (Multi-Process Service)"},
@@ -123,7 +123,7 @@ TEST_F(RequireGpu, EveryErrorOfCuInitHasItsAdvice) {
 }
 
 TEST_F(RequireGpu, IndexPastTheLastGpu) {
-  EXPECT_SAYS(refusal(1), "there is no GPU cuda:1: the driver reports 1. Start at most one process for each GPU.");
+  EXPECT_SAYS(refusal(1), "there is no GPU cuda:1: the driver reports 1. Start at most one process per GPU.");
   set("CUDA_VISIBLE_DEVICES", "0");
   EXPECT_SAYS(refusal(1), "the driver reports 1 (CUDA_VISIBLE_DEVICES is \"0\")");
 }
@@ -133,8 +133,7 @@ TEST_F(RequireGpu, GpuInUseIsAWarning) {
   EXPECT_EQ(refusal(), "");
   EXPECT_EQ(
       usage_warning(require_gpu(find())),
-      "cuda:0 (NVIDIA A10G) is in use by pid 4711 (19.0 GiB), pid 12: less memory is left, and steps take longer while "
-      "they compute");
+      "cuda:0 (NVIDIA A10G) is in use by pid 4711 (19.0 GiB), pid 12, which leaves less memory and slows steps down");
   set("FAKE_GPUS", kIdle);
   EXPECT_EQ(usage_warning(require_gpu(find())), "");
 }

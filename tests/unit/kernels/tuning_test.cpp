@@ -199,7 +199,7 @@ TEST(Tuner, AChoiceIsMadeOnce) {
   EXPECT_EQ(tuner.choose(tuning_case), "b");
   EXPECT_EQ(device.num_timed, num_timed);
   EXPECT_EQ(tuner.counts().total(), 1);
-  EXPECT_EQ(tuner.describe().find("tuning: 1 choices, 0 of the checkpoint, 0 of the cache, 1 measured in"), 0u)
+  EXPECT_EQ(tuner.describe().find("tuning: 1 choices, 0 from the checkpoint, 0 from the cache, 1 measured in"), 0u)
       << tuner.describe();
 }
 

@@ -1,5 +1,5 @@
-// The variables of each launcher are those that it was seen to set: torchrun 2.11, Open MPI 4.1.4 (5 has the same), MPICH 4.0.2;
-// MVAPICH2 and Slurm as documented.
+// The variables of each launcher are those that it was seen to set: torchrun 2.11, Open MPI 4.1.4 (5 has the same),
+// MPICH 4.0.2; MVAPICH2 and Slurm as documented.
 #include "lora_train/launch/world.h"
 
 #include <gtest/gtest.h>
@@ -213,9 +213,11 @@ TEST(World, OutOfRangeIsRefused) {
 }
 
 TEST(World, RanksThatCouldNotMeetAreRefused) {
-  expect_refusal(kBare, "MASTER_ADDR: is not set, and nothing else says where the ranks meet (RANK and WORLD_SIZE)");
+  expect_refusal(kBare,
+                 "MASTER_ADDR: is not set, and nothing else tells the ranks where to meet (RANK and WORLD_SIZE)");
   expect_refusal(
-      kMpich, "MASTER_ADDR: is not set, and nothing else says where the ranks meet (MPICH)");  // its proxy is not found
+      kMpich,
+      "MASTER_ADDR: is not set, and nothing else tells the ranks where to meet (MPICH)");  // its proxy is not found
 }
 
 TEST(World, AJobIsFitForAFileName) {

@@ -127,8 +127,8 @@ TEST(Portable, WritesTheUseSectionOfTheCardAnew) {
   write_file_atomic(test.folder / "adapter" / "tokenizer.json", "{}");
   const fs::path out = test.make().folder;
   const std::string text = read_file(out / "README.md");
-  EXPECT_NE(card.find("ignores patterns"), std::string::npos);
-  EXPECT_EQ(text.find("ignores patterns"), std::string::npos);
+  EXPECT_NE(card.find("ignore patterns"), std::string::npos);
+  EXPECT_EQ(text.find("ignore patterns"), std::string::npos);
   EXPECT_NE(text.find("all three support it"), std::string::npos);
   EXPECT_NE(text.find("my-adapter=" + out.string() + " --max-lora-rank 8"), std::string::npos) << text;
   EXPECT_TRUE(text.starts_with("---\nbase_model: org/base\n---\n\n# Mine\n"));

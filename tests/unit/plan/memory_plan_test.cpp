@@ -151,18 +151,17 @@ TEST_F(Memory, KeysThatCostTimeForNothingAreNamed) {
   ASSERT_EQ(lines(130).size(), 1U);
   EXPECT_EQ(
       lines(130)[0],
-      "gradient_checkpointing: full costs time that this run need not spend: it recomputes the whole forward, and is "
-      "planned with 17.5 GiB; without the key it recomputes nothing, and is planned with 33.1 GiB of 130.0 GiB");
+      "gradient_checkpointing: full costs time that this run could save: it recomputes the whole forward, and needs "
+      "17.5 GiB; without the key it recomputes nothing, and needs 33.1 GiB of 130.0 GiB");
   EXPECT_TRUE(lines(17.5).empty()) << "needed";
   profile.run.gradient_checkpointing = GradientCheckpointing::kAuto;
   profile.run.activation_offload = ActivationOffload::kOn;
-  EXPECT_NE(lines(130).at(0).find("over the bus a micro-batch"), std::string::npos);
+  EXPECT_NE(lines(130).at(0).find("over the bus per micro-batch"), std::string::npos);
   profile.run.activation_offload = ActivationOffload::kAuto;
   profile.run.mlp_tile_tokens = 512;
-  EXPECT_NE(
-      lines(130).at(0).find("mlp_tile_tokens: 512 costs time that this run need not spend: it recomputes the whole "
-                            "forward, runs MLPs in tiles of 512 tokens, and"),
-      std::string::npos);
+  EXPECT_NE(lines(130).at(0).find("mlp_tile_tokens: 512 costs time that this run could save: it recomputes the whole "
+                                  "forward, runs MLPs in tiles of 512 tokens, and"),
+            std::string::npos);
   profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
   ASSERT_EQ(lines(130).size(), 1U);
   EXPECT_EQ(lines(130)[0].rfind("mlp_tile_tokens: 512 costs time", 0), 0U) << lines(130)[0];
@@ -173,7 +172,7 @@ TEST_F(Memory, KeysThatCostTimeForNothingAreNamed) {
   profile.model.decoded_layers = 0;
   ASSERT_EQ(lines(130).size(), 2U);
   EXPECT_NE(lines(130)[0].find("decoded_layers: 0 costs time"), std::string::npos);
-  EXPECT_NE(lines(130)[0].find("decodes 28 layers twice a micro-batch"), std::string::npos);
+  EXPECT_NE(lines(130)[0].find("decodes 28 layers twice per micro-batch"), std::string::npos);
   EXPECT_NE(lines(130)[1].find("base_precision: nf4 costs time"), std::string::npos);
 }
 

@@ -143,8 +143,8 @@ TEST_F(NcclTransport, OnlyContiguousNumbersAreReduced) {
   });
   EXPECT_EQ(
       results[0].text,
-      "internal: all-reduce: contiguous CUDA tensors expected\ninternal: all-reduce: fp32 or fp64 expected, not Long\n"
-      "internal: all-reduce: contiguous CUDA tensors expected");
+      "internal: all-reduce: expected contiguous CUDA tensors\ninternal: all-reduce: expected fp32 or fp64, not Long\n"
+      "internal: all-reduce: expected contiguous CUDA tensors");
 }
 
 TEST_F(NcclTransport, AbortEndsWhatWaitsForARankThatHangs) {
@@ -269,7 +269,7 @@ TEST_F(NcclTransport, AbortEndsConnecting) {
                         aborting.join();
                         return error;
                       }),
-            "device: rank 0 of 2: aborted while the GPUs were connecting, because a rank has failed or ended");
+            "device: rank 0 of 2: aborted while connecting the GPUs because a rank has failed or ended");
 }
 
 TEST_F(NcclTransport, AStopRequestEndsConnecting) {

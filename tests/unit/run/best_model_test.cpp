@@ -76,7 +76,7 @@ TEST(BestModel, PatienceCountsEvaluationsInARow) {
   run.then(1.9);
   EXPECT_TRUE(run.stops());
   EXPECT_EQ(run.best().stop_in_words(run.state()),
-            "early stopping: eval_loss no better in 2 evaluations; best at step 30");
+            "early stopping: eval_loss did not improve in 2 evaluations; best at step 30");
 }
 
 TEST(BestModel, TheThresholdCountsForThePatienceAlone) {
@@ -166,7 +166,7 @@ TEST(BestModel, TheMetricMayBeOfATaskAndKnowsWhichWayIsBetter) {
   JudgedTask least(section_with("conf.ece", 2));
   least.then(0.3).then(0.1).then(0.2);
   EXPECT_EQ(least.state().best_step, 20);
-  EXPECT_FALSE(least.state().eval_loss) << "there is no loss without data sets";
+  EXPECT_FALSE(least.state().eval_loss) << "there is no loss without datasets";
   JudgedTask most(section_with("conf.auroc"));
   most.then(0.3, 0.6).then(0.3, 0.9).then(0.3, 0.7);
   EXPECT_EQ(most.state().best_metric, 0.9);
@@ -202,7 +202,7 @@ TEST(BestModel, AMetricThatNoTaskHasIsRefusedWithThoseThatAreThere) {
     return "accepted";
   };
   EXPECT_NE(refusal(section_with("conf.ecce")).find("Did you mean \"conf.ece\"?"), std::string::npos);
-  EXPECT_NE(refusal(section_with("conf.b.ece")).find("one of a task (conf.accuracy, conf.ece,"), std::string::npos);
+  EXPECT_NE(refusal(section_with("conf.b.ece")).find("a task metric (conf.accuracy, conf.ece,"), std::string::npos);
   EXPECT_EQ(refusal(section_with("eval_loss")), "accepted") << "the default, where nothing asks for a best model";
   EXPECT_NE(refusal(section_with("eval_loss", 2)).find("no evaluation has \"eval_loss\""), std::string::npos);
 }

@@ -29,8 +29,8 @@ std::string log_of_waits(const BottleneckFacts& facts, int num_steps, double wai
 TEST(Bottlenecks, WaitingForDataIsNamedOnceWithWhatToDo) {
   EXPECT_EQ(
       log_of_waits(kFacts, 100, 340),
-      "warning: steps wait for data 34% of their time (340.0 of 1000.0 ms, over 20 steps): dataloader_num_workers is "
-      "2, and there are 16 cores. Raise it; if dataset_prepared_path (default ~/.cache/lora-train/tokens) is on a slow "
+      "warning: steps wait for data 34% of the time (340.0 of 1000.0 ms, over 20 steps): dataloader_num_workers is "
+      "2, on 16 cores. Raise it; if dataset_prepared_path (default ~/.cache/lora-train/tokens) is on a slow "
       "or network disk, set stage_dir: auto\n");
   EXPECT_EQ(log_of_waits(kFacts, 100, 90), "");
 }
@@ -79,14 +79,14 @@ TEST(Bottlenecks, WhatSlowsTheGpuDownIsNamedOnceWithItsMeaning) {
   using device::Throttle;
   const std::string hot = log_of_gpu(kFacts, 1, Throttle::kThermal, 1);
   EXPECT_EQ(hot,
-            "warning: the GPU runs below its full clock 100% of the time (thermal): it is too hot, and steps take "
+            "warning: the GPU runs below its full clock 100% of the time (thermal): it is too hot, so steps take "
             "longer. Check "
             "its cooling\n");
   const std::string capped = log_of_gpu(kFacts, 1, Throttle::kPowerCap, 1);
   EXPECT_TRUE(capped.starts_with("the GPU runs below its full clock 100% of the time (power_cap): it draws"))
       << "no warning: " << capped;
   EXPECT_EQ(std::count(capped.begin(), capped.end(), '\n'), 1);
-  EXPECT_NE(log_of_gpu(kFacts, 1, Throttle::kPowerBrake, 1).find("the power supply of the machine"), std::string::npos);
+  EXPECT_NE(log_of_gpu(kFacts, 1, Throttle::kPowerBrake, 1).find("the machine's power supply"), std::string::npos);
   EXPECT_EQ(log_of_gpu(kFacts, 1, Throttle::kThermal, 0.1), "");
   BottleneckFacts other = kFacts;
   other.is_leader = false;
@@ -95,18 +95,18 @@ TEST(Bottlenecks, WhatSlowsTheGpuDownIsNamedOnceWithItsMeaning) {
 
 TEST(Bottlenecks, AGpuThatIdlesWithoutWaitingHasTooLittleToDo) {
   EXPECT_EQ(log_of_gpu(kFacts, 0.4, device::Throttle::kThermal, 0),
-            "warning: the GPU is busy 40% of the time, though steps wait for no data: micro-batches of about 512 "
+            "warning: the GPU is only 40% busy, though steps do not wait for data: micro-batches of about 512 "
             "tokens may be "
-            "too small for it, or evaluations and checkpoints too many. Raise micro_batch_size (now 1; a step has 16 "
+            "too small, or evaluations and checkpoints too frequent. Raise micro_batch_size (now 1; a step has 16 "
             "rows)\n");
   BottleneckFacts whole = kFacts;
   whole.micro_batch_size = 16;
-  EXPECT_NE(
-      log_of_gpu(whole, 0.4, device::Throttle::kThermal, 0).find("Pack rows (packing), or raise global_batch_size"),
-      std::string::npos);
+  EXPECT_NE(log_of_gpu(whole, 0.4, device::Throttle::kThermal, 0)
+                .find("Pack documents (packing: true), or raise global_batch_size"),
+            std::string::npos);
   EXPECT_EQ(log_of_gpu(kFacts, 0.7, device::Throttle::kThermal, 0), "");
   const std::string waits = log_of_gpu(kFacts, 0.4, device::Throttle::kThermal, 0, 3000);
-  EXPECT_EQ(waits.find("is busy"), std::string::npos) << waits;
+  EXPECT_EQ(waits.find("% busy"), std::string::npos) << waits;
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(ReplacedRun, ACommandThatDoesNotOverwriteLeavesTheReplacedRunAlone) {
     look_at_output_folder(request);
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("the run that it was to replace is in"), std::string::npos) << error.what();
+    EXPECT_NE(error.message().find("the run it was replacing is in"), std::string::npos) << error.what();
   }
   request.overwrite = true;
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());

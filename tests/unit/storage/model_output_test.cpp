@@ -42,7 +42,7 @@ TEST(OutputFolder, ReplacesWhatItWroteAndNothingElse) {
   EXPECT_EQ(list_folder(folder.path()), Names{"out"});
 
   write_file_atomic(target / "thesis.txt", "mine");
-  EXPECT_TRUE(has(refusal(target), "holds \"thesis.txt\", which lora-train has not written"));
+  EXPECT_TRUE(has(refusal(target), "holds \"thesis.txt\", which lora-train did not write"));
   fs::remove(target / "thesis.txt");
   fs::rename(target / "weights", folder / "blob");
   fs::create_symlink("../blob", target / "weights");

@@ -67,7 +67,7 @@ TEST_F(ModelWeights, FollowsLinksOutOfTheFolderAsTheHubCacheHasThem) {
   std::filesystem::create_symlink(blobs / "blob", folder_ / "model.safetensors");
   EXPECT_NE(open_model_weights(folder_.path()).find("a"), nullptr);
   std::filesystem::remove(blobs / "blob");
-  expect_refused("the download was not finished", "model.safetensors");
+  expect_refused("the download is incomplete", "model.safetensors");
 }
 
 TEST_F(ModelWeights, RefusesIndexEntriesThatAreNotPlainFileNames) {

@@ -67,9 +67,9 @@ TEST_F(AnswerFile, RefusesOtherSettingsNamingThem) {
 TEST_F(AnswerFile, RefusesOtherPromptsAndOtherFiles) {
   GenerationFile("generate", path_, settings_, prompts_).append(1, line(1, "b"));
   prompts_[1] = "\"x\"";
-  EXPECT_NE(refusal().find("answers a prompt other than prompt 2"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("answers prompt 2, but that prompt has changed"), std::string::npos) << refusal();
   prompts_.resize(1);
-  EXPECT_NE(refusal().find("there are 1 prompts now"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("the last prompt is now prompt 1"), std::string::npos) << refusal();
   write_text(path_, "{\"messages\": []}\n");
   EXPECT_NE(refusal().find("out.jsonl:1: generate did not write this line"), std::string::npos) << refusal();
   write_text(path_, "notes without a line end");

@@ -153,7 +153,7 @@ TEST(ChatTemplate, WhiteSpaceControl) {
   EXPECT_EQ(render("a\r\nb {{- ' c' -}} \n d\n\n"), "a\nb cd\n");
 }
 
-TEST(ChatTemplate, WhatIsNotBuiltIsNoFaultOfTheRow) {
+TEST(ChatTemplate, WhatIsNotBuiltIsNoFaultOfTheExample) {
   for (const char* source : {"{{ dict([['a', 1]]) }}", "{{ dict('') }}", "{{ namespace([]) }}", "{{ 1e999 }}"}) {
     try {
       render(source);

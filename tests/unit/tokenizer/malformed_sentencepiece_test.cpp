@@ -143,9 +143,9 @@ std::vector<BadCase> broken_tables() {
   inside[kCharsmapLetter ^ 1U] = 0x80000000U | 1U;
   endless[kCharsmapLetter] = (kCharsmapLetter ^ 256U) << 10U | 'a';
   return {
-      {"TableOfFourBytes", table(good.substr(0, 4)), ": byte ", "whose size is not the one"},
-      {"TableCut", table(good.substr(0, 2000)), ": byte ", "whose size is not the one"},
-      {"TableWithoutTrie", table(std::string(8, '\0')), ": byte ", "whose size is not the one"},
+      {"TableOfFourBytes", table(good.substr(0, 4)), ": byte ", "that does not have the size"},
+      {"TableCut", table(good.substr(0, 2000)), ": byte ", "that does not have the size"},
+      {"TableWithoutTrie", table(std::string(8, '\0')), ": byte ", "that does not have the size"},
       {"StringWithoutEnd", table(good.substr(0, good.size() - 1)), ": byte ", "broken strings"},
       {"StringNotUtf8", table(charsmap_bytes(charsmap_units(), std::string("\xC3\0", 2))), ": byte ", "broken strings"},
       {"TrieTooSmall", table(charsmap_bytes({0, 0}, kCharsmapStrings)), ": byte ", "past its end"},

@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "\"Whitespace\" is not supported"},
         BadJsonCase{"SplitBehavior", "/pre_tokenizer",
                     R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Deleted"})",
-                    ": pre_tokenizer.behavior", "\"Deleted\" is none of Isolated"},
+                    ": pre_tokenizer.behavior", "\"Deleted\" is not one of Isolated"},
         BadJsonCase{"SplitInvert", "/pre_tokenizer",
                     R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": 1})",
                     ": pre_tokenizer.invert", "true or false"},
@@ -185,7 +185,7 @@ TEST(MalformedTokenizerJson, MoreEqualMergesThanNewOnesAreRefused) {
   for (const std::string merge : {R"("a b")", R"(["a", "b"])", "0", "null", "true", "1.5", "-1", "[]", "{}"}) {
     std::string text = start + merge;
     for (int i = 0; i < 1001; ++i) text += "," + merge;
-    expect_refused(text + "]}}", ": model.merges[1001]", "occurs before, as do 1000 other merges");
+    expect_refused(text + "]}}", ": model.merges[1001]", "repeats an earlier merge, as do 1000 others");
   }
 }
 

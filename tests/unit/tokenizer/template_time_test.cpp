@@ -5,7 +5,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
-// A row is the same in every epoch and after a resume, whatever the day.
+// An example is the same in every epoch and after a resume, whatever the day.
 TEST(TemplateTime, IsThatOfTheRun) {
   const auto chat_template = ChatTemplate::parse("{{ strftime_now('%Y-%m-%d') }}|{{ messages[0].content }}", "t");
   const Message message{"user", "x"};

@@ -11,7 +11,7 @@
 
 namespace lora_train {
 
-/// Whether a value may change when a run is resumed.
+/// Says if a value may change when a run is resumed.
 enum class OnResume {
   kSame,     ///< must be the same
   kFree,     ///< may differ: logging, saving, evaluation cadence, workers, kernels, device, recompute
@@ -24,7 +24,7 @@ struct Field {
   std::string help;          ///< one or two sentences, units included
   std::string default_text;  ///< empty = how write() spells it for a default Profile
   OnResume on_resume = OnResume::kSame;
-  bool is_scalar = true;      ///< may stand in output_dir as {name}
+  bool is_scalar = true;      ///< may be used in output_dir as {name}
   bool takes_commas = false;  ///< the text "a,b" is the list [a, b]
   /// Reads a value of a merged profile; mistakes go to Findings and leave the profile as it was.
   std::function<void(const Value&, Profile&, Findings&)> read;
@@ -37,7 +37,7 @@ struct Field {
   Field&& null_means(std::string text) &&;
   /// The word is read as this text.
   Field&& word_means(std::string word, std::string text) &&;
-  /// null in what is written while `is_silent(profile)`: an alternative is in force, or the value comes from elsewhere.
+  /// Written as null while `is_silent(profile)`: an alternative is in force, or the value comes from elsewhere.
   Field&& silent_when(std::function<bool(const Profile&)> is_silent) &&;
 };
 
@@ -48,11 +48,11 @@ struct FieldGroup {
 
 /// All groups in the order of docs/profile.md.
 const std::vector<FieldGroup>& field_groups();
-/// nullptr when there is no such key.
+/// nullptr if there is no such key.
 const Field* find_field(const std::string& name);
 std::vector<std::string> field_names();
 
-// The parts of field_groups(), one source file each.
+// The parts of field_groups().
 std::vector<FieldGroup> model_field_groups();
 std::vector<FieldGroup> data_field_groups();
 std::vector<FieldGroup> training_field_groups();

@@ -1,6 +1,6 @@
-// The resolved profile: what one run does, as plain data in sections. A module takes the section that it reads. A member
-// is named as its key, or the comment names the key; docs/profile.md (made from src/config/keys/fields_*.cpp) gives
-// range, unit and meaning of each. How a profile gets here: config/load.h.
+// The resolved profile: everything one run does, as plain data in sections. A module takes the section that it reads. A
+// member has the name of its key, or its comment names the key; docs/profile.md (generated from
+// src/config/keys/fields.cpp) gives range, unit and meaning of each. config/load.h loads profiles.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,11 @@
 
 namespace lora_train {
 
-/// Of lora_r, rank_pattern and the ranks of an adapter file: larger numbers are slips, and sizes with them overflow.
+/// Limit of lora_r, rank_pattern and the ranks in an adapter file: larger numbers are typos, and sizes based on them
+/// overflow.
 inline constexpr std::int64_t kMaxLoraRank = 65536;
 
-// Closed sets of values. names_of(E{}) has the names that a profile uses, in the order of the enumerators.
+// Closed sets of values. names_of(E{}) returns the names that a profile uses, in the order of the enumerators.
 using Names = std::vector<std::string>;
 
 enum class Device { kAuto, kCuda, kCpu };
@@ -78,7 +79,7 @@ template <class E>
 requires requires(E value) { names_of(value); }
 std::string to_string(E value) { return names_of(value).at(static_cast<std::size_t>(value)); }
 
-/// The value that a profile spells like this, if there is one.
+/// The value with this spelling in a profile, if any.
 template <class E>
 requires requires(E value) { names_of(value); }
 std::optional<E> from_string(const std::string& text) {
@@ -93,33 +94,32 @@ struct DatasetSpec {
   std::string path;  ///< file, folder or glob, relative to the working directory; or org/name[@revision] of the Hub
   DatasetType type = DatasetType::kAuto;
   std::map<std::string, std::string> field_map;  ///< our name of a column -> its name in the file; "": not read
-  double weight = 1.0;                           ///< > 0: how often its rows occur in an epoch
+  double weight = 1.0;                           ///< > 0: how often its examples occur in an epoch
   std::string name;                              ///< in logs and metrics; empty = made from the file name
-  std::string split, subset;  ///< of a folder or a dataset of the Hub; empty = see data/read/dataset_files.h
-  std::optional<std::int64_t> max_samples = {};  ///< the first good rows; nullopt = all
+  std::string split, subset;  ///< of a folder or a Hub dataset; empty = see data/read/dataset_files.h
+  std::optional<std::int64_t> max_samples = {};  ///< the first good examples; nullopt = all
   bool operator==(const DatasetSpec&) const = default;
 };
 
 /// One entry of `add_tokens`.
 struct NewToken {
   std::string token;
-  std::string init_text;  ///< for token_init: description; empty = none
-  bool normalized =
-      true;  ///< looked for in the normalised text, as Hugging Face does by default; false: in the text as it is
+  std::string init_text;   ///< for token_init: description; empty = none
+  bool normalized = true;  ///< matched in the normalised text, as Hugging Face does by default; false: in the raw text
   bool operator==(const NewToken&) const = default;
 };
 
-/// Which linears carry an adapter.
+/// The linears that get an adapter.
 struct LoraTargets {
   enum class Kind { kAllLinear, kList, kRegex };
   Kind kind = Kind::kAllLinear;
-  std::vector<std::string> names;  ///< kList: as PEFT matches them (the whole name, or its end after a dot)
+  std::vector<std::string> names;  ///< kList: matched as in PEFT (the whole name, or its end after a dot)
   std::string regex;               ///< kRegex: must match a whole module name
   bool operator==(const LoraTargets&) const = default;
 };
 
-/// How often something happens: every `value` steps, every `value` of the whole run (0 < value < 1), once an epoch, or
-/// never (kOff: only where the run does it anyway, at its start or end).
+/// How often something happens: every `value` steps, every `value` share of the whole run (0 < value < 1), once per
+/// epoch, or never (kOff: only when the run does it anyway, at its start or end).
 struct Cadence {
   enum class Kind { kOff, kSteps, kFraction, kEpoch };
   Kind kind = Kind::kOff;
@@ -127,28 +127,28 @@ struct Cadence {
   bool operator==(const Cadence&) const = default;
 };
 
-/// One entry of `eval_tasks`: answers that are counted, beside the loss of eval_datasets.
+/// One entry of `eval_tasks`: answers to count, in addition to the loss on eval_datasets.
 struct EvalTask {
   std::string name;  ///< in logs and metrics: NAME.accuracy
   TaskKind kind = TaskKind::kExactMatch;
   DatasetSpec data;                         ///< its path, type and field_map
-  std::optional<std::int64_t> max_samples;  ///< the first rows; nullopt = eval_max_samples
+  std::optional<std::int64_t> max_samples;  ///< the first examples; nullopt = eval_max_samples
   std::optional<Cadence> every;             ///< nullopt = with every evaluation
-  std::string regex;                        ///< what is compared of an answer; empty = all of it
-  std::int64_t max_new_tokens = 256;        ///< of a greedy answer
+  std::string regex;                        ///< the part of an answer to compare; empty = all of it
+  std::int64_t max_new_tokens = 256;        ///< limit for a greedy answer
   bool operator==(const EvalTask&) const = default;
 };
 
-/// Own kernels or their references: for all, and for single ones by name.
+/// Native kernels or their references: for all, and for single kernels by name.
 struct KernelChoices {
   KernelSetting all = KernelSetting::kAuto;
   std::vector<std::pair<std::string, KernelSetting>> single;
 };
 
-// The sections of a profile: what a module reads of it. std::nullopt is `auto` or `null`, as the comment says; times are
-// in seconds.
+// The sections of a profile; a module reads only those that it needs. std::nullopt means `auto` or `null`, as the
+// comment says; times are in seconds.
 
-/// The base model, and what turns text into its tokens.
+/// The base model, and how text becomes its tokens.
 struct ModelSection {
   std::string path;             ///< key `model`: a folder, or org/name[@revision]
   std::string base_model_name;  ///< empty = found from `path`
@@ -160,11 +160,11 @@ struct ModelSection {
   std::vector<NewToken> add_tokens;
   TokenInit token_init = TokenInit::kMean;
 
-  /// Whether base_precision asks for quantised weights.
+  /// True if base_precision asks for quantised weights.
   bool is_quantised() const { return base_precision >= BasePrecision::kNf4; }
 };
 
-/// What is trained.
+/// The adapter, or full fine-tuning.
 struct AdapterSection {
   AdapterKind kind = AdapterKind::kLora;  ///< key `adapter`
   std::int64_t lora_r = 16;
@@ -172,17 +172,17 @@ struct AdapterSection {
   double lora_dropout = 0;
   LoraTargets lora_target_modules;
   bool use_rslora = false;
-  std::vector<std::pair<std::string, std::int64_t>> rank_pattern;  ///< in the order of the file, as PEFT matches them
+  std::vector<std::pair<std::string, std::int64_t>> rank_pattern;  ///< in file order, matched as in PEFT
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::string init_adapter;  ///< empty = a new adapter
 };
 
-/// From files to rows of tokens.
+/// How files become rows of tokens.
 struct DataSection {
   std::vector<DatasetSpec> datasets;
   std::vector<DatasetSpec> eval_datasets;
   double val_set_size = 0;                       ///< below 1: share of the documents; from 1: their number; 0 = none
-  std::optional<std::int64_t> eval_max_samples;  ///< documents of each data set; nullopt = all
+  std::optional<std::int64_t> eval_max_samples;  ///< documents per dataset; nullopt = all
   LossOn loss_on = LossOn::kAuto;
   std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
   Overlength overlength = Overlength::kError;
@@ -198,27 +198,27 @@ struct DataSection {
   std::int64_t dataloader_prefetch_factor = 2;
 };
 
-/// Who answers the prompts of `datasets` in `distill`.
+/// The teacher, which answers the prompts of `datasets` in `distill`.
 struct TeacherSection {
   std::string teacher;         ///< URL of a server, or a model folder; empty = none
-  std::string teacher_system;  ///< a file, or the text itself: what only the teacher sees; empty = none
-  std::string student_system;  ///< the same: what the student sees in its place
+  std::string teacher_system;  ///< a file or the text itself, which only the teacher sees; empty = none
+  std::string student_system;  ///< the same, which the student sees instead
 
   bool is_server() const { return teacher.starts_with("http://") || teacher.starts_with("https://"); }
 };
 
-/// What is asked of the model while it trains, and in `eval`.
+/// Tasks for the model during training and in `eval`.
 struct TaskSection {
   std::vector<EvalTask> eval_tasks;
   std::vector<std::pair<std::string, double>>
       confidence_tokens;  ///< token and the probability that it states, in order
 };
 
-/// What a step minimizes.
+/// The loss that a step minimizes.
 struct ObjectiveSection {
   LossType loss_type = LossType::kNll;
-  double kd_temperature = 1;  ///< of kl
-  double kd_alpha = 0.9;      ///< of kl: the share of the divergence, 0 to 1; the rest is cross entropy
+  double kd_temperature = 1;  ///< for kl
+  double kd_alpha = 0.9;      ///< for kl: the share of the divergence, 0 to 1; the rest is cross entropy
 };
 
 /// The update of a step.
@@ -233,26 +233,26 @@ struct OptimizerSection {
   double max_grad_norm = 1;  ///< 0 = no clipping
 };
 
-/// How many rows or documents a step has, how many steps there are, and how the learning rate runs over them.
+/// Rows or documents per step, the number of steps, and the learning rate over them.
 struct ScheduleSection {
-  // Of global_batch_size and gradient_accumulation_steps exactly one has a value.
+  // Exactly one of global_batch_size and gradient_accumulation_steps has a value.
   std::optional<std::int64_t> micro_batch_size;       ///< nullopt = auto
   std::optional<std::int64_t> eval_micro_batch_size;  ///< nullopt = as micro_batch_size
   std::optional<std::int64_t> global_batch_size = 16;
   std::optional<std::int64_t> gradient_accumulation_steps;
-  BatchUnit batch_unit = BatchUnit::kRows;  ///< of both
-  std::optional<double> num_epochs = 3;     ///< nullopt = no limit (only when max_steps is given)
+  BatchUnit batch_unit = BatchUnit::kRows;  ///< for both
+  std::optional<double> num_epochs = 3;     ///< nullopt = no limit (only if max_steps is given)
   std::optional<std::int64_t> max_steps;    ///< nullopt = no limit
   std::optional<double> max_time;           ///< nullopt = no limit
   SchedulerKind lr_scheduler_type = SchedulerKind::kCosine;
-  double warmup_ratio = 0.03;  ///< of all steps; not used when warmup_steps has a value
+  double warmup_ratio = 0.03;  ///< share of all steps; ignored if warmup_steps has a value
   std::optional<std::int64_t> warmup_steps;
-  double min_lr_ratio = 0.1;  ///< of the peak; used by cosine_with_min_lr
+  double min_lr_ratio = 0.1;  ///< share of the peak; used by cosine_with_min_lr
   LrScaling lr_scaling = LrScaling::kNone;
-  std::optional<std::int64_t> lr_base_batch;  ///< has a value when lr_scaling is not none
+  std::optional<std::int64_t> lr_base_batch;  ///< set if lr_scaling is not none
 };
 
-/// How and where it is computed, when it is evaluated, and what is written.
+/// How and where a run computes, when it evaluates, and what it writes.
 struct RunSection {
   Device device = Device::kAuto;
   std::int64_t seed = 42;
@@ -271,9 +271,9 @@ struct RunSection {
   bool eval_on_start = true;
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "eval_loss";
-  std::optional<bool> greater_is_better;                ///< nullopt = by the metric: true for accuracies
+  std::optional<bool> greater_is_better;                ///< nullopt = depends on the metric: true for accuracies
   std::optional<std::int64_t> early_stopping_patience;  ///< evaluations without gain; nullopt = off
-  double early_stopping_threshold = 0;                  ///< gain that counts for the patience
+  double early_stopping_threshold = 0;                  ///< a gain must exceed this to count for the patience
 
   std::string output_dir = "runs/my-run";  ///< {key} already replaced
   std::string run_name;                    ///< empty = the last part of output_dir
@@ -289,7 +289,7 @@ struct RunSection {
   std::string target_gpu;  ///< name in configs/gpus.json, in any case; empty = none
 };
 
-/// Values are checked when they are loaded (ranges, and what contradicts what), so that nobody checks them again.
+/// Loading checks all values (ranges and contradictions); no other code checks them again.
 struct Profile {
   ModelSection model;
   AdapterSection adapter;
@@ -301,13 +301,13 @@ struct Profile {
   ScheduleSection schedule;
   RunSection run;
 
-  /// Sorted names of the keys that a file, --set or a flag gave. Needed where silence differs from naming the default:
-  /// init_adapter brings r, alpha, patterns, rsLoRA and targets, and only a key that was given can contradict it.
-  /// No key itself: in no hash, comparison or file.
+  /// Sorted names of the keys that a file, --set or a flag set. Needed where an unset key differs from one set to the
+  /// default: init_adapter brings r, alpha, patterns, rsLoRA and targets, and only a given key can contradict it. Not a
+  /// key itself: in no hash, comparison or file.
   std::vector<std::string> given_keys;
   bool is_given(const std::string& key) const;
 
-  /// Whether a step has a number of documents and packs them (batch_unit: documents). Without packing, a document is a row.
+  /// True if a step packs a fixed number of documents (batch_unit: documents). Without packing, a document is a row.
   bool packs_documents() const { return data.packing && schedule.batch_unit == BatchUnit::kDocuments; }
 };
 

@@ -1,4 +1,5 @@
-// All keys of a profile in words: `check --keys`, `check --schema`, docs/profile.md, and the names that a profile may have.
+// Describes all keys of a profile: `check --keys`, `check --schema`, docs/profile.md, and the names that a profile may
+// have.
 #pragma once
 
 #include <string>
@@ -9,13 +10,13 @@ namespace lora_train {
 /// `check --keys`: one line per key with default, values and meaning; `filter` (may be empty) keeps keys that contain
 /// it.
 std::string keys_table(const std::string& filter = "");
-/// The names of other trainers that contain `filter`, with the keys as which they are read; empty if there are none.
+/// Names from other trainers that contain `filter`, with the keys they stand for; empty if there are none.
 std::string other_names_table(const std::string& filter);
 
 /// The same for programs, one JSON object per key and line: key, group, default, values, help, on_resume.
 std::string keys_json(const std::string& filter = "");
 
-/// The whole of docs/profile.md.
+/// The text of docs/profile.md.
 std::string profile_reference_markdown();
 
 /// `check --schema`: JSON Schema (draft 7) of a profile, for editors that complete and explain keys.
@@ -24,11 +25,11 @@ std::string profile_schema();
 /// Names of all keys, in the order of docs/profile.md.
 std::vector<std::string> profile_keys();
 
-/// A name that a profile may give a value: a key, an alias, or a key of another trainer that load_profile explains.
+/// A name that a profile may set: a key, an alias, or a key of another trainer that load_profile explains.
 struct KnownName {
   std::string name;
   bool is_switch = false;     ///< true | false
-  bool is_foreign = false;    ///< only Axolotl, LLaMA-Factory or TRL has it: nothing to suggest
+  bool is_foreign = false;    ///< only Axolotl, LLaMA-Factory or TRL has it, so it is never suggested
   bool takes_commas = false;  ///< a list that may be written "a,b"
 };
 std::vector<KnownName> known_names();

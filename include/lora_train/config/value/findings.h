@@ -1,5 +1,5 @@
-// What is found in a profile and in the files that it names: mistakes, collected so that one error reports them all, warnings and
-// notes.
+// Findings about a profile and the files that it names: mistakes, collected so that one error reports them all,
+// warnings and notes.
 #pragma once
 
 #include <string>
@@ -18,30 +18,31 @@ struct Place {
 /// "file:line", or any other text as a place without a line.
 Place parse_place(const std::string& text);
 
-/// Whether the place is the key itself on the command line, so that a message need not name both: "--lora-r", "lora_r=x".
+/// True if the place is the key itself on the command line, so that a message need not name both: "--lora-r",
+/// "lora_r=x".
 bool names_key(const Place& place, const std::string& key);
 
 class Findings {
  public:
-  /// `key` is a key, a place inside one ("datasets[0].path") or empty. Only the first mistake about one key at one place is
-  /// kept; later ones follow from it. The key is not said where the place names it (names_key). `code` is kUsage, or what the run
-  /// would end with: kData, kFormat or kIo.
+  /// `key` is a key, a place inside one ("datasets[0].path") or empty. Only the first mistake about one key at one
+  /// place is kept; later ones follow from it. The key is left out if the place names it (names_key). `code` is kUsage,
+  /// or what the run would end with: kData, kFormat or kIo.
   void mistake(const Place& place, const std::string& key, const std::string& what, ExitCode code = ExitCode::kUsage);
-  /// A line after all mistakes; printed once.
+  /// Adds a line after all mistakes; printed once.
   void hint(const std::string& line);
   void warn(const Place& place, const std::string& key, const std::string& what);
   void note(const Place& place, const std::string& key, const std::string& what);
 
   bool has_mistakes() const { return !mistakes_.empty(); }
   std::size_t num_mistakes() const { return mistakes_.size() + num_more_; }
-  /// Whether there is a mistake about this key or a place inside it: what else is said of it may follow from that.
+  /// True if there is a mistake about this key or a place inside it: further findings about it may follow from that.
   bool is_wrong(const std::string& key) const;
   const std::vector<std::string>& warnings() const { return warnings_; }
   const std::vector<std::string>& notes() const { return notes_; }
 
-  /// Throws one error with all mistakes, if there are any, by file (in the order they were read) and line: where() is the place of
-  /// the first, message() starts with what was wrong there and has one line "file:line: key: ..." for each further one. It is a
-  /// ConfigError, unless all mistakes have one other code.
+  /// Throws one error with all mistakes, if there are any, by file (in the order they were read) and line: where() is
+  /// the place of the first, message() starts with what was wrong there and has one line "file:line: key: ..." for each
+  /// further one. It is a ConfigError, unless all mistakes have one other code.
   void throw_mistakes() const;
 
  private:

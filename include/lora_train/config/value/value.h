@@ -1,5 +1,5 @@
-// YAML (and JSON, which is YAML) to values with their places, its scalars read as numbers and words, and paths into it. Order of map
-// members is kept.
+// Parses YAML (and JSON, which is YAML) into values with their places, reads scalars as numbers and words, and follows
+// paths. Keeps the order of map members.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lora_train {
 
-/// What was read is kNull, kText, kList or kMap (text becomes a number where a field asks for one); what is written
+/// A value that was read is kNull, kText, kList or kMap (text becomes a number if a field needs one); a value to write
 /// may also be kBool or kNumber, which differ from kText in having no quotes.
 struct Value {
   enum class Kind { kNull, kBool, kNumber, kText, kList, kMap };
@@ -58,11 +58,11 @@ struct PathStep {
   bool is_name() const { return !name.empty(); }
 };
 
-/// nullopt when `path` is not of that form. The first step is always a name.
+/// nullopt if `path` does not have that form. The first step is always a name.
 std::optional<std::vector<PathStep>> parse_setting_path(const std::string& path);
 
-/// Sets the place that steps[first..] name inside `root`; null becomes a map or a list where one is needed, and a
-/// single value becomes a list of one. Returns what is wrong, or an empty text.
+/// Sets the place that steps[first..] name inside `root`; null becomes a map or a list if one is needed, and a single
+/// value becomes a list of one. Returns the problem, or an empty text.
 std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t first, const Value& value);
 
 /// true, on, yes / false, off, no in any case.
@@ -81,10 +81,10 @@ std::optional<double> parse_duration(const std::string& text);
 std::string duration_text(double seconds);
 
 /// Parses one document; an empty one is null. `place.file` names it in places and messages; a `place.line` above 0 is
-/// the line of all values (a --set has no lines of its own).
-/// `<<: *base` and `<<: [*first, *second]` add the members that the map does not have itself, with their own lines.
-/// Throws ConfigError: syntax, tabs as indentation, a key twice in one map, a key that is not text, more than one
-/// document, more than 100,000 values or nesting that the parser refuses.
+/// the line of all values (a --set has no lines of its own). `<<: *base` and `<<: [*first, *second]` add the members
+/// that the map does not have itself, with their own lines. Throws ConfigError for bad syntax, tabs as indentation, a
+/// repeated key in a map, a key that is not text, more than one document, more than 10,000 values or nesting that the
+/// parser refuses.
 Value parse_yaml(const std::string& text, const Place& place);
 
 }  // namespace lora_train

@@ -1,4 +1,4 @@
-// What reading and encoding data needs besides the section of the profile.
+// What reading and encoding data needs in addition to the profile section.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,16 @@ class ChatTemplate;
 namespace lora_train::data {
 
 struct DataContext {
-  const tokenizer::Tokenizer* tokenizer = nullptr;  ///< this and the template: null where all rows are pre-tokenised
+  const tokenizer::Tokenizer* tokenizer = nullptr;  ///< this and the template: null if all examples are pre-tokenised
   const tokenizer::ChatTemplate* chat_template = nullptr;
-  std::int64_t vocab_size = 0;               ///< ids must lie in [0, vocab_size); 0 = not checked
-  std::int64_t max_position_embeddings = 0;  ///< caps max_seq_len: auto; a larger number is warned of; 0 = not checked
-  std::int64_t seed = 0;                     ///< of the split of val_set_size
-  std::filesystem::path cache_folder = {};   ///< of the token cache; empty = tokens are kept in memory
-  std::size_t num_threads = 0;               ///< that tokenise; 0 = one per core
-  bool reads_soft_labels = false;  ///< training rows keep the log-probabilities of a teacher; some row must have them
+  std::int64_t vocab_size = 0;               ///< ids must be in [0, vocab_size); 0 = not checked
+  std::int64_t max_position_embeddings = 0;  ///< caps max_seq_len: auto; a larger number causes a warning; 0 = not
+                                             ///< checked
+  std::int64_t seed = 0;                     ///< seed for the val_set_size split
+  std::filesystem::path cache_folder = {};   ///< token cache folder; empty = keep tokens in memory
+  std::size_t num_threads = 0;               ///< tokeniser threads; 0 = one per core
+  bool reads_soft_labels = false;  ///< training examples keep the teacher's log-probabilities; at least one example
+                                   ///< must have them
 };
 
 }  // namespace lora_train::data

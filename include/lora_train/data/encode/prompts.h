@@ -11,31 +11,31 @@ namespace lora_train::data {
 
 struct PromptOptions {
   const tokenizer::Tokenizer* tokenizer = nullptr;         ///< never null
-  const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: the folder has none
+  const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: the folder has no template
   bool raw = false;                                        ///< text unchanged (with BOS if the tokenizer adds one)
-  std::string system;  ///< comes before chats that have no system message; "" = none
+  std::string system;                                      ///< system message for chats without one; "" = none
 };
 
 struct Prompt {
   std::string source;  ///< "prompts.jsonl:3", "--prompt"
-  std::string given;   ///< JSON in one line: the text, or the messages that were asked
+  std::string given;   ///< one-line JSON: the text, or the messages asked
   std::vector<std::int32_t> ids;
 };
 
-/// A text as the user's turn of a chat, or raw. Throws FormatError if there is no chat template (naming --raw), DataError
-/// (where = source) for a text without tokens and for what the template refuses.
+/// Makes a prompt from a text, as the user's turn of a chat or raw. Throws FormatError if there is no chat template
+/// (naming --raw), DataError (where = source) for a text without tokens or a chat that the template refuses.
 Prompt make_prompt(const std::string& text, const std::string& source, const PromptOptions& options);
 
-/// The turns of a chat, the last of them not the assistant's, through the chat template. Throws as the other.
+/// Puts the turns of a chat through the chat template; the last turn must not be the assistant's. Throws as above.
 Prompt make_prompt(std::vector<tokenizer::Message> messages, const std::string& source, const PromptOptions& options);
 
-/// One row, as read_prompts reads those of a file: a JSON object in one text. Throws as the others.
-Prompt make_prompt_of_row(const std::string& row_json, const std::string& source, const PromptOptions& options);
+/// Makes a prompt from one example, a JSON object in read_prompts()'s format. Throws as above.
+Prompt make_prompt_of_example(const std::string& example_json, const std::string& source, const PromptOptions& options);
 
-/// Every row of a file, in its order: {"prompt": text or messages}, or a row of training data that holds a chat
-/// (messages, conversations, instruction), whose last assistant turn is left out. Other fields of a row are not read,
-/// except tools and chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed rows and for
-/// a file without any.
+/// Reads every example of a file, in order: {"prompt": text or messages}, or a training example with a chat (messages,
+/// conversations, instruction), whose last assistant turn is left out. Ignores other fields, except tools and
+/// chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed examples or a file
+/// without examples.
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options);
 
 /// A question for another model, which has its own chat template.
@@ -45,11 +45,12 @@ struct ChatQuestion {
   std::string tools;     ///< JSON array; empty = none
 };
 
-/// Every row of a file as read_prompts reads it, besides lines of a .txt file: each is a user's message. `row_template` (may be
-/// empty) is a Jinja template over the fields of a row, whose text is the user's message. Throws as read_prompts.
-std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& row_template);
+/// Reads every example of a file as read_prompts does, and also .txt files, where each line is a user message.
+/// `prompt_template` (may be empty) is a Jinja template over the fields of an example that renders the user message.
+/// Throws as read_prompts.
+std::vector<ChatQuestion> read_questions(const std::string& file, const std::string& prompt_template);
 
-/// The question through the chat template. Throws as the others.
+/// Puts the question through the chat template. Throws as above.
 Prompt make_prompt(const ChatQuestion& question, const PromptOptions& options);
 
 }  // namespace lora_train::data

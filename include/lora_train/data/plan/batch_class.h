@@ -10,35 +10,36 @@
 
 namespace lora_train::data {
 
-/// The size to which micro-batches of a class are padded. Slots after the last document form filler documents of at most
-/// kFillerTokens; documents after these are empty.
+/// The size to which a class pads its micro-batches. Slots after the last document form filler documents of at most
+/// kFillerTokens; any further documents are empty.
 struct BatchClass {
   std::int64_t num_tokens = 0, num_docs = 0, longest = 0;
   bool operator==(const BatchClass&) const = default;
 };
 constexpr std::int64_t kFillerTokens = 128;
 constexpr std::size_t kMaxBatchClasses = 6;
-/// A class may enlarge a micro-batch by this share plus kFillerTokens; otherwise it is computed at its own size.
+/// A class may enlarge a micro-batch by at most this share plus kFillerTokens; otherwise the micro-batch keeps its own
+/// size.
 constexpr double kMaxFilledShare = 0.25;
 
-/// Documents that fill `num_tokens` slots.
+/// Number of documents that fill `num_tokens` slots.
 constexpr std::int64_t num_fillers(std::int64_t num_tokens) { return (num_tokens + kFillerTokens - 1) / kFillerTokens; }
 
-/// At most kMaxBatchClasses, by num_tokens ascending, that pad the run's micro-batches with as few tokens as that many classes
-/// can. None has more than max_tokens. Depends on the shapes alone, not on their order.
+/// At most kMaxBatchClasses classes, ascending by num_tokens, that minimise the padding of the run's micro-batches.
+/// None has more than max_tokens. Depends on the shapes alone, not on their order.
 std::vector<BatchClass> choose_batch_classes(const std::vector<BatchShape>& shapes, std::int64_t max_tokens);
 
-/// Index of the smallest class that fits the shape without padding it too much; -1: none.
+/// Index of the smallest class that fits the shape without too much padding; -1 if there is none.
 int find_batch_class(const std::vector<BatchClass>& classes, const BatchShape& shape);
 
-/// Steps that are looked through before step 1 for the sizes of micro-batches: all of a run that is not longer than this. A
-/// later micro-batch of a longer run may be larger, and then fits no class.
+/// Number of steps surveyed before step 1 for micro-batch sizes: the whole run, unless it is longer. A later
+/// micro-batch of a longer run may be larger than all of them and then fits no class.
 constexpr std::int64_t kMaxSurveyedSteps = 1'000'000;
 std::int64_t num_surveyed_steps(const RunPlan& plan);
 
-/// The shapes of all micro-batches of the surveyed steps, equal ones counted together.
+/// The shapes of all micro-batches in the surveyed steps; equal shapes are counted together.
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan);
-/// The same of evaluations: plans[i] is that of stores[i].
+/// As above, for evaluations: plans[i] is the plan of stores[i].
 std::vector<BatchShape> batch_shapes(const std::vector<NamedStore>& stores,
                                      const std::vector<std::vector<MicroBatchPlan>>& plans);
 

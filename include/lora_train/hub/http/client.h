@@ -1,4 +1,4 @@
-// HTTP requests, through libcurl: the one place from which the program uses the network. Training never calls it.
+// HTTP requests, through libcurl: the only place where the program uses the network. Training never calls it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Header {
   std::string name, value;
 };
 
-/// The bytes from `begin` up to and without `end`.
+/// The bytes [begin, end).
 struct ByteRange {
   std::uint64_t begin = 0, end = 0;
 };
@@ -32,22 +32,23 @@ struct Request {
   std::string method = "GET";
   std::string url;  ///< http:// or https://
   std::vector<Header> headers = {};
-  /// A token. It goes to the scheme, host and port of `url` only: a redirect elsewhere does not take it along.
+  /// A token, sent only to the scheme, host and port of `url`: a redirect elsewhere does not get it.
   std::string bearer = {};
   std::string body = {};
-  std::optional<FilePart> file = {};  ///< the body in place of `body`; read while it is sent
-  /// Asks for this part. If the connection breaks after some bytes, a retry asks for the rest. A server that sends other bytes
-  /// than these is a TransferError (kNoRanges) before the first byte.
+  std::optional<FilePart> file = {};  ///< the body instead of `body`; read while it is sent
+  /// Requests this part. If the connection breaks after some bytes, a retry requests the rest. If the server would send
+  /// other bytes, throws TransferError (kNoRanges) before the first one.
   std::optional<ByteRange> range = {};
-  /// Takes the body of a 2xx answer, piece by piece, in place of Answer::body. What it throws ends the request and leaves send().
+  /// Gets the body of a 2xx answer, piece by piece, instead of Answer::body. Its exceptions end the request and leave
+  /// send().
   std::function<void(std::string_view)> sink = {};
-  std::size_t max_body_bytes = 16u << 20;  ///< of Answer::body; a longer one is a TransferError (kTooLarge)
-  /// False: the server may do it twice if it is asked twice. Then it is asked again only where it cannot have begun: no
-  /// connection, 429, 503.
+  std::size_t max_body_bytes = 16u << 20;  ///< limit of Answer::body; a longer one is a TransferError (kTooLarge)
+  /// False: the server may act twice on a repeated request. It is then repeated only if the server cannot have begun:
+  /// no connection, 429, 503.
   bool is_repeatable = true;
   double connect_timeout_s = 10;
   double stall_timeout_s = 30;  ///< without a byte in either direction; includes waiting for the answer
-  /// Called at least five times a second while the request runs or waits for a retry; what it throws ends the request.
+  /// Called at least five times a second while the request runs or waits for a retry; its exceptions end the request.
   /// Default: throw_if_stop_requested.
   std::function<void()> poll = {};
 };
@@ -55,27 +56,27 @@ struct Request {
 struct Answer {
   int status = 0;
   std::vector<Header> headers = {};
-  std::string body = {};  ///< the first 64 KiB where the status is no 2xx
-  std::string url = {};   ///< that answered, after redirects
+  std::string body = {};  ///< only the first 64 KiB if the status is not 2xx
+  std::string url = {};   ///< the one that answered, after redirects
 
-  /// The value of the header in any case; empty if there is none.
+  /// The value of the header with this name, in any case; empty if there is none.
   std::string header(std::string_view name) const;
   bool is_ok() const { return status >= 200 && status < 300; }
 };
 
 enum class Failure {
-  kNoHost,     ///< its name has no address
-  kNoConnect,  ///< nobody answers there
+  kNoHost,     ///< the host name has no address
+  kNoConnect,  ///< no server answers
   kTls,        ///< no trusted certificate
   kStalled,    ///< a time-out
-  kLost,       ///< the connection broke, or what came is no HTTP
+  kLost,       ///< the connection broke, or the answer is not HTTP
   kTooLarge,
-  kRedirect,  ///< too many, or to where we do not go
+  kRedirect,  ///< too many, or to a place that we refuse
   kNoRanges,
   kOther
 };
 
-/// No answer. `where` is the URL without its query, which may hold a signature.
+/// There is no answer. `where` is the URL without its query, which may hold a signature.
 class TransferError : public IoError {
  public:
   TransferError(std::string where, std::string message, Failure failure)
@@ -87,32 +88,32 @@ class TransferError : public IoError {
 };
 
 struct ClientOptions {
-  /// How often a request is repeated after a connection failure, 408, 429 or 5xx. $LORA_TRAIN_HTTP_RETRIES, else 5. A try that
-  /// brought new bytes of a `range` does not count.
+  /// Retries after a connection failure, 408, 429 or 5xx: $LORA_TRAIN_HTTP_RETRIES, else 5. A try that brought new
+  /// bytes of a `range` does not count.
   int num_retries = retries_of_environment();
-  /// The first delay; each is twice the one before, at most 30 s, and takes between half of that and all of it. A Retry-After up to
-  /// two minutes is obeyed; a longer one ends the retries.
+  /// The first delay. Each delay is twice the previous one, at most 30 s; the actual wait is between half of it and all
+  /// of it. A Retry-After of up to two minutes is obeyed; a longer one ends the retries.
   double first_delay_s = 0.5;
 
   static int retries_of_environment();
 };
 
-/// Sends requests. Thread-safe: as many requests run at a time as threads call send(), each on a connection of its own, which
-/// the client keeps for later requests.
+/// Sends requests. Thread-safe: calls of send() from several threads run at the same time, each on its own connection,
+/// which the client keeps for later requests.
 ///
-/// Certificates are always verified: against the system's, or $SSL_CERT_FILE or $CURL_CA_BUNDLE. Proxies come from http_proxy,
-/// https_proxy, all_proxy and no_proxy, as curl reads them. Redirects are followed, at most 10, to http and https, never from https
-/// to http; a 301, 302 or 303 turns a POST into a GET.
+/// Certificates are always verified: against the system's, or $SSL_CERT_FILE or $CURL_CA_BUNDLE. Proxies come from
+/// http_proxy, https_proxy, all_proxy and no_proxy, as curl reads them. Redirects are followed, at most 10, to http and
+/// https, never from https to http; a 301, 302 or 303 turns a POST into a GET.
 class Client {
  public:
-  /// Throws IoError where this build or this machine has no HTTP.
+  /// Throws IoError if this build or this machine has no HTTP.
   explicit Client(ClientOptions options = {});
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  /// The answer, whatever its status, after the retries. Throws TransferError where there is none, ConfigError for a URL or a header
-  /// that cannot be sent, and what `sink` and `poll` throw.
+  /// Returns the answer after the retries, whatever its status. Throws TransferError if there is none, ConfigError for
+  /// a URL or a header that cannot be sent, and what `sink` and `poll` throw.
   Answer send(const Request& request);
 
  private:

@@ -1,5 +1,6 @@
-// Work accounting: kernels report the bytes, FLOPs and launches of every call to a recorder, if one is set; otherwise a call
-// costs one branch. On meta tensors, kernels compute nothing, so a step of any shape can be counted without memory.
+// Work accounting: kernels report the bytes, FLOPs and launches of every call to a recorder, if one is set; otherwise a
+// call costs one branch. On meta tensors, kernels compute nothing, so a step of any shape can be counted without
+// memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,8 +41,8 @@ struct WorkOperand {
   std::int64_t offset = 0;        ///< first element in it
 };
 
-/// One call. Bytes are those that the native CUDA kernels move, and for cuBLASLt one pass over every operand; caches are ignored.
-/// FLOPs are those of matrix products, 2 per multiply-add; element-wise arithmetic does not count.
+/// One call. Counts the bytes that the native CUDA kernels move, for cuBLASLt one pass over every operand; ignores
+/// caches. FLOPs are those of matrix products, 2 per multiply-add; element-wise arithmetic does not count.
 struct Work {
   std::string_view name;
   WorkClass work_class = WorkClass::kCopy;

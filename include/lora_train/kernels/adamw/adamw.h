@@ -1,6 +1,6 @@
-// AdamW, with moments in fp32 or 8 bits: the trained tensors as ranges of flat buffers, the scalars of a step, which lie in device
-// memory, and the native CUDA kernels. Module optim has the checks, the CPU code and the references, and is the only caller of
-// the functions below. No torch.
+// AdamW, with moments in fp32 or 8 bits: the trained tensors as ranges of flat buffers, the scalars of a step, in
+// device memory, and the native CUDA kernels. Module optim has the checks, the CPU code and the references, and is the
+// only caller of the functions below. No torch.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace lora_train::kernels {
 /// A tensor: elements [begin, begin + count).
 struct ParameterBlock {
   std::int64_t begin = 0, count = 0;
-  double lr_factor = 1.0;     ///< above 0; multiplies the learning rate, and through it the weight decay
-  bool decays = true;         ///< whether weight decay applies
-  bool is_embedding = false;  ///< keeps fp32 state where others keep 8 bits
+  double lr_factor = 1.0;     ///< above 0; multiplies the learning rate and thereby the weight decay
+  bool decays = true;         ///< true if weight decay applies
+  bool is_embedding = false;  ///< keeps fp32 state even with 8-bit moments
   bool operator==(const ParameterBlock&) const = default;
 };
 
@@ -45,7 +45,7 @@ enum StepScalar : std::int64_t {
   kGradNorm,         ///< before clipping
   kClipFactor,       ///< multiplies the gradients
   kNonFinite,        ///< sticky: 1 once a loss sum or norm was not finite, else 0
-  kZeroedMoments,    ///< adamw_8bit: the share of 8-bit second moments that were above 0 and have the code of 0
+  kZeroedMoments,    ///< adamw_8bit: the share of 8-bit second moments above 0 that got the code of 0
   kNumStepScalars
 };
 
@@ -53,7 +53,7 @@ struct AdamWOptions {
   double beta1, beta2, epsilon, weight_decay;
 };
 
-/// What one step has in common for all elements of a block, computed in fp64 and rounded to fp32 as PyTorch rounds its
+/// Factors of one step, common to all elements of a block, computed in fp64 and rounded to fp32 as PyTorch rounds its
 /// scalars. Parameters are multiplied by `decay` first.
 struct AdamWFactors {
   float grad_scale, one_minus_beta1, beta2, one_minus_beta2, correction2_sqrt, epsilon, minus_step_size, decay;
@@ -64,43 +64,43 @@ void native_measure_gradients(const at::Tensor& grads, double max_norm, at::Tens
 void native_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
                        const AdamWOptions& options, std::span<const ParameterBlock> blocks, const at::Tensor& scalars);
 
-// 8-bit moments: what the kernels for CPU and GPU share.
+// 8-bit moments: the parts that CPU and GPU kernels share.
 
-/// Elements that share a scale.
+/// Number of elements that share a scale.
 constexpr std::int64_t kMomentBlockSize = 256;
 
-/// Up to 256 elements of one tensor; blocks restart at each tensor. In a table of them, those with coded moments come first.
-/// The moments of block i begin at element 256 i of the codes, or 256 (i - num_coded) of the fp32 moments.
+/// Up to 256 elements of one tensor; blocks restart at each tensor. In a table of them, those with coded moments come
+/// first. The moments of block i begin at element 256 i of the codes, or 256 (i - num_coded) of the fp32 moments.
 struct MomentBlock {
   std::int64_t begin;  ///< first element in the flat buffers of parameters and gradients
   std::int32_t count;  ///< 1 to 256
   std::int32_t group;  ///< index in AdamW8bitGroups
 };
 
-/// What tensors may differ in.
+/// Settings in which tensors may differ.
 struct AdamW8bitGroups {
   static constexpr int kMax = 8;
   int count = 0;
   double lr_factor[kMax] = {}, weight_decay[kMax] = {};
 };
 
-/// What one step has in common for all elements of a group, rounded to fp32. Parameters are multiplied by `decay` last.
+/// Factors of one step, common to all elements of a group, rounded to fp32. Parameters are multiplied by `decay` last.
 struct AdamW8bitFactors {
   float grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, step_size, decay;
 };
 
-/// Flat buffers. Those of moments hold whole blocks and are aligned to 16 bytes.
+/// Flat buffers. Moment buffers hold whole blocks and are aligned to 16 bytes.
 struct AdamW8bitBuffers {
   float* params;
   const float* grads;
-  std::uint8_t *exp_avg_codes, *exp_avg_sq_codes;  ///< [256 num_coded], of kSignedMap and kUnsignedMap (codes.h)
+  std::uint8_t *exp_avg_codes, *exp_avg_sq_codes;  ///< [256 num_coded], from kSignedMap and kUnsignedMap (codes.h)
   float *exp_avg_scales, *exp_avg_sq_scales;       ///< [num_coded]
   float *exp_avg, *exp_avg_sq;                     ///< [256 (num_blocks - num_coded)]
   const MomentBlock* blocks;                       ///< [num_blocks]
   std::int64_t num_coded, num_blocks;
 };
 
-/// Contract: adamw_8bit_step in module optim. num_moments: second moments that are kept as codes. Call it only after
+/// Contract: adamw_8bit_step in module optim. num_moments: second moments kept as codes. Call it only after
 /// implementation_for returned kCuda.
 void native_adamw_8bit_step(const AdamW8bitBuffers& buffers, const AdamW8bitGroups& groups, const AdamWOptions& options,
                             std::int64_t num_moments, at::Tensor& scalars);

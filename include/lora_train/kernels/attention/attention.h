@@ -21,22 +21,22 @@ enum class AttentionBackend {
 };
 const char* name_of(AttentionBackend backend);  ///< "fa2"
 
-/// What is known of the attention calls of a run, so that a backend can build for all of them at the first one.
+/// What is known about a run's attention calls, so that a backend can prepare for all of them at the first.
 struct AttentionCalls {
   struct Size {
     int64_t num_docs = 0, max_len = 0;
   };
   int64_t max_tokens = 0;     ///< no call has more
   bool has_backward = true;   ///< a backward follows each forward
-  std::vector<Size> sizes{};  ///< those of most calls
+  std::vector<Size> sizes{};  ///< the sizes of most calls
 };
 
 /// Document boundaries and the attention mask.
 struct AttentionLayout {
   std::vector<int64_t> cu_seqlens_q;  ///< num_docs + 1, host copy; document d has queries [cu[d], cu[d+1])
   std::vector<int64_t> cu_seqlens_k;  ///< the same for keys; in training equal to cu_seqlens_q
-  /// The sliding window: how many keys a query attends to, its own included; 0 = all before it. The causal mask is bottom-right
-  /// aligned: query i attends to keys up to i + len_k - len_q.
+  /// The sliding window: how many keys a query attends to, its own included; 0 = all before it. The causal mask is
+  /// bottom-right aligned: query i attends to keys up to i + len_k - len_q.
   int64_t window = 0;
   double scale = 0;  ///< usually E^-0.5
 
@@ -44,11 +44,12 @@ struct AttentionLayout {
   /// On CUDA, int32 [num_docs + 1]: the same numbers on the device. Undefined: copied there at each call.
   at::Tensor cu_seqlens_q_device{}, cu_seqlens_k_device{};
   int64_t max_len_q = 0, max_len_k = 0;  ///< length of the longest document; 0: computed from the host copies
-  /// What a CUDA backend derived from this layout in its first layer, cached for the others.
+  /// Data that a CUDA backend derived from this layout in the first layer, cached for the others.
   mutable std::shared_ptr<void> prepared{};
-  /// Set by attention_cache.h for FlashAttention 2: int32 [num_docs], keys in use from cu_seqlens_k_device on.
+  /// Set by attention_cache.h for FlashAttention 2: int32 [num_docs], number of keys in use, starting at
+  /// cu_seqlens_k_device.
   at::Tensor seqused_k_device{};
-  std::shared_ptr<const AttentionCalls> calls{};  ///< of the run; null: nothing is known of other calls
+  std::shared_ptr<const AttentionCalls> calls{};  ///< all calls of the run; null: unknown
 };
 
 /// The facts that decide which backend supports a case.
@@ -68,8 +69,8 @@ struct AttentionChoice {
 };
 AttentionChoice choose_attention(const AttentionCase& attention_case);
 
-/// The backends that support a case, kAuto's choice first: cuDNN before FlashAttention 2 on sm_90 and sm_100 unless deterministic,
-/// else after it. If the case requests a backend by name, that one alone.
+/// The backends that support a case, kAuto's choice first: cuDNN before FlashAttention 2 on sm_90 and sm_100 unless
+/// deterministic, else after it. If the case names a backend, only that one.
 std::vector<AttentionBackend> attention_candidates(const AttentionCase& attention_case);
 
 /// The sizes that determine the memory of an attention call.
@@ -80,19 +81,19 @@ struct AttentionSizes {
   bool deterministic = false;
 };
 
-/// Device bytes that one backward call of a fused backend allocates besides its arguments (a forward takes less): copies of
-/// strided dout and out, its own gradient buffers, and the kernel's partial sums. 0 for kAuto and kReference.
+/// Device bytes that one backward call of a fused backend allocates besides its arguments (a forward takes less):
+/// copies of strided dout and out, its own gradient buffers, and the kernel's partial sums. 0 for kAuto and kReference.
 int64_t attention_call_bytes(AttentionBackend backend, const AttentionSizes& sizes);
 
-/// cuDNN's workspace, a part of those bytes (9.19 on Hopper): fp32 sums of dq; with shared KV heads, those of dk and dv for every
-/// query head; if deterministic, the scores too.
+/// cuDNN's workspace, a part of those bytes (9.19 on Hopper): fp32 sums of dq; with shared KV heads, also dk and dv for
+/// every query head; if deterministic, the scores too.
 int64_t cudnn_workspace_bytes(const AttentionSizes& sizes);
 
-/// Writes out [Nq, H, E], whose rows may be strided over Nq, and lse [Nq, H] fp32 (log-sum-exp, for the backward). On CUDA, lse
-/// with strides (1, Nq), a transposed [H, Nq], saves copies. Leaves slots past the last document unchanged.
+/// Writes out [Nq, H, E], whose rows may be strided over Nq, and lse [Nq, H] fp32 (log-sum-exp, for the backward). On
+/// CUDA, lse with strides (1, Nq), a transposed [H, Nq], saves copies. Leaves slots past the last document unchanged.
 /// q [Nq, H, E], k and v [Nk, K, E]: fp32, bf16 or fp64, strided over tokens, the last two dimensions contiguous.
-/// Skips documents of length 0. Deterministic on a CPU. On CUDA, throws ConfigError if the layout's backend does not support the
-/// case (choose_attention), and DeviceError from CUDA.
+/// Skips documents of length 0. Deterministic on a CPU. On CUDA, throws ConfigError if the layout's backend does not
+/// support the case (choose_attention), and DeviceError from CUDA.
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                        at::Tensor& out, at::Tensor& lse);
 
@@ -101,32 +102,33 @@ struct AttentionGradients {
   at::Tensor q, k, v;
 };
 
-/// On entry, `gradients` holds buffers that may be written to. On return, it holds the gradients: in these buffers, or in the
-/// backend's own memory, which has no slots past the last document. The CPU and the reference always use the given buffers,
-/// cuDNN only if they are contiguous, FlashAttention 2 and the memory-efficient backend never. qk_norm_rope_backward reads either
-/// without a copy.
+/// On entry, `gradients` holds buffers that may be written to. On return, it holds the gradients: in these buffers, or
+/// in the backend's own memory, which has no slots past the last document. The CPU and the reference always use the
+/// given buffers, cuDNN only if they are contiguous, FlashAttention 2 and the memory-efficient backend never.
+/// qk_norm_rope_backward reads either without a copy.
 void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
                         AttentionGradients& gradients);
 
-/// The same with explicit scores and softmax, per document, in fp32 (fp64); any device. Gradients go to the given buffers.
+/// The same with explicit scores and softmax, per document, in fp32 (fp64); any device. Gradients go to the given
+/// buffers.
 void attention_forward_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const AttentionLayout& layout, at::Tensor& out, at::Tensor& lse);
 void attention_backward_reference(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
                                   AttentionGradients& gradients);
 
-// Comparing two implementations document by document: in the norm of a whole batch, one short document that is wrong does not show.
+// Compares two implementations document by document: the norm of a whole batch would hide one short wrong document.
 
 struct DocumentError {
   std::int64_t document = -1;  ///< -1: all documents are equal
   double error = 0;            ///< infinite if a number is not finite
 };
 
-/// The largest error of a document: |got - want| / |want| over its rows. |want| is at least the document's share of the norm of
-/// all documents, because gradients of a document of one token are zero but for rounding.
-/// got, want [rows, ...], the same floating dtype and device; document d has rows [cu_seqlens[d], cu_seqlens[d + 1]). Rows after
-/// the last document are not compared. Waits for the device.
+/// The largest error of a document: |got - want| / |want| over its rows. |want| is at least the document's share of the
+/// norm of all documents, because gradients of a one-token document are zero except for rounding.
+/// got, want [rows, ...], the same floating dtype and device; document d has rows [cu_seqlens[d], cu_seqlens[d + 1]).
+/// Rows after the last document are not compared. Waits for the device.
 DocumentError worst_document(const at::Tensor& got, const at::Tensor& want,
                              const std::vector<std::int64_t>& cu_seqlens);
 

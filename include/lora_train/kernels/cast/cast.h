@@ -13,13 +13,13 @@ class Tensor;
 
 namespace lora_train::kernels {
 
-/// Copies to make together, as often as needed: to = from * scale, multiplied in fp32 (fp64 for fp64) and then rounded to the
-/// dtype of `to`. The tensors stay where they are in memory.
+/// A batch of copies that can run repeatedly: to = from * scale, multiplied in fp32 (fp64 for fp64) and then rounded to
+/// the dtype of `to`. The tensors stay where they are in memory.
 class ScaledCopies {
  public:
   /// from and to [R, C] or [C], each fp32, bf16 or fp64; rows may be strided. They must not overlap.
   void add(const at::Tensor& from, double scale, const at::Tensor& to);
-  /// On CUDA one launch, if all copies are from fp32 to one dtype, fp32 or bf16; the first run uploads a table.
+  /// On CUDA, takes one launch if all copies are from fp32 to one dtype, fp32 or bf16; the first run uploads a table.
   void run();
 
  private:
@@ -31,7 +31,7 @@ class ScaledCopies {
   void make_table();
 
   std::vector<Copy> copies_;
-  SegmentTable table_;  ///< of CopySegment
+  SegmentTable table_;  ///< holds CopySegments
 };
 
 /// One copy.

@@ -1,5 +1,5 @@
-// liblora_train_cuda.so: all code that needs the CUDA half of LibTorch, cuBLASLt, cuDNN or NCCL. Loaded only by runs on CUDA, so that
-// program and engine also run on machines without these libraries.
+// liblora_train_cuda.so: all code that needs the CUDA half of LibTorch, cuBLASLt, cuDNN or NCCL. Loaded only by runs on
+// CUDA; elsewhere, program and engine run without these libraries.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,39 +19,41 @@
 
 namespace lora_train::kernels {
 
-// The GPUs of several processes, connected by NCCL.
+// GPUs of several processes, connected by NCCL.
 
-/// One rank's end of the connection. One thread makes the calls; abort() and asynchronous_error() may come from any thread, also
-/// while a call waits. Calls throw DeviceError with NCCL's text, and always do after abort() or end().
+/// One rank's end of the connection. One thread makes the calls; any thread may call abort() and asynchronous_error(),
+/// even while a call waits. Calls throw DeviceError with NCCL's text, and always do after abort() or end().
 class NcclGroup {
  public:
-  /// Unless end() was called: breaks off what is in flight, and asks no other rank.
+  /// Unless end() was called, aborts work in flight without asking other ranks.
   virtual ~NcclGroup() = default;
 
-  /// Replaces contiguous CUDA tensors (fp32 or fp64) by their sums over all ranks, the same bits on every rank. One NCCL group,
-  /// enqueued on torch's current stream. Throws DeviceError inside a graph capture.
+  /// Replaces contiguous CUDA tensors (fp32 or fp64) with their sums over all ranks, the same bits on every rank. One
+  /// NCCL group, enqueued on torch's current stream. Throws DeviceError inside a graph capture.
   virtual void all_reduce(std::span<const at::Tensor> tensors) = 0;
-  /// Overwrites contiguous CUDA tensors of any dtype with those of rank 0. Enqueued as all_reduce() is.
+  /// Overwrites contiguous CUDA tensors of any dtype with those of rank 0. Enqueued like all_reduce().
   virtual void broadcast(std::span<const at::Tensor> tensors) = 0;
 
-  /// The fp64 scalar in device memory that abort() sets to 1: the sticky kNonFinite of the step (kernels/adamw/adamw.h).
+  /// The fp64 scalar in device memory that abort() sets to 1: the sticky kNonFinite of the step
+  /// (kernels/adamw/adamw.h).
   virtual void set_abort_flag(const at::Tensor& flag) = 0;
-  /// Sets the abort flag from a stream of its own, waits for that, and only then ends what is in flight: an update that is
-  /// enqueued behind it finds the flag set, and writes nothing.
+  /// Sets the abort flag from its own stream, waits for that, and only then ends work in flight: an update enqueued
+  /// behind it sees the flag and writes nothing.
   virtual void abort() noexcept = 0;
-  /// The last call where all has gone well: waits until every rank has called it, 5 s at most, and frees the connection.
+  /// The last call of a successful run: waits until every rank has called it, at most 5 s, and frees the connection.
   virtual void end() noexcept = 0;
-  /// An error of work that was enqueued, as text; empty if there is none, and after abort() or end().
+  /// The error of enqueued work, as text; empty if there is none, and after abort() or end().
   virtual std::string asynchronous_error() = 0;
 };
 
 constexpr std::int64_t kNcclIdBytes = 128;
 
-/// Both need the CUDA library to be started (start_cuda), and throw DeviceError.
+/// Both require start_cuda() and throw DeviceError.
 struct Nccl {
-  std::string (*unique_id)();  ///< kNcclIdBytes, of one group: rank 0 makes it and gives it to all others
-  /// Returns once all ranks have called it with the same id. `while_waiting` is called every fraction of a millisecond; what it
-  /// throws ends the wait. CudaSettings::deterministic fixes NCCL's algorithm and protocol, unless the environment does.
+  std::string (*unique_id)();  ///< kNcclIdBytes for one group: rank 0 makes it and passes it to the others
+  /// Returns once all ranks have called it with the same id. Calls `while_waiting` several times per millisecond; an
+  /// exception from it ends the wait. CudaSettings::deterministic fixes NCCL's algorithm and protocol, unless the
+  /// environment does.
   std::unique_ptr<NcclGroup> (*connect)(const std::string& id, int rank, int world_size,
                                         const std::function<void()>& while_waiting);
 };
@@ -70,7 +72,7 @@ struct CudaVersions {
   int runtime = 0, driver = 0, cublas_lt = 0, cudnn = 0;
 };
 
-/// A GPU as torch sees it.
+/// A GPU as seen by torch.
 struct CudaDevice {
   std::string name;
   int major = 0, minor = 0, num_multiprocessors = 0;
@@ -89,7 +91,7 @@ struct CudaGemm {
 };
 
 /// The shape of a cuDNN attention graph. Documents, lengths and totals are capacities: documents past the last one have
-/// length 0. Strides are those of tokens, in elements.
+/// length 0. Strides are from token to token, in elements.
 struct CudnnShape {
   std::int64_t num_docs = 0, max_len_q = 0, max_len_k = 0, total_q = 0, total_k = 0;
   std::int64_t num_heads = 0, num_kv_heads = 0, head_size = 0, window = 0;
@@ -107,9 +109,9 @@ struct CudnnPlan {
   std::int64_t forward_bytes = 0, backward_bytes = 0;  ///< workspaces
 };
 
-/// One attention backend. Contracts in kernels/attention/attention.h. The caller has checked the arguments, and has set the device copies
-/// of cu_seqlens and the maximum lengths. At least one document is not empty; every such document has queries, and at least as
-/// many keys.
+/// One attention backend. Contracts in kernels/attention/attention.h. The caller has checked the arguments, and has set
+/// the device copies of cu_seqlens and the maximum lengths. At least one document is not empty; every such document has
+/// queries, and at least as many keys.
 struct CudaAttention {
   void (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                   at::Tensor& out, at::Tensor& lse);
@@ -118,9 +120,9 @@ struct CudaAttention {
                    AttentionGradients& gradients);
 };
 
-/// The function table of the library. All functions except versions(), num_devices() and check_cudnn_plan() need a device, and
-/// a call of start() first. They throw DeviceError with statement and location, run on torch's current stream, and are not
-/// thread-safe.
+/// The function table of the library. All functions except versions(), num_devices() and check_cudnn_plan() need a
+/// device, and a call of start() first. They throw DeviceError with statement and location, run on torch's current
+/// stream, and are not thread-safe.
 struct CudaLibrary {
   CudaVersions (*versions)();
   int (*num_devices)();  ///< 0 without a driver
@@ -130,12 +132,12 @@ struct CudaLibrary {
   bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm, and D is unchanged
   /// At most `most` algorithms for a product, as opaque text, cuBLASLt's first choice first.
   std::vector<std::string> (*gemm_algorithms)(const CudaGemm& gemm, int most);
-  bool (*gemm_by)(const CudaGemm& gemm, const std::string& algorithm);  ///< as gemm(); also false for an invalid text
+  bool (*gemm_by)(const CudaGemm& gemm, const std::string& algorithm);  ///< like gemm(); also false for an invalid text
   /// Selects an algorithm for the class of this product (gemm_class). False: it does not support this product.
   bool (*use_gemm_algorithm)(const CudaGemm& gemm, const std::string& algorithm);
   CudaAttention fa2, efficient, cudnn;
-  /// Checks the graphs of a shape without a device: `gpu_json` describes one as cuDNN serialises it. Needs a libcuda.so.1; a
-  /// stub will do. Reports workspaces only with compilation, which takes seconds.
+  /// Checks the graphs of a shape without a device: `gpu_json` describes one as cuDNN serialises it. Needs a
+  /// libcuda.so.1; a stub will do. Reports workspaces only with compilation, which takes seconds.
   CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version,
                                 bool with_compilation);
   const NativeKernels* native_kernels;
@@ -143,12 +145,12 @@ struct CudaLibrary {
   Nccl nccl;
 };
 
-/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so, then <folder>/liblora_train_cuda.so. Needs no driver. Call it before any
-/// code checks whether torch has CUDA, because torch caches the answer. Later calls return the loaded library. Throws a
-/// DeviceError that says what is missing and what to do.
+/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so, then <folder>/liblora_train_cuda.so. Needs no driver. Call it
+/// before any code checks whether torch has CUDA, because torch caches the answer. Later calls return the loaded
+/// library. Throws a DeviceError that names the missing file and the fix.
 const CudaLibrary& load_cuda_library(const std::filesystem::path& folder, const std::filesystem::path& torch_folder);
 
-/// The default folders for load_cuda_library(): the one of the calling code (or lib/ in it), and that of the loaded LibTorch.
+/// Default folders for load_cuda_library(): that of the calling code (or lib/ in it), and that of the loaded LibTorch.
 struct CudaFolders {
   std::filesystem::path library, torch;
 };

@@ -1,5 +1,5 @@
-// Selects the implementation of a kernel: native code for the device, or the reference. Process-wide settings, made before
-// the first kernel runs; not thread-safe.
+// Selects the implementation of a kernel: native code for the device, or the reference. Process-wide settings, made
+// before the first kernel runs; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ void set_kernel_setting(KernelName kernel, KernelSetting setting);
 void set_all_kernel_settings(KernelSetting setting);
 KernelSetting kernel_setting(KernelName kernel);
 
-/// The native CUDA kernels to use. `stream` returns the stream that they run on. Tests pass kernels compiled for the CPU and set
-/// `on_cpu_tensors`, so that CPU tensors use them.
+/// The native CUDA kernels to use. `stream` returns the stream that they run on. Tests pass kernels compiled for the
+/// CPU and set `on_cpu_tensors`, so that CPU tensors use them.
 struct NativeKernelsInUse {
   const NativeKernels* table = nullptr;
   void* (*stream)() = nullptr;
@@ -31,11 +31,11 @@ struct NativeKernelsInUse {
 /// Sets them; a null table removes them.
 void use_native_kernels(const NativeKernelsInUse& kernels);
 
-/// Reserves the workspace of the native CUDA kernels on `device`: one buffer for the partial sums of all kernels, which stream
-/// order keeps from mixing. A kernel that needs more grows it, which must not happen in a step: reserve kWorkspaceElements before
-/// the first step, outside a graph capture.
+/// Reserves the workspace of the native CUDA kernels on `device`: one buffer for the partial sums of all kernels, kept
+/// apart by stream order. A kernel that needs more grows it, which must not happen in a step: reserve
+/// kWorkspaceElements before the first step, outside a graph capture.
 constexpr std::int64_t kWorkspaceElements = 16 * 1024 * 1024;
-/// With at most so many ranks per adapter, one native CUDA kernel gives dS and dB (lora_grad_s_and_b); more do not fit the
+/// The largest rank for which one native CUDA kernel computes dS and dB (lora_grad_s_and_b); more do not fit the
 /// registers.
 constexpr std::int64_t kMaxRanksWithDs = 32;
 void reserve_native_workspace(std::int64_t num_elements, const c10::Device& device);

@@ -9,7 +9,7 @@
 
 namespace lora_train::kernels {
 
-/// What a launch over many tensors reads, in the memory of its device: their segments, and the segment of each block.
+/// The input of a launch over many tensors, in device memory: their segments, and the segment of each block.
 struct SegmentTable {
   at::Tensor segments;          ///< bytes
   at::Tensor segment_of_block;  ///< int32 [blocks of all segments]
@@ -17,7 +17,7 @@ struct SegmentTable {
   bool defined() const { return segments.defined(); }
 };
 
-/// Collects segments, for each of which num_blocks(segment) blocks are launched, and uploads them.
+/// Collects segments, each launched with num_blocks(segment) blocks, and uploads them.
 template <class Segment>
 class SegmentTableBuilder {
  public:
@@ -41,7 +41,7 @@ class SegmentTableBuilder {
   std::vector<std::int32_t> segment_of_block_;
 };
 
-/// As the arguments of a kernel.
+/// The table as kernel arguments.
 template <class Segment>
 const Segment* segments_of(const SegmentTable& table) {
   return reinterpret_cast<const Segment*>(table.segments.const_data_ptr());

@@ -1,5 +1,5 @@
-// Autotuning: measures which of several equivalent candidates is fastest on this machine. One process does so once, before step
-// 1; the results are text, kept in the checkpoint and in a disk cache (plan/tuning/tuning.h). No torch.
+// Autotuning: measures which of several equivalent candidates is fastest on this machine. Each process measures once,
+// before step 1; the results are text, kept in the checkpoint and in a disk cache (plan/tuning/tuning.h). No torch.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ struct Tuned {
   bool operator==(const Tuned&) const = default;
 };
 
-/// Results by key. A key holds what is computed, and everything that the choice depends on.
+/// Results by key. A key holds the operation and everything that the choice depends on.
 using TuningTable = std::map<std::string, Tuned>;
 
 /// One implementation to measure.
@@ -39,8 +39,8 @@ struct TuningCase {
   std::function<bool(const std::string& choice)> accepts;
   /// The heuristic's choice first. Called only when a measurement is needed.
   std::function<std::vector<TuningCandidate>()> candidates;
-  /// The prefix of the key that stays the same for a whole run. If the checkpoint has no entry for the key, its first entry with
-  /// this prefix applies, whatever sizes it was measured for. Empty: only an exact match applies.
+  /// The prefix of the key that stays the same for a whole run. If the checkpoint has no entry for the key, its first
+  /// entry with this prefix applies, whatever sizes it was measured for. Empty: only an exact match applies.
   std::string of_run = {};
 };
 
@@ -50,12 +50,12 @@ using Stopwatch = std::function<double(const std::function<void()>& run)>;
 /// Makes each choice once: from the checkpoint's table, else from the cache, else by measuring. Not thread-safe.
 class Tuner {
  public:
-  /// Without a stopwatch, what the tables do not have is left to the heuristic.
+  /// Without a stopwatch, the heuristic decides whatever the tables lack.
   Tuner(TuningTable checkpoint, TuningTable cache, Stopwatch stopwatch);
 
-  /// Returns nothing if there is no choice to make or every candidate failed; the heuristic then decides. A candidate that
-  /// throws or computes a wrong result is dropped and logged. Measures in rounds over all candidates, so that clock drift
-  /// favours none; the lowest median wins, ties go to the earlier candidate. Throws StopError.
+  /// Returns nothing if there is no choice to make or every candidate failed; the heuristic then decides. A candidate
+  /// that throws or computes a wrong result is dropped and logged. Measures in rounds over all candidates, so that
+  /// clock drift favours none; the lowest median wins, ties go to the earlier candidate. Throws StopError.
   std::optional<std::string> choose(const TuningCase& tuning_case);
 
   /// All choices, including unused ones of the checkpoint.
@@ -69,7 +69,7 @@ class Tuner {
   };
   const Counts& counts() const { return counts_; }
   double seconds() const { return seconds_; }  ///< spent measuring
-  /// "tuning: 12 choices, 10 of the checkpoint, 2 of the cache, 0 measured in 0.0 s, 0 left to heuristics"
+  /// "tuning: 12 choices, 10 from the checkpoint, 2 from the cache, 0 measured in 0.0 s, 0 left to heuristics"
   std::string describe() const;
 
  private:

@@ -9,21 +9,21 @@
 
 namespace lora_train::kernels {
 
-/// Rows of the embedding (and of a tied head) that are trained instead of the frozen ones.
+/// Rows of the embedding (and of a tied head) that are trained in place of the frozen ones.
 struct TrainableRows {
   at::Tensor indices;  ///< [k] int64, distinct, in [0, V); undefined = none
   at::Tensor values;   ///< [k, D] fp32 masters
   at::Tensor grads;    ///< [k, D] fp32, accumulated into
 };
 
-/// out [N, D] (dtype of weight, or fp32 for bf16 on a CPU) = scale * weight[ids], with trainable rows in place of the frozen ones. ids [N] int32.
-/// Trainable rows are rounded to that dtype first; the product is computed in fp32 (fp64) and rounded once. For Gemma, the caller
-/// rounds the scale itself to the dtype; for Granite it does not.
+/// out [N, D] (dtype of weight, or fp32 for bf16 on a CPU) = scale * weight[ids], with trainable rows in place of the
+/// frozen ones. ids [N] int32. Trainable rows are rounded to that dtype first; the product is computed in fp32 (fp64)
+/// and rounded once. For Gemma, the caller rounds the scale itself to the dtype; for Granite it does not.
 void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out,
                        double scale = 1);
 
-/// Adds scale times the gradient of every token to dweight [V, D] fp32 (undefined: frozen) and to rows.grads. dout [N, D].
-/// order [N] int32, contiguous: order_by_id of the ids. Only our CUDA kernel needs it; it sums in that order.
+/// Adds scale times the gradient of every token to dweight [V, D] fp32 (undefined: frozen) and to rows.grads. dout [N,
+/// D]. order [N] int32, contiguous: order_by_id of the ids. Only our CUDA kernel needs it; it sums in that order.
 void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
                         const at::Tensor& order = {}, double scale = 1);
 

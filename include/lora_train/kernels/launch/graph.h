@@ -1,5 +1,5 @@
-// CUDA graphs: capture work once, then replay it with a single launch. A replay uses the addresses, shapes and host values of
-// the capture, so everything that changes between replays must lie in device memory.
+// CUDA graphs: capture work once, then replay it with a single launch. A replay uses the addresses, shapes and host
+// values of the capture, so everything that changes between replays must be in device memory.
 #pragma once
 
 #include <functional>
@@ -16,9 +16,9 @@ class Graph {
   virtual void replay() = 0;
 };
 
-/// Runs `body` and captures its work instead of executing it. `body` must neither synchronize with the device nor read from
-/// it, and must have run once before, so that everything created at first use exists. All graphs share one memory pool:
-/// replay them one after the other, never concurrently. Throws DeviceError with CUDA's message; the capture is then discarded.
+/// Runs `body` and captures its work instead of executing it. `body` must neither synchronize with the device nor read
+/// from it, and must have run once before, so that everything created at first use exists. All graphs share one memory
+/// pool: replay them one at a time. Throws DeviceError with CUDA's message; the capture is then discarded.
 std::unique_ptr<Graph> capture(const std::function<void()>& body);
 
 /// True inside capture(). Code that reads document lengths on the host then refuses to run.
@@ -31,7 +31,8 @@ bool can_capture();
 using CaptureFunction = std::function<std::unique_ptr<Graph>(const std::function<void()>& body)>;
 void use_capture(CaptureFunction function);
 
-/// The work captured by a CPU capture, in order. Null outside of one, and always null on a GPU, where the stream captures.
+/// The work captured by a CPU capture, in order. Null outside a capture, and always on a GPU, where the stream
+/// captures.
 using CapturedWork = std::vector<std::function<void()>>;
 CapturedWork*& captured_work();
 

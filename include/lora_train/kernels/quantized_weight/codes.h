@@ -1,4 +1,4 @@
-// How elements are coded: those of a quantised weight, and the 8-bit types of moments and of nested scales. No torch.
+// Element codes: of quantised weights, and the 8-bit types of moments and nested scales. No torch.
 #pragma once
 
 #include <algorithm>
@@ -7,25 +7,27 @@
 
 namespace lora_train::kernels {
 
-///   kNf4, kFp4  4 bits, w = map[code] * scale of the block of `block_size` elements of the flat row-major matrix. Blocks cross
+///   kNf4, kFp4  4 bits, w = map[code] * scale of the block of `block_size` elements of the flat row-major matrix.
+/// Blocks cross
 ///               rows; the last may be short.
-///   kInt8       w = code * fl(scale of the row * fl(1 / 127)). The scale (bitsandbytes' SCB) is the largest absolute value.
-///   kFp8        w = value of the code * scale of the tile of block_rows x block_columns. Tiles at the edges may be smaller.
-/// Every product is rounded once to fp32; the result is then rounded once to the dtype that it is written in.
+///   kInt8       w = code * fl(scale of the row * fl(1 / 127)). The scale (bitsandbytes' SCB) is the largest absolute
+/// value.
+///   kFp8        w = value of the code * scale of the tile of block_rows x block_columns. Tiles at the edges may be
+/// smaller. Every product is rounded once to fp32; the result is then rounded once to the output dtype.
 enum class WeightCode { kNf4, kFp4, kInt8, kFp8 };
 
 constexpr bool has_4_bits(WeightCode code) { return code == WeightCode::kNf4 || code == WeightCode::kFp4; }
 
-// The 8-bit types of bitsandbytes (functional.create_dynamic_map; arXiv 1511.04561): seven decades of values, each with twice
-// as many as the one below.
+// The 8-bit types of bitsandbytes (functional.create_dynamic_map; arXiv 1511.04561): seven decades of values, each with
+// twice as many as the one below it.
 
-/// The values in [-1, 1] (signed) or [0, 1] of 256 codes.
+/// The values of 256 codes, in [-1, 1] (signed) or [0, 1].
 struct DynamicMap {
   float values[256];      ///< by code, ascending. 0 has code 127, in the unsigned map code 0; code 255 is 1
-  float thresholds[255];  ///< the nearest code of x, or of two the even one, is the number of thresholds below x
+  float thresholds[255];  ///< the nearest code to x (the even one of two) is the number of thresholds below x
 };
 
-/// The bits of bitsandbytes' map on every CPU that has fused multiply-add.
+/// Has the bits of bitsandbytes' map on every CPU with fused multiply-add.
 constexpr DynamicMap make_dynamic_map(bool is_signed) {
   constexpr float kDecades[] = {1e-6F, 1e-5F, 1e-4F, 1e-3F, 1e-2F, 1e-1F, 1.0F};
   DynamicMap map{};

@@ -1,5 +1,6 @@
-// Rotary position embedding, rotate-half pairing (i, i + E/2), alone and behind a norm over E of every q and k head (Qwen3, Gemma 3).
-// N tokens, H heads of q, K of k and of v, E head size. Source: RoFormer (arXiv 2104.09864); transformers apply_rotary_pos_emb.
+// Rotary position embedding, rotate-half pairing (i, i + E/2), alone or after a norm over E of every q and k head
+// (Qwen3, Gemma 3). N tokens, H heads of q, K of k and of v, E head size. Source: RoFormer (arXiv 2104.09864);
+// transformers apply_rotary_pos_emb.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,15 +9,15 @@
 
 namespace lora_train::kernels {
 
-/// cos and sin of every position below num_positions, multiplied by attention_factor (yarn): [num_positions, E/2] fp32 each, with
-/// angles in fp32. inv_freq [E/2] fp32.
+/// cos and sin of every position below num_positions, multiplied by attention_factor (yarn): [num_positions, E/2] fp32
+/// each, with angles in fp32. inv_freq [E/2] fp32.
 struct RopeTable {
   at::Tensor cos, sin;
 };
 RopeTable make_rope_table(const at::Tensor& inv_freq, int64_t num_positions, double attention_factor);
 
-/// Rotates x in place. x [N, H, E] fp32, bf16 or fp64, strided over N, the last two dimensions contiguous. positions [N] int32.
-/// `inverse` applies the transpose, which is the backward: it rotates back, with the same attention_factor.
+/// Rotates x in place. x [N, H, E] fp32, bf16 or fp64, strided over N, the last two dimensions contiguous. positions
+/// [N] int32. `inverse` applies the transpose, which is the backward: it rotates back, with the same attention_factor.
 void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse);
 
 void rope_in_place_reference(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse);
@@ -45,10 +46,10 @@ struct QkNorm {
 /// qkv fp32, bf16 or fp64, rows may be strided.
 void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
 
-/// Writes d_qkv [N, (H + 2K) E], the gradient of the forward's input. `gradients` (from attention_backward) are those of its
-/// output: q and k go through the inverse rotation and the norm, v is copied. Each of the three lies in its columns of d_qkv, or
-/// outside d_qkv, where it is only read: [M, heads, E] with one M <= N for all, rows may be strided. Zeroes rows of d_qkv from M
-/// on.
+/// Writes d_qkv [N, (H + 2K) E], the gradient of the forward's input. `gradients` (from attention_backward) belong to
+/// its output: q and k go through the inverse rotation and the norm, v is copied. Each of the three is in its columns
+/// of d_qkv, or outside d_qkv and then only read: [M, heads, E] with one M <= N for all, rows may be strided. Zeroes
+/// rows of d_qkv from M on.
 void qk_norm_rope_backward(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
                            at::Tensor& d_qkv);
 

@@ -1,5 +1,5 @@
-// Chooses tokens from logits: temperature, top-k, top-p and min-p, in that order, then a draw from Philox. B rows, V vocabulary.
-// No torch here.
+// Chooses tokens from logits: temperature, top-k, top-p and min-p, in that order, then a draw from Philox. B rows, V
+// vocabulary. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ class Tensor;
 
 namespace lora_train::kernels {
 
-/// Which tokens may be drawn: config/sampling.h without the seed.
+/// Limits the tokens that may be drawn: config/sampling.h without the seed.
 struct SamplingFilter {
-  double temperature = 0;  ///< 0: the most likely token, the lowest id of equals; the rest has no effect
-  std::int64_t top_k = 0;  ///< the k most likely stay, and what is as likely as the last of them; 0 = all
-  double top_p = 1;        ///< the most likely stay until their probability reaches this; 1 = all
-  double min_p = 0;        ///< stay with at least this share of the largest probability; 0 = all
+  double temperature = 0;  ///< 0: the most likely token (ties: lowest id); the rest has no effect
+  std::int64_t top_k = 0;  ///< keeps the k most likely, and ties with the last; 0 = all
+  double top_p = 1;        ///< keeps the most likely until their total reaches this; 1 = all
+  double min_p = 0;        ///< keeps those with at least this share of the largest probability; 0 = all
 };
 
 struct Candidate {
@@ -27,24 +27,26 @@ struct Candidate {
   double probability = 0;
 };
 
-/// The tokens that may be drawn: most likely first (ties: lowest id first) with top_k or top_p, else by id. Not normalised: the
-/// probability of logit l is exp((l - largest) / temperature), in fp64. temperature > 0; logits [V] finite.
+/// The tokens that may be drawn: most likely first (ties: lowest id first) with top_k or top_p, else by id. Not
+/// normalised: the probability of logit l is exp((l - largest) / temperature), in fp64. temperature > 0; logits [V]
+/// finite.
 std::vector<Candidate> sampling_candidates(std::span<const float> logits, const SamplingFilter& filter);
 
 /// A uniform number in [0, 1) with 53 random bits.
 double sampling_draw(PhiloxKey key, std::int64_t position);
 
-/// The token at `draw` in [0, 1) of the candidates' cumulated probability, in their order.
+/// The token at `draw` in [0, 1) of the candidates' cumulative probability, in their order.
 std::int32_t sample_token(std::span<const float> logits, const SamplingFilter& filter, double draw);
 
 /// The key of a row of sample_tokens.
 std::int64_t packed_key(PhiloxKey key);
 
-/// Writes chosen[b], the token that sample_token chooses from logits[b] with sampling_draw(keys[b], positions[b]), or -1 if a
-/// logit of the row is not finite. logits [B, V] fp32, V below 2^31, rows may be strided; keys and positions [B] int64; chosen
-/// [B] int32. Follows the kernel setting `cross_entropy`.
-/// On a GPU, sums are taken in another order and exp may differ in its last bit: a token differs from the CPU's only where a
-/// draw or a top_p falls on a boundary between two tokens within rounding (about 1e-13 of the sum). The same bits in every run.
+/// Writes chosen[b], the token that sample_token chooses from logits[b] with sampling_draw(keys[b], positions[b]), or
+/// -1 if a logit of the row is not finite. logits [B, V] fp32, V below 2^31, rows may be strided; keys and positions
+/// [B] int64; chosen [B] int32. Follows the kernel setting `cross_entropy`.
+/// On a GPU, sums run in another order and exp may differ in its last bit: a token differs from the CPU's only if a
+/// draw or a top_p falls on a boundary between two tokens within rounding (about 1e-13 of the sum). The same bits in
+/// every run.
 void sample_tokens(const at::Tensor& logits, const SamplingFilter& filter, const at::Tensor& keys,
                    const at::Tensor& positions, at::Tensor& chosen);
 

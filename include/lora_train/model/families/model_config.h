@@ -1,5 +1,5 @@
-// The config.json of a Hugging Face folder, checked and completed with the defaults of its family, and the weights that such a
-// model has. Plain data without torch, shared by `check`, `init-model` and the engine.
+// The config.json of a Hugging Face folder, checked and completed with the defaults of its family, and the weights of
+// such a model. No torch. Shared by `check`, `init-model` and the engine.
 // Letters: D hidden, H heads, K kv heads, E head dim, F ffn, V vocabulary.
 #pragma once
 
@@ -22,8 +22,8 @@ enum class Family { kQwen2, kQwen3, kMistral, kLlama, kGemma3, kGranite };
 /// "qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite": model_type in config.json.
 std::string_view family_name(Family family);
 
-/// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend on its
-/// batch. They are supported up to that length only (check_rope_supported).
+/// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend
+/// on its batch. They are supported up to that length only (check_rope_supported).
 enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
 /// "default", "linear", ...: rope_type in config.json.
 std::string_view rope_type_name(RopeType type);
@@ -48,14 +48,14 @@ enum class QuantMethod { kNone, kBnb4Bit, kBnb8Bit, kFp8 };
 struct QuantizationConfig {
   QuantMethod method = QuantMethod::kNone;
   std::string description;  ///< "bitsandbytes 4-bit (nf4)", for messages
-  std::string quant_type;   ///< kBnb4Bit: "nf4" or "fp4"; empty: not said
+  std::string quant_type;   ///< kBnb4Bit: "nf4" or "fp4"; empty: not given
   std::int64_t block_rows = 0,
-               block_columns = 0;  ///< kFp8: what a scale of a matrix of scales is for; 0: no such scales
+               block_columns = 0;  ///< kFp8: the tile of one scale; 0: no such scales
   bool has_only_blocks = false;    ///< kFp8: no scales per row or per matrix
 };
 
 struct ModelConfig {
-  std::filesystem::path path;  ///< of config.json, for messages
+  std::filesystem::path path;  ///< path of config.json, for messages
   Family family = Family::kQwen2;
   std::string architecture;  ///< "Qwen2ForCausalLM"
   std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
@@ -68,7 +68,7 @@ struct ModelConfig {
   bool qk_norm = false;             ///< RMSNorm over head_dim on q and k, after projection, before RoPE
   bool has_output_norms = false;    ///< a norm on the output of each block too, before the residual addition (Gemma)
   double attention_scale = 0;       ///< multiplies q k^T; 1 / sqrt(E) unless the family sets another
-  double residual_multiplier = 1;   ///< multiplies what a block adds to the residual stream (Granite)
+  double residual_multiplier = 1;   ///< multiplies the output of each block before the residual addition (Granite)
   double embedding_multiplier = 1;  ///< multiplies the embedding (Granite, Gemma)
   bool rounds_embedding_multiplier = false;  ///< rounds that multiplier to the compute dtype first (Gemma)
   double logits_scaling = 1;                 ///< logits are divided by it (Granite)
@@ -77,27 +77,27 @@ struct ModelConfig {
   std::vector<std::int64_t> layer_window;  ///< [num_layers]; keys a query sees, itself included; 0 = all before it
   RopeConfig rope;
   std::optional<RopeConfig> local_rope;  ///< for layers with a window, if it differs from `rope` (Gemma)
-  std::string torch_dtype;               ///< "bfloat16", "float32", ...; empty when the file does not say
+  std::string torch_dtype;               ///< "bfloat16", "float32", ...; empty if the file does not give it
   std::optional<std::int64_t> bos_token_id, pad_token_id;
   std::vector<std::int64_t> eos_token_ids;
   QuantizationConfig quantization;
 
-  /// The positions that the model is made for: max_position_embeddings, or more if yarn extends it. config.json may name either
-  /// length, as in transformers.
+  /// The number of positions that the model is made for: max_position_embeddings, or more if yarn extends it.
+  /// config.json may name either length, as in transformers.
   std::int64_t context_length() const;
-  /// The positions that check_rope_supported accepts: context_length(), or fewer.
+  /// The number of positions that check_rope_supported accepts: context_length(), or fewer.
   std::int64_t supported_length() const;
   /// Rows of embedding and head in the files.
   std::int64_t stored_rows() const { return vocab_size - added_rows; }
 };
 
-/// Enlarges vocab_size, if it is too small for ids below num_ids: to the next multiple of `multiple`.
+/// If vocab_size is too small for ids below num_ids, enlarges it to the next multiple of `multiple`.
 void make_room(std::int64_t num_ids, ModelConfig& config, std::int64_t multiple = 64);
 
 /// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.
-/// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range, for sizes
-/// that do not fit together, and for everything that this program does not support (another architecture or activation,
-/// another quantisation, other attention or RoPE kinds), naming it and what is supported.
+/// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range,
+/// for sizes that do not fit together, and for anything unsupported (another architecture, activation or quantisation,
+/// other attention or RoPE kinds), naming it and what is supported.
 ModelConfig read_model_config(const std::filesystem::path& folder);
 /// The same for the text of a config.json; `path` is for messages.
 ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path);
@@ -111,22 +111,23 @@ struct TensorSpec {
   WeightKind kind = WeightKind::kLinear;
   std::int64_t layer = -1;  ///< decoder layer; -1 outside
 
-  /// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
+  /// "model.layers.0.mlp.up_proj" for "model.layers.0.mlp.up_proj.weight".
   std::string module() const;
 };
 
-/// Every weight of the files in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.
+/// Every weight of the files in the order of the forward pass: embedding, layers, final norm, head. A tied head is not
+/// listed.
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
-/// Those of kind kLinear.
+/// The linears among expected_tensors.
 std::vector<TensorSpec> linear_tensors(const ModelConfig& config);
-/// The total number of their elements.
+/// The total number of elements in all weights.
 std::int64_t num_parameters(const ModelConfig& config);
 
-/// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16). Linears may
-/// be quantised as quantization_config says (stored_linear.h); their scales are read and must be finite.
+/// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16).
+/// Linears may be quantised as quantization_config says (stored_linear.h); their scales are read and must be finite.
 /// Warns about unexpected tensors, except rotary inv_freq buffers and a tied head that is stored as well.
-/// Throws FormatError (where = "file: tensor") for the first tensor that is missing or has another shape or dtype, and (where =
-/// "file: quantization_config") if that says that linears are quantised and none is.
+/// Throws FormatError: where = "file: tensor" for the first tensor that is missing or has another shape or dtype, and
+/// where = "file: quantization_config" if quantised linears are declared and none is.
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
 
 /// Throws FormatError (file: quantization_config) if the folder is quantised. `what` begins the message: "training".
@@ -142,7 +143,7 @@ double rope_attention_factor(const ModelConfig& config);
 /// Names of all shapes: "qwen2.5-7b", ..., and small ones for tests.
 std::vector<std::string> known_shapes();
 
-/// The config of one of them. Throws ConfigError (where = "--shape") that lists all names for an unknown one.
+/// The config of one of them. For an unknown name, throws ConfigError (where = "--shape") with all names.
 ModelConfig known_shape(std::string_view name);
 
 }  // namespace lora_train::model

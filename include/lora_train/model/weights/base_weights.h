@@ -1,5 +1,5 @@
-// The weights of a run. Three questions are kept apart: the format of a stored linear (per linear, from its tensors), its
-// conversion to a compute view (a RowSink, row_sink.h), and where the bytes live until a layer is acquired (the class).
+// The weights of a run. Three questions are kept apart: the format of a stored linear (per linear, from its tensors),
+// its conversion to a compute view (a RowSink), and where the bytes live until a layer is acquired (the class).
 #pragma once
 
 #include <c10/core/TensorOptions.h>
@@ -19,11 +19,11 @@ class WeightFiles;
 
 namespace lora_train::model {
 
-/// What is trained besides adapters.
+/// Which weights are trained besides adapters.
 enum class TrainedWeights { kNone, kAll };
 
-/// The trained tensors of a run: A and B of every adapter and the trained token rows under PEFT's names, or with kAll every
-/// weight under its Hugging Face name. Values start at zero. On at::kMeta they have no memory.
+/// The trained tensors of a run: A and B of every adapter and the trained token rows under PEFT's names, or with kAll
+/// every weight under its Hugging Face name. Values start at zero. On at::kMeta they have no memory.
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device = at::kCPU);
 
@@ -36,15 +36,15 @@ struct WeightOptions {
   at::ScalarType dtype = at::kFloat;  ///< compute dtype
   at::Device device = at::kCPU;
   TrainedWeights trained = TrainedWeights::kNone;
-  BaseStorage storage = {};  ///< linears that are kept quantised; plain ones of the files are quantised so
+  BaseStorage storage = {};  ///< linears to keep quantised; those plain in the files are quantised this way
   int64_t decoded_layers =
       kAllLayers;  ///< layers before this one are decoded once, the others whenever they are acquired
-  /// Matrices that all files hold in bf16 stay so beside a dtype of fp32, for products of Product::kSkinny on a CPU: the same values
-  /// in half the bytes. Projections are not fused then.
+  /// With an fp32 dtype, keeps matrices in bf16 if the files hold all of them in bf16, for Product::kSkinny on a CPU:
+  /// the same values in half the bytes. Projections are not fused then.
   bool keeps_bf16 = false;
 };
 
-/// Quantised linears of a layer, and what decodes them into the matrices of their projections.
+/// Quantised linears of a layer, and the steps that decode them into the matrices of their projections.
 struct QuantizedLayer {
   struct Linear {
     std::string name;
@@ -52,7 +52,7 @@ struct QuantizedLayer {
     kernels::QuantizedWeight weight;
     at::Tensor decoded;  ///< [O, D], rows strided
   };
-  /// A plain linear of a projection that has quantised ones too.
+  /// A plain linear in a projection with quantised ones.
   struct PlainLinear {
     at::Tensor weight, decoded;  ///< [O, D]
   };
@@ -71,7 +71,7 @@ class WeightLoader {
   virtual void load(const std::string& tensor, const at::Tensor& target) = 0;
   /// Allocates and fills linear.weight.
   virtual void load(QuantizedLayer::Linear& linear) = 0;
-  /// Whatever was asked for is there when this returns.
+  /// Waits until everything requested is loaded.
   virtual void finish() = 0;
 };
 
@@ -89,9 +89,10 @@ class ComputeWeights : public BaseWeights {
   ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                  const WeightOptions& options, const storage::WeightFiles* files = nullptr);
 
-  /// Gives memory to a projection's matrix [O + C, D + C], rows at the pitch of its input; zero where nothing will be written.
+  /// Gives memory to a projection's matrix [O + C, D + C], rows at the pitch of its input; zeroes what nothing will
+  /// write.
   using Allocate = std::function<at::Tensor(const ProjectionShape& shape)>;
-  /// Creates a layer and has `loader` fill its tensors; those of quantised linears lie in `quantized`.
+  /// Creates a layer and has `loader` fill its tensors; quantised linears go into `quantized`.
   void fill_layer(int64_t layer, WeightLoader& loader, QuantizedLayer& quantized, const Allocate& allocate = {});
   void fill_outer(WeightLoader& loader);
   /// Gives memory to the matrices of a projection.
@@ -110,10 +111,10 @@ class ComputeWeights : public BaseWeights {
   const WeightOptions options_;
   std::vector<LayerWeights> layers_;
   OuterWeights outer_;
-  at::ScalarType matrix_dtype_;   ///< of base matrices: the compute dtype, or bf16 that is kept
-  kernels::ScaledCopies copies_;  ///< what refresh() writes: adapter columns, and in full fine-tuning every weight
+  at::ScalarType matrix_dtype_;   ///< for base matrices: the compute dtype, or bf16 as stored
+  kernels::ScaledCopies copies_;  ///< made by refresh(): adapter columns, and in full fine-tuning every weight
 
-  /// Sets the rows that the files lack to the mean of those that they have.
+  /// Sets rows missing from the files to the mean of the others.
   void fill_added_rows();
 
  private:
@@ -121,20 +122,20 @@ class ComputeWeights : public BaseWeights {
   void bind_token_rows();
 };
 
-/// Keeps all weights in device memory, as they are stored. Layers with quantised linears are decoded once if they come before
-/// decoded_layers; the others are decoded when they are acquired, into a buffer that all of them share.
+/// Keeps all weights in device memory, as they are stored. Layers with quantised linears before decoded_layers are
+/// decoded once; the others are decoded when acquired, into a shared buffer.
 class ResidentWeights : public ComputeWeights {
  public:
-  /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype or its quantised form, in
-  /// several threads, and releases the mapped pages afterwards. With kAll it fills the masters too. If `files` is null, plain
-  /// weights stay uninitialised for the caller to fill, and codes are random; on at::kMeta nothing is allocated. Throws
-  /// StopError.
+  /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype or its quantised
+  /// form, in several threads, and releases the mapped pages afterwards. With kAll it fills the masters too. If `files`
+  /// is null, plain weights stay uninitialised for the caller to fill, and codes are random; on at::kMeta nothing is
+  /// allocated. Throws StopError.
   ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                   const WeightOptions& options, const storage::WeightFiles* files = nullptr);
 
   LayerWeights& acquire(int64_t layer, Pass pass) override;
   void refresh() override;
-  /// Bytes of the quantised linears of layers that are decoded when they are acquired.
+  /// Bytes of the quantised linears in layers that are decoded when acquired.
   std::int64_t quantized_bytes() const;
 
  private:
@@ -144,13 +145,13 @@ class ResidentWeights : public ComputeWeights {
     return layer >= options_.decoded_layers && !quantized_[static_cast<std::size_t>(layer)].linears.empty();
   }
 
-  std::vector<QuantizedLayer> quantized_;      ///< per layer; empty where nothing is quantised, or decoded once
+  std::vector<QuantizedLayer> quantized_;      ///< per layer; empty if nothing is quantised, or it is decoded once
   std::map<std::string, at::Tensor> buffers_;  ///< one matrix for each projection layout of the layers that share it
   std::int64_t in_buffers_ = -1;               ///< the layer that was decoded last
 };
 
-/// Keeps one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter columns,
-/// release() frees it. For a single pass over a model that may not fit into memory.
+/// Keeps one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter
+/// columns, release() frees it. For a single pass over a model that may not fit into memory.
 class StreamedWeights : public ComputeWeights {
  public:
   /// `files` outlives the object.
@@ -169,8 +170,8 @@ class StreamedWeights : public ComputeWeights {
 std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
                           const BaseStorage& storage = {}, std::int64_t decoded_layers = kAllLayers);
 
-/// The largest decoded_layers with which all weights take at most `budget_bytes`; 0 if there is none. kAllLayers if nothing is
-/// quantised.
+/// The largest decoded_layers with which all weights take at most `budget_bytes`; 0 if there is none. kAllLayers if
+/// nothing is quantised.
 std::int64_t choose_decoded_layers(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
                                    const BaseStorage& storage, std::int64_t budget_bytes);
 

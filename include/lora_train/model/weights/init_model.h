@@ -27,16 +27,16 @@ struct InitModelResult {
 };
 
 /// Draws every linear, embedding and head from an approximate normal distribution (a sum of eight uniforms) with mean 0
-/// and standard deviation initializer_range; norms multiply by 1, biases are 0. A value is a function of seed, tensor name and
-/// element index only, whatever the threads, shards or machine. Throws FormatError for a config that is not supported or a
-/// folder without tokenizer files, IoError, and ConfigError for an output folder that claim_output() refuses. The folder appears
-/// complete or not at all: an older one stays until then.
+/// and standard deviation initializer_range; norms multiply by 1, biases are 0. A value is a function of seed, tensor
+/// name and element index only, independent of threads, shards and machine. Throws FormatError for an unsupported
+/// config or a folder without tokenizer files, IoError, and ConfigError for an output folder that claim_output()
+/// refuses. The folder appears complete or not at all: an older one stays until then.
 InitModelResult init_model(const InitModelRequest& request);
 
 /// "bfloat16", "float16" or "float32", as PyTorch calls a dtype.
 std::string torch_dtype_name(storage::DType dtype);
-/// The text of a config.json with "dtype" (or "torch_dtype", if present) set to `dtype`: BF16, F16 or F32. Everything else
-/// keeps its value and order.
+/// The text of a config.json with "dtype" (or "torch_dtype", if present) set to `dtype`: BF16, F16 or F32. Everything
+/// else keeps its value and order.
 std::string config_text_with_dtype(const std::string& text, storage::DType dtype);
 
 /// Elements [begin, begin + count) of a tensor that init_model draws, before rounding to the dtype.

@@ -1,5 +1,5 @@
-// Compute views of the weights, and where layers get them. Layer code never owns weights: it acquires them from BaseWeights and
-// releases them, so that an implementation can read, decode or gather them on demand.
+// Compute views of the weights, and their source for layers. Layer code never owns weights: it acquires them from
+// BaseWeights and releases them, so that an implementation can read, decode or gather them on demand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,13 +25,14 @@ struct BlockWeights {
 
 using LayerWeights = std::vector<BlockWeights>;
 
-/// Embedding [V, D], final norm and head [V, D]. grad_* are fp32 [V, D] or undefined. With tied embeddings, head is embedding.
+/// Embedding [V, D], final norm and head [V, D]. grad_* are fp32 [V, D] or undefined. With tied embeddings, head is
+/// embedding.
 struct OuterWeights {
   at::Tensor embedding, head;
   at::Tensor grad_embedding, grad_head;
   NormWeight final_norm;
-  kernels::TrainableRows rows;       ///< of the embedding
-  kernels::TrainableRows head_rows;  ///< of the head; with tied embeddings, those of the embedding
+  kernels::TrainableRows rows;       ///< trained rows of the embedding
+  kernels::TrainableRows head_rows;  ///< trained rows of the head; with tied embeddings, same as `rows`
   bool is_tied = false;
 };
 
@@ -46,7 +47,7 @@ class BaseWeights {
   /// The same for the outer weights: embedding, final norm and head.
   virtual OuterWeights& acquire_outer(Pass pass) = 0;
   virtual void release_outer(Pass pass) = 0;
-  /// Rewrites everything that is derived from the masters (of adapters or weights). Call it after they have changed.
+  /// Rewrites everything derived from the masters (of adapters or weights). Call it after they have changed.
   virtual void refresh() = 0;
 };
 

@@ -1,5 +1,5 @@
-// Copies micro-batches to the device: one copy each, from page-locked memory, on a separate stream, while the device computes
-// the previous micro-batch.
+// Copies micro-batches to the device: one copy each, from page-locked memory, on a separate stream, while the device
+// computes the previous micro-batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,42 +18,43 @@
 namespace lora_train::plan {
 
 struct BatchFeedOptions {
-  std::int64_t max_tokens = 0;    ///< of a micro-batch
+  std::int64_t max_tokens = 0;    ///< per micro-batch
   bool is_pinned = true;          ///< dataloader_pin_memory; ignored on a CPU
   bool has_dropout = false;       ///< batches say which document each token belongs to
   bool trains_embedding = false;  ///< batches also list the tokens sorted by id
-  /// Sizes to which micro-batches may be padded. The list of supervised tokens is then padded to whole chunks of the loss head.
+  /// Sizes to pad micro-batches to. The list of supervised tokens is then padded to whole chunks of the loss head.
   std::vector<data::BatchClass> classes{};
   std::int64_t chunk_rows = 1;  ///< rows of such a chunk
-  bool has_weights = false;     ///< batches have the loss weight of each supervised token, 1 if a micro-batch has none
+  bool has_weights = false;     ///< batches have a loss weight per supervised token, 1 if a micro-batch has none
   std::int64_t soft_width =
-      0;  ///< that of the training data's soft labels; 0: batches have none. Evaluation data have none
-  std::vector<data::BatchClass> eval_classes{};  ///< sizes to which micro-batches of evaluations may be padded
+      0;  ///< width of the training data's soft labels; 0 if batches have none. Evaluation data have none
+  std::vector<data::BatchClass> eval_classes{};  ///< sizes to pad evaluation micro-batches to
 };
 
 /// Not thread-safe.
 class BatchFeed {
  public:
-  /// Allocates the buffers: about 32 bytes per token and slot, 36 with weights, and 8 for each soft label, on the host and on the device.
+  /// Allocates the buffers on host and device: about 32 bytes per token and slot, 36 with weights, plus 8 per soft
+  /// label.
   BatchFeed(const RunDevice& device, const BatchFeedOptions& options);
   ~BatchFeed();
 
-  /// Enqueues the copy of a micro-batch and returns it as a batch on the device. The batch is valid until the next put(); on a
-  /// GPU, work that was enqueued on the current stream before that put() still reads it. Does not wait. The caller sets
-  /// dropout.keys.
+  /// Enqueues the copy of a micro-batch and returns it as a batch on the device. The batch is valid until the next
+  /// put(); on a GPU, work enqueued on the current stream before that put() may still read it. Does not wait. The
+  /// caller sets dropout.keys.
   model::Batch put(const data::MicroBatch& micro_batch) { return put(micro_batch, -1); }
 
-  /// The same, padded to options.classes[class_index] and always at the same addresses. -1: no padding.
+  /// The same, padded to options.classes[class_index] and always at the same addresses. -1 means no padding.
   model::Batch put(const data::MicroBatch& micro_batch, int class_index);
 
-  /// A micro-batch of an evaluation, padded to the class of options.eval_classes that it fits, if any; without dropout. The list
-  /// of supervised tokens is not padded.
+  /// The same for an evaluation micro-batch: without dropout, and padded to the class of options.eval_classes that it
+  /// fits, if any. The list of supervised tokens is not padded.
   model::Batch put_evaluation(const data::MicroBatch& micro_batch);
 
-  /// The class to which a micro-batch is padded; -1: none.
+  /// The class that a micro-batch is padded to, or -1.
   int class_of(const data::MicroBatch& micro_batch) const;
 
-  /// Upper bound on the GPU memory of a feed for micro-batches of max_tokens, in bytes.
+  /// Upper bound on a feed's GPU memory for micro-batches of max_tokens, in bytes.
   static std::int64_t device_bytes(std::int64_t max_tokens, std::int64_t soft_width = 0);
 
  private:
@@ -63,7 +64,7 @@ class BatchFeed {
     std::optional<c10::Event> copied, used;  ///< on a GPU
   };
 
-  /// A part of a micro-batch: its offset in a slot in bytes, and its number of elements.
+  /// A part of a micro-batch: its byte offset in a slot, and its number of elements.
   struct Part {
     std::int64_t begin = 0, count = 0;
   };
@@ -76,10 +77,10 @@ class BatchFeed {
   void fill(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
   void fill_up(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
   void sort_ids(const Parts& parts, const at::Tensor& host) const;
-  /// The next slot, with a micro-batch padded to these sizes on its way to the device.
+  /// Starts sending a micro-batch, padded to these sizes, to the device. Returns its slot.
   const Slot& put(const data::MicroBatch& micro_batch, const data::BatchClass& sizes, const Parts& parts);
   void send(Slot& slot, std::int64_t bytes);
-  /// The memory that a batch of a class is computed from: on a GPU a copy at a fixed address, on a CPU the slot itself.
+  /// The memory that a batch of a class is read from: a copy at a fixed address on a GPU, the slot itself on a CPU.
   const at::Tensor& settled(const Slot& slot, std::int64_t bytes);
   model::Batch batch_of(const at::Tensor& memory, const at::Tensor& host, const Parts& parts, std::int64_t longest,
                         std::int64_t num_supervised) const;
@@ -89,7 +90,7 @@ class BatchFeed {
   std::vector<Slot> slots_;
   at::Tensor settled_;  ///< uint8 on the device: the batch of a class, at a fixed address
   std::optional<c10::Stream> stream_;
-  std::shared_ptr<const kernels::AttentionCalls> calls_, eval_calls_;  ///< of training and of evaluations
+  std::shared_ptr<const kernels::AttentionCalls> calls_, eval_calls_;  ///< for training and for evaluations
   std::size_t next_ = 0;
 };
 

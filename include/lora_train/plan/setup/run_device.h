@@ -20,7 +20,7 @@
 
 namespace lora_train::plan {
 
-/// Which of the processes of a run on this host.
+/// The index of this process among those of the run on this host.
 struct LocalRank {
   int index = 0, count = 1;
 };
@@ -28,31 +28,32 @@ struct LocalRank {
 struct RunDevice {
   at::Device device = at::kCPU;
   std::string name = "cpu";     ///< "NVIDIA H200"
-  int num_multiprocessors = 0;  ///< of a GPU
-  std::string uuid = {};        ///< of a GPU, "GPU-..."
-  std::string driver = {};      ///< its version, of a GPU
-  int num_gpus = 0;             ///< that this process sees
+  int num_multiprocessors = 0;  ///< on a GPU
+  std::string uuid = {};        ///< on a GPU: "GPU-..."
+  std::string driver = {};      ///< on a GPU: its version
+  int num_gpus = 0;             ///< GPUs that this process sees
   std::shared_ptr<ranks::Communicator> ranks = std::make_shared<ranks::OneRank>();
 
   bool is_cuda() const { return device.is_cuda(); }
 };
 
 /// Chooses the device by profile and machine, loads the CUDA library if needed, and applies the keys kernels,
-/// attn_implementation, tf32 and deterministic. Call it before anything is put on the device. Throws DeviceError (exit 6) for a
-/// device that cannot be used, for more ranks than GPUs, and for a large model on a CPU that the profile does not name.
-/// Local rank r takes GPU r, or the only one that it sees. On a CPU, one line names the given keys that do nothing there.
+/// attn_implementation, tf32 and deterministic. Call it before putting anything on the device. Throws DeviceError (exit
+/// 6) for an unusable device, for more ranks than GPUs, and for a large model on a CPU that the profile does not ask
+/// for. Local rank r takes GPU r, or the only one that it sees. On a CPU, logs one line naming the given keys that have
+/// no effect there.
 RunDevice start_device(const Profile& profile, const model::ModelConfig& config, LocalRank rank = {});
 
-/// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). A plan (plan/memory_plan.h)
-/// compares with `reserved`, which has the temporary memory of captured graphs too, and beside it what the plan has a reserve for:
-/// fragments. Peaks are those since reset_peak_memory(). Does not call the driver.
+/// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). Compare a plan
+/// (plan/memory_plan.h) with `reserved`, which also includes the temporary memory of captured graphs, and fragments,
+/// for which the plan has a reserve. Peaks count from reset_peak_memory(). Does not call the driver.
 struct DeviceMemory {
   std::int64_t allocated = 0, reserved = 0, peak_allocated = 0, peak_reserved = 0;
   std::int64_t num_segments = 0;     ///< blocks allocated from the driver so far
   std::int64_t num_allocations = 0;  ///< allocations for tensors so far
 };
 DeviceMemory device_memory(const RunDevice& device);
-/// From here on, peaks begin at what is in use now.
+/// Resets the peaks to the memory in use now.
 void reset_peak_memory(const RunDevice& device);
 
 /// Total and free bytes of a GPU, from the driver.
@@ -73,13 +74,13 @@ c10::Stream compute_stream(const RunDevice& device);
 /// Waits until the device has finished all enqueued work.
 void wait_for(const RunDevice& device);
 
-/// Waits as wait_for(); for destructors of memory that the device may still copy from or to. False if the device has failed:
-/// then keep page-locked memory, because releasing it makes LibTorch query the device and throw.
+/// Like wait_for(), for destructors of memory that the device may still copy from or to. Returns false if the device
+/// has failed: then keep page-locked memory, because releasing it makes LibTorch query the device and throw.
 bool is_done(const RunDevice& device) noexcept;
 /// Keeps the memory of a tensor until the process exits.
 void keep_forever(at::Tensor& tensor) noexcept;
 
-/// A tensor on its way to host memory, behind what the compute stream has been given. On a CPU, the tensor itself.
+/// A tensor on its way to host memory, after all work enqueued on the compute stream. On a CPU, the tensor itself.
 class HostCopy {
  public:
   explicit HostCopy(const at::Tensor& values);  ///< enqueues the copy
@@ -93,18 +94,20 @@ class HostCopy {
   std::optional<c10::Event> arrived_;  ///< on a GPU
 };
 
-/// start_device() for one of several ranks, which becomes a part of the result. Its threads get their part of the cores that other
-/// ranks may use as well, unless OMP_NUM_THREADS is set. Throws ConfigError if some ranks compute on GPUs and others do not. Throws DeviceError, naming
-/// ranks and GPU, if two compute on one GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 says that NCCL can. A collective.
+/// start_device() for one of several ranks, stored in the result. Its threads get their share of the cores that it
+/// shares with other ranks, unless OMP_NUM_THREADS is set. Throws ConfigError if some ranks compute on GPUs and others
+/// do not. Throws DeviceError, naming ranks and GPU, if two share a GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 says that
+/// NCCL can. A collective.
 RunDevice start_device(const Profile& profile, const model::ModelConfig& config, const launch::World& world,
                        const std::shared_ptr<ranks::Communicator>& ranks);
 
-/// By name. Throws ConfigError, the same on all ranks, that names the first rank that has something else than rank 0. A collective.
+/// Compares values by name. Throws the same ConfigError on all ranks, naming the first rank whose value differs from
+/// rank 0's. A collective.
 void require_equal(ranks::Communicator& ranks, const std::map<std::string, std::string>& own);
 
-/// Does the work of a rank and leaves: returns the exit code of rank 0, once all ranks have one. A StopError, which all ranks have
-/// together, is thrown once all have left. If `work` throws anything else, the other ranks hear of it; where one of them has failed
-/// before, throws the PeerError of that one instead.
+/// Does the work of a rank and leaves. Returns the exit code of rank 0 once all ranks have one. Throws a StopError,
+/// which all ranks get together, once all have left. If `work` throws anything else, reports it to the other ranks; if
+/// one of them has failed earlier, throws that one's PeerError instead.
 int work_as_rank(ranks::Communicator& ranks, const std::function<int()>& work);
 
 }  // namespace lora_train::plan

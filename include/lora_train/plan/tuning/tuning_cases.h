@@ -1,5 +1,5 @@
-// The measurements besides GEMMs: the row pitch, attention backends and the rows of a loss chunk. They allocate temporary buffers; all throw
-// c10::OutOfMemoryError if there is no memory for them.
+// Measurements besides GEMMs: the row pitch, attention backends and the rows of a loss chunk. All allocate temporary
+// buffers and throw c10::OutOfMemoryError if memory is too small.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,25 +16,25 @@ namespace lora_train::plan {
 
 struct AttentionBackends {
   kernels::AttentionBackend full = kernels::AttentionBackend::kAuto;
-  kernels::AttentionBackend windowed = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
+  kernels::AttentionBackend windowed = kernels::AttentionBackend::kAuto;  ///< for layers with a sliding window
 };
 
-/// Chooses the row pitch with which the linears of a layer, adapters included, are faster for `num_tokens` tokens. Call it before
-/// the weights are loaded. Their GEMMs get algorithms on the way, as with tune_products(). kExact without adapters.
+/// Chooses the faster row pitch for the linears of a layer, adapters included, and `num_tokens` tokens. Call it before
+/// loading the weights. Also chooses algorithms for their GEMMs, like tune_products(). kExact without adapters.
 model::RowPitch tune_row_pitch(kernels::Tuner& tuner, const model::ModelConfig& config,
                                const std::vector<model::AdapterSpec>& adapters, std::int64_t num_tokens,
                                at::ScalarType dtype, at::Device device);
 
-/// Chooses the fastest backends for documents of these lengths, which are those of the largest micro-batch.
+/// Chooses the fastest backends for documents of these lengths (those of the largest micro-batch).
 AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder,
                                  const std::vector<std::int64_t>& lengths, at::Device device);
 
-/// LossHeadOptions::chunk_bytes for chunks of `rows` rows, as the run had before the resume. Nothing if rows is 0 (not stored)
-/// or the chunk does not fit. head [V, D]; spare_bytes: device memory that the plan leaves free.
+/// LossHeadOptions::chunk_bytes for chunks of `rows` rows, as before the resume. Nothing if rows is 0 (not stored) or
+/// the chunk does not fit. head [V, D]; spare_bytes: device memory that the plan leaves free.
 std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t rows, std::int64_t spare_bytes);
 
-/// LossHeadOptions::chunk_bytes for a GPU: the default, or that of a chunk of up to 8192 rows that fits, whichever needs fewer
-/// rounds of GEMM tiles over the multiprocessors for `supervised` tokens, the average number in a micro-batch.
+/// LossHeadOptions::chunk_bytes for a GPU: the default, or a chunk of up to 8192 rows that fits, whichever needs fewer
+/// rounds of GEMM tiles over the multiprocessors for `supervised` tokens, the average per micro-batch.
 std::int64_t loss_chunk_by_count(const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes,
                                  int num_multiprocessors);
 

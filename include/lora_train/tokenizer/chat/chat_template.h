@@ -1,4 +1,4 @@
-// Chats to text through the model's own Jinja template, with the trained spans recorded while the text is written.
+// Renders chats to text through the model's own Jinja template and records the trained spans.
 #pragma once
 
 #include <cstdint>
@@ -17,58 +17,59 @@ namespace lora_train::tokenizer {
 /// One turn of a chat.
 struct Message {
   std::string role;
-  std::string content;  ///< "" when it is absent, null or no string
-  /// The row's own message as one JSON object, which the template gets as it is, in its order and with what it lacks
-  /// (content, tool_calls, name, ...); "" stands for an object of role and content.
+  std::string content;  ///< "" if absent, null or not a string
+  /// The row's own message as a JSON object, passed to the template unchanged, with its key order and missing fields
+  /// (content, tool_calls, name, ...); "" means an object of role and content.
   std::string json = {};
 };
 
 struct RenderOptions {
   bool add_generation_prompt = false;
-  std::string tools_json = {};   ///< JSON array of tools, "" = none passed
-  std::string kwargs_json = {};  ///< JSON object of further variables (enable_thinking, ...), "" = none
+  std::string tools_json = {};   ///< JSON array of tools; "" = none
+  std::string kwargs_json = {};  ///< JSON object of further variables (enable_thinking, ...); "" = none
 };
 
-/// What a template left out of a message, or of the list of tools.
+/// Something that a template left out of a message or of the list of tools.
 struct Omission {
   static constexpr int kTools = -1;
   int message;        ///< index in the chat, or kTools
   std::string field;  ///< "content", "reasoning_content", "tool_calls", ..., "tools"
-  bool is_partial;    ///< some of it reached the text
+  bool is_partial;    ///< part of it reached the text
 };
 
-/// A chat as text. Ranges are bytes of `text`.
+/// A rendered chat. Ranges are bytes of `text`.
 struct RenderedChat {
   std::string text;
-  /// One per assistant message that the template wrote, ascending: from just after the assistant header (the literal
-  /// text through the role and its line feed) to the end of the turn's end token; everything the template writes in
-  /// that turn is inside (think block, tool calls), white space that it puts after the end token is not.
-  /// A template with {% generation %} marks its spans itself.
+  /// One span per assistant message that the template wrote, ascending: from just after the assistant header (the
+  /// literal text up to and including the role and its line feed) to the end of the turn's end token. Includes
+  /// everything that the template writes in that turn (think block, tool calls), but not white space after the end
+  /// token. A template with {% generation %} marks its spans itself.
   std::vector<ByteRange> spans;
   /// spans[i] belongs to messages[span_message[i]].
   std::vector<int> span_message;
-  /// Contents, reasoning and tool calls that the template left out in whole or in part, by message, and then the tools of
-  /// which it does not write the name. White space is not counted, and what the template writes itself (think tags around
-  /// a reasoning) is not missed.
+  /// Contents, reasoning and tool calls that the template left out in whole or in part, by message; then the tools
+  /// whose names it does not write. White space does not count, nor does text of the template itself (think tags around
+  /// reasoning).
   std::vector<Omission> omissions;
 };
 
-/// A compiled template. Thread-safe for concurrent const calls.
-/// Limits: nesting 64, 1e6 evaluation steps, 16 MiB for any text, 512 MiB of values made in one rendering. Passing them
-/// is a FormatError, or a DataError if the chat is larger than 1 MiB.
+/// A compiled template. Thread-safe for concurrent const calls. Limits: nesting 64, 1e6 evaluation steps, 16 MiB per
+/// text, 512 MiB of values per rendering. Exceeding them is a FormatError, or a DataError if the chat is larger than 1
+/// MiB.
 class ChatTemplate {
  public:
-  /// chat_template.jinja in the folder, else chat_template of tokenizer_config.json (a string, or the one named
-  /// "default" of a list). FormatError (file, line) if there is none or it does not parse.
+  /// Loads chat_template.jinja from the folder, else chat_template from tokenizer_config.json (a string, or the list
+  /// entry named "default"). Throws FormatError (file, line) if there is none or it does not parse.
   static std::unique_ptr<ChatTemplate> load(const std::filesystem::path& folder);
-  /// A template given as text; `name` appears in messages. `folder` (may be empty) provides bos_token, eos_token, ...
+  /// Parses a template given as text; `name` appears in messages. `folder` (may be empty) provides bos_token,
+  /// eos_token, ...
   static std::unique_ptr<ChatTemplate> parse(std::string source, std::string name,
                                              const std::filesystem::path& folder = {});
 
   virtual ~ChatTemplate() = default;
 
   /// Throws DataError if the template refuses the chat (raise_exception: its own message) or reads a field that the
-  /// chat lacks; where is "template:line". FormatError for anything the template uses that is not supported.
+  /// chat lacks; where is "template:line". Throws FormatError for unsupported template features.
   virtual RenderedChat render(std::span<const Message> messages, const RenderOptions& options = {}) const = 0;
 
   /// The template's text and where it was found ("folder/chat_template.jinja").
@@ -82,36 +83,36 @@ class ChatTemplate {
   std::string fingerprint_;
 };
 
-/// What strftime_now() takes for now in all templates, in seconds since 1970: a run sets the time of its start, so that a
-/// row is the same in every epoch and after a resume. Below 0, as at first: the clock.
+/// The time that strftime_now() uses in all templates, in seconds since 1970. A run sets it to its start, so that a row
+/// is the same in every epoch and after a resume. Below 0 (the default): the current time.
 void set_template_time(std::int64_t unix_s);
 std::int64_t template_time();
 
-/// The token that ends an assistant turn and is trained there ("<|im_end|>", "</s>"); nothing when the template writes
-/// none after the content, or refuses a plain question with its answer, and where what it writes is several ordinary tokens.
+/// The token that ends an assistant turn and is trained there ("<|im_end|>", "</s>"). Empty if the template writes none
+/// after the content, refuses a plain question with its answer, or writes several ordinary tokens.
 std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
-/// What the template writes behind an answer, if the tokenizer cuts it into several ordinary tokens: the template is made for another
-/// tokenizer. Else nothing.
+/// The text that the template writes after an answer if the tokenizer cuts it into several ordinary tokens, which means
+/// that the template was made for another tokenizer. Else empty.
 std::optional<std::string> end_of_turn_in_pieces(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
-/// Tokens at which generation stops: the end tokens of generation_config.json, the tokenizer's, and the one that ends a turn
+/// Tokens that stop generation: the end tokens of generation_config.json, the tokenizer's, and the one that ends a turn
 /// of the template (which may be null). Ascending.
 std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatTemplate* chat_template);
 
-/// Per token 1 when any of its bytes lies in a span (transformers' rule), else 0. Spans ascend and do not overlap.
+/// Per token: 1 if any of its bytes is in a span (transformers' rule), else 0. Spans ascend and do not overlap.
 std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std::span<const ByteRange> spans);
 
-/// Of a chat template that comes with the program (templates/*.jinja: the formats of common models, for chats without tools) its
-/// text; nothing for a name that is not built in.
+/// The text of a chat template that ships with the program (templates/*.jinja: the formats of common models, for chats
+/// without tools); empty for an unknown name.
 std::optional<std::string_view> builtin_template(std::string_view name);
 
 /// "chatml", "qwen2.5", ...
 std::vector<std::string> builtin_template_names();
 
-/// The profile's `chat_template`: "tokenizer" = the folder's own, null when it has none; a built-in name ("chatml"); or a .jinja
-/// file. Logs where one takes the place of the folder's own, unless `is_quiet`: who only checks one that is loaded again.
-/// Throws FormatError for one that does not parse, IoError for a file that cannot be read.
+/// Loads the profile's `chat_template`: "tokenizer" = the folder's own, null if it has none; a built-in name
+/// ("chatml"); or a .jinja file. Logs if it replaces the folder's own, unless `is_quiet` (for a check before the real
+/// load). Throws FormatError if it does not parse, IoError if a file cannot be read.
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const std::filesystem::path& folder,
                                                  bool is_quiet = false);
 

@@ -1,5 +1,5 @@
-// A user's regular expression that extracts a part of a text. PCRE2: UTF-8, Unicode classes, ^ and $ at the ends
-// of the text unless the pattern begins with (?m).
+// A user's regular expression that extracts part of a text. PCRE2: UTF-8, Unicode classes; ^ and $ match at the ends of
+// the text unless the pattern begins with (?m).
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@ namespace lora_train::tokenizer {
 /// Thread-safe for concurrent const calls.
 class TextPattern {
  public:
-  /// `where` names the flag. ConfigError for a pattern that does not compile.
+  /// `where` names the flag. Throws ConfigError if the pattern does not compile.
   TextPattern(const std::string& pattern, const std::string& where);
   ~TextPattern();
   TextPattern(const TextPattern&) = delete;
   TextPattern& operator=(const TextPattern&) = delete;
 
-  /// In the first match: the first group that took part, or all of it if the pattern has no group; nullopt without a
-  /// match. ConfigError if matching takes too long (nested repeats).
+  /// Returns, from the first match, the first group that took part, or the whole match if the pattern has no group;
+  /// nullopt without a match. Throws ConfigError if matching takes too long (nested repeats).
   std::optional<std::string> find(const std::string& text) const;
 
  private:

@@ -32,7 +32,7 @@ TEST(AttentionCases, ABackendThatIsWrongInOneDocumentFails) {
       EXPECT_EQ(checks[0].name, "attention forward cudnn bf16");
       EXPECT_EQ(checks[0].passed, !is_forward) << document << checks[0].note;
       EXPECT_EQ(checks[1].passed, is_forward) << document << checks[1].note;
-      const std::string note = "wrong result, most of all in document " + std::to_string(document + 1) + " of 9";
+      const std::string note = "wrong result, worst in document " + std::to_string(document + 1) + " of 9";
       EXPECT_EQ(checks[is_forward ? 0 : 1].note, note);
     }
   }

@@ -29,10 +29,10 @@ TEST(CudaLibrary, SaysWhatIsMissing) {
   if (cuda_library() != nullptr) GTEST_SKIP() << "loaded by a test before";
   const TemporaryFolder empty;
   const std::string without_torch = refusal(default_cuda_folders().library, empty.path());
-  EXPECT_NE(without_torch.find("libc10_cuda.so: is not there"), std::string::npos) << without_torch;
+  EXPECT_NE(without_torch.find("libc10_cuda.so: is missing"), std::string::npos) << without_torch;
   EXPECT_NE(without_torch.find("pip install"), std::string::npos) << without_torch;
   const std::string without_library = refusal(empty.path(), default_cuda_folders().torch);
-  EXPECT_NE(without_library.find("liblora_train_cuda.so: is not there"), std::string::npos) << without_library;
+  EXPECT_NE(without_library.find("liblora_train_cuda.so: is missing"), std::string::npos) << without_library;
   EXPECT_NE(without_library.find("device: cpu"), std::string::npos) << without_library;
   EXPECT_EQ(cuda_library(), nullptr);
   EXPECT_THROW(start_cuda({}), DeviceError);

@@ -174,7 +174,7 @@ TEST(ModelConfig, RefusesSizesThatDoNotFitTogether) {
   expect_refused(R"({"hidden_size": 20})", "head_dim", "5 is odd");
   expect_refused(R"({"head_dim": 7})", "head_dim", "7 is odd");
   expect_refused(R"({"num_attention_heads": 65536, "num_key_value_heads": 1, "head_dim": 128})", "head_dim",
-                 "at most 4194304");
+                 "the maximum is 4194304");
 }
 
 TEST(ModelConfig, RefusesArchitecturesItDoesNotKnow) {

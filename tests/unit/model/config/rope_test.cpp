@@ -142,7 +142,7 @@ TEST(Rope, RefusesUnknownKinds) {
   EXPECT_NE(refusal(R"({"rope_scaling": {"rope_type": 1}})").find("string"), std::string::npos);
   EXPECT_NE(refusal(R"({"rope_scaling": "linear"})").find("object"), std::string::npos);
   EXPECT_NE(refusal(R"({"partial_rotary_factor": 0.5})").find("partial_rotary_factor"), std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_parameters": {"full_attention": {"rope_type": "default"}}})").find("per kind of layer"),
+  EXPECT_NE(refusal(R"({"rope_parameters": {"full_attention": {"rope_type": "default"}}})").find("per layer type"),
             std::string::npos);
   EXPECT_EQ(refusal(R"({"partial_rotary_factor": 1.0})"), "accepted");
 }

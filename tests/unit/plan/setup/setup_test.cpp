@@ -19,10 +19,10 @@ TEST(IgnoredDoubleQuant, IsNamedWhereTheFolderStoresItsScalesOtherwise) {
   EXPECT_EQ(say(true, true), "");
   EXPECT_EQ(say(false, false), "");
   EXPECT_EQ(say(true, false),
-            "double_quant: true has no effect: models/m is quantised already, with its scales in fp32, and stays so");
+            "double_quant: true has no effect: models/m is already quantised, with scales in fp32, and stays that way");
   EXPECT_EQ(
       say(false, true),
-      "double_quant: false has no effect: models/m is quantised already, with its scales in 8 bits, and stays so");
+      "double_quant: false has no effect: models/m is already quantised, with scales in 8 bits, and stays that way");
   files.base["q_proj"].format = model::LinearFormat::kInt8;
   EXPECT_EQ(ignored_double_quant(profile, files), "");
 }

@@ -1,4 +1,4 @@
-#include "data/read/row_reader.h"
+#include "data/read/example_reader.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 namespace lora_train::data {
 namespace {
 
-class RowReaderTest : public testing::Test {
+class ExampleReaderTest : public testing::Test {
  protected:
-  // "line" of a good row, "line:byte message" of a bad one, or "! file:line:byte" when reading ends in an error.
+  // "line" of a good example, "line:byte message" of a bad one, or "! file:line:byte" when reading ends in an error.
   std::vector<std::string> read(std::string_view bytes, const char* name = "rows.jsonl") {
     const auto file = folder_ / name;
     write_file_atomic(file, bytes);
@@ -19,12 +19,12 @@ class RowReaderTest : public testing::Test {
     messages_.clear();
     values_.clear();
     try {
-      const auto reader = RowReader::open(file);
+      const auto reader = ExampleReader::open(file);
       while (auto block = reader->next()) {
-        for (const RawRow& row : parse_rows(std::move(*block))) {
-          out.push_back(row.is_bad ? row.where.substr(file.string().size() + 1) : std::to_string(row.line));
-          messages_ += row.message;
-          values_.push_back(row.value);
+        for (const RawExample& example : parse_examples(std::move(*block))) {
+          out.push_back(example.is_bad ? example.where.substr(file.string().size() + 1) : std::to_string(example.line));
+          messages_ += example.message;
+          values_.push_back(example.value);
         }
       }
     } catch (const DataError& error) {
@@ -42,65 +42,67 @@ class RowReaderTest : public testing::Test {
 
 using Places = std::vector<std::string>;
 
-TEST_F(RowReaderTest, SkipsBlankLinesAndTakesCrLf) {
+TEST_F(ExampleReaderTest, SkipsBlankLinesAndTakesCrLf) {
   EXPECT_EQ(read("{\"a\":1}\r\n\r\n  \n{\"a\":2}\n\n{\"a\":3}"), (Places{"1", "4", "6"}));
 }
 
-TEST_F(RowReaderTest, TakesAByteOrderMarkOnTheFirstLineOnly) {
+TEST_F(ExampleReaderTest, TakesAByteOrderMarkOnTheFirstLineOnly) {
   EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":1}\n{}\n"), (Places{"1", "2"}));
   EXPECT_EQ(read("{\"a\":1}\n\xEF\xBB\xBF{}\n"), (Places{"1", "2:1"}));
   EXPECT_TRUE(says("byte order mark"));
   EXPECT_EQ(read("\xEF\xBB\xBF\xEF\xBB\xBF{}\n"), (Places{"1:4"}));
 }
 
-TEST_F(RowReaderTest, CountsTheByteOrderMarkInPlaces) { EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":x}\n"), (Places{"1:9"})); }
+TEST_F(ExampleReaderTest, CountsTheByteOrderMarkInPlaces) {
+  EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":x}\n"), (Places{"1:9"}));
+}
 
-TEST_F(RowReaderTest, GoesOnAfterABadLine) {
+TEST_F(ExampleReaderTest, GoesOnAfterABadLine) {
   EXPECT_EQ(read("{\"a\":1}\n{\"a\":NaN}\n{\"a\":2}\n"), (Places{"1", "2:6", "3"}));
 }
 
-TEST_F(RowReaderTest, SaysThatATruncatedLastLineLooksTruncated) {
+TEST_F(ExampleReaderTest, SaysThatATruncatedLastLineLooksTruncated) {
   EXPECT_EQ(read("{\"a\":1}\n{\"a\":\"x"), (Places{"1", "2:8"}));
   EXPECT_TRUE(says("truncated"));
 }
 
-TEST_F(RowReaderTest, CarriageReturnIsPartOfTheLineEnd) {
+TEST_F(ExampleReaderTest, CarriageReturnIsPartOfTheLineEnd) {
   EXPECT_EQ(read("{\"a\":\"x\r\n{}\r\n"), (Places{"1:8", "2"}));
   EXPECT_TRUE(says("every line holds one whole object"));
 }
 
-TEST_F(RowReaderTest, ExplainsAPrettyPrintedObject) {
+TEST_F(ExampleReaderTest, ExplainsAPrettyPrintedObject) {
   EXPECT_EQ(read("{\n\"a\":1\n}\n").front(), "1:2");
   EXPECT_TRUE(says("one JSON array"));
 }
 
-TEST_F(RowReaderTest, ReadsAnArrayWithTheLineOfEachRow) {
+TEST_F(ExampleReaderTest, ReadsAnArrayWithTheLineOfEachExample) {
   EXPECT_EQ(read("\n[\n  {\"a\":1},\n  {\"a\":2}, {\"a\":\n3}\n]\n"), (Places{"3", "4", "4"}));
 }
 
-TEST_F(RowReaderTest, PlacesAreExactInAnArray) {
+TEST_F(ExampleReaderTest, PlacesAreExactInAnArray) {
   EXPECT_EQ(read("[\n{\"a\":1},\n {\"a\":1,\"a\":2},\n{}]"), (Places{"2", "3:11", "4"}));
   EXPECT_EQ(read("[\n{\"a\":1},\n  nope]"), (Places{"2", "!:3:4"}));
   EXPECT_EQ(read("[{\"a\":1},"), (Places{"1", "!:1:10"}));
   EXPECT_EQ(read("[{\"a\":1}]\n{}"), (Places{"1", "!:2:1"}));
 }
 
-TEST_F(RowReaderTest, RefusesFilesOfAnotherKind) {
+TEST_F(ExampleReaderTest, RefusesFilesOfAnotherKind) {
   EXPECT_EQ(read("\xFF\xFE{\0"), (Places{"!:1:1"}));
   EXPECT_TRUE(says("UTF-16"));
   EXPECT_EQ(read("PAR1abc"), (Places{"!:1:1"}));
   EXPECT_TRUE(says("Parquet"));
 }
 
-TEST_F(RowReaderTest, RefusesAFileWithoutRows) {
+TEST_F(ExampleReaderTest, RefusesAFileWithoutExamples) {
   EXPECT_EQ(read(""), (Places{"!"}));
-  EXPECT_TRUE(says("no row"));
+  EXPECT_TRUE(says("no example"));
   EXPECT_EQ(read("\xEF\xBB\xBF \r\n\n"), (Places{"!"}));
 }
 
-TEST_F(RowReaderTest, MissingFileIsAnIoError) { EXPECT_THROW(RowReader::open(folder_ / "none"), IoError); }
+TEST_F(ExampleReaderTest, MissingFileIsAnIoError) { EXPECT_THROW(ExampleReader::open(folder_ / "none"), IoError); }
 
-TEST_F(RowReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
+TEST_F(ExampleReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
   // Lines of growing length over several blocks: every cut falls somewhere else.
   std::string bytes;
   Places expected;
@@ -112,7 +114,7 @@ TEST_F(RowReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
   EXPECT_TRUE(messages_.empty()) << messages_.substr(0, 200);
 }
 
-TEST_F(RowReaderTest, TextGivesOneRowALine) {
+TEST_F(ExampleReaderTest, TextGivesOneExampleALine) {
   EXPECT_EQ(read("one\r\n\n  two \nthr\xC3\xA9"
                  "e",
                  "rows.txt"),
@@ -123,7 +125,7 @@ TEST_F(RowReaderTest, TextGivesOneRowALine) {
   EXPECT_TRUE(says("UTF-8"));
 }
 
-TEST_F(RowReaderTest, CsvGivesColumnsAsStrings) {
+TEST_F(ExampleReaderTest, CsvGivesColumnsAsStrings) {
   EXPECT_EQ(read("a,b\r\n1,\"x \"\"y\"\", z\"\r\n\r\n\"two\nlines\",\n", "rows.csv"), (Places{"2", "4"}));
   EXPECT_EQ(values_[0], (Json{{"a", "1"}, {"b", "x \"y\", z"}}));
   EXPECT_EQ(values_[1], (Json{{"a", "two\nlines"}, {"b", ""}}));
@@ -131,7 +133,7 @@ TEST_F(RowReaderTest, CsvGivesColumnsAsStrings) {
   EXPECT_EQ(values_[0], (Json{{"a", "1,2"}, {"b", "3"}}));
 }
 
-TEST_F(RowReaderTest, CsvNamesRecordsThatDoNotFitTheHeader) {
+TEST_F(ExampleReaderTest, CsvNamesRecordsThatDoNotFitTheHeader) {
   EXPECT_EQ(read("a,b\n1\n1,2,3\n4,5\n6,\xFF\n", "rows.csv"), (Places{"2:1", "3:1", "4", "5:1"}));
   EXPECT_TRUE(says("1 fields, the header 2") && says("3 fields") && says("\"b\" is not valid UTF-8"));
   EXPECT_EQ(read("a,a\n1,2\n", "rows.csv"), (Places{"!:1:1"}));
@@ -145,7 +147,7 @@ TEST_F(RowReaderTest, CsvNamesRecordsThatDoNotFitTheHeader) {
 constexpr std::string_view kGzip("\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\xae\xe5\xaa\xae\xe5\x02\0\xaf\xf1\x38\x9c\x06\0\0\0",
                                  26);
 
-TEST_F(RowReaderTest, UnpacksGzip) {
+TEST_F(ExampleReaderTest, UnpacksGzip) {
   EXPECT_EQ(read(kGzip, "rows.jsonl.gz"), (Places{"1", "2"}));
   EXPECT_EQ(read(std::string(kGzip) + std::string(kGzip)), (Places{"1", "2", "3", "4"}));  // two members
   for (std::size_t size = 4; size < kGzip.size(); ++size) {
@@ -155,13 +157,13 @@ TEST_F(RowReaderTest, UnpacksGzip) {
   std::string wrong(kGzip);
   wrong[12] ^= 0x10;
   read(wrong);
-  EXPECT_TRUE(says("gzip data is wrong")) << messages_;
+  EXPECT_TRUE(says("gzip data is corrupt")) << messages_;
 }
 
 // "{}\n" twice, by zstd --no-check.
 constexpr std::string_view kZstd("\x28\xb5\x2f\xfd\0\x58\x31\0\0{}\n{}\n", 15);
 
-TEST_F(RowReaderTest, UnpacksZstd) {
+TEST_F(ExampleReaderTest, UnpacksZstd) {
   EXPECT_EQ(read(kZstd, "rows.jsonl.zst"), (Places{"1", "2"}));
   EXPECT_EQ(read(std::string(kZstd) + std::string(kZstd)), (Places{"1", "2", "3", "4"}));  // two frames
   for (std::size_t size = 5; size < kZstd.size(); ++size) {
@@ -170,12 +172,12 @@ TEST_F(RowReaderTest, UnpacksZstd) {
   }
 }
 
-TEST_F(RowReaderTest, PackedNamesKeepTheKindOfFile) {
+TEST_F(ExampleReaderTest, PackedNamesKeepTheKindOfFile) {
   EXPECT_EQ(read("a\n{}\n", "rows.csv.gz"), (Places{"2"}));
   EXPECT_EQ(values_[0], (Json{{"a", "{}"}}));
 }
 
-TEST_F(RowReaderTest, LinesOver64MiBAreSkippedWithoutHoldingThem) {
+TEST_F(ExampleReaderTest, LinesOver64MiBAreSkippedWithoutHoldingThem) {
   const std::string line = "{\"a\":\"" + std::string(66 << 20, 'x') + "\"}";
   EXPECT_EQ(read("{}\n" + line + "\n{}\n" + line),
             (Places{"1", "2:67108865", "3", "4:67108865"}));  // the last one has no end

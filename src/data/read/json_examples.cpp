@@ -1,4 +1,4 @@
-#include "json_rows.h"
+#include "json_examples.h"
 
 #include <cmath>
 #include <iterator>
@@ -12,7 +12,7 @@
 namespace lora_train::data {
 namespace {
 
-// Feeds nlohmann's lexer and tells how far it has read, which its SAX events do not.
+// Feeds nlohmann's lexer and tracks how far it has read, which its SAX events do not tell.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -37,8 +37,9 @@ class CountingIterator {
   const char** consumed_;
 };
 
-// "[json.exception...] parse error at line 1, column 9: syntax error while parsing object - unexpected end of input;
-// last read: '...'; expected '}'" without its own place and without the text it quotes, which may be long or no UTF-8.
+// The message "[json.exception...] parse error at line 1, column 9: syntax error while parsing object - unexpected end
+// of input; last read: '...'; expected '}'" without its own place and without the quoted text, which may be long or
+// invalid UTF-8.
 std::string reason_of(std::string what) {
   const auto cut_through = [&](std::string_view mark) {
     if (const auto at = what.find(mark); at != std::string::npos) {
@@ -56,21 +57,21 @@ std::string reason_of(std::string what) {
   return what;
 }
 
-// What the outermost value is: a row, the array whose elements are rows, or anything.
+// The outermost value: an example, an array of examples, or anything.
 enum class Root { kRow, kRows, kValue };
 
-class RowBuilder {
+class ExampleBuilder {
  public:
-  using OnRow = std::function<bool(JsonRow&&)>;
+  using OnExample = std::function<bool(JsonExample&&)>;
 
-  RowBuilder(std::string_view text, Root root, const OnRow& on_row)
-      : begin_(text.data()), consumed_(text.data()), root_(root), on_row_(on_row) {}
+  ExampleBuilder(std::string_view text, Root root, const OnExample& on_example)
+      : begin_(text.data()), consumed_(text.data()), root_(root), on_example_(on_example) {}
 
   const char** consumed() { return &consumed_; }
   std::size_t position() const { return static_cast<std::size_t>(consumed_ - begin_); }
   const std::optional<JsonProblem>& syntax_problem() const { return syntax_problem_; }
-  /// Of the row that was being read last.
-  const std::optional<JsonProblem>& row_problem() const { return row_.problem; }
+  /// Problem of the last example read.
+  const std::optional<JsonProblem>& example_problem() const { return example_.problem; }
   bool was_stopped() const { return was_stopped_; }
 
   // nlohmann's SAX interface; false ends the parse.
@@ -97,11 +98,11 @@ class RowBuilder {
   bool end_array() { return depth_ == 0 ? true : close(); }
 
   bool key(std::string& name) {
-    if (!row_.problem) {
+    if (!example_.problem) {
       if (!keys_.back().insert(name).second) {
         fail("duplicate key \"" + name.substr(0, 60) + "\"; an object has each key once");
       } else if (keys_.back().size() > kMaxJsonFields) {
-        fail("an object of more than 10,000 fields");
+        fail("an object with more than 10,000 fields");
       }
       key_.back() = std::move(name);
     }
@@ -110,42 +111,42 @@ class RowBuilder {
 
   template <typename Exception>
   bool parse_error(std::size_t position, const std::string&, const Exception& error) {
-    // The lexer's count includes the byte that broke, and the end of the text as one more.
+    // The lexer's count includes the offending byte, and counts the end of the text as one more.
     syntax_problem_ = JsonProblem{position == 0 ? 0 : position - 1, reason_of(error.what())};
     return false;
   }
 
  private:
   void fail(std::string message) {
-    row_.problem = JsonProblem{position() == 0 ? 0 : position() - 1, std::move(message)};
-    row_.value = nullptr;
+    example_.problem = JsonProblem{position() == 0 ? 0 : position() - 1, std::move(message)};
+    example_.value = nullptr;
     open_.clear();
   }
 
-  // An integer that the chat template would write otherwise than it stands here.
+  // An integer that the chat template would write differently.
   bool unrepresentable() {
     if (depth_ == 0 && root_ != Root::kValue) return scalar(0);
     if (depth_ == 0) {
       begin_row();
     }
-    if (!row_.problem) {
+    if (!example_.problem) {
       fail("an integer beyond 64 bits; write it as a string");
     }
     return depth_ == 0 ? end_row() : true;
   }
 
-  // Where the next value goes: the row itself, the open array, or the open object under its last key.
+  // Destination of the next value: the example itself, the open array, or the open object under its last key.
   Json* place(Json&& value) {
     if (open_.empty()) {
-      row_.value = std::move(value);
-      return &row_.value;
+      example_.value = std::move(value);
+      return &example_.value;
     }
     Json& parent = *open_.back();
     if (parent.is_array()) {
       parent.push_back(std::move(value));
       return &parent.back();
     }
-    // The key is known to be new: push_back spares ordered_json's search through all keys.
+    // The key is new: push_back avoids ordered_json's search through all keys.
     Json::object_t::Container& members = parent.get_ref<Json::object_t&>();
     members.emplace_back(std::move(key_.back()), std::move(value));
     return &members.back().second;
@@ -157,12 +158,12 @@ class RowBuilder {
       if (root_ == Root::kValue) {
         place(std::move(value));
       } else {
-        fail("the row is " + std::string(value.type_name()) + ", expected an object {...}");
+        fail("the example is " + std::string(value.type_name()) + ", expected an object {...}");
       }
       return end_row();
     }
     check_size();
-    if (!row_.problem) {
+    if (!example_.problem) {
       place(std::move(value));
     }
     return true;
@@ -172,14 +173,14 @@ class RowBuilder {
     if (depth_ == 0) {
       begin_row();
       if (empty.is_array() && root_ != Root::kValue) {
-        fail("the row is an array, expected an object {...}");
+        fail("the example is an array, expected an object {...}");
       }
     }
     check_size();
-    if (++depth_ > kMaxJsonDepth && !row_.problem) {
+    if (++depth_ > kMaxJsonDepth && !example_.problem) {
       fail("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
     }
-    if (!row_.problem) {
+    if (!example_.problem) {
       open_.push_back(place(std::move(empty)));
       keys_.resize(open_.size());
       keys_.back().clear();
@@ -190,7 +191,7 @@ class RowBuilder {
 
   bool close() {
     check_size();
-    if (!row_.problem) {
+    if (!example_.problem) {
       open_.pop_back();
       keys_.pop_back();
       key_.pop_back();
@@ -199,22 +200,22 @@ class RowBuilder {
   }
 
   void begin_row() {
-    row_ = JsonRow{};
-    row_.offset = position() == 0 ? 0 : position() - 1;
+    example_ = JsonExample{};
+    example_.offset = position() == 0 ? 0 : position() - 1;
     open_.clear();
     keys_.clear();
     key_.clear();
   }
 
   void check_size() {
-    if (!row_.problem && position() - row_.offset > kMaxRowBytes) {
-      fail("the row is longer than 64 MiB");
+    if (!example_.problem && position() - example_.offset > kMaxExampleBytes) {
+      fail("the example is longer than 64 MiB");
     }
   }
 
   bool end_row() {
-    row_.end = position();
-    const bool go_on = on_row_(std::move(row_));
+    example_.end = position();
+    const bool go_on = on_example_(std::move(example_));
     was_stopped_ = !go_on;
     return go_on;
   }
@@ -222,18 +223,18 @@ class RowBuilder {
   const char* begin_;
   const char* consumed_;
   Root root_;
-  const OnRow& on_row_;
+  const OnExample& on_example_;
   bool is_in_root_ = false;
   bool was_stopped_ = false;
   int depth_ = 0;
-  JsonRow row_;
-  std::vector<Json*> open_;                            // open containers, the row first
+  JsonExample example_;
+  std::vector<Json*> open_;                            // open containers, the example first
   std::vector<std::unordered_set<std::string>> keys_;  // keys seen in each
   std::vector<std::string> key_;                       // last key of each
   std::optional<JsonProblem> syntax_problem_;
 };
 
-// nlohmann says "invalid literal" of these.
+// nlohmann reports these as "invalid literal".
 std::string explain(std::string_view text, std::size_t offset, const std::string& reason) {
   const std::string_view rest = text.substr(std::min(offset, text.size()));
   if (rest.starts_with("N") || rest.starts_with("I") || rest.starts_with("a") || rest.starts_with("n")) {
@@ -245,7 +246,7 @@ std::string explain(std::string_view text, std::size_t offset, const std::string
   return "invalid JSON: " + reason;
 }
 
-std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
+std::optional<JsonProblem> parse(std::string_view text, ExampleBuilder& builder) {
   const CountingIterator first(text.data(), builder.consumed());
   const CountingIterator last(text.data() + text.size(), builder.consumed());
   const bool is_good = Json::sax_parse(first, last, &builder);
@@ -254,23 +255,23 @@ std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
     const JsonProblem& problem = *builder.syntax_problem();
     return JsonProblem{problem.offset, explain(text, problem.offset, problem.message)};
   }
-  // nlohmann takes a NUL byte for the end of the text.
+  // nlohmann treats a NUL byte as the end of the text.
   if (builder.position() > 0 && text[builder.position() - 1] == '\0') {
     return JsonProblem{builder.position() - 1, "invalid JSON: a NUL byte"};
   }
   return std::nullopt;
 }
 
-JsonRow parse_one(std::string_view text, Root root) {
-  JsonRow found;
-  const std::function<bool(JsonRow &&)> keep = [&](JsonRow&& row) {
-    found = std::move(row);
+JsonExample parse_one(std::string_view text, Root root) {
+  JsonExample found;
+  const std::function<bool(JsonExample &&)> keep = [&](JsonExample&& example) {
+    found = std::move(example);
     return true;
   };
-  RowBuilder builder(text, root, keep);
+  ExampleBuilder builder(text, root, keep);
   if (auto problem = parse(text, builder)) {
-    // What is wrong first is what the reader should repair first.
-    const auto& earlier = found.problem ? found.problem : builder.row_problem();
+    // Users should fix the earliest problem first.
+    const auto& earlier = found.problem ? found.problem : builder.example_problem();
     found.problem = earlier && earlier->offset < problem->offset ? earlier : problem;
   }
   return found;
@@ -289,12 +290,13 @@ float weight_number(const Json& weight, const std::string& field) {
 
 }  // namespace
 
-JsonRow parse_json_row(std::string_view text) { return parse_one(text, Root::kRow); }
+JsonExample parse_json_example(std::string_view text) { return parse_one(text, Root::kRow); }
 
-JsonRow parse_json_value(std::string_view text) { return parse_one(text, Root::kValue); }
+JsonExample parse_json_value(std::string_view text) { return parse_one(text, Root::kValue); }
 
-std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonRow&&)>& on_row) {
-  RowBuilder builder(text, Root::kRows, on_row);
+std::optional<JsonProblem> parse_json_array(std::string_view text,
+                                            const std::function<bool(JsonExample&&)>& on_example) {
+  ExampleBuilder builder(text, Root::kRows, on_example);
   return parse(text, builder);
 }
 
@@ -330,8 +332,9 @@ void wrong_type(const std::string& field, const Json& value, const std::string& 
 }
 
 Json inner_json(const std::string& text, const std::string& field) {
-  JsonRow parsed = parse_json_value(text);
-  if (parsed.problem) throw DataError("", field + " is string, and its text is refused: " + parsed.problem->message);
+  JsonExample parsed = parse_json_value(text);
+  if (parsed.problem)
+    throw DataError("", field + " is a string, but its text was rejected: " + parsed.problem->message);
   return std::move(parsed.value);
 }
 
@@ -345,7 +348,7 @@ std::string printable(const std::string& text, std::size_t max_bytes) {
       out += c;
     }
   }
-  // A cut must not leave a part of a character.
+  // A cut must not split a character.
   if (text.size() > max_bytes) {
     while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0) == 0x80) {
       out.pop_back();
@@ -358,9 +361,9 @@ std::string printable(const std::string& text, std::size_t max_bytes) {
   return out;
 }
 
-std::string key_names(const Json& row) {
+std::string key_names(const Json& example) {
   std::vector<std::string> names;
-  for (const auto& item : row.items()) {
+  for (const auto& item : example.items()) {
     if (names.size() < 20) names.push_back(printable(item.key(), 40));
   }
   return join(names);

@@ -1,4 +1,4 @@
-#include "lora_train/data/first_rows.h"
+#include "lora_train/data/first_examples.h"
 
 #include <algorithm>
 #include <functional>
@@ -11,32 +11,32 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_format.h"
-#include "read/row_reader.h"
+#include "read/example_format.h"
+#include "read/example_reader.h"
 
 namespace lora_train::data {
 namespace {
 
-constexpr std::int64_t kMostRows = 20;
+constexpr std::int64_t kMostExamples = 20;
 
-/// Throws DataError for what is wrong with the row, with its place.
-void look_at(const RawRow& row, const std::string& file, const DatasetSpec& spec, const FirstRowsOptions& options,
-             FirstRows& found) {
-  if (row.is_bad) throw DataError(row.where, row.message);
+/// Throws DataError, with its place, for a bad example.
+void look_at(const RawExample& example, const std::string& file, const DatasetSpec& spec,
+             const FirstExamplesOptions& options, FirstExamples& found) {
+  if (example.is_bad) throw DataError(example.where, example.message);
   try {
     if (found.type == DatasetType::kAuto) {
-      Detection detection = detect_layout(row.value, spec.field_map);
+      Detection detection = detect_layout(example.value, spec.field_map);
       found.type = detection.type;
       found.reason = std::move(detection.reason);
     }
-    if (spec.type == DatasetType::kAuto) check_same_layout(row.value, found.type, spec.field_map);
-    const Sample sample = parse_row(row.value, found.type, spec.field_map);
+    if (spec.type == DatasetType::kAuto) check_same_layout(example.value, found.type, spec.field_map);
+    const Sample sample = parse_example(example.value, found.type, spec.field_map);
     if (!options.is_model_known) return;
     const EncodeOptions encode{options.tokenizer, options.chat_template, options.loss_on};
     check_loss_on(found.type, encode);
     encode_sample(sample, encode);
   } catch (const DataError& error) {
-    throw DataError(file + ":" + std::to_string(row.line), element_prefix(row.element) + error.message());
+    throw DataError(file + ":" + std::to_string(example.line), element_prefix(example.element) + error.message());
   }
 }
 
@@ -57,7 +57,7 @@ std::optional<ShortPrompt> short_prompt_of(const Sample& sample) {
 }
 
 std::vector<std::string> pieces_of(std::span<const std::int32_t> ids, const tokenizer::Tokenizer& tokenizer) {
-  constexpr std::size_t kMaxTokensOfACharacter = 8;  // keeps rows that are no text linear
+  constexpr std::size_t kMaxTokensOfACharacter = 8;  // keeps non-text examples linear
   tokenizer::TextStream stream(tokenizer, {.skip_special = false, .max_held = kMaxTokensOfACharacter});
   std::vector<std::string> pieces;
   for (const std::int32_t id : ids) pieces.push_back(stream.push(id));
@@ -72,55 +72,55 @@ bool is_json_file(const std::filesystem::path& file) {
          std::filesystem::is_regular_file(file, code);
 }
 
-/// Until on_block returns false, or the file cannot be read: the run will say what is wrong with it.
-void look_at_blocks(const std::filesystem::path& file, const std::function<bool(RowBlock&&)>& on_block) {
+/// Stops when on_block returns false or the file cannot be read; the run will report the problem.
+void look_at_blocks(const std::filesystem::path& file, const std::function<bool(ExampleBlock&&)>& on_block) {
   if (!is_json_file(file)) return;
   try {
-    const auto reader = RowReader::open(file);
+    const auto reader = ExampleReader::open(file);
     for (auto block = reader->next(); block && on_block(std::move(*block));) block = reader->next();
   } catch (const DataError&) {
   } catch (const IoError&) {
   }
 }
 
-/// Those of them that are good.
-std::vector<Json> first_rows_of(const std::filesystem::path& file, std::size_t most_rows) {
-  std::vector<Json> rows;
+/// The good examples among the first ones.
+std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size_t most_examples) {
+  std::vector<Json> examples;
   std::size_t num_read = 0;
-  look_at_blocks(file, [&](RowBlock&& block) {
-    if (block.pieces.size() > most_rows - num_read) block.pieces.resize(most_rows - num_read);
+  look_at_blocks(file, [&](ExampleBlock&& block) {
+    if (block.pieces.size() > most_examples - num_read) block.pieces.resize(most_examples - num_read);
     num_read += block.pieces.size();
-    for (RawRow& row : parse_rows(std::move(block))) {
-      if (!row.is_bad) rows.push_back(std::move(row.value));
+    for (RawExample& example : parse_examples(std::move(block))) {
+      if (!example.is_bad) examples.push_back(std::move(example.value));
     }
-    return num_read < most_rows;
+    return num_read < most_examples;
   });
-  return rows;
+  return examples;
 }
 
 }  // namespace
 
-FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& options) {
+FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExamplesOptions& options) {
   check_field_map(spec.field_map);
   const std::filesystem::path file = dataset_files(spec, options.use).front();
-  FirstRows found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
+  FirstExamples found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
   std::optional<DataError> first_error;
-  bool has_good_row = false;
-  const auto reader = RowReader::open(file);
-  for (auto block = reader->next(); block && found.num_rows < kMostRows; block = reader->next()) {
-    for (const RawRow& row : parse_rows(std::move(*block))) {
-      if (found.num_rows == kMostRows) break;
-      ++found.num_rows;
+  bool has_good_example = false;
+  const auto reader = ExampleReader::open(file);
+  for (auto block = reader->next(); block && found.num_examples < kMostExamples; block = reader->next()) {
+    for (const RawExample& example : parse_examples(std::move(*block))) {
+      if (found.num_examples == kMostExamples) break;
+      ++found.num_examples;
       try {
-        look_at(row, file.string(), spec, options, found);
-        has_good_row = true;
+        look_at(example, file.string(), spec, options, found);
+        has_good_example = true;
       } catch (const DataError& error) {
         if (options.on_bad_row == OnBadRow::kError) throw;
         if (!first_error) first_error = error;
       }
     }
   }
-  if (!has_good_row && first_error) throw DataError(*first_error);
+  if (!has_good_example && first_error) throw DataError(*first_error);
   if (options.is_model_known && is_chat(found.type))
     found.warnings = audit_stop_token(*options.tokenizer, *options.chat_template, {}).warnings;
   return found;
@@ -129,25 +129,25 @@ FirstRows look_at_first_rows(const DatasetSpec& spec, const FirstRowsOptions& op
 std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUse use) {
   try {
     DatasetType type = spec.type;
-    std::int64_t num_rows = 0;
-    const auto reader = RowReader::open(dataset_files(spec, use).front());
-    for (auto block = reader->next(); block && num_rows < kMostRows; block = reader->next()) {
-      for (const RawRow& row : parse_rows(std::move(*block))) {
-        if (++num_rows > kMostRows) break;
-        if (row.is_bad) continue;
-        if (type == DatasetType::kAuto) type = detect_layout(row.value, spec.field_map).type;
-        if (const auto prompt = short_prompt_of(parse_row(row.value, type, spec.field_map))) return prompt;
+    std::int64_t num_examples = 0;
+    const auto reader = ExampleReader::open(dataset_files(spec, use).front());
+    for (auto block = reader->next(); block && num_examples < kMostExamples; block = reader->next()) {
+      for (const RawExample& example : parse_examples(std::move(*block))) {
+        if (++num_examples > kMostExamples) break;
+        if (example.is_bad) continue;
+        if (type == DatasetType::kAuto) type = detect_layout(example.value, spec.field_map).type;
+        if (const auto prompt = short_prompt_of(parse_example(example.value, type, spec.field_map))) return prompt;
       }
     }
-  } catch (const Error&) {  // what is wrong with the rows, training has said
+  } catch (const Error&) {  // training has already reported bad examples
   }
   return std::nullopt;
 }
 
-std::vector<std::string> row_keys(const std::filesystem::path& file, std::size_t most_rows) {
+std::vector<std::string> example_keys(const std::filesystem::path& file, std::size_t most_examples) {
   std::vector<std::string> keys;
-  for (const Json& row : first_rows_of(file, most_rows)) {
-    for (const auto& field : row.items()) {
+  for (const Json& example : first_examples_of(file, most_examples)) {
+    for (const auto& field : example.items()) {
       if (std::ranges::count(keys, field.key()) == 0) keys.push_back(field.key());
     }
   }
@@ -156,9 +156,10 @@ std::vector<std::string> row_keys(const std::filesystem::path& file, std::size_t
 
 std::vector<std::string> first_message_keys(const std::filesystem::path& file, const std::string& column) {
   std::vector<std::string> keys;
-  for (const Json& row : first_rows_of(file, 1)) {
-    const auto messages = row.find(column);
-    if (messages == row.end() || !messages->is_array() || messages->empty() || !messages->front().is_object()) continue;
+  for (const Json& example : first_examples_of(file, 1)) {
+    const auto messages = example.find(column);
+    if (messages == example.end() || !messages->is_array() || messages->empty() || !messages->front().is_object())
+      continue;
     for (const auto& field : messages->front().items()) keys.push_back(field.key());
   }
   return keys;
@@ -167,17 +168,17 @@ std::vector<std::string> first_message_keys(const std::filesystem::path& file, c
 bool has_string(const std::filesystem::path& file, const std::string& text) {
   const std::string quoted = '"' + text + '"';
   bool is_found = false;
-  look_at_blocks(file, [&](RowBlock&& block) {
+  look_at_blocks(file, [&](ExampleBlock&& block) {
     is_found = block.text.find(quoted) != std::string::npos;
     return !is_found;
   });
   return is_found;
 }
 
-std::optional<std::size_t> count_rows(const std::filesystem::path& file) {
+std::optional<std::size_t> count_examples(const std::filesystem::path& file) {
   if (!is_json_file(file)) return std::nullopt;
   std::size_t count = 0;
-  look_at_blocks(file, [&](RowBlock&& block) {
+  look_at_blocks(file, [&](ExampleBlock&& block) {
     count += block.pieces.size();
     return true;
   });
@@ -185,25 +186,25 @@ std::optional<std::size_t> count_rows(const std::filesystem::path& file) {
 }
 
 void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text) {
-  const auto reader = RowReader::open(file);
+  const auto reader = ExampleReader::open(file);
   while (auto block = reader->next()) {
-    for (const RawRow& row : parse_rows(std::move(*block))) {
-      if (row.is_bad) throw DataError(row.where, row.message);
+    for (const RawExample& example : parse_examples(std::move(*block))) {
+      if (example.is_bad) throw DataError(example.where, example.message);
       try {
-        on_text(string_of(required(row.value, {}, "text"), "text"));
+        on_text(string_of(required(example.value, {}, "text"), "text"));
       } catch (const DataError& error) {
-        throw DataError(file + ":" + std::to_string(row.line), error.message());
+        throw DataError(file + ":" + std::to_string(example.line), error.message());
       }
     }
   }
 }
 
-std::vector<RowView> view_rows(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, std::size_t first,
-                               std::size_t count) {
-  std::vector<RowView> views;
+std::vector<ExampleView> view_examples(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer,
+                                       std::size_t first, std::size_t count) {
+  std::vector<ExampleView> views;
   for (std::size_t i = first; i < store.size() && views.size() < count; ++i) {
     const auto ids = store.ids(i), labels = store.labels(i);
-    RowView view{store.source(i), {ids.begin(), ids.end()}, {labels.begin(), labels.end()}, {}, {}, {}, {}};
+    ExampleView view{store.source(i), {ids.begin(), ids.end()}, {labels.begin(), labels.end()}, {}, {}, {}, {}};
     view.weights.assign(store.weights(i).begin(), store.weights(i).end());
     if (tokenizer != nullptr) {
       view.pieces = pieces_of(ids, *tokenizer);

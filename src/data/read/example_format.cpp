@@ -1,4 +1,4 @@
-#include "row_format.h"
+#include "example_format.h"
 
 #include <algorithm>
 #include <array>
@@ -37,7 +37,7 @@ void require_length(const char* field, std::size_t length, std::size_t expected)
   }
 }
 
-// Padding is found by position, never by id: pad is often eos. Zeros stand at one end.
+// Finds padding by position, never by id: pad is often eos. Zeros are only at the start or the end.
 std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_t>& mask) {
   const auto first = std::find(mask.begin(), mask.end(), 1);
   const auto end = std::find(mask.rbegin(), mask.rend(), 1).base();
@@ -45,8 +45,8 @@ std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_
   if (!std::all_of(first, end, [](std::int32_t value) { return value == 1; }) ||
       std::any_of(mask.begin(), mask.end(), [](std::int32_t value) { return value > 1; })) {
     throw DataError("",
-                    "attention_mask has a 0 between ones, or another value than 0 and 1; zeros may only be padding "
-                    "at the start or the end of the row");
+                    "attention_mask has a 0 between ones, or a value other than 0 and 1; zeros may only be padding "
+                    "at the start or the end of the example");
   }
   return {first - mask.begin(), end - mask.begin()};
 }
@@ -67,11 +67,11 @@ void remove_padding(TokenSample& sample, const std::vector<std::int32_t>& mask) 
   }
 }
 
-Sample parse_tokens(const Json& row, const FieldMap& map) {
+Sample parse_tokens(const Json& example, const FieldMap& map) {
   TokenSample sample;
-  sample.ids = integers_of(required(row, map, "input_ids"), "input_ids", 0);
+  sample.ids = integers_of(required(example, map, "input_ids"), "input_ids", 0);
   if (sample.ids.empty()) throw DataError("", "input_ids is empty");
-  if (const Json* labels = optional_field(row, map, "labels")) {
+  if (const Json* labels = optional_field(example, map, "labels")) {
     sample.labels = integers_of(*labels, "labels", kIgnoredLabel);
     require_length("labels", sample.labels.size(), sample.ids.size());
     const auto bad = std::find_if(sample.labels.begin(), sample.labels.end(),
@@ -81,7 +81,7 @@ Sample parse_tokens(const Json& row, const FieldMap& map) {
                               ", which is not a token id or -100");
     }
   }
-  if (const Json* mask = optional_field(row, map, "attention_mask")) {
+  if (const Json* mask = optional_field(example, map, "attention_mask")) {
     const auto values = integers_of(*mask, "attention_mask", 0);
     require_length("attention_mask", values.size(), sample.ids.size());
     remove_padding(sample, values);
@@ -89,21 +89,21 @@ Sample parse_tokens(const Json& row, const FieldMap& map) {
   return sample;
 }
 
-Sample parse_text(const Json& row, const FieldMap& map) {
-  return TextSample{{}, string_of(required(row, map, "text"), "text")};
+Sample parse_text(const Json& example, const FieldMap& map) {
+  return TextSample{{}, string_of(required(example, map, "text"), "text")};
 }
 
-Sample parse_prompt_completion(const Json& row, const FieldMap& map) {
-  const Json& prompt = required(row, map, "prompt");
-  const Json& completion = required(row, map, "completion");
-  if (prompt.is_array() || completion.is_array()) return parse_prompt_completion_chat(row, map);
+Sample parse_prompt_completion(const Json& example, const FieldMap& map) {
+  const Json& prompt = required(example, map, "prompt");
+  const Json& completion = required(example, map, "completion");
+  if (prompt.is_array() || completion.is_array()) return parse_prompt_completion_chat(example, map);
   return TextSample{string_of(prompt, "prompt"), string_of(completion, "completion")};
 }
 
 struct Layout {
   DatasetType type;
-  std::vector<const char*> keys;  ///< a row with all of these has the layout
-  Sample (*parse)(const Json& row, const FieldMap& map);
+  std::vector<const char*> keys;  ///< an example with all of these has the layout
+  Sample (*parse)(const Json& example, const FieldMap& map);
 };
 
 // The registry: first match wins.
@@ -127,24 +127,25 @@ std::string names_of(const std::vector<const char*>& keys, const FieldMap& map) 
   return join(names, " and ");
 }
 
-bool has_layout(const Json& row, const FieldMap& map, const Layout& layout) {
+bool has_layout(const Json& example, const FieldMap& map, const Layout& layout) {
   return std::all_of(layout.keys.begin(), layout.keys.end(),
-                     [&](const char* key) { return optional_field(row, map, key) != nullptr; });
+                     [&](const char* key) { return optional_field(example, map, key) != nullptr; });
 }
 
-[[noreturn]] void no_layout(const Json& row) {
+[[noreturn]] void no_layout(const Json& example) {
   std::string known;
   for (const Layout& layout : layouts()) {
     known += "\n  " + to_string(layout.type) + ": " + names_of(layout.keys, {});
   }
-  if (row.contains("chosen") && row.contains("rejected")) {
-    const bool has_prompt = row.contains("prompt");
-    throw DataError("", "the rows have chosen and rejected answers (" + key_names(row) +
-                            "), and preference training is not built. To train on the chosen answers: field_map: " +
+  if (example.contains("chosen") && example.contains("rejected")) {
+    const bool has_prompt = example.contains("prompt");
+    throw DataError("", "the examples have chosen and rejected answers (" + key_names(example) +
+                            "), but preference training is not supported. To train on the chosen answers: field_map: " +
                             (has_prompt ? "{completion: chosen}" : "{messages: chosen}, where chosen is a whole chat") +
                             ".");
   }
-  throw DataError("", "no known layout has the keys of this row (" + (row.empty() ? "none" : key_names(row)) +
+  throw DataError("", "no known layout has the keys of this example (" +
+                          (example.empty() ? "none" : key_names(example)) +
                           "). The layouts and their keys are:" + known +
                           "\nMap other names with field_map, for example field_map: {prompt: question, completion: "
                           "answer}.");
@@ -170,7 +171,7 @@ std::string at(const char* list, std::size_t i, const char* field) {
   return std::string(list) + "[" + std::to_string(i) + "]" + (*field == 0 ? "" : ".") + field;
 }
 
-// Rethrows what `read` says with the message's place in the row before it.
+// Rethrows errors from `read` with the message's place in the example in front.
 template <typename Read>
 auto named(const std::string& name, Read read) {
   try {
@@ -180,7 +181,7 @@ auto named(const std::string& name, Read read) {
   }
 }
 
-// What field_map calls `theirs` as a role: user, assistant, tool or function_call; `theirs` if it has no such name.
+// Our role for `theirs` according to field_map: user, assistant, tool or function_call; `theirs` if it is not mapped.
 std::string mapped_role(const std::string& theirs, const FieldMap& map) {
   for (const char* ours : {"user", "assistant", "tool", "function_call"}) {
     if (const auto found = map.find(ours); found != map.end() && found->second == theirs) return ours;
@@ -190,7 +191,7 @@ std::string mapped_role(const std::string& theirs, const FieldMap& map) {
 
 bool is_known_role(const std::string& role) { return std::ranges::count(kRoles, role) > 0; }
 
-// What other tools call our roles.
+// Our role for another tool's name.
 std::string our_role_of(const std::string& theirs) {
   for (const std::string_view name : {"gpt", "bot", "model", "ai", "chatbot"}) {
     if (theirs == name) return "assistant";
@@ -199,7 +200,7 @@ std::string our_role_of(const std::string& theirs) {
   return found == kSharegptRoles.end() ? "" : std::string(found->ours);
 }
 
-// `list`: all messages of the row, whose unknown roles are named together.
+// `list`: all messages of the example; names all unknown roles together.
 [[noreturn]] void refuse_role(const std::string& role, const std::string& field, const Json& list,
                               const FieldMap& map) {
   std::vector<std::string> unknown = {role}, entries;
@@ -235,30 +236,30 @@ const Json& list_of(const Json& value, const char* field) {
   return value;
 }
 
-// What the row calls role and content of its messages.
+// The example's names for role and content of its messages.
 struct Keys {
   std::string role, content;
 };
 
 void append(Json& object, const std::string& key, Json value) {
-  // Keys of a row are different: without ordered_json's search a message of many fields takes linear time.
+  // The keys of an example are distinct: skipping ordered_json's search keeps a message with many fields linear.
   static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>()).emplace_back(key, std::move(value));
 }
 
-// Appends a field that stands in the row beside the one called `taken_by`, which the template gets under this key. Null
-// is what tables write for "not there".
+// Appends a field under a key that the template already gets from `taken_by`, unless that is empty. Null is what tables
+// write for a missing value.
 void append_beside(Json& object, const std::string& key, const Json& value, const std::string& taken_by,
                    const std::string& place) {
   if (taken_by.empty()) {
     append(object, key, value);
   } else if (!value.is_null()) {
-    throw DataError("",
-                    place + " has \"" + key + "\" beside \"" + taken_by + "\", which means the same; keep one of them");
+    throw DataError(
+        "", place + " has both \"" + key + "\" and \"" + taken_by + "\", which mean the same; keep one of them");
   }
 }
 
-// The message as the template gets it: the row's own object, its role and content under these names; "" for an object
-// of just these two.
+// The message as the template gets it: the example's own object with role and content under these names; "" for an
+// object with only these two.
 std::string template_json(const Json& value, const Keys& keys, const std::string& role, const std::string& place) {
   const bool is_plain = value.size() == 2 && value.begin().key() == keys.role && value.contains(keys.content);
   if (is_plain && value[keys.content].is_string()) return {};
@@ -275,13 +276,13 @@ std::string template_json(const Json& value, const Keys& keys, const std::string
   return object.dump();
 }
 
-// A message of tool calls may have no content, or null: templates tell these from an empty one.
+// A message with tool calls may have no content or null: templates distinguish these from an empty one.
 bool may_lack_content(const Json& value, const std::string& role) {
   const auto calls = value.find("tool_calls");
   return role == "assistant" && calls != value.end() && calls->is_array() && !calls->empty();
 }
 
-// `keys` are what the row calls role and content, `content_field` what we call the latter.
+// `keys` are the example's names for role and content, `content_field` is our name for the latter.
 Message read_message(const Json& value, const FieldMap& map, const Keys& keys, const char* content_field,
                      std::string role, const std::string& place) {
   Message message;
@@ -295,7 +296,7 @@ Message read_message(const Json& value, const FieldMap& map, const Keys& keys, c
   return message;
 }
 
-// A message of `list`.
+// One message of `list`.
 Message parse_message(const Json& value, const FieldMap& map, const std::string& place, const Json& list) {
   if (!value.is_object()) wrong_type(place, value, "an object with role and content");
   const Json& role =
@@ -314,8 +315,8 @@ void parse_list(const Json& value, const FieldMap& map, const char* field, ChatS
 }
 
 // `field` as JSON text, from a value or from a string that holds JSON.
-std::string json_text(const Json& row, const FieldMap& map, const char* field, bool is_list) {
-  const Json* value = optional_field(row, map, field);
+std::string json_text(const Json& example, const FieldMap& map, const char* field, bool is_list) {
+  const Json* value = optional_field(example, map, field);
   if (value == nullptr) return {};
   // Tables write "" for "no tools".
   if (value->is_string() && is_blank(value->get_ref<const std::string&>())) return {};
@@ -326,14 +327,14 @@ std::string json_text(const Json& row, const FieldMap& map, const char* field, b
   return parsed.empty() ? std::string() : parsed.dump();
 }
 
-ChatSample with_template_fields(ChatSample sample, const Json& row, const FieldMap& map) {
-  sample.tools_json = json_text(row, map, "tools", true);
-  sample.kwargs_json = json_text(row, map, "chat_template_kwargs", false);
+ChatSample with_template_fields(ChatSample sample, const Json& example, const FieldMap& map) {
+  sample.tools_json = json_text(example, map, "tools", true);
+  sample.kwargs_json = json_text(example, map, "chat_template_kwargs", false);
   return sample;
 }
 
-void add_system(ChatSample& sample, const Json& row, const FieldMap& map) {
-  if (const Json* system = optional_field(row, map, "system")) {
+void add_system(ChatSample& sample, const Json& example, const FieldMap& map) {
+  if (const Json* system = optional_field(example, map, "system")) {
     if (const std::string& content = string_of(*system, "system"); !content.empty()) {
       add_turn(sample, {"system", content});
     }
@@ -354,27 +355,27 @@ std::string sharegpt_role(const std::string& theirs, const std::string& field) {
                           "; expected JSON {\"name\": ..., \"arguments\": {...}}, or a list of these");
 }
 
-// One entry of tool_calls, or what is wrong.
+// One entry of tool_calls, or an error.
 Json tool_call(const Json& call, const std::string& field, const std::string& value) {
   if (!call.is_object()) {
     refuse_call(field, value, "a call is " + std::string(call.type_name()));
   }
   if (!call.contains("name") || !call["name"].is_string()) {
-    refuse_call(field, value, "a call has no name that is a string");
+    refuse_call(field, value, "a call has no name, or one that is not a string");
   }
   if (!call.contains("arguments") || !(call["arguments"].is_object() || call["arguments"].is_string())) {
-    refuse_call(field, value, "a call has no arguments that are an object");
+    refuse_call(field, value, "a call has no arguments, or they are not an object");
   }
   if (call.size() != 2) {
-    refuse_call(field, value, "a call has other fields than name and arguments");
+    refuse_call(field, value, "a call has fields other than name and arguments");
   }
   return {{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}};
 }
 
-// The value of a function_call turn, JSON {name, arguments} or a list of these, as LLaMA-Factory's ShareGPT rows hold it:
-// an assistant message with an empty content and tool_calls.
+// The message for a function_call turn, whose value is JSON {name, arguments} or a list of these, as in LLaMA-Factory's
+// ShareGPT examples: an assistant message with empty content and tool_calls.
 Json function_call_message(const std::string& value, const std::string& field) {
-  JsonRow parsed = parse_json_value(value);
+  JsonExample parsed = parse_json_value(value);
   if (parsed.problem) {
     refuse_call(field, value, parsed.problem->message);
   }
@@ -420,19 +421,19 @@ Message parse_sharegpt_message(const Json& value, const FieldMap& map, const std
 
 }  // namespace
 
-Detection detect_layout(const Json& row, const FieldMap& field_map) {
+Detection detect_layout(const Json& example, const FieldMap& field_map) {
   Detection found;
   std::vector<std::string> others;
   for (const Layout& layout : layouts()) {
-    if (!has_layout(row, field_map, layout)) continue;
+    if (!has_layout(example, field_map, layout)) continue;
     if (found.type == DatasetType::kAuto) {
-      found = {layout.type, "the first row has " + names_of(layout.keys, field_map)};
+      found = {layout.type, "the first example has " + names_of(layout.keys, field_map)};
     } else {
       others.push_back(to_string(layout.type));
     }
   }
   if (found.type == DatasetType::kAuto) {
-    no_layout(row);
+    no_layout(example);
   }
   if (!others.empty()) {
     found.reason += "; its keys would also fit " + join(others, " and ") + ": set `type` to choose";
@@ -440,13 +441,13 @@ Detection detect_layout(const Json& row, const FieldMap& field_map) {
   return found;
 }
 
-void check_same_layout(const Json& row, DatasetType type, const FieldMap& field_map) {
+void check_same_layout(const Json& example, DatasetType type, const FieldMap& field_map) {
   for (const Layout& layout : layouts()) {
     if (layout.type == type) return;
-    if (!has_layout(row, field_map, layout)) continue;
-    throw DataError("", "the row has " + names_of(layout.keys, field_map) + " (type: " + to_string(layout.type) +
-                            "), and the first row of the dataset has not (type: " + to_string(type) +
-                            "). Set `type` to say which of them all rows have, or make two datasets");
+    if (!has_layout(example, field_map, layout)) continue;
+    throw DataError("", "the example has " + names_of(layout.keys, field_map) + " (type: " + to_string(layout.type) +
+                            "), but the first example of the dataset does not (type: " + to_string(type) +
+                            "). Set `type` to the type of all examples, or make two datasets");
   }
 }
 
@@ -468,55 +469,55 @@ void check_field_map(const FieldMap& field_map) {
                             " field_map maps our name to the name in the file; our names are: " + join(known));
     }
     if (theirs.empty() && std::ranges::count(optional, ours) == 0) {
-      throw ConfigError("field_map", "\"" + ours + "\" is null; only these can stay unread: " + join(optional));
+      throw ConfigError("field_map", "\"" + ours + "\" is null; only these can be left unread: " + join(optional));
     }
   }
 }
 
-Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map) {
+Sample parse_example(const Json& example, DatasetType type, const FieldMap& field_map) {
   for (const Layout& layout : layouts()) {
-    if (layout.type == type) return layout.parse(row, field_map);
+    if (layout.type == type) return layout.parse(example, field_map);
   }
   throw ShapeError("parse_row", "type auto has no parser");
 }
 
-Sample parse_messages(const Json& row, const FieldMap& map, const char* field) {
+Sample parse_messages(const Json& example, const FieldMap& map, const char* field) {
   ChatSample sample;
-  if (map.contains("system")) add_system(sample, row, map);
-  parse_list(required(row, map, field), map, field, sample);
-  return with_template_fields(std::move(sample), row, map);
+  if (map.contains("system")) add_system(sample, example, map);
+  parse_list(required(example, map, field), map, field, sample);
+  return with_template_fields(std::move(sample), example, map);
 }
 
-Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map) {
-  const Json& prompt = required(row, map, "prompt");
-  const Json& completion = required(row, map, "completion");
+Sample parse_prompt_completion_chat(const Json& example, const FieldMap& map) {
+  const Json& prompt = required(example, map, "prompt");
+  const Json& completion = required(example, map, "completion");
   if (prompt.is_array() != completion.is_array()) {
     throw DataError("", "prompt is " + std::string(prompt.type_name()) + ", completion " + completion.type_name() +
-                            "; both are strings or both are lists of messages");
+                            "; both must be strings, or both lists of messages");
   }
   ChatSample sample;
   parse_list(prompt, map, "prompt", sample);
   sample.num_prompt_messages = sample.messages.size();
   parse_list(completion, map, "completion", sample);
-  return with_template_fields(std::move(sample), row, map);
+  return with_template_fields(std::move(sample), example, map);
 }
 
-Sample parse_sharegpt(const Json& row, const FieldMap& map) {
+Sample parse_sharegpt(const Json& example, const FieldMap& map) {
   ChatSample sample;
-  add_system(sample, row, map);
-  const Json& list = list_of(required(row, map, "conversations"), "conversations");
+  add_system(sample, example, map);
+  const Json& list = list_of(required(example, map, "conversations"), "conversations");
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string place = at("conversations", i, "");
     if (!list[i].is_object()) wrong_type(place, list[i], "an object with from and value");
     add_turn(sample, parse_sharegpt_message(list[i], map, place), turn_weight(list[i], map, place));
   }
-  return with_template_fields(std::move(sample), row, map);
+  return with_template_fields(std::move(sample), example, map);
 }
 
-Sample parse_alpaca(const Json& row, const FieldMap& map) {
+Sample parse_alpaca(const Json& example, const FieldMap& map) {
   ChatSample sample;
-  add_system(sample, row, map);
-  if (const Json* history = optional_field(row, map, "history")) {
+  add_system(sample, example, map);
+  if (const Json* history = optional_field(example, map, "history")) {
     if (!history->is_array()) wrong_type("history", *history, "a list of [user, assistant] pairs");
     for (std::size_t i = 0; i < history->size(); ++i) {
       const Json& pair = (*history)[i];
@@ -525,8 +526,8 @@ Sample parse_alpaca(const Json& row, const FieldMap& map) {
       add_turn(sample, {"assistant", string_of(pair[1], at("history", i, "") + "[1]")});
     }
   }
-  Message question = {"user", string_of(required(row, map, "instruction"), "instruction")};
-  if (const Json* input = optional_field(row, map, "input")) {
+  Message question = {"user", string_of(required(example, map, "instruction"), "instruction")};
+  if (const Json* input = optional_field(example, map, "input")) {
     const std::string& text = string_of(*input, "input");
     if (!text.empty()) {
       question.content += (question.content.empty() ? "" : "\n") + text;
@@ -534,8 +535,8 @@ Sample parse_alpaca(const Json& row, const FieldMap& map) {
     }
   }
   add_turn(sample, std::move(question));
-  add_turn(sample, {"assistant", string_of(required(row, map, "output"), "output")});
-  return with_template_fields(std::move(sample), row, map);
+  add_turn(sample, {"assistant", string_of(required(example, map, "output"), "output")});
+  return with_template_fields(std::move(sample), example, map);
 }
 
 bool has_alpaca_input(const Json& message) {

@@ -1,4 +1,4 @@
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 
 #include <algorithm>
 #include <charconv>
@@ -14,14 +14,14 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "read/row_format.h"
-#include "read/row_reader.h"
+#include "read/example_format.h"
+#include "read/example_reader.h"
 
 namespace lora_train::data {
 namespace {
 
-std::vector<std::string> choices_of(const Json& row, const FieldMap& map) {
-  const Json& list = required(row, map, "choices");
+std::vector<std::string> choices_of(const Json& example, const FieldMap& map) {
+  const Json& list = required(example, map, "choices");
   if (!list.is_array()) wrong_type("choices", list, "a list of texts");
   std::vector<std::string> choices;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -39,9 +39,9 @@ std::size_t checked_index(std::int64_t index, std::size_t num_choices) {
                           " choices (0 to " + std::to_string(num_choices - 1) + ")");
 }
 
-// An index, a choice, or an index that stands in a string, as some data sets have it.
-std::size_t answer_of(const Json& row, const FieldMap& map, const std::vector<std::string>& choices) {
-  const Json& answer = required(row, map, "answer");
+// An index, a choice, or an index as a string, as in some datasets.
+std::size_t answer_of(const Json& example, const FieldMap& map, const std::vector<std::string>& choices) {
+  const Json& answer = required(example, map, "answer");
   if (answer.is_number_integer()) return checked_index(answer.get<std::int64_t>(), choices.size());
   if (!answer.is_string()) wrong_type("answer", answer, "the index of a choice, or its text");
   const std::string& text = answer.get_ref<const std::string&>();
@@ -55,31 +55,32 @@ std::size_t answer_of(const Json& row, const FieldMap& map, const std::vector<st
   throw DataError("", "answer \"" + printable(text, 60) + "\" is neither one of the choices nor an index");
 }
 
-class RowEncoder {
+class ExampleEncoder {
  public:
-  RowEncoder(const PromptOptions& options, const FieldMap& map, std::int64_t max_tokens)
+  ExampleEncoder(const PromptOptions& options, const FieldMap& map, std::int64_t max_tokens)
       : options_(options), map_(map), max_tokens_(max_tokens) {}
 
-  ChoiceRow encode(const Json& row, std::string source) const {
-    ChoiceRow out{std::move(source), {}, 0};
-    const std::vector<std::string> choices = choices_of(row, map_);
-    out.answer = answer_of(row, map_, choices);
-    const auto [prompt, is_chat] = prompt_of(row);
+  ChoiceExample encode(const Json& example, std::string source) const {
+    ChoiceExample out{std::move(source), {}, 0};
+    const std::vector<std::string> choices = choices_of(example, map_);
+    out.answer = answer_of(example, map_, choices);
+    const auto [prompt, is_chat] = prompt_of(example);
     for (const std::string& choice : choices) out.choices.push_back(encode_choice(prompt, choice, is_chat));
     return out;
   }
 
  private:
-  std::pair<std::string, bool> prompt_of(const Json& row) const {
-    const Json* prompt = optional_field(row, map_, "prompt");
+  std::pair<std::string, bool> prompt_of(const Json& example) const {
+    const Json* prompt = optional_field(example, map_, "prompt");
     if (prompt != nullptr && prompt->is_string()) return {prompt->get<std::string>(), false};
-    if (prompt == nullptr && optional_field(row, map_, "messages") == nullptr) {
-      throw DataError("",
-                      "has neither prompt nor messages; a row with choices is {\"prompt\": ..., \"choices\": [...], "
-                      "\"answer\": ...}. Map other names with field_map");
+    if (prompt == nullptr && optional_field(example, map_, "messages") == nullptr) {
+      throw DataError(
+          "",
+          "has neither prompt nor messages; an example with choices is {\"prompt\": ..., \"choices\": [...], "
+          "\"answer\": ...}. Map other names with field_map");
     }
     const ChatSample chat =
-        prompt != nullptr ? chat_of_prompt(row, map_) : std::get<ChatSample>(parse_messages(row, map_));
+        prompt != nullptr ? chat_of_prompt(example, map_) : std::get<ChatSample>(parse_messages(example, map_));
     return {render_chat_prompt(chat, options_), true};
   }
 
@@ -99,7 +100,7 @@ class RowEncoder {
     const auto num_tokens = static_cast<std::int64_t>(choice.ids.size());
     if (max_tokens_ > 0 && num_tokens > max_tokens_) {
       throw DataError("", "has " + format_count(num_tokens) + " tokens with the choice \"" + printable(text, 60) +
-                              "\"; at most " + format_count(max_tokens_) + " fit. Shorten or remove the row");
+                              "\"; at most " + format_count(max_tokens_) + " fit. Shorten or remove the example");
     }
     return choice;
   }
@@ -109,56 +110,57 @@ class RowEncoder {
   std::int64_t max_tokens_;
 };
 
-void append_right_choice(const ChoiceRow& row, std::uint32_t file, std::uint64_t line, TokenTableWriter& writer) {
-  const Choice& right = row.choices[row.answer];
+void append_right_choice(const ChoiceExample& example, std::uint32_t file, std::uint64_t line,
+                         TokenTableWriter& writer) {
+  const Choice& right = example.choices[example.answer];
   std::vector<std::int32_t> labels = right.ids;
   std::fill_n(labels.begin(), right.num_prompt, kIgnoredLabel);
   writer.append(right.ids, labels, file, line);
 }
 
-ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const RowEncoder& encoder) {
+ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_examples, const ExampleEncoder& encoder) {
   ChoiceSet set;
   TokenTableWriter writer({}, "choices");
   std::vector<std::string> files;
   for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
     files.push_back(path.string());
-    const auto reader = RowReader::open(path);
+    const auto reader = ExampleReader::open(path);
     while (auto block = reader->next()) {
       throw_if_stop_requested();
-      for (const RawRow& raw : parse_rows(std::move(*block))) {
-        if (max_rows && std::ssize(set.rows) == *max_rows) break;
+      for (const RawExample& raw : parse_examples(std::move(*block))) {
+        if (max_examples && std::ssize(set.examples) == *max_examples) break;
         if (raw.is_bad) throw DataError(raw.where, raw.message);
         const std::string source = files.back() + ":" + std::to_string(raw.line);
         try {
-          set.rows.push_back(encoder.encode(raw.value, source));
+          set.examples.push_back(encoder.encode(raw.value, source));
         } catch (const DataError& error) {
           throw DataError(source, error.message());
         }
-        append_right_choice(set.rows.back(), static_cast<std::uint32_t>(files.size() - 1), raw.line, writer);
+        append_right_choice(set.examples.back(), static_cast<std::uint32_t>(files.size() - 1), raw.line, writer);
       }
     }
   }
-  if (set.rows.empty()) throw DataError(spec.path, "has no rows");
+  if (set.examples.empty()) throw DataError(spec.path, "has no examples");
   set.right.store.add(writer.finish("{}"), files);
   set.right.name = spec.name.empty() ? dataset_name(spec.path) : spec.name;
-  set.right.ledger.total = set.right.ledger.kept = static_cast<std::int64_t>(set.rows.size());
+  set.right.ledger.total = set.right.ledger.kept = static_cast<std::int64_t>(set.examples.size());
   return set;
 }
 
-std::optional<bool> correct_of(const Json& row, const FieldMap& map) {
-  const Json* correct = optional_field(row, map, "correct");
+std::optional<bool> correct_of(const Json& example, const FieldMap& map) {
+  const Json* correct = optional_field(example, map, "correct");
   if (correct == nullptr) return std::nullopt;
   if (!correct->is_boolean()) wrong_type(name_in(map, "correct"), *correct, "true or false");
   return correct->get<bool>();
 }
 
-/// The row without its last answer.
-Json without_answer(Json row, const FieldMap& map) {
-  const auto messages = row.find(name_in(map, "messages"));
-  if (messages == row.end() || !messages->is_array()) return row;
+/// The example without its last answer.
+Json without_answer(Json example, const FieldMap& map) {
+  const auto messages = example.find(name_in(map, "messages"));
+  if (messages == example.end() || !messages->is_array()) return example;
   while (!messages->empty() && messages->back().is_object() && messages->back().value("role", "") == "assistant")
     messages->erase(messages->size() - 1);
-  return row;
+  return example;
 }
 
 class AnswerReader {
@@ -170,27 +172,27 @@ class AnswerReader {
         with_choices_(with_choices),
         type_(spec.type) {}
 
-  AnswerRow read(const RawRow& raw, const std::string& source) {
+  AnswerExample read(const RawExample& raw, const std::string& source) {
     if (raw.is_bad) throw DataError(raw.where, raw.message);
     try {
       if (type_ == DatasetType::kAuto) type_ = detect_layout(raw.value, spec_.field_map).type;
       check_loss_on(type_, options_);
-      EncodedSample sample = encode_sample(parse_row(raw.value, type_, spec_.field_map), options_);
+      EncodedSample sample = encode_sample(parse_example(raw.value, type_, spec_.field_map), options_);
       const auto [begin, end] = answer_span(sample.labels);
-      if (begin == end) throw DataError("", "has no answer: no token of the row is trained");
+      if (begin == end) throw DataError("", "has no answer: no token of the example is trained");
       if (begin == 0) {
         throw DataError(
             "",
-            "has an answer and no prompt; a task needs chats, prompt/completion rows, or labels of -100 for "
+            "has an answer but no prompt; a task needs chats, prompt/completion examples, or labels of -100 for "
             "the tokens of the prompt");
       }
-      AnswerRow row{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
-      if (with_choices_ && !row.correct && optional_field(raw.value, spec_.field_map, "choices") != nullptr) {
+      AnswerExample example{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
+      if (with_choices_ && !example.correct && optional_field(raw.value, spec_.field_map, "choices") != nullptr) {
         const PromptOptions prompts{options_.tokenizer, options_.chat_template, false, {}};
-        row.choices = RowEncoder(prompts, spec_.field_map, max_tokens_)
-                          .encode(without_answer(raw.value, spec_.field_map), source);
+        example.choices = ExampleEncoder(prompts, spec_.field_map, max_tokens_)
+                              .encode(without_answer(raw.value, spec_.field_map), source);
       }
-      return row;
+      return example;
     } catch (const DataError& error) {
       throw DataError(source, error.message());
     }
@@ -201,15 +203,15 @@ class AnswerReader {
   const EncodeOptions options_;
   const std::int64_t max_tokens_;
   const bool with_choices_;
-  DatasetType type_;  ///< once known, of all rows
+  DatasetType type_;  ///< type of all examples, once known
 };
 
 }  // namespace
 
-ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_rows, const PromptOptions& prompts,
-                          std::int64_t max_tokens) {
+ChoiceSet read_choice_set(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
+                          const PromptOptions& prompts, std::int64_t max_tokens) {
   check_field_map(spec.field_map);
-  return read_set(spec, max_rows, RowEncoder(prompts, spec.field_map, max_tokens));
+  return read_set(spec, max_examples, ExampleEncoder(prompts, spec.field_map, max_tokens));
 }
 
 std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
@@ -234,26 +236,26 @@ std::pair<std::size_t, std::size_t> answer_span(std::span<const std::int32_t> la
   return {begin, end};
 }
 
-std::vector<AnswerRow> read_answer_rows(const DatasetSpec& spec, std::optional<std::int64_t> max_rows,
-                                        const DataContext& context, bool with_choices) {
+std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::optional<std::int64_t> max_examples,
+                                                const DataContext& context, bool with_choices) {
   check_field_map(spec.field_map);
   AnswerReader answers(spec, context, with_choices);
-  std::vector<AnswerRow> rows;
-  const auto is_enough = [&] { return max_rows && std::ssize(rows) >= *max_rows; };
+  std::vector<AnswerExample> examples;
+  const auto is_enough = [&] { return max_examples && std::ssize(examples) >= *max_examples; };
   for (const auto& path : dataset_files(spec, DatasetUse::kEvaluation)) {
-    const auto reader = RowReader::open(path);
+    const auto reader = ExampleReader::open(path);
     while (!is_enough()) {
       auto block = reader->next();
       if (!block) break;
       throw_if_stop_requested();
-      for (const RawRow& raw : parse_rows(std::move(*block))) {
+      for (const RawExample& raw : parse_examples(std::move(*block))) {
         if (is_enough()) break;
-        rows.push_back(answers.read(raw, path.string() + ":" + std::to_string(raw.line)));
+        examples.push_back(answers.read(raw, path.string() + ":" + std::to_string(raw.line)));
       }
     }
   }
-  if (rows.empty()) throw DataError(spec.path, "has no rows");
-  return rows;
+  if (examples.empty()) throw DataError(spec.path, "has no examples");
+  return examples;
 }
 
 bool ConfidenceTokens::has(std::int32_t id) const { return std::ranges::count(ids, id) > 0; }
@@ -272,8 +274,8 @@ ConfidenceTokens confidence_tokens(const TaskSection& section, const tokenizer::
     const std::vector<std::int32_t> ids = tokenizer.encode(name).ids;
     if (ids.size() != 1) {
       throw ConfigError("confidence_tokens", "\"" + name + "\" is " + std::to_string(ids.size()) +
-                                                 " tokens of the tokenizer, expected one. Name it in add_tokens, or "
-                                                 "choose texts that the tokenizer has as one token.");
+                                                 " tokens in this tokenizer, expected one. List it in add_tokens, or "
+                                                 "choose texts that are one token.");
     }
     tokens.names.push_back(name);
     tokens.ids.push_back(ids.front());

@@ -1,4 +1,4 @@
-#include "row_reader.h"
+#include "example_reader.h"
 
 #include <zlib.h>
 #include <zstd.h>
@@ -18,69 +18,71 @@
 namespace lora_train::data {
 namespace {
 
-using Kind = RowBlock::Kind;
+using Kind = ExampleBlock::Kind;
 
 constexpr std::size_t kBlockBytes = 1 << 20;
 constexpr std::size_t kMaxArrayBytes = 4ULL << 30;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kBlank = " \t\r\n";
 
-RawRow bad_row(const std::string& file, std::uint64_t line, std::size_t byte, std::string message) {
+RawExample bad_example(const std::string& file, std::uint64_t line, std::size_t byte, std::string message) {
   return {nullptr, line, true, place(file, line, byte), std::move(message)};
 }
 
-RowBlock::Piece ready(RawRow&& row) {
-  RowBlock::Piece piece{.kind = Kind::kParsed, .line = row.line};
-  piece.row = std::move(row);
+ExampleBlock::Piece ready(RawExample&& example) {
+  ExampleBlock::Piece piece{.kind = Kind::kParsed, .line = example.line};
+  piece.example = std::move(example);
   return piece;
 }
 
-RawRow too_long(const std::string& file, std::uint64_t line, std::size_t num_skipped) {
-  return bad_row(file, line, num_skipped + kMaxRowBytes + 1, "the line is longer than 64 MiB");
+RawExample too_long(const std::string& file, std::uint64_t line, std::size_t num_skipped) {
+  return bad_example(file, line, num_skipped + kMaxExampleBytes + 1, "the line is longer than 64 MiB");
 }
 
-RawRow parse_text_line(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
+RawExample parse_text_line(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   if (const auto invalid = find_invalid_utf8(text)) {
-    return bad_row(file, piece.line, piece.num_skipped + *invalid + 1, "not valid UTF-8; convert the file to UTF-8");
+    return bad_example(file, piece.line, piece.num_skipped + *invalid + 1,
+                       "not valid UTF-8; convert the file to UTF-8");
   }
   return {Json{{"text", text}}, piece.line, false, {}, {}};
 }
 
-RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
+RawExample parse_json_line(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   if (text.starts_with(kByteOrderMark)) {  // nlohmann would skip it on every line
-    return bad_row(file, piece.line, piece.num_skipped + 1,
-                   "a byte order mark inside the file; it may only start the first line");
+    return bad_example(file, piece.line, piece.num_skipped + 1,
+                       "a byte order mark inside the file; it may only start the first line");
   }
-  JsonRow row = parse_json_row(text);
-  if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
-  std::string message = std::move(row.problem->message);
-  if (row.problem->offset == text.size()) {
+  JsonExample example = parse_json_example(text);
+  if (!example.problem) return {std::move(example.value), piece.line, false, {}, {}};
+  std::string message = std::move(example.problem->message);
+  if (example.problem->offset == text.size()) {
     message += piece.has_line_end ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
                                   : "; the last line is incomplete: the file looks truncated";
   }
-  return bad_row(file, piece.line, piece.num_skipped + row.problem->offset + 1, std::move(message));
+  return bad_example(file, piece.line, piece.num_skipped + example.problem->offset + 1, std::move(message));
 }
 
-/// Without a byte: the text is ours.
-RawRow parse_table_row(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
+/// Without a byte offset: the text is ours.
+RawExample parse_table_row(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
   const std::string where = file + ":" + std::to_string(piece.line);
-  if (text.size() > kMaxRowBytes) return {nullptr, piece.line, true, where, "as JSON the row is longer than 64 MiB"};
-  JsonRow row = parse_json_row(text);
-  if (!row.problem) return {std::move(row.value), piece.line, false, {}, {}};
-  return {nullptr, piece.line, true, where, std::move(row.problem->message)};
+  if (text.size() > kMaxExampleBytes)
+    return {nullptr, piece.line, true, where, "as JSON the example is longer than 64 MiB"};
+  JsonExample example = parse_json_example(text);
+  if (!example.problem) return {std::move(example.value), piece.line, false, {}, {}};
+  return {nullptr, piece.line, true, where, std::move(example.problem->message)};
 }
 
-RawRow parse_piece(const std::string& file, RowBlock::Piece& piece, std::string_view text) {
-  if (piece.kind == Kind::kParsed) return std::move(piece.row);
+RawExample parse_piece(const std::string& file, ExampleBlock::Piece& piece, std::string_view text) {
+  if (piece.kind == Kind::kParsed) return std::move(piece.example);
   if (piece.kind == Kind::kTableRow) return parse_table_row(file, piece, text);
-  if (text.size() > kMaxRowBytes) return too_long(file, piece.line, piece.num_skipped);
+  if (text.size() > kMaxExampleBytes) return too_long(file, piece.line, piece.num_skipped);
   if (piece.kind == Kind::kText) return parse_text_line(file, piece, text);
   if (piece.kind == Kind::kJsonLine) return parse_json_line(file, piece, text);
-  return {parse_json_row(text).value, piece.line, false, {}, {}};
+  return {parse_json_example(text).value, piece.line, false, {}, {}};
 }
 
-// One line a row: JSON Lines and plain text.
-class LineReader : public RowReader {
+// One line per example: JSON Lines and plain text.
+class LineReader : public ExampleReader {
  public:
   LineReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, std::size_t num_skipped, Kind kind)
       : file_(std::move(file)),
@@ -89,8 +91,8 @@ class LineReader : public RowReader {
         num_skipped_(num_skipped),
         kind_(kind) {}
 
-  std::optional<RowBlock> next() override {
-    RowBlock block;
+  std::optional<ExampleBlock> next() override {
+    ExampleBlock block;
     block.file = file_;
     while (block.pieces.empty()) {
       if (is_at_end_ && pending_.empty()) return std::nullopt;
@@ -110,12 +112,12 @@ class LineReader : public RowReader {
     is_at_end_ = got < kBlockBytes;
   }
 
-  // Moves all whole lines out of pending_; at the end of the file what is left is a line too.
-  void take_lines(RowBlock& block) {
+  // Moves all complete lines out of pending_; at the end of the file, the remainder is also a line.
+  void take_lines(ExampleBlock& block) {
     if (is_in_long_line_ && !skip_long_line()) return;
     const std::size_t last = pending_.rfind('\n');
     if (last == std::string::npos && !is_at_end_) {
-      if (pending_.size() > kMaxRowBytes) {
+      if (pending_.size() > kMaxExampleBytes) {
         block.pieces.push_back(ready(too_long(file_, line_, num_skipped_)));
         is_in_long_line_ = true;
         pending_.clear();
@@ -139,24 +141,24 @@ class LineReader : public RowReader {
     return true;
   }
 
-  void split(RowBlock& block) {
+  void split(ExampleBlock& block) {
     const std::string_view text = block.text;
     for (std::size_t begin = 0; begin < text.size(); end_line()) {
       const std::size_t end = text.find('\n', begin);
       const bool has_line_end = end != std::string_view::npos;
-      std::string_view row = text.substr(begin, has_line_end ? end - begin : end);
-      while (row.ends_with('\r')) {
-        row.remove_suffix(1);
+      std::string_view example = text.substr(begin, has_line_end ? end - begin : end);
+      while (example.ends_with('\r')) {
+        example.remove_suffix(1);
       }
-      if (row.find_first_not_of(kBlank) != std::string_view::npos) {
+      if (example.find_first_not_of(kBlank) != std::string_view::npos) {
         block.pieces.push_back({.kind = kind_,
                                 .line = line_,
                                 .begin = begin,
-                                .size = row.size(),
+                                .size = example.size(),
                                 .num_skipped = num_skipped_,
                                 .has_line_end = has_line_end,
                                 .element = 0,
-                                .row = {}});
+                                .example = {}});
       }
       begin = has_line_end ? end + 1 : text.size();
     }
@@ -177,7 +179,7 @@ class LineReader : public RowReader {
   bool is_in_long_line_ = false;
 };
 
-// Turns growing offsets into lines without counting from the start each time.
+// Converts growing offsets into lines without counting from the start each time.
 class LineCounter {
  public:
   LineCounter(std::string_view text, std::size_t num_skipped) : text_(text), num_skipped_(num_skipped) {}
@@ -208,25 +210,25 @@ class LineCounter {
   std::uint64_t line_ = 1;
 };
 
-// One JSON array. Its first parse finds the rows and everything that is wrong; rows are built later, block by block.
-class ArrayReader : public RowReader {
+// One JSON array. The first parse finds the examples and all problems; examples are built later, block by block.
+class ArrayReader : public ExampleReader {
  public:
   ArrayReader(std::string file, ByteSource& bytes, std::string begin, std::size_t num_skipped)
       : file_(std::move(file)), text_(std::move(begin)), lines_(text_, num_skipped) {
     read_all(bytes);
     lines_ = LineCounter(text_, num_skipped);
-    broken_ = parse_json_array(text_, [&](JsonRow&& row) {
-      row.value = nullptr;
-      rows_.push_back(std::move(row));
+    broken_ = parse_json_array(text_, [&](JsonExample&& example) {
+      example.value = nullptr;
+      examples_.push_back(std::move(example));
       return true;
     });
   }
 
-  std::optional<RowBlock> next() override {
-    RowBlock block;
+  std::optional<ExampleBlock> next() override {
+    ExampleBlock block;
     block.file = file_;
-    for (; next_ < rows_.size() && block.text.size() < kBlockBytes; ++next_) {
-      RowBlock::Piece piece = piece_of(rows_[next_], block.text);
+    for (; next_ < examples_.size() && block.text.size() < kBlockBytes; ++next_) {
+      ExampleBlock::Piece piece = piece_of(examples_[next_], block.text);
       if (piece.line == last_line_) piece.element = next_ + 1;
       last_line_ = piece.line;
       block.pieces.push_back(std::move(piece));
@@ -234,7 +236,7 @@ class ArrayReader : public RowReader {
     if (!block.pieces.empty()) return block;
     if (broken_) {
       throw DataError(place(file_, lines_.line_of(broken_->offset), lines_.byte_of(broken_->offset)),
-                      broken_->message + "; the file is read as one JSON array, and the rest of it cannot be read");
+                      broken_->message + "; the file is one JSON array, and the rest of it cannot be read");
     }
     return std::nullopt;
   }
@@ -245,7 +247,7 @@ class ArrayReader : public RowReader {
       const std::size_t had = text_.size();
       if (had > kMaxArrayBytes) {
         throw DataError(
-            file_, "a JSON array of more than 4 GiB is not held in memory; make it JSON Lines: jq -c '.[]' " + file_ +
+            file_, "a JSON array above 4 GiB is too large for memory; convert it to JSON Lines: jq -c '.[]' " + file_ +
                        " > rows.jsonl");
       }
       text_.resize(had + kBlockBytes);
@@ -254,22 +256,22 @@ class ArrayReader : public RowReader {
     }
   }
 
-  RowBlock::Piece piece_of(JsonRow& row, std::string& text) {
-    if (row.problem) {
-      return ready(bad_row(file_, lines_.line_of(row.problem->offset), lines_.byte_of(row.problem->offset),
-                           std::move(row.problem->message)));
+  ExampleBlock::Piece piece_of(JsonExample& example, std::string& text) {
+    if (example.problem) {
+      return ready(bad_example(file_, lines_.line_of(example.problem->offset), lines_.byte_of(example.problem->offset),
+                               std::move(example.problem->message)));
     }
-    RowBlock::Piece piece{.kind = Kind::kJsonElement, .line = lines_.line_of(row.offset)};
+    ExampleBlock::Piece piece{.kind = Kind::kJsonElement, .line = lines_.line_of(example.offset)};
     piece.begin = text.size();
-    piece.size = row.end - row.offset;
-    text.append(text_, row.offset, piece.size);
+    piece.size = example.end - example.offset;
+    text.append(text_, example.offset, piece.size);
     return piece;
   }
 
   std::string file_;
   std::string text_;
   LineCounter lines_;
-  std::vector<JsonRow> rows_;
+  std::vector<JsonExample> examples_;
   std::optional<JsonProblem> broken_;
   std::size_t next_ = 0;
   std::uint64_t last_line_ = 0;
@@ -284,24 +286,25 @@ void refuse_foreign(const std::string& file, std::string_view text) {
   }
 }
 
-// Says so when the file ends without having given a row.
-class NonEmpty : public RowReader {
+// Throws if the file ends without an example.
+class NonEmpty : public ExampleReader {
  public:
-  NonEmpty(std::string file, std::unique_ptr<RowReader> rows) : file_(std::move(file)), rows_(std::move(rows)) {}
-  std::optional<RowBlock> next() override {
-    auto block = rows_->next();
-    if (!block && !has_rows_) throw DataError(file_, "the file has no row");
-    has_rows_ = true;
+  NonEmpty(std::string file, std::unique_ptr<ExampleReader> examples)
+      : file_(std::move(file)), examples_(std::move(examples)) {}
+  std::optional<ExampleBlock> next() override {
+    auto block = examples_->next();
+    if (!block && !has_examples_) throw DataError(file_, "the file has no examples");
+    has_examples_ = true;
     return block;
   }
 
  private:
   std::string file_;
-  std::unique_ptr<RowReader> rows_;
-  bool has_rows_ = false;
+  std::unique_ptr<ExampleReader> examples_;
+  bool has_examples_ = false;
 };
 
-// The ending that tells the kind: ".csv" of "a.csv.gz".
+// The suffix that determines the kind: ".csv" for "a.csv.gz".
 std::string kind_of_name(std::filesystem::path file) {
   if (file.extension() == ".gz" || file.extension() == ".zst") {
     file = file.stem();
@@ -309,7 +312,7 @@ std::string kind_of_name(std::filesystem::path file) {
   return file.extension().string();
 }
 
-std::unique_ptr<RowReader> open_kind(const std::filesystem::path& path, std::unique_ptr<ByteSource> bytes) {
+std::unique_ptr<ExampleReader> open_kind(const std::filesystem::path& path, std::unique_ptr<ByteSource> bytes) {
   const std::string file = path.string(), ending = kind_of_name(path);
   std::string begin(kBlockBytes, '\0');
   begin.resize(bytes->read(begin.data(), begin.size()));
@@ -335,7 +338,7 @@ constexpr std::string_view kZstdMark = "\x28\xB5\x2F\xFD";
   throw DataError(file.path().string(), what + "; the file is damaged or its download was cut off: fetch it again");
 }
 
-// A file whose first block was already looked at.
+// A file whose first block was already read.
 class PlainSource : public ByteSource {
  public:
   PlainSource(std::unique_ptr<FileReader> file, std::string begin) : file_(std::move(file)), begin_(std::move(begin)) {}
@@ -390,7 +393,7 @@ class GzipSource : public ByteSource {
     return stream_.avail_in > 0;
   }
 
-  // Files that were packed piece by piece are several members, one behind the other.
+  // Files compressed in pieces have several consecutive members.
   void step() {
     is_between_members_ = false;
     const int code = ::inflate(&stream_, Z_NO_FLUSH);
@@ -399,7 +402,7 @@ class GzipSource : public ByteSource {
       ::inflateReset(&stream_);
     } else if (code != Z_OK) {
       fail(packed_.file(),
-           std::string("the gzip data is wrong (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
+           std::string("the gzip data is corrupt (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
     }
   }
 
@@ -421,7 +424,7 @@ class ZstdSource : public ByteSource {
     ZSTD_outBuffer out{buffer, size, 0};
     while (out.pos < out.size) {
       if (in_.pos == in_.size && !refill()) {
-        // What zstd holds back comes without new input; only then is the end known.
+        // zstd may still hold output that needs no new input; only then is the end known.
         const std::size_t before = out.pos;
         if (is_between_frames_) break;
         step(out);
@@ -444,7 +447,7 @@ class ZstdSource : public ByteSource {
   void step(ZSTD_outBuffer& out) {
     const std::size_t code = ::ZSTD_decompressStream(stream_.get(), &out, &in_);
     if (::ZSTD_isError(code) != 0) {
-      fail(packed_.file(), std::string("the zstd data is wrong (") + ::ZSTD_getErrorName(code) + ")");
+      fail(packed_.file(), std::string("the zstd data is corrupt (") + ::ZSTD_getErrorName(code) + ")");
     }
     is_between_frames_ = code == 0;
   }
@@ -456,7 +459,7 @@ class ZstdSource : public ByteSource {
   bool is_between_frames_ = false;
 };
 
-/// Opens `file`; gzip and zstd are known by their first bytes, whatever the file's name is.
+/// Opens `file`; detects gzip and zstd by their first bytes, whatever the file's name.
 std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
   auto file = std::make_unique<FileReader>(path);
   std::string begin(kZstdMark.size(), '\0');
@@ -470,17 +473,17 @@ std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::vector<RawRow> parse_rows(RowBlock&& block) {
-  std::vector<RawRow> rows;
-  rows.reserve(block.pieces.size());
-  for (RowBlock::Piece& piece : block.pieces) {
-    rows.push_back(parse_piece(block.file, piece, std::string_view(block.text).substr(piece.begin, piece.size)));
-    rows.back().element = piece.element;
+std::vector<RawExample> parse_examples(ExampleBlock&& block) {
+  std::vector<RawExample> examples;
+  examples.reserve(block.pieces.size());
+  for (ExampleBlock::Piece& piece : block.pieces) {
+    examples.push_back(parse_piece(block.file, piece, std::string_view(block.text).substr(piece.begin, piece.size)));
+    examples.back().element = piece.element;
   }
-  return rows;
+  return examples;
 }
 
-std::unique_ptr<RowReader> RowReader::open(const std::filesystem::path& file) {
+std::unique_ptr<ExampleReader> ExampleReader::open(const std::filesystem::path& file) {
   return std::make_unique<NonEmpty>(file.string(),
                                     is_table(file) ? open_table(file) : open_kind(file, open_bytes(file)));
 }

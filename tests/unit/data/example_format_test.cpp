@@ -1,4 +1,4 @@
-#include "data/read/row_format.h"
+#include "data/read/example_format.h"
 
 #include <gtest/gtest.h>
 
@@ -8,19 +8,19 @@ namespace lora_train::data {
 namespace {
 
 Json json(const char* text) {
-  const JsonRow row = parse_json_row(text);
-  EXPECT_FALSE(row.problem) << text;
-  return row.value;
+  const JsonExample example = parse_json_example(text);
+  EXPECT_FALSE(example.problem) << text;
+  return example.value;
 }
 
 template <typename Kind>
 Kind parse(const char* text, DatasetType type, const FieldMap& map = {}) {
-  return std::get<Kind>(parse_row(json(text), type, map));
+  return std::get<Kind>(parse_example(json(text), type, map));
 }
 
 std::string refusal(const char* text, DatasetType type) {
   try {
-    parse_row(json(text), type, {});
+    parse_example(json(text), type, {});
   } catch (const DataError& error) {
     return error.message();
   }
@@ -47,7 +47,7 @@ TEST(DetectLayout, KnowsEachLayoutByItsKeys) {
   for (const auto& [text, type] : cases) {
     const Detection found = detect_layout(json(text), {});
     EXPECT_EQ(found.type, type) << text;
-    EXPECT_NE(found.reason.find("the first row has"), std::string::npos);
+    EXPECT_NE(found.reason.find("the first example has"), std::string::npos);
   }
 }
 
@@ -57,7 +57,7 @@ TEST(DetectLayout, SaysWhenAnotherLayoutWouldFitToo) {
   EXPECT_NE(found.reason.find("prompt_completion"), std::string::npos) << found.reason;
 }
 
-TEST(CheckSameLayout, RefusesARowThatWouldHaveDecidedOtherwise) {
+TEST(CheckSameLayout, RefusesAnExampleThatWouldHaveDecidedOtherwise) {
   const Json both = json(R"({"text": "a", "messages": []})");
   EXPECT_THROW(check_same_layout(both, DatasetType::kText, {}), DataError);
   check_same_layout(both, DatasetType::kMessages, {});
@@ -120,8 +120,8 @@ TEST(Messages, ContentIsMissingOnlyBesideCallsOfTheAssistant) {
   for (const char* message : {R"("role": "assistant", "content": null, "tool_calls": null)",
                               R"("role": "assistant", "content": null, "tool_calls": [])",
                               R"("role": "user", "content": null, "tool_calls": [1])"}) {
-    const std::string row = R"({"messages": [{)" + std::string(message) + "}]}";
-    EXPECT_EQ(refusal(row.c_str(), DatasetType::kMessages), "messages[0]: \"content\" is null") << message;
+    const std::string example = R"({"messages": [{)" + std::string(message) + "}]}";
+    EXPECT_EQ(refusal(example.c_str(), DatasetType::kMessages), "messages[0]: \"content\" is null") << message;
   }
   EXPECT_EQ(refusal(R"({"messages": [{"role": "tool", "tool_calls": [1]}]})", DatasetType::kMessages),
             "messages[0]: \"content\" is missing");
@@ -143,10 +143,10 @@ TEST(Messages, AFieldMapRenamesInPlace) {
                         DatasetType::kMessages, map);
   EXPECT_EQ(chat_of(sample), "user=a{\"id\":1,\"role\":\"user\",\"content\":\"a\"};user=b;");
   try {
-    parse_row(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
+    parse_example(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
     ADD_FAILURE() << "accepted";
   } catch (const DataError& error) {
-    EXPECT_EQ(error.message().find("messages[0] has \"content\" beside \"says\""), 0U) << error.message();
+    EXPECT_EQ(error.message().find("messages[0] has both \"content\" and \"says\""), 0U) << error.message();
   }
 }
 
@@ -182,8 +182,8 @@ TEST(Messages, RefusesOtherWeights) {
       {R"("train": true, "weight": 0)", "train is true and weight is 0"},
       {R"("train_detail": [])", "messages[0].train_detail is not supported"}};
   for (const auto& [field, message] : cases) {
-    const std::string row = R"({"messages": [{"role": "assistant", "content": "a", )" + std::string(field) + "}]}";
-    const std::string said = refusal(row.c_str(), DatasetType::kMessages);
+    const std::string example = R"({"messages": [{"role": "assistant", "content": "a", )" + std::string(field) + "}]}";
+    const std::string said = refusal(example.c_str(), DatasetType::kMessages);
     EXPECT_EQ(said.find(message) != std::string::npos, true) << field << "\n" << said;
   }
 }
@@ -212,28 +212,29 @@ TEST(Messages, RefusesMalformedConversations) {
             std::string::npos);
 }
 
-TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
+TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheExample) {
   const auto said = [](const char* tools) {
-    const std::string row =
+    const std::string example =
         R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
-    return refusal(row.c_str(), DatasetType::kMessages);
+    return refusal(example.c_str(), DatasetType::kMessages);
   };
   EXPECT_EQ(said("[123456789012345678901234567890]"),
-            "tools is string, and its text is refused: an integer beyond 64 bits; write it as a string");
+            "tools is a string, but its text was rejected: an integer beyond 64 bits; write it as a string");
   EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"),
-            "tools is string, and its text is refused: duplicate key \"a\"; an object has each key once");
-  EXPECT_EQ(said("[NaN]").find("tools is string, and its text is refused: NaN and Infinity are not JSON"), 0U)
+            "tools is a string, but its text was rejected: duplicate key \"a\"; an object has each key once");
+  EXPECT_EQ(said("[NaN]").find("tools is a string, but its text was rejected: NaN and Infinity are not JSON"), 0U)
       << said("[NaN]");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
-  EXPECT_EQ(said("[1] [2]").find("tools is string, and its text is refused: invalid JSON: "), 0U) << said("[1] [2]");
+  EXPECT_EQ(said("[1] [2]").find("tools is a string, but its text was rejected: invalid JSON: "), 0U)
+      << said("[1] [2]");
   EXPECT_EQ(said(R"([{\"a\": [-9223372036854775808, 1.5, true, null, \"x\"]}])"), "accepted");
 }
 
 TEST(Messages, BlankToolsAreNone) {
   for (const char* tools : {"", " \\n\\t"}) {
-    const std::string row =
+    const std::string example =
         R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
-    EXPECT_EQ(parse<ChatSample>(row.c_str(), DatasetType::kMessages).tools_json, "");
+    EXPECT_EQ(parse<ChatSample>(example.c_str(), DatasetType::kMessages).tools_json, "");
   }
 }
 
@@ -246,8 +247,8 @@ TEST(Messages, ManyFieldsTakeLinearTime) {
 
 TEST(Messages, BoundsTheDepthOfToolsInAString) {
   const std::string deep(100000, '[');
-  const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + deep + "\"}";
-  EXPECT_NE(refusal(row.c_str(), DatasetType::kMessages).find("deeper than 64"), std::string::npos);
+  const std::string example = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + deep + "\"}";
+  EXPECT_NE(refusal(example.c_str(), DatasetType::kMessages).find("deeper than 64"), std::string::npos);
 }
 
 TEST(PromptCompletion, TakesStringsOrMessages) {
@@ -260,7 +261,7 @@ TEST(PromptCompletion, TakesStringsOrMessages) {
   EXPECT_EQ(chat.num_prompt_messages, 1U);
   EXPECT_NE(
       refusal(R"({"prompt": [{"role": "user", "content": "p"}], "completion": "c"})", DatasetType::kPromptCompletion)
-          .find("both are strings or both"),
+          .find("both must be strings, or both"),
       std::string::npos);
   EXPECT_NE(refusal(R"({"prompt": "p", "completion": 3})", DatasetType::kPromptCompletion).find("completion is number"),
             std::string::npos);
@@ -313,13 +314,13 @@ TEST(Sharegpt, MessagesWithOurNamesAreReadAsMessages) {
 TEST(Sharegpt, RefusesTwoNamesForOneThing) {
   const auto type = DatasetType::kSharegpt;
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "content": "b"}]})", type),
-            "conversations[0] has \"content\" beside \"value\", which means the same; keep one of them");
+            "conversations[0] has both \"content\" and \"value\", which mean the same; keep one of them");
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "role": null, "content": null}]})", type),
             "accepted");
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}",
                                           "tool_calls": [1]}]})",
                     type)
-                .find("conversations[0] has \"tool_calls\" beside"),
+                .find("conversations[0] has both \"tool_calls\" and \"value\""),
             0U);
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "tool_calls": []}]})", type),
             "conversations[0]: \"value\" is missing");
@@ -335,10 +336,11 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
       {R"({\"name\": 1, \"arguments\": {}})", "no name"},
       {R"({\"name\": \"f\"})", "no arguments"},
       {R"({\"name\": \"f\", \"arguments\": [1]})", "no arguments"},
-      {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})", "other fields"}};
+      {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})", "fields other than name and arguments"}};
   for (const auto& [value, message] : cases) {
-    const std::string row = std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
-    const std::string said = refusal(row.c_str(), DatasetType::kSharegpt);
+    const std::string example =
+        std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
+    const std::string said = refusal(example.c_str(), DatasetType::kSharegpt);
     EXPECT_NE(said.find(message), std::string::npos) << value << "\n" << said;
     EXPECT_EQ(said.find("conversations[0]: value of function_call"), 0U) << said;
   }
@@ -346,9 +348,11 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
 
 TEST(Alpaca, BecomesChatTurns) {
   const auto type = DatasetType::kAlpaca;
-  const char* row = R"({"system": "s", "history": [["h1", "h2"]], "instruction": "i", "input": "x", "output": "o"})";
+  const char* example =
+      R"({"system": "s", "history": [["h1", "h2"]], "instruction": "i", "input": "x", "output": "o"})";
   const std::string json = R"({"role":"user","content":"i\nx","input":"x"})";
-  EXPECT_EQ(chat_of(parse<ChatSample>(row, type)), "system=s;user=h1;assistant=h2;user=i\nx" + json + ";assistant=o;");
+  EXPECT_EQ(chat_of(parse<ChatSample>(example, type)),
+            "system=s;user=h1;assistant=h2;user=i\nx" + json + ";assistant=o;");
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "i", "output": "o"})", type)), "user=i;assistant=o;");
   EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "", "input": "x", "output": "o"})", type)),
             R"(user=x{"role":"user","content":"x","input":"x"};assistant=o;)");
@@ -366,7 +370,7 @@ TEST(Pretokenized, RemovesPaddingByPosition) {
   EXPECT_EQ(left.ids, (std::vector<std::int32_t>{5}));
 }
 
-TEST(Pretokenized, RefusesMalformedRows) {
+TEST(Pretokenized, RefusesMalformedExamples) {
   const auto type = DatasetType::kPretokenized;
   const std::pair<const char*, const char*> cases[] = {
       {R"({"labels": [1]})", "\"input_ids\" is missing"},
@@ -381,7 +385,7 @@ TEST(Pretokenized, RefusesMalformedRows) {
       {R"({"input_ids": [1, 2], "labels": [1, -7]})", "labels[1] is -7"},
       {R"({"input_ids": [1, 2], "labels": [1, -101]})", "labels[1] is -101"},
       {R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3], "attention_mask": [1, 0, 1]})", "a 0 between ones"},
-      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 2]})", "another value"},
+      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 2]})", "a value other than 0 and 1"},
       {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [0, 0]})", "has no 1"},
       {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1]})", "attention_mask has 1 values"},
       {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 0]})", "where attention_mask is 0"},

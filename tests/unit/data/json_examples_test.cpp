@@ -1,4 +1,4 @@
-#include "data/read/json_rows.h"
+#include "data/read/json_examples.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 namespace lora_train::data {
 namespace {
 
-TEST(JsonRows, KeepsValuesAndTheOrderOfKeys) {
-  const JsonRow row = parse_json_row(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "\u00e9\u20ac"}} )");
-  ASSERT_FALSE(row.problem) << row.problem->message;
-  EXPECT_EQ(row.value.dump(), "{\"b\":[1,-2.5,null],\"a\":{\"x\":true,\"y\":\"\xC3\xA9\xE2\x82\xAC\"}}");
+TEST(JsonExamples, KeepsValuesAndTheOrderOfKeys) {
+  const JsonExample example = parse_json_example(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "\u00e9\u20ac"}} )");
+  ASSERT_FALSE(example.problem) << example.problem->message;
+  EXPECT_EQ(example.value.dump(), "{\"b\":[1,-2.5,null],\"a\":{\"x\":true,\"y\":\"\xC3\xA9\xE2\x82\xAC\"}}");
 }
 
 struct BadText {
@@ -22,13 +22,13 @@ struct BadText {
 
 void PrintTo(const BadText& bad, std::ostream* out) { *out << bad.name; }
 
-class BadJsonRow : public testing::TestWithParam<BadText> {};
+class BadJsonExample : public testing::TestWithParam<BadText> {};
 
-TEST_P(BadJsonRow, IsRefusedAtTheByte) {
-  const JsonRow row = parse_json_row(GetParam().text);
-  ASSERT_TRUE(row.problem);
-  EXPECT_EQ(row.problem->offset, GetParam().offset) << row.problem->message;
-  EXPECT_NE(row.problem->message.find(GetParam().message), std::string::npos) << row.problem->message;
+TEST_P(BadJsonExample, IsRefusedAtTheByte) {
+  const JsonExample example = parse_json_example(GetParam().text);
+  ASSERT_TRUE(example.problem);
+  EXPECT_EQ(example.problem->offset, GetParam().offset) << example.problem->message;
+  EXPECT_NE(example.problem->message.find(GetParam().message), std::string::npos) << example.problem->message;
 }
 
 std::string nested(int levels) {
@@ -37,7 +37,7 @@ std::string nested(int levels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    All, BadJsonRow,
+    All, BadJsonExample,
     testing::Values(
         BadText{"empty", "", 0, "invalid JSON"}, BadText{"cut_object", "{\"a\": 1", 7, "unexpected end of input"},
         BadText{"cut_string", "{\"a\": \"xy", 9, "missing closing quote"},
@@ -77,62 +77,62 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"bottomless", std::string(1 << 20, '['), 0, "expected an object"}),
     [](const auto& test) { return test.param.name; });
 
-TEST(JsonRows, AllowsSixtyFourLevels) { EXPECT_FALSE(parse_json_row(nested(64)).problem); }
+TEST(JsonExamples, AllowsSixtyFourLevels) { EXPECT_FALSE(parse_json_example(nested(64)).problem); }
 
-TEST(JsonRows, AllowsTheSameKeyInDifferentObjects) {
-  EXPECT_FALSE(parse_json_row(R"({"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]})").problem);
+TEST(JsonExamples, AllowsTheSameKeyInDifferentObjects) {
+  EXPECT_FALSE(parse_json_example(R"({"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]})").problem);
 }
 
-TEST(JsonRows, BoundsTheFieldsOfOneObject) {
-  std::string row = "{\"k\": 0";
+TEST(JsonExamples, BoundsTheFieldsOfOneObject) {
+  std::string example = "{\"k\": 0";
   for (int i = 1; i < 10'000; ++i) {
-    row += ",\"k" + std::to_string(i) + "\": 0";
+    example += ",\"k" + std::to_string(i) + "\": 0";
   }
-  EXPECT_FALSE(parse_json_row(row + "}").problem);
-  const JsonRow more = parse_json_row(row + ", \"last\": 0}");
+  EXPECT_FALSE(parse_json_example(example + "}").problem);
+  const JsonExample more = parse_json_example(example + ", \"last\": 0}");
   ASSERT_TRUE(more.problem);
-  EXPECT_EQ(more.problem->message, "an object of more than 10,000 fields");
+  EXPECT_EQ(more.problem->message, "an object with more than 10,000 fields");
 }
 
-TEST(JsonRows, AValueMayBeOfAnyKind) {
+TEST(JsonExamples, AValueMayBeOfAnyKind) {
   for (const char* text : {"5", "\"a\"", "null", "true", "[1,[2]]", "{\"a\":1}", " 1.5 "}) {
-    const JsonRow row = parse_json_value(text);
-    EXPECT_FALSE(row.problem) << text;
-    EXPECT_EQ(row.value, Json::parse(text)) << text;
+    const JsonExample example = parse_json_value(text);
+    EXPECT_FALSE(example.problem) << text;
+    EXPECT_EQ(example.value, Json::parse(text)) << text;
   }
   EXPECT_TRUE(parse_json_value("").problem);
   EXPECT_TRUE(parse_json_value("18446744073709551615").problem);
 }
 
-TEST(JsonRows, MessagesNeverQuoteTheFile) {
-  const JsonRow row = parse_json_row("{\"a\": \"" + std::string(100000, 'x') + "\xFF");
-  ASSERT_TRUE(row.problem);
-  EXPECT_LT(row.problem->message.size(), 200U);
-  EXPECT_EQ(row.problem->message.find('\xFF'), std::string::npos);
+TEST(JsonExamples, MessagesNeverQuoteTheFile) {
+  const JsonExample example = parse_json_example("{\"a\": \"" + std::string(100000, 'x') + "\xFF");
+  ASSERT_TRUE(example.problem);
+  EXPECT_LT(example.problem->message.size(), 200U);
+  EXPECT_EQ(example.problem->message.find('\xFF'), std::string::npos);
 }
 
-TEST(JsonRows, ArrayHandsOverRowsAndGoesOnAfterABadOne) {
+TEST(JsonExamples, ArrayHandsOverExamplesAndGoesOnAfterABadOne) {
   std::vector<std::string> seen;
-  const auto problem = parse_json_array(R"([{"a":1}, 5, [2], {"a":1,"a":2}, {"b":[1]}])", [&](JsonRow&& row) {
-    seen.push_back(std::to_string(row.offset) + (row.problem ? "!" : row.value.dump()));
+  const auto problem = parse_json_array(R"([{"a":1}, 5, [2], {"a":1,"a":2}, {"b":[1]}])", [&](JsonExample&& example) {
+    seen.push_back(std::to_string(example.offset) + (example.problem ? "!" : example.value.dump()));
     return true;
   });
   EXPECT_FALSE(problem);
   EXPECT_EQ(seen, (std::vector<std::string>{"1{\"a\":1}", "11!", "13!", "18!", "33{\"b\":[1]}"}));
 }
 
-TEST(JsonRows, BrokenArrayReturnsThePlace) {
-  int rows = 0;
-  const auto problem = parse_json_array("[{\"a\":1}, {\"b\":", [&](JsonRow&&) { return ++rows > 0; });
+TEST(JsonExamples, BrokenArrayReturnsThePlace) {
+  int examples = 0;
+  const auto problem = parse_json_array("[{\"a\":1}, {\"b\":", [&](JsonExample&&) { return ++examples > 0; });
   ASSERT_TRUE(problem);
   EXPECT_EQ(problem->offset, 15U);
-  EXPECT_EQ(rows, 1);
+  EXPECT_EQ(examples, 1);
 }
 
-TEST(JsonRows, ArrayStopsWhenAsked) {
-  int rows = 0;
-  EXPECT_FALSE(parse_json_array("[{}, {}, broken", [&](JsonRow&&) { return ++rows < 2; }));
-  EXPECT_EQ(rows, 2);
+TEST(JsonExamples, ArrayStopsWhenAsked) {
+  int examples = 0;
+  EXPECT_FALSE(parse_json_array("[{}, {}, broken", [&](JsonExample&&) { return ++examples < 2; }));
+  EXPECT_EQ(examples, 2);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Dataset files: JSON Lines, JSON arrays, gzip and zstd, every row parsed in every layout.
-#include "data/read/row_format.h"
-#include "data/read/row_reader.h"
+// Dataset files: JSON Lines, JSON arrays, gzip and zstd, every example parsed in every layout.
+#include "data/read/example_format.h"
+#include "data/read/example_reader.h"
 #include "fuzz/input_file.h"
 #include "lora_train/base/error.h"
 
@@ -9,9 +9,9 @@ namespace {
 using lora_train::fuzz::fail;
 using namespace lora_train::data;  // NOLINT: the names under test
 
-// A row is a sample or says what is wrong with it; nothing else may come out.
+// An example is a sample or says what is wrong with it; nothing else may come out.
 template <class Function>
-void expect_row_error(Function function) {
+void expect_example_error(Function function) {
   try {
     function();
   } catch (const lora_train::DataError& error) {
@@ -19,12 +19,12 @@ void expect_row_error(Function function) {
   }
 }
 
-void read_row(const Json& row) {
-  expect_row_error([&] { parse_row(row, detect_layout(row, {}).type, {}); });
+void read_example(const Json& example) {
+  expect_example_error([&] { parse_example(example, detect_layout(example, {}).type, {}); });
   for (const auto type : {lora_train::DatasetType::kMessages, lora_train::DatasetType::kSharegpt,
                           lora_train::DatasetType::kAlpaca, lora_train::DatasetType::kPromptCompletion,
                           lora_train::DatasetType::kText, lora_train::DatasetType::kPretokenized}) {
-    expect_row_error([&] { parse_row(row, type, {}); });
+    expect_example_error([&] { parse_example(example, type, {}); });
   }
 }
 
@@ -35,13 +35,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   file.write(data, size);
   const std::string place = file.path().string() + ":";
   try {
-    const auto reader = RowReader::open(file.path());
+    const auto reader = ExampleReader::open(file.path());
     while (auto block = reader->next()) {
-      for (const RawRow& row : parse_rows(std::move(*block))) {
-        if (!row.is_bad)
-          read_row(row.value);
-        else if (!row.where.starts_with(place) || row.message.empty())
-          fail("a bad row without its place: " + row.where);
+      for (const RawExample& example : parse_examples(std::move(*block))) {
+        if (!example.is_bad)
+          read_example(example.value);
+        else if (!example.where.starts_with(place) || example.message.empty())
+          fail("a bad example without its place: " + example.where);
       }
     }
   } catch (const lora_train::DataError& error) {

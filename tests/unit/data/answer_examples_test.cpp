@@ -1,31 +1,31 @@
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
-#include "lora_train/data/encode/task_rows.h"
+#include "lora_train/data/encode/task_examples.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
 namespace lora_train::data {
 namespace {
 
-class AnswerRows : public testing::Test {
+class AnswerExamples : public testing::Test {
  protected:
-  std::vector<AnswerRow> read(const std::string& rows, std::optional<std::int64_t> max_rows = {},
-                              bool with_choices = false) {
-    testing_support::write_text(file_, rows);
+  std::vector<AnswerExample> read(const std::string& examples, std::optional<std::int64_t> max_examples = {},
+                                  bool with_choices = false) {
+    testing_support::write_text(file_, examples);
     DatasetSpec spec;
     spec.path = file_.string();
     spec.field_map = field_map_;
     DataContext context;
     context.tokenizer = &tokenizer_;
     context.chat_template = &template_;
-    return read_answer_rows(spec, max_rows, context, with_choices);
+    return read_answer_examples(spec, max_examples, context, with_choices);
   }
-  std::string refusal(const std::string& row) {
+  std::string refusal(const std::string& example) {
     try {
       read(R"({"prompt": "a", "completion": "b"})"
            "\n" +
-           row + "\n");
+           example + "\n");
     } catch (const DataError& error) {
       EXPECT_TRUE(error.where().starts_with(file_.string() + ":2")) << error.where();
       return error.message();
@@ -33,10 +33,10 @@ class AnswerRows : public testing::Test {
     return "no error";
   }
   /// "prompt|answer"
-  std::string show(const AnswerRow& row) const {
-    const std::span<const std::int32_t> ids = row.ids;
-    return tokenizer_.decode(ids.first(row.answer_begin), false) + "|" +
-           tokenizer_.decode(ids.subspan(row.answer_begin, row.answer_end - row.answer_begin), false);
+  std::string show(const AnswerExample& example) const {
+    const std::span<const std::int32_t> ids = example.ids;
+    return tokenizer_.decode(ids.first(example.answer_begin), false) + "|" +
+           tokenizer_.decode(ids.subspan(example.answer_begin, example.answer_end - example.answer_begin), false);
   }
 
   testing_support::TemporaryFolder folder_;
@@ -46,20 +46,21 @@ class AnswerRows : public testing::Test {
   std::map<std::string, std::string> field_map_;
 };
 
-TEST_F(AnswerRows, HaveChoicesForThePromptOfTheirAnswer) {
-  const std::string row = R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}], )"
-                          R"("choices": ["x", "yy"], "answer": "yy"})";
-  EXPECT_FALSE(read(row).at(0).choices.has_value()) << "nobody asked";
-  const ChoiceRow choices = read(row, {}, true).at(0).choices.value();
+TEST_F(AnswerExamples, HaveChoicesForThePromptOfTheirAnswer) {
+  const std::string example =
+      R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}], )"
+      R"("choices": ["x", "yy"], "answer": "yy"})";
+  EXPECT_FALSE(read(example).at(0).choices.has_value()) << "nobody asked";
+  const ChoiceExample choices = read(example, {}, true).at(0).choices.value();
   EXPECT_EQ(choices.answer, 1U);
   ASSERT_EQ(choices.choices.size(), 2U);
   EXPECT_EQ(tokenizer_.decode(choices.choices[1].ids, false), "user:1?.yy");
   EXPECT_EQ(choices.choices[1].ids.size() - choices.choices[1].num_prompt, 2U);
-  const std::string judged = row.substr(0, row.size() - 1) + R"(, "correct": false})";
-  EXPECT_FALSE(read(judged, {}, true).at(0).choices.has_value()) << "the row says it";
+  const std::string judged = example.substr(0, example.size() - 1) + R"(, "correct": false})";
+  EXPECT_FALSE(read(judged, {}, true).at(0).choices.has_value()) << "the example says it";
 }
 
-TEST_F(AnswerRows, HaveTheLastAnswerOfAnyLayout) {
+TEST_F(AnswerExamples, HaveTheLastAnswerOfAnyLayout) {
   const auto chats =
       read(R"({"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "x"}, )"
            R"({"role": "user", "content": "2?"}, {"role": "assistant", "content": "y"}], "correct": true})");
@@ -74,18 +75,19 @@ TEST_F(AnswerRows, HaveTheLastAnswerOfAnyLayout) {
   EXPECT_EQ(texts.at(1).correct, false);
 }
 
-TEST_F(AnswerRows, TakesTheFirstRowsAndTheNamesOfTheFile) {
+TEST_F(AnswerExamples, TakesTheFirstExamplesAndTheNamesOfTheFile) {
   field_map_ = {{"prompt", "q"}, {"completion", "a"}, {"correct", "ok"}};
-  const auto rows = read("{\"q\": \"1\", \"a\": \"2\", \"ok\": true}\n{\"q\": \"3\", \"a\": \"4\"}\nno row\n", 2);
-  ASSERT_EQ(rows.size(), 2U);
-  EXPECT_EQ(rows[0].correct, true);
+  const auto examples =
+      read("{\"q\": \"1\", \"a\": \"2\", \"ok\": true}\n{\"q\": \"3\", \"a\": \"4\"}\nno example\n", 2);
+  ASSERT_EQ(examples.size(), 2U);
+  EXPECT_EQ(examples[0].correct, true);
 }
 
-TEST_F(AnswerRows, WhatIsWrongNamesTheRow) {
+TEST_F(AnswerExamples, WhatIsWrongNamesTheExample) {
   EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b", "correct": "yes"})")
                 .find("correct is string, expected true or false"),
             std::string::npos);
-  EXPECT_NE(refusal("no row").find("JSON"), std::string::npos) << refusal("no row");
+  EXPECT_NE(refusal("no example").find("JSON"), std::string::npos) << refusal("no example");
   EXPECT_NE(refusal(R"({"prompt": "", "completion": "b"})").find("no prompt"), std::string::npos);
   EXPECT_THROW(read(""), DataError);
 }
@@ -124,7 +126,7 @@ TEST(ConfidenceTokensOfAProfile, AreOneTokenEachAndStandOnceInAnAnswer) {
     confidence_tokens(section, tokenizer);
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("\"sure\" is 4 tokens of the tokenizer, expected one"), std::string::npos);
+    EXPECT_NE(error.message().find("\"sure\" is 4 tokens in this tokenizer, expected one"), std::string::npos);
   }
 }
 
