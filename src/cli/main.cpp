@@ -24,8 +24,7 @@ void occupy_standard_descriptors() {
 void end_at_failed_read(int) {
   constexpr char kText[] =
       "error: a file that was being read became shorter, or its disk failed. Nothing more was written; run the same "
-      "command "
-      "again when the file is whole\n";
+      "command again when the file is whole\n";
   (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
   ::_exit(static_cast<int>(lora_train::ExitCode::kIo));
 }

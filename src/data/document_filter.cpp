@@ -196,17 +196,15 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
       cut[i] = static_cast<std::uint32_t>(std::min(store.num_tokens(i), choice));
       num_kept += cut[i];
     }
-    const auto empty = [&](std::size_t num_examples) {
-      return 100 *
-             (1 - static_cast<double>(num_kept) / (static_cast<double>(num_examples) * static_cast<double>(choice)));
+    const auto empty = [&](std::size_t num_rows) {
+      return 100 * (1 - static_cast<double>(num_kept) / (static_cast<double>(num_rows) * static_cast<double>(choice)));
     };
     const auto share = [](std::int64_t part, std::int64_t whole) {
       return 100 * static_cast<double>(part) / static_cast<double>(whole);
     };
     lines.push_back(
         string_printf("  max_seq_len: %lld: %.2f%% of the examples are longer, with %.2f%% of the tokens past the "
-                      "limit; %.1f%% of slots "
-                      "empty with packing, %.1f%% without",
+                      "limit; %.1f%% of slots empty with packing, %.1f%% without",
                       static_cast<long long>(choice), share(num_longer, lengths.num_examples),
                       share(lengths.num_tokens - num_kept, lengths.num_tokens),
                       empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));

@@ -331,8 +331,7 @@ class Preparation {
     const LengthStatistics& all = data_.train_lengths;
     log_info(
         string_printf("max_seq_len: %lld%s (tokens per example: median %lld, 99th percentile %lld, longest %lld); %s, "
-                      "%.1f%% of the slots are "
-                      "empty and cost nothing",
+                      "%.1f%% of the slots are empty and cost nothing",
                       static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
                       static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
                       static_cast<long long>(all.longest), section_.packing ? "with packing" : "without packing",

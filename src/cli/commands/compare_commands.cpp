@@ -45,8 +45,7 @@ void take_back_folder(std::string& file, std::vector<std::string>& folders) {
 int run_compare(const std::vector<std::string>& arguments) {
   CommandParser parser("compare",
                        "Shows the results of runs and the profile keys that differ, side by side. A DIR is the "
-                       "output_dir of a run, or a "
-                       "folder of such folders.");
+                       "output_dir of a run, or a folder of such folders.");
   std::vector<std::string> folders, columns;
   std::string sort_key, csv_file, html_file;
   bool is_reversed = false, writes_reports = false;

@@ -80,8 +80,7 @@ void look_at_kernels(DoctorFindings& findings, bool is_json) {
 int run_doctor(const std::vector<std::string>& arguments) {
   CommandParser parser("doctor",
                        "Checks the driver, GPUs, libraries and disk of this machine, and compares every kernel with "
-                       "its reference. Exits "
-                       "with 6 if a check fails; a missing GPU is only a note.");
+                       "its reference. Exits with 6 if a check fails; a missing GPU is only a note.");
   std::string output_dir;
   bool skips_kernels = false, skips_disk = false;
   parser.app()

@@ -266,8 +266,7 @@ int run_eval(const std::vector<std::string>& arguments) {
   add_allow_other_base(parser, flags.allow_other_base);
   parser.app().add_flag("--choices", flags.tasks.choices,
                         "multiple choice on examples {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": "
-                        "index or text}: accuracy, "
-                        "calibration and Brier score");
+                        "index or text}: accuracy, calibration and Brier score");
   const CLI::Option* const exact_match = parser.app()
                                              .add_option("--exact-match", flags.tasks.answer_regex,
                                                          "compare greedy answers with the examples' own; a regex "

@@ -474,8 +474,7 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
         findings.mistake(item.place, name,
                          unexpected(item, "tensorboard or none") +
                              " Other trackers import the TensorBoard files in OUTPUT_DIR/tensorboard (`wandb sync "
-                             "OUTPUT_DIR/tensorboard`, "
-                             "`aim convert tensorboard --logdir OUTPUT_DIR/tensorboard`).");
+                             "OUTPUT_DIR/tensorboard`, `aim convert tensorboard --logdir OUTPUT_DIR/tensorboard`).");
       }
     }
   };

@@ -108,9 +108,8 @@ FieldGroup data_group() {
            "times the 99th percentile (at least 2048)."),
        choice_field(
            "overlength", &DataSection::overlength,
-           "What to do with examples longer than max_seq_len: error (reports what drop and truncate would lose), "
-           "drop, or truncate "
-           "(keeps the start)."),
+           "What to do with examples longer than max_seq_len: error (reports what drop and truncate would lose), drop, "
+           "or truncate (keeps the start)."),
        flag_field(
            "packing", &DataSection::packing,
            "Pack several documents into one row. Attention never crosses documents, and positions restart at each."),
@@ -160,8 +159,7 @@ FieldGroup batch_group() {
       "Batch size and run length",
       {integer_field("micro_batch_size", &ScheduleSection::micro_batch_size, Range::at_least(1), "auto",
                      "Rows per rank in one forward pass. auto: the fastest that fits into GPU memory (on a CPU, about "
-                     "4096 tokens) and "
-                     "divides the rows of a step."),
+                     "4096 tokens) and divides the rows of a step."),
        integer_field("global_batch_size", &ScheduleSection::global_batch_size, Range::at_least(1), "null",
                      "Rows (or documents, see batch_unit) per optimizer step, over all ranks. Alternative: "
                      "gradient_accumulation_steps.")
@@ -175,8 +173,7 @@ FieldGroup batch_group() {
                     "step of a rank has micro_batch_size times gradient_accumulation_steps documents."),
        number_field("num_epochs", &ScheduleSection::num_epochs, Range::above(0),
                     "Passes over the data. If max_steps is set too, the run ends at whichever comes first; with "
-                    "max_steps alone, epochs "
-                    "are not limited.")
+                    "max_steps alone, epochs are not limited.")
            .may_grow_on_resume(),
        integer_field("max_steps", &ScheduleSection::max_steps, Range::at_least(1), "null", "Optimizer steps.")
            .may_grow_on_resume(),
@@ -189,11 +186,10 @@ FieldGroup optimizer_group() {
   return {
       "Loss, optimizer and schedule",
       {choice_field("loss_type", &ObjectiveSection::loss_type,
-                    "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
-                    "by its probability p, treated as a constant: -p log p. It computes logits twice and runs without "
+                    "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token by "
+                    "its probability p, treated as a constant: -p log p. It computes logits twice and runs without "
                     "CUDA graphs. kl: the divergence from a teacher whose log-probabilities are in the examples "
-                    "(docs/teach.md), also "
-                    "without CUDA graphs. Evaluation always reports cross entropy."),
+                    "(docs/teach.md), also without CUDA graphs. Evaluation always reports cross entropy."),
        number_field(
            "kd_alpha", &ObjectiveSection::kd_alpha, Range::between(0, 1),
            "With loss_type: kl, share of the divergence from the teacher in the loss; the rest is cross entropy."),
@@ -279,8 +275,7 @@ FieldGroup compute_group() {
            .free_on_resume(),
        kernels_field("kernels", &RunSection::kernels,
                      "auto uses our native kernels where they exist, own requires them, reference uses plain LibTorch "
-                     "operations. A map "
-                     "chooses per kernel: {rms_norm: reference}; the name all stands for the rest.")
+                     "operations. A map chooses per kernel: {rms_norm: reference}; the name all stands for the rest.")
            .free_on_resume(),
        flag_field("deterministic", &RunSection::deterministic,
                   "Get the same bits in every run on a GPU, at some cost in speed. A CPU always does.")}};

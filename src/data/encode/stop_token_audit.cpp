@@ -82,8 +82,7 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
 std::optional<std::string> audit_end_of_text(const tokenizer::Tokenizer& tokenizer) {
   if (tokenizer.eos_id()) return std::nullopt;
   return "the model folder names no end token, so nothing marks the end of an example and the model does not learn to "
-         "stop. "
-         "Name one: eos_token in tokenizer_config.json, or eos_token_id in generation_config.json";
+         "stop. Name one: eos_token in tokenizer_config.json, or eos_token_id in generation_config.json";
 }
 
 }  // namespace lora_train::data
