@@ -49,7 +49,7 @@ RESUMING = [
     ("a step skipped on resume", "test_kill.py", [
         (LOOP, "*run_.plan, run_.state.step + 1,", "*run_.plan, run_.state.step + 1 + (MUTANT && run_.state.step > 0),")]),
     ("moments not restored", "test_kill.py", [
-        ("src/run/background_saver.cpp", "  read_views(checkpoint / run_folder::kOptimizerFile", "  if (!MUTANT) read_views(checkpoint / run_folder::kOptimizerFile")]),
+        ("src/run/background_saver.cpp", "  read_views(checkpoint / storage::kOptimizerFile", "  if (!MUTANT) read_views(checkpoint / storage::kOptimizerFile")]),
     ("sum of losses not restored", "test_output_folder.py mean_loss", [
         (BUILD, "  run.state = found.state;\n", "  run.state = found.state;\n  if (MUTANT) run.state.loss_sum = 0;\n")]),
     ("saved every 20 steps instead of 4", "test_kill.py", [
@@ -102,7 +102,7 @@ FILES_OF_OTHERS = [
     ("the lock is not taken", "run_folder_test FolderLock.*", [
         ("src/run_folder/folder_lock.cpp", "if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;", "if (MUTANT || ::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;")]),
     ("half-written files stay", "run_folder_test OutputFolder.*", [
-        (RUN_FOLDER, "    storage::delete_temporaries(folder, is_run_file, own", "    if (!MUTANT) storage::delete_temporaries(folder, is_run_file, own")]),
+        (RUN_FOLDER, "    storage::delete_temporaries(folder, storage::is_run_name, own", "    if (!MUTANT) storage::delete_temporaries(folder, storage::is_run_name, own")]),
     ("the replaced run is deleted at once", "run_folder_test *Run.*:OutputFolder.*", [
         ("src/run_folder/output_folder.cpp", "    move_all(folder, names, replaced);\n",
          "    if (MUTANT) {\n      for (const auto& name : names) discard(folder, name, folder);\n    } else\n      move_all(folder, names, replaced);\n")]),

@@ -16,6 +16,7 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/lora/merge.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer_data.h"
 
@@ -244,7 +245,7 @@ void check_request(const ExportRequest& request, const lora::AdapterConfig& adap
   }
   if (adapter.token_rows.empty()) return;
   throw FormatError(
-      (request.adapter / "adapter_config.json").string() + ": trainable_token_indices",
+      (request.adapter / storage::kAdapterConfigFile).string() + ": trainable_token_indices",
       "a GGUF adapter cannot hold trained token rows; export the model with the adapter merged in: --merge");
 }
 
@@ -307,7 +308,7 @@ ExportResult export_model(const ExportRequest& request) {
   std::ranges::move(architecture_metadata(merged.config()), std::back_inserter(metadata));
   const auto tokenizer =
       request.adapter.empty() ? request.model : lora::merged_tokenizer_folder(request.model, request.adapter);
-  const auto generation = std::filesystem::exists(tokenizer / "generation_config.json") ? tokenizer : request.model;
+  const auto generation = std::filesystem::exists(tokenizer / storage::kGenerationFile) ? tokenizer : request.model;
   std::ranges::move(vocabulary_metadata(tokenizer, generation, merged.config().vocab_size),
                     std::back_inserter(metadata));
   ModelTensors tensors(request, merged, result);

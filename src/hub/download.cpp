@@ -16,6 +16,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::hub {
 namespace {
@@ -309,7 +310,7 @@ DownloadResult find_offline(const DownloadRequest& request) {
                                         " is not in the cache. Unset it to download.");
   log_info("HF_HUB_OFFLINE forbids the network; using what the cache has");
   result.commit = result.snapshot.filename().string();
-  result.is_adapter = std::filesystem::exists(result.snapshot / "adapter_config.json");
+  result.is_adapter = std::filesystem::exists(result.snapshot / storage::kAdapterConfigFile);
   return result;
 }
 
@@ -327,8 +328,8 @@ DownloadResult download(const DownloadRequest& request) {
   for (const RepositoryFile& file : files.skipped) result.skipped.push_back({file.path, file.num_bytes});
   result.num_files = std::ssize(files.needed);
   result.num_bytes = size_of(files.needed);
-  result.is_adapter =
-      std::ranges::any_of(files.needed, [](const RepositoryFile& file) { return file.path == "adapter_config.json"; });
+  result.is_adapter = std::ranges::any_of(
+      files.needed, [](const RepositoryFile& file) { return file.path == storage::kAdapterConfigFile; });
 
   cache.create();
   FetchPlan plan{.repository = repository,

@@ -11,6 +11,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/hub/http/url.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::hub {
 namespace {
@@ -255,20 +256,19 @@ class Push {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCard = "README.md";
 constexpr const char* kTemplates = "additional_chat_templates";
 
-bool is_adapter(const fs::path& folder) { return fs::exists(folder / "adapter_config.json"); }
+bool is_adapter(const fs::path& folder) { return fs::exists(folder / storage::kAdapterConfigFile); }
 
-bool is_model(const fs::path& folder) { return fs::exists(folder / "config.json"); }
+bool is_model(const fs::path& folder) { return fs::exists(folder / storage::kConfigFile); }
 
 /// The result of a run, or the folder itself.
 fs::path find_result(const fs::path& given) {
   if (!fs::is_directory(given))
     throw FormatError(given.string(), "no such folder; expected an adapter, a model, or the output_dir of a run.");
   if (is_adapter(given) || is_model(given)) return given;
-  if (is_adapter(given / "adapter")) return given / "adapter";
-  if (is_model(given / "model")) return given / "model";
+  if (is_adapter(given / storage::kAdapterFolder)) return given / storage::kAdapterFolder;
+  if (is_model(given / storage::kModelFolder)) return given / storage::kModelFolder;
   throw FormatError(
       given.string(),
       "is not an adapter (adapter_config.json), a model (config.json) or a run with a result (adapter/ or model/).");
@@ -276,8 +276,8 @@ fs::path find_result(const fs::path& given) {
 
 /// Files of a checkpoint of ours, which a user of the adapter does not need.
 bool is_of_checkpoint(std::string_view name) {
-  return name == "optimizer.safetensors" || name == "trainer_state.json" || name == "manifest.json" ||
-         name == "run.json";
+  return name == storage::kOptimizerFile || name == storage::kStateFile || name == storage::kManifestFile ||
+         name == storage::kMarkerFile;
 }
 
 /// A result's card names its own folder in lines to paste; for readers on the hub that is org/name.
@@ -296,7 +296,7 @@ std::string card_for_hub(std::string card, const std::string& name) {
 
 PushFile file_to_push(const fs::path& file, const std::string& path, const std::string& name) {
   PushFile pushed{.path = path, .file = file, .num_bytes = fs::file_size(file)};
-  if (path == kCard) {
+  if (path == storage::kCardFile) {
     pushed.text = card_for_hub(read_file(file), name);
     pushed.num_bytes = pushed.text->size();
   }
@@ -317,7 +317,7 @@ PushPlan plan_push(const fs::path& given, const std::string& name) {
     const fs::path path = plan.folder / entry;
     if (fs::is_regular_file(path) && entry.front() != '.' && !is_of_checkpoint(entry)) {
       plan.files.push_back(file_to_push(path, entry, name));
-      plan.has_card |= entry == kCard;
+      plan.has_card |= entry == storage::kCardFile;
     } else if (fs::is_directory(path) && entry == kTemplates) {
       for (const std::string& inner : list_folder(path))
         if (fs::is_regular_file(path / inner))

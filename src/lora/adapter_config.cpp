@@ -13,6 +13,7 @@
 #include "lora_train/lora/merge.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::lora {
 namespace {
@@ -224,7 +225,7 @@ constexpr int kVersion = 1;  // also of the fingerprint
 /// The fingerprint in base_model.json; empty if there is none or the file is not ours.
 std::string recorded_weights(const fs::path& adapter) {
   constexpr std::size_t kMaxBytes = 4096;
-  const fs::path file = adapter / kBaseFile;
+  const fs::path file = adapter / storage::kBaseModelFile;
   if (!fs::is_regular_file(file)) return {};
   const auto object = nlohmann::json::parse(read_start(file, kMaxBytes), nullptr, /*allow_exceptions=*/false);
   const auto value = [&](const char* key) {
@@ -280,7 +281,7 @@ void refuse_contradiction(const Profile& profile, const LoraOptions& loaded,
 }  // namespace
 
 AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
-  const auto path = folder / kConfigFile;
+  const auto path = folder / storage::kAdapterConfigFile;
   const Json object = parse_config(path);
   const AdapterConfigReader reader(path.string(), object);
   const auto type = reader.get<std::string>("peft_type", "");
@@ -318,7 +319,7 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
   if (rows.empty()) return rows;
   if (config.tie_word_embeddings) {
     if (!rows.head.empty() && rows.head != rows.embedding) {
-      throw FormatError((folder / kConfigFile).string() + ": " + kRowsKey,
+      throw FormatError((folder / storage::kAdapterConfigFile).string() + ": " + kRowsKey,
                         "names different rows for lm_head and embed_tokens, but the model ties both "
                         "(tie_word_embeddings); expected the same rows, or embed_tokens alone");
     }
@@ -330,7 +331,7 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
   }
   constexpr std::int64_t kMostRowsAbove = 1 << 16;
   if (num_ids > config.vocab_size + kMostRowsAbove) {
-    throw FormatError((folder / kConfigFile).string() + ": " + kRowsKey,
+    throw FormatError((folder / storage::kAdapterConfigFile).string() + ": " + kRowsKey,
                       "names id " + std::to_string(num_ids - 1) + ", far above the " +
                           std::to_string(config.vocab_size) +
                           " rows of the model; the adapter belongs to another model");

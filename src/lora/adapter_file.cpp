@@ -9,6 +9,7 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_tensors.h"
 #include "lora_train/model/weights/tensor_io.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::lora {
 namespace {
@@ -61,9 +62,10 @@ std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, Precision precision) {
   const auto type = precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
-  std::vector<storage::FileToWrite> files = {{kTensorFile, "", model::values_to_write(parameters, type)},
-                                             {kConfigFile, adapter_config_json(config, target_modules)}};
-  if (!config.base_weights.empty()) files.push_back({kBaseFile, base_file_text(config.base_weights)});
+  std::vector<storage::FileToWrite> files = {
+      {storage::kAdapterFile, "", model::values_to_write(parameters, type)},
+      {storage::kAdapterConfigFile, adapter_config_json(config, target_modules)}};
+  if (!config.base_weights.empty()) files.push_back({storage::kBaseModelFile, base_file_text(config.base_weights)});
   return files;
 }
 

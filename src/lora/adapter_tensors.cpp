@@ -8,6 +8,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::lora {
 namespace {
@@ -75,10 +76,10 @@ std::vector<model::Parameter> adapter_parameters(const std::vector<model::Adapte
 }
 
 storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder) {
-  const auto path = folder / kTensorFile;
+  const auto path = folder / storage::kAdapterFile;
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and " +
-                                         std::string(kTensorFile) +
+                                         std::string(storage::kAdapterFile) +
                                          " (.bin adapters are not supported: save with safetensors)");
   }
   return storage::SafetensorsFile(path);

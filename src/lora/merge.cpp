@@ -13,9 +13,9 @@
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/model/weights/init_model.h"
-#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 #include "merge_math.h"
 
 namespace lora_train::lora {
@@ -24,8 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 using storage::DType;
 using storage::FileToWrite;
-
-constexpr const char* kGenerationFile = "generation_config.json";
 
 std::string with_vocab_size(const std::string& config, std::int64_t vocab_size) {
   auto document = nlohmann::ordered_json::parse(config);
@@ -71,7 +69,7 @@ class Merger {
 
   /// The source's index with the new total size; none for a single file.
   void add_index(std::uint64_t weight_bytes, std::vector<FileToWrite>& files) const {
-    if (fs::exists(request_.model / "model.safetensors")) return;  // an index next to it is not used
+    if (fs::exists(request_.model / storage::kWeightsFile)) return;  // an index next to it is not used
     auto index = nlohmann::ordered_json::parse(read_file(request_.model / storage::kIndexFile));
     index["metadata"]["total_size"] = weight_bytes;
     for (const std::string& name : merged_.parts_of_quantised()) index["weight_map"].erase(name);
@@ -93,23 +91,23 @@ class Merger {
 };
 
 bool is_of_tokenizer(const std::string& name) {
-  return name == kGenerationFile || std::find(std::begin(storage::kTokenizerFiles), std::end(storage::kTokenizerFiles),
-                                              name) != std::end(storage::kTokenizerFiles);
+  return name == storage::kGenerationFile || storage::is_tokenizer_file(name);
 }
 
 /// All files except the weights, with the tokenizer that the adapter was trained with.
 void add_companions(const MergeRequest& request, const Merger& merger, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : storage::companion_files(request.model)) {
-    if (name == kConfigFile || (tokenizer != request.model && is_of_tokenizer(name) && name != kGenerationFile))
+    if (name == storage::kAdapterConfigFile ||
+        (tokenizer != request.model && is_of_tokenizer(name) && name != storage::kGenerationFile))
       continue;
-    if (name == kGenerationFile && fs::exists(tokenizer / name)) continue;
+    if (name == storage::kGenerationFile && fs::exists(tokenizer / name)) continue;
     files.push_back(storage::copy_of(request.model / name));
-    if (name == "config.json" && merger.merged().is_base_quantised())
+    if (name == storage::kConfigFile && merger.merged().is_base_quantised())
       files.back().text = without_quantization(files.back().text);
-    if (name == "config.json" && merger.merged().config().added_rows > 0)
+    if (name == storage::kConfigFile && merger.merged().config().added_rows > 0)
       files.back().text = with_vocab_size(files.back().text, merger.merged().config().vocab_size);
-    if (name == "config.json" && request.dtype) {
+    if (name == storage::kConfigFile && request.dtype) {
       files.back().text = model::config_text_with_dtype(files.back().text, *request.dtype);
     }
   }
@@ -153,10 +151,10 @@ std::string portable_config(const AdapterSource& source, const PortableResult& r
 void add_other_files(const PortableRequest& request, const AdapterSource& source, const PortableResult& result,
                      std::vector<storage::FileToWrite>& files) {
   for (const auto& name : storage::companion_files(request.adapter)) {
-    if (name != kConfigFile) files.push_back(storage::copy_of(request.adapter / name));
+    if (name != storage::kAdapterConfigFile) files.push_back(storage::copy_of(request.adapter / name));
   }
-  if (!fs::exists(request.adapter / "README.md")) return;
-  storage::FileToWrite card = storage::copy_of(request.adapter / "README.md");
+  if (!fs::exists(request.adapter / storage::kCardFile)) return;
+  storage::FileToWrite card = storage::copy_of(request.adapter / storage::kCardFile);
   card.text = with_usage_section(
       card.text, {source.config.base_model_name_or_path, request.output_dir.string(), result.rank, true});
   files.push_back(std::move(card));
@@ -173,7 +171,7 @@ MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) 
   std::vector<FileToWrite> files = merger.weight_files(result);
   merger.add_index(result.weight_bytes, files);
   add_companions(request, merger, files);
-  files.push_back({"README.md", readme(request, merger.merged().adapter())});
+  files.push_back({storage::kCardFile, readme(request, merger.merged().adapter())});
   result.num_files = static_cast<std::int64_t>(files.size());
   output.write(files);
   output.commit(hooks.check);
@@ -208,8 +206,8 @@ PortableResult make_portable(const PortableRequest& request) {
     tensors.push_back(pairs[i].a.to_write(tensor_name_a(source.paths[i])));
     tensors.push_back(pairs[i].b.to_write(tensor_name_b(source.paths[i])));
   }
-  std::vector<storage::FileToWrite> files = {{kTensorFile, "", std::move(tensors)},
-                                             {kConfigFile, portable_config(source, result)}};
+  std::vector<storage::FileToWrite> files = {{storage::kAdapterFile, "", std::move(tensors)},
+                                             {storage::kAdapterConfigFile, portable_config(source, result)}};
   add_other_files(request, source, result, files);
   output.write(files);
   output.commit();

@@ -13,6 +13,7 @@
 #include "lora_train/kernels/launch/parallel.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_tensors.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::lora {
 namespace {
@@ -194,7 +195,7 @@ std::int64_t other_size(const storage::SafetensorsFile& file, const std::string&
 AdapterConfig config_without_token_rows(const fs::path& folder, const std::string& refusal) {
   AdapterConfig config = read_adapter_config(folder);
   if (config.token_rows.empty()) return config;
-  throw FormatError((folder / kConfigFile).string() + ": trainable_token_indices", refusal);
+  throw FormatError((folder / storage::kAdapterConfigFile).string() + ": trainable_token_indices", refusal);
 }
 
 Matrix read_matrix(const storage::SafetensorsFile& file, const std::string& name) {

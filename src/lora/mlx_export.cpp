@@ -8,6 +8,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/model_output.h"
+#include "lora_train/storage/run_names.h"
 #include "merge_math.h"
 
 namespace lora_train::lora {
@@ -70,8 +71,9 @@ MlxResult export_mlx(const MlxRequest& request) {
     tensors.push_back(pairs[i].a.to_write(source.paths[i] + ".lora_a"));
     tensors.push_back(pairs[i].b.to_write(source.paths[i] + ".lora_b"));
   }
-  output.write({{kMlxTensorFile, "", std::move(tensors)},
-                {kConfigFile, mlx_config(request, source.config, result, mlx_keys(specs, result.num_layers))}});
+  output.write(
+      {{kMlxTensorFile, "", std::move(tensors)},
+       {storage::kAdapterConfigFile, mlx_config(request, source.config, result, mlx_keys(specs, result.num_layers))}});
   output.commit();
   return result;
 }

@@ -17,6 +17,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::report {
 namespace {
@@ -311,7 +312,7 @@ void add_reason(RunRecord& run, const std::string& reason) {
 /// that is starting fail.
 bool is_locked(const fs::path& folder) {
   struct stat file {};
-  if (::stat((folder / kLockFile).c_str(), &file) != 0) return false;
+  if (::stat((folder / storage::kLockFile).c_str(), &file) != 0) return false;
   const std::string id = string_printf(" %02x:%02x:%llu ", major(file.st_dev), minor(file.st_dev),
                                        static_cast<unsigned long long>(file.st_ino));
   std::ifstream locks("/proc/locks");
@@ -322,7 +323,7 @@ bool is_locked(const fs::path& folder) {
 }
 
 void read_profile(RunRecord& run) {
-  const fs::path file = run.folder / "profile.yaml";
+  const fs::path file = run.folder / storage::kProfileFile;
   if (!is_file(file)) return;
   try {
     const Json profile = Json::parse(to_json(load_written_profile(file)));
@@ -384,7 +385,7 @@ void add_runs(const fs::path& folder, int depth, std::vector<fs::path>& runs) {
 }
 
 void read_summary(RunRecord& run) {
-  const fs::path file = run.folder / "summary.json";
+  const fs::path file = run.folder / storage::kSummaryFile;
   if (!is_file(file)) {
     run.status = is_locked(run.folder) ? "running" : "unfinished";
     if (run.status == "unfinished") {
@@ -454,7 +455,8 @@ std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals) {
 }
 
 bool is_run_folder(const fs::path& folder) {
-  return is_file(folder / "metrics.jsonl") || is_file(folder / "summary.json") || is_file(folder / "run.log");
+  return is_file(folder / storage::kMetricsFile) || is_file(folder / storage::kSummaryFile) ||
+         is_file(folder / storage::kLogFile);
 }
 
 std::vector<fs::path> find_runs(const fs::path& folder) {
@@ -474,21 +476,21 @@ RunRecord read_run(const fs::path& folder) {
   RunRecord run;
   run.folder = folder;
   read_profile(run);
-  const MetricsFile metrics = read_metrics(folder / "metrics.jsonl", run);
-  const bool has_lines = is_file(folder / "metrics.jsonl");
+  const MetricsFile metrics = read_metrics(folder / storage::kMetricsFile, run);
+  const bool has_lines = is_file(folder / storage::kMetricsFile);
   if (has_lines) add_reason(run, metrics.problem);
   read_summary(run);
-  run.document_losses = read_document_losses(folder / kDocumentLossesFile);
-  if (const fs::path file = folder / kEvalAnswersFile; is_file(file)) run.answers = read_answers(file);
+  run.document_losses = read_document_losses(folder / storage::kDocumentLossesFile);
+  if (const fs::path file = folder / storage::kEvalAnswersFile; is_file(file)) run.answers = read_answers(file);
   // A run that ended early may not have written these files.
   const bool is_late = has_lines || run.status == "done" || run.status == "broken";
-  if (is_late && !is_file(folder / "profile.yaml")) add_reason(run, "no profile.yaml");
+  if (is_late && !is_file(folder / storage::kProfileFile)) add_reason(run, "no profile.yaml");
   if (is_late && !has_lines) add_reason(run, metrics.problem);
   if (run.name.empty()) {
     std::error_code ignored;
     run.name = fs::weakly_canonical(folder, ignored).filename().string();
   }
-  for (const char* name : {"profile.yaml", "metrics.jsonl", "summary.json"}) {
+  for (const char* name : {storage::kProfileFile, storage::kMetricsFile, storage::kSummaryFile}) {
     std::error_code ignored;
     if (fs::is_symlink(folder / name, ignored))
       add_reason(run, std::string(name) + " is a link, which is not followed");

@@ -17,6 +17,7 @@
 #include "lora_train/base/version.h"
 #include "lora_train/config/load.h"
 #include "lora_train/report/run_log.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::report {
 
@@ -375,10 +376,10 @@ std::string report_page(const RunRecord& run) {
 void write_report(const std::filesystem::path& folder) noexcept {
   try {
     const RunRecord run = read_run(folder);
-    write_file_atomic(folder / "report.html", report_page(run));
-    if (!run.steps.empty() || !run.evals.empty()) write_file_atomic(folder / kCurvesFile, curves_png(run));
+    write_file_atomic(folder / storage::kPageFile, report_page(run));
+    if (!run.steps.empty() || !run.evals.empty()) write_file_atomic(folder / storage::kCurvesFile, curves_png(run));
   } catch (...) {
-    log_warning(std::string("report.html or ") + kCurvesFile +
+    log_warning(std::string("report.html or ") + storage::kCurvesFile +
                 " was not written: " + describe_current_exception().text());
   }
 }

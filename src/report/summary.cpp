@@ -6,6 +6,7 @@
 #include "json_fields.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::report {
 namespace {
@@ -120,7 +121,7 @@ std::string in_words(const RunSummary& summary) {
 std::vector<std::string> next_commands(const RunSummary& summary, const std::string& output_dir,
                                        const std::vector<std::string>& prompt) {
   if (summary.status != "done" || summary.adapter.empty()) return {};
-  const bool is_model = std::filesystem::path(summary.adapter).filename() == "model";
+  const bool is_model = std::filesystem::path(summary.adapter).filename() == storage::kModelFolder;
   std::vector<std::string> generate = {"lora-train", "generate", is_model ? "--model" : "--adapter",
                                        is_model ? summary.adapter : output_dir};
   generate.insert(generate.end(), prompt.begin(), prompt.end());

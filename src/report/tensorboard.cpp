@@ -19,6 +19,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "lora_train/report/eval_files.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::report {
 namespace {
@@ -202,7 +203,7 @@ std::string hparams_end_record(bool is_success, double time) {
 constexpr std::chrono::seconds kFlushInterval{10};
 
 std::string file_name(double time, int attempt) {
-  std::string name = "events.out.tfevents." + std::to_string(static_cast<long long>(time)) + "." + host_name();
+  std::string name = storage::kEventFilePrefix + std::to_string(static_cast<long long>(time)) + "." + host_name();
   return attempt == 0 ? name : name + "." + std::to_string(attempt);
 }
 
@@ -361,7 +362,7 @@ void TensorBoardWriter::end(const EndRecord& record, const std::filesystem::path
     buffer_ += scalar_record("train/train_runtime", static_cast<float>(seconds), record.step, record.time);
     buffer_ += scalar_record("train/train_steps_per_second", rate, record.step, record.time);
   }
-  const std::vector<EvalAnswer> answers = read_answers(run_folder / kEvalAnswersFile);
+  const std::vector<EvalAnswer> answers = read_answers(run_folder / storage::kEvalAnswersFile);
   std::set<std::pair<std::string, long long>> seen;
   for (const EvalAnswer& answer : answers) {
     if (!seen.emplace(answer.name, answer.step).second) continue;

@@ -12,6 +12,7 @@
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/report/host_memory.h"
 #include "lora_train/run_folder/checkpoint.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::run {
@@ -19,8 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const char* const kAdapterFile = "adapter_model.safetensors";
-const char* const kWeightsFile = "model.safetensors";
 /// A tensor in a file: its name there, and a view of the memory to write it from or read it into.
 struct NamedView {
   std::string name;
@@ -52,7 +51,7 @@ std::vector<NamedView> state_of(const model::Trainables& parameters, const optim
 }
 
 storage::FileToWrite state_file(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
-  storage::FileToWrite file{run_folder::kOptimizerFile, ""};
+  storage::FileToWrite file{storage::kOptimizerFile, ""};
   for (const auto& [name, view] : state_of(parameters, optimizer)) {
     file.tensors.push_back(view.is_floating_point() ? model::finite_tensor_to_write(name, view)
                                                     : model::tensor_to_write(name, view));
@@ -83,7 +82,7 @@ void read_views(const fs::path& path, const std::vector<NamedView>& views) {
 }
 
 run_folder::CheckpointWriter::Options saver_options(const RunSection& section) {
-  const std::filesystem::path metrics = std::filesystem::path(section.output_dir) / "metrics.jsonl";
+  const std::filesystem::path metrics = std::filesystem::path(section.output_dir) / storage::kMetricsFile;
   run_folder::CheckpointWriter::Options options{section.output_dir, section.save_total_limit, {}};
   if (path_kind(metrics) == PathKind::kFile) options.sync_first.push_back(metrics);
   return options;
@@ -99,7 +98,7 @@ std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* ad
   if (adapter != nullptr) {
     files = lora::adapter_files(*adapter, target_modules, parameters, Precision::kFp32);
   } else {
-    files.push_back({kWeightsFile, "", model::values_to_write(parameters, at::kFloat)});
+    files.push_back({storage::kWeightsFile, "", model::values_to_write(parameters, at::kFloat)});
   }
   files.push_back(state_file(parameters, optimizer));
   return files;
@@ -108,11 +107,11 @@ std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* ad
 void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model::Trainables& parameters,
                              optim::OptimizerState& optimizer) {
   load_checkpoint_parameters(checkpoint, is_adapter, parameters);
-  read_views(checkpoint / run_folder::kOptimizerFile, state_of(parameters, optimizer));
+  read_views(checkpoint / storage::kOptimizerFile, state_of(parameters, optimizer));
 }
 
 void load_checkpoint_parameters(const fs::path& checkpoint, bool is_adapter, model::Trainables& parameters) {
-  read_views(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), values_of(parameters));
+  read_views(checkpoint / (is_adapter ? storage::kAdapterFile : storage::kWeightsFile), values_of(parameters));
 }
 
 BackgroundSaver::BackgroundSaver(SavedParts parts, std::int64_t free_memory)

@@ -26,6 +26,7 @@
 #include "lora_train/run/run_costs.h"
 #include "lora_train/run/train_step.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 #include "rank_agreement.h"
 
 namespace lora_train::run {
@@ -68,7 +69,7 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
 void refuse_checkpoints_in_the_way(const std::filesystem::path& output_dir, std::int64_t first_step,
                                    std::int64_t last_step) {
   for (const auto& path : run_folder::list_others(output_dir)) {
-    const auto step = run_folder::step_of(path);
+    const auto step = storage::checkpoint_step(path);
     if (step < first_step || step > last_step) continue;
     throw ConfigError(path.string(), "was not written by lora-train, and this run of " + std::to_string(last_step) +
                                          " steps may save a checkpoint under that name. Move it, or choose another "

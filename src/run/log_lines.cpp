@@ -15,6 +15,7 @@
 #include "lora_train/data/first_examples.h"
 #include "lora_train/device/host.h"
 #include "lora_train/plan/target_gpu.h"
+#include "lora_train/storage/run_names.h"
 #include "rank_agreement.h"
 
 namespace lora_train::run {
@@ -231,7 +232,7 @@ void log_start(const Run& run) {
 }
 
 void log_end(const report::RunSummary& summary, const Profile& profile) {
-  const std::filesystem::path output_dir = profile.run.output_dir, report = output_dir / "report.html";
+  const std::filesystem::path output_dir = profile.run.output_dir, report = output_dir / storage::kPageFile;
   log_info(report::times_in_words(summary));
   if (std::filesystem::exists(report)) log_info("report: " + report.string());
   if (summary.status == "done") {

@@ -15,6 +15,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
 #include "lora_train/plan/setup/run_device.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::run {
 namespace {
@@ -91,8 +92,8 @@ std::int64_t share_start(Communicator& ranks, std::int64_t started_at) {
 
 bool share_best(const Run& run) {
   if (!run.profile().run.load_best_model_at_end || !run.state.best_step) return true;
-  const std::filesystem::path best = std::filesystem::path(run.profile().run.output_dir) /
-                                     (run_folder::kFolderPrefix + std::to_string(*run.state.best_step));
+  const std::filesystem::path best =
+      std::filesystem::path(run.profile().run.output_dir) / storage::checkpoint_name(*run.state.best_step);
   const std::string problem =
       run.ranks().broadcast(run.is_leader() ? run_folder::verify(best, throw_if_stop_requested) : "");
   if (problem.empty()) return true;

@@ -3,6 +3,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/load.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::run {
 namespace {
@@ -26,13 +27,14 @@ void try_to(bool& is_refused, const Write& write) {
 
 FileReporters::FileReporters(const RunSection& section, bool quiet, std::size_t num_eval_sets)
     : folder_(section.output_dir),
-      document_losses_(folder_ / report::kDocumentLossesFile),
-      answers_(folder_ / report::kEvalAnswersFile),
+      document_losses_(folder_ / storage::kDocumentLossesFile),
+      answers_(folder_ / storage::kEvalAnswersFile),
       bar_(report::ProgressOptions{.quiet = quiet}),
-      metrics_(folder_ / "metrics.jsonl") {
+      metrics_(folder_ / storage::kMetricsFile) {
   for (const Reporter reporter : section.report_to) {
     if (reporter == Reporter::kTensorboard) {
-      tensorboard_ = std::make_unique<report::TensorBoardWriter>(folder_ / "tensorboard", num_eval_sets > 1);
+      tensorboard_ =
+          std::make_unique<report::TensorBoardWriter>(folder_ / storage::kTensorBoardFolder, num_eval_sets > 1);
     }
   }
 }
@@ -71,7 +73,7 @@ void FileReporters::write(const report::StartRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (!tensorboard_) return;
   try_to(tensorboard_is_refused_,
-         [&] { tensorboard_->start(load_written_profile(folder_ / "profile.yaml"), record.time); });
+         [&] { tensorboard_->start(load_written_profile(folder_ / storage::kProfileFile), record.time); });
 }
 
 void FileReporters::write(const report::CheckpointRecord& record) {

@@ -14,7 +14,7 @@
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/storage/atomic_folder.h"
-#include "lora_train/storage/model_file.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::run {
 namespace {
@@ -22,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemplateFile = "chat_template.jinja";
-constexpr const char* kGenerationFile = "generation_config.json";
 
 using Files = std::vector<storage::FileToWrite>;
 
@@ -33,7 +32,7 @@ void copy_if_there(const fs::path& source, Files& files) {
 /// The model's generation_config.json with `end_of_turn` as the first end token. Without that file, Hugging Face takes
 /// the end tokens from config.json; the file is written if they lack `end_of_turn`.
 void add_generation_config(const plan::ModelFiles& model, std::optional<std::int32_t> end_of_turn, Files& files) {
-  const fs::path source = model.resolved.folder / kGenerationFile;
+  const fs::path source = model.resolved.folder / storage::kGenerationFile;
   if (!end_of_turn) return copy_if_there(source, files);
   std::vector<std::int64_t> ends = model.config.eos_token_ids;
   auto config = nlohmann::ordered_json::object();
@@ -47,7 +46,7 @@ void add_generation_config(const plan::ModelFiles& model, std::optional<std::int
   if (std::ranges::count(ends, *end_of_turn) > 0) return copy_if_there(source, files);
   ends.insert(ends.begin(), *end_of_turn);
   config["eos_token_id"] = ends;
-  files.push_back({kGenerationFile, config.dump(2) + "\n"});
+  files.push_back({storage::kGenerationFile, config.dump(2) + "\n"});
 }
 
 /// Adds the tokenizer, the chat template used in training, and generation_config.json, which names the end tokens.
@@ -89,15 +88,15 @@ Files full_model(const RunSection& section, const plan::ModelFiles& model, const
   auto config = nlohmann::ordered_json::parse(read_file(model.config.path));
   config.erase("torch_dtype");
   config["dtype"] = as_bf16 ? "bfloat16" : "float32";
-  return {{"model.safetensors", "", model::values_to_write(parameters, as_bf16 ? at::kBFloat16 : at::kFloat)},
-          {"config.json", config.dump(2) + "\n"}};
+  return {{storage::kWeightsFile, "", model::values_to_write(parameters, as_bf16 ? at::kBFloat16 : at::kFloat)},
+          {storage::kConfigFile, config.dump(2) + "\n"}};
 }
 
 Files adapter(const RunSection& section, const plan::ModelFiles& model, const plan::AdapterSetup& adapters,
               const model::Trainables& parameters, const run_folder::TrainState& state) {
   Files files = lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters,
                                     section.save_dtype);
-  files.push_back({"README.md", model_card(section, model, adapters, state)});
+  files.push_back({storage::kCardFile, model_card(section, model, adapters, state)});
   return files;
 }
 
@@ -116,7 +115,7 @@ void check_new_tokens(const fs::path& folder, const RunSection& section, const p
   }
   if (lora::read_adapter_config(folder).token_rows != adapters.token_rows) fail("trainable_token_indices");
   const auto type = section.save_dtype == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
-  const storage::SafetensorsFile file(folder / "adapter_model.safetensors");
+  const storage::SafetensorsFile file(folder / storage::kAdapterFile);
   for (const auto& tensor : model::token_row_tensors(adapters.token_rows, model.config.hidden_size)) {
     const storage::TensorEntry* entry = file.find(tensor.name);
     const at::Tensor written = parameters.value(tensor.name).to(type), read = at::empty_like(written);

@@ -29,6 +29,7 @@
 #include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/run_folder/folder_lock.h"
 #include "lora_train/run_folder/output_folder.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "rank_agreement.h"
 #include "reporters.h"
@@ -51,7 +52,7 @@ std::optional<DataPrints> data_prints(const TrainRequest& request) {
     const std::vector<fs::path> checkpoints = run_folder::list(folder);
     if (checkpoints.empty()) return std::nullopt;
     const run_folder::Description found = run_folder::describe(checkpoints.front());
-    const auto max_seq_len = load_written_profile(folder / "profile.yaml").data.max_seq_len;
+    const auto max_seq_len = load_written_profile(folder / storage::kProfileFile).data.max_seq_len;
     if (!max_seq_len) return std::nullopt;
     tokenizer::set_template_time(found.state.started_at);
     const plan::ModelFiles files = plan::open_model(request.profile.model, request.profile.adapter.init_adapter);
@@ -112,17 +113,17 @@ void describe_stop(report::RunSummary& summary, const StopError& error) {
   summary.exit_code = static_cast<int>(ExitCode::kStopped);
 }
 
-fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / "profile.yaml"; }
+fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / storage::kProfileFile; }
 
 /// Removes from the folder what the run replaces, and writes its profile. Call it once the run is certain to start.
 void take_over_folder(const Run& run, const run_folder::OutputDecision& decision) {
   const fs::path output_dir = run.profile().run.output_dir;
   if (decision.overwrites) {
     run_folder::set_run_aside(output_dir);
-    set_log_file(output_dir / "run.log");
+    set_log_file(output_dir / storage::kLogFile);
   }
-  remove_tree(output_dir / "summary.json");  // an older result; this run has none until its end
-  sync_folder(output_dir);                   // before the new profile.yaml appears
+  remove_tree(output_dir / storage::kSummaryFile);  // an older result; this run has none until its end
+  sync_folder(output_dir);                          // before the new profile.yaml appears
   // Damaged checkpoints that were skipped stay until a newer one is saved.
   if (decision.goes_back) run_folder::delete_after(output_dir, run.state.step);
   log_changes(run, decision.changes);
@@ -172,7 +173,7 @@ void count_earlier(const fs::path& checkpoint, report::RunSummary& summary, repo
   const run_folder::TrainState state = run_folder::describe(checkpoint).state;
   take_state(summary, state);
   report::RunTimes earlier = times_of(state);
-  const auto logged = report::logged_times(checkpoint.parent_path() / "metrics.jsonl", state.step);
+  const auto logged = report::logged_times(checkpoint.parent_path() / storage::kMetricsFile, state.step);
   if (logged && logged->wall_s() > earlier.wall_s()) earlier = *logged;
   if (earlier[report::Phase::kTrain] == 0 && state.step > 0) {
     log_warning(checkpoint.string() +
@@ -191,7 +192,7 @@ void write_final_result(const Run& run, report::RunSummary& summary) {
   model::Trainables parameters = run.host_parameters();
   run_folder::TrainState state = run.state;
   if (step != run.state.step) {
-    const fs::path best = fs::path(section.output_dir) / (run_folder::kFolderPrefix + std::to_string(step));
+    const fs::path best = fs::path(section.output_dir) / storage::checkpoint_name(step);
     if (const std::string problem = run_folder::verify(best); !problem.empty()) refuse_best_checkpoint(best, problem);
     parameters = run.model.parameters->host_copy();
     load_checkpoint_parameters(best, !run.adapters.specs.empty(), parameters);
@@ -345,7 +346,7 @@ TrainResult finish(Training& training) {
   finish_summary(training);
   if (!training.is_leader()) return {summary.exit_code, report::to_json(summary)};
   if (!run_folder::holds_done_summary(training.output_dir())) {
-    report::write_summary(training.output_dir() / "summary.json", summary);
+    report::write_summary(training.output_dir() / storage::kSummaryFile, summary);
     report::write_report(training.output_dir());
   }
   if (summary.status != "failed") log_end(summary, training.request.profile);
@@ -358,7 +359,7 @@ void finish_failed(Training& training) {
   describe_failure(training.summary);
   if (!training.is_leader()) return;
   try {
-    set_log_file(training.output_dir() / "run.log");
+    set_log_file(training.output_dir() / storage::kLogFile);
     finish(training);
   } catch (...) {
     log_warning("summary.json was not written: " + describe_current_exception().text());
@@ -385,7 +386,7 @@ TrainResult train(Training& training) {
     return {0, decision.summary_json};
   }
   if (!decision.overwrites && training.is_leader())
-    set_log_file(training.output_dir() / "run.log");  // else once the old run is moved aside
+    set_log_file(training.output_dir() / storage::kLogFile);  // else once the old run is moved aside
   try {
     if (decision.checkpoint && training.is_leader())
       count_earlier(*decision.checkpoint, training.summary, *training.clock);

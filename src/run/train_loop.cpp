@@ -18,6 +18,7 @@
 #include "lora_train/run/background_saver.h"
 #include "lora_train/run/train_step.h"
 #include "lora_train/run_folder/output_folder.h"
+#include "lora_train/storage/run_names.h"
 #include "rank_agreement.h"
 #include "reporters.h"
 
@@ -221,8 +222,7 @@ class Loop {
     const std::int64_t step = run_.state.step;
     if (!saver_) return false;
     if (step == 0 || saved_step_ == step) return false;
-    const fs::path folder =
-        fs::path(run_.profile().run.output_dir) / (run_folder::kFolderPrefix + std::to_string(step));
+    const fs::path folder = fs::path(run_.profile().run.output_dir) / storage::checkpoint_name(step);
     return step > first_step_ || path_kind(folder) == PathKind::kNone;  // resumed from a checkpoint of another folder
   }
 
@@ -262,7 +262,7 @@ class Loop {
 
   std::exception_ptr take(const std::optional<run_folder::SaveResult>& result) {
     if (!result) return nullptr;
-    const std::string name = run_folder::kFolderPrefix + std::to_string(result->step);
+    const std::string name = storage::checkpoint_name(result->step);
     if (result->error) {
       ++failed_saves_;
       warn_of_failure(name, result->error);

@@ -1,9 +1,7 @@
 #include "lora_train/run_folder/checkpoint.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
-#include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +9,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/storage/run_names.h"
 #include "manifest.h"
 
 namespace lora_train::run_folder {
@@ -120,7 +119,7 @@ TrainState parse_state(const std::string& text, const std::string& where) {
 }
 
 Manifest read_manifest(const fs::path& checkpoint) {
-  const fs::path path = checkpoint / kManifestFile;
+  const fs::path path = checkpoint / storage::kManifestFile;
   switch (path_kind(path)) {
     case PathKind::kNone: throw FormatError(path.string(), "is missing: the checkpoint is incomplete");
     case PathKind::kFile: return parse_manifest(read_file(path), path.string());
@@ -129,8 +128,8 @@ Manifest read_manifest(const fs::path& checkpoint) {
 }
 
 void check_files(const fs::path& checkpoint, const Manifest& manifest, const std::function<void()>& after_each_mib) {
-  for (const char* name : {kStateFile, kProfileFile, kOptimizerFile}) {
-    if (!manifest.files.contains(name)) throw FormatError(kManifestFile, "does not list " + std::string(name));
+  for (const char* name : {storage::kStateFile, storage::kProfileFile, storage::kOptimizerFile}) {
+    if (!manifest.files.contains(name)) throw FormatError(storage::kManifestFile, "does not list " + std::string(name));
   }
   for (const auto& [name, expected] : manifest.files) {
     if (path_kind(checkpoint / name) != PathKind::kFile) throw FormatError(name, "is missing or not a file");
@@ -181,20 +180,12 @@ std::optional<bool> starts_with_text(const fs::path& file, std::string_view text
   }
 }
 
-bool is_own_name(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kNames = {kManifestFile,       kStateFile,
-                                                      kProfileFile,        kOptimizerFile,
-                                                      "base_model.json",   "adapter_config.json",
-                                                      "model.safetensors", "adapter_model.safetensors"};
-  return std::ranges::count(kNames, name) > 0;
-}
-
 /// True if this program wrote the folder, even if it is incomplete or damaged. Hugging Face's folders have a
 /// trainer_state.json too, but no manifest.
 bool is_ours(const fs::path& folder) {
   if (path_kind(folder) != PathKind::kFolder) return false;
-  return starts_with_text(folder / kManifestFile, "\"fingerprints\"").value_or(true) ||
-         starts_with_text(folder / kStateFile, "\"lora_train\"").value_or(false);
+  return starts_with_text(folder / storage::kManifestFile, "\"fingerprints\"").value_or(true) ||
+         starts_with_text(folder / storage::kStateFile, "\"lora_train\"").value_or(false);
 }
 
 /// The folders checkpoint-<step> that satisfy is_wanted(path), newest first.
@@ -203,7 +194,7 @@ std::vector<fs::path> list_if(const fs::path& output_dir, Predicate is_wanted) {
   if (path_kind(output_dir) == PathKind::kNone) return {};
   std::vector<std::pair<std::int64_t, fs::path>> found;
   for (const auto& name : list_folder(output_dir)) {
-    const auto step = step_of(name);
+    const auto step = storage::checkpoint_step(name);
     if (step && is_wanted(output_dir / name)) found.emplace_back(*step, output_dir / name);
   }
   std::sort(found.rbegin(), found.rend());
@@ -231,18 +222,18 @@ SaveResult save_and_rotate(const CheckpointWriter::Options& options, const Conte
 }  // namespace
 
 fs::path save(const fs::path& output_dir, const Contents& contents, const std::vector<fs::path>& sync_first) {
-  const fs::path target = output_dir / (kFolderPrefix + std::to_string(contents.state.step));
+  const fs::path target = output_dir / storage::checkpoint_name(contents.state.step);
   if (path_kind(target) != PathKind::kNone && !is_ours(target)) {
     throw IoError(target.string(), "is not a lora-train checkpoint, so it was not replaced: move it");
   }
   storage::AtomicFolder folder(target, checkpoint_entries);  // replaces one for the same step from an earlier process
   std::vector<storage::FileToWrite> files = contents.files;
-  files.push_back({kStateFile, state_json(contents)});
-  files.push_back({kProfileFile, contents.profile_yaml});
-  assert(std::ranges::all_of(files, is_own_name, &storage::FileToWrite::name));
+  files.push_back({storage::kStateFile, state_json(contents)});
+  files.push_back({storage::kProfileFile, contents.profile_yaml});
+  assert(std::ranges::all_of(files, storage::is_checkpoint_file, &storage::FileToWrite::name));
   folder.write(files);
-  folder.write(
-      {{kManifestFile, to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
+  folder.write({{storage::kManifestFile,
+                 to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
   for (const auto& file : sync_first) sync_quietly(file);
   if (!sync_first.empty()) sync_folder(output_dir);  // makes their names durable
   folder.commit();
@@ -253,20 +244,10 @@ fs::path save(const fs::path& output_dir, const Contents& contents, const std::v
   return target;
 }
 
-std::optional<std::int64_t> step_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
-  std::int64_t step = 0;
-  const char* begin = name.data() + std::string_view(kFolderPrefix).size();
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size() || *begin < '0' || *begin > '9') return std::nullopt;
-  return step;
-}
-
 std::vector<fs::path> list(const fs::path& output_dir) { return list_if(output_dir, is_ours); }
 
 std::vector<std::string> checkpoint_entries(const fs::path& checkpoint) {
-  return storage::own_files(checkpoint, is_own_name);
+  return storage::own_files(checkpoint, storage::is_checkpoint_file);
 }
 
 std::vector<fs::path> list_others(const fs::path& output_dir) {
@@ -277,8 +258,8 @@ std::string verify(const fs::path& checkpoint, const std::function<void()>& afte
   try {
     const Manifest manifest = read_manifest(checkpoint);
     check_files(checkpoint, manifest, after_each_mib);
-    const std::int64_t step = parse_state(read_file(checkpoint / kStateFile), kStateFile).step;
-    if (step != manifest.step) return std::string(kStateFile) + " has a different step than the manifest";
+    const std::int64_t step = parse_state(read_file(checkpoint / storage::kStateFile), storage::kStateFile).step;
+    if (step != manifest.step) return std::string(storage::kStateFile) + " has a different step than the manifest";
   } catch (const StopError&) {
     throw;
   } catch (const Error& error) {
@@ -292,7 +273,7 @@ std::optional<fs::path> newest_good(const fs::path& output_dir) {
     std::string problem = verify(checkpoint, throw_if_stop_requested);
     if (problem.empty()) {
       const std::int64_t step = read_manifest(checkpoint).step;
-      if (step == step_of(checkpoint)) return checkpoint;
+      if (step == storage::checkpoint_step(checkpoint)) return checkpoint;
       problem = "it is a copy of step " + std::to_string(step) + " under another name";
     }
     log_warning(checkpoint.string() + " is skipped: " + problem);
@@ -304,20 +285,21 @@ Description describe(const fs::path& checkpoint) { return parse_description(desc
 
 std::string describing_bytes(const fs::path& checkpoint) {
   std::string bytes;  // the state may be damaged and not valid UTF-8
-  json::to_cbor(json::array({to_json(read_manifest(checkpoint)), read_file(checkpoint / kStateFile)}), bytes);
+  json::to_cbor(json::array({to_json(read_manifest(checkpoint)), read_file(checkpoint / storage::kStateFile)}), bytes);
   return bytes;
 }
 
 Description parse_description(const std::string& bytes, const fs::path& checkpoint) {
   const json parts = json::from_cbor(bytes);
-  const Manifest manifest = parse_manifest(parts[0], (checkpoint / kManifestFile).string());
-  return {parse_state(parts[1], (checkpoint / kStateFile).string()), manifest.fingerprints, manifest.world_size};
+  const Manifest manifest = parse_manifest(parts[0], (checkpoint / storage::kManifestFile).string());
+  return {parse_state(parts[1], (checkpoint / storage::kStateFile).string()), manifest.fingerprints,
+          manifest.world_size};
 }
 
 void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, std::optional<std::int64_t> best_step) {
   std::int64_t kept = 0;
   for (const auto& folder : list_quietly(output_dir)) {
-    const auto step = step_of(folder);
+    const auto step = storage::checkpoint_step(folder);
     if (step > newest || kept++ < std::max<std::int64_t>(keep, 1) || step == best_step) continue;
     delete_quietly(folder);
   }
@@ -325,7 +307,7 @@ void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, 
 
 void delete_after(const fs::path& output_dir, std::int64_t step) {
   for (const auto& folder : list_quietly(output_dir)) {
-    if (step_of(folder) <= step) continue;
+    if (storage::checkpoint_step(folder) <= step) continue;
     log_warning(folder.string() + ": deleted because the run resumes from step " + std::to_string(step));
     delete_quietly(folder);
   }

@@ -13,6 +13,7 @@
 #include "lora_train/base/host_name.h"
 #include "lora_train/base/log.h"
 #include "lora_train/report/run_log.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::run_folder {
 namespace {
@@ -54,7 +55,7 @@ std::string this_process() { return kProcess + std::to_string(::getpid()) + " on
 
 }  // namespace
 
-FolderLock::FolderLock(const fs::path& folder) : path_(folder / report::kLockFile) {
+FolderLock::FolderLock(const fs::path& folder) : path_(folder / storage::kLockFile) {
   make_folders(folder);
   do {
     if (fd_ >= 0) ::close(fd_);

@@ -11,8 +11,8 @@
 #include "lora_train/report/metrics_writer.h"
 #include "lora_train/run_folder/checkpoint.h"
 #include "lora_train/storage/atomic_folder.h"
-#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::run_folder {
 namespace {
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 /// Warns if the existing run never saved a checkpoint.
 void log_new_run(const fs::path& folder) {
-  if (report::has_event(folder / "metrics.jsonl", "train")) {
+  if (report::has_event(folder / storage::kMetricsFile, "train")) {
     log_warning(folder.string() +
                 ": the run there ended before saving a checkpoint; starting over from step 0. "
                 "A smaller save_steps or save_interval loses less");
@@ -30,7 +30,7 @@ void log_new_run(const fs::path& folder) {
 
 /// The existing run, which began with --overwrite, has saved nothing, so the one it replaces is still better.
 void refuse_replaced_run(const fs::path& folder) {
-  const fs::path replaced = folder / kReplacedFolder;
+  const fs::path replaced = folder / storage::kReplacedFolder;
   if (!storage::read_marker(replaced)) return;
   throw ConfigError(folder.string(),
                     "the run there began with --overwrite and has saved nothing yet; the run it was replacing is in " +
@@ -43,7 +43,7 @@ void refuse_replaced_run(const fs::path& folder) {
 void refuse_input_in_the_way(const std::string& key, const fs::path& input, const fs::path& folder) {
   if (input.empty() || !fs::exists(input)) return;
   const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(folder));
-  if (inside.empty() || !is_run_file(inside.begin()->string())) return;
+  if (inside.empty() || !storage::is_run_name(inside.begin()->string())) return;
   throw ConfigError(key, input.string() + " is in " + (folder / *inside.begin()).string() + ", which a run in " +
                              folder.string() + " writes and deletes. Choose another output_dir, or move the input");
 }
@@ -73,8 +73,8 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
   };
   refuse(storage::kMarkerFile, PathKind::kFile, is_run);
   for (const char* name : storage::kReportFiles) refuse(name, PathKind::kFile, is_run);
-  refuse(storage::kReportFolder, PathKind::kFolder, is_run);
-  refuse(kReplacedFolder, PathKind::kFolder, is_run);
+  refuse(storage::kTensorBoardFolder, PathKind::kFolder, is_run);
+  refuse(storage::kReplacedFolder, PathKind::kFolder, is_run);
   refuse(result, PathKind::kFolder, is_result_of_run(folder, result));
 }
 
@@ -96,7 +96,7 @@ Profile with_numbers_of(const Profile& old, Profile profile) {
 /// The profile that a checkpoint was trained with: its own, else that of its run folder.
 Profile profile_of_checkpoint(const fs::path& checkpoint) {
   const fs::path real = fs::weakly_canonical(checkpoint);
-  for (const fs::path& file : {real / "profile.yaml", real.parent_path() / "profile.yaml"}) {
+  for (const fs::path& file : {real / storage::kProfileFile, real.parent_path() / storage::kProfileFile}) {
     if (fs::exists(file)) return load_written_profile(file);
   }
   throw FormatError(checkpoint.string(),
@@ -193,14 +193,15 @@ class RunThere {
 
   bool has_saved() {
     if (!has_saved_) {
-      has_saved_ = report::has_event(folder_ / "metrics.jsonl", "checkpoint") || !list(folder_).empty();
+      has_saved_ = report::has_event(folder_ / storage::kMetricsFile, "checkpoint") || !list(folder_).empty();
     }
     return *has_saved_;
   }
 
   /// Returns null if there is no profile.yaml. Throws ConfigError if it is not a profile.
   const Profile* profile() {
-    if (!profile_ && fs::exists(folder_ / "profile.yaml")) profile_ = load_written_profile(folder_ / "profile.yaml");
+    if (!profile_ && fs::exists(folder_ / storage::kProfileFile))
+      profile_ = load_written_profile(folder_ / storage::kProfileFile);
     return profile_ ? &*profile_ : nullptr;
   }
 
@@ -216,7 +217,7 @@ class RunThere {
     if (!holds_done_summary(folder_) || !is_result_of_run(folder_, result)) return std::nullopt;
     if (path_kind(folder_ / result) != PathKind::kFolder) return std::nullopt;
     if (!diff_profiles(*profile(), with_numbers_of(*profile(), request.profile)).empty()) return std::nullopt;
-    std::string summary = read_file(folder_ / "summary.json");
+    std::string summary = read_file(folder_ / storage::kSummaryFile);
     while (!summary.empty() && summary.back() == '\n') summary.pop_back();
     return summary;
   }
@@ -234,7 +235,7 @@ void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& fo
   const std::string& resume = request.profile.run.resume_from_checkpoint;
   const std::int64_t step = describe(resume).state.step;
   const auto newest = newest_good(folder);
-  if (!newest || step_of(*newest) <= step) return;
+  if (!newest || storage::checkpoint_step(*newest) <= step) return;
   throw ConfigError(folder.string(), "resuming from step " + std::to_string(step) +
                                          " would delete the later checkpoints, up to " + newest->string() +
                                          ". To keep them, use another --output-dir, or leave out --resume to continue "
@@ -283,10 +284,10 @@ void discard(const fs::path& folder, const std::string& name, const fs::path& ho
 }
 
 void discard_replaced(const fs::path& folder) {
-  const fs::path replaced = folder / kReplacedFolder;
+  const fs::path replaced = folder / storage::kReplacedFolder;
   if (path_kind(replaced) != PathKind::kFolder) return;
   for (const auto& name : list_folder(replaced)) {
-    if (is_run_file(name)) discard(replaced, name, folder);
+    if (storage::is_run_name(name)) discard(replaced, name, folder);
   }
   if (list_folder(replaced).empty()) remove_folder(replaced);
 }
@@ -300,16 +301,6 @@ void move_all(const fs::path& folder, const std::vector<std::string>& names, con
   sync_folder(to);
 }
 
-constexpr const char* kEventFile = "events.out.tfevents.";
-/// Files in adapter/ and model/, without the tokenizer's.
-constexpr const char* kResultFiles[] = {
-    "adapter_config.json", "adapter_model.safetensors", "base_model.json",       "README.md",
-    "config.json",         "model.safetensors",         "generation_config.json"};
-
-bool is_one_of(const std::string& name, const auto& names) {
-  return std::count(std::begin(names), std::end(names), name) > 0;
-}
-
 }  // namespace
 
 std::string run_name(const RunSection& section) {
@@ -319,7 +310,7 @@ std::string run_name(const RunSection& section) {
 }
 
 bool holds_done_summary(const fs::path& folder) {
-  const fs::path path = folder / "summary.json";
+  const fs::path path = folder / storage::kSummaryFile;
   if (!fs::is_regular_file(path)) return false;
   try {
     return nlohmann::json::parse(read_file(path)).at("status") == "done";
@@ -328,7 +319,9 @@ bool holds_done_summary(const fs::path& folder) {
   }
 }
 
-const char* result_name(AdapterKind adapter) { return adapter == AdapterKind::kNone ? "model" : "adapter"; }
+const char* result_name(AdapterKind adapter) {
+  return adapter == AdapterKind::kNone ? storage::kModelFolder : storage::kAdapterFolder;
+}
 
 OutputDecision look_at_output_folder(const OutputRequest& request) {
   const fs::path folder = request.profile.run.output_dir;
@@ -344,7 +337,7 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
     if (path_kind(resume) == PathKind::kNone)
       throw FormatError(resume, "is not a good checkpoint: the folder does not exist");
-    if (path_kind(fs::path(resume) / "manifest.json") == PathKind::kNone) {
+    if (path_kind(fs::path(resume) / storage::kManifestFile) == PathKind::kNone) {
       throw FormatError(resume,
                         "is not a good checkpoint: it has no manifest.json, so lora-train has not finished it. "
                         "To start from its weights, if "
@@ -380,7 +373,7 @@ OutputDecision prepare_output_folder(const OutputRequest& request) {
   make_folders(folder);
   if (storage::read_marker(folder)) {
     // A finished run too may have been killed in its last report.
-    storage::delete_temporaries(folder, is_run_file, own_entries);
+    storage::delete_temporaries(folder, storage::is_run_name, own_entries);
   } else {
     storage::write_new_marker(folder, request.overwrite);
   }
@@ -390,14 +383,14 @@ OutputDecision prepare_output_folder(const OutputRequest& request) {
 void set_run_aside(const fs::path& folder) {
   const std::vector<std::string> names = files_of_run(folder);
   if (names.size() <= 1) return;  // nothing, or only this run's marker
-  const fs::path replaced = folder / kReplacedFolder;
+  const fs::path replaced = folder / storage::kReplacedFolder;
   const bool keeps_one = storage::read_marker(replaced).has_value();  // the marker moves last
   if (keeps_one && list(folder).empty()) {
     for (const auto& name : names) discard(folder, name, folder);
   } else {
     if (keeps_one) discard_replaced(folder);
     move_all(folder, names, replaced);
-    log_info(folder.string() + ": the run there stays in " + kReplacedFolder +
+    log_info(folder.string() + ": the run there stays in " + storage::kReplacedFolder +
              " until this one has saved its first checkpoint or result");
   }
   storage::write_new_marker(folder, /*began_with_overwrite=*/true);
@@ -411,15 +404,10 @@ void delete_replaced_run(const fs::path& folder) {
   }
 }
 
-bool is_run_file(const std::string& name) {
-  return step_of(name) || is_one_of(name, storage::kReportFiles) || name == storage::kReportFolder ||
-         is_one_of(name, storage::kResultFolders) || name == storage::kMarkerFile;
-}
-
 bool is_result_of_run(const fs::path& folder, const std::string& name) {
-  if (!storage::read_marker(folder) || path_kind(folder / "profile.yaml") != PathKind::kFile) return false;
+  if (!storage::read_marker(folder) || path_kind(folder / storage::kProfileFile) != PathKind::kFile) return false;
   try {
-    return name == result_name(load_written_profile(folder / "profile.yaml").adapter.kind);
+    return name == result_name(load_written_profile(folder / storage::kProfileFile).adapter.kind);
   } catch (const Error&) {
     return false;
   }
@@ -428,10 +416,10 @@ bool is_result_of_run(const fs::path& folder, const std::string& name) {
 std::vector<std::string> own_entries(const fs::path& folder) {
   const std::string actual = folder.filename().string();
   const std::string name = storage::name_of_temporary_folder(actual).value_or(actual);
-  if (step_of(name)) return checkpoint_entries(folder);
+  if (storage::checkpoint_step(name)) return checkpoint_entries(folder);
   return storage::own_files(folder, [&](const std::string& entry) {
-    if (name == storage::kReportFolder) return entry.starts_with(kEventFile);
-    return is_one_of(entry, kResultFiles) || is_one_of(entry, storage::kTokenizerFiles);
+    return name == storage::kTensorBoardFolder ? entry.starts_with(storage::kEventFilePrefix)
+                                               : storage::is_result_file(entry);
   });
 }
 
@@ -442,11 +430,11 @@ std::vector<std::string> files_of_run(const fs::path& folder) {
     if (path_kind(folder / name) != PathKind::kNone) names.push_back(name);
   };
   for (const auto& checkpoint : list(folder)) names.push_back(checkpoint.filename().string());
-  for (const char* name : storage::kResultFolders) {
+  for (const char* name : {storage::kAdapterFolder, storage::kModelFolder}) {
     if (is_result_of_run(folder, name)) add_if_there(name);
   }
   for (const char* name : storage::kReportFiles) add_if_there(name);
-  add_if_there(storage::kReportFolder);
+  add_if_there(storage::kTensorBoardFolder);
   names.emplace_back(storage::kMarkerFile);
   return names;
 }

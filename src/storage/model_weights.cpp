@@ -17,13 +17,12 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::storage {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kSingle = "model.safetensors";
 
 /// True if the file exists. Throws for a link without a target, which an interrupted Hub download leaves.
 bool is_present(const fs::path& path) {
@@ -45,9 +44,9 @@ std::vector<std::string> files_in(const fs::path& folder) {
 
 /// Explains what the folder holds instead of readable weights, and what to do.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
-  const std::string expected = std::string("no ") + kSingle + " and no " + kIndexFile + " here";
+  const std::string expected = std::string("no ") + kWeightsFile + " and no " + kIndexFile + " here";
   for (const auto& name : files_in(folder)) {
-    if (name == "adapter_model.safetensors") {
+    if (name == kAdapterFile) {
       throw FormatError(folder.string(),
                         expected +
                             ", but a LoRA adapter: give the folder of its base model (base_model_name_or_path "
@@ -259,10 +258,10 @@ WeightFiles open_model_weights(const std::filesystem::path& folder) {
   if (!fs::is_directory(folder))
     throw FormatError(folder.string(), "no such folder; expected a Hugging Face model folder");
   const bool has_index = is_present(folder / kIndexFile);
-  if (is_present(folder / kSingle)) {
+  if (is_present(folder / kWeightsFile)) {
     if (has_index)
-      log_warning(folder.string() + ": holds both " + kSingle + " and " + kIndexFile + "; the index is not used");
-    return WeightFiles({SafetensorsFile(folder / kSingle)});
+      log_warning(folder.string() + ": holds both " + kWeightsFile + " and " + kIndexFile + "; the index is not used");
+    return WeightFiles({SafetensorsFile(folder / kWeightsFile)});
   }
   if (!has_index) refuse_folder(folder);
 

@@ -1,12 +1,12 @@
 #include "lora_train/storage/run_marker.h"
 
-#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::storage {
 namespace {
@@ -38,12 +38,7 @@ std::optional<RunMarker> read_marker(const std::filesystem::path& folder) {
 
 bool is_output_of_run(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
-  const auto is_one_of = [&](const auto& names) {
-    return std::find(std::begin(names), std::end(names), name) != std::end(names);
-  };
-  return (name == kMarkerFile || name == kReportFolder || name.starts_with("checkpoint-") || is_one_of(kReportFiles) ||
-          is_one_of(kResultFolders)) &&
-         read_marker(path.parent_path()).has_value();
+  return is_run_name(name) && read_marker(path.parent_path()).has_value();
 }
 
 void write_new_marker(const std::filesystem::path& folder, bool began_with_overwrite) {

@@ -15,6 +15,7 @@
 #include "lora_train/data/read/dataset_files.h"
 #include "lora_train/hub/http/url.h"
 #include "lora_train/report/run_log.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::teach {
 namespace {
@@ -349,11 +350,11 @@ std::string to_table(const DistillRecord& record) {
         "val_set_size\n";
   }
   if (record.adapter.empty()) return text;
-  const bool is_model = fs::path(record.adapter).filename() == "model";
+  const bool is_model = fs::path(record.adapter).filename() == storage::kModelFolder;
   text += "result: " + record.adapter + "; try it: " +
           shell_line({"lora-train", "chat", is_model ? "--model" : "--adapter",
                       is_model ? record.adapter : record.output_dir}) +
-          "\nreport: " + (fs::path(record.output_dir) / "report.html").string() + "\n";
+          "\nreport: " + (fs::path(record.output_dir) / storage::kPageFile).string() + "\n";
   return text;
 }
 

@@ -6,6 +6,7 @@
 
 #include "fuzz/refusal.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/storage/run_names.h"
 #include "support/memory_file_ops.h"
 #include "support/small_checkpoint.h"
 
@@ -25,8 +26,8 @@ class Disk {
     set_file_ops(&ops_);
     ops_.make_folder("/out");
     run_folder::save("/out", testing_support::SmallCheckpoint(5, 16).contents());
-    manifest = *bytes(kManifestFile);
-    state = *bytes(kStateFile);
+    manifest = *bytes(storage::kManifestFile);
+    state = *bytes(storage::kStateFile);
   }
   std::string* bytes(const char* name) { return ops_.bytes(std::string(kFolder) + "/" + name); }
 
@@ -41,8 +42,8 @@ std::string forged(std::string_view text, const std::string& state) {
   const auto not_deep = [](int depth, json::parse_event_t, json&) { return depth < 32; };
   json object = json::parse(text, not_deep, /*allow_exceptions=*/false);
   if (!object.is_object()) return {};
-  if (object.contains("files") && object["files"].is_object() && object["files"].contains(kStateFile)) {
-    object["files"][kStateFile] = {{"bytes", state.size()}, {"xxh128", hash128_hex(state)}};
+  if (object.contains("files") && object["files"].is_object() && object["files"].contains(storage::kStateFile)) {
+    object["files"][storage::kStateFile] = {{"bytes", state.size()}, {"xxh128", hash128_hex(state)}};
   }
   object.erase("xxh128");
   object["xxh128"] = hash128_hex(object.dump());
@@ -50,10 +51,10 @@ std::string forged(std::string_view text, const std::string& state) {
 }
 
 void check_manifest(Disk& disk, const std::string& text, const std::string& state) {
-  *disk.bytes(kManifestFile) = text;
-  *disk.bytes(kStateFile) = state;
+  *disk.bytes(storage::kManifestFile) = text;
+  *disk.bytes(storage::kStateFile) = state;
   Manifest manifest;
-  const bool is_manifest = fuzz::accepts([&] { manifest = parse_manifest(text, kManifestFile); });
+  const bool is_manifest = fuzz::accepts([&] { manifest = parse_manifest(text, storage::kManifestFile); });
   require(!is_manifest || to_json(manifest) == text, "a manifest that is written otherwise");
   Description description;
   const bool is_described = fuzz::accepts([&] { description = describe(kFolder); });
@@ -61,8 +62,9 @@ void check_manifest(Disk& disk, const std::string& text, const std::string& stat
   require(is_manifest && is_described, "a checkpoint that verifies without a manifest");
   require(description.state.step == manifest.step && description.fingerprints == manifest.fingerprints,
           "a description of another checkpoint");
-  require(manifest.files.contains(kStateFile) && manifest.files.at(kStateFile).hash == hash128_hex(state),
-          "a state that nobody vouches for");
+  require(
+      manifest.files.contains(storage::kStateFile) && manifest.files.at(storage::kStateFile).hash == hash128_hex(state),
+      "a state that nobody vouches for");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lora_train/run_folder/checkpoint.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::testing_support {
 
@@ -26,7 +27,7 @@ class SmallCheckpoint {
     made.profile_yaml = "model: some-model\n";
     made.files = {{"adapter_model.safetensors", "", {tensor("lora_A"), tensor("lora_B")}},
                   {"adapter_config.json", "{\"r\": " + std::to_string(step_) + "}\n"},
-                  {run_folder::kOptimizerFile, "", {tensor("exp_avg.lora_A"), tensor("exp_avg_sq.lora_A")}}};
+                  {storage::kOptimizerFile, "", {tensor("exp_avg.lora_A"), tensor("exp_avg_sq.lora_A")}}};
     return made;
   }
   const std::string& bytes() const { return bytes_; }

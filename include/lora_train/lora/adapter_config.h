@@ -39,9 +39,6 @@ std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
 
 // The files of an adapter folder.
-inline constexpr const char* kConfigFile = "adapter_config.json";
-inline constexpr const char* kTensorFile = "adapter_model.safetensors";
-inline constexpr const char* kBaseFile = "base_model.json";
 
 /// The text of base_model.json. `weights` is WeightFiles::fingerprint() of the base.
 std::string base_file_text(const std::string& weights);

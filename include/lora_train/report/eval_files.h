@@ -11,8 +11,6 @@
 
 namespace lora_train::report {
 
-inline constexpr const char* kDocumentLossesFile = "eval_losses.jsonl";
-
 /// One line of the file: one dataset.
 struct DocumentLosses {
   long long step = 0;
@@ -57,7 +55,6 @@ std::string to_json(const LossDifference& difference, const std::string& baselin
 /// "loss kept: +0.0012 (95%: -0.0031 to +0.0055) over 200 documents"
 std::string in_words(const LossDifference& difference);
 
-inline constexpr const char* kEvalAnswersFile = "eval_answers.jsonl";
 inline constexpr std::size_t kAnswersPerTask = 8;  ///< the first examples of a task
 
 /// One line of the file: one example of a task.

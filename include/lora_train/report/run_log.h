@@ -13,9 +13,6 @@
 
 namespace lora_train::report {
 
-/// A process holds a flock on this file while it writes to the folder (run_folder/folder_lock.h).
-inline constexpr const char* kLockFile = ".lora-train.lock";
-
 /// A "train" line.
 struct LoggedStep {
   long long step = 0;

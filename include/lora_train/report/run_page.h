@@ -13,9 +13,6 @@ std::string comparison_page(const Comparison& comparison);
 /// True if a file with this start (64 KiB suffice) was written by comparison_page().
 bool is_comparison_page(std::string_view start);
 
-/// Picture of a run's curves, next to report.html.
-inline constexpr const char* kCurvesFile = "curves.png";
-
 /// report.html of one run: curves, evaluations, calibration, answers, times, data ledger, profile, environment.
 std::string report_page(const RunRecord& run);
 

@@ -16,12 +16,6 @@
 
 namespace lora_train::run_folder {
 
-inline constexpr const char* kFolderPrefix = "checkpoint-";
-inline constexpr const char* kStateFile = "trainer_state.json";
-inline constexpr const char* kProfileFile = "profile.yaml";
-inline constexpr const char* kManifestFile = "manifest.json";
-inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
-
 /// The state that a run carries from step to step, in addition to parameters and optimizer state.
 struct TrainState {
   std::int64_t step = 0;        ///< last finished step
@@ -72,9 +66,6 @@ struct Contents {
 /// something else has the folder's name; older checkpoints then stay unchanged.
 std::filesystem::path save(const std::filesystem::path& output_dir, const Contents& contents,
                            const std::vector<std::filesystem::path>& sync_first = {});
-
-/// The step of a folder named checkpoint-<step>; nothing for other names.
-std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 
 /// The checkpoints in a folder, newest first, including damaged ones. Empty if output_dir does not exist. Excludes
 /// files, links, and other tools' folders with such a name.

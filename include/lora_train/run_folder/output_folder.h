@@ -53,8 +53,6 @@ bool holds_done_summary(const std::filesystem::path& folder);
 /// Name of the result folder: "adapter", or "model" with adapter: none.
 const char* result_name(AdapterKind adapter);
 
-inline constexpr const char* kReplacedFolder = ".lora-train-replaced";
-
 /// Moves what the run in `folder` has written, and nothing else, into folder/.lora-train-replaced, and marks `folder`
 /// as that of a new run. If an earlier run is already set aside, deletes the later one instead, unless it has saved a
 /// checkpoint. The next call completes an interrupted one. No effect on a folder without a run. Throws IoError.
@@ -67,9 +65,6 @@ void delete_replaced_run(const std::filesystem::path& folder);
 /// The names of the entries that a run writes in a subfolder of its folder (checkpoint-<step>, adapter, model,
 /// tensorboard, also under a temporary name).
 std::vector<std::string> own_entries(const std::filesystem::path& folder);
-
-/// True if a run uses this name.
-bool is_run_file(const std::string& name);
 
 /// True if `name` ("adapter" or "model") is the result that the run in `folder` wrote or would write.
 bool is_result_of_run(const std::filesystem::path& folder, const std::string& name);

@@ -9,11 +9,6 @@
 
 namespace lora_train::storage {
 
-/// The tokenizer files of a Hugging Face folder, which are copied along with a model.
-inline constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json",    "tokenizer.model", "tekken.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json",      "merges.txt",  "chat_template.jinja"};
-
 /// Throws FormatError for a folder, a pipe, a socket or a device. Call it before opening a file: opening a pipe could
 /// block, and reading a device might never end. Follows links; ignores a missing file, which fails when it is opened.
 void require_regular_file(const std::filesystem::path& path);

@@ -9,7 +9,6 @@
 
 namespace lora_train::storage {
 
-inline constexpr const char* kMarkerFile = "run.json";
 inline constexpr const char* kMadeBy = "lora-train";  ///< what every marker says
 
 struct RunMarker {
@@ -21,14 +20,6 @@ struct RunMarker {
 /// The marker of the run in `folder`; nothing if run.json is missing, is not a regular file or was written by someone
 /// else. Throws IoError.
 std::optional<RunMarker> read_marker(const std::filesystem::path& folder);
-
-/// Files of a run next to the marker, in addition to checkpoint-<step> and the results.
-inline constexpr const char* kReportFiles[] = {"profile.yaml",      "run.log",           "metrics.jsonl",
-                                               "report.html",       "curves.png",        "summary.json",
-                                               "eval_losses.jsonl", "eval_answers.jsonl"};
-
-inline constexpr const char* kReportFolder = "tensorboard";
-inline constexpr const char* kResultFolders[] = {"adapter", "model"};
 
 /// True if a file or folder is a marker, or is next to one and has the name of something that a run writes. Throws
 /// IoError.

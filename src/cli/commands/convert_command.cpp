@@ -16,7 +16,6 @@
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/convert/convert.h"
-#include "lora_train/storage/model_file.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "output/standard_output.h"
 #include "registry.h"

@@ -17,6 +17,7 @@
 #include "lora_train/config/load.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
+#include "lora_train/storage/run_names.h"
 #include "output/standard_output.h"
 #include "registry.h"
 
@@ -169,7 +170,7 @@ void use_template_of(const std::string& adapter, ModelSection& section) {
 
 /// Uses the run's own data unless a profile names other data.
 void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
-  const std::filesystem::path profile = std::filesystem::path(adapter) / "profile.yaml";
+  const std::filesystem::path profile = std::filesystem::path(adapter) / storage::kProfileFile;
   std::error_code code;
   if (adapter.empty() || flags.has_profile() || !storage::read_marker(adapter) ||
       !std::filesystem::exists(profile, code))

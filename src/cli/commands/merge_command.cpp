@@ -24,6 +24,7 @@
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "output/standard_output.h"
 #include "output/tensor_progress.h"
@@ -247,7 +248,7 @@ lora::MergeResult merge_and_quantise(lora::MergeRequest request, const lora::Mer
   lora::MergeResult result = lora::merge_adapter(request, without_check);
   const model::QuantizeResult quantised = load_engine().quantize(quantise);
   output.take_files_of(quantised.folder);
-  output.write({storage::copy_of(quantise.model / "README.md")});
+  output.write({storage::copy_of(quantise.model / storage::kCardFile)});
   remove_tree(quantise.model);
   output.commit(hooks.check);
   result.folder = output.path();
@@ -312,7 +313,7 @@ void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
 /// Suggests a measurement if the run quantised its base on loading: the adapter was trained on other weights than those
 /// it is merged into.
 void name_other_base(const std::string& adapter, const std::string& output_dir) {
-  const std::filesystem::path profile = std::filesystem::path(adapter).parent_path() / "profile.yaml";
+  const std::filesystem::path profile = std::filesystem::path(adapter).parent_path() / storage::kProfileFile;
   std::error_code code;
   if (!std::filesystem::is_regular_file(profile, code)) return;
   try {

@@ -17,6 +17,7 @@
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/report/run_log.h"
 #include "lora_train/report/run_times.h"
+#include "lora_train/storage/run_names.h"
 #include "output/standard_output.h"
 #include "registry.h"
 
@@ -247,7 +248,7 @@ std::vector<bench::PastRun> read_past_runs(const std::vector<std::string>& folde
     }
     run.gpu = report::gpu_of(record);
     run.num_gpus = std::max(1, static_cast<int>(record.num_gpus));
-    run.profile = load_written_profile(folder / "profile.yaml");
+    run.profile = load_written_profile(folder / storage::kProfileFile);
     runs.push_back(std::move(run));
   }
   return runs;

@@ -15,6 +15,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/serve/http_server.h"
+#include "lora_train/storage/run_names.h"
 #include "output/answers.h"
 #include "output/standard_output.h"
 #include "registry.h"
@@ -59,7 +60,8 @@ void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
 std::string name_of_run(const fs::path& folder) {
   const fs::path path = fs::weakly_canonical(folder);
   const std::string last = path.filename().string();
-  return last == "adapter" || last.starts_with("checkpoint-") ? path.parent_path().filename().string() : last;
+  return last == storage::kAdapterFolder || storage::checkpoint_step(last) ? path.parent_path().filename().string()
+                                                                           : last;
 }
 
 /// NAME=DIR or DIR. A "=" after a "/" belongs to the folder: runs/lr=1e-4.

@@ -20,6 +20,7 @@
 #include "lora_train/config/check.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/launch/world.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/teach/distill.h"
 #include "lora_train/teach/teach_run.h"
 #include "output/answers.h"
@@ -301,7 +302,8 @@ struct Switches {
 void refuse_adapter_as_teacher(const std::string& teacher) {
   const std::filesystem::path folder = std::filesystem::path(teacher).lexically_normal();
   std::error_code code;
-  if (!std::filesystem::exists(std::filesystem::path(adapter_folder(teacher)) / "adapter_config.json", code)) return;
+  if (!std::filesystem::exists(std::filesystem::path(adapter_folder(teacher)) / storage::kAdapterConfigFile, code))
+    return;
   const std::string merged = (folder.has_filename() ? folder : folder.parent_path()).string() + "-merged";
   throw ConfigError("teacher", teacher + " is an adapter, but a teacher is a whole model. Merge it: " +
                                    shell_line({"lora-train", "merge", "--adapter", teacher, "--output-dir", merged}) +

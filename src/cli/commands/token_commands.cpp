@@ -21,6 +21,7 @@
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "output/standard_output.h"
 #include "registry.h"
@@ -95,7 +96,7 @@ void print_ids(const tokenizer::Tokenizer& tokenizer, const std::string& text, b
 
 /// Empty for a folder with only a tokenizer, which is enough; ids and lengths are not checked then.
 std::optional<model::ModelConfig> read_config(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder / "config.json")) return std::nullopt;
+  if (!std::filesystem::exists(folder / storage::kConfigFile)) return std::nullopt;
   return model::read_model_config(folder);
 }
 

@@ -11,6 +11,7 @@
 #include "lora_train/base/utf8.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::cli {
 namespace {
@@ -29,7 +30,7 @@ constexpr Refused kRefused[] = {{"repetition_penalty", 1},   {"num_beams", 1},  
 
 class GenerationConfig {
  public:
-  explicit GenerationConfig(const std::filesystem::path& folder) : path_(folder / "generation_config.json") {
+  explicit GenerationConfig(const std::filesystem::path& folder) : path_(folder / storage::kGenerationFile) {
     if (!std::filesystem::exists(path_)) {
       throw ConfigError("--generation-config",
                         "there is no " + path_.string() + ". Leave the flag out: greedy is the default.");
@@ -93,7 +94,7 @@ using Json = nlohmann::ordered_json;
 
 std::string hash_of_adapter(const std::filesystem::path& adapter) {
   std::string hashes;
-  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+  for (const char* name : {storage::kAdapterConfigFile, storage::kAdapterFile}) {
     if (std::filesystem::exists(adapter / name)) hashes += hash_file(adapter / name).hash;
   }
   return hash128_hex(hashes);

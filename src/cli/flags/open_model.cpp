@@ -18,6 +18,7 @@
 #include "lora_train/storage/hub_cache.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 
 namespace lora_train::cli {
@@ -27,7 +28,7 @@ namespace fs = std::filesystem;
 
 bool is_adapter(const fs::path& folder) {
   std::error_code code;
-  return fs::exists(folder / "adapter_config.json", code);
+  return fs::exists(folder / storage::kAdapterConfigFile, code);
 }
 
 /// Empty without an adapter.
@@ -42,7 +43,7 @@ fs::path newest_checkpoint(const fs::path& run) {
 
 /// The step named in a run's model card; nothing without such a card.
 std::optional<std::int64_t> step_of_result(const fs::path& adapter) {
-  const fs::path card = adapter / "README.md";
+  const fs::path card = adapter / storage::kCardFile;
   std::error_code code;
   if (!fs::is_regular_file(card, code)) return std::nullopt;
   static const std::regex steps(R"(Trained with lora-train [^\n]*: ([0-9,]{1,18}) steps?, r )");
@@ -54,7 +55,7 @@ std::optional<std::int64_t> step_of_result(const fs::path& adapter) {
   return std::stoll(digits);
 }
 
-std::string config_of(const std::string& adapter) { return (fs::path(adapter) / "adapter_config.json").string(); }
+std::string config_of(const std::string& adapter) { return (fs::path(adapter) / storage::kAdapterConfigFile).string(); }
 
 /// The base model that the adapter names; empty if there is no adapter, or if it names none.
 std::string base_of(const std::string& adapter) {
@@ -78,11 +79,11 @@ void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesy
 
 void warn_of_older_result(const std::string& adapter) {
   const fs::path folder = adapter, run = folder.parent_path();
-  if (folder.filename() != "adapter" || !is_adapter(folder)) return;
+  if (folder.filename() != storage::kAdapterFolder || !is_adapter(folder)) return;
   if (!storage::read_marker(run) || run_folder::holds_done_summary(run)) return;
   const fs::path newest = newest_checkpoint(run);
   const std::optional<std::int64_t> step = step_of_result(folder);
-  if (step && !newest.empty() && run_folder::step_of(newest) == step) return;
+  if (step && !newest.empty() && storage::checkpoint_step(newest) == step) return;
   static std::set<std::string> warned;
   if (!warned.insert(adapter).second) return;
   log_warning(adapter + ": is an earlier result of the run" + (step ? ", from step " + std::to_string(*step) : "") +
@@ -91,7 +92,7 @@ void warn_of_older_result(const std::string& adapter) {
 }
 
 std::string adapter_folder(const std::string& given) {
-  const fs::path of_run = fs::path(given) / "adapter";
+  const fs::path of_run = fs::path(given) / storage::kAdapterFolder;
   if (given.empty() || !is_adapter(of_run)) return given;
   // Next to a run's result there may be an adapter of another tool that wrote into the same folder.
   return is_adapter(given) && !storage::read_marker(given) ? given : of_run.string();
@@ -106,7 +107,7 @@ std::string find_adapter(const std::string& given, const std::string& name) {
   }
   if (!fs::exists(given, code))
     throw FormatError(given, "no such folder; expected a PEFT folder, or the output_dir of a run");
-  if (fs::exists(fs::path(given) / "model" / "config.json", code))
+  if (fs::exists(fs::path(given) / storage::kModelFolder / storage::kConfigFile, code))
     throw ConfigError(name, given + " is a run that trained all weights: there is no adapter. Its model: --model " +
                                 given + "/model.");
   const fs::path checkpoint = newest_checkpoint(given);
@@ -199,7 +200,7 @@ void leave_out_failed_starts(const std::string& folder, std::vector<fs::path>& r
   std::vector<std::string> left_out;
   std::vector<fs::path> others;
   for (const fs::path& run : runs) {
-    if (fs::exists(run / "summary.json") && !fs::exists(run / "profile.yaml")) {
+    if (fs::exists(run / storage::kSummaryFile) && !fs::exists(run / storage::kProfileFile)) {
       left_out.push_back(run.string());
     } else {
       others.push_back(run);

@@ -20,6 +20,7 @@
 #include "lora_train/report/task_figures.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
 
@@ -184,7 +185,7 @@ class InputChecker {
 
   /// True if the run in output_dir began with this checkpoint, which may be gone when the command is repeated.
   bool began_with(const std::string& checkpoint) const {
-    const fs::path written = fs::path(profile_.run.output_dir) / "profile.yaml";
+    const fs::path written = fs::path(profile_.run.output_dir) / storage::kProfileFile;
     std::error_code code;
     try {
       return fs::exists(written, code) && load_written_profile(written).run.resume_from_checkpoint == checkpoint;

@@ -10,6 +10,7 @@
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/launch/local_ranks.h"
+#include "lora_train/storage/run_names.h"
 #include "open_model.h"
 #include "output/standard_output.h"
 
@@ -87,7 +88,7 @@ void ProfileFlags::refuse_folders() const {
   for (const std::string& word : profiles()) {
     if (!std::filesystem::is_directory(word, code)) continue;
     const bool takes_adapter = parser_.app().get_option_no_throw("--adapter") != nullptr;
-    const std::string own = (std::filesystem::path(word) / "profile.yaml").string();
+    const std::string own = (std::filesystem::path(word) / storage::kProfileFile).string();
     parser_.refuse(word, "is a folder, not a profile." +
                              (takes_adapter ? " To use a run or a PEFT folder: --adapter " + word + "."
                               : std::filesystem::exists(own, code) ? " The profile of that run: " + own + "."

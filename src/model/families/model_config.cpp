@@ -8,6 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::model {
 namespace {
@@ -334,7 +335,7 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
 }
 
 ModelConfig read_model_config(const std::filesystem::path& folder) {
-  const auto path = folder / "config.json";
+  const auto path = folder / storage::kConfigFile;
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "no such file; a Hugging Face model folder holds one");
   }

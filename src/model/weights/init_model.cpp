@@ -16,6 +16,7 @@
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 
 namespace lora_train::model {
 namespace {
@@ -79,7 +80,7 @@ Shards split_into_shards(const std::vector<TensorSpec>& specs, const InitModelRe
 }
 
 std::string shard_name(std::size_t index, std::size_t count) {
-  if (count == 1) return "model.safetensors";
+  if (count == 1) return storage::kWeightsFile;
   char name[64];
   std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, count);
   return name;
@@ -163,7 +164,8 @@ InitModelResult init_model(const InitModelRequest& request) {
     throw ConfigError("dtype",
                       std::string(storage::dtype_name(request.dtype)) + " is not supported; expected BF16, F16 or F32");
   }
-  const fs::path config_path = fs::is_directory(request.config) ? request.config / "config.json" : request.config;
+  const fs::path config_path =
+      fs::is_directory(request.config) ? request.config / storage::kConfigFile : request.config;
   const std::string text = storage::read_model_text(config_path);
   const ModelConfig config = parse_model_config(text, config_path);
   check_tokenizer(request.tokenizer);
@@ -174,7 +176,7 @@ InitModelResult init_model(const InitModelRequest& request) {
   result.num_parameters = num_parameters(config);
   Files files = weight_files(config, request, result.weight_bytes);
   add_tokenizer(request.tokenizer, files);
-  files.push_back({"config.json", config_text_with_dtype(text, request.dtype)});
+  files.push_back({storage::kConfigFile, config_text_with_dtype(text, request.dtype)});
   output.write(files);
   output.commit();
   for (const auto& file : files) result.files.push_back(file.name);

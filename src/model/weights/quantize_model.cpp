@@ -13,6 +13,7 @@
 #include "lora_train/model/weights/tensor_io.h"
 #include "lora_train/storage/model_output.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 #include "weight_reader.h"
 
 namespace lora_train::model {
@@ -206,7 +207,7 @@ void add_companions(const QuantizeRequest& request, const std::vector<std::strin
                     std::vector<FileToWrite>& files) {
   for (const std::string& name : storage::companion_files(request.model)) {
     files.push_back(storage::copy_of(request.model / name));
-    if (name != "config.json") continue;
+    if (name != storage::kConfigFile) continue;
     auto config = ordered_json::parse(files.back().text);
     config["quantization_config"] = quantization_config(request, skipped);
     files.back().text = config.dump(2) + "\n";

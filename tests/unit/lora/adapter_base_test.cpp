@@ -5,6 +5,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/run_names.h"
 #include "merge_folder.h"
 #include "support/temporary_folder.h"
 
@@ -22,7 +23,8 @@ class AdapterBase : public testing::Test {
   }
 
   void record(const fs::path& model) {
-    write_file_atomic(adapter_ / kBaseFile, base_file_text(storage::open_model_weights(model).fingerprint()));
+    write_file_atomic(adapter_ / storage::kBaseModelFile,
+                      base_file_text(storage::open_model_weights(model).fingerprint()));
   }
 
   /// The same shapes with other weights.
@@ -92,7 +94,7 @@ TEST_F(AdapterBase, KnownOnlyByNameIsWarnedOfUnderAnotherOne) {
 TEST_F(AdapterBase, FileOfAnotherToolCountsAsNone) {
   for (const char* text : {"", "[]", "{\"weights\": 1}", "{\"name\": \"x\"}", "{\"weights\": \"00\"}",
                            "{\"made_by\": \"lora-train\", \"version\": 2, \"weights\": \"00\"}"}) {
-    write_file_atomic(adapter_ / kBaseFile, text);
+    write_file_atomic(adapter_ / storage::kBaseModelFile, text);
     EXPECT_EQ(said({model_, "org/base"}), "") << text;
   }
 }

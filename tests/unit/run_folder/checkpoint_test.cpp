@@ -6,6 +6,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/storage/run_names.h"
 #include "lora_train/storage/safetensors.h"
 #include "manifest.h"
 #include "support/small_checkpoint.h"
@@ -77,7 +78,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_EQ(found.fingerprints, contents.fingerprints);
   const storage::SafetensorsFile file(MappedFile::read(path / "adapter_model.safetensors"));
   EXPECT_EQ(file.bytes(*file.find("lora_B")), made.bytes());
-  EXPECT_EQ(read_file(path / kProfileFile), "model: some-model\n");
+  EXPECT_EQ(read_file(path / storage::kProfileFile), "model: some-model\n");
 }
 
 TEST(Checkpoint, KeepsWhatWasChosenByMeasuring) {
@@ -133,12 +134,12 @@ TEST(Checkpoint, AManifestThatLeadsElsewhereIsRefused) {
   const TemporaryFolder folder;
   const fs::path path = save_step(folder.path(), 1);
   for (const std::string name : {"../secret", "/etc/passwd", "-rf", ".hidden", "a\nb", ""}) {
-    Manifest manifest = parse_manifest(read_file(path / kManifestFile), "m");
+    Manifest manifest = parse_manifest(read_file(path / storage::kManifestFile), "m");
     manifest.files[name] = {1, "0"};
-    write_file_atomic(path / kManifestFile, to_json(manifest));
+    write_file_atomic(path / storage::kManifestFile, to_json(manifest));
     EXPECT_NE(verify(path).find("names the file"), std::string::npos) << name << ": " << verify(path);
     manifest.files.erase(name);
-    write_file_atomic(path / kManifestFile, to_json(manifest));
+    write_file_atomic(path / storage::kManifestFile, to_json(manifest));
     EXPECT_EQ(verify(path), "");
   }
 }
@@ -146,16 +147,16 @@ TEST(Checkpoint, AManifestThatLeadsElsewhereIsRefused) {
 TEST(Checkpoint, AManifestWithoutWhatIsNeededIsRefused) {
   const TemporaryFolder folder;
   const fs::path path = save_step(folder.path(), 1);
-  const Manifest whole = parse_manifest(read_file(path / kManifestFile), "m");
+  const Manifest whole = parse_manifest(read_file(path / storage::kManifestFile), "m");
   for (const char* name : {"trainer_state.json", "profile.yaml", "optimizer.safetensors"}) {
     Manifest manifest = whole;
     manifest.files.erase(name);
-    write_file_atomic(path / kManifestFile, to_json(manifest));
+    write_file_atomic(path / storage::kManifestFile, to_json(manifest));
     EXPECT_NE(verify(path).find("does not list " + std::string(name)), std::string::npos) << verify(path);
   }
   Manifest other_step = whole;
   other_step.step = 2;
-  write_file_atomic(path / kManifestFile, to_json(other_step));
+  write_file_atomic(path / storage::kManifestFile, to_json(other_step));
   EXPECT_NE(verify(path).find("a different step"), std::string::npos) << verify(path);
 }
 
@@ -168,15 +169,15 @@ TEST(Checkpoint, ANestedManifestIsRefused) {
 TEST(Checkpoint, AStateThatIsNoneIsRefused) {
   const TemporaryFolder folder;
   const fs::path path = save_step(folder.path(), 1);
-  const std::string whole = read_file(path / kStateFile);
+  const std::string whole = read_file(path / storage::kStateFile);
   for (const std::string tokens : {"1e30", "1.5", "true", "-1", "9223372036854775808", "[[[[]]]]", "\"1\""}) {
     std::string text = whole;
     const std::string key = "\"tokens\": ";
     text.replace(text.find(key), key.size() + 4, key + tokens);
-    write_file_atomic(path / kStateFile, text);
-    Manifest manifest = parse_manifest(read_file(path / kManifestFile), "m");
-    manifest.files[kStateFile] = hash_file(path / kStateFile);
-    write_file_atomic(path / kManifestFile, to_json(manifest));
+    write_file_atomic(path / storage::kStateFile, text);
+    Manifest manifest = parse_manifest(read_file(path / storage::kManifestFile), "m");
+    manifest.files[storage::kStateFile] = hash_file(path / storage::kStateFile);
+    write_file_atomic(path / storage::kManifestFile, to_json(manifest));
     EXPECT_NE(verify(path).find("expected a whole number, 0 or more"), std::string::npos)
         << tokens << ": " << verify(path);
   }
@@ -186,7 +187,7 @@ TEST(Checkpoint, AStateThatIsNoneIsRefused) {
 TEST(Checkpoint, AStateThatIsNoUtf8IsRefused) {
   const TemporaryFolder folder;
   const fs::path path = save_step(folder.path(), 1);
-  write_file_atomic(path / kStateFile, "{\"step\": \"\xff\"}");
+  write_file_atomic(path / storage::kStateFile, "{\"step\": \"\xff\"}");
   EXPECT_THROW(describe(path), FormatError);
 }
 
@@ -195,7 +196,7 @@ TEST(Checkpoint, TheNewestThatVerifiesIsTaken) {
   EXPECT_EQ(newest_good(folder.path()), std::nullopt);
   for (const std::int64_t step : {2, 10, 9}) save_step(folder.path(), step);
   EXPECT_EQ(newest_good(folder.path())->filename(), "checkpoint-10");
-  fs::remove(folder / "checkpoint-10" / kManifestFile);
+  fs::remove(folder / "checkpoint-10" / storage::kManifestFile);
   EXPECT_EQ(newest_good(folder.path())->filename(), "checkpoint-9");
 }
 
@@ -242,7 +243,7 @@ TEST(Checkpoint, FilesOfOthersSurviveRotationAndReplacement) {
     const auto path = folder / ("checkpoint-" + std::to_string(step));
     EXPECT_EQ(read_file(path / "evals" / "mmlu.txt"), std::to_string(step));
     EXPECT_EQ(read_file(path / "README.md"), "mine");
-    EXPECT_EQ(std::filesystem::exists(path / kOptimizerFile), step == 3);
+    EXPECT_EQ(std::filesystem::exists(path / storage::kOptimizerFile), step == 3);
   }
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"checkpoint-3"});
 }
@@ -250,16 +251,16 @@ TEST(Checkpoint, FilesOfOthersSurviveRotationAndReplacement) {
 TEST(Checkpoint, ADamagedOneIsStillOurs) {
   const TemporaryFolder folder;
   const auto path = save_step(folder.path(), 3);
-  const std::string manifest = read_file(path / kManifestFile), state = read_file(path / kStateFile);
+  const std::string manifest = read_file(path / storage::kManifestFile), state = read_file(path / storage::kStateFile);
   for (const auto& [a, b] :
        {std::pair{manifest.substr(0, 5), state}, {std::string(), state}, {manifest, std::string()}}) {
-    write_file_atomic(path / kManifestFile, a);
-    write_file_atomic(path / kStateFile, b);
+    write_file_atomic(path / storage::kManifestFile, a);
+    write_file_atomic(path / storage::kStateFile, b);
     EXPECT_EQ(list(folder.path()).size(), 1U);
     EXPECT_NE(verify(path), "");
   }
-  std::filesystem::remove(path / kManifestFile);
-  std::filesystem::remove(path / kStateFile);
+  std::filesystem::remove(path / storage::kManifestFile);
+  std::filesystem::remove(path / storage::kStateFile);
   EXPECT_TRUE(list(folder.path()).empty());
 }
 

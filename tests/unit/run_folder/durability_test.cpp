@@ -13,6 +13,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/run_folder/checkpoint.h"
+#include "lora_train/storage/run_names.h"
 #include "support/faulty_file_ops.h"
 #include "support/memory_file_ops.h"
 #include "support/small_checkpoint.h"
@@ -71,7 +72,7 @@ std::int64_t resume(const fs::path& folder) {
 }
 
 bool sweeps_clean(const fs::path& folder) {
-  storage::delete_temporaries(folder, [](const std::string& name) { return name.starts_with(kFolderPrefix); });
+  storage::delete_temporaries(folder, storage::is_run_name);
   for (const auto& name : list_folder(folder)) {
     if (name.starts_with(".tmp-")) return false;
   }
@@ -116,7 +117,8 @@ std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, const Kind&
                            (from_then_on ? " and from then on" : "");
   const TemporaryFolder folder(fast_folder());
   for (const std::int64_t earlier : {1, 2, 9}) save_in_memory(folder.path(), earlier);
-  fs::remove(folder / "checkpoint-9" / kManifestFile);  // damaged: passed over, and deleted once there is a newer one
+  fs::remove(folder / "checkpoint-9" /
+             storage::kManifestFile);  // damaged: passed over, and deleted once there is a newer one
   FaultyFileOps faulty(file_ops());
   faulty.can_exchange = kind.can_exchange;
   faulty.arm(fault, at, from_then_on);
@@ -127,7 +129,8 @@ std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, const Kind&
   }
   EXPECT_GE(resume(folder.path()), outcome.saved) << what;
   for (const auto& found : list(folder.path())) {
-    EXPECT_TRUE(step_of(found) == 9 || verify(found).empty()) << what << ": half of one has a good name";
+    EXPECT_TRUE(storage::checkpoint_step(found) == 9 || verify(found).empty())
+        << what << ": half of one has a good name";
   }
   const bool is_harmless =
       fault == Fault::kNone || fault == Fault::kShort || (fault == Fault::kInterrupted && !from_then_on);

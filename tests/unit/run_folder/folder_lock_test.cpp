@@ -7,6 +7,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/report/run_log.h"
+#include "lora_train/storage/run_names.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::run_folder {
@@ -40,15 +41,15 @@ TEST(FolderLock, TakesOverWhatADeadProcessLeft) {
 TEST(FolderLock, LeavesFilesOfOthersAlone) {
   const TemporaryFolder folder;
   write_file_atomic(folder / "mine", "mine");
-  write_file_atomic(folder / report::kLockFile, "not a lock");
+  write_file_atomic(folder / storage::kLockFile, "not a lock");
   EXPECT_THROW(FolderLock(folder.path()), ConfigError);
-  EXPECT_EQ(read_file(folder / report::kLockFile), "not a lock");
-  std::filesystem::remove(folder / report::kLockFile);
-  std::filesystem::create_symlink("mine", folder / report::kLockFile);
+  EXPECT_EQ(read_file(folder / storage::kLockFile), "not a lock");
+  std::filesystem::remove(folder / storage::kLockFile);
+  std::filesystem::create_symlink("mine", folder / storage::kLockFile);
   EXPECT_THROW(FolderLock(folder.path()), ConfigError);
   EXPECT_EQ(read_file(folder / "mine"), "mine");
-  std::filesystem::remove(folder / report::kLockFile);
-  ASSERT_EQ(::mkfifo((folder / report::kLockFile).c_str(), 0600), 0);
+  std::filesystem::remove(folder / storage::kLockFile);
+  ASSERT_EQ(::mkfifo((folder / storage::kLockFile).c_str(), 0600), 0);
   EXPECT_THROW(FolderLock(folder.path()), ConfigError);
 }
 

@@ -5,6 +5,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/storage/run_marker.h"
+#include "lora_train/storage/run_names.h"
 #include "support/temporary_folder.h"
 #include "written_run.h"
 
@@ -115,7 +116,7 @@ TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
 }
 
 TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
-  for (const char* name : {"adapter", "tensorboard", kReplacedFolder}) {
+  for (const char* name : {"adapter", "tensorboard", storage::kReplacedFolder}) {
     const TemporaryFolder folder;
     std::filesystem::create_directory(folder / name);
     write_file_atomic(folder / name / "weights", "mine");
@@ -273,8 +274,8 @@ TEST(OutputFolder, NoFileMakesAFolderARunButItsMarker) {
 }
 
 TEST(OutputFolder, LinksUnderARunsNamesAreRefused) {
-  for (const char* name :
-       {"profile.yaml", "run.log", "metrics.jsonl", "summary.json", "run.json", "tensorboard", kReplacedFolder}) {
+  for (const char* name : {"profile.yaml", "run.log", "metrics.jsonl", "summary.json", "run.json", "tensorboard",
+                           storage::kReplacedFolder}) {
     const TemporaryFolder folder;
     Asked request = request_for(folder / "run");
     std::filesystem::create_directory(folder / "run");

@@ -2,6 +2,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/run_folder/output_folder.h"
+#include "lora_train/storage/run_names.h"
 #include "support/temporary_folder.h"
 #include "written_run.h"
 
@@ -22,11 +23,11 @@ TEST(ReplacedRun, OverwriteReplacesOnlyWhatARunWrites) {
   set_run_aside(folder.path());
   for (const char* name : {"checkpoint-3", "adapter", "run.log", "profile.yaml", "metrics.jsonl"}) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
-    EXPECT_TRUE(std::filesystem::exists(folder / kReplacedFolder / name)) << name;
+    EXPECT_TRUE(std::filesystem::exists(folder / storage::kReplacedFolder / name)) << name;
   }
-  EXPECT_EQ(verify(folder / kReplacedFolder / "checkpoint-3"), "");
+  EXPECT_EQ(verify(folder / storage::kReplacedFolder / "checkpoint-3"), "");
   delete_replaced_run(folder.path());
-  EXPECT_FALSE(std::filesystem::exists(folder / kReplacedFolder));
+  EXPECT_FALSE(std::filesystem::exists(folder / storage::kReplacedFolder));
   EXPECT_TRUE(std::filesystem::exists(folder / "model")) << "a run with an adapter writes none";
   EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
 }
@@ -45,7 +46,7 @@ TEST(ReplacedRun, ACommandThatDoesNotOverwriteLeavesTheReplacedRunAlone) {
   }
   request.overwrite = true;
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
-  EXPECT_EQ(verify(folder / kReplacedFolder / "checkpoint-3"), "");
+  EXPECT_EQ(verify(folder / storage::kReplacedFolder / "checkpoint-3"), "");
 }
 
 TEST(ReplacedRun, IsTheLastOneThatHadSavedSomething) {
@@ -55,12 +56,12 @@ TEST(ReplacedRun, IsTheLastOneThatHadSavedSomething) {
   set_run_aside(folder.path());
   write_file_atomic(folder / "run.log", "died early");
   set_run_aside(folder.path());  // a second attempt: nothing was saved in between
-  EXPECT_EQ(verify(folder / kReplacedFolder / "checkpoint-3"), "");
+  EXPECT_EQ(verify(folder / storage::kReplacedFolder / "checkpoint-3"), "");
   EXPECT_FALSE(std::filesystem::exists(folder / "run.log"));
   put_run(request, 5);
   set_run_aside(folder.path());
-  EXPECT_FALSE(std::filesystem::exists(folder / kReplacedFolder / "checkpoint-3"));
-  EXPECT_EQ(verify(folder / kReplacedFolder / "checkpoint-5"), "");
+  EXPECT_FALSE(std::filesystem::exists(folder / storage::kReplacedFolder / "checkpoint-3"));
+  EXPECT_EQ(verify(folder / storage::kReplacedFolder / "checkpoint-5"), "");
 }
 
 TEST(ReplacedRun, WhatOthersPutIntoItsFoldersSurvives) {
@@ -77,7 +78,7 @@ TEST(ReplacedRun, WhatOthersPutIntoItsFoldersSurvives) {
   }
   set_run_aside(folder.path());
   delete_replaced_run(folder.path());
-  const auto kept = folder / kReplacedFolder;
+  const auto kept = folder / storage::kReplacedFolder;
   for (const auto& [name, file] : ours) {
     EXPECT_EQ(read_file(kept / name / ".git" / "HEAD"), "mine") << "there is no " << name << " yet";
     EXPECT_FALSE(std::filesystem::exists(kept / name / file));
@@ -94,11 +95,11 @@ TEST(ReplacedRun, AnInterruptedMoveIsCompleted) {
   Asked request = request_for(folder.path());
   put_run(request, 3);
   put_run(request, 5);
-  std::filesystem::create_directory(folder / kReplacedFolder);
-  std::filesystem::rename(folder / "checkpoint-5", folder / kReplacedFolder / "checkpoint-5");
+  std::filesystem::create_directory(folder / storage::kReplacedFolder);
+  std::filesystem::rename(folder / "checkpoint-5", folder / storage::kReplacedFolder / "checkpoint-5");
   set_run_aside(folder.path());
   for (const char* name : {"checkpoint-3", "checkpoint-5", "profile.yaml", "run.json"}) {
-    EXPECT_TRUE(std::filesystem::exists(folder / kReplacedFolder / name)) << name;
+    EXPECT_TRUE(std::filesystem::exists(folder / storage::kReplacedFolder / name)) << name;
   }
 }
 

@@ -1,0 +1,43 @@
+#include "lora_train/storage/run_names.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace lora_train::storage {
+namespace {
+
+constexpr std::string_view kCheckpointPrefix = "checkpoint-";
+
+constexpr const char* kCheckpointFiles[] = {kManifestFile,  kStateFile,         kProfileFile, kOptimizerFile,
+                                            kBaseModelFile, kAdapterConfigFile, kWeightsFile, kAdapterFile};
+constexpr const char* kResultFiles[] = {kAdapterConfigFile, kAdapterFile, kBaseModelFile, kCardFile,
+                                        kConfigFile,        kWeightsFile, kGenerationFile};
+
+bool is_one_of(std::string_view name, const auto& names) { return std::ranges::count(names, name) > 0; }
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) { return std::string(kCheckpointPrefix) + std::to_string(step); }
+
+std::optional<std::int64_t> checkpoint_step(const std::filesystem::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kCheckpointPrefix)) return std::nullopt;
+  const std::string_view digits = std::string_view(name).substr(kCheckpointPrefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size() || digits.front() == '-') return std::nullopt;
+  return step;
+}
+
+bool is_run_name(std::string_view name) {
+  return name == kMarkerFile || name == kTensorBoardFolder || name == kAdapterFolder || name == kModelFolder ||
+         checkpoint_step(name) || is_one_of(name, kReportFiles);
+}
+
+bool is_checkpoint_file(std::string_view name) { return is_one_of(name, kCheckpointFiles); }
+
+bool is_result_file(std::string_view name) { return is_one_of(name, kResultFiles) || is_tokenizer_file(name); }
+
+bool is_tokenizer_file(std::string_view name) { return is_one_of(name, kTokenizerFiles); }
+
+}  // namespace lora_train::storage
