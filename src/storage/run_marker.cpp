@@ -38,7 +38,7 @@ std::optional<RunMarker> read_marker(const std::filesystem::path& folder) {
 
 bool is_output_of_run(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
-  return is_run_name(name) && read_marker(path.parent_path()).has_value();
+  return (is_run_name(name) || name.starts_with(kCheckpointPrefix)) && read_marker(path.parent_path()).has_value();
 }
 
 void write_new_marker(const std::filesystem::path& folder, bool began_with_overwrite) {

@@ -6,8 +6,6 @@
 namespace lora_train::storage {
 namespace {
 
-constexpr std::string_view kCheckpointPrefix = "checkpoint-";
-
 constexpr const char* kCheckpointFiles[] = {kManifestFile,  kStateFile,         kProfileFile, kOptimizerFile,
                                             kBaseModelFile, kAdapterConfigFile, kWeightsFile, kAdapterFile};
 constexpr const char* kResultFiles[] = {kAdapterConfigFile, kAdapterFile, kBaseModelFile, kCardFile,

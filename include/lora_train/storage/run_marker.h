@@ -21,8 +21,8 @@ struct RunMarker {
 /// else. Throws IoError.
 std::optional<RunMarker> read_marker(const std::filesystem::path& folder);
 
-/// True if a file or folder is a marker, or is next to one and has the name of something that a run writes. Throws
-/// IoError.
+/// True if a file or folder is a marker, or is next to one and has the name of something that a run writes, or begins
+/// with "checkpoint-". Throws IoError.
 bool is_output_of_run(const std::filesystem::path& path);
 
 /// Marks the folder as that of a new run. Throws IoError.

@@ -1,7 +1,7 @@
 // Names of everything in a run's folder (output_dir). docs/formats.md says what each holds.
 //
-//   .lora-train.lock      run.json           profile.yaml        run.log              metrics.jsonl
-//   eval_losses.jsonl     eval_answers.jsonl summary.json        report.html          curves.png
+//   .lora-train.lock      run.json, profile.yaml, run.log, metrics.jsonl, eval_losses.jsonl, eval_answers.jsonl,
+//                         summary.json, report.html, curves.png
 //   tensorboard/          events.out.tfevents.*
 //   checkpoint-<step>/    manifest.json, trainer_state.json, profile.yaml, optimizer.safetensors, and the tensors of
 //                         adapter/ or model/ at that step
@@ -36,6 +36,7 @@ inline constexpr const char* kTensorBoardFolder = "tensorboard";
 inline constexpr const char* kEventFilePrefix = "events.out.tfevents.";
 inline constexpr const char* kReplacedFolder = ".lora-train-replaced";
 
+inline constexpr std::string_view kCheckpointPrefix = "checkpoint-";
 /// checkpoint-<step>.
 std::string checkpoint_name(std::int64_t step);
 /// The step in the last part of a path; nothing for other names.

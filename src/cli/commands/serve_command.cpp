@@ -60,8 +60,8 @@ void add_serve_flags(CommandParser& parser, ServeFlags& flags) {
 std::string name_of_run(const fs::path& folder) {
   const fs::path path = fs::weakly_canonical(folder);
   const std::string last = path.filename().string();
-  return last == storage::kAdapterFolder || storage::checkpoint_step(last) ? path.parent_path().filename().string()
-                                                                           : last;
+  const bool is_of_run = last == storage::kAdapterFolder || last.starts_with(storage::kCheckpointPrefix);
+  return is_of_run ? path.parent_path().filename().string() : last;
 }
 
 /// NAME=DIR or DIR. A "=" after a "/" belongs to the folder: runs/lr=1e-4.

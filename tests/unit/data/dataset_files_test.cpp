@@ -62,7 +62,8 @@ TEST_F(DatasetFiles, FolderLeavesOutWhatRunsWroteThere) {
 TEST_F(DatasetFiles, DataBesideTheOutputOfARunIsReadWithoutIt) {
   storage::write_new_marker(folder_.path(), false);
   std::filesystem::create_directories(folder_ / "checkpoint-3");
-  for (const char* name : {"metrics.jsonl", "summary.json", "checkpoint-3/trainer_state.json"}) {
+  for (const char* name :
+       {"metrics.jsonl", "summary.json", "checkpoint-3/trainer_state.json", "checkpoint-best.jsonl"}) {
     write_file_atomic(folder_ / name, "{}");
   }
   EXPECT_EQ(names(folder_.path().string()), (Names{"a.json", "b.jsonl", "part/c.ndjson"}));
