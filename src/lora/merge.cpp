@@ -90,16 +90,11 @@ class Merger {
   std::int64_t num_done_ = 0;
 };
 
-bool is_of_tokenizer(const std::string& name) {
-  return name == storage::kGenerationFile || storage::is_tokenizer_file(name);
-}
-
 /// All files except the weights, with the tokenizer that the adapter was trained with.
 void add_companions(const MergeRequest& request, const Merger& merger, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : storage::companion_files(request.model)) {
-    if (name == storage::kAdapterConfigFile ||
-        (tokenizer != request.model && is_of_tokenizer(name) && name != storage::kGenerationFile))
+    if (name == storage::kAdapterConfigFile || (tokenizer != request.model && storage::is_tokenizer_file(name)))
       continue;
     if (name == storage::kGenerationFile && fs::exists(tokenizer / name)) continue;
     files.push_back(storage::copy_of(request.model / name));
@@ -112,9 +107,10 @@ void add_companions(const MergeRequest& request, const Merger& merger, std::vect
     }
   }
   for (const auto& name : storage::companion_files(tokenizer)) {
+    const bool is_wanted = name == storage::kGenerationFile || storage::is_tokenizer_file(name);
     const bool is_there =
         std::any_of(files.begin(), files.end(), [&](const FileToWrite& file) { return file.name == name; });
-    if (is_of_tokenizer(name) && !is_there) files.push_back(storage::copy_of(tokenizer / name));
+    if (is_wanted && !is_there) files.push_back(storage::copy_of(tokenizer / name));
   }
 }
 

@@ -12,7 +12,6 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/host_name.h"
 #include "lora_train/base/log.h"
-#include "lora_train/report/run_log.h"
 #include "lora_train/storage/run_names.h"
 
 namespace lora_train::run_folder {

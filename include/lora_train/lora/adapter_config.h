@@ -38,8 +38,6 @@ std::filesystem::path tokenizer_folder(const std::filesystem::path& model, const
 /// targets.
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
 
-// The files of an adapter folder.
-
 /// The text of base_model.json. `weights` is WeightFiles::fingerprint() of the base.
 std::string base_file_text(const std::string& weights);
 

@@ -117,8 +117,8 @@ std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, const Kind&
                            (from_then_on ? " and from then on" : "");
   const TemporaryFolder folder(fast_folder());
   for (const std::int64_t earlier : {1, 2, 9}) save_in_memory(folder.path(), earlier);
-  fs::remove(folder / "checkpoint-9" /
-             storage::kManifestFile);  // damaged: passed over, and deleted once there is a newer one
+  // Damaged: passed over, and deleted once there is a newer one.
+  fs::remove(folder / "checkpoint-9" / storage::kManifestFile);
   FaultyFileOps faulty(file_ops());
   faulty.can_exchange = kind.can_exchange;
   faulty.arm(fault, at, from_then_on);

@@ -6,7 +6,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/report/run_log.h"
 #include "lora_train/storage/run_names.h"
 #include "support/temporary_folder.h"
 

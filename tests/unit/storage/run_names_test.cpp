@@ -7,7 +7,7 @@
 namespace lora_train::storage {
 namespace {
 
-TEST(RunNames, a_checkpoint_is_found_by_the_name_it_was_given) {
+TEST(RunNames, ACheckpointIsFoundByTheNameItWasGiven) {
   for (const std::int64_t step : {std::int64_t{0}, std::int64_t{7}, std::numeric_limits<std::int64_t>::max()}) {
     EXPECT_EQ(checkpoint_step(checkpoint_name(step)), step);
     EXPECT_EQ(checkpoint_step(std::filesystem::path("runs") / checkpoint_name(step)), step);
@@ -15,7 +15,7 @@ TEST(RunNames, a_checkpoint_is_found_by_the_name_it_was_given) {
   }
 }
 
-TEST(RunNames, other_names_are_no_checkpoint) {
+TEST(RunNames, OtherNamesAreNoCheckpoint) {
   for (const char* name :
        {"", "checkpoint", "checkpoint-", "checkpoint--1", "checkpoint-+1", "checkpoint- 1", "checkpoint-1x",
         "checkpoint-best", "Checkpoint-1", "checkpoint-9223372036854775808", "checkpoint-1.tmp"}) {
@@ -24,7 +24,7 @@ TEST(RunNames, other_names_are_no_checkpoint) {
   }
 }
 
-TEST(RunNames, a_run_owns_what_it_writes_and_nothing_else) {
+TEST(RunNames, ARunOwnsWhatItWritesAndNothingElse) {
   for (const char* name :
        {"run.json", "profile.yaml", "run.log", "metrics.jsonl", "eval_losses.jsonl", "eval_answers.jsonl",
         "summary.json", "report.html", "curves.png", "tensorboard", "adapter", "model"}) {
