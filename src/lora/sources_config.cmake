@@ -1,8 +1,8 @@
 # The torch-free part of the lora module (adapter_config.json, choice of linears, merging), which the executable
 # contains.
 set(LT_LORA_CONFIG_SOURCES
-  adapter_config.cpp adapter_tensors.cpp lora_plan.cpp merge.cpp merged_weights.cpp merge_math.cpp
-  mlx_export.cpp usage_section.cpp)
+  adapter_config.cpp adapter_tensors.cpp lora_plan.cpp merge.cpp merged_weights.cpp merge_math.cpp portable.cpp
+  usage_section.cpp)
 list(TRANSFORM LT_LORA_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_lora_config)
   add_library(lt_lora_config OBJECT ${LT_LORA_CONFIG_SOURCES})

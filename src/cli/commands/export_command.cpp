@@ -1,4 +1,4 @@
-// lora-train export: a model or an adapter as a GGUF file, or an adapter for mlx-lm.
+// lora-train export: a model or an adapter as a GGUF file.
 #include "engine/engine_loader.h"
 #include "flags/command_line.h"
 #include "flags/open_model.h"
@@ -7,7 +7,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/export/export.h"
-#include "lora_train/lora/mlx_export.h"
 #include "lora_train/storage/model_file.h"
 #include "output/standard_output.h"
 #include "output/tensor_progress.h"
@@ -17,7 +16,7 @@ namespace lora_train::cli {
 namespace {
 
 struct ExportFlags {
-  std::string gguf, mlx, model, adapter, type;
+  std::string gguf, model, adapter, type;
   bool merge = false, overwrite = false, allow_other_base = false;
 };
 
@@ -34,8 +33,7 @@ void add_export_flags(CommandParser& parser, ExportFlags& flags) {
   app.add_option("--type", flags.type,
                  "type of the matrices: f32, f16, bf16 or q8_0 (default: as the model is stored); for an adapter, f32 "
                  "(default) or f16");
-  app.add_option("--mlx", flags.mlx, "folder to write an adapter to, in mlx-lm's format")->type_name("DIR");
-  app.add_flag("--overwrite", flags.overwrite, "replace a GGUF file, or what an earlier command wrote in the folder");
+  app.add_flag("--overwrite", flags.overwrite, "replace a GGUF file");
 }
 
 std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const std::string& word) {
@@ -45,25 +43,6 @@ std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const st
   if (word == "bf16") return gguf::TensorType::kBF16;
   if (word == "q8_0") return gguf::TensorType::kQ8_0;
   parser.refuse("--type", "unknown type \"" + word + "\"; expected f32, f16, bf16 or q8_0.");
-}
-
-/// mlx-lm reads a model's Hugging Face folder itself, merged or not, so there is nothing to write.
-void refuse_model_for_mlx(const CommandParser& parser, const ExportFlags& flags) {
-  if (flags.adapter.empty()) {
-    const std::string model = flags.model.empty() ? "DIR" : flags.model;
-    parser.refuse("--mlx", "mlx-lm reads the Hugging Face folder itself: " +
-                               shell_line({"mlx_lm.generate", "--model", model}) + ".");
-  }
-  if (!flags.merge) return;
-  parser.refuse("--mlx",
-                "mlx-lm reads the folder of the merged model itself: " +
-                    shell_line({"lora-train", "merge", "--adapter", flags.adapter, "--output-dir", flags.mlx}) + ".");
-}
-
-void check_mlx_flags(const CommandParser& parser, const ExportFlags& flags) {
-  if (!flags.gguf.empty()) parser.refuse("--mlx", "give --gguf or --mlx, not both.");
-  refuse_model_for_mlx(parser, flags);
-  if (!flags.type.empty()) parser.refuse("--type", "applies to GGUF files; an adapter for mlx-lm is always f32.");
 }
 
 void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
@@ -78,14 +57,14 @@ void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
 }
 
 void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {
-  if (flags.gguf.empty() && flags.mlx.empty()) parser.refuse("--gguf", "missing; expected a file to write.");
+  if (flags.gguf.empty()) parser.refuse("--gguf", "missing; expected a file to write.");
   if (flags.model.empty()) {
     parser.refuse("--model", flags.adapter.empty()
                                  ? "missing; expected the folder of a model."
                                  : "missing, and the adapter names no base; expected the folder of the "
                                    "base model.");
   }
-  if (flags.mlx.empty()) check_gguf_flags(parser, flags);
+  check_gguf_flags(parser, flags);
 }
 
 void print_result(const CommandParser& parser, const ExportFlags& flags, const gguf::ExportResult& result) {
@@ -108,41 +87,6 @@ void print_result(const CommandParser& parser, const ExportFlags& flags, const g
   }
 }
 
-int export_for_mlx(const CommandParser& parser, const ExportFlags& flags, const storage::ResolvedModel& model) {
-  const std::string name = model.hub_name.empty() ? model.folder.string() : model.hub_name;
-  const lora::MlxResult result = lora::export_mlx({.model = model.folder,
-                                                   .adapter = flags.adapter,
-                                                   .output_dir = flags.mlx,
-                                                   .model_name = name,
-                                                   .overwrite = flags.overwrite});
-  if (parser.common().json) {
-    print_line(to_line({{"folder", result.folder.string()},
-                        {"num_linears", result.num_linears},
-                        {"num_layers", result.num_layers},
-                        {"rank", result.rank},
-                        {"scale", result.scale},
-                        {"num_padded", result.num_padded},
-                        {"num_rescaled", result.num_rescaled}}));
-    return 0;
-  }
-  print_line(result.folder.string() + ": " + format_count(result.num_linears) + " linears in the last " +
-             format_count(result.num_layers) + " layers, rank " + format_count(result.rank) + ", scale " +
-             string_printf("%.6g", result.scale));
-  if (result.num_padded > 0)
-    print_line(format_count(result.num_padded) + " linears of lower rank are padded with zeros");
-  if (result.num_rescaled > 0) {
-    print_line(format_count(result.num_rescaled) + " linears have their own scale multiplied into lora_b");
-  }
-  if (has_own_template(flags.adapter, model.folder)) {
-    log_warning(
-        "the adapter was trained with its own chat template, but mlx-lm uses the model's: merge the adapter "
-        "(lora-train merge) to keep its template");
-  }
-  log_info("try it: " + shell_line({"mlx_lm.generate", "--model", name, "--adapter-path", result.folder.string(),
-                                    "--prompt", "Hello"}));
-  return 0;
-}
-
 int export_as_gguf(const CommandParser& parser, const ExportFlags& flags, const storage::ResolvedModel& model) {
   gguf::ExportRequest request;
   request.type = parse_type(parser, flags.type);
@@ -163,19 +107,18 @@ int export_as_gguf(const CommandParser& parser, const ExportFlags& flags, const 
 int run_export(const std::vector<std::string>& arguments) {
   CommandParser parser("export",
                        "Writes a GGUF file for llama.cpp: a model, a model with an adapter merged in (--merge), or an "
-                       "adapter alone; or an adapter for mlx-lm (--mlx).");
+                       "adapter alone.");
   ExportFlags flags;
   add_export_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
-  if (!flags.mlx.empty()) check_mlx_flags(parser, flags);
   flags.adapter = find_adapter(flags.adapter);
   if (flags.model.empty()) flags.model = find_base(flags.adapter);
   check_export_flags(parser, flags);
-  if (flags.mlx.empty()) (void)parse_type(parser, flags.type);
+  (void)parse_type(parser, flags.type);
   const storage::ResolvedModel model = storage::resolve_model(flags.model);
   if (!flags.adapter.empty()) check_adapter_base(flags.adapter, model, flags.allow_other_base);
   const StopRequests stop_requests;
-  return flags.mlx.empty() ? export_as_gguf(parser, flags, model) : export_for_mlx(parser, flags, model);
+  return export_as_gguf(parser, flags, model);
 }
 
 }  // namespace lora_train::cli
