@@ -7,7 +7,6 @@
 #include <bit>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -18,7 +17,6 @@
 #include "lora_train/base/host_name.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
-#include "lora_train/report/eval_files.h"
 #include "lora_train/storage/run_names.h"
 
 namespace lora_train::report {
@@ -111,28 +109,13 @@ std::string value_record(const ProtoMessage& value, long long step, double time)
   return frame(event_at(time).add_varint(2, static_cast<std::uint64_t>(step)).add_message(5, summary).bytes());
 }
 
-/// SummaryMetadata: the plugin that shows a value.
-ProtoMessage metadata_of(std::string_view plugin, std::string_view content) {
-  ProtoMessage data;
-  data.add_bytes(1, plugin);
-  if (!content.empty()) data.add_bytes(2, content);
-  return ProtoMessage().add_message(1, data);
-}
-
-constexpr int kFloatType = 1, kStringType = 7;
-
-/// TensorProto with one dimension.
-ProtoMessage tensor_of(int type, std::uint64_t size) {
-  const ProtoMessage dimension = ProtoMessage().add_varint(1, size);
-  const ProtoMessage shape = ProtoMessage().add_message(2, dimension);
-  return ProtoMessage().add_varint(1, static_cast<std::uint64_t>(type)).add_message(2, shape);
-}
-
-/// One text, which TensorBoard reads as Markdown.
+/// One text, which TensorBoard reads as Markdown: a TensorProto with one dimension, for the plugin "text".
 std::string text_record(std::string_view tag, std::string_view markdown, long long step, double time) {
-  ProtoMessage value = ProtoMessage().add_bytes(1, tag);
-  value.add_message(8, tensor_of(kStringType, 1).add_bytes(8, markdown)).add_message(9, metadata_of("text", ""));
-  return value_record(value, step, time);
+  constexpr int kString = 7;
+  const ProtoMessage shape = ProtoMessage().add_message(2, ProtoMessage().add_varint(1, 1));
+  const ProtoMessage tensor = ProtoMessage().add_varint(1, kString).add_message(2, shape).add_bytes(8, markdown);
+  const ProtoMessage metadata = ProtoMessage().add_message(1, ProtoMessage().add_bytes(1, "text"));
+  return value_record(ProtoMessage().add_bytes(1, tag).add_message(8, tensor).add_message(9, metadata), step, time);
 }
 
 /// One picture, RGB.
@@ -145,60 +128,7 @@ std::string image_record(std::string_view tag, std::string_view png, int width, 
   return value_record(ProtoMessage().add_bytes(1, tag).add_message(4, image), step, time);
 }
 
-/// A plugin's private data: a summary with an empty tensor and `content` in its metadata.
-std::string plugin_record(std::string_view tag, std::string_view plugin, std::string_view content, double time) {
-  ProtoMessage value = ProtoMessage().add_bytes(1, tag);
-  value.add_message(8, tensor_of(kFloatType, 0)).add_message(9, metadata_of(plugin, content));
-  return value_record(value, 0, time);
-}
-
 using Json = nlohmann::ordered_json;
-
-constexpr const char* kPlugin = "hparams";
-
-/// The last value of each is the result of a run.
-constexpr const char* kMetrics[] = {"eval/loss", "eval/perplexity", "eval/token_accuracy",
-                                    "eval/ece",  "train/loss_mean", "train/tokens_per_s"};
-
-enum DataType { kString = 1, kBool = 2, kFloat64 = 3 };
-
-enum Status { kSuccess = 1, kFailure = 2 };
-
-/// google.protobuf.Value, and its type.
-std::pair<ProtoMessage, DataType> value_of(const Json& value) {
-  if (value.is_boolean()) return {ProtoMessage().add_varint(4, value.get<bool>() ? 1 : 0), kBool};
-  if (value.is_number()) return {ProtoMessage().add_double(2, value.get<double>()), kFloat64};
-  return {ProtoMessage().add_bytes(3, value.get<std::string>()), kString};
-}
-
-std::string record_of(const char* tag, int field, const ProtoMessage& data, double time) {
-  return plugin_record(tag, kPlugin, ProtoMessage().add_message(field, data).bytes(), time);
-}
-
-/// The start of a session: the scalar keys of a profile (a JSON object) as hyperparameters, and the tags of its
-/// metrics. `group`: equal for sessions shown as one row.
-std::string hparams_start_records(const std::string& profile_json, const std::string& group, double time) {
-  const Json profile = Json::parse(profile_json);
-  ProtoMessage experiment, session;
-  for (const auto& [key, setting] : profile.items()) {
-    if (!setting.is_boolean() && !setting.is_number() && !setting.is_string()) continue;
-    const auto [value, type] = value_of(setting);
-    experiment.add_message(4, ProtoMessage().add_bytes(1, key).add_varint(4, type));
-    session.add_message(1, ProtoMessage().add_bytes(1, key).add_message(2, value));
-  }
-  for (const char* tag : kMetrics)
-    experiment.add_message(5, ProtoMessage().add_message(1, ProtoMessage().add_bytes(2, tag)));
-  experiment.add_double(3, time);
-  session.add_bytes(4, group).add_double(5, time);
-  return record_of("_hparams_/experiment", 2, experiment, time) +
-         record_of("_hparams_/session_start_info", 3, session, time);
-}
-
-/// The end of a session.
-std::string hparams_end_record(bool is_success, double time) {
-  const ProtoMessage end = ProtoMessage().add_varint(1, is_success ? kSuccess : kFailure).add_double(2, time);
-  return record_of("_hparams_/session_end_info", 4, end, time);
-}
 
 constexpr std::chrono::seconds kFlushInterval{10};
 
@@ -270,20 +200,6 @@ std::string code_block(const std::string& text) {
   return block + "\n\n";
 }
 
-/// The answers to one task at one step.
-std::string answers_text(const std::vector<EvalAnswer>& answers, const EvalAnswer& of) {
-  std::string text;
-  for (const EvalAnswer& answer : answers) {
-    if (answer.name != of.name || answer.step != of.step) continue;
-    const std::string confidence =
-        answer.confidence ? string_printf(", confidence %.1f %%", 100 * *answer.confidence) : "";
-    text += "**prompt**\n\n" + code_block(answer.prompt) + "**expected**\n\n" +
-            code_block(answer.expected.value_or("-")) + "**answer** (" + (answer.is_right ? "right" : "wrong") +
-            confidence + ")\n\n" + code_block(answer.answer) + "---\n\n";
-  }
-  return text;
-}
-
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
@@ -351,24 +267,16 @@ void TensorBoardWriter::add(const TaskRecord& record) {
 
 void TensorBoardWriter::start(const Profile& profile, double time) {
   buffer_ += text_record("args", code_block(to_yaml(profile)), 0, time);
-  buffer_ += hparams_start_records(to_json(profile), profile.run.output_dir, time);
   flush();
 }
 
-void TensorBoardWriter::end(const EndRecord& record, const std::filesystem::path& run_folder) {
+void TensorBoardWriter::end(const EndRecord& record) {
   const double seconds = record.times.wall_s();
   if (seconds > 0) {
     const auto rate = static_cast<float>(static_cast<double>(record.step) / seconds);
     buffer_ += scalar_record("train/train_runtime", static_cast<float>(seconds), record.step, record.time);
     buffer_ += scalar_record("train/train_steps_per_second", rate, record.step, record.time);
   }
-  const std::vector<EvalAnswer> answers = read_answers(run_folder / storage::kEvalAnswersFile);
-  std::set<std::pair<std::string, long long>> seen;
-  for (const EvalAnswer& answer : answers) {
-    if (!seen.emplace(answer.name, answer.step).second) continue;
-    buffer_ += text_record("answers/" + answer.name, answers_text(answers, answer), answer.step, record.time);
-  }
-  buffer_ += hparams_end_record(record.exit_code == 0, record.time);
   flush();
 }
 

@@ -90,7 +90,7 @@ void FileReporters::flush() {
 
 void FileReporters::write(const report::EndRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->end(record, folder_); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->end(record); });
 }
 
 report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s) {

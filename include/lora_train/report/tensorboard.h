@@ -1,4 +1,4 @@
-// TensorBoard event files: scalars, texts, pictures and hyperparameters. src/report/tensorboard.cpp has the format.
+// TensorBoard event files: scalars, pictures and the profile. src/report/tensorboard.cpp has the format.
 #pragma once
 
 #include <chrono>
@@ -48,12 +48,11 @@ class TensorBoardWriter {
   /// As above, for a task.
   void add(const TaskRecord& record);
 
-  /// Adds the profile as the text "args" and its scalar keys as hyperparameters.
+  /// Adds the profile as the text "args".
   void start(const Profile& profile, double time);
 
-  /// Adds train/train_runtime and train/train_steps_per_second, the content of eval_answers.jsonl in the run folder as
-  /// the texts answers/<name>, and the end of the hyperparameter session; flushes.
-  void end(const EndRecord& record, const std::filesystem::path& run_folder);
+  /// Adds train/train_runtime and train/train_steps_per_second; flushes.
+  void end(const EndRecord& record);
 
   void flush();
   const std::filesystem::path& path() const { return path_; }

@@ -147,19 +147,17 @@ TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
   EXPECT_EQ(seen["eval/val/loss"], 0);
 }
 
-TEST(TensorBoard, StartsWithTheProfileAndEndsWithAnswers) {
+TEST(TensorBoard, StartsWithTheProfileAndEndsWithTimes) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder / "tensorboard");
   Profile profile;
   profile.run.output_dir = "runs/a";
   writer.start(profile, 1);
-  write_file_atomic(folder / "eval_answers.jsonl",
-                    R"({"step":2,"name":"sums","prompt":"1+1","answer":"2","is_right":true})"
-                    "\n");
-  writer.end(EndRecord{.step = 2, .status = "done"}, folder.path());
+  EndRecord end{.step = 2, .status = "done"};
+  end.times.phases_s = {{"training", 4}};
+  writer.end(end);
   const std::string text = read_file(writer.path());
-  for (const char* part : {"_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info",
-                           "learning_rate", "answers/sums", "    1+1\n"}) {
+  for (const char* part : {"args", "    output_dir: runs/a\n", "train/train_runtime", "train/train_steps_per_second"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part;
   }
   payloads_of(text);
