@@ -21,10 +21,7 @@ def run(tmp_path_factory):
     evals = [{"path": str(setup.rows_file), "type": "pretokenized", "name": name} for name in ("val", "hard")]
     done = setup.train(report_to="tensorboard", eval_datasets=evals, eval_steps=2, save_steps=2)
     assert done.code == 0, done
-    # A resumed run adds a file. By then the evaluation of a task has left answers.
-    (setup.output_dir / "eval_answers.jsonl").write_text("".join(json.dumps(
-        {"step": step, "name": "sums", "source": "a:1", "prompt": "1 + 1?\n<script>", "expected": "2", "answer": answer, "is_right": answer == "2",
-         "confidence": 0.5}) + "\n" for step, answer in ((0, "# 3"), (3, "2"))))
+    # A resumed run adds a file.
     done = setup.train(report_to="tensorboard", eval_datasets=evals, eval_steps=2, save_steps=2, max_steps=4)
     assert done.code == 0 and "resumed from" in done.stderr, done
     return setup

@@ -154,7 +154,7 @@ TEST(TensorBoard, StartsWithTheProfileAndEndsWithTimes) {
   profile.run.output_dir = "runs/a";
   writer.start(profile, 1);
   EndRecord end{.step = 2, .status = "done"};
-  end.times.phases_s = {{"training", 4}};
+  end.times[Phase::kTrain] = 4;
   writer.end(end);
   const std::string text = read_file(writer.path());
   for (const char* part : {"args", "    output_dir: runs/a\n", "train/train_runtime", "train/train_steps_per_second"}) {
