@@ -3,12 +3,20 @@
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
-# Header-only: Debian has spdlog and fmt as shared libraries, not as archives.
-find_package(fmt REQUIRED)
+# Debian has spdlog and fmt as shared libraries, not as archives: spdlog is header-only, fmt compiled here. LibTorch
+# carries another fmt among its headers, so ours has a folder of its own, which lt_flags puts first.
+find_path(LT_FMT_INCLUDE fmt/core.h REQUIRED)
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/fmt_include)
+file(CREATE_LINK ${LT_FMT_INCLUDE}/fmt ${PROJECT_BINARY_DIR}/fmt_include/fmt SYMBOLIC)
+add_library(lt_fmt STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
+target_compile_features(lt_fmt PUBLIC cxx_std_20)
+target_include_directories(lt_fmt SYSTEM PUBLIC ${PROJECT_BINARY_DIR}/fmt_include)
+set_target_properties(lt_fmt PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
 find_path(LT_SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
 add_library(lt_spdlog INTERFACE IMPORTED GLOBAL)
 target_include_directories(lt_spdlog SYSTEM INTERFACE ${LT_SPDLOG_INCLUDE})
-target_link_libraries(lt_spdlog INTERFACE fmt::fmt-header-only)
+target_compile_definitions(lt_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
+target_link_libraries(lt_spdlog INTERFACE lt_fmt)
 
 # Static if Debian has an archive, so that the binary can move to a machine without them.
 function(lt_import_archive target header archive)

@@ -1,6 +1,8 @@
 // Precompiled once for the sources without torch. Each source still includes what it uses.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -2,6 +2,8 @@
 // exit code; nothing else catches them all. Assertions are for failures that only our own bugs can cause.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <stdexcept>
 #include <string>
 
@@ -21,8 +23,8 @@ enum class ExitCode {
 };
 
 /// Base class of all errors. `where` names the place as "file", "file:line", "file:line:byte", "file: tensor" or a key;
-/// it may be empty. `message` says what was wrong, what was expected and what to do, and does not repeat `where`.
-/// what() is "where: message".
+/// it may be empty. `message` says what was wrong, what was expected and what to do, and does not repeat `where`; with
+/// arguments, it is the format of fmt::format. what() is "where: message".
 class Error : public std::runtime_error {
  public:
   const std::string& message() const { return message_; }
@@ -47,6 +49,10 @@ class Error : public std::runtime_error {
   class Name : public Error {                                                                     \
    public:                                                                                        \
     Name(std::string where, std::string message) : Error(std::move(where), std::move(message)) {} \
+    template <class... Args>                                                                      \
+      requires(sizeof...(Args) > 0)                                                               \
+    Name(std::string where, fmt::format_string<Args...> message, Args&&... args)                  \
+        : Error(std::move(where), fmt::format(message, std::forward<Args>(args)...)) {}           \
     const char* kind() const override { return kind_name; }                                       \
     ExitCode exit_code() const override { return code; }                                          \
   }

@@ -3,6 +3,8 @@
 // pager, a terminal after Ctrl-S.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -31,6 +33,28 @@ void log_debug(std::string_view line);
 void log_info(std::string_view line);
 void log_warning(std::string_view line);  ///< prefixed "warning: "
 void log_error(std::string_view line);    ///< prefixed "error: "
+
+// The same with the arguments of fmt::format.
+template <class... Args>
+  requires(sizeof...(Args) > 0)
+void log_debug(fmt::format_string<Args...> line, Args&&... args) {
+  log_debug(fmt::format(line, std::forward<Args>(args)...));
+}
+template <class... Args>
+  requires(sizeof...(Args) > 0)
+void log_info(fmt::format_string<Args...> line, Args&&... args) {
+  log_info(fmt::format(line, std::forward<Args>(args)...));
+}
+template <class... Args>
+  requires(sizeof...(Args) > 0)
+void log_warning(fmt::format_string<Args...> line, Args&&... args) {
+  log_warning(fmt::format(line, std::forward<Args>(args)...));
+}
+template <class... Args>
+  requires(sizeof...(Args) > 0)
+void log_error(fmt::format_string<Args...> line, Args&&... args) {
+  log_error(fmt::format(line, std::forward<Args>(args)...));
+}
 
 /// Writes a line to run.log only.
 void log_to_file(LogLevel level, std::string_view line);
