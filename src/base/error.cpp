@@ -1,5 +1,7 @@
 #include "lora_train/base/error.h"
 
+#include <fmt/core.h>
+
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -11,8 +13,7 @@ namespace {
 
 constexpr const char* kBug = "This is a bug in lora-train: please report it with the command and run.log.";
 constexpr const char* kHostMemory =
-    "out of memory on the host. Lower micro_batch_size or max_seq_len, or set "
-    "gradient_checkpointing: full";
+    "out of memory on the host. Lower micro_batch_size or max_seq_len, or set gradient_checkpointing: full";
 
 // c10::Error::what() goes on with "Exception raised from ... (most recent call first):" and the frames.
 std::string first_line(std::string_view text) {
@@ -25,8 +26,7 @@ std::string first_line(std::string_view text) {
 std::string device_advice(std::string_view line) {
   if (line.find("CUDA out of memory") != std::string_view::npos) {
     return ". Lower micro_batch_size or max_seq_len, or set gradient_checkpointing: full; lora-train doctor shows what "
-           "else "
-           "holds memory";
+           "else holds memory";
   }
   if (line.find("CUDA error") != std::string_view::npos || line.find("NCCL") != std::string_view::npos) {
     return ". The work since the last checkpoint, if there is one, is lost. Run lora-train doctor, look for Xid "
@@ -39,12 +39,12 @@ ErrorReport describe_foreign(const std::exception& error) {
   const std::string line = first_line(error.what());
   // LibTorch's own allocator does not throw bad_alloc: "DefaultCPUAllocator: can't allocate memory: you tried to ...".
   if (const auto at = line.find("DefaultCPUAllocator: "); at != std::string::npos) {
-    return {ExitCode::kDevice, "device", kHostMemory + (" (" + line.substr(at)) + ")", ""};
+    return {ExitCode::kDevice, "device", fmt::format("{}{})", kHostMemory, " (" + line.substr(at)), ""};
   }
   if (const std::string advice = device_advice(line); !advice.empty()) {
     return {ExitCode::kDevice, "device", line + advice, ""};
   }
-  return {ExitCode::kInternal, "internal", "internal error: " + line + ". " + kBug, ""};
+  return {ExitCode::kInternal, "internal", fmt::format("internal error: {}. {}", line, kBug), ""};
 }
 
 }  // namespace

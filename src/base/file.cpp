@@ -1,6 +1,7 @@
 #include "lora_train/base/file.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,14 +57,14 @@ class OpenFile {
 
 std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
   static thread_local std::random_device device;
-  auto name = ".tmp-" + path.filename().string() + "-" + std::to_string(::getpid()) + "-" + std::to_string(device());
+  auto name = fmt::format(".tmp-{}-{}-{}", path.filename().string(), ::getpid(), device());
   return path.parent_path() / name;
 }
 
 }  // namespace
 
 void fail_with(const std::filesystem::path& path, const std::string& what, int code) {
-  throw IoError(path.string(), what + ": " + std::strerror(code));
+  throw IoError(path.string(), "{}: {}", what, std::strerror(code));
 }
 
 FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
@@ -150,7 +151,7 @@ void FileWriter::reserve() {
   std::string what = "cannot reserve " + format_bytes(static_cast<double>(expected_bytes_));
   std::uint64_t bytes = 0;
   if (file_ops().free_bytes(path_.parent_path().string(), bytes) == 0) {
-    what += " (" + format_bytes(static_cast<double>(bytes)) + " are free)";
+    what += fmt::format(" ({} are free)", format_bytes(static_cast<double>(bytes)));
   }
   fail_with(shown_, what, code);
 }

@@ -3,6 +3,7 @@
 // The words that %l writes: trace, debug, info, warning, error, critical, off.
 #define SPDLOG_LEVEL_NAMES \
   { "", "", "", "warning: ", "error: ", "", "" }
+#include <fmt/core.h>
 #include <poll.h>
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
@@ -47,8 +48,7 @@ class Console final : public sinks::stderr_sink_st {
     }
     if (clear_bar) clear_bar();
     if (num_lost_ > 0) {
-      const std::string lost =
-          std::to_string(std::exchange(num_lost_, 0)) + " lines are missing here; run.log has them";
+      const std::string lost = fmt::format("{} lines are missing here; run.log has them", std::exchange(num_lost_, 0));
       sinks::stderr_sink_st::log({"", Level::warn, lost});
     }
     sinks::stderr_sink_st::log(line);
@@ -79,7 +79,7 @@ struct Log {
 
   void set_patterns(const std::string& prefix) {
     console->set_pattern(prefix + "%l%v");
-    file_sink->set_pattern("%Y-%m-%d %H:%M:%S " + prefix + "%l%v");
+    file_sink->set_pattern(fmt::format("%Y-%m-%d %H:%M:%S {}%l%v", prefix));
   }
 
   void write_early_lines() {
@@ -121,8 +121,7 @@ LogLevel parse_log_level(std::string_view name) {
   constexpr std::string_view kNames[] = {"debug", "info", "warning", "error", "off"};
   const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
   if (found != std::end(kNames)) return static_cast<LogLevel>(found - std::begin(kNames));
-  throw ConfigError("--log-level",
-                    "unknown level \"" + std::string(name) + "\"; expected debug, info, warning, error or off");
+  throw ConfigError("--log-level", "unknown level \"{}\"; expected debug, info, warning, error or off", name);
 }
 
 void set_log_level(LogLevel level) {
@@ -132,7 +131,7 @@ void set_log_level(LogLevel level) {
 
 void set_log_rank(int rank) {
   const std::lock_guard lock(state().mutex);
-  state().set_patterns(rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ");
+  state().set_patterns(rank == 0 ? "" : fmt::format("[rank {}] ", rank));
 }
 
 void set_log_file(const std::filesystem::path& file) {

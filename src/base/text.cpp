@@ -1,5 +1,7 @@
 #include "lora_train/base/text.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -66,13 +68,13 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 std::string did_you_mean(const std::vector<std::string>& names) {
   std::vector<std::string> quoted;
   for (const auto& name : names) {
-    const std::string word = "\"" + name + "\"";
+    const std::string word = fmt::format("\"{}\"", name);
     if (std::find(quoted.begin(), quoted.end(), word) == quoted.end()) quoted.push_back(word);
   }
   if (quoted.empty()) return {};
   const std::string last = quoted.back();
   quoted.pop_back();
-  return " Did you mean " + (quoted.empty() ? "" : join(quoted) + " or ") + last + "?";
+  return fmt::format(" Did you mean {}{}?", quoted.empty() ? "" : join(quoted) + " or ", last);
 }
 
 std::string trimmed(std::string_view text) {
@@ -119,8 +121,8 @@ std::string format_bytes(double bytes) {
 
 std::string format_duration(double seconds) {
   const auto total = static_cast<long long>(std::llround(std::max(0.0, seconds)));
-  if (total >= 3600) return string_printf("%lldh %02lldm %02llds", total / 3600, total / 60 % 60, total % 60);
-  return total >= 60 ? string_printf("%lldm %02llds", total / 60, total % 60) : string_printf("%llds", total);
+  if (total >= 3600) return fmt::format("{}h {:02}m {:02}s", total / 3600, total / 60 % 60, total % 60);
+  return total >= 60 ? fmt::format("{}m {:02}s", total / 60, total % 60) : fmt::format("{}s", total);
 }
 
 std::string format_count(long long count) {
@@ -132,7 +134,7 @@ std::string format_count(long long count) {
 }
 
 std::string count_of(long long count, std::string_view noun) {
-  return format_count(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+  return fmt::format("{} {}{}", format_count(count), noun, count == 1 ? "" : "s");
 }
 
 std::string shell_line(const std::vector<std::string>& words) {

@@ -1,6 +1,7 @@
 #include "lora_train/bench/bench.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -109,10 +110,10 @@ TimedStep profile_step(run::Run& run, std::int64_t step, double usual_ms) {
   auto graphs = std::move(run.context->graphs);  // calls inside a graph cannot be timed
   occupy(run.device, 2 * usual_ms);
   CallTimer timer(run.device);
-  timer.begin_span("step " + std::to_string(step), 0);
+  timer.begin_span(fmt::format("step {}", step), 0);
   std::int64_t micro_batch = 0;
   const auto marked = [&] {
-    timer.begin_span("micro-batch " + std::to_string(++micro_batch), 1);
+    timer.begin_span(fmt::format("micro-batch {}", ++micro_batch), 1);
     return next();
   };
   run::train_step(*run.context, plan, marked);
@@ -132,7 +133,7 @@ void add_times(const std::vector<TimedStep>& steps, BenchResult& result) {
       const double ms = call.duration_us / 1e3 / static_cast<double>(steps.size());
       const std::string class_name(kernels::kWorkClassNames[static_cast<std::size_t>(call.work_class)]);
       add(result.classes, class_name, ms);
-      add(result.kernels, class_name + " " + call.name, ms);
+      add(result.kernels, fmt::format("{} {}", class_name, call.name), ms);
     }
   }
 }
@@ -157,8 +158,7 @@ BenchSpeed speed_of(const std::vector<MeasuredStep>& steps) {
 BenchSpeed measure_steps(const BenchRequest& request, run::Run& run) {
   constexpr double kGib = 1 << 30;
   StepClock clock(run);
-  log_info("bench: " + std::to_string(request.num_warm_up) + " warm-up steps, " + std::to_string(request.num_steps) +
-           " measured");
+  log_info("bench: {} warm-up steps, {} measured", request.num_warm_up, request.num_steps);
   for (std::int64_t step = 1; step <= request.num_warm_up + request.num_steps; ++step) clock.run_step(step);
   clock.drain();
   std::vector<MeasuredStep> steps = clock.steps();
@@ -374,8 +374,8 @@ void try_to_measure(const char* what, const Body& body) {
   try {
     body();
   } catch (const c10::OutOfMemoryError& error) {
-    log_warning(std::string("bench: not enough memory to measure ") + what +
-                ", which stays unknown: " + error.what_without_backtrace());
+    log_warning("{}{}, which stays unknown: {}", "bench: not enough memory to measure ", what,
+                error.what_without_backtrace());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -95,7 +96,7 @@ std::string sizes_of(const kernels::Work& work) {
     if (operand.sizes.empty()) continue;
     std::vector<std::string> sizes;
     for (const std::int64_t size : operand.sizes) sizes.push_back(std::to_string(size));
-    operands.push_back(std::string(operand.name) + " [" + join(sizes) + "]");
+    operands.push_back(fmt::format("{} [{}]", operand.name, join(sizes)));
   }
   return join(operands);
 }
@@ -318,7 +319,7 @@ void WorkCounter::end(const kernels::Work& work) {
 
 void WorkCounter::add(const kernels::Work& work) {
   const auto index = static_cast<std::size_t>(work.work_class);
-  const std::string class_name(kernels::kWorkClassNames[index]), kernel = class_name + " " + std::string(work.name);
+  const std::string class_name(kernels::kWorkClassNames[index]), kernel = fmt::format("{} {}", class_name, work.name);
   add_call(class_name, work, classes_[index]);
   add_call(kernel, work, kernels_[kernel]);
   for (const auto& operand : work.operands) {

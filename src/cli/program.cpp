@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,17 +69,16 @@ std::string as_json(const Found& found) {
 std::string version_text(bool json) {
   const Found found = look();
   if (json) return as_json(found);
-  std::string text = "lora-train " + version() + " (commit " + commit() + ")\n";
+  std::string text = fmt::format("lora-train {} (commit {})\n", version(), commit());
   const TorchInstallation& torch = found.torch;
   if (!torch.folder.empty()) {
-    text += "LibTorch " + torch.version + " (" + torch.folder.string() + ", from " + torch.found_by + ")\n";
+    text += fmt::format("LibTorch {} ({}, from {})\n", torch.version, torch.folder.string(), torch.found_by);
     text += "CUDA " + (torch.cuda.empty() ? "none: a CPU build of LibTorch" : torch.cuda + " of LibTorch") + "\n";
   }
-  text += found.problem.empty() ? "engine built with LibTorch " + found.engine + ", loaded\n"
-                                : "engine not loaded: " + found.problem + "\n";
-  return text +
-         "GPU architectures: " + (has_cuda_library() ? device::built_architectures_text() : "none (a CPU-only build)") +
-         "\n";
+  text += found.problem.empty() ? fmt::format("engine built with LibTorch {}, loaded\n", found.engine)
+                                : fmt::format("engine not loaded: {}\n", found.problem);
+  return fmt::format("{}GPU architectures: {}\n", text,
+                     has_cuda_library() ? device::built_architectures_text() : "none (a CPU-only build)");
 }
 
 /// Messages quote file contents: no control character reaches the terminal, and no line is endless.
@@ -193,7 +193,7 @@ std::string instead_of_command(const std::string& name, const std::vector<std::s
   if (found == foreign_commands().end()) return {};
   const auto file = std::ranges::find_if(arguments, is_configuration);
   const std::string given = file == arguments.end() ? "" : *file;
-  std::string text = "is a command of " + std::string(found->owner) + ". Here " + found->instead + ".";
+  std::string text = fmt::format("is a command of {}. Here {}.", found->owner, found->instead);
   text = replaced(text, "MERGE", merge_line(given));
   return given.empty() ? text : replaced(text, "FILE", shell_line({given}));
 }
@@ -206,10 +206,9 @@ void refuse_configuration_file(const std::string& command, const std::vector<std
     const bool is_value = i > 0 && arguments[i - 1].starts_with("-") && arguments[i - 1] != "--config" &&
                           arguments[i - 1] != "--profile" && arguments[i - 1].find('=') == std::string::npos;
     if (!is_configuration(arguments[i]) || is_value) continue;
-    throw ConfigError(arguments[i],
-                      "lora-train " + command + " takes flags, not a file. " +
-                          (command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ") +
-                          merge_line(arguments[i]) + ".");
+    throw ConfigError(
+        arguments[i], "lora-train {} takes flags, not a file. {}{}.", command,
+        command == "export" ? "To merge, which LLaMA-Factory calls export: " : "Run: ", merge_line(arguments[i]));
   }
 }
 
@@ -224,11 +223,11 @@ const Command& find_command(const Invocation& invocation) {
     throw ConfigError(name, instead);
   std::string message = "unknown command.";
   const std::string nearest = nearest_name(name, names);
-  if (!nearest.empty()) message += " Did you mean \"" + nearest + "\"?";
+  if (!nearest.empty()) message += fmt::format(" Did you mean \"{}\"?", nearest);
   if (name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json")) {
-    message += " To train with a profile: lora-train train " + name + ".";
+    message += fmt::format(" To train with a profile: lora-train train {}.", name);
   }
-  throw ConfigError(name, message + " Commands: " + join(names) + ".");
+  throw ConfigError(name, "{} Commands: {}.", message, join(names));
 }
 
 // Works even if the command line itself is wrong.

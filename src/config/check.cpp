@@ -1,5 +1,7 @@
 #include "lora_train/config/check.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <fstream>
 #include <functional>
@@ -13,7 +15,7 @@ struct Unbuilt {
   std::string advice;
   std::function<bool(const Profile&)> is_requested;
 
-  std::string text() const { return what + (what.empty() ? "" : " is ") + "not built yet. " + advice; }
+  std::string text() const { return fmt::format("{}{}not built yet. {}", what, what.empty() ? "" : " is ", advice); }
 };
 
 /// Settings that a profile may have but no code implements yet.

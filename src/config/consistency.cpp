@@ -1,5 +1,7 @@
 #include "consistency.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -42,8 +44,8 @@ void check_required(const Check& check, const ProfileSources& sources) {
   };
   if (sources.needs_model && check.profile.model.path.empty() && !check.is_given("model")) {
     check.findings.mistake(place("model"), "model",
-                           "missing. Name a Hugging Face folder, or org/name from the local cache "
-                           "(`model: ...` or --model).");
+                           "missing. Name a Hugging Face folder, or org/name from the local cache (`model: ...` or "
+                           "--model).");
   }
   if (sources.needs_datasets && check.profile.data.datasets.empty() && !check.is_wrong("datasets")) {
     check.findings.mistake(place("datasets"), "datasets",
@@ -63,9 +65,10 @@ void check_batch(const Check& check) {
   if (are_rows && schedule.micro_batch_size && schedule.global_batch_size &&
       *schedule.global_batch_size % *schedule.micro_batch_size != 0) {
     const std::string key = check.is_given("micro_batch_size") ? "micro_batch_size" : "global_batch_size";
-    check.warn(key, "global_batch_size " + std::to_string(*schedule.global_batch_size) +
-                        " is not a multiple of micro_batch_size " + std::to_string(*schedule.micro_batch_size) +
-                        ", so some micro-batches have fewer rows, which costs time. The numbers are the same.");
+    check.warn(key,
+               fmt::format("global_batch_size {} is not a multiple of micro_batch_size {}, so some micro-batches have "
+                           "fewer rows, which costs time. The numbers are the same.",
+                           *schedule.global_batch_size, *schedule.micro_batch_size));
   }
   if (!schedule.global_batch_size && !schedule.gradient_accumulation_steps && !check.is_wrong("global_batch_size") &&
       !check.is_wrong("gradient_accumulation_steps")) {
@@ -99,8 +102,8 @@ void check_schedule(const Check& check) {
   }
   if (schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
       schedule.min_lr_ratio != ScheduleSection{}.min_lr_ratio) {
-    check.warn("min_lr_ratio", "has no effect with lr_scheduler_type: " + to_string(schedule.lr_scheduler_type) +
-                                   ". Use cosine_with_min_lr.");
+    check.warn("min_lr_ratio", fmt::format("has no effect with lr_scheduler_type: {}. Use cosine_with_min_lr.",
+                                           to_string(schedule.lr_scheduler_type)));
   }
   if (schedule.warmup_steps && schedule.max_steps && *schedule.warmup_steps > *schedule.max_steps) {
     check.warn("warmup_steps", "is larger than max_steps: the learning rate never reaches its peak.");
@@ -177,7 +180,7 @@ void check_evaluation(const Check& check, const ProfileSources& sources) {
   std::set<std::string> names;
   for (const auto& spec : data.eval_datasets) {
     if (!spec.name.empty() && !names.insert(spec.name).second) {
-      check.mistake("eval_datasets", "two datasets are named \"" + spec.name + "\". Give each its own name.");
+      check.mistake("eval_datasets", fmt::format("two datasets are named \"{}\". Give each its own name.", spec.name));
     }
   }
 }
@@ -189,7 +192,7 @@ void check_tasks(const Check& check) {
   bool reads_confidence = check.is_wrong("eval_tasks");
   for (std::size_t i = 0; i < section.eval_tasks.size(); ++i) {
     const EvalTask& task = section.eval_tasks[i];
-    const std::string key = "eval_tasks[" + std::to_string(i) + "]";
+    const std::string key = fmt::format("eval_tasks[{}]", i);
     if (task.name.empty() || check.is_wrong(key)) continue;
     if (!names.insert(task.name).second) {
       check.findings.mistake(check.place("eval_tasks"), key + ".name",
@@ -209,8 +212,8 @@ void check_tasks(const Check& check) {
 void check_teacher(const Check& check) {
   const TeacherSection& section = check.profile.teacher;
   if (section.is_server() && !section.teacher.ends_with("/v1")) {
-    check.mistake("teacher",
-                  "got \"" + section.teacher + "\", expected a URL that ends in /v1, such as http://host:8000/v1.");
+    check.mistake("teacher", fmt::format("got \"{}\", expected a URL that ends in /v1, such as http://host:8000/v1.",
+                                         section.teacher));
   }
   if (!section.teacher.empty() || check.is_wrong("teacher")) return;
   const auto needs_teacher = [&](const char* key, const std::string& value) {
@@ -282,7 +285,7 @@ void expand_output_dir(Profile& profile, const Place& place, Findings& findings)
       findings.mistake(place, "output_dir",
                        "{" + key + "} " + (field ? "is a list or a map" : "is not a key") +
                            ". Expected a key with a single value, such as {learning_rate}." +
-                           (field || near.empty() ? "" : " Did you mean {" + near + "}?"));
+                           (field || near.empty() ? "" : fmt::format(" Did you mean {{{}}}?", near)));
       return;
     }
     const std::string text = folder_text(*field, profile);
@@ -291,7 +294,7 @@ void expand_output_dir(Profile& profile, const Place& place, Findings& findings)
       return;
     }
     if (text == "." || text == ".." || text == "~") {
-      findings.mistake(place, "output_dir", "{" + key + "} is \"" + text + "\", which leads to another folder.");
+      findings.mistake(place, "output_dir", fmt::format("{{{}}} is \"{}\", which leads to another folder.", key, text));
       return;
     }
     out += given.substr(at, open - at) + text;

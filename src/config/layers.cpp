@@ -1,5 +1,7 @@
 #include "lora_train/config/layers.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -129,9 +131,9 @@ class Reader {
       for (const auto& profile : shipped_profiles(shipped)) names.push_back(profile.name);
     }
     const std::string near = nearest_name(name, names);
-    return "no such file" +
-           std::string(names.empty() ? "." : ", and no shipped profile of that name (" + join(names) + ").") +
-           (near.empty() ? "" : " Did you mean \"" + near + "\"?");
+    return fmt::format("no such file{}{}",
+                       names.empty() ? "." : fmt::format(", and no shipped profile of that name ({}).", join(names)),
+                       near.empty() ? "" : fmt::format(" Did you mean \"{}\"?", near));
   }
 
   std::vector<Value> layers;
@@ -140,7 +142,7 @@ class Reader {
   // Each base may name two more, so 30 files can expand to a billion.
   static constexpr int kMaxFiles = 200;
   static std::string too_many_files() {
-    return "more than " + std::to_string(kMaxFiles) + " files extend one another. Is one of them extended many times?";
+    return fmt::format("more than {} files extend one another. Is one of them extended many times?", kMaxFiles);
   }
 
   void take_extends(const fs::path& file, Value& map) {
@@ -187,7 +189,7 @@ class Reader {
       std::vector<std::string> circle;
       for (auto at = again; at != chain_.end(); ++at) circle.push_back(at->filename().string());
       circle.push_back(again->filename().string());
-      findings_.mistake(name.place, "extends", "forms a cycle: " + join(circle, " -> ") + ".");
+      findings_.mistake(name.place, "extends", fmt::format("forms a cycle: {}.", join(circle, " -> ")));
     }
     chain_.pop_back();
   }
@@ -200,7 +202,7 @@ class Reader {
 };
 
 std::string spelled_as(const std::string& spelled, const std::string& key) {
-  return spelled == key ? key : spelled + " (" + key + ")";
+  return spelled == key ? key : fmt::format("{} ({})", spelled, key);
 }
 
 bool is_harmless(const ForeignKey& foreign, const Value& value) {
@@ -311,7 +313,7 @@ bool Merger::is_overruled(const std::string& name, const Value& value) {
     const Value* found = layer_->find(strategy);
     const std::string word = found && found->is_scalar() ? lower_case(found->text) : "";
     if (word.empty() || word == "steps") continue;
-    findings_.note(value.place, name, "has no effect with " + strategy + ": " + found->text);
+    findings_.note(value.place, name, fmt::format("has no effect with {}: {}", strategy, found->text));
     return true;
   }
   return false;
@@ -325,9 +327,9 @@ void Merger::warn_of_alpha() {
   if (!rank || !decides || 2 * *rank == alpha || values_.contains("lora_alpha") || values_.contains("init_adapter"))
     return;
   findings_.warn(lora_rank_.place, "lora_rank",
-                 "lora_alpha is " + number_value(alpha).text +
-                     " here; LLaMA-Factory's default is twice the rank. Set lora_alpha: " +
-                     number_value(2 * *rank).text + " for that, or to any other value of your choice.");
+                 fmt::format("lora_alpha is {} here; LLaMA-Factory's default is twice the rank. Set lora_alpha: {} for "
+                             "that, or to any other value of your choice.",
+                             number_value(alpha).text, number_value(2 * *rank).text));
 }
 
 void Merger::add_entry(const std::string& name, const Value& value, Entries& entries, Entries& implied) {
@@ -368,8 +370,8 @@ void Merger::put(const std::string& spelled, const std::string& key, const Value
   const auto [at, is_new] = entries.try_emplace(key, Entry{value, spelled});
   if (is_new) return;
   findings_.mistake(value.place, spelled,
-                    "means the same as " + spelled_as(at->second.spelled, key) + " at " +
-                        at->second.value.place.text() + ". Keep one.");
+                    fmt::format("means the same as {} at {}. Keep one.", spelled_as(at->second.spelled, key),
+                                at->second.value.place.text()));
 }
 
 bool Merger::take_anchors(const std::string& name, const Value& value) {
@@ -432,7 +434,7 @@ void Merger::report_unknown(const std::string& name, const Value& value) {
     return;
   }
   findings_.mistake(value.place, name,
-                    "unknown key." + suggestion + " All keys: docs/profile.md, or lora-train check --keys.");
+                    fmt::format("unknown key.{} All keys: docs/profile.md, or lora-train check --keys.", suggestion));
 }
 
 void Merger::refuse_alternatives(const Entries& entries) {
@@ -446,8 +448,8 @@ void Merger::refuse_alternatives(const Entries& entries) {
         const bool in_order = first->value.place.line <= entry.value.place.line;
         const Entry &earlier = in_order ? *first : entry, &later = in_order ? entry : *first;
         findings_.mistake(later.value.place, later.spelled,
-                          "conflicts with " + earlier.spelled + " at " + earlier.value.place.text() +
-                              ": they set the same thing. Keep one.");
+                          fmt::format("conflicts with {} at {}: they set the same thing. Keep one.", earlier.spelled,
+                                      earlier.value.place.text()));
       }
       first = &entry;
     }

@@ -1,5 +1,7 @@
 #include "lora_train/config/load.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "consistency.h"
@@ -83,7 +85,7 @@ void read_fields(const std::map<std::string, Value>& values, LoadedProfile& load
 std::string commented(const std::string& line, const std::string& comment) {
   if (comment.empty()) return line + "\n";
   constexpr std::size_t kColumn = 40;
-  return line + std::string(line.size() < kColumn ? kColumn - line.size() : 1, ' ') + "# " + comment + "\n";
+  return fmt::format("{}{}# {}\n", line, std::string(line.size() < kColumn ? kColumn - line.size() : 1, ' '), comment);
 }
 
 std::string one_line(std::string text) {
@@ -96,7 +98,7 @@ std::string one_line(std::string text) {
 std::string yaml_of(const Profile& profile, const std::map<std::string, std::string>& origin) {
   std::string out;
   for (const auto& group : field_groups()) {
-    out += (out.empty() ? "# " : "\n# ") + group.title + "\n";
+    out += fmt::format("{}{}\n", out.empty() ? "# " : "\n# ", group.title);
     for (const auto& field : group.fields) {
       const auto found = origin.find(field.name);
       out += yaml_entry(field.name, field.write(profile), found == origin.end() ? "" : one_line(found->second));
@@ -121,7 +123,7 @@ bool Profile::is_given(const std::string& key) const {
 Override parse_override(const std::string& text, const std::string& where) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    throw ConfigError(where, "\"" + text + "\" is not a setting. Expected key=value, such as learning_rate=1e-4.");
+    throw ConfigError(where, "\"{}\" is not a setting. Expected key=value, such as learning_rate=1e-4.", text);
   }
   return {text.substr(0, equals), text.substr(equals + 1), where, false};
 }
@@ -186,10 +188,10 @@ Profile load_written_profile(const std::filesystem::path& file) {
 
 std::string yaml_entry(const std::string& key, const Value& value, const std::string& comment) {
   if (!value.is_list() || value.items.empty() || !value.items.front().is_map()) {
-    return commented(key + ": " + to_flow_yaml(value), comment);
+    return commented(fmt::format("{}: {}", key, to_flow_yaml(value)), comment);
   }
   std::string out = commented(key + ":", comment);
-  for (const auto& item : value.items) out += "  - " + to_flow_yaml(item) + "\n";
+  for (const auto& item : value.items) out += fmt::format("  - {}\n", to_flow_yaml(item));
   return out;
 }
 
@@ -210,7 +212,7 @@ std::string to_short_yaml(const LoadedProfile& loaded, int& num_left_out) {
         entries += yaml_entry(field.name, field.write(loaded.profile), one_line(origin));
       }
     }
-    if (!entries.empty()) out += (out.empty() ? "# " : "\n# ") + group.title + "\n" + entries;
+    if (!entries.empty()) out += fmt::format("{}{}\n{}", out.empty() ? "# " : "\n# ", group.title, entries);
   }
   return out;
 }

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "axolotl_data.h"
@@ -89,7 +91,7 @@ void convert_axolotl_bnb(Converter& converter) {
     if (name == "bnb_4bit_use_double_quant" && parse_bool(word)) {
       converter.set("bnb_config_kwargs", "double_quant", word);
     } else if (!is_idle && !is_same) {
-      others.push_back(name + ": " + value.text);
+      others.push_back(fmt::format("{}: {}", name, value.text));
     }
   }
   if (!others.empty()) {

@@ -2,6 +2,8 @@
 
 #include "axolotl_data.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -92,7 +94,7 @@ constexpr const char* kConvertedEntryKeys[] = {"path",
 class EntryConverter {
  public:
   EntryConverter(Converter& converter, const std::string& key, std::size_t index, const Value& source)
-      : converter_(converter), key_(key), prefix_(key + "[" + std::to_string(index) + "]."), source_(source) {}
+      : converter_(converter), key_(key), prefix_(fmt::format("{}[{}].", key, index)), source_(source) {}
 
   std::vector<DataEntry> convert() {
     DataEntry entry;
@@ -224,9 +226,9 @@ class EntryConverter {
     words.without_input += '\n';
     if (tokens && !tokens->keeps_apart(sample_prompt(words), ""))
       return std::string(" The model's tokenizer does not cut there either: ") + kChat;
-    return std::string(" End the format with a line feed") +
-           (tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert checks)") + "; or " +
-           kChat;
+    return fmt::format("{}{}; or {}", " End the format with a line feed",
+                       tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert checks)",
+                       kChat);
   }
 
   /// Makes the words the chat template of the run, if that gives Axolotl's tokens.
@@ -272,11 +274,11 @@ class EntryConverter {
     entry.type = "sharegpt";
     entry.map("conversations", text("field_messages"));
     take_training(entry);
-    converter_.note(prefix_ + "type",
-                    "Axolotl 0.19 refuses sharegpt and asks for chat_template, so the dataset is read as that, with "
-                    "field_messages: " +
-                        text("field_messages", "conversations") +
-                        " and message_property_mappings: {role: from, content: value}");
+    converter_.note(
+        prefix_ + "type",
+        fmt::format("Axolotl 0.19 refuses sharegpt and asks for chat_template, so the dataset is read as that, with "
+                    "field_messages: {} and message_property_mappings: {{role: from, content: value}}",
+                    text("field_messages", "conversations")));
   }
 
   void convert_chat(DataEntry& entry) {
@@ -288,7 +290,7 @@ class EntryConverter {
           properties[ours] = theirs.text;
         } else if (ours != theirs.text) {
           refuse("message_property_mappings",
-                 "Only role and content can have other names. Rename " + theirs.text + " in the examples.");
+                 fmt::format("Only role and content can have other names. Rename {} in the examples.", theirs.text));
         }
       }
     }
@@ -328,20 +330,19 @@ class EntryConverter {
     const Value* roles = find("roles");
     const auto problem = roles ? map_roles(entry, *roles) : std::nullopt;
     if (!problem) return;
-    refuse(
-        "roles",
-        "user, assistant and tool can each have only one name other than the usual ones (human, user, gpt, assistant, "
-        "system, tool, observation). Rename " +
-            *problem + " in the examples.");
+    refuse("roles",
+           fmt::format("user, assistant and tool can each have only one name other than the usual ones (human, user, "
+                       "gpt, assistant, system, tool, observation). Rename {} in the examples.",
+                       *problem));
   }
 
   void take_training(DataEntry& entry) {
     const std::string field = text("message_field_training");
     const std::string unread = map_training(entry, field, text("path"));
     if (unread.empty()) return;
-    converter_.note(prefix_ + "message_field_training", (field.empty() ? "is not set" : "is " + field) +
-                                                            ", so Axolotl does not read " + unread +
-                                                            " in a message; null in field_map does the same here");
+    converter_.note(prefix_ + "message_field_training",
+                    fmt::format("{}, so Axolotl does not read {} in a message; null in field_map does the same here",
+                                field.empty() ? "is not set" : "is " + field, unread));
   }
 
   /// The keys that say how a chat is trained, and those that nothing reads.
@@ -368,7 +369,7 @@ class EntryConverter {
       const bool is_assistant =
           value.items.size() == 1 && (value.items[0].text == "assistant" || value.items[0].text == "gpt");
       if (is_assistant)
-        drop(name, value.items[0].text + " " + same);
+        drop(name, fmt::format("{} {}", value.items[0].text, same));
       else
         refuse(name, "Use loss_on: assistant, last, completion or all; or mark turns with `train` in the examples.");
     } else if (name == "chat_template") {
@@ -380,7 +381,7 @@ class EntryConverter {
         refuse(name, "Remove the text from the examples instead.");
     } else if (name == "field_thinking" || name == "template_thinking_key") {
       if (value.text == "reasoning_content")
-        drop(name, value.text + " " + same);
+        drop(name, fmt::format("{} {}", value.text, same));
       else
         refuse(name, "The template gets a message as it is in the example. Rename the field there.");
     } else {

@@ -1,5 +1,7 @@
 // Finds which Axolotl datasets use a chat template, and which one.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -21,7 +23,7 @@ std::string first_dataset(const Converter& converter, const std::function<bool(c
   for (const char* key : {"datasets", "test_datasets"}) {
     const Value* list = converter.find(key);
     for (std::size_t i = 0; list && i < list->items.size(); ++i) {
-      if (is_it(list->items[i])) return std::string(key) + "[" + std::to_string(i) + "]";
+      if (is_it(list->items[i])) return fmt::format("{}[{}]", key, i);
     }
   }
   return {};
@@ -109,7 +111,7 @@ void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
     const std::string own = token_of_model(converter.text("base_model"), member.name);
     others.push_back(member.name + ": " +
                      (member.value.is_scalar() ? "\"" + member.value.text + "\"" : to_flow_yaml(member.value)) +
-                     (own.empty() ? "" : " (the tokenizer has \"" + own + "\")") +
+                     (own.empty() ? "" : fmt::format(" (the tokenizer has \"{}\")", own)) +
                      (is_missing(member.value.text) ? " (not a token of the model yet: name it in tokens, too)" : ""));
   }
   if (others.empty()) {
@@ -119,8 +121,8 @@ void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
   } else {
     converter.refuse("special_tokens",
                      "lora-train uses the tokenizer's own special tokens, but these differ: " + join(others) +
-                         ". Remove one if the tokenizer or the chat template has it; else set it in "
-                         "the model's tokenizer_config.json.");
+                         ". Remove one if the tokenizer or the chat template has it; else set it in the model's "
+                         "tokenizer_config.json.");
   }
 }
 
@@ -147,10 +149,10 @@ void note_untrained_end(Converter& converter, const AnswerEnd& end) {
   if (converter.find("eot_tokens") || end.token.empty() || end.token == kEos || end.token == end.eos) return;
   if (first_chat_dataset(converter).empty()) return;
   const std::string why = end.eos.empty() ? "in base models it often is not" : "it is " + end.eos;
-  converter.note("chat_template", "answers end with " + end.token +
-                                      ", which is trained here. Axolotl trains it only if it is the tokenizer's "
-                                      "eos_token (" +
-                                      why + ") or one of eot_tokens");
+  converter.note("chat_template",
+                 fmt::format("answers end with {}, which is trained here. Axolotl trains it only if it is the "
+                             "tokenizer's eos_token ({}) or one of eot_tokens",
+                             end.token, why));
 }
 
 const std::string kTask = "Below is an instruction that describes a task";
@@ -199,7 +201,7 @@ std::string expression_of(const std::string& format, const ColumnNames& columns)
 }
 
 std::string before_first(const std::string& text) {
-  return text.empty() ? "" : "(" + jinja_text(text) + " if loop.first else '') + ";
+  return text.empty() ? "" : fmt::format("({} if loop.first else '') + ", jinja_text(text));
 }
 
 std::string wrong_format(const std::string& name, const std::string& format, const std::vector<std::string>& known) {
@@ -209,27 +211,27 @@ std::string wrong_format(const std::string& name, const std::string& format, con
                         });
   if (is_right) return {};
   std::string columns;
-  for (const std::string& column : known) columns += (columns.empty() ? "{" : " and {") + column + "}";
-  return name + " is \"" + format + "\"; only " + columns +
-         (known.size() > 1 ? " are placeholders" : " is a placeholder") + " there.";
+  for (const std::string& column : known) columns += fmt::format("{}{}}}", columns.empty() ? "{" : " and {", column);
+  return fmt::format("{} is \"{}\"; only {}{} there.", name, format, columns,
+                     known.size() > 1 ? " are placeholders" : " is a placeholder");
 }
 
 PromptWords alpaca_words() {
   return {"### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n",
-          "### Instruction:\n{instruction}\n\n### Response:\n", "{system}\n\n", kTask + kContext + kRequest + "\n\n",
-          kTask + kRequest + "\n\n"};
+          "### Instruction:\n{instruction}\n\n### Response:\n", "{system}\n\n",
+          fmt::format("{}{}{}\n\n", kTask, kContext, kRequest), fmt::format("{}{}\n\n", kTask, kRequest)};
 }
 
 PromptWords chatml_words() {
   const std::string user = "<|im_start|>user\n", answer = "<|im_end|>\n<|im_start|>assistant\n",
                     system = "<|im_start|>system\n", end = "<|im_end|>\n";
-  return {user + "{instruction}\n{input}" + answer, user + "{instruction}" + answer, system + "{system}" + end,
-          system + kTask + kContext + kRequest + end, system + kTask + kRequest + end};
+  return {user + "{instruction}\n{input}" + answer, fmt::format("{}{{instruction}}{}", user, answer),
+          system + "{system}" + end, system + kTask + kContext + kRequest + end, system + kTask + kRequest + end};
 }
 
 PromptWords user_assistant_words() {
   return {"USER: {instruction}\n{input}\nASSISTANT:", "USER: {instruction}\nASSISTANT:", "SYSTEM: {system}\n",
-          "SYSTEM: " + kTask + kContext + kRequest + "\n", "SYSTEM: " + kTask + kRequest + "\n"};
+          fmt::format("SYSTEM: {}{}{}\n", kTask, kContext, kRequest), fmt::format("SYSTEM: {}{}\n", kTask, kRequest)};
 }
 
 PromptWords with_system_of_example(PromptWords words) {

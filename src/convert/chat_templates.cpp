@@ -1,4 +1,6 @@
 // The tools' names for chat formats, and the model's tokens that they depend on.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -91,7 +93,7 @@ std::string written_template(const std::string& theirs, const std::string& defau
   };
   const std::string system = jinja_text(default_system);
   if (theirs == "default") {
-    return (default_system.empty() ? "" : without_system("'System: ' + " + system + " + eos_token + '\\n'")) +
+    return (default_system.empty() ? "" : without_system(fmt::format("'System: ' + {} + eos_token + '\\n'", system))) +
            "{%- for message in messages -%}\n"
            "{%- if message.role == 'system' -%}{{ 'System: ' + message.content + eos_token + '\\n' }}\n"
            "{%- elif message.role == 'assistant' -%}{{ message.content + eos_token + '\\n' }}\n"
@@ -128,7 +130,7 @@ std::string written_template(const std::string& theirs, const std::string& defau
   }
   const bool is_chatml = theirs == "chatml" || theirs == "qwen" || theirs == "qwen3_nothink";
   if (!is_chatml || default_system.empty()) return {};
-  return without_system("'<|im_start|>system\\n' + " + system + " + '<|im_end|>\\n'") +
+  return without_system(fmt::format("'<|im_start|>system\\n' + {} + '<|im_end|>\\n'", system)) +
          "{%- for message in messages -%}\n"
          "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}\n"
          "{%- endfor -%}\n"

@@ -1,6 +1,8 @@
 // Finds the tool of a file or a key, and what to say about it; converts files; handles the header of a converted one.
 #include "lora_train/convert/convert.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "converter.h"
@@ -161,7 +163,7 @@ std::string merge_line(const Value& source) {
   const std::string output = export_folder(source);
   std::string lines, model = model_in(source);
   for (std::size_t i = 0; i < adapters.size(); ++i) {
-    const std::string folder = output + (i + 1 == adapters.size() ? "" : "-" + std::to_string(i + 1));
+    const std::string folder = output + (i + 1 == adapters.size() ? "" : fmt::format("-{}", i + 1));
     lines += (i > 0 ? " && " : "") +
              shell_line({"lora-train", "merge", "--model", model, "--adapter", adapters[i], "--output-dir", folder});
     model = folder;
@@ -184,7 +186,7 @@ std::string beside_merging(const Value& source) {
 
 /// "First merge its adapters: ...; then ", for a file that answers with several adapters.
 std::string merge_first(const Value& source) {
-  return adapters_in(source).size() > 1 ? "First merge its adapters: " + merge_line(source) + "; then " : "";
+  return adapters_in(source).size() > 1 ? fmt::format("First merge its adapters: {}; then ", merge_line(source)) : "";
 }
 
 /// For a LLaMA-Factory file that exports a model, answers with it or writes predictions: one sentence with the commands
@@ -200,16 +202,16 @@ std::optional<std::string> instead_of_training(const Value& source) {
   }
   if (has_any(source, {"stage", "eval_dataset"})) return std::nullopt;
   if (has_value(source, "export_dir")) {
-    return "trains nothing. To merge: " + merge_line(source) + beside_merging(source) +
-           "; to talk to it: " + line_of("chat", source, {}) + ".";
+    return fmt::format("trains nothing. To merge: {}{}; to talk to it: {}.", merge_line(source), beside_merging(source),
+                       line_of("chat", source, {}));
   }
   const bool is_run = has_any(source, {"output_dir", "learning_rate", "num_train_epochs", "max_steps", "cutoff_len",
                                        "per_device_train_batch_size", "lora_rank", "lora_target"});
   const bool answers = has_value(source, "template") && has_any(source, {"infer_backend", "adapter_name_or_path"});
   if (is_run || !answers) return std::nullopt;
-  return "answers and trains nothing. " + (first.empty() ? "To talk to it: " : first + "talk to it: ") +
-         line_of("chat", source, {}) + "; to answer a file: " +
-         line_of("generate", source, {"--prompts", "EXAMPLES.jsonl", "--output", "answers.jsonl"}) + ".";
+  return fmt::format("answers and trains nothing. {}{}; to answer a file: {}.",
+                     first.empty() ? "To talk to it: " : first + "talk to it: ", line_of("chat", source, {}),
+                     line_of("generate", source, {"--prompts", "EXAMPLES.jsonl", "--output", "answers.jsonl"}));
 }
 
 /// Names that only a Python script's own configuration has (PEFT's and transformers' arguments), as a list; empty if
@@ -240,8 +242,8 @@ std::optional<std::string> instead_of_file(const Value& source) {
   if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
   auto& [tool, evidence] = tools.front();
   if (evidence.size() > kShown) evidence.resize(kShown);
-  const std::string what = "is a file from " + product_name(tool) + " (" + join(evidence) + ")";
-  if (const auto instead = instead_of_training(source)) return what + " that " + *instead;
+  const std::string what = fmt::format("is a file from {} ({})", product_name(tool), join(evidence));
+  if (const auto instead = instead_of_training(source)) return fmt::format("{} that {}", what, *instead);
   if (std::ranges::any_of(source.members, is_unknown) || count_refused(tool, source) < 2) return std::nullopt;
   const std::string& file = source.place.file;
   return what + ", not a profile. Convert it: " +
@@ -315,7 +317,7 @@ std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const V
     if (const ConvertedKey* refused = find_key(conversion.refused, name))
       return ForeignVerdict{false, refused->outcome};
     if (const ConvertedKey* taken = find_key(conversion.renamed, name); taken && !renamed)
-      renamed = ForeignVerdict{false, "its key here: " + taken->outcome + "."};
+      renamed = ForeignVerdict{false, fmt::format("its key here: {}.", taken->outcome)};
     if (const ConvertedKey* dropped = find_key(conversion.dropped, name); dropped && !idle)
       idle = ForeignVerdict{true, dropped->outcome + notes_on(conversion, name)};
   }
@@ -337,8 +339,8 @@ std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file,
   if (found.empty()) ask(file, "no key of this file belongs to only one tool.");
   if (found.size() > 1 &&
       evidence_for(found[1].first, source).size() * 3 > evidence_for(found[0].first, source).size()) {
-    ask(file, "has keys of " + title_of(found[0].first) + " (" + join(found[0].second) + ") and of " +
-                  title_of(found[1].first) + " (" + join(found[1].second) + ").");
+    ask(file, fmt::format("has keys of {} ({}) and of {} ({}).", title_of(found[0].first), join(found[0].second),
+                          title_of(found[1].first), join(found[1].second)));
   }
   return {found[0].first, join(found[0].second)};
 }
@@ -365,8 +367,8 @@ std::string title_of(ForeignTool tool) {
 }
 
 std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body) {
-  return kMadeBy + source.filename().string() + " (" + product_name(tool) + ").\n" + kHash + short_hash(body) + "\n" +
-         body;
+  return fmt::format("{}{} ({}).\n{}{}\n{}", kMadeBy, source.filename().string(), product_name(tool), kHash,
+                     short_hash(body), body);
 }
 
 ConvertedFile kind_of_converted(std::string_view text) {
@@ -399,8 +401,8 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
   Value source = parse_yaml(text, {file.string(), 0});
   if (!source.is_map()) throw ConfigError(file.string(), "is not a configuration file: expected keys and values.");
   if (kind_of_converted(text) != ConvertedFile::kForeign || is_profile(source)) {
-    throw ConfigError(file.string(), "is already a lora-train profile. To look at it: " +
-                                         shell_line({"lora-train", "check", file.string()}) + ".");
+    throw ConfigError(file.string(), "is already a lora-train profile. To look at it: {}.",
+                      shell_line({"lora-train", "check", file.string()}));
   }
   if (const std::string keys = script_keys(source); !keys.empty() && !tool) {
     throw ConfigError(file.string(), "is a script's own configuration (" + keys +

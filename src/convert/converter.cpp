@@ -1,5 +1,7 @@
 #include "converter.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -144,7 +146,7 @@ bool Converter::is_refused(const std::string& name) const {
 }
 
 void Converter::note(const std::string& name, const std::string& difference) {
-  notes_.push_back(name + ": " + difference);
+  notes_.push_back(fmt::format("{}: {}", name, difference));
 }
 
 void Converter::set_template(const std::string& name, const std::string& text) {
@@ -194,7 +196,7 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
     drop(name, reason);
   } else if (const char* feature = keys_.find_option(name)) {
     const std::string switch_name = std::string(feature).substr(0, std::string(feature).find_first_of(":, "));
-    drop(name, is_refused(switch_name) ? "belongs to " + switch_name + ", which is refused"
+    drop(name, is_refused(switch_name) ? fmt::format("belongs to {}, which is refused", switch_name)
                                        : "applies only with " + std::string(feature));
   } else if (const RefusedKey* refused = keys_.find_refused(name, &advice)) {
     if (is_done_anyway(*refused, value)) {
@@ -206,12 +208,12 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
     if (is_off(value)) {
       drop(name, as_always(value));
     } else {
-      refuse(name, "got " + short_text(value) + ", which has no meaning here. Remove it.");
+      refuse(name, fmt::format("got {}, which has no meaning here. Remove it.", short_text(value)));
     }
   } else {
     const std::string near = nearest_name(name, foreign_keys_of(tool_));
-    refuse(name, "is not a key of " + title_of(tool_) + (near.empty() ? "" : " (did you mean " + near + "?)") +
-                     ". Remove it, or find its name here: lora-train check --keys.");
+    refuse(name, fmt::format("is not a key of {}{}. Remove it, or find its name here: lora-train check --keys.",
+                             title_of(tool_), near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
   }
 }
 
@@ -273,7 +275,7 @@ std::string Converter::lines_of(const std::string& name, const Fate& fate) const
     const bool is_elsewhere = !found->second.is_scalar() && origin != origin_.end() && origin->second != name;
     lines.push_back(ours + (is_elsewhere ? ", with " + origin->second : ": " + to_flow_yaml(found->second)));
   }
-  return join(lines, ", ") + (fate.remark.empty() ? "" : "   (" + fate.remark + ")");
+  return join(lines, ", ") + (fate.remark.empty() ? "" : fmt::format("   ({})", fate.remark));
 }
 
 void Converter::write_defaults(Conversion& conversion) {

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "converter.h"
@@ -94,7 +96,7 @@ void convert_factory_base_precision(Converter& converter) {
        {std::pair{"quantization_method", "bnb bitsandbytes"}, {"quantization_type", "nf4"}}) {
     const std::string word = lower_case(converter.text(key));
     if (word.empty()) continue;
-    if ((" " + std::string(words) + " ").find(" " + word + " ") != std::string::npos) {
+    if ((fmt::format(" {} ", words)).find(fmt::format(" {} ", word)) != std::string::npos) {
       converter.drop(key, word + " matches what happens anyway");
     } else if (bits.empty()) {
       converter.drop(key, "applies only with quantization_bit");
@@ -131,9 +133,9 @@ void note_skipped_examples(Converter& converter, const std::vector<DataEntry>& t
   if (!std::ranges::any_of(train, is_chat)) return;
   converter.note(
       "dataset",
-      "LLaMA-Factory skips chats that begin with the assistant, end with the user, or in which the two do not "
-      "take turns; here their answers are trained, unless the chat template refuses such an example, which is then "
-      "a bad example (on_bad_row: drop leaves it out)");
+      "LLaMA-Factory skips chats that begin with the assistant, end with the user, or in which the two do not take "
+      "turns; here their answers are trained, unless the chat template refuses such an example, which is then a bad "
+      "example (on_bad_row: drop leaves it out)");
 }
 
 // Returns whether there is evaluation data.
@@ -185,8 +187,8 @@ void convert_factory_packing(Converter& converter) {
   }
   converter.set_default(
       "overlength", "truncate",
-      "LLaMA-Factory cuts each prompt and answer in proportion; here the end of an example is cut, and one "
-      "whose prompt leaves no room is dropped: raise max_seq_len if there are any");
+      "LLaMA-Factory cuts each prompt and answer in proportion; here the end of an example is cut, and one whose "
+      "prompt leaves no room is dropped: raise max_seq_len if there are any");
   if (!converter.find("cutoff_len")) converter.set_default("max_seq_len", "2048");
 }
 

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -60,7 +62,7 @@ std::string refusal(const Value& entry) {
     return "has pairs of answers, and preference training is not supported. Write the chosen answers as chats.";
   }
   for (const char* name : {"images", "videos", "audios"}) {
-    if (!column(entry, name, "").empty()) return "has " + std::string(name) + ", which are not supported.";
+    if (!column(entry, name, "").empty()) return fmt::format("has {}, which are not supported.", name);
   }
   if (!column(entry, "kto_tag", "").empty()) return "is for KTO, which is not supported.";
   const bool is_hub = !text_of(entry, "hf_hub_url").empty();
@@ -70,17 +72,17 @@ std::string refusal(const Value& entry) {
     ways.insert(ways.end(), {"ms_hub_url", "om_hub_url", "subset"});  // hf_hub_url comes first, there as here
   ways.emplace_back("folder");
   for (const std::string& way : ways) {
-    if (!text_of(entry, way).empty()) return "is loaded with " + way + instead;
+    if (!text_of(entry, way).empty()) return fmt::format("is loaded with {}{}", way, instead);
   }
   const std::string split = text_of(entry, "split"), problem = split_problem(split);
-  if (is_hub && !problem.empty()) return "takes the split " + split + ". " + problem;
-  if (!is_hub && !split.empty() && split != "train") return "takes the split " + split + instead;
+  if (is_hub && !problem.empty()) return fmt::format("takes the split {}. {}", split, problem);
+  if (!is_hub && !split.empty() && split != "train") return fmt::format("takes the split {}{}", split, instead);
   if (const std::string spoken = tag(entry, "system_tag", "system"); spoken != "system" && !spoken.empty()) {
     return "calls a speaker " + spoken + " (system_tag). That speaker is system here; rename it in the examples.";
   }
   const std::string called = tag(entry, "function_tag", "function_call");
   if (text_of(entry, "formatting") == "openai" && called != "function_call" && !called.empty()) {
-    return "calls a speaker " + called + " (function_tag). Write tool_calls of the assistant instead.";
+    return fmt::format("calls a speaker {} (function_tag). Write tool_calls of the assistant instead.", called);
   }
   return {};
 }
@@ -103,8 +105,8 @@ std::vector<std::string> misspelt_keys(const Value& entry) {
     for (const auto& member : map->members) {
       const std::string near = std::ranges::count(known, member.name) > 0 ? "" : nearest_name(member.name, known);
       if (!near.empty())
-        problems.push_back("has the key " + (group.empty() ? "" : group + ".") + member.name +
-                           ", which LLaMA-Factory does not know. Did you mean " + near + "?");
+        problems.push_back(fmt::format("has the key {}{}, which LLaMA-Factory does not know. Did you mean {}?",
+                                       group.empty() ? "" : group + ".", member.name, near));
     }
   }
   return problems;
@@ -121,7 +123,7 @@ void map_speakers(DataEntry& entry, const Value& info) {
                                    {"function_tag", "function_call", "function_call"}};
   for (const auto& [name, ours, known] : kSpeakers) {
     const std::string spoken = tag(info, name, "");
-    if ((" " + std::string(known) + " ").find(" " + spoken + " ") == std::string::npos) entry.map(ours, spoken);
+    if ((fmt::format(" {} ", known)).find(fmt::format(" {} ", spoken)) == std::string::npos) entry.map(ours, spoken);
   }
 }
 
@@ -199,7 +201,7 @@ std::optional<DatasetInfo> read_info(Converter& converter, const std::string& ke
 }
 
 std::string share_of_file(const std::string& limit) {
-  return "jq '.[:" + limit + "]' for a JSON array, head -n " + limit + " for JSON Lines";
+  return fmt::format("jq '.[:{}]' for a JSON array, head -n {} for JSON Lines", limit, limit);
 }
 
 // num_samples of dataset_info.json, which are drawn, not the first ones.
@@ -208,10 +210,10 @@ void refuse_num_samples(Converter& converter, const std::string& name, const std
   if (limit.empty()) return;
   const auto examples = data::count_examples(path);
   if (examples && parse_number(limit) && static_cast<double>(*examples) == *parse_number(limit)) return;
-  converter.refuse(name, "draws " + limit + " examples from a file" +
-                             (examples ? " of " + std::to_string(*examples) : "") +
-                             ", and lora-train would draw others. Put " + limit +
-                             " examples into a file of their own (" + share_of_file(limit) + ").");
+  converter.refuse(
+      name, fmt::format("draws {} examples from a file{}, and lora-train would draw others. Put {} examples into a "
+                        "file of their own ({}).",
+                        limit, examples ? fmt::format(" of {}", *examples) : "", limit, share_of_file(limit)));
 }
 
 /// The first examples that max_samples leaves of a file that has more, or that is not here.
@@ -256,25 +258,25 @@ NamedDataset convert_dataset(Converter& converter, const std::string& key, const
                                (is_one ? "it" : "them") + "; lora-train would. Remove " + (is_one ? "it" : "them") +
                                " from the examples, or name " + (is_one ? "it" : "them") + " in columns.");
   }
-  refuse_num_samples(converter, key + "[" + name + "].num_samples", entry.path, text_of(info, "num_samples"));
+  refuse_num_samples(converter, fmt::format("{}[{}].num_samples", key, name), entry.path, text_of(info, "num_samples"));
   entry.max_samples = sample_limit(converter, entry);
   return dataset;
 }
 
 /// All templates of LLaMA-Factory 0.9.5.
 constexpr const char* kTheirTemplates =
-    "aeva, alpaca, bailing, bailing_v2, breeze, chatglm3, chatml, chatml_de, cohere, cpm4, custom, dbrx, "
-    "deepseek, deepseek3, deepseekcoder, deepseekr1, default, dots_ocr, empty, ernie, ernie_nothink, ernie_vl, "
-    "exaone, falcon, falcon_h1, fewshot, gemma, gemma2, gemma3, gemma3n, gemma4, gemma4n, glm4, glm4_5v, glm4_7, "
-    "glm4_moe, glm4v, glm_ocr, glmz1, gpt_oss, granite3, granite3_vision, granite4, hunyuan, hunyuan_small, hy3, "
-    "index, intern2, intern_s1, intern_vl, keye_vl, kimi_vl, lfm2, lfm2_vl, llama2, llama2_zh, llama3, llama4, "
-    "llava, llava_next, llava_next_llama3, llava_next_mistral, llava_next_qwen, llava_next_video, "
-    "llava_next_video_mistral, llava_next_video_yi, llava_next_yi, mimo, mimo_v2, mimo_vl, minicpm_o, minicpm_v, "
-    "minicpm_v_4_6, minimax1, minimax2, ministral, ministral3, mistral, mistral_small, mllama, moonlight, olmo, "
-    "openchat, openchat-3.6, opencoder, paligemma, paligemma_chat, phi, phi4, phi4_mini, phi_small, pixtral, "
-    "qwen, qwen2_audio, qwen2_omni, qwen2_vl, qwen3, qwen3_5, qwen3_5_nothink, qwen3_6, qwen3_nothink, "
-    "qwen3_omni, qwen3_omni_nothink, qwen3_vl, qwen3_vl_nothink, sailor, seed_coder, seed_oss, smollm, smollm2, "
-    "solar, starchat, telechat2, vicuna, video_llava, xuanyuan, yi, yi_vl, youtu, youtu_vl, yuan, zephyr";
+    "aeva, alpaca, bailing, bailing_v2, breeze, chatglm3, chatml, chatml_de, cohere, cpm4, custom, dbrx, deepseek, "
+    "deepseek3, deepseekcoder, deepseekr1, default, dots_ocr, empty, ernie, ernie_nothink, ernie_vl, exaone, falcon, "
+    "falcon_h1, fewshot, gemma, gemma2, gemma3, gemma3n, gemma4, gemma4n, glm4, glm4_5v, glm4_7, glm4_moe, glm4v, "
+    "glm_ocr, glmz1, gpt_oss, granite3, granite3_vision, granite4, hunyuan, hunyuan_small, hy3, index, intern2, "
+    "intern_s1, intern_vl, keye_vl, kimi_vl, lfm2, lfm2_vl, llama2, llama2_zh, llama3, llama4, llava, llava_next, "
+    "llava_next_llama3, llava_next_mistral, llava_next_qwen, llava_next_video, llava_next_video_mistral, "
+    "llava_next_video_yi, llava_next_yi, mimo, mimo_v2, mimo_vl, minicpm_o, minicpm_v, minicpm_v_4_6, minimax1, "
+    "minimax2, ministral, ministral3, mistral, mistral_small, mllama, moonlight, olmo, openchat, openchat-3.6, "
+    "opencoder, paligemma, paligemma_chat, phi, phi4, phi4_mini, phi_small, pixtral, qwen, qwen2_audio, qwen2_omni, "
+    "qwen2_vl, qwen3, qwen3_5, qwen3_5_nothink, qwen3_6, qwen3_nothink, qwen3_omni, qwen3_omni_nothink, qwen3_vl, "
+    "qwen3_vl_nothink, sailor, seed_coder, seed_oss, smollm, smollm2, solar, starchat, telechat2, vicuna, video_llava, "
+    "xuanyuan, yi, yi_vl, youtu, youtu_vl, yuan, zephyr";
 
 constexpr const char* kLineFeed = "the line feed after the end token is not trained here";
 
@@ -330,15 +332,15 @@ void convert_thinking(Converter& converter, const std::vector<DataEntry>& train)
   if (is_null || parse_bool(converter.text("enable_thinking")) == false) {
     converter.refuse(
         "enable_thinking",
-        "LLaMA-Factory puts the empty <think> block into the prompt; qwen3's template trains it as part of "
-        "the answer. Use template: qwen3_nothink, or a .jinja file.");
+        "LLaMA-Factory puts the empty <think> block into the prompt; qwen3's template trains it as part of the answer. "
+        "Use template: qwen3_nothink, or a .jinja file.");
   }
   if (std::ranges::any_of(train, has_history) && !converter.is_true("mask_history")) {
     converter.note(
         "template",
-        "in a chat of several turns, only the last answer has a <think> block here, as in Qwen3's own "
-        "template, and the reasoning of earlier ones is left out; LLaMA-Factory writes and trains a block in "
-        "each answer, unless mask_history is true");
+        "in a chat of several turns, only the last answer has a <think> block here, as in Qwen3's own template, and "
+        "the reasoning of earlier ones is left out; LLaMA-Factory writes and trains a block in each answer, unless "
+        "mask_history is true");
   }
 }
 
@@ -406,8 +408,8 @@ std::vector<DataEntry> convert_llamafactory_datasets(Converter& converter, const
     const Value* found = info->entries.find(name);
     if (!found) {
       const std::string near = nearest_name(name, known);
-      problems.push_back(name + " is not in " + (info->folder / "dataset_info.json").string() +
-                         (near.empty() ? "." : ". Did you mean " + near + "?"));
+      problems.push_back(fmt::format("{} is not in {}{}", name, (info->folder / "dataset_info.json").string(),
+                                     near.empty() ? "." : fmt::format(". Did you mean {}?", near)));
       continue;
     }
     NamedDataset dataset = convert_dataset(converter, key, name, info->folder, *found);
@@ -493,7 +495,7 @@ void convert_llamafactory_template(Converter& converter, const std::vector<DataE
     const bool is_theirs = std::ranges::count(theirs, name) > 0;
     const std::string near = is_theirs ? "" : nearest_name(name, theirs);
     converter.refuse("template", name + (is_theirs ? " is not supported." : " is not a LLaMA-Factory template.") +
-                                     (near.empty() ? "" : " Did you mean " + near + "?") +
+                                     (near.empty() ? "" : fmt::format(" Did you mean {}?", near)) +
                                      " Use the model's own (chat_template: tokenizer), or a .jinja file.");
   }
 }

@@ -1,5 +1,7 @@
 #include "training_keys.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <sstream>
 #include <string>
@@ -68,7 +70,7 @@ void convert_schedule_details(Converter& converter, const std::string& key) {
   if (!has_ratio) return;
   const std::string schedule = converter.text_or(key, "cosine");
   if (schedule != "cosine" && schedule != "cosine_with_min_lr") {
-    converter.drop("cosine_min_lr_ratio", key + ": " + schedule + " ignores it");
+    converter.drop("cosine_min_lr_ratio", fmt::format("{}: {} ignores it", key, schedule));
     return;
   }
   if (schedule == "cosine") {
@@ -122,7 +124,7 @@ bool convert_cadence(Converter& converter, const std::string& strategy_key, cons
   } else {
     converter.set_default(ours, word);
   }
-  if (has_steps) converter.drop(steps_key, strategy_key + ": " + strategy + " ignores it");
+  if (has_steps) converter.drop(steps_key, fmt::format("{}: {} ignores it", strategy_key, strategy));
   if (word == "off" && ours == "save_steps" && has_strategy) converter.remark(strategy_key, kLastIsSaved);
   return true;
 }
@@ -192,7 +194,7 @@ void convert_precision(Converter& converter, const std::string& without) {
     } else if (parse_bool(word) == false) {
       is_said = true;
     } else {
-      converter.refuse(key, "got " + word + ", expected true, false, auto or full.");
+      converter.refuse(key, fmt::format("got {}, expected true, false, auto or full.", word));
     }
   }
   for (const char* key : {"fp16", "float16"}) {
@@ -246,8 +248,8 @@ void convert_targets(Converter& converter, const std::string& key) {
     }
   }
   if (!outside.empty()) {
-    return converter.refuse(key, join(outside) + (outside.size() == 1 ? " gets" : " get") +
-                                     " no adapter. Remove that name, or train all weights.");
+    return converter.refuse(key, fmt::format("{}{} no adapter. Remove that name, or train all weights.", join(outside),
+                                             outside.size() == 1 ? " gets" : " get"));
   }
   if (value->is_list() && value->items.size() == 1 && value->items.front().text.find('|') != std::string::npos) {
     converter.set(key, "lora_target_modules", value->items.front());
@@ -264,8 +266,8 @@ void default_targets(Converter& converter) {
 void refuse_dora(Converter& converter, const std::string& key, const std::string& rslora) {
   if (!converter.is_true(key)) return;
   converter.refuse(key, "This kind of adapter is not supported. Remove it" +
-                            std::string(converter.is_true(rslora) ? "; " + rslora + ": true stays."
-                                                                  : ", or set " + rslora + ": true."));
+                            std::string(converter.is_true(rslora) ? fmt::format("; {}: true stays.", rslora)
+                                                                  : fmt::format(", or set {}: true.", rslora)));
 }
 
 void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys) {
@@ -306,7 +308,7 @@ void convert_deepspeed(Converter& converter) {
 void convert_model(Converter& converter, const std::string& key, const std::string& revision_key) {
   const std::string model = converter.text(key), revision = converter.text(revision_key);
   if (!revision.empty() && revision != "main" && !model.empty()) {
-    converter.set(key, "model", model + "@" + revision);
+    converter.set(key, "model", fmt::format("{}@{}", model, revision));
     converter.share(revision_key, "model");
     return;
   }

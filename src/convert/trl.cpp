@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "converter.h"
@@ -146,7 +148,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
       const std::string split = text("split");
       data.train.push_back({text("path"), "", {}, split == "train" ? "" : split, text("name")});
       if (const std::string problem = split_problem(split); !problem.empty())
-        converter.refuse("datasets[" + std::to_string(i) + "].split", problem);
+        converter.refuse(fmt::format("datasets[{}].split", i), problem);
     }
     std::vector<std::string> paths;
     if (const Value* files = items[i].find("data_files"); files && !files->is_map() && !files->is_null()) {
@@ -154,7 +156,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
     } else if (!is_hub) {
       paths.push_back(path_of_split(text("path"), text("split").empty() ? "train" : text("split")));
     }
-    const std::string place = "datasets[" + std::to_string(i) + "].";
+    const std::string place = fmt::format("datasets[{}].", i);
     for (const auto& [name, value] : items[i].members) {
       const bool is_idle = value.is_null() || name == "path" || name == "data_files" || name == "columns" ||
                            (name == "split" && (is_hub || value.text == "train")) || (name == "name" && is_hub);

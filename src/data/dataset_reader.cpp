@@ -1,5 +1,7 @@
 #include "dataset_reader.h"
 
+#include <fmt/core.h>
+
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -80,8 +82,8 @@ std::string state_of(const std::vector<std::string>& files) {
   std::string state;
   for (const std::string& file : files) {
     std::error_code error;
-    state += std::to_string(fs::file_size(file, error)) + "@" +
-             std::to_string(fs::last_write_time(file, error).time_since_epoch().count()) + ";";
+    state +=
+        fmt::format("{}@{};", fs::file_size(file, error), fs::last_write_time(file, error).time_since_epoch().count());
   }
   return state;
 }
@@ -115,7 +117,7 @@ class DatasetReader {
     }
     if (table != nullptr) {
       use_metadata(*table);
-      log_debug(name() + "from the token cache " + table->path().string());
+      log_debug("{}from the token cache {}", name(), table->path().string());
     } else {
       table = build(cache_key);
       if (state_of(files_) != state) {
@@ -127,15 +129,15 @@ class DatasetReader {
     building.reset();
     table = cache_.staged(std::move(table), cache_key);
     cache_.shrink();
-    log_info(name() + count_of(table->num_examples(), "example") + ", " + format_count(table->num_tokens()) +
-             " tokens, " + format_count(num_supervised_) + " of them trained" +
-             (spec_.max_samples ? "; max_samples: " + std::to_string(*spec_.max_samples) : "") +
-             (spec_.weight == 1 ? "" : "; weight " + string_printf("%g", spec_.weight)));
+    log_info("{}{}, {} tokens, {} of them trained{}{}", name(), count_of(table->num_examples(), "example"),
+             format_count(table->num_tokens()), format_count(num_supervised_),
+             spec_.max_samples ? fmt::format("; max_samples: {}", *spec_.max_samples) : "",
+             spec_.weight == 1 ? "" : fmt::format("; weight {:g}", spec_.weight));
     return {type_, std::move(table), files_, ledger_, fingerprint_};
   }
 
  private:
-  std::string name() const { return key_ + " " + spec_.path + ": "; }
+  std::string name() const { return fmt::format("{} {}: ", key_, spec_.path); }
 
   // Everything that determines ids, labels and places.
   std::string table_key() const {
@@ -170,7 +172,7 @@ class DatasetReader {
     pipeline.run(options_.num_threads, [&](EncodedBlock&& block) {
       throw_if_stop_requested();
       const bool wants_more = take(block, writer);
-      if (pace.is_due()) log_info(name() + format_count(ledger_.total) + " examples tokenised so far");
+      if (pace.is_due()) log_info("{}{} examples tokenised so far", name(), format_count(ledger_.total));
       return wants_more;
     });
     num_supervised_ = writer.num_supervised();
@@ -190,7 +192,7 @@ class DatasetReader {
     }
     if (type_ != DatasetType::kAuto) {
       check_loss_on(type_, options_.encode);
-      log_info(name() + to_string(type_) + " (" + reason + "); loss on " +
+      log_info("{}{} ({}); loss on {}", name(), to_string(type_), reason,
                describe_loss(type_, options_.encode.loss_on));
     }
   }
@@ -236,7 +238,7 @@ class DatasetReader {
   }
 
   std::string place_of(const EncodedBlock& block, const EncodedBlock::Example& example) const {
-    return files_[block.file] + ":" + std::to_string(example.line);
+    return fmt::format("{}:{}", files_[block.file], example.line);
   }
 
   void encode_example(const Json& value, EncodedBlock::Example& example, EncodedBlock& out) const {
@@ -275,12 +277,12 @@ class DatasetReader {
       const bool is_same = example.bad_message == first.bad_message;
       have_same_reason = have_same_reason && is_same;
       if (++others <= kMaxShownBadExamples)
-        list += "\n  " + example.bad_where + ": " + (is_same ? "the same" : example.bad_message);
+        list += fmt::format("\n  {}: {}", example.bad_where, is_same ? "the same" : example.bad_message);
     }
     if (others > kMaxShownBadExamples) list += "\n  and " + count_of(others - kMaxShownBadExamples, "more bad example");
     const bool are_all_bad = ledger_.total == 1 && others + 1 == block.examples.size();
     if (are_all_bad && others > 0 && have_same_reason)
-      list = "\n  and all " + count_of(others + 1, "example") + " read so far fail for the same reason";
+      list = fmt::format("\n  and all {} read so far fail for the same reason", count_of(others + 1, "example"));
     const std::string advice = "\nFix " + std::string(others > 0 ? "them" : "it") +
                                ", or skip bad examples with on_bad_row: drop (and max_drop_fraction, if they are more "
                                "than 1%).";
@@ -347,7 +349,7 @@ class DatasetReader {
     }
     if (type_ != DatasetType::kAuto) {
       check_loss_on(type_, options_.encode);
-      log_info(name() + to_string(type_) + "; loss on " + describe_loss(type_, options_.encode.loss_on));
+      log_info("{}{}; loss on {}", name(), to_string(type_), describe_loss(type_, options_.encode.loss_on));
     }
   }
 

@@ -1,5 +1,7 @@
 #include "document_filter.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -27,16 +29,16 @@ std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p)
 std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, std::int64_t max_position_embeddings) {
   const std::int64_t wanted = round_up(store.longest());
   if (max_position_embeddings == 0 || wanted <= max_position_embeddings) {
-    return "max_seq_len: " + std::to_string(wanted) + "  keeps everything";
+    return fmt::format("max_seq_len: {}  keeps everything", wanted);
   }
-  const std::string limit = "the model has " + std::to_string(max_position_embeddings) +
-                            " positions (max_position_embeddings), and the longest example has " +
-                            std::to_string(store.longest()) + " tokens";
+  const std::string limit =
+      fmt::format("the model has {} positions (max_position_embeddings), and the longest example has {} tokens",
+                  max_position_embeddings, store.longest());
   if (max_position_embeddings <= max_seq_len) return "no larger max_seq_len: " + limit;
   std::int64_t num_longer = 0;
   for (std::size_t i = 0; i < store.size(); ++i) num_longer += store.num_tokens(i) > max_position_embeddings ? 1 : 0;
-  return "max_seq_len: " + std::to_string(max_position_embeddings) + "  keeps " +
-         (num_longer == 0 ? "everything" : "all but " + format_count(num_longer) + " of them: " + limit);
+  return fmt::format("max_seq_len: {}  keeps {}", max_position_embeddings,
+                     num_longer == 0 ? "everything" : "all but " + format_count(num_longer) + " of them: " + limit);
 }
 
 /// The max_drop_fraction needed to drop num_examples more examples; empty if the current one suffices.
@@ -46,7 +48,7 @@ std::string needed_drop_fraction(std::int64_t num_examples, const DocumentStore&
   const std::int64_t num_dropped = total - static_cast<std::int64_t>(store.size()) + num_examples;
   const double share = static_cast<double>(num_dropped) / static_cast<double>(total);
   if (share <= max_drop_fraction) return {};
-  return string_printf("; also needs max_drop_fraction: %g", std::ceil(1000 * share) / 1000);
+  return fmt::format("; also needs max_drop_fraction: {:g}", std::ceil(1000 * share) / 1000);
 }
 
 [[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what,
@@ -63,17 +65,17 @@ std::string needed_drop_fraction(std::int64_t num_examples, const DocumentStore&
     num_masked += count_supervised(head) == 0 ? 1 : 0;
   }
   const bool is_all = num_examples == static_cast<std::int64_t>(store.size());
-  throw DataError(first, format_count(num_examples) + " of " + format_count(static_cast<long long>(store.size())) +
-                             " examples of the " + what +
-                             " are longer than max_seq_len: " + std::to_string(max_seq_len) +
-                             " (this is the first). Choose one:\n  overlength: drop      loses these " +
-                             format_count(num_examples) + " examples with " + format_count(num_tokens) + " tokens" +
-                             needed_drop_fraction(num_examples, store, ledger, limits.max_drop_fraction) +
-                             (is_all ? ", leaving none" : "") + "\n  overlength: truncate  cuts " +
-                             format_count(num_cut) + " tokens from their ends; " + format_count(num_masked) +
-                             " of the examples would be left without a trained token and dropped" +
-                             (is_all && num_masked == num_examples ? ", leaving none" : "") + "\n  " +
-                             larger_choice(store, max_seq_len, limits.max_position_embeddings));
+  throw DataError(first,
+                  "{} of {} examples of the {} are longer than max_seq_len: {} (this is the first). Choose "
+                  "one:\n  overlength: drop      loses these {} examples with {} tokens{}{}\n  overlength: "
+                  "truncate  cuts {} tokens from their ends; {} of the examples would be left without a "
+                  "trained token and dropped{}\n  {}",
+                  format_count(num_examples), format_count(static_cast<long long>(store.size())), what, max_seq_len,
+                  format_count(num_examples), format_count(num_tokens),
+                  needed_drop_fraction(num_examples, store, ledger, limits.max_drop_fraction),
+                  is_all ? ", leaving none" : "", format_count(num_cut), format_count(num_masked),
+                  is_all && num_masked == num_examples ? ", leaving none" : "",
+                  larger_choice(store, max_seq_len, limits.max_position_embeddings));
 }
 
 struct HashedExample {
@@ -202,12 +204,11 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
     const auto share = [](std::int64_t part, std::int64_t whole) {
       return 100 * static_cast<double>(part) / static_cast<double>(whole);
     };
-    lines.push_back(
-        string_printf("  max_seq_len: %lld: %.2f%% of the examples are longer, with %.2f%% of the tokens past the "
-                      "limit; %.1f%% of slots empty with packing, %.1f%% without",
-                      static_cast<long long>(choice), share(num_longer, lengths.num_examples),
-                      share(lengths.num_tokens - num_kept, lengths.num_tokens),
-                      empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));
+    lines.push_back(fmt::format(
+        "  max_seq_len: {}: {:.2f}% of the examples are longer, with {:.2f}% of the tokens past the limit; {:.1f}% of "
+        "slots empty with packing, {:.1f}% without",
+        choice, share(num_longer, lengths.num_examples), share(lengths.num_tokens - num_kept, lengths.num_tokens),
+        empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));
   }
   return lines;
 }
@@ -224,7 +225,7 @@ DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_le
     stop_poll();
     auto ids = store.ids(i), labels = store.labels(i);
     if (ids.size() > limit && policy == Overlength::kDrop) {
-      ledger.add(LedgerReason::kOverlength, store.source(i), std::to_string(ids.size()) + " tokens");
+      ledger.add(LedgerReason::kOverlength, store.source(i), fmt::format("{} tokens", ids.size()));
       continue;
     }
     const bool is_cut = ids.size() > limit;
@@ -235,7 +236,7 @@ DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_le
       continue;
     }
     if (is_cut) {
-      ledger.add(LedgerReason::kTruncated, store.source(i), std::to_string(store.num_tokens(i)) + " tokens");
+      ledger.add(LedgerReason::kTruncated, store.source(i), fmt::format("{} tokens", store.num_tokens(i)));
     }
     out.append_from(store, i, ids.size());
   }

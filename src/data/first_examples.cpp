@@ -1,5 +1,7 @@
 #include "lora_train/data/first_examples.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -36,7 +38,7 @@ void look_at(const RawExample& example, const std::string& file, const DatasetSp
     check_loss_on(found.type, encode);
     encode_sample(sample, encode);
   } catch (const DataError& error) {
-    throw DataError(file + ":" + std::to_string(example.line), element_prefix(example.element) + error.message());
+    throw DataError(fmt::format("{}:{}", file, example.line), element_prefix(example.element) + error.message());
   }
 }
 
@@ -193,7 +195,7 @@ void read_texts(const std::string& file, const std::function<void(const std::str
       try {
         on_text(string_of(required(example.value, {}, "text"), "text"));
       } catch (const DataError& error) {
-        throw DataError(file + ":" + std::to_string(example.line), error.message());
+        throw DataError(fmt::format("{}:{}", file, example.line), error.message());
       }
     }
   }

@@ -1,5 +1,7 @@
 #include "lora_train/data/model_tokenizer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "lora_train/base/error.h"
@@ -12,14 +14,14 @@ namespace {
 std::vector<std::int32_t> init_ids(const NewToken& token, const tokenizer::Tokenizer& tokenizer,
                                    std::int32_t first_new_id) {
   std::vector<std::int32_t> ids = tokenizer.encode(token.init_text).ids;
-  const std::string which = "init_text of \"" + token.token + "\"";
+  const std::string which = fmt::format("init_text of \"{}\"", token.token);
   if (ids.empty()) {
     throw ConfigError("add_tokens", which + " has no tokens, so there is no row to start from. Use other words");
   }
   const auto is_new = [&](std::int32_t id) { return id >= first_new_id; };
   if (const auto found = std::ranges::find_if(ids, is_new); found != ids.end()) {
-    throw ConfigError("add_tokens", which + " contains " + tokenizer.id_to_token(*found) +
-                                        "; that is also new and has no row to start from. Use other words");
+    throw ConfigError("add_tokens", "{} contains {}; that is also new and has no row to start from. Use other words",
+                      which, tokenizer.id_to_token(*found));
   }
   return ids;
 }

@@ -1,5 +1,7 @@
 #include "lora_train/data/prepare.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -41,8 +43,8 @@ struct Split {
 Split split_examples(std::size_t num_examples, double val_set_size, std::uint64_t seed) {
   const double wanted = val_set_size < 1 ? std::ceil(val_set_size * static_cast<double>(num_examples)) : val_set_size;
   if (wanted >= static_cast<double>(num_examples)) {
-    throw DataError("val_set_size", string_printf("%g would hold out %.0f of %zu examples, leaving none to train on",
-                                                  val_set_size, wanted, num_examples));
+    throw DataError("val_set_size", "{:g} would hold out {:.0f} of {} examples, leaving none to train on", val_set_size,
+                    wanted, num_examples);
   }
   const auto order = shuffled(num_examples, philox_key(seed, RandomPurpose::kSplit, {}));
   const auto cut = order.begin() + static_cast<std::ptrdiff_t>(wanted);
@@ -58,17 +60,17 @@ std::string fingerprint_of(const DataSection& section, const DataContext& contex
   std::string parts = identity;
   for (const DatasetSpec& spec : section.datasets) {
     parts += "|" + to_string(spec.type);
-    if (spec.max_samples) parts += ",first " + std::to_string(*spec.max_samples);
+    if (spec.max_samples) parts += fmt::format(",first {}", *spec.max_samples);
     for (const auto& [ours, theirs] : spec.field_map) {
-      parts += "," + ours + "=" + theirs;
+      parts += fmt::format(",{}={}", ours, theirs);
     }
   }
-  parts +=
-      "|" + to_string(section.loss_on) + "|" + to_string(section.overlength) + "|" + to_string(section.on_bad_row) +
-      "|" + std::to_string(max_seq_len) + "|" + std::to_string(section.val_set_size) +
-      (section.val_set_size > 0 ? "|" + std::to_string(context.seed) : "") + "|" +
-      (context.tokenizer == nullptr ? "" : context.tokenizer->fingerprint()) + "|" +
-      (context.chat_template == nullptr ? "" : context.chat_template->fingerprint() + date_of(*context.chat_template));
+  parts += fmt::format(
+      "|{}|{}|{}|{}|{}{}|{}|{}", to_string(section.loss_on), to_string(section.overlength),
+      to_string(section.on_bad_row), max_seq_len, section.val_set_size,
+      section.val_set_size > 0 ? fmt::format("|{}", context.seed) : "",
+      context.tokenizer == nullptr ? "" : context.tokenizer->fingerprint(),
+      context.chat_template == nullptr ? "" : context.chat_template->fingerprint() + date_of(*context.chat_template));
   if (section.drop_duplicates) parts += "|drop_duplicates";
   return hash128_hex(parts);
 }
@@ -79,11 +81,11 @@ std::size_t num_threads(const DataContext& context) {
   return context.num_threads > 0 ? context.num_threads : std::max(1U, std::thread::hardware_concurrency());
 }
 
-std::string evaluation_data(const std::string& name) { return "evaluation data \"" + name + "\""; }
+std::string evaluation_data(const std::string& name) { return fmt::format("evaluation data \"{}\"", name); }
 
 void log_ledger(const Ledger& ledger, const std::string& what) {
   for (const std::string& line : ledger.lines()) {
-    ledger.entries.empty() ? log_info(what + " " + line) : log_warning(what + " " + line);
+    ledger.entries.empty() ? log_info("{} {}", what, line) : log_warning("{} {}", what, line);
   }
 }
 
@@ -93,11 +95,11 @@ void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* t
   if (store.empty() || store.total_supervised() > 0) return;
   std::string message = "every example of the " + what +
                         " is masked: no token is trained with loss_on: " + to_string(loss_on) +
-                        ". Chats need an assistant turn, completions some text, pre-tokenised examples "
-                        "a label that is not -100. The first examples are:";
+                        ". Chats need an assistant turn, completions some text, pre-tokenised examples a label that is "
+                        "not -100. The first examples are:";
   for (const ExampleView& example : view_examples(store, tokenizer, 0, 3)) {
-    message += "\n  " + example.source + " (" + std::to_string(example.ids.size()) +
-               " tokens, 0 trained): " + printable(example.text, 300);
+    message += fmt::format("\n  {} ({} tokens, 0 trained): {}", example.source, example.ids.size(),
+                           printable(example.text, 300));
   }
   throw DataError(store.source(0), message);
 }
@@ -105,7 +107,7 @@ void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* t
 void refuse_empty(const DocumentStore& store, const Ledger& ledger, const std::string& what) {
   if (store.empty()) {
     const std::string first = ledger.entries.empty() ? "" : ledger.entries.front().first_source;
-    throw DataError(first, "no example of the " + what + " is left:\n" + join(ledger.lines(), "\n"));
+    throw DataError(first, "no example of the {} is left:\n{}", what, join(ledger.lines(), "\n"));
   }
 }
 
@@ -121,7 +123,7 @@ class Preparation {
   void load_train() {
     std::set<std::string> descriptions;
     for (std::size_t i = 0; i < section_.datasets.size(); ++i) {
-      const auto loaded = load(section_.datasets[i], "datasets[" + std::to_string(i) + "]", DatasetUse::kTraining,
+      const auto loaded = load(section_.datasets[i], fmt::format("datasets[{}]", i), DatasetUse::kTraining,
                                section_.datasets[i].max_samples, data_.train, data_.ledger);
       descriptions.insert(describe_loss(loaded.type, section_.loss_on));
       has_chats_ = has_chats_ || is_chat(loaded.type);
@@ -137,7 +139,7 @@ class Preparation {
       const DatasetSpec& spec = section_.eval_datasets[i];
       NamedStore set;
       set.name = eval_names_[i];
-      const auto loaded = load(spec, "eval_datasets[" + std::to_string(i) + "]", DatasetUse::kEvaluation,
+      const auto loaded = load(spec, fmt::format("eval_datasets[{}]", i), DatasetUse::kEvaluation,
                                fewer(spec.max_samples, section_.eval_max_samples), set.store, set.ledger);
       if (data_.loss_description.empty()) {
         data_.loss_description = describe_loss(loaded.type, section_.loss_on);
@@ -158,15 +160,14 @@ class Preparation {
       }
     }
     if (data_.max_seq_len_is_auto && data_.max_seq_len < lengths.longest) {
-      log_warning("max_seq_len: auto chose " + std::to_string(data_.max_seq_len) + ", less than the longest example (" +
-                  std::to_string(lengths.longest) +
-                  " tokens): it is capped by max_position_embeddings and by 4 times "
-                  "the 99th percentile (" +
-                  std::to_string(lengths.percentile_99) + " tokens), at least 2048");
+      log_warning(
+          "max_seq_len: auto chose {}, less than the longest example ({} tokens): it is capped by "
+          "max_position_embeddings and by 4 times the 99th percentile ({} tokens), at least 2048",
+          data_.max_seq_len, lengths.longest, lengths.percentile_99);
     }
     if (context_.max_position_embeddings > 0 && data_.max_seq_len > context_.max_position_embeddings) {
-      log_warning("max_seq_len: " + std::to_string(data_.max_seq_len) + " is more than the model's " +
-                  std::to_string(context_.max_position_embeddings) + " positions (max_position_embeddings)");
+      log_warning("max_seq_len: {} is more than the model's {} positions (max_position_embeddings)", data_.max_seq_len,
+                  context_.max_position_embeddings);
     }
   }
 
@@ -225,7 +226,7 @@ class Preparation {
     data::count_duplicates(data_.train, evals, found);
     data_.ledger.add(found);
     for (const LedgerEntry& entry : found.entries) {
-      log_warning(std::string(kTrainingData) + ": " + found.line(entry, static_cast<std::int64_t>(data_.train.size())));
+      log_warning("{}: {}", kTrainingData, found.line(entry, static_cast<std::int64_t>(data_.train.size())));
     }
   }
 
@@ -261,9 +262,9 @@ class Preparation {
     if (num_soft == 0) {
       throw DataError(
           "datasets",
-          "no trained token has log-probabilities of a teacher with the model's tokenizer. Examples need "
-          "\"logprobs\" as servers return them (lora-train teach --logprobs 20), from a teacher with this tokenizer; "
-          "without them, set loss_type: nll");
+          "no trained token has log-probabilities of a teacher with the model's tokenizer. Examples need \"logprobs\" "
+          "as servers return them (lora-train teach --logprobs 20), from a teacher with this tokenizer; without them, "
+          "set loss_type: nll");
     }
     log_info("soft labels: " + format_count(num_soft) + " of " + format_count(data_.train.total_supervised()) +
              " trained tokens have the teacher's log-probabilities; the others use cross entropy alone");
@@ -330,12 +331,10 @@ class Preparation {
                           (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
     const LengthStatistics& all = data_.train_lengths;
     log_info(
-        string_printf("max_seq_len: %lld%s (tokens per example: median %lld, 99th percentile %lld, longest %lld); %s, "
-                      "%.1f%% of the slots are empty and cost nothing",
-                      static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
-                      static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
-                      static_cast<long long>(all.longest), section_.packing ? "with packing" : "without packing",
-                      100.0 * (1.0 - filled)));
+        "max_seq_len: {}{} (tokens per example: median {}, 99th percentile {}, longest {}); {}, {:.1f}% of the slots "
+        "are empty and cost nothing",
+        data_.max_seq_len, data_.max_seq_len_is_auto ? ", chosen" : "", all.percentile_50, all.percentile_99,
+        all.longest, section_.packing ? "with packing" : "without packing", 100.0 * (1.0 - filled));
   }
 
   const DataSection& section_;
@@ -365,7 +364,7 @@ std::vector<std::string> evaluation_names(const DataSection& section) {
   for (const std::string& base : wanted) {
     std::string name = base;
     for (int i = 2; std::find(names.begin(), names.end(), name) != names.end(); ++i)
-      name = base + "-" + std::to_string(i);
+      name = fmt::format("{}-{}", base, i);
     names.push_back(std::move(name));
   }
   return names;

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <sstream>
 
 #include "lora_train/device/gpu.h"
@@ -21,7 +23,7 @@ std::string built_architectures_text() {
   std::string text;
   for (const auto& built : built_architectures()) {
     if (!text.empty()) text += ' ';
-    text += (built.is_ptx ? "compute_" : "sm_") + std::to_string(built.major) + std::to_string(built.minor);
+    text += fmt::format("{}{}{}", built.is_ptx ? "compute_" : "sm_", built.major, built.minor);
   }
   return text;
 }

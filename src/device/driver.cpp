@@ -1,6 +1,7 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 
 namespace lora_train::device {
 namespace {
@@ -18,7 +19,7 @@ class Library {
   template <typename Function>
   void take(Function& function, const char* symbol) {
     take_if_there(function, symbol);
-    if (function == nullptr && problem_.empty()) problem_ = name_ + ": has no function " + symbol;
+    if (function == nullptr && problem_.empty()) problem_ = fmt::format("{}: has no function {}", name_, symbol);
   }
 
   template <typename Function>

@@ -1,5 +1,6 @@
 #include "lora_train/device/gpu.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,7 +97,7 @@ void ask_cuda(const std::string& library, GpuSystem& system) {
   }
   const char* name = nullptr;
   const bool has_name = cuda.error_name(system.init_code, &name) == kCudaSuccess && name != nullptr;
-  system.init_error = has_name ? name : "CUDA error " + std::to_string(system.init_code);
+  system.init_error = has_name ? name : fmt::format("CUDA error {}", system.init_code);
 }
 
 constexpr int kVersionBytes = 80;  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
@@ -149,7 +150,7 @@ void ask_management_library(const std::string& library, GpuSystem& system) {
   NvmlDriver nvml{};
   if (!open_nvml_driver(library, nvml, system.management_problem)) return;
   if (const NvmlResult result = nvml.init(); result != kNvmlSuccess) {
-    system.management_problem = library + ": " + nvml.error_string(result);
+    system.management_problem = fmt::format("{}: {}", library, nvml.error_string(result));
     return;
   }
   char version[kVersionBytes] = {};
@@ -192,9 +193,7 @@ bool has_node(const GpuSystem& system, const std::string& node) {
   return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
 }
 
-std::string cuda_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
+std::string cuda_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 std::string driver_text(const GpuSystem& system) {
   return system.driver_version.empty() ? "the NVIDIA driver" : "NVIDIA driver " + system.driver_version;
@@ -209,7 +208,7 @@ std::string no_library(const GpuSystem& system) {
     return what + ", though " + system.device_nodes.front() +
            " exists. In a container: install the NVIDIA Container Toolkit on the host, and start the container with "
            "--gpus all. Elsewhere: install the driver libraries that match the version of the kernel module" +
-           (system.driver_version.empty() ? "." : " (" + system.driver_version + ").");
+           (system.driver_version.empty() ? "." : fmt::format(" ({}).", system.driver_version));
   }
   return what + ", and there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU, install the driver, " +
          std::to_string(kOldestDriver) +
@@ -217,10 +216,11 @@ std::string no_library(const GpuSystem& system) {
 }
 
 std::string too_old(const GpuSystem& system) {
-  return driver_text(system) + " is too old: it supports CUDA up to " + cuda_text(system.cuda_version) +
-         ", and this build needs CUDA " + cuda_text(kOldestCudaVersion) + ", which needs driver " +
-         std::to_string(kOldestDriver) + " or newer. Update the driver (for a container: on the host)" +
-         ". On a data-centre GPU, installing the package cuda-compat-13-0 works too.";
+  return fmt::format(
+      "{} is too old: it supports CUDA up to {}, and this build needs CUDA {}, which needs driver {} or newer. Update "
+      "the driver (for a container: on the host). On a data-centre GPU, installing the package cuda-compat-13-0 works "
+      "too.",
+      driver_text(system), cuda_text(system.cuda_version), cuda_text(kOldestCudaVersion), kOldestDriver);
 }
 
 std::string no_device(const GpuSystem& system) {
@@ -252,8 +252,8 @@ std::string init_advice(const GpuSystem& system) {
     case kErrorDeviceNotLicensed:
       return "The virtual GPU has no licence: check nvidia-smi -q, or ask the host's administrator.";
     case kErrorOperatingSystem:
-      return "The operating system refused the driver's request: check that this user may read and write "
-             "/dev/nvidia*, and run nvidia-smi once.";
+      return "The operating system refused the driver's request: check that this user may read and write /dev/nvidia*, "
+             "and run nvidia-smi once.";
     case kErrorSystemNotReady:
       return "On a machine with NVSwitch (HGX, DGX), the fabric manager must run, in the same version as the driver: "
              "sudo systemctl start nvidia-fabricmanager.";
@@ -262,9 +262,10 @@ std::string init_advice(const GpuSystem& system) {
              (system.driver_version.empty() ? std::string() : " " + system.driver_version) +
              ". After a driver update, restart the machine. In a container, remove libcuda.so.1 from the image.";
     case kErrorCompatNotSupported:
-      return "The package cuda-compat only works on data-centre GPUs: remove it from LD_LIBRARY_PATH, and update the "
-             "driver to " +
-             std::to_string(kOldestDriver) + " or newer.";
+      return fmt::format(
+          "The package cuda-compat only works on data-centre GPUs: remove it from LD_LIBRARY_PATH, and update the "
+          "driver to {} or newer.",
+          kOldestDriver);
     case kErrorUnknown:
       return "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: look "
              "for NVRM or Xid in dmesg, and restart the machine.";
@@ -281,9 +282,9 @@ std::string init_advice(const GpuSystem& system) {
 
 }  // namespace
 
-std::string Gpu::architecture() const { return "sm_" + std::to_string(major) + std::to_string(minor); }
+std::string Gpu::architecture() const { return fmt::format("sm_{}{}", major, minor); }
 
-std::string Gpu::label() const { return "cuda:" + std::to_string(index) + " (" + name + ")"; }
+std::string Gpu::label() const { return fmt::format("cuda:{} ({})", index, name); }
 
 const char* to_string(PeerAccess value) {
   switch (value) {
@@ -337,32 +338,31 @@ void require_driver(const GpuSystem& system) {
   const bool finds_none = system.gpus.empty() && system.init_code == kCudaSuccess;
   if (finds_none || system.init_code == kErrorNoDevice) refuse(no_device(system));
   if (system.init_code != kCudaSuccess) {
-    refuse(driver_text(system) + " does not start: cuInit returns " + system.init_error + " (" +
-           std::to_string(system.init_code) + "). " + init_advice(system));
+    refuse(fmt::format("{} does not start: cuInit returns {} ({}). {}", driver_text(system), system.init_error,
+                       system.init_code, init_advice(system)));
   }
 }
 
 void require_usable(const Gpu& gpu) {
   if (code_for(gpu.major, gpu.minor) == CodeFor::kNone) {
-    throw DeviceError(
-        gpu.label(), "its compute capability is " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor) + " (" +
-                         gpu.architecture() + "), but this build has code for " + built_architectures_text() +
-                         ": Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES." + kOrCpu);
+    throw DeviceError(gpu.label(),
+                      "its compute capability is {}.{} ({}), but this build has code for {}: Ampere (8.0) and newer. "
+                      "Choose another GPU with CUDA_VISIBLE_DEVICES.{}",
+                      gpu.major, gpu.minor, gpu.architecture(), built_architectures_text(), kOrCpu);
   }
   if (gpu.compute_mode == ComputeMode::kProhibited) {
     throw DeviceError(gpu.label(),
-                      "its compute mode is Prohibited: no program may compute on it. Allow it with sudo "
-                      "nvidia-smi -i " +
-                          gpu.pci_id + " -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES." + kOrCpu);
+                      "its compute mode is Prohibited: no program may compute on it. Allow it with sudo nvidia-smi -i "
+                      "{} -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES.{}",
+                      gpu.pci_id, kOrCpu);
   }
   const bool is_exclusive =
       gpu.compute_mode == ComputeMode::kExclusiveProcess || gpu.compute_mode == ComputeMode::kExclusiveThread;
   if (is_exclusive && !gpu.processes.empty() && !gpu.has_mps) {
     throw DeviceError(gpu.label(),
-                      "it is in use by " + describe_processes(gpu) +
-                          " and its compute mode is Exclusive_Process: one process at a time. Wait for that "
-                          "process, end it, or choose another GPU with CUDA_VISIBLE_DEVICES." +
-                          kOrCpu);
+                      "it is in use by {} and its compute mode is Exclusive_Process: one process at a time. Wait for "
+                      "that process, end it, or choose another GPU with CUDA_VISIBLE_DEVICES.{}",
+                      describe_processes(gpu), kOrCpu);
   }
 }
 
@@ -373,17 +373,16 @@ const Gpu& require_gpu(const GpuSystem& system, int index) {
     require_usable(gpu);
     return gpu;
   }
-  refuse("there is no GPU cuda:" + std::to_string(index) + ": the driver reports " +
-         std::to_string(system.gpus.size()) +
-         (system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "") +
-         ". Start at most one process per GPU.");
+  refuse(fmt::format(
+      "there is no GPU cuda:{}: the driver reports {}{}. Start at most one process per GPU.", index, system.gpus.size(),
+      system.visible_devices ? fmt::format(" (CUDA_VISIBLE_DEVICES is \"{}\")", *system.visible_devices) : ""));
 }
 
 std::string describe_processes(const Gpu& gpu) {
   std::vector<std::string> parts;
   for (const GpuProcess& process : gpu.processes) {
-    parts.push_back("pid " + std::to_string(process.pid) +
-                    (process.bytes ? " (" + format_bytes(static_cast<double>(*process.bytes)) + ")" : ""));
+    parts.push_back(fmt::format("pid {}{}", process.pid,
+                                process.bytes ? " (" + format_bytes(static_cast<double>(*process.bytes)) + ")" : ""));
   }
   return join(parts);
 }

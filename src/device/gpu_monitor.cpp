@@ -1,5 +1,7 @@
 #include "lora_train/device/gpu_monitor.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <condition_variable>
 #include <mutex>
@@ -65,7 +67,7 @@ GpuSensors::GpuSensors(const std::string& library, const std::string& uuid) {
   is_initialized_ = result == kNvmlSuccess;
   if (is_initialized_) result = nvml_.device_by_uuid(uuid.c_str(), &device_);
   if (result != kNvmlSuccess) {
-    problem_ = library + ": " + nvml_.error_string(result);
+    problem_ = fmt::format("{}: {}", library, nvml_.error_string(result));
     return;
   }
   gpu_ = device_;
@@ -82,7 +84,7 @@ GpuSensors::~GpuSensors() {
 
 void GpuSensors::miss(Sensor sensor, const std::string& reason) {
   if (std::exchange(is_missed_[sensor], true)) return;
-  unknown_ += (unknown_.empty() ? "" : ", ") + std::string(kSensorNames[sensor]) + " (" + reason + ")";
+  unknown_ += fmt::format("{}{} ({})", unknown_.empty() ? "" : ", ", kSensorNames[sensor], reason);
 }
 
 template <typename Value, typename Call>

@@ -1,5 +1,7 @@
 #include "lora_train/device/gpu_table.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -34,14 +36,14 @@ class Entry {
     const json& value = member(key);
     const double number = value.is_number() ? value.get<double>() : -1;
     if (!(number > 0 || (may_be_zero && number == 0)) || number > kLargest)
-      fail(std::string(key) + ": is " + value.dump(-1, ' ', false, json::error_handler_t::replace) +
-           ", expected a number " + (may_be_zero ? "from 0" : "above 0"));
+      fail(fmt::format("{}: is {}, expected a number {}", key,
+                       value.dump(-1, ' ', false, json::error_handler_t::replace), may_be_zero ? "from 0" : "above 0"));
     return number;
   }
 
   void finish() const {
     for (const auto& [key, value] : object_.items()) {
-      if (std::find(known_.begin(), known_.end(), key) == known_.end()) fail("unknown member \"" + key + "\"");
+      if (std::find(known_.begin(), known_.end(), key) == known_.end()) fail(fmt::format("unknown member \"{}\"", key));
     }
   }
 
@@ -135,11 +137,10 @@ std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
   if (!list.is_array() || list.empty()) throw FormatError(file.string(), "expected a list of GPUs, [{\"name\": ...}]");
   std::vector<GpuFacts> table;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const std::string where = file.string() + ": GPU " + std::to_string(i + 1);
+    const std::string where = fmt::format("{}: GPU {}", file.string(), i + 1);
     const GpuFacts gpu = read_entry(list[i], where);
     const auto is_same = [&](const GpuFacts& other) { return other.name == gpu.name; };
-    if (std::any_of(table.begin(), table.end(), is_same))
-      throw FormatError(where, "duplicate name \"" + gpu.name + "\"");
+    if (std::any_of(table.begin(), table.end(), is_same)) throw FormatError(where, "duplicate name \"{}\"", gpu.name);
     table.push_back(gpu);
   }
   return table;
@@ -164,8 +165,8 @@ std::string why_not_one_gpu(const std::vector<GpuFacts>& table, const std::strin
   if (found.size() == 1) return {};
   if (found.size() > 1) return "\"" + name + "\" may be " + join(names_of(found), " or ") + "; expected one of them.";
   const std::string nearest = nearest_name(name, names_of(table));
-  return "\"" + name + "\" is not a GPU of configs/gpus.json; expected one of " + join(names_of(table)) + "." +
-         (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?");
+  return fmt::format("\"{}\" is not a GPU of configs/gpus.json; expected one of {}.{}", name, join(names_of(table)),
+                     nearest.empty() ? "" : fmt::format(" Did you mean \"{}\"?", nearest));
 }
 
 std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more) {

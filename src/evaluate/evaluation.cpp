@@ -159,7 +159,7 @@ class Evaluator {
       const data::NamedStore& store = data_.stores[i];
       const OnMicroBatch log_progress = [&, pace = std::make_shared<LinePace>()](std::size_t num_done,
                                                                                  std::size_t num) {
-        if (pace->is_due()) log_info(store.name + ": " + std::to_string(100 * num_done / num) + "% evaluated");
+        if (pace->is_due()) log_info("{}: {}% evaluated", store.name, 100 * num_done / num);
       };
       results.push_back(
           evaluate({decoder, activations, *loss_head, feed, *model_.device.ranks, log_progress}, store, plans[i]));

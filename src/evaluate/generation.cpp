@@ -2,6 +2,8 @@
 
 #include "lora_train/evaluate/generation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -117,7 +119,7 @@ std::string prompts_of_leader(const GenerateRequest& request) {
 
 std::string hash_of(const GeneratePrompt& prompt) {
   std::string text = std::to_string(prompt.max_new_tokens);
-  for (const std::int32_t id : prompt.ids) text += ' ' + std::to_string(id);
+  for (const std::int32_t id : prompt.ids) text += fmt::format(" {}", id);
   return hash128_hex(text);
 }
 
@@ -136,7 +138,7 @@ class Generation {
         load_for_inference(request_.profile, request_.adapter, longest_sequence(request_), place_);
     if (ranks_.world_size() == 1 && model.device.num_gpus > 1 && num_prompts_ > 1) {
       const std::string num_gpus = std::to_string(model.device.num_gpus);
-      log_info("using one of " + num_gpus + " GPUs; --nproc " + num_gpus + " uses all");
+      log_info("using one of {} GPUs; --nproc {} uses all", num_gpus, num_gpus);
     }
     const auto generator = make_generator(model, request_.profile.run);
     sink_.on_start();

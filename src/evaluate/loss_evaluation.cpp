@@ -89,9 +89,9 @@ void add_ranks(ranks::Communicator& ranks, model::LossSums& sums, double& weight
 void check_finite(double loss, const data::NamedStore& data, const data::MicroBatchPlan& plan) {
   if (std::isfinite(loss)) return;
   throw NumericError("evaluation on " + data.name,
-                     "loss " + std::to_string(loss) + ": not finite. Examples of this micro-batch: " +
-                         data::name_examples(data.store, plan.documents) +
-                         ". Look at these examples, at the base weights and at the loss of the last training steps");
+                     "loss {}: not finite. Examples of this micro-batch: {}. Look at these examples, at the base "
+                     "weights and at the loss of the last training steps",
+                     loss, data::name_examples(data.store, plan.documents));
 }
 
 }  // namespace

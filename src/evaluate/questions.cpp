@@ -105,10 +105,10 @@ std::vector<generate::ScoreRequest> requests_of(const data::ChoiceExample& examp
 void refuse_cut_examples(const data::NamedStore& data) {
   for (const auto& entry : data.ledger.entries) {
     if (entry.reason != data::LedgerReason::kTruncated) continue;
-    throw ConfigError("overlength", "truncate cut " + format_count(entry.count) + " examples of " + data.name +
-                                        " (first: " + entry.first_source +
-                                        "), so their answers are incomplete; with --exact-match set "
-                                        "overlength: drop or a larger max_seq_len");
+    throw ConfigError("overlength",
+                      "truncate cut {} examples of {} (first: {}), so their answers are incomplete; with --exact-match "
+                      "set overlength: drop or a larger max_seq_len",
+                      format_count(entry.count), data.name, entry.first_source);
   }
 }
 
@@ -192,9 +192,9 @@ Question make_question(const data::AnswerExample& example, std::size_t index, co
       format.matcher.pick(format.text_of(ids.subspan(example.answer_begin, example.answer_end - example.answer_begin)));
   if (!expected) {
     throw DataError(example.source,
-                    "the regex of " + format.where +
-                        " does not match the example's own answer; give one that matches the answers of the "
-                        "examples and of the model");
+                    "the regex of {} does not match the example's own answer; give one that matches the answers of the "
+                    "examples and of the model",
+                    format.where);
   }
   return {{part(example.ids, 0, example.answer_begin), static_cast<std::int64_t>(index),
            std::min(format.max_new_tokens, room), example.source},

@@ -1,6 +1,7 @@
 #include "lora_train/evaluate/task_evaluation.h"
 
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -43,7 +44,7 @@ namespace {
 
 /// Bytes that enter a fingerprint.
 void add_ids(const std::vector<std::int32_t>& ids, std::string& bytes) {
-  bytes += std::to_string(ids.size()) + ":";
+  bytes += fmt::format("{}:", ids.size());
   bytes.append(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(std::int32_t));
 }
 
@@ -59,7 +60,7 @@ std::int64_t length_of(const Question& question) {
 class TaskReader {
  public:
   TaskReader(const Profile& profile, std::size_t index, const plan::ModelFiles& files)
-      : profile_(profile), files_(files), key_("eval_tasks[" + std::to_string(index) + "]") {
+      : profile_(profile), files_(files), key_(fmt::format("eval_tasks[{}]", index)) {
     task_.spec = profile.tasks.eval_tasks[index];
     task_.format = std::make_unique<AnswerFormat>(answer_format(
         files, task_.spec.regex, key_ + (task_.spec.regex.empty() ? "" : ".regex"), task_.spec.max_new_tokens));
@@ -73,8 +74,8 @@ class TaskReader {
       read_answers();
     }
     task_.fingerprint = fingerprint();
-    log_info(key_ + " " + task_.spec.data.path + ": " + format_count(static_cast<long long>(task_.size())) +
-             " examples of task \"" + task_.spec.name + "\" (" + to_string(task_.spec.kind) + ")");
+    log_info("{} {}: {} examples of task \"{}\" ({})", key_, task_.spec.data.path,
+             format_count(static_cast<long long>(task_.size())), task_.spec.name, to_string(task_.spec.kind));
     return std::move(task_);
   }
 
@@ -136,13 +137,13 @@ class TaskReader {
   }
 
   std::string fingerprint() const {
-    std::string bytes = task_.spec.name + "|" + to_string(task_.spec.kind) + "|" + task_.spec.regex + "|" +
-                        std::to_string(task_.spec.max_new_tokens) + "|";
+    std::string bytes = fmt::format("{}|{}|{}|{}|", task_.spec.name, to_string(task_.spec.kind), task_.spec.regex,
+                                    task_.spec.max_new_tokens);
     for (const auto& example : task_.choices) add_choices(example, bytes);
     for (const auto& example : task_.answers) {
       add_ids(example.ids, bytes);
       if (example.choices) add_choices(*example.choices, bytes);
-      bytes += std::to_string(example.answer_begin) + (example.correct ? (*example.correct ? "+" : "-") : "?");
+      bytes += fmt::format("{}{}", example.answer_begin, example.correct ? (*example.correct ? "+" : "-") : "?");
     }
     return hash128_hex(bytes);
   }

@@ -1,5 +1,7 @@
 #include "architecture.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -80,7 +82,7 @@ void check_gemma(const model::ModelConfig& config) {
   const std::int64_t size = config.num_layers == kLayersOf27B ? config.hidden_size / config.num_heads : config.head_dim;
   const double expected = 1 / std::sqrt(static_cast<double>(size));
   if (std::fabs(config.attention_scale - expected) > 1e-6 * expected) {
-    refuse(config, "query_pre_attn_scalar", "a value other than " + std::to_string(size) + " cannot be exported");
+    refuse(config, "query_pre_attn_scalar", fmt::format("a value other than {} cannot be exported", size));
   }
   std::int64_t window = 0;
   for (const std::int64_t of_layer : config.layer_window) {
@@ -101,9 +103,10 @@ std::int64_t smallest_window(const model::ModelConfig& config) {
 std::int64_t exported_context(const model::ModelConfig& config) {
   const std::int64_t length = config.supported_length(), window = smallest_window(config);
   if (config.family == Family::kGemma3 || window == 0 || window >= length) return length;
-  log_warning(config.path.string() + ": sliding_window: llama.cpp has no windows in the " + architecture_name(config) +
-              " architecture; the file has a context length of " + std::to_string(window) +
-              ", up to which full attention gives the same answers");
+  log_warning(
+      "{}: sliding_window: llama.cpp has no windows in the {} architecture; the file has a context length of {}, up to "
+      "which full attention gives the same answers",
+      config.path.string(), architecture_name(config), window);
   return window;
 }
 
@@ -194,7 +197,7 @@ std::string gguf_name(const model::ModelConfig& config, const std::string& name)
     inner = config.has_output_norms ? find_name(kOutputNormNames, module) : find_name(kNormNames, module);
   }
   if (inner == nullptr) throw ShapeError(name, "has no GGUF name");
-  return "blk." + layer + "." + inner + end;
+  return fmt::format("blk.{}.{}{}", layer, inner, end);
 }
 
 std::int64_t reordered_heads(const model::ModelConfig& config, const std::string& name) {

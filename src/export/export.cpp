@@ -1,5 +1,7 @@
 #include "lora_train/export/export.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -80,7 +82,7 @@ void add_tokens(const TokenizerData& data, std::int64_t vocab_size, std::vector<
   for (std::int64_t id = 0; id < vocab_size; ++id) {
     const bool is_there = id < std::ssize(data.tokens) && !data.tokens[static_cast<std::size_t>(id)].text.empty();
     const tokenizer::TokenData token =
-        is_there ? data.tokens[static_cast<std::size_t>(id)] : tokenizer::TokenData{"[PAD" + std::to_string(id) + "]"};
+        is_there ? data.tokens[static_cast<std::size_t>(id)] : tokenizer::TokenData{fmt::format("[PAD{}]", id)};
     texts.push_back(token.text);
     kinds.push_back(number_of(token.kind));
     scores.push_back(token.score);
@@ -117,8 +119,8 @@ void add_stop_tokens(const tokenizer::Tokenizer& tokenizer, const tokenizer::Cha
     if (i < std::size(kKeys)) {
       out.push_back({kKeys[i], static_cast<std::uint32_t>(ids[i])});
     } else {
-      log_warning("stop token " + tokenizer.id_to_token(ids[i]) + " (" + std::to_string(ids[i]) +
-                  "): GGUF has room for three, and this one is left out");
+      log_warning("stop token {} ({}): GGUF has room for three, and this one is left out",
+                  tokenizer.id_to_token(ids[i]), ids[i]);
     }
   }
 }
@@ -137,9 +139,9 @@ std::vector<KeyValue> vocabulary_metadata(const std::filesystem::path& folder,
   const auto tokenizer = tokenizer::Tokenizer::load(folder);
   const TokenizerData data = tokenizer::read_tokenizer_data(folder, *tokenizer);
   if (tokenizer->vocab_size() > vocab_size) {
-    throw FormatError(folder.string(), "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
-                                           " tokens, and the embedding " + std::to_string(vocab_size) +
-                                           " rows; expected a row for each token");
+    throw FormatError(folder.string(),
+                      "the tokenizer has {} tokens, and the embedding {} rows; expected a row for each token",
+                      tokenizer->vocab_size(), vocab_size);
   }
   std::vector<KeyValue> out;
   const bool is_sentencepiece = data.model == tokenizer::TokenizerModel::kSentencePieceBpe;
@@ -240,8 +242,8 @@ class ModelTensors {
 
 void check_request(const ExportRequest& request, const lora::AdapterConfig& adapter) {
   if (request.type && *request.type != TensorType::kF32 && *request.type != TensorType::kF16) {
-    throw ConfigError("--type", "an adapter is exported as f32 or f16; for " + std::string(type_name(*request.type)) +
-                                    " merge it into the model with --merge");
+    throw ConfigError("--type", "an adapter is exported as f32 or f16; for {} merge it into the model with --merge",
+                      type_name(*request.type));
   }
   if (adapter.token_rows.empty()) return;
   throw FormatError(
@@ -273,7 +275,7 @@ std::vector<Tensor> adapter_tensors_of(const std::vector<model::AdapterSpec>& sp
   for (const auto& spec : specs) {
     const std::string path = model::linear_path(spec), weight = path + ".weight";
     for (const char* side : {"A", "B"}) {
-      const storage::TensorEntry& entry = *file.find("base_model.model." + path + ".lora_" + side + ".weight");
+      const storage::TensorEntry& entry = *file.find(fmt::format("base_model.model.{}.lora_{}.weight", path, side));
       const bool is_b = *side == 'B';
       Rows rows{{}, entry.dtype, entry.shape[0], entry.shape[1]};
       if (is_b) rows.reordered_heads = reordered_heads(config, weight);
@@ -284,7 +286,7 @@ std::vector<Tensor> adapter_tensors_of(const std::vector<model::AdapterSpec>& sp
                            throw_if_stop_requested();
                            Rows now = rows;
                            now.bytes = file.bytes(entry);
-                           write_rows(now, file.path().string() + ": " + entry.name, type, write);
+                           write_rows(now, fmt::format("{}: {}", file.path().string(), entry.name), type, write);
                            file.release(entry);
                          }});
     }

@@ -108,7 +108,7 @@ void write_tensor(const Tensor& tensor, AtomicFileWriter& writer) {
     writer.write(bytes);
   });
   if (written != expected) {
-    throw ShapeError(tensor.name, std::to_string(written) + " bytes given, " + std::to_string(expected) + " needed");
+    throw ShapeError(tensor.name, "{} bytes given, {} needed", written, expected);
   }
   writer.write(std::string(padded(expected) - expected, '\0'));
 }
@@ -133,8 +133,8 @@ void read_row(const Rows& rows, std::int64_t row, std::vector<float>& values) {
   if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
     throw FormatError(name, "holds NaN or infinity: the file is damaged");
   }
-  throw NumericError(name, "holds a value beyond what " + std::string(type_name(type)) +
-                               " can hold; pass --type f32, which holds every value");
+  throw NumericError(name, "holds a value beyond what {} can hold; pass --type f32, which holds every value",
+                     type_name(type));
 }
 
 constexpr std::int64_t kBlockBytes = 2 + kBlock;

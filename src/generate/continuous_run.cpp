@@ -1,5 +1,6 @@
 // Generator::serve(): sequences join and leave between two passes.
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -119,7 +120,7 @@ std::string ContinuousRun::problem_of(const ServedRequest& request) const {
     return error.what();
   }
   const bool fits = room_for(length) <= parts_.decoder.cache().capacity && length <= parts_.decoder.max_positions();
-  return fits ? "" : "the cache has no room for " + std::to_string(length) + " tokens";
+  return fits ? "" : fmt::format("the cache has no room for {} tokens", length);
 }
 
 void ContinuousRun::drop_unwanted() {

@@ -16,7 +16,7 @@ namespace lora_train::generate {
 namespace {
 
 void check(const char* option, double value, const SamplingRange& range) {
-  if (!range.holds(value)) throw ConfigError(option, "is " + std::to_string(value) + "; expected " + range.expected);
+  if (!range.holds(value)) throw ConfigError(option, "is {}; expected {}", value, range.expected);
 }
 
 // A decoding pass of this many rows costs little more than one row (kernels/gemm/gemm.h): guesses fill them up.

@@ -1,6 +1,7 @@
 #include "generator_parts.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
@@ -172,7 +173,7 @@ at::Tensor DecodeBatch::decode() {
 }
 
 std::string name_of(const Prompt& prompt) {
-  return prompt.name.empty() ? "prompt " + std::to_string(prompt.index) : prompt.name;
+  return prompt.name.empty() ? fmt::format("prompt {}", prompt.index) : prompt.name;
 }
 
 std::int64_t length_of(const Prompt& prompt) {
@@ -203,23 +204,24 @@ void Completions::end(std::size_t prompt) {
 void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence) {
   if (sequence.ids.empty()) throw DataError(sequence.name, "the prompt is empty; expected at least one token");
   if (sequence.num_new < 1) {
-    throw DataError(sequence.name, "max_new_tokens is " + std::to_string(sequence.num_new) + "; expected 1 or more");
+    throw DataError(sequence.name, "max_new_tokens is {}; expected 1 or more", sequence.num_new);
   }
   for (const std::int32_t id : sequence.ids) {
     if (id >= 0 && id < config.vocab_size) continue;
-    throw DataError(sequence.name, "token id " + std::to_string(id) + " is not in the model's vocabulary of " +
-                                       std::to_string(config.vocab_size) +
-                                       "; use the tokenizer that belongs to the model");
+    throw DataError(sequence.name,
+                    "token id {} is not in the model's vocabulary of {}; use the tokenizer that belongs to the model",
+                    id, config.vocab_size);
   }
   const auto length = static_cast<std::int64_t>(sequence.ids.size());
   const std::int64_t most = config.context_length();
   if (length + sequence.num_new <= most) return;
   const std::string advice =
-      length < most ? "; shorten the prompt, or lower max_new_tokens to " + std::to_string(most - length) + " or less"
+      length < most ? fmt::format("; shorten the prompt, or lower max_new_tokens to {} or less", most - length)
                     : "; shorten the prompt";
-  throw DataError(sequence.name, "the prompt has " + std::to_string(length) + " tokens, plus up to " +
-                                     std::to_string(sequence.num_new) + " new ones, but the model supports " +
-                                     std::to_string(most) + " (max_position_embeddings)" + advice);
+  throw DataError(sequence.name,
+                  "the prompt has {} tokens, plus up to {} new ones, but the model supports {} "
+                  "(max_position_embeddings){}",
+                  length, sequence.num_new, most, advice);
 }
 
 void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengths) {
@@ -272,8 +274,8 @@ std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool u
 
 void refuse_logits(const std::string& name, std::int64_t position) {
   throw NumericError(name, "the logits after token " + std::to_string(position) +
-                               " are not finite (NaN or infinity). Check the base model and the adapter: one of "
-                               "them may be damaged, or values overflow in this precision (try precision: fp32)");
+                               " are not finite (NaN or infinity). Check the base model and the adapter: one of them "
+                               "may be damaged, or values overflow in this precision (try precision: fp32)");
 }
 
 bool are_finite(std::span<const float> logits) {

@@ -1,5 +1,6 @@
 // Scores one request at a time: the prompt is prefilled once, and each completion follows it in turn.
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
@@ -89,7 +90,7 @@ class Scorer {
 };
 
 std::string name_of(const ScoreRequest& request, std::size_t index) {
-  return request.name.empty() ? "request " + std::to_string(index) : request.name;
+  return request.name.empty() ? fmt::format("request {}", index) : request.name;
 }
 
 /// The length of the request's longest sequence.
@@ -97,7 +98,7 @@ std::int64_t check_request(const model::ModelConfig& config, const ScoreRequest&
   std::size_t longest = 0;
   for (std::size_t i = 0; i < request.completions.size(); ++i) {
     const auto& completion = request.completions[i];
-    const std::string which = name + ", completion " + std::to_string(i + 1);
+    const std::string which = fmt::format("{}, completion {}", name, i + 1);
     check_sequence(config, {request.prompt, static_cast<std::int64_t>(completion.size()), which});
     check_sequence(config, {completion, 1, which});
     longest = std::max(longest, completion.size());

@@ -42,15 +42,14 @@ constexpr std::uint64_t kCountBytes = sizeof(std::uint64_t);
 bool is_full(int code) { return code == ENOSPC || code == EDQUOT; }
 
 [[noreturn]] void fail_to_write(const std::filesystem::path& path, int code) {
-  throw IoError(path.string(), std::string("cannot write: ") + std::strerror(code) + ". What has arrived is kept; " +
-                                   (is_full(code) ? "free some space and " : "") +
-                                   "run the command again, and it resumes.");
+  throw IoError(path.string(), "{}{}. What has arrived is kept; {}run the command again, and it resumes.",
+                "cannot write: ", std::strerror(code), is_full(code) ? "free some space and " : "");
 }
 
 [[noreturn]] void fail_to_reserve(const std::filesystem::path& path, std::uint64_t num_bytes, int code) {
-  throw IoError(path.string(),
-                "cannot reserve " + format_bytes(static_cast<double>(num_bytes)) + ": " + std::strerror(code) +
-                    (is_full(code) ? ". Free some space, or set HF_HOME to a folder on a larger disk." : "."));
+  throw IoError(path.string(), "cannot reserve {}: {}{}", format_bytes(static_cast<double>(num_bytes)),
+                std::strerror(code),
+                is_full(code) ? ". Free some space, or set HF_HOME to a folder on a larger disk." : ".");
 }
 
 void write_at(int fd, const std::filesystem::path& path, std::string_view bytes, std::uint64_t offset) {

@@ -1,5 +1,7 @@
 #include "lora_train/hub/download.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -182,7 +184,7 @@ class Fetch {
   }
 
   [[noreturn]] void fail_short(const OpenFile& open) const {
-    throw IoError(plan_.repository.name() + "/" + open.file.path,
+    throw IoError(fmt::format("{}/{}", plan_.repository.name(), open.file.path),
                   "the server sent fewer bytes than it promised. Run the command again; it resumes.");
   }
 
@@ -212,7 +214,7 @@ class Fetch {
   [[noreturn]] void fail_hash(OpenFile& open, const std::string& found) const {
     remove_tree(open.partial->path());
     const char* const name = open.file.digest == DigestKind::kSha256 ? "SHA-256 " : "SHA-1 ";
-    throw IoError(plan_.repository.name() + "/" + open.file.path,
+    throw IoError(fmt::format("{}/{}", plan_.repository.name(), open.file.path),
                   std::string("the download is not the hub's file: ") + name + found + " instead of " + open.file.etag +
                       ". A proxy or a mirror has changed it. Nothing was kept; run the command again.");
   }
@@ -297,17 +299,17 @@ void require_space(const CacheFolder& cache, const std::vector<RepositoryFile>& 
   const std::uint64_t free = cache.free_bytes();
   if (needed <= free) return;
   throw IoError(cache.path().string(),
-                "the download needs " + format_bytes(static_cast<double>(needed)) + ", but " +
-                    format_bytes(static_cast<double>(free)) +
-                    " are free there. Free some space, or set HF_HOME to a folder on a larger disk.");
+                "the download needs {}, but {} are free there. Free some space, or set HF_HOME to a folder on a larger "
+                "disk.",
+                format_bytes(static_cast<double>(needed)), format_bytes(static_cast<double>(free)));
 }
 
 DownloadResult find_offline(const DownloadRequest& request) {
   DownloadResult result;
   result.snapshot = storage::find_in_hub_cache(request.id, request.kind);
   if (result.snapshot.empty())
-    throw IoError("HF_HUB_OFFLINE", "forbids the network, and " + request.id.organisation + "/" + request.id.name +
-                                        " is not in the cache. Unset it to download.");
+    throw IoError("HF_HUB_OFFLINE", "forbids the network, and {}/{} is not in the cache. Unset it to download.",
+                  request.id.organisation, request.id.name);
   log_info("HF_HUB_OFFLINE forbids the network; using what the cache has");
   result.commit = result.snapshot.filename().string();
   result.is_adapter = std::filesystem::exists(result.snapshot / storage::kAdapterConfigFile);
@@ -324,7 +326,7 @@ DownloadResult download(const DownloadRequest& request) {
   DownloadResult result;
   result.commit = hub.find_commit(repository);
   const NeededFiles files = choose_files(request, hub.list_files(repository, result.commit), repository.name());
-  if (files.needed.empty()) throw IoError(repository.name(), "has no files at " + repository.revision() + ".");
+  if (files.needed.empty()) throw IoError(repository.name(), "has no files at {}.", repository.revision());
   for (const RepositoryFile& file : files.skipped) result.skipped.push_back({file.path, file.num_bytes});
   result.num_files = std::ssize(files.needed);
   result.num_bytes = size_of(files.needed);

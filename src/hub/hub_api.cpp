@@ -1,5 +1,6 @@
 #include "hub_api.h"
 
+#include <fmt/core.h>
 #include <openssl/evp.h>
 #include <openssl/sha.h>
 
@@ -25,7 +26,7 @@ Digest::Digest(DigestKind kind, std::uint64_t num_bytes) : state_(std::make_uniq
   state_->kind = kind;
   ::SHA256_Init(&state_->sha256);
   ::SHA1_Init(&state_->sha1);
-  if (kind == DigestKind::kGitSha1) update("blob " + std::to_string(num_bytes) + std::string(1, '\0'));
+  if (kind == DigestKind::kGitSha1) update(fmt::format("blob {}{}", num_bytes, std::string(1, '\0')));
 }
 
 Digest::~Digest() = default;
@@ -86,14 +87,14 @@ std::string hub_endpoint() {
   while (endpoint.ends_with('/')) endpoint.pop_back();
   if (endpoint.empty()) return "https://huggingface.co";
   if (origin_of(endpoint).empty())
-    throw ConfigError("HF_ENDPOINT", "got " + endpoint + ", expected a URL such as https://huggingface.co.");
+    throw ConfigError("HF_ENDPOINT", "got {}, expected a URL such as https://huggingface.co.", endpoint);
   return endpoint;
 }
 
 double stall_timeout_in_use() {
   const std::string text = variable("HF_HUB_DOWNLOAD_TIMEOUT");
   const double seconds = text.empty() ? Request().stall_timeout_s : std::atof(text.c_str());
-  if (seconds < 1) throw ConfigError("HF_HUB_DOWNLOAD_TIMEOUT", "got " + text + ", expected seconds, at least 1.");
+  if (seconds < 1) throw ConfigError("HF_HUB_DOWNLOAD_TIMEOUT", "got {}, expected seconds, at least 1.", text);
   return seconds;
 }
 
@@ -161,7 +162,7 @@ Hub::Hub() : endpoint_(hub_endpoint()), token_(token_in_use()), stall_timeout_s_
 Request Hub::request(const std::string& path, const std::string& method) const {
   Request request;
   request.method = method;
-  request.url = endpoint_ + "/" + path;
+  request.url = fmt::format("{}/{}", endpoint_, path);
   request.bearer = token_;
   request.stall_timeout_s = stall_timeout_s_;
   return request;
@@ -172,8 +173,8 @@ std::string Hub::api_path(const Repository& repository) const {
 }
 
 std::string Hub::file_path(const Repository& repository, const std::string& commit, const std::string& file) const {
-  return (repository.kind == storage::HubKind::kModel ? "" : "datasets/") + repository.name() + "/resolve/" + commit +
-         "/" + encode_path(file);
+  return fmt::format("{}{}/resolve/{}/{}", repository.kind == storage::HubKind::kModel ? "" : "datasets/",
+                     repository.name(), commit, encode_path(file));
 }
 
 std::string Hub::page(const Repository& repository) const {
@@ -181,7 +182,7 @@ std::string Hub::page(const Repository& repository) const {
 }
 
 std::string Hub::find_commit(const Repository& repository) {
-  const std::string path = api_path(repository) + "/revision/" + encode_part(repository.revision());
+  const std::string path = fmt::format("{}/revision/{}", api_path(repository), encode_part(repository.revision()));
   const Json info = require_json(client_.send(request(path)), repository);
   if (!info.is_object() || !info.contains("sha") || !info["sha"].is_string() ||
       !is_hex(info["sha"].get<std::string>(), kCommitDigits))
@@ -191,7 +192,7 @@ std::string Hub::find_commit(const Repository& repository) {
 }
 
 std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const std::string& commit) {
-  Request page = request(api_path(repository) + "/tree/" + commit + "?recursive=true");
+  Request page = request(fmt::format("{}/tree/{}?recursive=true", api_path(repository), commit));
   std::vector<RepositoryFile> files;
   std::unordered_set<std::string> paths;
   for (int num_pages = 0; num_pages < kMaxPages; ++num_pages) {
@@ -208,10 +209,10 @@ std::vector<RepositoryFile> Hub::list_files(const Repository& repository, const 
     const std::string next = next_link(answer.header("Link"));
     if (next.empty()) return files;
     if (origin_of(next) != origin_of(endpoint_))
-      throw IoError(endpoint_, "continues its list of files on another host, " + shown_url(next) + ".");
+      throw IoError(endpoint_, "continues its list of files on another host, {}.", shown_url(next));
     page.url = next;
   }
-  throw IoError(endpoint_, "lists the files of " + repository.name() + " endlessly.");
+  throw IoError(endpoint_, "lists the files of {} endlessly.", repository.name());
 }
 
 void Hub::fail_list(const Repository& repository, const std::string& found) const {
@@ -236,39 +237,39 @@ std::string Hub::reason_of(const Answer& answer, const Repository& repository) c
     return "this " + kind + " is gated: request access on " + page(repository) +
            (has_token() ? ", with the account of your token." : ", then set HF_TOKEN to a token of that account.");
   if (code == "RevisionNotFound")
-    return "the " + kind + " has no revision " + repository.revision() + "; see " + page(repository) + "/tree/main.";
-  const std::string shown = shown_url(answer.url) + " answers " + std::to_string(answer.status);
+    return fmt::format("the {} has no revision {}; see {}/tree/main.", kind, repository.revision(), page(repository));
+  const std::string shown = fmt::format("{} answers {}", shown_url(answer.url), answer.status);
   if (origin_of(answer.url) != origin_of(endpoint_) && answer.status < 500 && answer.status != 429)
-    return "the server that holds its files refuses: " + shown + ". Run the command again; it resumes.";
+    return fmt::format("the server that holds its files refuses: {}. Run the command again; it resumes.", shown);
   if (code == "EntryNotFound") return "the hub lists a file that it does not have. Run the command again.";
   if (answer.status == 404 || code == "RepoNotFound")
-    return "there is no such " + kind + " on " + endpoint_ + ", or it is private" +
-           (has_token() ? " and your token cannot see it" : " (then set HF_TOKEN)") + ". Check the name" +
-           (repository.kind == storage::HubKind::kModel ? "; a dataset needs --dataset."
-                                                        : "; for a model, leave out --dataset.");
+    return fmt::format("there is no such {} on {}, or it is private{}. Check the name{}", kind, endpoint_,
+                       has_token() ? " and your token cannot see it" : " (then set HF_TOKEN)",
+                       repository.kind == storage::HubKind::kModel ? "; a dataset needs --dataset."
+                                                                   : "; for a model, leave out --dataset.");
   if (answer.status == 401)
     return has_token()
-               ? "the hub does not accept the token. Check HF_TOKEN or " + endpoint_ + "/settings/tokens."
+               ? fmt::format("the hub does not accept the token. Check HF_TOKEN or {}/settings/tokens.", endpoint_)
                : "the " + kind + " does not exist, or needs a token: set HF_TOKEN (" + endpoint_ + "/settings/tokens).";
   if (answer.status == 403)
-    return "access is denied" +
-           std::string(has_token() ? ": the token lacks the permission. See " : ": set HF_TOKEN. See ") +
-           page(repository) + ".";
+    return fmt::format("access is denied{}{}.",
+                       has_token() ? ": the token lacks the permission. See " : ": set HF_TOKEN. See ",
+                       page(repository));
   if (answer.status == 429) {
     const std::string after = answer.header("Retry-After");
-    return "too many requests" +
-           (after.empty() ? std::string() : "; the hub asks to wait " + visible_text(after) + " s") +
-           ". Run the command again later" + (has_token() ? "." : "; with HF_TOKEN the limit is higher.");
+    return fmt::format("too many requests{}. Run the command again later{}",
+                       after.empty() ? std::string() : fmt::format("; the hub asks to wait {} s", visible_text(after)),
+                       has_token() ? "." : "; with HF_TOKEN the limit is higher.");
   }
   if (answer.status >= 500) return "the server has failed: " + shown + ". Run the command again later; it resumes.";
   if (answer.status == 416) return "the hub's file is not the one that it lists: " + shown + ". Run the command again.";
-  return "unexpected answer: " + shown + ". Check HF_ENDPOINT.";
+  return fmt::format("unexpected answer: {}. Check HF_ENDPOINT.", shown);
 }
 
 void Hub::refuse(const Answer& answer, const Repository& repository) const {
   const std::string words = words_of(answer);
   throw IoError(repository.name(),
-                reason_of(answer, repository) + (words.empty() ? "" : " (The hub says: " + words + ")"));
+                reason_of(answer, repository) + (words.empty() ? "" : fmt::format(" (The hub says: {})", words)));
 }
 
 namespace {
@@ -380,9 +381,8 @@ class Uploader {
  private:
   UploadAction read_upload(const Json& object) const {
     if (object.contains("error"))
-      throw IoError(repository_.name(), "the hub's store refuses a file: " +
-                                            visible_text(object["error"].value("message", "no reason given")) +
-                                            ". Nothing was committed.");
+      throw IoError(repository_.name(), "the hub's store refuses a file: {}. Nothing was committed.",
+                    visible_text(object["error"].value("message", "no reason given")));
     UploadAction upload;
     if (!object.contains("actions")) return upload;
     const Json& action = object["actions"].at("upload");
@@ -440,9 +440,9 @@ class Uploader {
 
   void require_ok(const Answer& answer, const LargeFile& file) const {
     if (answer.is_ok()) return;
-    throw IoError(repository_.name(), "the hub's store did not accept " + file.file.filename().string() + ": " +
-                                          shown_url(answer.url) + " answers " + std::to_string(answer.status) +
-                                          ". Nothing was committed; run the command again.");
+    throw IoError(repository_.name(),
+                  "the hub's store did not accept {}: {} answers {}. Nothing was committed; run the command again.",
+                  file.file.filename().string(), shown_url(answer.url), answer.status);
   }
 
   [[noreturn]] void fail_answer() const {

@@ -1,5 +1,7 @@
 #include "lora_train/hub/push.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -130,11 +132,11 @@ class Push {
   std::string open_branch() {
     Repository branch = repository_;
     branch.id.revision = request_.branch;
-    const std::string path = hub_.api_path(repository_) + "/revision/" + encode_part(request_.branch);
+    const std::string path = fmt::format("{}/revision/{}", hub_.api_path(repository_), encode_part(request_.branch));
     const Answer found = hub_.send(hub_.request(path));
     if (found.header("X-Error-Code") == "RevisionNotFound" && request_.branch != "main") {
-      const auto made =
-          hub_.send(post(hub_.api_path(repository_) + "/branch/" + encode_part(request_.branch), Json::object()));
+      const auto made = hub_.send(
+          post(fmt::format("{}/branch/{}", hub_.api_path(repository_), encode_part(request_.branch)), Json::object()));
       if (!made.is_ok() && made.status != 409) hub_.refuse(made, repository_);
     }
     return hub_.find_commit(branch);
@@ -160,7 +162,7 @@ class Push {
       const std::string sample = file.text ? file.text->substr(0, kSampleBytes) : read_start(file.file, kSampleBytes);
       files.push_back({{"path", file.path}, {"sample", base64(sample)}, {"size", file.num_bytes}});
     }
-    const std::string path = hub_.api_path(repository_) + "/preupload/" + encode_part(request_.branch);
+    const std::string path = fmt::format("{}/preupload/{}", hub_.api_path(repository_), encode_part(request_.branch));
     const Json answer = hub_.require_json(hub_.send(post(path, {{"files", files}})), repository_);
     std::map<std::string, std::string> modes;
     try {
@@ -171,7 +173,7 @@ class Push {
     for (Outgoing& upload : uploads_) {
       const std::string mode = modes[upload.file->path];
       if (mode != "lfs" && mode != "regular")
-        throw IoError(hub_.endpoint(), "does not say how to upload " + upload.file->path + ". Nothing was committed.");
+        throw IoError(hub_.endpoint(), "does not say how to upload {}. Nothing was committed.", upload.file->path);
       upload.is_large = mode == "lfs" && upload.file->num_bytes > 0 && !upload.file->text;
     }
   }
@@ -211,12 +213,12 @@ class Push {
       const Answer answer = hub_.send(request);
       if (answer.status == 409 || answer.status == 412)
         throw IoError(repository_.name(),
-                      "someone else changed the repository in the meantime. Nothing was committed; run "
-                      "the command again.");
+                      "someone else changed the repository in the meantime. Nothing was committed; run the command "
+                      "again.");
       if (answer.is_ok()) return hub_.find_commit(branch);
       if (answer.status < 500) refuse_commit(answer);
     } catch (const TransferError& error) {
-      log_info("the answer to the commit was lost (" + error.message() + "); asking the hub whether it worked");
+      log_info("the answer to the commit was lost ({}); asking the hub whether it worked", error.message());
     }
     const std::string newest = newest_of(branch);
     if (newest == parent)
@@ -240,10 +242,10 @@ class Push {
   [[noreturn]] void refuse_commit(const Answer& answer) const {
     const Json body = Json::parse(answer.body, nullptr, false);
     const std::string words = body.is_object() && body.contains("error") && body["error"].is_string()
-                                  ? " (The hub says: " + visible_text(body["error"].get<std::string>()) + ")"
+                                  ? fmt::format(" (The hub says: {})", visible_text(body["error"].get<std::string>()))
                                   : "";
-    throw IoError(repository_.name(), "the hub refuses the commit with status " + std::to_string(answer.status) +
-                                          ". The repository is unchanged." + words);
+    throw IoError(repository_.name(), "the hub refuses the commit with status {}. The repository is unchanged.{}",
+                  answer.status, words);
   }
 
   const PushRequest& request_;
@@ -321,7 +323,7 @@ PushPlan plan_push(const fs::path& given, const std::string& name) {
     } else if (fs::is_directory(path) && entry == kTemplates) {
       for (const std::string& inner : list_folder(path))
         if (fs::is_regular_file(path / inner))
-          plan.files.push_back(file_to_push(path / inner, entry + "/" + inner, name));
+          plan.files.push_back(file_to_push(path / inner, fmt::format("{}/{}", entry, inner), name));
     } else {
       plan.skipped.push_back(entry);
     }

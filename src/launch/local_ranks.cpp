@@ -1,6 +1,7 @@
 #include "lora_train/launch/local_ranks.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -55,7 +56,7 @@ class RankOutput {
 
 constexpr std::size_t kLongestLine = 1 << 16;  // longer lines are split
 
-RankOutput::RankOutput(int fd, int rank) : fd_(fd), prefix_("[rank " + std::to_string(rank) + "] ") {
+RankOutput::RankOutput(int fd, int rank) : fd_(fd), prefix_(fmt::format("[rank {}] ", rank)) {
   if (fd_ >= 0) ::fcntl(fd_, F_SETFL, O_NONBLOCK);
 }
 
@@ -92,7 +93,7 @@ void RankOutput::finish() {
 
 void RankOutput::write_line(const std::string& line) const {
   if (!can_write_to_stderr()) return;
-  const std::string text = (line.starts_with(prefix_) ? "" : prefix_) + line + "\n";
+  const std::string text = fmt::format("{}{}\n", line.starts_with(prefix_) ? "" : prefix_, line);
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t count = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
     if (count < 0 && errno != EINTR) return;  // a closed stderr must not end training
@@ -185,7 +186,7 @@ std::vector<std::string> environment_of(int rank, int num_ranks, const std::stri
         std::any_of(ours.begin(), ours.end(), [&](const auto& entry) { return text.starts_with(entry.first + "="); });
     if (!is_ours) result.push_back(text);
   }
-  for (const auto& [name, value] : ours) result.push_back(name + "=" + value);
+  for (const auto& [name, value] : ours) result.push_back(fmt::format("{}={}", name, value));
   return result;
 }
 
@@ -267,7 +268,7 @@ class Ranks {
     if (process.pid == 0) become_rank(arguments.data(), environment.data(), pipe[1], launcher, signals_);
     const int error = errno;
     if (pipe[1] >= 0) ::close(pipe[1]);
-    if (process.pid < 0) fail_with("--nproc", "cannot start rank " + std::to_string(rank), error);
+    if (process.pid < 0) fail_with("--nproc", fmt::format("cannot start rank {}", rank), error);
     ::setpgid(process.pid, process.pid);  // both sides set it: a signal may come before the child does
     processes_.push_back(std::move(process));
   }
@@ -301,9 +302,8 @@ class Ranks {
   void publish(const RankProcess& rank, int signal) {
     if (std::exchange(is_end_published_, true)) return;
     try {
-      write_file_atomic(end_file(folder_.path()), std::to_string(&rank - processes_.data()) + " " +
-                                                      std::to_string(*rank.exit_code) + " " + std::to_string(signal) +
-                                                      " " + std::to_string(rank.pid));
+      write_file_atomic(end_file(folder_.path()),
+                        fmt::format("{} {} {} {}", &rank - processes_.data(), *rank.exit_code, signal, rank.pid));
     } catch (const IoError&) {  // the others wait until killed
     }
   }

@@ -1,5 +1,7 @@
 #include "lora_train/launch/world.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -41,7 +43,7 @@ std::string launcher_process(const std::vector<std::string>& names, const std::f
   for (auto process = read_stat(proc / "self" / "stat"); process;
        process = read_stat(proc / process->parent / "stat")) {
     if (std::find(names.begin(), names.end(), process->name) != names.end())
-      return process->pid + "-" + process->start_time;
+      return fmt::format("{}-{}", process->pid, process->start_time);
   }
   return {};
 }
@@ -71,9 +73,7 @@ struct Claim {
   LauncherRow row;
   int rank = 0, size = 1;
 
-  std::string text() const {
-    return std::string(row.rank) + "=" + std::to_string(rank) + " and " + row.size + "=" + std::to_string(size);
-  }
+  std::string text() const { return fmt::format("{}={} and {}={}", row.rank, rank, row.size, size); }
 };
 
 class Reader {
@@ -86,12 +86,12 @@ class Reader {
   /// A number in [low, high]. Throws ConfigError if the variable is missing; `because` says why it is needed.
   int number(const char* name, int low, int high, const std::string& because) const {
     const auto value = find(name);
-    if (!value) throw ConfigError(name, "is not set, but " + because + ". Set it, or start the ranks with a launcher.");
+    if (!value) throw ConfigError(name, "is not set, but {}. Set it, or start the ranks with a launcher.", because);
     int result = 0;
     const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), result);
     if (error != std::errc() || end != value->data() + value->size() || result < low || result > high) {
-      throw ConfigError(std::string(name) + "=" + *value, "expected a number from " + std::to_string(low) + " to " +
-                                                              std::to_string(high) + ", because " + because + ".");
+      throw ConfigError(fmt::format("{}={}", name, *value), "expected a number from {} to {}, because {}.", low, high,
+                        because);
     }
     return result;
   }
@@ -106,11 +106,11 @@ constexpr int kMaxRanks = 1 << 20;
 std::optional<Claim> claim_of(const Reader& reader, const LauncherRow& row) {
   const bool has_rank = reader.find(row.rank).has_value(), has_size = reader.find(row.size).has_value();
   if (!has_size && (!has_rank || row.launcher == Launcher::kSlurm)) return std::nullopt;
-  const std::string sets_both = std::string(to_string(row.launcher)) + " sets " + row.rank + " and " + row.size;
+  const std::string sets_both = fmt::format("{} sets {} and {}", to_string(row.launcher), row.rank, row.size);
   Claim claim{row};
   claim.size = reader.number(row.size, 1, kMaxRanks, has_rank ? std::string(row.rank) + " is" : sets_both);
   if (claim.size == 1 && !has_rank) return std::nullopt;
-  claim.rank = reader.number(row.rank, 0, claim.size - 1, row.size + ("=" + std::to_string(claim.size)));
+  claim.rank = reader.number(row.rank, 0, claim.size - 1, row.size + (fmt::format("={}", claim.size)));
   return claim.size > 1 ? std::optional(claim) : std::nullopt;
 }
 
@@ -125,9 +125,9 @@ std::optional<Claim> agreed_claim(const Reader& reader) {
   if (claims.empty()) return std::nullopt;
   for (const Claim& other : claims) {
     if (other.rank == claims.front().rank && other.size == claims.front().size) continue;
-    throw ConfigError(claims.front().text() + " (" + to_string(claims.front().row.launcher) + ")",
-                      "contradicts " + other.text() + " (" + to_string(other.row.launcher) +
-                          "). Unset the variables of the launcher that did not start this process.");
+    throw ConfigError(fmt::format("{} ({})", claims.front().text(), to_string(claims.front().row.launcher)),
+                      "contradicts {} ({}). Unset the variables of the launcher that did not start this process.",
+                      other.text(), to_string(other.row.launcher));
   }
   // srun --mpi=pmi2 sets PMI_RANK too, and leaves the local rank to Slurm's own variables.
   const auto with_local_rank =
@@ -141,9 +141,8 @@ int local_size_of(const Reader& reader, const Claim& claim) {
   const std::string tasks = reader.text(claim.row.local_size);
   const auto count = tasks_on_node(tasks, node);
   if (!count || *count > claim.size) {
-    throw ConfigError(
-        std::string(claim.row.local_size) + "=" + tasks,
-        "does not say how many tasks node " + std::to_string(node) + " has; expected a list like 4(x2),1.");
+    throw ConfigError(fmt::format("{}={}", claim.row.local_size, tasks),
+                      "does not say how many tasks node {} has; expected a list like 4(x2),1.", node);
   }
   return *count;
 }
@@ -156,7 +155,7 @@ void read_job(const Reader& reader, const std::filesystem::path& proc, World& wo
       break;
     case Launcher::kTorchrun: {
       const std::string attempt = reader.find("TORCHELASTIC_RESTART_COUNT").value_or("0");
-      world.job = reader.text("TORCHELASTIC_RUN_ID") + "." + attempt;
+      world.job = fmt::format("{}.{}", reader.text("TORCHELASTIC_RUN_ID"), attempt);
       world.has_agent_store = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
       break;
     }
@@ -169,8 +168,8 @@ void read_job(const Reader& reader, const std::filesystem::path& proc, World& wo
       if (world.is_on_one_host()) world.job = launcher_process({"hydra_pmi_proxy", "mpispawn"}, proc);
       break;
     case Launcher::kSlurm:  // a requeued job keeps its number
-      world.job = reader.text("SLURM_JOB_ID") + "." + reader.text("SLURM_STEP_ID") + "." +
-                  reader.find("SLURM_RESTART_COUNT").value_or("0");
+      world.job = fmt::format("{}.{}.{}", reader.text("SLURM_JOB_ID"), reader.text("SLURM_STEP_ID"),
+                              reader.find("SLURM_RESTART_COUNT").value_or("0"));
       break;
     case Launcher::kVariables:
     case Launcher::kNone: break;
@@ -188,10 +187,10 @@ void read_master(const Reader& reader, World& world) {
     return;
   }
   if (!world.job.empty()) return;
-  throw ConfigError("MASTER_ADDR", "is not set, and nothing else tells the ranks where to meet (" +
-                                       std::string(to_string(world.launcher)) +
-                                       "). Set MASTER_ADDR to the host of rank 0, and MASTER_PORT "
-                                       "to a free port there.");
+  throw ConfigError("MASTER_ADDR",
+                    "is not set, and nothing else tells the ranks where to meet ({}). Set MASTER_ADDR to the host of "
+                    "rank 0, and MASTER_PORT to a free port there.",
+                    to_string(world.launcher));
 }
 
 /// Removes a positive number from the front.
@@ -228,9 +227,8 @@ World world_from(const Variables& variables, const std::filesystem::path& proc) 
   world.rank = claim->rank;
   world.size = claim->size;
   world.local_size = local_size_of(reader, *claim);
-  world.local_rank =
-      reader.number(claim->row.local_rank, 0, world.local_size - 1,
-                    std::to_string(world.local_size) + " of " + std::to_string(world.size) + " ranks are on this host");
+  world.local_rank = reader.number(claim->row.local_rank, 0, world.local_size - 1,
+                                   fmt::format("{} of {} ranks are on this host", world.local_size, world.size));
   read_job(reader, proc, world);
   if (world.launcher != Launcher::kNproc) read_master(reader, world);
   return world;

@@ -1,5 +1,7 @@
 #include "lora_train/lora/adapter_config.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -31,7 +33,7 @@ class AdapterConfigReader {
   AdapterConfigReader(std::string file, const Json& object) : file_(std::move(file)), object_(object) {}
 
   [[noreturn]] void fail(const std::string& key, const std::string& message) const {
-    throw FormatError(file_ + ": " + key, message);
+    throw FormatError(fmt::format("{}: {}", file_, key), message);
   }
 
   template <typename Value>
@@ -48,7 +50,7 @@ class AdapterConfigReader {
   std::int64_t rank(const std::string& key, const Json& value) const {
     const bool is_rank = value.is_number_integer() && value >= 1 && value <= kMaxLoraRank;
     if (!is_rank) {
-      fail(key, "is " + value.dump() + "; a whole number from 1 to " + std::to_string(kMaxLoraRank) + " was expected");
+      fail(key, fmt::format("is {}; a whole number from 1 to {} was expected", value.dump(), kMaxLoraRank));
     }
     return value.get<std::int64_t>();
   }
@@ -81,7 +83,7 @@ template <typename Read>
 void read_pattern(const AdapterConfigReader& reader, const std::string& key, const Read& read) {
   if (!reader.contains(key) || reader.at(key).is_null()) return;
   if (!reader.at(key).is_object()) reader.fail(key, "must be an object of names and numbers");
-  for (const auto& [name, value] : reader.at(key).items()) read(key + "." + name, name, value);
+  for (const auto& [name, value] : reader.at(key).items()) read(fmt::format("{}.{}", key, name), name, value);
 }
 
 void read_ranks(const AdapterConfigReader& reader, LoraOptions& options) {
@@ -120,10 +122,10 @@ void check_initialisation(const AdapterConfigReader& reader) {
   if (!reader.contains(key)) return;
   const Json& value = reader.at(key);
   if (value.is_null() || value.is_boolean() || value == "gaussian" || value == "eva" || value == "orthogonal") return;
-  reader.fail(key, "is " + value.dump() +
-                       "; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", which leave "
-                       "the base weights unchanged. Convert the adapter with PEFT's "
-                       "save_pretrained(..., path_initial_model_for_weight_conversion=...)");
+  reader.fail(key, fmt::format("is {}; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", which leave the "
+                               "base weights unchanged. Convert the adapter with PEFT's save_pretrained(..., "
+                               "path_initial_model_for_weight_conversion=...)",
+                               value.dump()));
 }
 
 LoraTargets read_targets(const AdapterConfigReader& reader) {
@@ -148,10 +150,10 @@ constexpr const char* kRowsKey = "trainable_token_indices";
 std::vector<std::int64_t> read_ids(const AdapterConfigReader& reader, const std::string& where, const Json& value) {
   constexpr std::int64_t kMaxId = 1 << 24;
   std::vector<std::int64_t> ids;
-  if (!value.is_array()) reader.fail(where, "is " + value.dump() + "; a list of token ids was expected");
+  if (!value.is_array()) reader.fail(where, fmt::format("is {}; a list of token ids was expected", value.dump()));
   for (const Json& id : value) {
     if (!id.is_number_integer() || id < 0 || id >= kMaxId)
-      reader.fail(where, "holds " + id.dump() + ", which is not a token id");
+      reader.fail(where, fmt::format("holds {}, which is not a token id", id.dump()));
     if (std::ranges::count(ids, id.get<std::int64_t>()) > 0) reader.fail(where, "names id " + id.dump() + " twice");
     ids.push_back(id.get<std::int64_t>());
   }
@@ -209,7 +211,7 @@ Json parse_config(const std::filesystem::path& path) {
   try {
     object = Json::parse(storage::read_model_text(path), check_depth);
   } catch (const Json::parse_error& error) {
-    throw FormatError(path.string() + ":" + std::to_string(error.byte), "is not valid JSON; save the adapter again");
+    throw FormatError(fmt::format("{}:{}", path.string(), error.byte), "is not valid JSON; save the adapter again");
   } catch (const Json::out_of_range&) {
     throw FormatError(path.string(), "holds a number that does not fit into 64 bits; save the adapter again");
   }
@@ -285,7 +287,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const Json object = parse_config(path);
   const AdapterConfigReader reader(path.string(), object);
   const auto type = reader.get<std::string>("peft_type", "");
-  if (type != "LORA") reader.fail("peft_type", "is \"" + type + "\"; only LORA adapters are supported");
+  if (type != "LORA") reader.fail("peft_type", fmt::format("is \"{}\"; only LORA adapters are supported", type));
   for (const char* key :
        {"modules_to_save", "layers_to_transform", "layers_pattern", "layer_replication", "fan_in_fan_out",
         "megatron_config", "lora_bias", "target_parameters", "exclude_modules", "alora_invocation_tokens",
@@ -319,7 +321,7 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
   if (rows.empty()) return rows;
   if (config.tie_word_embeddings) {
     if (!rows.head.empty() && rows.head != rows.embedding) {
-      throw FormatError((folder / storage::kAdapterConfigFile).string() + ": " + kRowsKey,
+      throw FormatError(fmt::format("{}: {}", (folder / storage::kAdapterConfigFile).string(), kRowsKey),
                         "names different rows for lm_head and embed_tokens, but the model ties both "
                         "(tie_word_embeddings); expected the same rows, or embed_tokens alone");
     }
@@ -331,10 +333,9 @@ model::TokenRows token_rows_of(const AdapterConfig& adapter, const std::filesyst
   }
   constexpr std::int64_t kMostRowsAbove = 1 << 16;
   if (num_ids > config.vocab_size + kMostRowsAbove) {
-    throw FormatError((folder / storage::kAdapterConfigFile).string() + ": " + kRowsKey,
-                      "names id " + std::to_string(num_ids - 1) + ", far above the " +
-                          std::to_string(config.vocab_size) +
-                          " rows of the model; the adapter belongs to another model");
+    throw FormatError(fmt::format("{}: {}", (folder / storage::kAdapterConfigFile).string(), kRowsKey),
+                      "names id {}, far above the {} rows of the model; the adapter belongs to another model",
+                      num_ids - 1, config.vocab_size);
   }
   const storage::SafetensorsFile file = open_adapter_file(folder);
   if (const auto* saved = file.find(kSavedEmbedding)) {  // the size to which the model was resized
@@ -389,17 +390,17 @@ void check_base(const fs::path& adapter, const storage::ResolvedModel& model, co
   const std::string recorded = recorded_weights(adapter);
   if (recorded.empty()) {
     if (!name.empty() && !is_name_of(name, model)) {
-      log_warning(adapter.string() + ": the adapter names " + name + " as its base model, but is used with " + used);
+      log_warning("{}: the adapter names {} as its base model, but is used with {}", adapter.string(), name, used);
     }
     return;
   }
   if (recorded == storage::open_model_weights(model.folder).fingerprint()) return;
-  const std::string what = "the adapter was trained on other weights (" + (name.empty() ? "an unnamed model" : name) +
-                           "), not those in " + used;
+  const std::string what = fmt::format("the adapter was trained on other weights ({}), not those in {}",
+                                       name.empty() ? "an unnamed model" : name, used);
   if (!other.is_allowed) {
-    throw ConfigError(adapter.string(), what + ". Use it with that model, or pass " + other.flag);
+    throw ConfigError(adapter.string(), "{}. Use it with that model, or pass {}", what, other.flag);
   }
-  log_warning(adapter.string() + ": " + what);
+  log_warning("{}: {}", adapter.string(), what);
 }
 
 AdapterChoice choose_adapters(const Profile& profile, const model::ModelConfig& config) {

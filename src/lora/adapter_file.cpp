@@ -1,6 +1,7 @@
 #include "lora_train/lora/adapter_file.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -53,7 +54,7 @@ void load_adapter(const std::filesystem::path& folder, model::Trainables& parame
     const std::string& name = tensor.name;
     const storage::TensorEntry& entry = *file.find(name);
     at::Tensor value = parameters.value(names[i]).narrow(0, 0, tensor.shape.front());
-    model::copy_elements(entry, file.bytes(entry), file.path().string() + ": " + name, value);
+    model::copy_elements(entry, file.bytes(entry), fmt::format("{}: {}", file.path().string(), name), value);
     if (!at::isfinite(value).all().item<bool>()) refuse_non_finite(file, name);
   }
 }

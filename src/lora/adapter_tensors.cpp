@@ -1,5 +1,7 @@
 #include "lora_train/lora/adapter_tensors.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -14,14 +16,14 @@ namespace lora_train::lora {
 namespace {
 
 std::string place(const storage::SafetensorsFile& file, const std::string& name) {
-  return file.path().string() + ": " + name;
+  return fmt::format("{}: {}", file.path().string(), name);
 }
 
 /// '; adapter_config.json names the base model "org/name"', or nothing if it names none.
 std::string base_in_words(const std::filesystem::path& folder) {
   try {
     const std::string name = read_adapter_config(folder).base_model_name_or_path;
-    return name.empty() ? "" : "; adapter_config.json names the base model \"" + name + "\"";
+    return name.empty() ? "" : fmt::format("; adapter_config.json names the base model \"{}\"", name);
   } catch (const Error&) {
     return "";
   }
@@ -39,7 +41,7 @@ bool is_saved_after_resize(const storage::SafetensorsFile& file, const std::stri
 std::string show_shape(const std::vector<std::int64_t>& shape) {
   std::vector<std::string> sizes;
   for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
-  return "[" + join(sizes) + "]";
+  return fmt::format("[{}]", join(sizes));
 }
 
 void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& expected,
@@ -53,11 +55,11 @@ void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& 
                                  base_in_words(folder));
   }
   if (entry->shape != expected.shape) {
-    throw FormatError(where, "is " + storage::describe(*entry) + ", expected shape " + show_shape(expected.shape) +
-                                 "; the adapter belongs to another model or rank" + base_in_words(folder));
+    throw FormatError(where, "is {}, expected shape {}; the adapter belongs to another model or rank{}",
+                      storage::describe(*entry), show_shape(expected.shape), base_in_words(folder));
   }
   if (!storage::is_weight_dtype(entry->dtype)) {
-    throw FormatError(where, "is " + storage::describe(*entry) + "; expected F32, F16 or BF16: save the adapter again");
+    throw FormatError(where, "is {}; expected F32, F16 or BF16: save the adapter again", storage::describe(*entry));
   }
 }
 
@@ -96,8 +98,7 @@ storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folde
   for (const auto& entry : file.tensors()) {
     if (!names.contains(entry.name) && !is_saved_after_resize(file, entry.name)) {
       throw FormatError(place(file, entry.name),
-                        "is not a LoRA tensor that adapter_config.json describes for this model; it "
-                        "would be ignored" +
+                        "is not a LoRA tensor that adapter_config.json describes for this model; it would be ignored" +
                             base_in_words(folder));
     }
   }

@@ -1,5 +1,6 @@
 #include "lora_train/lora/lora_plan.h"
 
+#include <fmt/core.h>
 #include <pcre2.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ using model::AdapterSpec;
 /// Throws for a mistake at this key of the profile, or of the file that the options are from.
 [[noreturn]] void refuse(const LoraOptions& options, const std::string& key, const std::string& message) {
   if (options.file.empty()) throw ConfigError(key, message);
-  throw FormatError(options.file + ": " + key, message);
+  throw FormatError(fmt::format("{}: {}", options.file, key), message);
 }
 
 std::string targets_key(const LoraOptions& options) {
@@ -47,8 +48,8 @@ class FullMatch {
     PCRE2_UCHAR message[200] = {};
     pcre2_get_error_message(code, message, sizeof message);
     refuse(options, key,
-           "\"" + pattern + "\" is not a valid regular expression: " + reinterpret_cast<const char*>(message) +
-               " at offset " + std::to_string(offset));
+           fmt::format("\"{}\" is not a valid regular expression: {} at offset {}", pattern,
+                       reinterpret_cast<const char*>(message), offset));
   }
 
   bool matches(const std::string& text) const {
@@ -58,7 +59,7 @@ class FullMatch {
                                    data.get(), limits_.get());
     if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
       refuse(options_, key_,
-             "\"" + pattern_ + "\" takes too long to match " + text + "; write it without nested repeats");
+             fmt::format("\"{}\" takes too long to match {}; write it without nested repeats", pattern_, text));
     }
     return result >= 0;
   }
@@ -117,10 +118,9 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& opti
   if (!unmatched.empty()) refuse_unmatched(options, config, *unmatched.begin());
   if (chosen.empty() && regex && std::ranges::count(names_of_linears(config), targets.regex) > 0) {
     refuse(options, targets_key(options),
-           "\"" + targets.regex +
-               "\" without brackets is a regex, as in PEFT, and matches no full name. For a list of names, "
-               "write [" +
-               targets.regex + "], or on the command line " + targets.regex + ",");
+           fmt::format("\"{}\" without brackets is a regex, as in PEFT, and matches no full name. For a list of names, "
+                       "write [{}], or on the command line {},",
+                       targets.regex, targets.regex, targets.regex));
   }
   if (chosen.empty()) refuse_unmatched(options, config, regex ? targets.regex : "(empty list)");
   return chosen;
@@ -132,7 +132,7 @@ std::vector<std::pair<FullMatch, Value>> compile(const LoraOptions& options, con
                                                  const std::vector<std::pair<std::string, Value>>& patterns) {
   std::vector<std::pair<FullMatch, Value>> compiled;
   for (const auto& [pattern, value] : patterns) {
-    compiled.emplace_back(FullMatch(options, key, "(?:.*\\.)?(?:" + pattern + ")"), value);
+    compiled.emplace_back(FullMatch(options, key, fmt::format("(?:.*\\.)?(?:{})", pattern)), value);
   }
   return compiled;
 }
@@ -158,13 +158,12 @@ void check_pattern(const LoraOptions& options, const std::vector<std::string>& p
   for (const auto& path : paths) used.insert(first_match(compiled, path));
   for (std::size_t i = 0; i < patterns.size(); ++i) {
     if (used.contains(i)) continue;
-    const std::string message =
-        "\"" + patterns[i].first +
-        "\" has no effect: it matches no targeted linear, or earlier patterns match the same ones. "
-        "Expected a regex for the end of a name such as " +
-        paths.front() + "; the first match counts";
+    const std::string message = fmt::format(
+        "\"{}\" has no effect: it matches no targeted linear, or earlier patterns match the same ones. Expected a "
+        "regex for the end of a name such as {}; the first match counts",
+        patterns[i].first, paths.front());
     if (options.file.empty()) throw ConfigError(key, message);
-    log_warning(options.file + ": " + key + ": " + message);
+    log_warning("{}: {}: {}", options.file, key, message);
   }
 }
 
@@ -177,8 +176,7 @@ std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std
   for (const auto& path : paths) {
     const std::int64_t rank = value_of(ranks, path, options.lora_r);
     if (rank < 1 || rank > kMaxLoraRank) {
-      refuse(options, "lora_r",
-             "the rank of " + path + " is " + std::to_string(rank) + ", expected 1 to " + std::to_string(kMaxLoraRank));
+      refuse(options, "lora_r", fmt::format("the rank of {} is {}, expected 1 to {}", path, rank, kMaxLoraRank));
     }
     const double alpha = value_of(alphas, path, options.lora_alpha);
     const auto r = static_cast<double>(rank);

@@ -1,5 +1,7 @@
 #include "lora_train/lora/merge.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -117,7 +119,7 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
   const std::string model = one_line(request.model_name), named = one_line(adapter.base_model_name_or_path);
   return card_head(request.model_name, "transformers") + "tags: [lora-train]\n---\n\n# " + model +
          " with a LoRA adapter merged in\n\nWritten by lora-train " + version() + " merge. Base model: " + model +
-         (named.empty() || named == model ? "" : " (the adapter names " + named + ")") +
+         (named.empty() || named == model ? "" : fmt::format(" (the adapter names {})", named)) +
          ". Adapter: " + one_line(request.adapter.string()) + ". The licence of the base model applies.\n";
 }
 

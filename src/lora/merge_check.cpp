@@ -2,6 +2,7 @@
 #include "lora_train/lora/merge_check.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -103,9 +104,9 @@ void compare(const at::Tensor& unmerged, const at::Tensor& merged, std::int64_t 
   MergeCheck here = check;
   locate(batch, begin + where.item<std::int64_t>(), here);
   if (!std::isfinite(difference)) {
-    throw NumericError("row " + std::to_string(here.row + 1) + ", token " + std::to_string(here.position + 1),
-                       "the logits are not finite, so the merged model cannot be compared; check the base weights "
-                       "and the run that trained the adapter");
+    throw NumericError(fmt::format("row {}, token {}", here.row + 1, here.position + 1),
+                       "the logits are not finite, so the merged model cannot be compared; check the base weights and "
+                       "the run that trained the adapter");
   }
   if (difference > check.max_difference) {
     check.max_difference = difference;

@@ -86,8 +86,8 @@ void MergedWeights::find_quantised() {
   if (quantised_.empty() || decode_) return;
   throw ConfigError("--model",
                     config_.path.parent_path().string() +
-                        " is quantised: merging into it needs LibTorch; install torch 2.11 (lora-train doctor "
-                        "shows the folders it searches)");
+                        " is quantised: merging into it needs LibTorch; install torch 2.11 (lora-train doctor shows "
+                        "the folders it searches)");
 }
 
 std::vector<std::int64_t> MergedWeights::shape_of(const storage::TensorEntry& entry) const {
@@ -118,8 +118,8 @@ void MergedWeights::refuse_result(const storage::TensorEntry& entry, DType targe
   if (storage::is_weight_dtype(entry.dtype) && !all_finite(read_floats(weights_.bytes(entry), entry.dtype))) {
     throw FormatError(weights_.where(entry), "holds NaN or infinity: the base model is damaged; download it again");
   }
-  throw NumericError(entry.name, "the merged weight is beyond what " + std::string(storage::dtype_name(target)) +
-                                     " can hold; pass --dtype bf16 or --dtype fp32");
+  throw NumericError(entry.name, "the merged weight is beyond what {} can hold; pass --dtype bf16 or --dtype fp32",
+                     storage::dtype_name(target));
 }
 
 std::string_view MergedWeights::bytes(const storage::TensorEntry& entry, DType target) {

@@ -1,4 +1,6 @@
 // merge --portable: an adapter of one rank and one scale for all linears. R rank; A is [R, in], B [out, R].
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -32,8 +34,8 @@ std::vector<std::string> linear_paths(const storage::SafetensorsFile& file) {
                          (entry.name.ends_with(kEndA) || entry.name.ends_with(kEndB)) &&
                          entry.name.size() > kPrefix.size() + kEndA.size() && entry.shape.size() == 2;
     if (!is_pair) {
-      throw FormatError(file.path().string() + ": " + entry.name,
-                        "is " + storage::describe(entry) + ", not a LoRA matrix of a linear; it would be ignored");
+      throw FormatError(fmt::format("{}: {}", file.path().string(), entry.name),
+                        "is {}, not a LoRA matrix of a linear; it would be ignored", storage::describe(entry));
     }
     paths.insert(entry.name.substr(kPrefix.size(), entry.name.size() - kPrefix.size() - kEndA.size()));
   }

@@ -1,5 +1,7 @@
 #include "lora_train/lora/usage_section.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -30,22 +32,22 @@ std::string vllm_command(const AdapterUse& use) {
   if (use.has_token_rows) return "not possible: vLLM does not support trained token rows; serve the merged model.";
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
     if (rank < use.largest_rank) continue;
-    return "```sh\nvllm serve " + shell_word(use.base) + " --enable-lora --lora-modules " +
-           shell_word("my-adapter=" + use.adapter) + " --max-lora-rank " + std::to_string(rank) + "\n```";
+    return fmt::format("```sh\nvllm serve {} --enable-lora --lora-modules {} --max-lora-rank {}\n```",
+                       shell_word(use.base), shell_word("my-adapter=" + use.adapter), rank);
   }
-  return "not possible: vLLM supports ranks up to 512, and this adapter has " + std::to_string(use.largest_rank) + ".";
+  return fmt::format("not possible: vLLM supports ranks up to 512, and this adapter has {}.", use.largest_rank);
 }
 
 std::string llama_cpp_command(const AdapterUse& use) {
   if (use.has_token_rows)
     return "not possible: llama.cpp does not support trained token rows; convert the merged model.";
-  return "```sh\nlora-train export --gguf adapter.gguf --model " + shell_word(use.base) + " --adapter " +
-         shell_word(use.adapter) + "\n```";
+  return fmt::format("```sh\nlora-train export --gguf adapter.gguf --model {} --adapter {}\n```", shell_word(use.base),
+                     shell_word(use.adapter));
 }
 
 std::string peft_lines(const AdapterUse& use) {
   const std::string resize =
-      use.vocab_size == 0 ? "" : "base.resize_token_embeddings(" + std::to_string(use.vocab_size) + ")\n";
+      use.vocab_size == 0 ? "" : fmt::format("base.resize_token_embeddings({})\n", use.vocab_size);
   return "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
          "base = AutoModelForCausalLM.from_pretrained(" +
          literal(use.base) + ")\n" + resize + "model = PeftModel.from_pretrained(base, " + literal(use.adapter) +
@@ -55,12 +57,11 @@ std::string peft_lines(const AdapterUse& use) {
 std::string what_is_refused(const AdapterUse& use) {
   if (use.has_token_rows) return "This adapter has trained token rows, which only PEFT supports.\n";
   if (use.is_plain) return "Plain LoRA: all three support it.\n";
-  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT and `lora-train export` support them; "
-         "older vLLM versions ignore patterns, and llama.cpp's own converter ignores rsLoRA. For these, convert it "
-         "first:\n\n```sh\nlora-train "
-         "merge "
-         "--portable --adapter " +
-         shell_word(use.adapter) + " --output-dir " + shell_word(use.adapter + "-portable") + "\n```\n";
+  return fmt::format(
+      "This adapter uses rsLoRA or rank and alpha patterns. PEFT and `lora-train export` support them; older vLLM "
+      "versions ignore patterns, and llama.cpp's own converter ignores rsLoRA. For these, convert it "
+      "first:\n\n```sh\nlora-train merge --portable --adapter {} --output-dir {}\n```\n",
+      shell_word(use.adapter), shell_word(use.adapter + "-portable"));
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ std::string one_line(const std::string& text) {
 }
 
 std::string card_head(const std::string& base, const std::string& library) {
-  return "---\nbase_model: " + literal(base) + "\nlibrary_name: " + library + "\n";
+  return fmt::format("---\nbase_model: {}\nlibrary_name: {}\n", literal(base), library);
 }
 
 std::string usage_section(const AdapterUse& given) {

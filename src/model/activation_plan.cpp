@@ -1,5 +1,7 @@
 #include "lora_train/model/activation_plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -214,7 +216,7 @@ std::string describe_recompute(const std::vector<Recompute>& modes) {
   const std::int64_t num_less = std::ranges::count(modes, modes.back());
   const std::string first = to_string(modes.front());
   if (modes.front() == modes.back()) return first;
-  return first + ", but " + to_string(modes.back()) + " in the last " + std::to_string(num_less) + " layers";
+  return fmt::format("{}, but {} in the last {} layers", first, to_string(modes.back()), num_less);
 }
 
 }  // namespace lora_train::model

@@ -1,5 +1,7 @@
 #include "lora_train/model/layer_shape.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "blocks/block_shapes.h"
@@ -109,6 +111,6 @@ const BufferShape& saved_buffer(const LayerShape& layer, std::string_view name) 
   throw ShapeError(std::string(name), "no block saves such a buffer");
 }
 
-std::string layer_prefix(std::int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
+std::string layer_prefix(std::int64_t layer) { return fmt::format("model.layers.{}.", layer); }
 
 }  // namespace lora_train::model

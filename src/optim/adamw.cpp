@@ -75,8 +75,7 @@ void check_state(const at::Tensor& params, const at::Tensor& grads, const AdamW8
   const int64_t n = params.numel(), coded = num_coded_blocks(blocks), fp32 = num_fp32_blocks(blocks);
   const auto check = [](const char* name, const at::Tensor& t, int64_t size, at::ScalarType dtype) {
     if (t.dim() == 1 && t.numel() == size && t.is_contiguous() && t.scalar_type() == dtype) return;
-    throw ShapeError("adamw_8bit_step",
-                     std::string(name) + " must be [" + std::to_string(size) + "] " + c10::toString(dtype));
+    throw ShapeError("adamw_8bit_step", "{} must be [{}] {}", name, size, c10::toString(dtype));
   };
   check("params", params, n, at::kFloat);
   check("grads", grads, n, at::kFloat);
@@ -160,7 +159,7 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
   const auto n = params.numel();
   for (const at::Tensor* t : {&grads, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
     if (t->dim() != 1 || t->numel() != n || !t->is_contiguous() || t->scalar_type() != params.scalar_type()) {
-      throw ShapeError("adamw_step", "all four buffers must be [" + std::to_string(n) + "], contiguous, of one dtype");
+      throw ShapeError("adamw_step", "all four buffers must be [{}], contiguous, of one dtype", n);
     }
   }
   check_blocks("adamw_step", tensors, n);
@@ -214,7 +213,7 @@ void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tenso
 
 std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double loss_denominator, double learning_rate,
                                                    const AdamWOptions& options) {
-  if (step < 1) throw ShapeError("first_scalars: step", "is " + std::to_string(step) + ", expected 1 or more");
+  if (step < 1) throw ShapeError("first_scalars: step", "is {}, expected 1 or more", step);
   std::array<double, kNumFirstScalars> scalars{};
   scalars[kLossDenominator] = loss_denominator;
   scalars[kLearningRate] = learning_rate;

@@ -12,8 +12,7 @@ void check_step_buffers(const char* where, const at::Tensor& buffer, const at::T
   }
   if (scalars.dim() != 1 || scalars.size(0) != kNumStepScalars || !scalars.is_contiguous() ||
       scalars.scalar_type() != at::kDouble || (scalars.device() != buffer.device() && !buffer.is_meta())) {
-    throw ShapeError(where, "the scalars must be fp64 [" + std::to_string(kNumStepScalars) +
-                                "], contiguous, on the device of the buffers");
+    throw ShapeError(where, "the scalars must be fp64 [{}], contiguous, on the device of the buffers", kNumStepScalars);
   }
 }
 
@@ -24,7 +23,7 @@ void check_blocks(const char* where, std::span<const kernels::ParameterBlock> bl
       throw ShapeError(where, "every block must start at the end of the previous one");
     end += block.count;
   }
-  if (end != n) throw ShapeError(where, "the blocks must cover all " + std::to_string(n) + " elements");
+  if (end != n) throw ShapeError(where, "the blocks must cover all {} elements", n);
 }
 
 }  // namespace lora_train::optim

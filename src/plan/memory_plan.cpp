@@ -1,6 +1,7 @@
 #include "lora_train/plan/memory_plan.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -57,7 +58,7 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
       smaller.mlp_tile_tokens = auto_mlp_tile_tokens(smaller.max_seq_len);
       total = plan_memory(smaller).total();
     }
-    if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
+    if (total <= budget_bytes) lines.push_back(fmt::format("{} (then {})", change, in_words(total)));
   };
   MemoryCase smaller = requested;
   smaller.loss_chunk_bytes = kLeastLossChunkBytes;  // a larger one is chosen only if it fits
@@ -67,7 +68,7 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
   if (given_tile == 0) {
     MemoryCase tiled = smaller;
     tiled.mlp_tile_tokens = auto_mlp_tile_tokens(tiled.max_seq_len);
-    try_case("mlp_tile_tokens: " + std::to_string(tiled.mlp_tile_tokens) + " with gradient_checkpointing: full", tiled);
+    try_case(fmt::format("mlp_tile_tokens: {} with gradient_checkpointing: full", tiled.mlp_tile_tokens), tiled);
   }
   if (requested.profile.run.activation_offload == ActivationOffload::kOff) {
     MemoryCase offloaded = smaller;
@@ -77,13 +78,12 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
              offloaded);
   }
   for (smaller.rows = requested.rows / 2; smaller.rows >= 1 && lines.size() < 2; smaller.rows /= 2) {
-    try_case("micro_batch_size: " + std::to_string(smaller.rows) + " with gradient_checkpointing: full", smaller);
+    try_case(fmt::format("micro_batch_size: {} with gradient_checkpointing: full", smaller.rows), smaller);
   }
   smaller.rows = 1;
   for (smaller.max_seq_len = requested.max_seq_len / 2; smaller.max_seq_len >= 256 && lines.empty();
        smaller.max_seq_len /= 2) {
-    try_case("max_seq_len: " + std::to_string(smaller.max_seq_len) +
-                 ", micro_batch_size: 1 and gradient_checkpointing: full",
+    try_case(fmt::format("max_seq_len: {}, micro_batch_size: 1 and gradient_checkpointing: full", smaller.max_seq_len),
              smaller);
   }
   if (lines.empty()) {
@@ -154,7 +154,7 @@ std::string MemoryPlan::describe() const {
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::string> words;
   for (const auto& [bytes, name] : parts) {
-    if (bytes > 0) words.push_back(std::string(name) + " " + in_words(bytes));
+    if (bytes > 0) words.push_back(fmt::format("{} {}", name, in_words(bytes)));
   }
   return join(words);
 }
@@ -198,11 +198,10 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
 void refuse_memory(const MemoryCase& requested, std::int64_t budget_bytes) {
   const MemoryPlan plan = plan_memory(requested);
   throw DeviceError("out of GPU memory before step 1",
-                    "a micro-batch of " + std::to_string(requested.rows) + " x " +
-                        std::to_string(requested.max_seq_len) + " tokens needs " + in_words(plan.total()) +
-                        ", but only " + in_words(budget_bytes) +
-                        " is available: " + in_words(plan.total() - budget_bytes) +
-                        " short. Needed for: " + plan.describe() + ". To fit, " + advice(requested, budget_bytes));
+                    "a micro-batch of {} x {} tokens needs {}, but only {} is available: {} short. Needed for: {}. To "
+                    "fit, {}",
+                    requested.rows, requested.max_seq_len, in_words(plan.total()), in_words(budget_bytes),
+                    in_words(plan.total() - budget_bytes), plan.describe(), advice(requested, budget_bytes));
 }
 
 std::int64_t memory_budget(const RunDevice& device) {
@@ -220,12 +219,11 @@ std::int64_t memory_budget(std::int64_t total_bytes, std::int64_t free_bytes) {
 void throw_out_of_memory(const MemoryCase& planned, const RunDevice& device, const std::string& reason) {
   const DeviceMemory memory = device_memory(device);
   const DeviceRoom room = device_room(device);
-  throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(planned).describe() +
-                                             "; in use: " + in_words(memory.allocated) + " of " + in_words(room.total) +
-                                             ", free: " + in_words(room.free) +
-                                             ". Other programs may have taken memory since the start "
-                                             "(lora-train doctor). To use less, " +
-                                             advice(planned, room.free + memory.reserved));
+  throw DeviceError("out of GPU memory",
+                    "{}. Planned: {}; in use: {} of {}, free: {}. Other programs may have taken memory since the start "
+                    "(lora-train doctor). To use less, {}",
+                    reason, plan_memory(planned).describe(), in_words(memory.allocated), in_words(room.total),
+                    in_words(room.free), advice(planned, room.free + memory.reserved));
 }
 
 HostPlan plan_host(const MemoryCase& requested, const TouchedTokens& touched) {

@@ -1,5 +1,7 @@
 #include "lora_train/plan/run_spec.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -145,10 +147,9 @@ void refuse_host_memory(const RunFacts& facts, RunSpec& spec) {
   spec.offload_inputs = false;
   if (facts.profile.run.activation_offload == ActivationOffload::kAuto) return;
   throw DeviceError("out of host memory before step 1",
-                    "activation_offload: on needs " + format_bytes(static_cast<double>(bytes)) +
-                        " of page-locked memory, but only " + format_bytes(static_cast<double>(facts.host_bytes)) +
-                        " may be used, half of what is free. Lower micro_batch_size or max_seq_len, or set "
-                        "activation_offload: auto");
+                    "activation_offload: on needs {} of page-locked memory, but only {} may be used, half of what is "
+                    "free. Lower micro_batch_size or max_seq_len, or set activation_offload: auto",
+                    format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(facts.host_bytes)));
 }
 
 void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
@@ -205,11 +206,11 @@ std::vector<Alternative> alternatives_to(const RunFacts& facts) {
             [](Alternative& a) { a.profile.run.activation_offload = ActivationOffload::kAuto; });
   }
   if (profile.run.mlp_tile_tokens.value_or(0) > 0) {
-    without("mlp_tile_tokens: " + std::to_string(*profile.run.mlp_tile_tokens),
+    without(fmt::format("mlp_tile_tokens: {}", *profile.run.mlp_tile_tokens),
             [](Alternative& a) { a.profile.run.mlp_tile_tokens.reset(); });
   }
   if (profile.model.decoded_layers) {
-    without("decoded_layers: " + std::to_string(*profile.model.decoded_layers),
+    without(fmt::format("decoded_layers: {}", *profile.model.decoded_layers),
             [](Alternative& a) { a.profile.model.decoded_layers.reset(); });
   }
   if (profile.model.is_quantised()) {
@@ -232,14 +233,14 @@ std::string describe(const model::BaseStorage& base, const RunSpec& spec) {
   constexpr const char* kModes[] = {"nothing", "norms and activations", "norms, activations, gate and up",
                                     "the whole forward"};
   std::string text = "recomputes " + std::string(kModes[static_cast<int>(spec.recompute.front())]);
-  if (spec.mlp_tile_tokens > 0) text += ", runs MLPs in tiles of " + std::to_string(spec.mlp_tile_tokens) + " tokens";
+  if (spec.mlp_tile_tokens > 0) text += fmt::format(", runs MLPs in tiles of {} tokens", spec.mlp_tile_tokens);
   if (const std::int64_t layers = num_streamed(base, spec); layers > 0) {
-    text += ", decodes " + std::to_string(layers) + " layers twice per micro-batch";
+    text += fmt::format(", decodes {} layers twice per micro-batch", layers);
   }
   if (spec.offload_inputs) {
     text += ", moves " + format_bytes(2 * static_cast<double>(spec.memory.host)) + " over the bus per micro-batch";
   }
-  return text + ", and needs " + format_bytes(static_cast<double>(spec.memory.total()));
+  return fmt::format("{}, and needs {}", text, format_bytes(static_cast<double>(spec.memory.total())));
 }
 
 }  // namespace
@@ -415,9 +416,9 @@ std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec)
       const bool is_faster = without.recompute.front() < spec.recompute.front() || streamed_without < streamed ||
                              without.offload_inputs < spec.offload_inputs || tiles_without < tiles;
       if (is_slower || !is_faster) continue;
-      lines.push_back(alternative.key + " costs time that this run could save: it " + describe(facts.base, spec) +
-                      "; without the key it " + describe(alternative.base, without) + " of " +
-                      format_bytes(static_cast<double>(facts.memory_bytes)));
+      lines.push_back(fmt::format("{} costs time that this run could save: it {}; without the key it {} of {}",
+                                  alternative.key, describe(facts.base, spec), describe(alternative.base, without),
+                                  format_bytes(static_cast<double>(facts.memory_bytes))));
     } catch (const DeviceError&) {  // so the key is needed
     }
   }

@@ -1,5 +1,7 @@
 #include "lora_train/plan/target_gpu.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -26,7 +28,7 @@ bool fits(const RunFacts& facts) {
 /// "micro_batch_size: 8 and gradient_checkpointing: off", or empty if neither has a value.
 std::string pinned_keys(const Profile& profile) {
   std::vector<std::string> keys;
-  if (const auto rows = profile.schedule.micro_batch_size) keys.push_back("micro_batch_size: " + std::to_string(*rows));
+  if (const auto rows = profile.schedule.micro_batch_size) keys.push_back(fmt::format("micro_batch_size: {}", *rows));
   if (profile.run.gradient_checkpointing != GradientCheckpointing::kAuto)
     keys.push_back("gradient_checkpointing: " + to_string(profile.run.gradient_checkpointing));
   return join(keys, " and ");
@@ -40,8 +42,8 @@ void free_rows(const RunFacts& facts, Profile& profile, std::vector<std::string>
   if (schedule.gradient_accumulation_steps) {
     schedule.global_batch_size = *schedule.micro_batch_size * *schedule.gradient_accumulation_steps * facts.num_ranks;
     schedule.gradient_accumulation_steps.reset();
-    keys.push_back("global_batch_size: " + std::to_string(*schedule.global_batch_size) +
-                   " instead of gradient_accumulation_steps");
+    keys.push_back(
+        fmt::format("global_batch_size: {} instead of gradient_accumulation_steps", *schedule.global_batch_size));
   }
   schedule.micro_batch_size.reset();
 }
@@ -125,7 +127,7 @@ std::vector<std::string> ways_to_fit(const RunFacts& facts) {
   }
   keys.emplace_back();
   for (changed.max_seq_len /= 2; changed.max_seq_len >= kLeastSeqLen && ways.empty(); changed.max_seq_len /= 2) {
-    keys.back() = "max_seq_len: " + std::to_string(changed.max_seq_len);
+    keys.back() = fmt::format("max_seq_len: {}", changed.max_seq_len);
     try_keys(changed, keys);
   }
   return ways;

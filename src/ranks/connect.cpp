@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -27,9 +28,9 @@ constexpr std::chrono::seconds kTimeToName(2);      // until Control knows why a
 std::string own_address(const launch::World& world, const Rendezvous& place) {
   std::string address = local_address_towards(place.host);
   if (world.is_on_one_host()) return address;
-  place.store->set("address/" + std::to_string(world.rank), address);
+  place.store->set(fmt::format("address/{}", world.rank), address);
   for (int rank = 0; rank < world.size && is_loopback(address); ++rank) {
-    const std::string other = place.store->get_to_str("address/" + std::to_string(rank));
+    const std::string other = place.store->get_to_str(fmt::format("address/{}", rank));
     if (!is_loopback(other)) address = local_address_towards(other);
   }
   return address;
@@ -50,7 +51,7 @@ struct Connection {
       throw;
     } catch (const c10::Error& error) {  // from the store
       look_for_a_cause();
-      throw DeviceError("rank " + std::to_string(world.rank) + " of " + std::to_string(world.size),
+      throw DeviceError(fmt::format("rank {} of {}", world.rank, world.size),
                         std::string("cannot connect to the other ranks: ") + error.what_without_backtrace());
     }
   }

@@ -1,5 +1,6 @@
 #include "control.h"
 
+#include <fmt/core.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -101,7 +102,7 @@ Control::Control(const launch::World& world, const Store& store, Gate& gate, Hoo
       patience_(patience),
       beat_(std::min<milliseconds>(seconds(1), patience.same_host / 4)),
       served_(Clock::now()) {
-  store_->set("beat/" + std::to_string(world_.rank), "0");
+  store_->set(fmt::format("beat/{}", world_.rank), "0");
 }
 
 Control::~Control() { end(); }
@@ -147,7 +148,7 @@ void Control::find_peers() {
 
 std::vector<std::string> Control::keys(const std::string& name) const {
   std::vector<std::string> result;
-  for (int rank = 0; rank < world_.size; ++rank) result.push_back(name + "/" + std::to_string(rank));
+  for (int rank = 0; rank < world_.size; ++rank) result.push_back(fmt::format("{}/{}", name, rank));
   return result;
 }
 
@@ -164,9 +165,7 @@ bool Control::wait_for_work(milliseconds time) {
   return !is_ending_;
 }
 
-std::string Control::name_of(int rank) const {
-  return "rank " + std::to_string(rank) + " of " + std::to_string(world_.size);
-}
+std::string Control::name_of(int rank) const { return fmt::format("rank {} of {}", rank, world_.size); }
 
 void Control::end_with(const std::exception_ptr& error) {
   gate_.fail(error);
@@ -177,9 +176,9 @@ void Control::lose(int rank, const std::string& what) {
   if (gate_.has_failed() || has_left_) return;
   const auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& other) { return other.rank == rank; });
   const bool is_known = peer != peers_.end() && peer->process.is_here();
-  const std::string message = (is_known ? "process " + std::to_string(peer->process.pid()) + " " : "") + what +
+  const std::string message = (is_known ? fmt::format("process {} ", peer->process.pid()) : "") + what +
                               ". The checkpoints are intact; the same command continues from the last one";
-  log_error(name_of(rank) + ": " + message);
+  log_error("{}: {}", name_of(rank), message);
   end_with(std::make_exception_ptr(PeerError(name_of(rank), message, "device", ExitCode::kDevice)));
 }
 
@@ -238,7 +237,7 @@ void Control::answer_main() {
   if (!exit_code_ || exit_code_of_leader_) return;
   const std::string own = std::to_string(*exit_code_);
   lock.unlock();
-  if (!std::exchange(is_done_published_, true)) store_->set("done/" + std::to_string(world_.rank), own);
+  if (!std::exchange(is_done_published_, true)) store_->set(fmt::format("done/{}", world_.rank), own);
   if (!store_->check(keys("done"))) return;
   const int code = std::atoi(store_->get_to_str("done/0").c_str());
   lock.lock();
@@ -251,7 +250,7 @@ void Control::answer_main() {
 void Control::publish_left() {
   has_left_ = true;
   // add() waits for an answer; a set() might be lost with the process.
-  store_->add("left/" + std::to_string(world_.rank), 1);
+  store_->add(fmt::format("left/{}", world_.rank), 1);
 }
 
 void Control::say_goodbye() {
@@ -259,7 +258,7 @@ void Control::say_goodbye() {
   if (world_.rank != 0) return;
   const auto deadline = Clock::now() + kTimeToLeave;
   const auto is_here = [&](const Peer& peer) {
-    return !peer.process.has_ended() && !store_->check({"left/" + std::to_string(peer.rank)});
+    return !peer.process.has_ended() && !store_->check({fmt::format("left/{}", peer.rank)});
   };
   while (Clock::now() < deadline && std::any_of(peers_.begin(), peers_.end(), is_here)) {
     std::this_thread::sleep_for(kLeavePause);
@@ -272,7 +271,7 @@ void Control::look_at_events() {
     const int rank = error["rank"];
     if (rank != world_.rank) {
       const std::string where = error["where"], message = error["message"];
-      if (error["is_lost_rank"]) log_error(where + ": " + message);
+      if (error["is_lost_rank"]) log_error("{}: {}", where, message);
       end_with(std::make_exception_ptr(
           PeerError(where, message, error["kind"], static_cast<ExitCode>(error["code"].get<int>()))));
     }
@@ -283,8 +282,8 @@ void Control::look_at_events() {
 void Control::agree_on_stop() {
   if (!is_position_published_) {
     const Gate::Position own = gate_.close();
-    store_->set("position/" + std::to_string(world_.rank),
-                std::to_string(own.num_passed) + (own.in_steps ? " 1" : " 0"));
+    store_->set(fmt::format("position/{}", world_.rank),
+                fmt::format("{}{}", own.num_passed, own.in_steps ? " 1" : " 0"));
     is_position_published_ = true;
   }
   if (!store_->check(keys("position"))) return;
@@ -303,16 +302,16 @@ void Control::agree_on_stop() {
 }
 
 void Control::exchange_beats() {
-  store_->set("beat/" + std::to_string(world_.rank), std::to_string(++num_beats_));
+  store_->set(fmt::format("beat/{}", world_.rank), std::to_string(++num_beats_));
   for (Peer& peer : peers_) {
-    const std::string beat = store_->get_to_str("beat/" + std::to_string(peer.rank));
+    const std::string beat = store_->get_to_str(fmt::format("beat/{}", peer.rank));
     const auto now = Clock::now();
     if (beat != peer.beat) {
       peer.beat = beat;
       peer.seen = now;
     }
     const milliseconds limit = peer.process.is_here() ? patience_.same_host : patience_.another_host;
-    if (now - peer.seen < limit || store_->check({"left/" + std::to_string(peer.rank)})) continue;
+    if (now - peer.seen < limit || store_->check({fmt::format("left/{}", peer.rank)})) continue;
     lose(peer.rank, peer.process.is_here()
                         ? "has stopped answering: it was stopped (SIGSTOP), or its host is overloaded"
                         : "has stopped answering: it has ended, or its host cannot be reached");
@@ -325,7 +324,7 @@ void Control::look_at_ended() {
   const auto ended = ended_;
   lock.unlock();
   for (const auto& [rank, seen] : ended) {
-    const bool has_left = store_->check({"left/" + std::to_string(rank)}) || store_->check({"error"});
+    const bool has_left = store_->check({fmt::format("left/{}", rank)}) || store_->check({"error"});
     if (!has_left && Clock::now() - seen < kTimeToSayWhy) continue;
     if (!has_left) lose(rank, "has ended without a word: killed, or out of memory");
     lock.lock();

@@ -1,6 +1,7 @@
 #include "rendezvous.h"
 
 #include <arpa/inet.h>
+#include <fmt/core.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -41,8 +42,7 @@ constexpr std::chrono::seconds kTimeToTell(5), kTimeToLearn(1), kTimeToAnswer(2)
 constexpr const char* kLoopback = "127.0.0.1";
 
 std::string name_of(const launch::World& world) {
-  return "rank " + std::to_string(world.rank) + " of " + std::to_string(world.size) + " (" + to_string(world.launcher) +
-         ")";
+  return fmt::format("rank {} of {} ({})", world.rank, world.size, to_string(world.launcher));
 }
 
 struct Address {
@@ -56,7 +56,7 @@ fs::path published_file(const launch::World& world, const fs::path& shared_folde
   if (folder.empty()) {
     throw ConfigError("MASTER_ADDR", "is not set, and the nodes share no folder. Set MASTER_ADDR and MASTER_PORT.");
   }
-  return folder / ("lora-train." + world.job + ".address");
+  return folder / (fmt::format("lora-train.{}.address", world.job));
 }
 
 /// Returns nothing if there is no address yet.
@@ -72,13 +72,13 @@ std::optional<Address> read_address(const fs::path& file, bool is_on_one_host) {
 }
 
 [[noreturn]] void lose(const launch::World& world, const std::string& who, const std::string& what) {
-  const std::string where = who.empty() ? "torchrun's agent" : who + " of " + std::to_string(world.size);
+  const std::string where = who.empty() ? "torchrun's agent" : fmt::format("{} of {}", who, world.size);
   const std::string message = what + ", before all ranks had started";
-  log_error(where + ": " + message);
+  log_error("{}: {}", where, message);
   throw PeerError(where, message, "device", ExitCode::kDevice);
 }
 
-std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
+std::string rank_name(int rank) { return fmt::format("rank {}", rank); }
 
 /// Throws if --nproc has seen a rank end.
 void throw_if_rank_ended(const launch::World& world) {
@@ -87,8 +87,7 @@ void throw_if_rank_ended(const launch::World& world) {
   if (ended->exit_code == static_cast<int>(ExitCode::kStopped))
     throw StopError(rank_name(ended->rank), "was asked to stop");
   if (ended->signal > 0)
-    lose(world, rank_name(ended->rank),
-         "process " + std::to_string(ended->pid) + " was killed (signal " + std::to_string(ended->signal) + ")");
+    lose(world, rank_name(ended->rank), fmt::format("process {} was killed (signal {})", ended->pid, ended->signal));
   throw PeerError(rank_name(ended->rank), "has ended", "device",
                   static_cast<ExitCode>(ended->exit_code));  // it has reported why
 }
@@ -124,9 +123,8 @@ Address wait_for_address(const launch::World& world, const fs::path& file, std::
   for (Wait wait(world, timeout); wait.goes_on();) {
     if (const auto address = read_address(file, world.is_on_one_host())) return *address;
   }
-  throw DeviceError(name_of(world), "rank 0 did not write " + file.string() + " within " +
-                                        std::to_string(timeout.count() / 1000) +
-                                        " s. Has it ended, or does it see another folder?");
+  throw DeviceError(name_of(world), "rank 0 did not write {} within {} s. Has it ended, or does it see another folder?",
+                    file.string(), timeout.count() / 1000);
 }
 
 /// Opens a listening socket; returns it and its port. The store's own socket would listen on all interfaces, also for
@@ -142,7 +140,7 @@ std::pair<int, std::uint16_t> listen_on_loopback(int port) {
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (fd < 0 || ::bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(fd, SOMAXCONN) != 0 ||
       ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    fail_with("127.0.0.1, port " + std::to_string(port), "cannot listen there");
+    fail_with(fmt::format("127.0.0.1, port {}", port), "cannot listen there");
   }
   return {fd, ntohs(address.sin_port)};
 }
@@ -202,9 +200,9 @@ c10::intrusive_ptr<c10d::TCPStore> join_store(const launch::World& world, const 
     }
   }
   throw DeviceError(name_of(world),
-                    "no answer at " + address.host + ", port " + std::to_string(address.port) + ", within " +
-                        std::to_string(timeout.count() / 1000) + " s: " + reason +
-                        ". Rank 0 listens there unless torchrun does; check MASTER_ADDR and MASTER_PORT");
+                    "no answer at {}, port {}, within {} s: {}. Rank 0 listens there unless torchrun does; check "
+                    "MASTER_ADDR and MASTER_PORT",
+                    address.host, address.port, timeout.count() / 1000, reason);
 }
 
 /// The address that packets to `target` would be sent from; empty if there is no route.
@@ -222,8 +220,8 @@ std::string source_of_route(const addrinfo& target) {
   return is_known ? text.data() : "";
 }
 
-std::string arrival_key(int rank) { return "arrived/" + std::to_string(rank); }
-std::string left_key(int rank) { return "left/" + std::to_string(rank); }
+std::string arrival_key(int rank) { return fmt::format("arrived/{}", rank); }
+std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 
 /// The host of the store is gone. A process on this host may know why.
 [[noreturn]] void lose_store(const launch::World& world) {
@@ -264,7 +262,7 @@ class Arrivals {
     if (!fate.empty() && fate != kGo) throw StopError(fate, "asked to stop");
     for (const auto& [rank, process] : processes_) {
       if (rank != world_.rank && process.has_ended())
-        lose(world_, rank_name(rank), "process " + std::to_string(process.pid()) + " has ended without a word");
+        lose(world_, rank_name(rank), fmt::format("process {} has ended without a word", process.pid()));
     }
   }
 
@@ -293,7 +291,7 @@ class Arrivals {
 std::string process_space() {
   struct stat space {};
   const bool is_known = ::stat("/proc/self/ns/pid", &space) == 0;
-  return launch::host_id() + "/" + (is_known ? std::to_string(space.st_ino) : "");
+  return fmt::format("{}/{}", launch::host_id(), is_known ? std::to_string(space.st_ino) : "");
 }
 
 }  // namespace
@@ -321,7 +319,7 @@ Rendezvous meet(const launch::World& world, const fs::path& shared_folder, std::
       address = {world.is_on_one_host() ? kLoopback : host_name(), 0};
       store = host_store(address);
       address.port = store->getPort();
-      result.published = std::make_unique<PublishedAddress>(file, address.host + " " + std::to_string(address.port));
+      result.published = std::make_unique<PublishedAddress>(file, fmt::format("{} {}", address.host, address.port));
     } else {
       address = wait_for_address(world, file, timeout);
       store = join_store(world, address, timeout);
@@ -331,9 +329,9 @@ Rendezvous meet(const launch::World& world, const fs::path& shared_folder, std::
   result.store = c10::make_intrusive<c10d::PrefixStore>("lora-train/" + world.job, store);
   result.store->set(process_key(world.rank), own_process());
   if (result.store->add(arrival_key(world.rank), 1) != 1) {
-    throw ConfigError(name_of(world), "another process has this rank at " + address.host + ", port " +
-                                          std::to_string(address.port) +
-                                          ". Give each job on a host its own MASTER_PORT.");
+    throw ConfigError(name_of(world),
+                      "another process has this rank at {}, port {}. Give each job on a host its own MASTER_PORT.",
+                      address.host, address.port);
   }
   return result;
 } catch (const c10::Error& error) {
@@ -350,7 +348,7 @@ void look_for_ends(const launch::World& world, const Rendezvous& place) try {
   lose_store(world);
 }
 
-std::string process_key(int rank) { return "process/" + std::to_string(rank); }
+std::string process_key(int rank) { return fmt::format("process/{}", rank); }
 
 void wait_for_all(const launch::World& world, const Rendezvous& place, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
@@ -372,8 +370,7 @@ void wait_for_all(const launch::World& world, const Rendezvous& place, std::chro
   } catch (const c10::Error&) {
     lose_store(world);
   }
-  throw DeviceError(name_of(world), "rank " + join(missing) + " did not arrive within " +
-                                        std::to_string(timeout.count() / 1000) + " s.");
+  throw DeviceError(name_of(world), "rank {} did not arrive within {} s.", join(missing), timeout.count() / 1000);
 }
 
 std::string local_address_towards(const std::string& host) {
@@ -391,7 +388,7 @@ std::string local_address_towards(const std::string& host) {
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
-std::string own_process() { return process_space() + " " + std::to_string(::getpid()); }
+std::string own_process() { return fmt::format("{} {}", process_space(), ::getpid()); }
 
 PeerProcess::PeerProcess(const std::string& named) {
   const std::size_t blank = named.rfind(' ');

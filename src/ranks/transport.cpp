@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -126,7 +127,7 @@ class GlooTransport : public Transport {
     }
   }
 
-  std::string name() const { return "rank " + std::to_string(rank_) + " of " + std::to_string(world_size_); }
+  std::string name() const { return fmt::format("rank {} of {}", rank_, world_size_); }
 
   int rank_, world_size_;
   c10::intrusive_ptr<c10d::Backend> group_;
@@ -217,7 +218,7 @@ class NcclTransport : public Transport {
 
   void throw_if_aborted() const {
     if (!is_aborted_) return;
-    throw DeviceError("rank " + std::to_string(rank_) + " of " + std::to_string(world_size_),
+    throw DeviceError(fmt::format("rank {} of {}", rank_, world_size_),
                       "aborted while connecting the GPUs because a rank has failed or ended");
   }
 

@@ -1,5 +1,7 @@
 #include "lora_train/report/comparison.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -65,8 +67,8 @@ std::string column_named(const Comparison& comparison, const std::string& flag, 
   for (const auto& key : profile_keys()) known.push_back(key);
   if (std::ranges::count(known, name) > 0) return name;
   if (const std::string ours = metric_from(name); std::ranges::count(known, ours) > 0) return ours;
-  throw ConfigError(flag, "no column \"" + name + "\"." + did_you_mean(nearest_names(name, known)) +
-                              " Available: " + join(column_names(comparison)) + ", and all profile keys.");
+  throw ConfigError(flag, "no column \"{}\".{} Available: {}, and all profile keys.", name,
+                    did_you_mean(nearest_names(name, known)), join(column_names(comparison)));
 }
 
 SortKey sort_key(const RunRecord& run, const std::string& column) {
@@ -313,10 +315,10 @@ std::string long_settings(const Comparison& comparison) {
   std::string text;
   for (const auto& key : table_column_names(comparison)) {
     if (!is_long(comparison, key)) continue;
-    text += "\n" + key + "\n";
+    text += fmt::format("\n{}\n", key);
     for (const auto& run : comparison.runs) {
-      text +=
-          without_trailing_space("  " + padded(shown(run.name), names, false) + "  " + shown(profile_text(run, key)));
+      text += without_trailing_space(
+          fmt::format("  {}  {}", padded(shown(run.name), names, false), shown(profile_text(run, key))));
     }
   }
   return text;
@@ -338,14 +340,14 @@ std::string loss_differences(const Comparison& comparison) {
   std::string text;
   for (const auto& run : comparison.runs) {
     const auto difference = difference_to_baseline(comparison, run);
-    if (difference) text += "  " + padded(shown(run.name), names, false) + "  " + in_words(*difference) + "\n";
+    if (difference) text += fmt::format("  {}  {}\n", padded(shown(run.name), names, false), in_words(*difference));
   }
   if (text.empty()) return "";
   std::string base;
   for (const auto& run : comparison.runs) {
     if (run.folder == comparison.baseline) base = shown(run.name);
   }
-  return "\nevaluation loss compared with " + base + " on the same documents\n" + text;
+  return fmt::format("\nevaluation loss compared with {} on the same documents\n{}", base, text);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "lora_train/report/eval_files.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -144,8 +146,8 @@ std::string in_words(const LossDifference& difference) {
                             : verdict == LossVerdict::kKept  ? "at most 1% higher"
                             : verdict == LossVerdict::kWorse ? "more than 1% higher"
                                                              : "too few documents to tell";
-  return string_printf("%s: %+.4f (95%%: %+.4f to %+.4f) over %lld documents", words, difference.mean, difference.low,
-                       difference.high, difference.num_documents);
+  return fmt::format("{}: {:+.4f} (95%: {:+.4f} to {:+.4f}) over {} documents", words, difference.mean, difference.low,
+                     difference.high, difference.num_documents);
 }
 
 std::string to_json(const EvalAnswer& answer) {

@@ -1,5 +1,7 @@
 #include "figures.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -63,13 +65,13 @@ std::string format_figure(double value, FigureKind kind) {
   if (!std::isfinite(value)) return "-";
   switch (kind) {
     case FigureKind::kCount:
-      return std::abs(value) < 1e15 ? format_count(std::llround(value)) : string_printf("%.6g", value);
+      return std::abs(value) < 1e15 ? format_count(std::llround(value)) : fmt::format("{:.6g}", value);
     case FigureKind::kLoss: return string_printf(std::abs(value) >= 1e-4 || value == 0 ? "%.4f" : "%.2e", value);
-    case FigureKind::kAccuracy: return string_printf("%.4f", value);
+    case FigureKind::kAccuracy: return fmt::format("{:.4f}", value);
     case FigureKind::kRate:
-    case FigureKind::kGib: return string_printf("%.2f", value);
+    case FigureKind::kGib: return fmt::format("{:.2f}", value);
     case FigureKind::kSeconds:
-      return value < 10 ? string_printf("%.1fs", value) : format_duration(std::min(value, 1e9));
+      return value < 10 ? fmt::format("{:.1f}s", value) : format_duration(std::min(value, 1e9));
     case FigureKind::kMoney: return string_printf(value < 0.1 && value > 0 ? "%.4f" : "%.2f", value);
   }
   return "-";

@@ -1,5 +1,6 @@
 #include "lora_train/report/progress_bar.h"
 
+#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -63,9 +64,7 @@ double share_done(const ProgressState& state) {
 
 int percent(const ProgressState& state) { return static_cast<int>(100 * share_done(state)); }  // 100 only when done
 
-std::string steps(const ProgressState& state) {
-  return std::to_string(state.step) + "/" + std::to_string(state.total_steps);
-}
+std::string steps(const ProgressState& state) { return fmt::format("{}/{}", state.step, state.total_steps); }
 
 /// "loss 1.2346"; empty without a value.
 std::string named(const char* name, const char* format, const std::optional<double>& value) {
@@ -83,13 +82,13 @@ std::string token_rate(const ProgressState& state) {
 /// "02:05", "1:02:05"
 std::string clock(double seconds) {
   const auto whole = static_cast<long long>(std::max(seconds, 0.0));
-  if (whole < 3600) return string_printf("%02lld:%02lld", whole / 60, whole % 60);
-  return string_printf("%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+  if (whole < 3600) return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 std::string times(const ProgressState& state) {
   if (!state.elapsed_s) return state.steps_per_s > 0 ? clock(std::round(state.eta_s)) + " left" : "";
-  return clock(*state.elapsed_s) + "<" + (state.steps_per_s > 0 ? clock(std::round(state.eta_s)) : "?");
+  return fmt::format("{}<{}", clock(*state.elapsed_s), state.steps_per_s > 0 ? clock(std::round(state.eta_s)) : "?");
 }
 
 /// A part of the bar, and its drop order: the highest number goes first.
@@ -102,10 +101,10 @@ struct Part {
 /// From left to right.
 std::vector<Part> parts_of(const ProgressState& state) {
   const auto at = [](const char* what, const std::optional<long long>& step) {
-    return step ? what + std::string("@") + std::to_string(*step) : std::string();
+    return step ? fmt::format("{}{}{}", what, "@", *step) : std::string();
   };
   const bool has_rates = state.activity.empty();
-  return {{0, string_printf("%3d%%", percent(state))},
+  return {{0, fmt::format("{:3}%", percent(state))},
           {11, std::string(kNarrowestBar + kBrackets, ' '), true},
           {1, steps(state)},
           {2, state.activity},
@@ -146,7 +145,7 @@ std::string draw_bar(double share, int columns, bool use_color) {
   const int full = static_cast<int>(columns * share);
   const std::string done(static_cast<std::size_t>(full), '#');
   const std::string open(static_cast<std::size_t>(columns - full), '-');
-  return "[" + (use_color ? "\x1b[32m" + done + "\x1b[0m" : done) + open + "]";
+  return fmt::format("[{}{}]", use_color ? "\x1b[32m" + done + "\x1b[0m" : done, open);
 }
 
 }  // namespace
@@ -190,7 +189,7 @@ struct ProgressBar::Impl {
   void draw() {
     const int width = options.width.value_or(terminal_width(options.fd));
     // One column less: a full line would wrap on some terminals.
-    put(std::string(kClear) + format_progress_bar(state_now(), width - 1, *options.use_color) + "\r");
+    put(fmt::format("{}{}\r", kClear, format_progress_bar(state_now(), width - 1, *options.use_color)));
     is_drawn = true;
     last_draw = Clock::now();
   }
@@ -324,15 +323,15 @@ void ProgressBar::show_activity(const ProgressState& now) {
 }
 
 std::string format_progress_line(const ProgressState& state) {
-  std::string text = state.unit + (" " + steps(state)) + " (" + std::to_string(percent(state)) + "%)";
-  if (!state.activity.empty()) return text + ": " + state.activity;
+  std::string text = fmt::format("{}{} ({}%)", state.unit, " " + steps(state), percent(state));
+  if (!state.activity.empty()) return fmt::format("{}: {}", text, state.activity);
   for (const std::string& part : {named("loss ", "%.4f", state.loss), named("eval_loss ", "%.4f", state.eval_loss),
                                   named("lr ", "%.2e", state.learning_rate), named("epoch ", "%.2f", state.epoch),
                                   rate(state), token_rate(state), named("gpu ", "%.0f%%", state.gpu_utilization)}) {
     if (!part.empty()) text += " " + part;
   }
-  if (state.elapsed_s) text += ", " + format_duration(*state.elapsed_s) + " elapsed";
-  text += ", " + format_duration(state.eta_s) + " left";
+  if (state.elapsed_s) text += fmt::format(", {} elapsed", format_duration(*state.elapsed_s));
+  text += fmt::format(", {} left", format_duration(state.eta_s));
   return text + (state.cost_usd ? ", " + format_dollars(*state.cost_usd) : "");
 }
 

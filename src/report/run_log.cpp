@@ -1,5 +1,6 @@
 #include "lora_train/report/run_log.h"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -273,8 +274,8 @@ MetricsFile read_metrics(const fs::path& path, RunRecord& run) {
   fill_speed(run);
   MetricsFile result{number == 0 ? "metrics.jsonl is empty" : ""};
   if (num_bad > 0) {
-    result.problem = "metrics.jsonl:" + std::to_string(first_bad) + " is not a metrics line" +
-                     (num_bad > 1 ? " (" + std::to_string(num_bad) + " such lines)" : "");
+    result.problem = fmt::format("metrics.jsonl:{} is not a metrics line{}", first_bad,
+                                 num_bad > 1 ? fmt::format(" ({} such lines)", num_bad) : "");
   }
   return result;
 }

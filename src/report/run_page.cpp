@@ -1,5 +1,7 @@
 #include "lora_train/report/run_page.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -289,17 +291,15 @@ constexpr std::string_view kDataStart = "<script type=\"application/json\" id=\"
 
 /// `scripts`: true if the page runs scripts.
 std::string framed(const std::string& title, bool scripts, const std::string& body) {
-  std::string html =
-      std::string(kPageStart) +
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; " +
-      (scripts ? "script-src 'unsafe-inline'; " : "") +
-      "img-src data:\">\n"
-      "<link rel=\"icon\" href=\"data:,\">\n<title>";
+  std::string html = fmt::format(
+      "{}<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta "
+      "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; {}img-src "
+      "data:\">\n<link rel=\"icon\" href=\"data:,\">\n<title>",
+      kPageStart, scripts ? "script-src 'unsafe-inline'; " : "");
   html += escape_html(repair_utf8(title));
   html += "</title>\n<style>\n";
   html += kPageStyle;
-  return html + "</style>\n</head>\n<body>\n" + body + "</body>\n</html>\n";
+  return fmt::format("{}</style>\n</head>\n<body>\n{}</body>\n</html>\n", html, body);
 }
 
 /// For readers without JavaScript: the figures in words, and where to find all of them.
@@ -307,7 +307,7 @@ std::string figures_in_words(const RunRecord& run) {
   const RunFigures& figures = run.figures;
   std::string text = "<h1>" + escape_html(repair_utf8(run.name)) + ": " + escape_html(run.status) + "</h1>\n<ul>\n";
   const auto add = [&](const char* name, const std::optional<double>& value, const char* unit) {
-    if (value) text += string_printf("<li>%s %.6g%s</li>\n", name, *value, unit);
+    if (value) text += fmt::format("<li>{} {:.6g}{}</li>\n", name, *value, unit);
   };
   add("steps", figures.step, "");
   add("final training loss", figures.last_train_loss, "");
@@ -337,7 +337,7 @@ std::string page(const std::string& title, const Json& data, const std::string& 
 }  // namespace
 
 std::string plain_page(const std::string& title, const std::string& body) {
-  return framed(title, /*scripts=*/false, "<main>\n" + body + "</main>\n");
+  return framed(title, /*scripts=*/false, fmt::format("<main>\n{}</main>\n", body));
 }
 
 bool is_comparison_page(std::string_view start) {
@@ -349,7 +349,7 @@ std::string comparison_page(const Comparison& comparison) {
   Json data = page_object("compare", comparison.runs);
   data["differing"] = comparison.differing;
   for (const auto& run : comparison.runs) data["runs"].push_back(run_object(run, comparison.differing));
-  return page(std::to_string(comparison.runs.size()) + " runs compared", data);
+  return page(fmt::format("{} runs compared", comparison.runs.size()), data);
 }
 
 std::string report_page(const RunRecord& run) {
@@ -379,8 +379,8 @@ void write_report(const std::filesystem::path& folder) noexcept {
     write_file_atomic(folder / storage::kPageFile, report_page(run));
     if (!run.steps.empty() || !run.evals.empty()) write_file_atomic(folder / storage::kCurvesFile, curves_png(run));
   } catch (...) {
-    log_warning(std::string("report.html or ") + storage::kCurvesFile +
-                " was not written: " + describe_current_exception().text());
+    log_warning("{}{} was not written: {}", "report.html or ", storage::kCurvesFile,
+                describe_current_exception().text());
   }
 }
 

@@ -1,5 +1,7 @@
 #include "lora_train/report/run_times.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <ctime>
 #include <fstream>
@@ -56,12 +58,12 @@ RunTimes RunTimes::of(const NamedSeconds& phases, std::optional<double> cost_usd
 }
 
 std::string format_dollars(double amount) {
-  if (amount > 0 && amount < 0.1) return string_printf("$%.4f", amount);
+  if (amount > 0 && amount < 0.1) return fmt::format("${:.4f}", amount);
   return string_printf(amount < 100 ? "$%.2f" : "$%.0f", amount);
 }
 
 std::string Price::in_words() const {
-  return (num_gpus > 1 ? std::to_string(num_gpus) + " x " : "") + format_dollars(of_gpu) + " an hour (" + source + ")";
+  return (num_gpus > 1 ? fmt::format("{} x ", num_gpus) : "") + format_dollars(of_gpu) + " an hour (" + source + ")";
 }
 
 void RunClock::add(Phase phase, double seconds) {

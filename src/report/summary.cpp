@@ -1,5 +1,7 @@
 #include "lora_train/report/summary.h"
 
+#include <fmt/core.h>
+
 #include <filesystem>
 
 #include "figures.h"
@@ -37,7 +39,7 @@ Json to_object(const StepCapture& capture) {
 
 /// "0.12 Wh", "430 Wh", "1.25 kWh"
 std::string format_watt_hours(double amount) {
-  if (amount >= 1000) return string_printf("%.2f kWh", amount / 1000);
+  if (amount >= 1000) return fmt::format("{:.2f} kWh", amount / 1000);
   return string_printf(amount < 10 ? "%.2f Wh" : "%.0f Wh", amount);
 }
 
@@ -94,28 +96,28 @@ std::string to_json(const RunSummary& summary) {
 }
 
 std::string in_words(const RunSummary& summary) {
-  const std::string steps = std::to_string(summary.step) + " of " + std::to_string(summary.total_steps);
+  const std::string steps = fmt::format("{} of {}", summary.step, summary.total_steps);
   if (summary.status == "stopped") {
     const std::string where = summary.step == 0          ? "before the end of step 1"
-                              : summary.total_steps == 0 ? "after step " + std::to_string(summary.step)
+                              : summary.total_steps == 0 ? fmt::format("after step {}", summary.step)
                                                          : "at step " + steps;
-    return "stopped (" + summary.reason + ") " + where + "; the same command resumes the run";
+    return fmt::format("stopped ({}) {}; the same command resumes the run", summary.reason, where);
   }
   const bool ends_early = summary.total_steps > summary.step && !summary.reason.empty();
-  std::string text = "done: " + steps + " steps" + (ends_early ? " (" + summary.reason + ")" : "") + ", " +
+  std::string text = "done: " + steps + " steps" + (ends_early ? fmt::format(" ({})", summary.reason) : "") + ", " +
                      format_count(summary.tokens) + " tokens, " + format_duration(summary.train_s) + " of training";
-  if (summary.train_loss) text += string_printf(", train_loss %.4g", *summary.train_loss);
+  if (summary.train_loss) text += fmt::format(", train_loss {:.4g}", *summary.train_loss);
   const bool is_earlier = !summary.adapter.empty() && summary.adapter_step && *summary.adapter_step != summary.step;
   if (summary.eval_loss) {
-    text += string_printf(", eval_loss %.4g", *summary.eval_loss) + (is_earlier ? " after the last step" : "");
+    text += fmt::format(", eval_loss {:.4g}{}", *summary.eval_loss, is_earlier ? " after the last step" : "");
   }
   for (const auto& [name, kind, figures] : summary.eval_tasks) {
-    text += ", " + name + string_printf(" accuracy %.2f%%", 100 * figures.accuracy.value_or(0));
-    if (kind == TaskKind::kConfidence) text += string_printf(" ece %.4f", figures.ece.value_or(0));
+    text += fmt::format(", {} accuracy {:.2f}%", name, 100 * figures.accuracy.value_or(0));
+    if (kind == TaskKind::kConfidence) text += fmt::format(" ece {:.4f}", figures.ece.value_or(0));
   }
   if (summary.adapter.empty()) return text;
-  return text + (is_earlier ? "; step " + std::to_string(*summary.adapter_step) + " is" : ";") + " written to " +
-         summary.adapter;
+  return fmt::format("{}{} written to {}", text, is_earlier ? fmt::format("; step {} is", *summary.adapter_step) : ";",
+                     summary.adapter);
 }
 
 std::vector<std::string> next_commands(const RunSummary& summary, const std::string& output_dir,
@@ -149,18 +151,18 @@ std::string times_in_words(const RunSummary& summary) {
   std::string phases;
   for (const auto& [name, seconds] : summary.phases_s) {
     if (seconds < 0.05) continue;
-    phases += (phases.empty() ? ": " : ", ") + name + " " + seconds_in_words(seconds);
+    phases += fmt::format("{}{} {}", phases.empty() ? ": " : ", ", name, seconds_in_words(seconds));
     if (name == name_of(Phase::kTrain) || name == name_of(Phase::kEvaluate))
-      phases += string_printf(" (%.0f%%)", 100 * seconds / summary.wall_s);
+      phases += fmt::format(" ({:.0f}%)", 100 * seconds / summary.wall_s);
   }
-  std::string text = "time: " + seconds_in_words(summary.wall_s) + phases;
+  std::string text = fmt::format("time: {}{}", seconds_in_words(summary.wall_s), phases);
   if (summary.tokens_per_s > 0)
-    text += "; " + format_figure(summary.tokens_per_s, FigureKind::kCount) + " tokens a second in steps";
+    text += fmt::format("; {} tokens a second in steps", format_figure(summary.tokens_per_s, FigureKind::kCount));
   if (summary.cost_usd) text += "; " + format_dollars(*summary.cost_usd);
   if (summary.cost_usd && summary.price) text += " at " + summary.price->in_words();
   if (summary.usage.energy_wh) text += "; " + format_watt_hours(*summary.usage.energy_wh);
   if (const auto utilization = summary.usage.mean_gpu_utilization())
-    text += string_printf("; GPU%s busy %.0f%% of the time", summary.num_gpus > 1 ? "s" : "", *utilization);
+    text += fmt::format("; GPU{} busy {:.0f}% of the time", summary.num_gpus > 1 ? "s" : "", *utilization);
   return text;
 }
 

@@ -1,5 +1,7 @@
 #include "lora_train/report/task_figures.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -45,12 +47,11 @@ std::vector<std::string> names_of_tasks(const std::vector<EvalTask>& tasks) {
         "eval_loss, perplexity, token_accuracy or ece, or one of these for a dataset, as NAME.loss (the sets are: " +
         join(sets) + ")");
   }
-  if (!tasks.empty()) expected.push_back("a task metric (" + join(of_tasks) + ")");
+  if (!tasks.empty()) expected.push_back(fmt::format("a task metric ({})", join(of_tasks)));
   if (expected.empty()) expected.push_back("eval_loss, perplexity, token_accuracy or ece");
   const std::string nearest = nearest_name(name, known);
-  throw ConfigError("metric_for_best_model", "no evaluation has \"" + name + "\"." +
-                                                 (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?") +
-                                                 " Expected " + join(expected, ", or ") + ".");
+  throw ConfigError("metric_for_best_model", "no evaluation has \"{}\".{} Expected {}.", name,
+                    nearest.empty() ? "" : fmt::format(" Did you mean \"{}\"?", nearest), join(expected, ", or "));
 }
 
 /// The longest of `names` that is followed by a dot at the start of `name`: names may contain dots.
@@ -162,14 +163,14 @@ TaskFigures task_figures(TaskKind kind, std::span<const Judged> answers) {
 std::string format_task_figure(const TaskMetric& metric, const TaskFigures& figures) {
   const std::optional<double> value = figures.*metric.value;
   if (!value) return "-";
-  return std::string_view(metric.name) == "accuracy" ? string_printf("%.2f%%", 100 * *value)
-                                                     : string_printf("%.4f", *value);
+  return std::string_view(metric.name) == "accuracy" ? fmt::format("{:.2f}%", 100 * *value)
+                                                     : fmt::format("{:.4f}", *value);
 }
 
 std::string in_words(TaskKind kind, const TaskFigures& figures) {
   std::vector<std::string> parts;
   for (const TaskMetric& metric : task_metrics(kind))
-    parts.push_back(std::string(metric.name) + " " + format_task_figure(metric, figures));
+    parts.push_back(fmt::format("{} {}", metric.name, format_task_figure(metric, figures)));
   return join(parts);
 }
 

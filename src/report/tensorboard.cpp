@@ -1,6 +1,7 @@
 #include "lora_train/report/tensorboard.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <array>
@@ -133,8 +134,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::chrono::seconds kFlushInterval{10};
 
 std::string file_name(double time, int attempt) {
-  std::string name = storage::kEventFilePrefix + std::to_string(static_cast<long long>(time)) + "." + host_name();
-  return attempt == 0 ? name : name + "." + std::to_string(attempt);
+  std::string name = fmt::format("{}{}.{}", storage::kEventFilePrefix, time, host_name());
+  return attempt == 0 ? name : fmt::format("{}.{}", name, attempt);
 }
 
 // Scalars for every number of a record except step and time.
@@ -143,7 +144,7 @@ std::string scalar_records(const std::string& prefix, const nlohmann::ordered_js
   std::string records;
   for (const auto& [key, value] : record.items()) {
     for (std::size_t rank = 0; value.is_array() && rank < value.size() && value[rank].is_number(); ++rank) {
-      records += scalar_record(prefix + key + "/" + std::to_string(rank), value[rank].get<float>(), step, time);
+      records += scalar_record(fmt::format("{}{}/{}", prefix, key, rank), value[rank].get<float>(), step, time);
     }
     if (!value.is_number() || key == "step" || key == "time") continue;
     records += scalar_record(prefix + key, value.get<float>(), step, time);
@@ -168,8 +169,7 @@ std::string reliability_record(const Json& record, const std::string& name, long
   const std::vector<ReliabilityBin> bins = bins_of(record);
   if (bins.empty()) return {};
   const auto ece = number_of(record, "ece");
-  const std::string text =
-      "step " + std::to_string(step) + (ece ? string_printf(": calibration error %.4f", *ece) : "");
+  const std::string text = fmt::format("step {}{}", step, ece ? fmt::format(": calibration error {:.4f}", *ece) : "");
   const Drawing drawing = draw(ReliabilityChart{name, {reliability_curve(text, bins, ink_of_curve(0))}});
   return image_record("reliability/" + name, to_png(drawing, 1), drawing.width, drawing.height, step, time);
 }
@@ -179,7 +179,7 @@ std::string reliability_record(const Json& record, const std::string& name, long
 std::string evaluation_records(const Json& record, const std::string& name, long long step, bool is_first,
                                bool is_named) {
   const double time = now_s();
-  std::string records = scalar_records(is_first ? "eval/" : "eval/" + name + "/", record, step, time);
+  std::string records = scalar_records(is_first ? "eval/" : fmt::format("eval/{}/", name), record, step, time);
   auto as_trainer = trainer_metrics(record);
   const auto add = [&](const std::string& prefix) {
     for (const auto& [key, value] : as_trainer)
@@ -189,7 +189,7 @@ std::string evaluation_records(const Json& record, const std::string& name, long
   for (const char* key : {"loss", "accuracy"}) {
     if (const auto value = number_of(record, key)) as_trainer.emplace_back(key, *value);
   }
-  if (is_named) add("eval/" + name + "_");
+  if (is_named) add(fmt::format("eval/{}_", name));
   return records + reliability_record(record, name, step, time);
 }
 

@@ -1,6 +1,7 @@
 #include "lora_train/run/background_saver.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <utility>
 
@@ -66,7 +67,7 @@ void read_views(const fs::path& path, const std::vector<NamedView>& views) {
   const storage::SafetensorsFile file(has_room ? MappedFile::read(path) : MappedFile(path));
   for (const auto& [name, view] : views) {
     throw_if_stop_requested();
-    const std::string where = path.string() + ": " + name;
+    const std::string where = fmt::format("{}: {}", path.string(), name);
     const storage::TensorEntry* entry = file.find(name);
     if (entry == nullptr)
       throw FormatError(where, "is missing; the checkpoint belongs to a different adapter or model");

@@ -1,5 +1,7 @@
 #include "bottlenecks.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -21,8 +23,7 @@ constexpr double kNoticeableThrottle = 0.2;
 constexpr double kBusyEnough = 0.6;
 
 std::string workers_in_words(const BottleneckFacts& facts) {
-  return "dataloader_num_workers is " + std::to_string(facts.num_workers) + ", on " + std::to_string(facts.num_cores) +
-         " cores";
+  return fmt::format("dataloader_num_workers is {}, on {} cores", facts.num_workers, facts.num_cores);
 }
 
 /// Advice for steps that wait for data.
@@ -31,7 +32,7 @@ std::string data_advice(const BottleneckFacts& facts) {
   if (facts.num_workers == 0)
     return "dataloader_num_workers is 0, so batches are prepared between the steps: set it to 2 or more";
   const std::string more = has_cores ? "Raise it" : "Give the process more cores";
-  if (facts.is_staged) return workers_in_words(facts) + ". " + more + ", or raise dataloader_prefetch_factor";
+  if (facts.is_staged) return fmt::format("{}. {}, or raise dataloader_prefetch_factor", workers_in_words(facts), more);
   return workers_in_words(facts) + ". " + more +
          "; if dataset_prepared_path (default ~/.cache/lora-train/tokens) is on a slow or network disk, set stage_dir: "
          "auto";
@@ -46,8 +47,8 @@ const char* meaning_of(device::Throttle reason) {
     case device::Throttle::kThermal:
     case device::Throttle::kHardwareThermal: return "it is too hot, so steps take longer. Check its cooling";
     case device::Throttle::kPowerBrake:
-      return "the machine's power supply asks it to draw less, so steps take longer. Check the power supply and "
-             "what else it powers";
+      return "the machine's power supply asks it to draw less, so steps take longer. Check the power supply and what "
+             "else it powers";
     case device::Throttle::kHardwareSlowdown: break;
   }
   return "its hardware slows it down, so steps take longer. Check its cooling and power supply: nvidia-smi -q -d "
@@ -97,9 +98,8 @@ void Bottlenecks::judge_data_wait() {
   const auto num_steps = static_cast<double>(num_steps_);
   if (share > kNoticeableWait && facts_.is_leader && !has_named_wait_) {
     has_named_wait_ = true;
-    log_warning(string_printf("steps wait for data %.0f%% of the time (%.1f of %.1f ms, over %ld steps): ", 100 * share,
-                              wait_ms_ / num_steps, step_ms_ / num_steps, num_steps_) +
-                data_advice(facts_));
+    log_warning("steps wait for data {:.0f}% of the time ({:.1f} of {:.1f} ms, over {} steps): {}", 100 * share,
+                wait_ms_ / num_steps, step_ms_ / num_steps, num_steps_, data_advice(facts_));
   }
   num_steps_ = 0;
   step_ms_ = wait_ms_ = 0;
@@ -118,12 +118,13 @@ void Bottlenecks::judge_gpu(const device::GpuTotals& gpu) {
   if (busy >= kBusyEnough || waits || !facts_.is_leader || has_named_idle_) return;
   has_named_idle_ = true;
   const bool can_grow = facts_.micro_batch_size < facts_.rows_per_step;
-  log_warning(string_printf("the GPU is only %.0f%% busy, though steps do not wait for data: micro-batches of about "
-                            "%.0f tokens may be too small, or evaluations and checkpoints too frequent. ",
-                            100 * busy, facts_.tokens_per_micro_batch) +
-              (can_grow ? "Raise micro_batch_size (now " + std::to_string(facts_.micro_batch_size) + "; a step has " +
-                              std::to_string(facts_.rows_per_step) + " rows)"
-                        : "Pack documents (packing: true), or raise global_batch_size and micro_batch_size"));
+  log_warning(
+      "the GPU is only {:.0f}% busy, though steps do not wait for data: micro-batches of about {:.0f} tokens may be "
+      "too small, or evaluations and checkpoints too frequent. {}",
+      100 * busy, facts_.tokens_per_micro_batch,
+      can_grow ? fmt::format("Raise micro_batch_size (now {}; a step has {} rows)", facts_.micro_batch_size,
+                             facts_.rows_per_step)
+               : "Pack documents (packing: true), or raise global_batch_size and micro_batch_size");
 }
 
 void Bottlenecks::judge_throttle(const device::GpuTotals& since) {
@@ -132,9 +133,8 @@ void Bottlenecks::judge_throttle(const device::GpuTotals& since) {
     if (share < kNoticeableThrottle || has_named_throttle_[i]) continue;
     has_named_throttle_[i] = true;
     const auto reason = static_cast<device::Throttle>(i);
-    const std::string line = string_printf("the GPU runs below its full clock %.0f%% of the time (%s): ", 100 * share,
-                                           device::to_string(reason)) +
-                             meaning_of(reason);
+    const std::string line = fmt::format("the GPU runs below its full clock {:.0f}% of the time ({}): {}", 100 * share,
+                                         device::to_string(reason), meaning_of(reason));
     reason == device::Throttle::kPowerCap ? log_info(line) : log_warning(line);
   }
 }
@@ -194,8 +194,7 @@ void RankTimes::warn() {
   std::snprintf(
       line, sizeof line,
       "rank %zu is the slowest: it needs %.1f ms per step (%.1f ms of it waiting for data), half of the others %.1f ms "
-      "or less. Waiting for it costs the others %.0f%% of the time. Check its device and what else "
-      "runs on its host",
+      "or less. Waiting for it costs the others %.0f%% of the time. Check its device and what else runs on its host",
       slowest.rank, slowest.ms, wait_ms, slowest.other, 100 * slowest.share);
   log_warning(line);
 }
@@ -207,8 +206,8 @@ std::string RankTimes::in_words() const {
   const double least = busy_ms(*std::min_element(all_.ranks.begin(), all_.ranks.end(), faster)) / all_.num_steps;
   char line[200];
   std::snprintf(line, sizeof line,
-                "ranks: computing and waiting for data take %.1f to %.1f ms of a %.1f ms step; rank %zu is the "
-                "slowest and costs %.1f%% of the time",
+                "ranks: computing and waiting for data take %.1f to %.1f ms of a %.1f ms step; rank %zu is the slowest "
+                "and costs %.1f%% of the time",
                 least, slowest.ms, all_.step_ms / all_.num_steps, slowest.rank, 100 * slowest.share);
   return line;
 }

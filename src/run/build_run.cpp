@@ -1,6 +1,7 @@
 #include "lora_train/run/build_run.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -50,8 +51,8 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
                                                ", --overwrite or another --output-dir");
   };
   if (old.model != now.model && !is_allowed(run, "model")) {
-    refuse("a different base model: config.json or the weights in " + run.files.resolved.folder.string() +
-               " have changed.",
+    refuse(fmt::format("a different base model: config.json or the weights in {} have changed.",
+                       run.files.resolved.folder.string()),
            "model");
   }
   if (old.tokenizer != now.tokenizer && !is_allowed(run, "model"))
@@ -71,9 +72,10 @@ void refuse_checkpoints_in_the_way(const std::filesystem::path& output_dir, std:
   for (const auto& path : run_folder::list_others(output_dir)) {
     const auto step = storage::checkpoint_step(path);
     if (step < first_step || step > last_step) continue;
-    throw ConfigError(path.string(), "was not written by lora-train, and this run of " + std::to_string(last_step) +
-                                         " steps may save a checkpoint under that name. Move it, or choose another "
-                                         "output_dir");
+    throw ConfigError(path.string(),
+                      "was not written by lora-train, and this run of {} steps may save a checkpoint under that name. "
+                      "Move it, or choose another output_dir",
+                      last_step);
   }
 }
 
@@ -81,15 +83,15 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const run_folder:
   refuse_other_inputs(run, checkpoint, found.fingerprints);
   if (found.state.step > run.plan->total_steps()) {
     throw ConfigError(run.profile().schedule.max_steps ? "max_steps" : "num_epochs",
-                      "ends the run after step " + std::to_string(run.plan->total_steps()) + ", but " +
-                          checkpoint.string() + " was saved at step " + std::to_string(found.state.step) +
-                          ". Raise it, or resume from an earlier checkpoint");
+                      "ends the run after step {}, but {} was saved at step {}. Raise it, or resume from an earlier "
+                      "checkpoint",
+                      run.plan->total_steps(), checkpoint.string(), found.state.step);
   }
   if (found.state.step == run.plan->total_steps() && found.fingerprints.model != run.checkpoint.fingerprints.model) {
     throw ConfigError(
         checkpoint.string(),
-        "is the last step and was trained on another base model; with no steps left to train on this "
-        "one, the result would name the wrong base. Raise num_epochs or max_steps, or use the original model");
+        "is the last step and was trained on another base model; with no steps left to train on this one, the result "
+        "would name the wrong base. Raise num_epochs or max_steps, or use the original model");
   }
   if (run.is_leader())
     load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
@@ -97,11 +99,10 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const run_folder:
   run.model.weights->refresh();
   run.state = found.state;
   if (!share_best(run)) forget_best(run.state);
-  log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
+  log_info("resumed from {} after step {}", checkpoint.string(), run.state.step);
   if (found.world_size != run.checkpoint.world_size) {  // the documents of a step do not depend on it
-    log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run continues with " +
-             std::to_string(run.checkpoint.world_size) + ", and a step keeps its " +
-             std::to_string(run.spec.global_batch_size) + " " + to_string(run.profile().schedule.batch_unit));
+    log_info("it was saved by {} ranks; the run continues with {}, and a step keeps its {} {}", found.world_size,
+             run.checkpoint.world_size, run.spec.global_batch_size, to_string(run.profile().schedule.batch_unit));
   }
 }
 
@@ -136,10 +137,10 @@ void check_stop_token_row(Run& run) {
       std::min<std::int64_t>(run.files.tokenizer->vocab_size(), run.files.config.vocab_size);
   if (const auto seen =
           looks_untrained(run.model.weights->acquire_outer(model::Pass::kForward).embedding, *id, num_tokens)) {
-    log_warning("the embedding of " + run.files.tokenizer->id_to_token(*id) + " (id " + std::to_string(*id) +
-                "), which ends a turn, looks untrained (" + *seen +
-                "), and LoRA does not change it, so the model may never learn to stop. Start from the instruct model, "
-                "or train all weights (adapter: none)");
+    log_warning(
+        "the embedding of {} (id {}), which ends a turn, looks untrained ({}), and LoRA does not change it, so the "
+        "model may never learn to stop. Start from the instruct model, or train all weights (adapter: none)",
+        run.files.tokenizer->id_to_token(*id), *id, *seen);
   }
 }
 
@@ -159,10 +160,9 @@ std::vector<std::int64_t> lengths_of_largest(Run& run) {
 }
 
 void log_memory_plan(const plan::RunSpec& spec) {
-  log_info("GPU memory planned: " + format_bytes(static_cast<double>(spec.memory.total())) + " (" +
-           spec.memory.describe() + ")" +
-           (spec.memory.host > 0 ? "; page-locked host memory: " + format_bytes(static_cast<double>(spec.memory.host))
-                                 : ""));
+  log_info(
+      "GPU memory planned: {} ({}){}", format_bytes(static_cast<double>(spec.memory.total())), spec.memory.describe(),
+      spec.memory.host > 0 ? "; page-locked host memory: " + format_bytes(static_cast<double>(spec.memory.host)) : "");
 }
 
 /// The average number of supervised tokens in a micro-batch.

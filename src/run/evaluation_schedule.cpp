@@ -1,5 +1,7 @@
 #include "evaluation_schedule.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -85,7 +87,7 @@ void forget_best(run_folder::TrainState& state) {
 
 std::string BestModel::stop_in_words(const run_folder::TrainState& state) const {
   return "early stopping: " + metric_.name + " did not improve in " + count_of(state.evals_without_gain, "evaluation") +
-         (state.best_step ? "; best at step " + std::to_string(*state.best_step) : "");
+         (state.best_step ? fmt::format("; best at step {}", *state.best_step) : "");
 }
 
 EvaluationSchedule::EvaluationSchedule(Run& run, Reporters& reporters)
@@ -101,11 +103,10 @@ EvaluationSchedule::EvaluationSchedule(Run& run, Reporters& reporters)
 
 evaluate::OnMicroBatch EvaluationSchedule::show_progress(const std::string& name) const {
   return [this, name](std::size_t num_done, std::size_t num_micro_batches) {
-    reporters_.show_activity(
-        {.step = run_.state.step,
-         .total_steps = run_.plan->total_steps(),
-         .elapsed_s = run_.clock->elapsed_s(),
-         .activity = "evaluating " + name + " " + std::to_string(num_done) + "/" + std::to_string(num_micro_batches)});
+    reporters_.show_activity({.step = run_.state.step,
+                              .total_steps = run_.plan->total_steps(),
+                              .elapsed_s = run_.clock->elapsed_s(),
+                              .activity = fmt::format("evaluating {} {}/{}", name, num_done, num_micro_batches)});
   };
 }
 
@@ -155,9 +156,8 @@ void EvaluationSchedule::evaluate_sets(evaluate::Evaluation& results) {
     record.spans = run_.clock->take_spans();
     record.num_documents = static_cast<long long>(run_.data.evals[i].store.size());
     reporters_.write(record);
-    log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
-                           result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
-                           record.eval_s));
+    log_info("step {}: {}: loss {:.4f}, token accuracy {:.2f}%, {} tokens, {:.1f} s", record.step, result.name,
+             result.loss, 100 * result.token_accuracy, result.num_tokens, record.eval_s);
     if (run_.is_leader()) {
       document_losses_[i].step = run_.state.step;
       document_losses_[i].losses = result.document_losses;
@@ -174,11 +174,10 @@ void EvaluationSchedule::evaluate_tasks(const std::vector<std::size_t>& which, e
         start = Clock::now();
         record.spans = run_.clock->take_spans();
         reporters_.write(record);
-        std::string line = string_printf("step %lld: ", record.step) + result.name + ": " +
-                           in_words(result.kind, result.figures) + ", " + format_count(result.figures.num_rows) +
-                           " examples";
-        if (result.num_cut > 0) line += ", " + format_count(result.num_cut) + " answers cut";
-        log_info(line + string_printf(", %.1f s", record.eval_s));
+        std::string line = fmt::format("step {}: {}: {}, {} examples", record.step, result.name,
+                                       in_words(result.kind, result.figures), format_count(result.figures.num_rows));
+        if (result.num_cut > 0) line += fmt::format(", {} answers cut", format_count(result.num_cut));
+        log_info("{}, {:.1f} s", line, record.eval_s);
         std::vector<report::EvalAnswer> answers;
         for (auto& [answer, reading] : result.answers) {
           answer.step = run_.state.step;
@@ -229,10 +228,10 @@ std::string evaluation_cost_in_words(double eval_s, double train_s) {
   constexpr double kMostShare = 0.1, kLeastSeconds = 1;
   const double share = eval_s / (eval_s + train_s);
   if (!(share > kMostShare) || eval_s < kLeastSeconds) return {};
-  return string_printf("evaluations take %.0f%% of the time, ", 100 * share) + format_duration(eval_s) + " on top of " +
-         format_duration(train_s) +
-         " of training. Raise eval_steps or a task's every, or lower eval_max_samples or a task's max_samples or "
-         "max_new_tokens";
+  return fmt::format(
+      "evaluations take {:.0f}% of the time, {} on top of {} of training. Raise eval_steps or a task's every, or lower "
+      "eval_max_samples or a task's max_samples or max_new_tokens",
+      100 * share, format_duration(eval_s), format_duration(train_s));
 }
 
 }  // namespace lora_train::run

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,17 +28,16 @@ std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<doubl
 
 std::string describe_base(const Run& run) {
   const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);
-  const std::string text = "base: " + model::describe(run.files.base) + "; ";
+  const std::string text = fmt::format("base: {}; ", model::describe(run.files.base));
   if (decoded == num_layers) return text + "decoded once, because memory allows it";
-  return text + std::to_string(decoded) + " of " + std::to_string(num_layers) +
-         " layers decoded once, the others whenever they are used";
+  return fmt::format("{}{} of {} layers decoded once, the others whenever they are used", text, decoded, num_layers);
 }
 
 std::string describe_offload(const Run& run) {
   const model::ActivationPlan& plan = run.activations->plan();
   const std::int64_t bytes = plan.host_bytes(plan::compute_bytes(run.profile().model.precision));
-  return "activation_offload: the inputs of " + std::to_string(plan.num_offloaded) + " of " +
-         std::to_string(plan.layers.size()) + " layers are kept in " + in_words(bytes) + " of host memory";
+  return fmt::format("activation_offload: the inputs of {} of {} layers are kept in {} of host memory",
+                     plan.num_offloaded, plan.layers.size(), in_words(bytes));
 }
 
 std::string describe_tiles(const Run& run) {
@@ -45,8 +45,8 @@ std::string describe_tiles(const Run& run) {
   const std::string tokens = std::to_string(std::exchange(whole.mlp_tile_tokens, 0));
   const auto without = model::plan_activations(run.model.decoder->shape, whole, run.spec.recompute)
                            .bytes(plan::compute_bytes(run.profile().model.precision));
-  return "mlp_tile_tokens: MLPs run on " + tokens + " tokens at a time; activations take " +
-         in_words(run.activations->bytes()) + " instead of " + in_words(without);
+  return fmt::format("mlp_tile_tokens: MLPs run on {} tokens at a time; activations take {} instead of {}", tokens,
+                     in_words(run.activations->bytes()), in_words(without));
 }
 
 /// The same batch has the same learning rate on any number of ranks; the batch grows only with
@@ -66,7 +66,7 @@ std::string describe_lr_scaling(const Run& run) {
                 to_string(schedule.lr_scaling).c_str());
   std::string line = text;
   if (schedule.global_batch_size || !schedule.gradient_accumulation_steps) {
-    return line + ", the same on 1, 2, 4 or 8 GPUs, because global_batch_size stays " + std::to_string(batch);
+    return fmt::format("{}, the same on 1, 2, 4 or 8 GPUs, because global_batch_size stays {}", line, batch);
   }
   const std::int64_t of_rank = batch / run.ranks().world_size();
   const char* separator = "; ";
@@ -89,8 +89,8 @@ std::string describe_packed_steps(const Run& run) {
   const std::int64_t documents = std::llround(documents_per_row * static_cast<double>(rows));
   char text[300];
   std::snprintf(text, sizeof text,
-                "packing puts about %.1f documents in a row, so an epoch has %lld steps of %lld rows; a trainer "
-                "that counts documents takes %lld. To count documents, set batch_unit: documents",
+                "packing puts about %.1f documents in a row, so an epoch has %lld steps of %lld rows; a trainer that "
+                "counts documents takes %lld. To count documents, set batch_unit: documents",
                 documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
                 static_cast<long long>(ceil_div(documents, batch)));
   return text;
@@ -98,32 +98,32 @@ std::string describe_packed_steps(const Run& run) {
 
 /// True if the driver's name means this kind of GPU: "NVIDIA H100 PCIe" is an H100, "NVIDIA L40S" is not an L4.
 bool is_such_gpu(const std::string& device_name, const device::GpuFacts& gpu) {
-  const std::string name = " " + lower_case(device_name) + " ";
+  const std::string name = fmt::format(" {} ", lower_case(device_name));
   return lower_case(device_name) == lower_case(gpu.device_name) ||
-         name.find(" " + lower_case(gpu.name) + " ") != std::string::npos;
+         name.find(fmt::format(" {} ", lower_case(gpu.name))) != std::string::npos;
 }
 
 /// "new tokens: 5, with the ids 2048 to 2052; embedding enlarged from 2048 to 2112 rows (...)"
 std::string describe_new_tokens(const Run& run) {
   const auto& rows = run.files.new_rows;
   const model::ModelConfig& config = run.files.config;
-  std::string line = "new tokens: " + std::to_string(rows.size()) + ", with the ids " +
-                     std::to_string(rows.front().id) + " to " + std::to_string(rows.back().id);
+  std::string line = fmt::format("new tokens: {}, with the ids {} to {}", rows.size(), rows.front().id, rows.back().id);
   if (config.added_rows == 0) return line + ", which are spare rows of the embedding";
-  return line + "; the embedding is enlarged from " + std::to_string(config.stored_rows()) + " to " +
-         std::to_string(config.vocab_size) + " rows (in transformers: model.resize_token_embeddings(" +
-         std::to_string(config.vocab_size) + ") before PEFT loads the adapter)";
+  return fmt::format(
+      "{}; the embedding is enlarged from {} to {} rows (in transformers: model.resize_token_embeddings({}) before "
+      "PEFT loads the adapter)",
+      line, config.stored_rows(), config.vocab_size, config.vocab_size);
 }
 
 /// "LoRA, r 16, alpha 32, on 28 linears; 155,648 of 1,050,752 parameters are trained (14.8%)"
 std::string describe_trained(const Run& run) {
   const std::int64_t all = model::num_parameters(run.files.config), trained = run.model.parameters->size();
-  if (run.adapters.specs.empty()) return "full fine-tuning of " + format_count(trained) + " parameters";
+  if (run.adapters.specs.empty()) return fmt::format("full fine-tuning of {} parameters", format_count(trained));
   const lora::LoraOptions& options = run.adapters.config.options;
-  return string_printf("adapter: %s, r %lld, alpha %g, on %zu linears; %s of %s parameters are trained (%.2g%%)",
-                       options.use_rslora ? "rsLoRA" : "LoRA", static_cast<long long>(options.lora_r),
-                       options.lora_alpha, run.adapters.specs.size(), format_count(trained).c_str(),
-                       format_count(all).c_str(), 100.0 * static_cast<double>(trained) / static_cast<double>(all));
+  return fmt::format("adapter: {}, r {}, alpha {:g}, on {} linears; {} of {} parameters are trained ({:.2g}%)",
+                     options.use_rslora ? "rsLoRA" : "LoRA", options.lora_r, options.lora_alpha,
+                     run.adapters.specs.size(), format_count(trained), format_count(all),
+                     100.0 * static_cast<double>(trained) / static_cast<double>(all));
 }
 
 /// Flags of `generate` for a first try of the result: a short held-out prompt, else one from the training data.
@@ -148,20 +148,20 @@ at::Tensor norms_of(const at::Tensor& rows) { return at::norm(rows.to(at::kFloat
 void log_device_and_model(const OpenedRun& run) {
   const std::string precision = ", precision " + to_string(run.profile().model.precision);
   if (run.device.is_cuda()) {
-    log_info("device: " + run.device.name + precision);
+    log_info("device: {}{}", run.device.name, precision);
   } else {
     const std::string cpu = device::describe_host().cpu_model;
-    log_info("device: cpu" + (cpu.empty() ? "" : " (" + cpu + ")") + ", " + count_of(at::get_num_threads(), "thread") +
-             precision);
+    log_info("device: cpu{}, {}{}", cpu.empty() ? "" : fmt::format(" ({})", cpu),
+             count_of(at::get_num_threads(), "thread"), precision);
   }
-  log_info("model: " + run.profile().model.path + ", " + run.files.config.architecture + ", " +
-           format_count(model::num_parameters(run.files.config)) + " parameters");
+  log_info("model: {}, {}, {} parameters", run.profile().model.path, run.files.config.architecture,
+           format_count(model::num_parameters(run.files.config)));
 }
 
 bool has_steps_left(const Run& run) { return run.state.step < run.plan->total_steps(); }
 
 void log_changes(const Run& run, const std::vector<std::string>& changes) {
-  const std::string from = has_steps_left(run) ? " from step " + std::to_string(run.state.step + 1)
+  const std::string from = has_steps_left(run) ? fmt::format(" from step {}", run.state.step + 1)
                                                : ": no step is left to use it, so profile.yaml stays unchanged";
   for (const std::string& change : changes) log_info(change + from);
 }
@@ -170,9 +170,9 @@ void warn_of_target_gpu(const Run& run) {
   const std::optional<device::GpuFacts>& target = run.request.target_gpu;
   if (!target) return;
   const std::string misfit = plan::misfit(run.facts, *target);
-  if (!misfit.empty()) log_warning("target_gpu: " + target->name + ": " + misfit);
+  if (!misfit.empty()) log_warning("target_gpu: {}: {}", target->name, misfit);
   if (!run.device.is_cuda() || is_such_gpu(run.device.name, *target)) return;  // on a CPU, the log has said so
-  log_warning("target_gpu: the profile is meant for " + target->name + ", but this run is on " + run.device.name);
+  log_warning("target_gpu: the profile is meant for {}, but this run is on {}", target->name, run.device.name);
 }
 
 void log_start(const Run& run) {
@@ -195,8 +195,7 @@ void log_start(const Run& run) {
   if (run.ranks().world_size() > 1) {
     log_info(ranks_in_words(run));
   } else if (run.device.num_gpus > 1) {
-    log_info("using one of " + std::to_string(run.device.num_gpus) + " GPUs; --nproc " +
-             std::to_string(run.device.num_gpus) + " uses all of them");
+    log_info("using one of {} GPUs; --nproc {} uses all of them", run.device.num_gpus, run.device.num_gpus);
   }
   if (run.profile().schedule.lr_scaling != LrScaling::kNone) log_info(describe_lr_scaling(run));
   log_info(describe_trained(run));
@@ -210,9 +209,9 @@ void log_start(const Run& run) {
     const optim::Optimizer& fp32 = optim::optimizer_for(OptimizerKind::kAdamwTorch);
     const auto needed = static_cast<double>(run.optimizer->bytes());
     const auto saved = static_cast<double>(fp32.state_bytes(run.model.parameters->blocks())) - needed;
-    log_info("optimizer state: " + format_bytes(needed) + ", " +
-             (saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
-                        : "no less than with fp32 moments: all tensors are small, and small tensors keep them"));
+    log_info("optimizer state: {}, {}", format_bytes(needed),
+             saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
+                       : "no less than with fp32 moments: all tensors are small, and small tensors keep them");
   }
   if (run.spec.mlp_tile_tokens > 0) log_info(describe_tiles(run));
   if (run.activations->offload() != nullptr) log_info(describe_offload(run));
@@ -225,8 +224,8 @@ void log_start(const Run& run) {
     const bool is_limit = limit && *limit <= plan.total_steps();
     const std::string advice =
         is_limit ? ". Raise max_steps for more" : ". Lower global_batch_size or raise num_epochs for more";
-    log_warning("only " + count_of(plan.total_steps(), "step") + " in total, which may be too few to learn much" +
-                (packed.empty() || is_limit ? advice : ""));
+    log_warning("only {} in total, which may be too few to learn much{}", count_of(plan.total_steps(), "step"),
+                packed.empty() || is_limit ? advice : "");
   }
   log_info("output: " + run.profile().run.output_dir);
 }

@@ -1,6 +1,7 @@
 #include "rank_agreement.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -146,7 +147,7 @@ void share_tuning(Run& run) {
 
 void check_equal_starts(const OpenedRun& run) {
   if (run.ranks().world_size() == 1) return;
-  plan::require_equal(run.ranks(), {{"program", version() + " " + commit()},
+  plan::require_equal(run.ranks(), {{"program", fmt::format("{} {}", version(), commit())},
                                     {"profile", run.request.profile_hash},
                                     {"number of trained parameters", std::to_string(num_parameters(run))}});
 }
@@ -166,7 +167,7 @@ void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::
   const std::vector<std::string> all = ranks.all_gather(std::to_string(checksum(values)));
   std::string different;
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] != all[0]) different += (different.empty() ? "" : ", ") + std::to_string(rank);
+    if (all[rank] != all[0]) different += fmt::format("{}{}", different.empty() ? "" : ", ", rank);
   }
   if (different.empty()) return;
   try {
@@ -175,8 +176,8 @@ void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::
   }
   throw UnequalRanks("rank " + different,
                      "has different parameters than rank 0 after step " + std::to_string(step) +
-                         ": a device or a node's memory produced wrong bits, or this is a bug. Nothing of this "
-                         "step was saved; the same command continues from the last checkpoint");
+                         ": a device or a node's memory produced wrong bits, or this is a bug. Nothing of this step "
+                         "was saved; the same command continues from the last checkpoint");
 }
 
 void share_usage(const Run& run) {
@@ -201,12 +202,11 @@ std::string ranks_in_words(const Run& run) {
   const std::int64_t accumulation = ceil_div(of_rank, spec.micro_batch_size);
   const int num_nodes = std::max(1, world.size / std::max(1, world.local_size));
   const bool is_even = !has_documents && spec.micro_batch_size * accumulation * world.size == spec.global_batch_size;
-  return "training with " + std::to_string(world.size) + " processes (" + std::to_string(num_nodes) +
-         (num_nodes == 1 ? " node x " : " nodes x ") + std::to_string(world.local_size) + ", " +
-         to_string(world.launcher) + "), global batch " + std::to_string(spec.global_batch_size) +
-         (has_documents ? " documents in " : " = ") + (is_even ? "" : "at most ") +
-         std::to_string(spec.micro_batch_size) + " rows x " + std::to_string(accumulation) + " micro-batches x " +
-         std::to_string(world.size) + " ranks";
+  return fmt::format(
+      "training with {} processes ({}{}{}, {}), global batch {}{}{}{} rows x {} micro-batches x {} ranks", world.size,
+      num_nodes, num_nodes == 1 ? " node x " : " nodes x ", world.local_size, to_string(world.launcher),
+      spec.global_batch_size, has_documents ? " documents in " : " = ", is_even ? "" : "at most ",
+      spec.micro_batch_size, accumulation, world.size);
 }
 
 }  // namespace lora_train::run

@@ -1,6 +1,7 @@
 #include "lora_train/run/rehearsal.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/core.h>
 
 #include <map>
 
@@ -110,7 +111,7 @@ std::string reason_against_capture(const Run& run) {
   if (!kernels::can_capture()) return "the run is on a CPU";
   if (run.profile().run.cuda_graphs == CudaGraphs::kOff) return "cuda_graphs is off";
   if (objective_for(run.profile().objective.loss_type).enqueue_loss_chunk == nullptr) {
-    return "loss_type " + to_string(run.profile().objective.loss_type) + " cannot be captured";
+    return fmt::format("loss_type {} cannot be captured", to_string(run.profile().objective.loss_type));
   }
   return run.batch_classes.empty() ? "no micro-batch fits a batch class" : "";
 }
@@ -165,14 +166,14 @@ void capture_in_memory(Run& run) {
   if (!capture.reason.empty()) return run_without_graphs(run, capture.reason);
   capture.recorded = true;
   if (run.num_unpadded > 0) {
-    capture.reason = std::to_string(run.num_unpadded) + " of " + std::to_string(run.num_micro_batches) +
-                     " micro-batches fit no batch class and run without graphs";
+    capture.reason = fmt::format("{} of {} micro-batches fit no batch class and run without graphs", run.num_unpadded,
+                                 run.num_micro_batches);
   }
   std::string sizes;
-  for (const auto& c : run.batch_classes) sizes += (sizes.empty() ? "" : ", ") + std::to_string(c.num_tokens);
-  log_info("cuda_graphs: captured the steps for micro-batches of " + sizes + " tokens in " +
-           std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count()) + " ms" +
-           (capture.reason.empty() ? "" : "; " + capture.reason));
+  for (const auto& c : run.batch_classes) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", c.num_tokens);
+  log_info("cuda_graphs: captured the steps for micro-batches of {} tokens in {} ms{}", sizes,
+           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count(),
+           capture.reason.empty() ? "" : "; " + capture.reason);
 }
 
 /// Runs the largest micro-batches and returns a description of them. Throws c10::OutOfMemoryError.
@@ -186,13 +187,12 @@ std::string rehearse_in_memory(Run& run) {
   rehearse_evaluation(run, alone.eval_context());
   run.scalars->set_frozen(false);
   plan::wait_for(run.device);
-  return "the largest micro-batch (step " + std::to_string(largest.plan.step) + ", " +
-         std::to_string(largest.num_tokens) + " tokens)";
+  return fmt::format("the largest micro-batch (step {}, {} tokens)", largest.plan.step, largest.num_tokens);
 }
 
 std::string in_words(const plan::RunSpec& spec) {
-  return count_of(spec.micro_batch_size, "row") + ", recomputation " + model::describe_recompute(spec.recompute) +
-         ", " + format_bytes(static_cast<double>(spec.memory.total()));
+  return fmt::format("{}, recomputation {}, {}", count_of(spec.micro_batch_size, "row"),
+                     model::describe_recompute(spec.recompute), format_bytes(static_cast<double>(spec.memory.total())));
 }
 
 /// The most that a rank which ran out of memory may plan for next.
@@ -209,13 +209,12 @@ bool plan_for_less(Run& run, const std::string& failure) {
   std::int64_t budget = run.facts.memory_bytes;
   std::string first;
   const std::int64_t own_budget = failure.empty() ? budget : lower_budget(run);
-  const auto answers = run.ranks().all_gather(std::to_string(own_budget) + " " + failure);
+  const auto answers = run.ranks().all_gather(fmt::format("{} {}", own_budget, failure));
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
     std::size_t end = 0;
     budget = std::min<std::int64_t>(budget, std::stoll(answers[rank], &end));
     const std::string text = answers[rank].substr(end + 1, answers[rank].find(". GPU ") - end - 1);
-    if (first.empty() && !text.empty())
-      first = (answers.size() > 1 ? "rank " + std::to_string(rank) + ": " : "") + text;
+    if (first.empty() && !text.empty()) first = (answers.size() > 1 ? fmt::format("rank {}: ", rank) : "") + text;
   }
   if (first.empty()) return false;
   plan::RunFacts facts = run.facts;

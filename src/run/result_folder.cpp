@@ -1,6 +1,7 @@
 #include "result_folder.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
@@ -65,11 +66,11 @@ void add_tokenizer(const plan::ModelFiles& model, std::optional<std::int32_t> en
 std::string model_card(const RunSection& section, const plan::ModelFiles& model, const plan::AdapterSetup& adapters,
                        const run_folder::TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
-  std::string card = lora::card_head(base, "peft") + "tags: [lora, lora-train]\n---\n\n# " +
-                     lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base) +
-                     "\n\nTrained with lora-train " + version() + ": " + count_of(state.step, "step") + ", r " +
-                     std::to_string(adapters.config.options.lora_r) + ".\n";
-  if (state.eval_loss) card += "Loss on held-out data: " + std::to_string(*state.eval_loss) + ".\n";
+  std::string card = fmt::format("{}tags: [lora, lora-train]\n---\n\n# {}\n\nTrained with lora-train {}: {}, r {}.\n",
+                                 lora::card_head(base, "peft"),
+                                 lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base),
+                                 version(), count_of(state.step, "step"), adapters.config.options.lora_r);
+  if (state.eval_loss) card += fmt::format("Loss on held-out data: {}.\n", *state.eval_loss);
   if (!model.base.empty()) card += "The base was quantised during training: " + model::describe(model.base) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,
@@ -106,7 +107,7 @@ void check_new_tokens(const fs::path& folder, const RunSection& section, const p
                       const plan::AdapterSetup& adapters, const model::Trainables& parameters) {
   if (model.new_rows.empty()) return;
   const auto fail = [&](const std::string& what) {
-    throw FormatError(folder.string(), "was read back after writing, and " + what + " differs from what was written");
+    throw FormatError(folder.string(), "was read back after writing, and {} differs from what was written", what);
   };
   const auto tokenizer = tokenizer::Tokenizer::load(folder);
   for (const data::NewRow& row : model.new_rows) {

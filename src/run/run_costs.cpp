@@ -1,5 +1,7 @@
 #include "lora_train/run/run_costs.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -131,7 +133,7 @@ double StartupTimes::total_s() const {
 std::string StartupTimes::in_words() const {
   std::string words;
   for (const auto& [phase, seconds] : phases_) words += (words.empty() ? "" : ", ") + phase + " " + one_digit(seconds);
-  return one_digit(total_s()) + " s (" + words + ")";
+  return fmt::format("{} s ({})", one_digit(total_s()), words);
 }
 
 }  // namespace lora_train::run

@@ -1,5 +1,7 @@
 #include "lora_train/run/run_training.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -197,7 +199,7 @@ void write_final_result(const Run& run, report::RunSummary& summary) {
     parameters = run.model.parameters->host_copy();
     load_checkpoint_parameters(best, !run.adapters.specs.empty(), parameters);
     state = run_folder::describe(best).state;
-    log_info("the result is from step " + std::to_string(step) + ", the best of " + section.metric_for_best_model);
+    log_info("the result is from step {}, the best of {}", step, section.metric_for_best_model);
   }
   summary.adapter = write_result(section, run.files, run.adapters, parameters, state, run.data.stop_token_id).string();
   summary.adapter_step = step;
@@ -245,7 +247,7 @@ run_folder::OutputDecision prepare_or_list_mistakes(TrainRequest& request) {
     } catch (...) {
       others = describe_current_exception().text();
     }
-    throw ConfigError(error.where(), error.message() + "\nAnd in the profile: " + others);
+    throw ConfigError(error.where(), "{}\nAnd in the profile: {}", error.message(), others);
   }
 }
 
@@ -280,13 +282,13 @@ void describe_run(const Run& run, report::RunSummary& summary) {
 /// memory.
 void prepare_first_step(Run& run) {
   if (!has_steps_left(run)) {
-    log_info("all " + count_of(run.state.step, "step") + " are already done: nothing left to train");
+    log_info("all {} are already done: nothing left to train", count_of(run.state.step, "step"));
   } else if (run.device.is_cuda()) {
     const auto rebuild = [&] {
       build_from_facts(run);
       if (run.is_leader()) write_file_atomic(profile_of(run), run.checkpoint.profile_yaml);
     };
-    log_info("before step 1: " + prepare_steps(run, rebuild) + " fits; " + plan::memory_in_words(run.device));
+    log_info("before step 1: {} fits; {}", prepare_steps(run, rebuild), plan::memory_in_words(run.device));
   } else {
     capture_steps(run);
   }
@@ -324,12 +326,12 @@ void finish_summary(Training& training) {
 TrainResult end_dry_run(Training& training, const run_folder::OutputDecision& decision) {
   report::RunSummary& summary = training.summary;
   if (decision.is_complete) {
-    summary.reason = "dry run: the run in " + training.request.profile.run.output_dir + " is already complete";
+    summary.reason = fmt::format("dry run: the run in {} is already complete", training.request.profile.run.output_dir);
   } else {
     Run run = build(training, decision);
     const std::string rehearsed = prepare_steps(
         run, [&] { build_from_facts(run); }, /*captures=*/false);
-    summary.reason = "dry run: " + rehearsed + " ran; nothing was updated or written";
+    summary.reason = fmt::format("dry run: {} ran; nothing was updated or written", rehearsed);
     log_info(summary.reason);
     summary.step = run.state.step;
     summary.total_steps = run.plan->total_steps();

@@ -1,5 +1,7 @@
 #include "train_loop.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -147,9 +149,9 @@ class Loop {
 
   void end_startup(std::int64_t step) {
     segments_after_first_step_ = plan::device_memory(run_.device).num_segments;
-    run_.startup.end_phase("step " + std::to_string(step));
+    run_.startup.end_phase(fmt::format("step {}", step));
     run_.startup.finish();
-    log_debug("start to end of step " + std::to_string(step) + ": " + run_.startup.in_words());
+    log_debug("start to end of step {}: {}", step, run_.startup.in_words());
     summary_.startup_s = run_.startup.phases();
   }
 
@@ -276,8 +278,7 @@ class Loop {
     failed_saves_ = 0;
     reporters_.write(report::CheckpointRecord{result->step, name, result->durable_s, stall_s_, report::now_s(),
                                               run_.clock->take_spans()});
-    log_info(string_printf("%s: training paused for %.0f ms, on disk after %.2f s", name.c_str(), 1000 * stall_s_,
-                           result->durable_s));
+    log_info("{}: training paused for {:.0f} ms, on disk after {:.2f} s", name, 1000 * stall_s_, result->durable_s);
     return nullptr;
   }
 
@@ -285,8 +286,8 @@ class Loop {
     try {
       std::rethrow_exception(error);
     } catch (const std::exception& reason) {
-      log_warning("saving " + name + " failed (" + std::to_string(failed_saves_) + " in a row): " + reason.what() +
-                  (saved_step_ >= 0 || first_step_ > 0 ? "; the previous checkpoint is intact" : ""));
+      log_warning("saving {} failed ({} in a row): {}{}", name, failed_saves_, reason.what(),
+                  saved_step_ >= 0 || first_step_ > 0 ? "; the previous checkpoint is intact" : "");
     }
   }
 
@@ -343,9 +344,8 @@ class Loop {
       summary_.peak_memory_gib = run_.state.peak_memory_gib;
       summary_.startup_peak_memory_gib = gib(run_.startup_memory.peak_reserved);
       const plan::DeviceMemory memory = plan::device_memory(run_.device);
-      log_info("GPU memory: " + plan::memory_in_words(run_.device) + "; " +
-               std::to_string(memory.num_segments - segments_after_first_step_) + " segments allocated after step " +
-               std::to_string(first_step_ + 1));
+      log_info("GPU memory: {}; {} segments allocated after step {}", plan::memory_in_words(run_.device),
+               memory.num_segments - segments_after_first_step_, first_step_ + 1);
     }
     if (run_.ranks().world_size() > 1 && steps_here_ > 0) log_info(rank_times_.in_words());
     if (state.total_loss_weight > 0) summary_.train_loss = state.total_loss_sum / state.total_loss_weight;

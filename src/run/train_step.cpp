@@ -1,6 +1,7 @@
 #include "lora_train/run/train_step.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -72,8 +73,7 @@ std::string name_examples_of_ranks(StepContext& context, const data::StepPlan& p
   std::string text;
   const std::vector<std::string> all = ranks.all_gather(is_finite ? "" : name_examples(context, plan));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty())
-      text += (text.empty() ? "on rank " : "; on rank ") + std::to_string(rank) + ": " + all[rank];
+    if (!all[rank].empty()) text += fmt::format("{}{}: {}", text.empty() ? "on rank " : "; on rank ", rank, all[rank]);
   }
   return text.empty() ? "finite on each rank, but the sum over the ranks is not" : text;
 }
@@ -81,12 +81,11 @@ std::string name_examples_of_ranks(StepContext& context, const data::StepPlan& p
 [[noreturn]] void refuse_non_finite(StepContext& context, const data::StepPlan& plan, const StepResult& result) {
   const std::string examples =
       context.ranks->world_size() > 1 ? name_examples_of_ranks(context, plan) : name_examples(context, plan);
-  throw NumericError(
-      "step " + std::to_string(plan.step),
-      "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
-          ": not finite. Nothing was updated. Examples of this step: " + examples +
-          ". Check these examples and the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often "
-          "helps");
+  throw NumericError(fmt::format("step {}", plan.step),
+                     "loss {}, gradient norm {}: not finite. Nothing was updated. Examples of this step: {}. Check "
+                     "these examples and the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often "
+                     "helps",
+                     result.loss, result.grad_norm, examples);
 }
 
 std::vector<PhiloxKey> dropout_keys(const StepContext& context, std::int64_t step) {

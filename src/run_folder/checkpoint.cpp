@@ -1,5 +1,7 @@
 #include "lora_train/run_folder/checkpoint.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cassert>
 #include <chrono>
@@ -135,8 +137,7 @@ void check_files(const fs::path& checkpoint, const Manifest& manifest, const std
     if (path_kind(checkpoint / name) != PathKind::kFile) throw FormatError(name, "is missing or not a file");
     const FileHash content = hash_file(checkpoint / name, after_each_mib);
     if (content.num_bytes != expected.num_bytes) {
-      throw FormatError(name, "has " + std::to_string(content.num_bytes) + " bytes, but the manifest says " +
-                                  std::to_string(expected.num_bytes));
+      throw FormatError(name, "has {} bytes, but the manifest says {}", content.num_bytes, expected.num_bytes);
     }
     if (content.hash != expected.hash) throw FormatError(name, "does not match its hash in the manifest");
   }
@@ -274,9 +275,9 @@ std::optional<fs::path> newest_good(const fs::path& output_dir) {
     if (problem.empty()) {
       const std::int64_t step = read_manifest(checkpoint).step;
       if (step == storage::checkpoint_step(checkpoint)) return checkpoint;
-      problem = "it is a copy of step " + std::to_string(step) + " under another name";
+      problem = fmt::format("it is a copy of step {} under another name", step);
     }
-    log_warning(checkpoint.string() + " is skipped: " + problem);
+    log_warning("{} is skipped: {}", checkpoint.string(), problem);
   }
   return std::nullopt;
 }
@@ -308,7 +309,7 @@ void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, 
 void delete_after(const fs::path& output_dir, std::int64_t step) {
   for (const auto& folder : list_quietly(output_dir)) {
     if (storage::checkpoint_step(folder) <= step) continue;
-    log_warning(folder.string() + ": deleted because the run resumes from step " + std::to_string(step));
+    log_warning("{}: deleted because the run resumes from step {}", folder.string(), step);
     delete_quietly(folder);
   }
 }

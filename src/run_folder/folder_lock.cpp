@@ -1,6 +1,7 @@
 #include "lora_train/run_folder/folder_lock.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ constexpr char kProcess[] = "process ";
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
   const int code = errno;
-  throw IoError(path.string(), what + ": " + std::strerror(code));
+  throw IoError(path.string(), "{}: {}", what, std::strerror(code));
 }
 
 /// Another process may have deleted the file between our open() and flock().
@@ -46,11 +47,11 @@ bool is_lock(int fd) {
 [[noreturn]] void refuse(const fs::path& path, int fd) {
   if (fd >= 0) ::close(fd);
   throw ConfigError(path.string(),
-                    "is a link, or was not written by lora-train, which locks the folder with a file of this "
-                    "name. Move it, or choose another output_dir");
+                    "is a link, or was not written by lora-train, which locks the folder with a file of this name. "
+                    "Move it, or choose another output_dir");
 }
 
-std::string this_process() { return kProcess + std::to_string(::getpid()) + " on " + host_name(); }
+std::string this_process() { return fmt::format("{}{} on {}", kProcess, ::getpid(), host_name()); }
 
 }  // namespace
 
@@ -76,7 +77,7 @@ FolderLock::FolderLock(const fs::path& folder) : path_(folder / storage::kLockFi
   } while (!has_the_name(fd_, path_));
   const std::string holder = this_process();
   if (::ftruncate(fd_, 0) != 0 || write_all(fd_, holder) != holder.size()) {
-    log_warning(path_.string() + ": cannot write this process's name: " + std::strerror(errno));
+    log_warning("{}: cannot write this process's name: {}", path_.string(), std::strerror(errno));
   }
 }
 

@@ -40,7 +40,7 @@ Manifest from_object(const json& object, const std::string& where) {
                            prints.at("profile").get<std::string>()};
   for (const auto& [name, file] : object.at("files").items()) {
     if (const char* reason = why_not_file_name(name)) {
-      throw FormatError(where, "names the file " + json(name).dump() + ", which " + reason);
+      throw FormatError(where, "names the file {}, which {}", json(name).dump(), reason);
     }
     const auto num_bytes = static_cast<std::size_t>(whole_number(file, "bytes", where));
     manifest.files[name] = {num_bytes, file.at("xxh128").get<std::string>()};
@@ -62,8 +62,7 @@ std::int64_t whole_number(const json& object, const char* key, const std::string
   const json& value = object.at(key);
   constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= kLargest;
-  if (!fits)
-    throw FormatError(where, std::string(key) + " is " + value.dump() + "; expected a whole number, 0 or more");
+  if (!fits) throw FormatError(where, "{} is {}; expected a whole number, 0 or more", key, value.dump());
   return value.get<std::int64_t>();
 }
 
@@ -77,8 +76,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   try {
     const json object = parse_json(text, where);
     if (object.at("version") != kVersion) {
-      throw FormatError(where, "has version " + object.at("version").dump() + "; this program reads version " +
-                                   std::to_string(kVersion));
+      throw FormatError(where, "has version {}; this program reads version {}", object.at("version").dump(), kVersion);
     }
     Manifest manifest = from_object(object, where);
     if (to_json(manifest) != text) throw FormatError(where, "was changed after it was written");

@@ -1,5 +1,7 @@
 #include "lora_train/run_folder/output_folder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -23,8 +25,8 @@ namespace fs = std::filesystem;
 void log_new_run(const fs::path& folder) {
   if (report::has_event(folder / storage::kMetricsFile, "train")) {
     log_warning(folder.string() +
-                ": the run there ended before saving a checkpoint; starting over from step 0. "
-                "A smaller save_steps or save_interval loses less");
+                ": the run there ended before saving a checkpoint; starting over from step 0. A smaller save_steps or "
+                "save_interval loses less");
   }
 }
 
@@ -33,10 +35,10 @@ void refuse_replaced_run(const fs::path& folder) {
   const fs::path replaced = folder / storage::kReplacedFolder;
   if (!storage::read_marker(replaced)) return;
   throw ConfigError(folder.string(),
-                    "the run there began with --overwrite and has saved nothing yet; the run it was replacing is in " +
-                        replaced.string() +
-                        ". Add --overwrite to start over, choose another --output-dir, or move that folder "
-                        "elsewhere to keep the older run");
+                    "the run there began with --overwrite and has saved nothing yet; the run it was replacing is in "
+                    "{}. Add --overwrite to start over, choose another --output-dir, or move that folder elsewhere to "
+                    "keep the older run",
+                    replaced.string());
 }
 
 /// A run replaces and deletes files under its own names, so none of its inputs may be there.
@@ -80,8 +82,8 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
 
 void name_checkpoints_of_others(const fs::path& folder) {
   for (const auto& path : list_others(folder)) {
-    log_warning(path.string() + (fs::is_symlink(path) ? " is a link" : " was not written by lora-train") +
-                ": ignored. To start from a lora-train checkpoint elsewhere, pass it with --resume");
+    log_warning("{}{}: ignored. To start from a lora-train checkpoint elsewhere, pass it with --resume", path.string(),
+                fs::is_symlink(path) ? " is a link" : " was not written by lora-train");
   }
 }
 
@@ -100,8 +102,8 @@ Profile profile_of_checkpoint(const fs::path& checkpoint) {
     if (fs::exists(file)) return load_written_profile(file);
   }
   throw FormatError(checkpoint.string(),
-                    "has no profile.yaml, and neither does its parent folder, so it is unknown how it was "
-                    "trained. Copy the profile.yaml of its run there");
+                    "has no profile.yaml, and neither does its parent folder, so it is unknown how it was trained. "
+                    "Copy the profile.yaml of its run there");
 }
 
 /// True if the key decides which tensors are trained, or their shapes: with another value, no checkpoint fits.
@@ -117,7 +119,7 @@ bool may_differ(const ProfileDifference& difference, const OutputRequest& reques
 }
 
 std::string line_of(const ProfileDifference& difference) {
-  return difference.key + ": " + difference.old_value + " -> " + difference.new_value;
+  return fmt::format("{}: {} -> {}", difference.key, difference.old_value, difference.new_value);
 }
 
 /// Why a refused key must not differ, and what to pass instead.
@@ -126,7 +128,7 @@ std::string remark(const ProfileDifference& difference) {
   if (!is_limit(difference.key)) return "";
   std::string flag = "--" + difference.key;
   std::replace(flag.begin(), flag.end(), '_', '-');
-  return "  (may be raised, not lowered): " + flag + " " + difference.old_value + " continues";
+  return fmt::format("  (may be raised, not lowered): {} {} continues", flag, difference.old_value);
 }
 
 /// The advice below refused keys. `where` is the run in output_dir, or a checkpoint elsewhere, which this run cannot
@@ -149,7 +151,7 @@ std::string ways_on(const OutputRequest& request, const fs::path& where,
   for (const auto& difference : refused) {
     if (!is_limit(difference.key)) allowing += " --allow-changed " + difference.key;
   }
-  return allowing.empty() ? ways : ways + "\n " + allowing + "  continues with the changes";
+  return allowing.empty() ? ways : fmt::format("{}\n {}  continues with the changes", ways, allowing);
 }
 
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {
@@ -157,7 +159,7 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
   std::vector<ProfileDifference> refused;
   for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
     if (may_differ(difference, request)) continue;
-    lines += "\n  " + line_of(difference) + remark(difference);
+    lines += fmt::format("\n  {}{}", line_of(difference), remark(difference));
     refused.push_back(difference);
   }
   if (refused.empty()) return;
@@ -236,25 +238,26 @@ void refuse_to_lose_checkpoints(const OutputRequest& request, const fs::path& fo
   const std::int64_t step = describe(resume).state.step;
   const auto newest = newest_good(folder);
   if (!newest || storage::checkpoint_step(*newest) <= step) return;
-  throw ConfigError(folder.string(), "resuming from step " + std::to_string(step) +
-                                         " would delete the later checkpoints, up to " + newest->string() +
-                                         ". To keep them, use another --output-dir, or leave out --resume to continue "
-                                         "from the newest; to delete them, pass --allow-changed " +
-                                         key);
+  throw ConfigError(folder.string(),
+                    "resuming from step {} would delete the later checkpoints, up to {}. To keep them, use another "
+                    "--output-dir, or leave out --resume to continue from the newest; to delete them, pass "
+                    "--allow-changed {}",
+                    step, newest->string(), key);
 }
 
 /// True if the same command is repeated: the run here began with that checkpoint and has saved its own since.
 bool began_with(const fs::path& folder, RunThere& there, const std::string& checkpoint) {
   if (there.profile() == nullptr || there.profile()->run.resume_from_checkpoint != checkpoint) return false;
-  log_info(folder.string() + ": the run here began with " + checkpoint + ", so it resumes from its own checkpoints");
+  log_info("{}: the run here began with {}, so it resumes from its own checkpoints", folder.string(), checkpoint);
   return true;
 }
 
 fs::path newest_good_checkpoint(const fs::path& folder) {
   if (const auto checkpoint = newest_good(folder)) return *checkpoint;
   throw FormatError(folder.string(),
-                    "holds a run without a good checkpoint to resume from (" + std::to_string(list(folder).size()) +
-                        " checked); use --overwrite to start over from step 0, or another --output-dir");
+                    "holds a run without a good checkpoint to resume from ({} checked); use --overwrite to start over "
+                    "from step 0, or another --output-dir",
+                    list(folder).size());
 }
 
 /// True if a command with --overwrite began the existing run and is now repeated, for example by a batch system that
@@ -268,8 +271,8 @@ bool repeats_overwriting(const fs::path& folder, RunThere& there, const OutputRe
                                    [&](const auto& difference) { return may_differ(difference, request); });
   if (is_same) {
     log_info(folder.string() +
-             ": a command with --overwrite began the run here, so this one resumes it; --resume none "
-             "with --overwrite starts over");
+             ": a command with --overwrite began the run here, so this one resumes it; --resume none with --overwrite "
+             "starts over");
   }
   return is_same;
 }
@@ -339,9 +342,8 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
       throw FormatError(resume, "is not a good checkpoint: the folder does not exist");
     if (path_kind(fs::path(resume) / storage::kManifestFile) == PathKind::kNone) {
       throw FormatError(resume,
-                        "is not a good checkpoint: it has no manifest.json, so lora-train has not finished it. "
-                        "To start from its weights, if "
-                        "it is a PEFT folder, use init_adapter");
+                        "is not a good checkpoint: it has no manifest.json, so lora-train has not finished it. To "
+                        "start from its weights, if it is a PEFT folder, use init_adapter");
     }
     const std::string problem = verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
@@ -390,8 +392,8 @@ void set_run_aside(const fs::path& folder) {
   } else {
     if (keeps_one) discard_replaced(folder);
     move_all(folder, names, replaced);
-    log_info(folder.string() + ": the run there stays in " + storage::kReplacedFolder +
-             " until this one has saved its first checkpoint or result");
+    log_info("{}: the run there stays in {} until this one has saved its first checkpoint or result", folder.string(),
+             storage::kReplacedFolder);
   }
   storage::write_new_marker(folder, /*began_with_overwrite=*/true);
 }

@@ -1,5 +1,7 @@
 #include "lora_train/serve/answer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -173,7 +175,7 @@ void Answer::send_text(std::size_t index, const std::string& text) {
   send_event(event_of(answer_head(request_, id_, model_.name, created_), request_, std::move(sent)));
 }
 
-void Answer::send_event(const std::string& json) { outbox.write("data: " + json + "\n\n"); }
+void Answer::send_event(const std::string& json) { outbox.write(fmt::format("data: {}\n\n", json)); }
 
 void Answer::on_done(std::size_t index, bool is_cut) {
   Choice& choice = choices_[index];

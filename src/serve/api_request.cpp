@@ -1,5 +1,7 @@
 #include "lora_train/serve/api_request.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -27,7 +29,7 @@ constexpr std::size_t kMaxStops = 16;
   std::string shown = value.is_structured() ? std::string("a JSON ") + value.type_name()
                                             : value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (shown.size() > 60) shown = shown.substr(0, 60) + "...";
-  throw ApiError(400, field + " is " + shown + "; expected " + expected, field, "invalid_value");
+  throw ApiError(400, fmt::format("{} is {}; expected {}", field, shown, expected), field, "invalid_value");
 }
 
 /// Accepts 5.0 as 5.
@@ -35,7 +37,7 @@ std::int64_t integer_field(const Json& value, const std::string& field, std::int
   const double number = value.is_number() ? value.get<double>() : std::nan("");
   const bool is_valid =
       std::floor(number) == number && number >= static_cast<double>(least) && number <= static_cast<double>(most);
-  if (!is_valid) refuse(field, value, "a whole number from " + std::to_string(least) + " to " + std::to_string(most));
+  if (!is_valid) refuse(field, value, fmt::format("a whole number from {} to {}", least, most));
   return static_cast<std::int64_t>(number);
 }
 
@@ -69,7 +71,7 @@ std::string content_text(const Json& content, const std::string& field) {
 /// A JSON object, nested at most 64 deep.
 Json parse_body(std::string_view body) {
   const auto check_depth = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) throw ApiError(400, "the body is nested deeper than " + std::to_string(kMaxDepth));
+    if (depth > kMaxDepth) throw ApiError(400, fmt::format("the body is nested deeper than {}", kMaxDepth));
     return true;
   };
   Json parsed;
@@ -81,7 +83,7 @@ Json parse_body(std::string_view body) {
     throw ApiError(400, "the body is not JSON: " + (begin == std::string::npos ? text : text.substr(begin + 2)));
   }
   if (!parsed.is_object())
-    throw ApiError(400, std::string("the body is a JSON ") + parsed.type_name() + "; expected an object");
+    throw ApiError(400, fmt::format("{}{}; expected an object", "the body is a JSON ", parsed.type_name()));
   return parsed;
 }
 
@@ -115,7 +117,7 @@ std::vector<std::string> stop_field(const Json& value, const std::string& field)
   }
   const bool has_empty = std::any_of(stops.begin(), stops.end(), [](const std::string& text) { return text.empty(); });
   if (has_empty || stops.size() > kMaxStops) {
-    refuse(field, value, "up to " + std::to_string(kMaxStops) + " non-empty strings");
+    refuse(field, value, fmt::format("up to {} non-empty strings", kMaxStops));
   }
   return stops;
 }
@@ -124,7 +126,7 @@ std::vector<std::string> stop_field(const Json& value, const std::string& field)
 bool stream_options_field(const Json& value, const std::string& field) {
   bool include_usage = false;
   for (const auto& [key, option] : object_field(value, field).items()) {
-    const std::string name = field + "." + key;
+    const std::string name = fmt::format("{}.{}", field, key);
     if (key == "include_usage") {
       include_usage = flag_field(option, name);
     } else if (key != "include_obfuscation") {
@@ -143,7 +145,7 @@ Json messages_field(const Json& value) {
   Json messages = value;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     Json& message = messages[i];
-    const std::string name = "messages[" + std::to_string(i) + "]";
+    const std::string name = fmt::format("messages[{}]", i);
     if (!message.is_object()) refuse(name, message, "an object with role and content");
     if (!message.contains("role")) throw ApiError(400, name + ".role is missing", name + ".role");
     if (text_field(message["role"], name + ".role") == "developer") message["role"] = "system";
@@ -226,7 +228,7 @@ bool check_neutral(const std::string& field, const Json& value) {
                                            [&](const Neutral& known) { return field == known.field; });
   if (neutral == std::end(kNeutral)) return false;
   if (value != Json::parse(neutral->value)) {
-    throw ApiError(400, field + " is not supported; leave it out, or give " + neutral->value, field,
+    throw ApiError(400, fmt::format("{} is not supported; leave it out, or give {}", field, neutral->value), field,
                    "unsupported_value");
   }
   return true;
@@ -279,10 +281,7 @@ void check_whole(const ApiRequest& request, const char* prompt_field, bool has_p
   }
   const auto choices = static_cast<std::int64_t>(request.num_prompts()) * request.n;
   if (choices > kMaxChoices) {
-    throw ApiError(
-        400,
-        "asks for " + std::to_string(choices) + " answers; at most " + std::to_string(kMaxChoices) + " in one request",
-        "n");
+    throw ApiError(400, fmt::format("asks for {} answers; at most {} in one request", choices, kMaxChoices), "n");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <fmt/core.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -123,10 +124,10 @@ std::string header(const mhd::Api& api, mhd::Connection* connection, const char*
 /// "POST /v1/chat/completions 200, 12 + 34 tokens, 0.53 s"
 std::string log_line(const OpenRequest& open, int status) {
   std::string line =
-      open.request.method.substr(0, 20) + " " + open.request.path.substr(0, 100) + " " + std::to_string(status);
+      fmt::format("{} {} {}", open.request.method.substr(0, 20), open.request.path.substr(0, 100), status);
   if (const Answer* const answer = open.reply.answer.get()) {
-    line += ", " + answer->request().model + ", " + std::to_string(answer->num_prompt_tokens()) + " + " +
-            std::to_string(answer->num_new_tokens()) + " tokens";
+    line += fmt::format(", {}, {} + {} tokens", answer->request().model, answer->num_prompt_tokens(),
+                        answer->num_new_tokens());
   }
   const std::chrono::duration<double> seconds = Clock::now() - open.start;
   char time[32];
@@ -361,7 +362,7 @@ ListeningSocket::ListeningSocket(const std::string& host, std::uint16_t port) {
     if (fd_ >= 0) ::close(fd_);
     const std::string advice =
         error == EADDRINUSE ? ". Another program listens there: give another --port, or 0 for a free one" : "";
-    throw IoError(host + ":" + std::to_string(port), std::string(what) + ": " + std::strerror(error) + advice);
+    throw IoError(fmt::format("{}:{}", host, port), "{}: {}{}", what, std::strerror(error), advice);
   };
   fd_ = ::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd_ < 0) refuse("cannot open a socket");
@@ -410,7 +411,7 @@ void Drain::watch() {
   if (requested_stop().empty()) return;
   if (deadline_.load() == Clock::time_point::max()) {
     deadline_ = Clock::now() + seconds(kDrainS);
-    log_info("stopping: answers in progress may end within " + std::to_string(static_cast<int>(kDrainS)) + " s");
+    log_info("stopping: answers in progress may end within {} s", static_cast<int>(kDrainS));
     server_.stop_accepting();
     board_.close();
   }

@@ -1,5 +1,7 @@
 #include "lora_train/serve/service.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -123,7 +125,7 @@ HttpReply reply_of(const ApiError& error) {
 
 void expect_method(const HttpRequest& request, const std::string& method) {
   if (request.method == method) return;
-  throw ApiError(405, request.path + " takes " + method + ", not " + request.method.substr(0, 20));
+  throw ApiError(405, fmt::format("{} takes {}, not {}", request.path, method, request.method.substr(0, 20)));
 }
 
 }  // namespace
@@ -190,7 +192,7 @@ const ServedModel& Service::find(const std::string& name) const {
     if (model.name == name) return model;
     names.push_back(model.name);
   }
-  throw ApiError(404, "there is no model \"" + name.substr(0, 100) + "\"; there are " + join(names), "model",
+  throw ApiError(404, fmt::format("there is no model \"{}\"; there are {}", name.substr(0, 100), join(names)), "model",
                  "model_not_found");
 }
 
@@ -215,9 +217,7 @@ std::vector<data::Prompt> Service::prompts_of(const ApiRequest& request, const S
   for (const data::Prompt& prompt : prompts) {
     const std::int32_t largest = *std::max_element(prompt.ids.begin(), prompt.ids.end());
     if (largest < model.vocab_size) continue;
-    throw ApiError(
-        400, "token " + std::to_string(largest) + " is not in the vocabulary of " + std::to_string(model.vocab_size),
-        "prompt");
+    throw ApiError(400, fmt::format("token {} is not in the vocabulary of {}", largest, model.vocab_size), "prompt");
   }
   return prompts;
 }
@@ -232,15 +232,15 @@ std::int64_t Service::room_for_answer(const ApiRequest& request, const std::vect
       request.max_tokens.value_or(std::min(options_.max_new_tokens, std::max<std::int64_t>(room, 1)));
   if (wanted <= room) return wanted;
   throw ApiError(400,
-                 "the prompt has " + std::to_string(longest) + " tokens, and the request asks for " +
-                     std::to_string(wanted) + " new ones; this server's context is " + std::to_string(most) +
-                     ". Shorten the prompt, or lower max_tokens",
+                 fmt::format("the prompt has {} tokens, and the request asks for {} new ones; this server's context is "
+                             "{}. Shorten the prompt, or lower max_tokens",
+                             longest, wanted, most),
                  request.is_chat ? "messages" : "prompt", "context_length_exceeded");
 }
 
 HttpReply Service::ask(const HttpRequest& request, bool is_chat) {
   if (request.is_too_large) {
-    throw ApiError(413, "the body is longer than " + std::to_string(kMaxBodyBytes) + " bytes");
+    throw ApiError(413, fmt::format("the body is longer than {} bytes", kMaxBodyBytes));
   }
   if (!lower_case(request.content_type).starts_with("application/json")) {
     throw ApiError(415, "Content-Type is \"" + request.content_type.substr(0, 60) + "\"; expected application/json");

@@ -1,6 +1,7 @@
 #include "lora_train/storage/atomic_folder.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,11 +23,11 @@ constexpr std::string_view kTemporary = ".tmp-";
 
 /// An unused name: existing files may be anybody's.
 fs::path temporary_name(const fs::path& path) {
-  const std::string start = std::string(kTemporary) + path.filename().string() + "-";
+  const std::string start = fmt::format("{}{}-", kTemporary, path.filename().string());
   fs::path name;
   auto number = static_cast<std::int64_t>(::getpid());
   do {
-    name = path.parent_path() / (start + std::to_string(number++));
+    name = path.parent_path() / (fmt::format("{}{}", start, number++));
   } while (path_kind(name) != PathKind::kNone);
   return name;
 }
@@ -103,7 +104,7 @@ void make_missing(const fs::path& folder) {
 std::string problem_of(const struct stat& info) {
   if (!S_ISDIR(info.st_mode)) return S_ISLNK(info.st_mode) ? "is a link" : "is not a folder";
   if (info.st_uid != ::geteuid()) {
-    return "belongs to user " + std::to_string(info.st_uid) + ", not to you (" + std::to_string(::geteuid()) + ")";
+    return fmt::format("belongs to user {}, not to you ({})", info.st_uid, ::geteuid());
   }
   if ((info.st_mode & kWritableForOthers) == 0) return {};
   return string_printf("can be written to by others (mode %04o; chmod 700 closes it)", info.st_mode & 07777);
@@ -187,7 +188,7 @@ void discard_folder(const fs::path& folder, const fs::path& home, const OwnEntri
   std::sort(ours.rbegin(), ours.rend());  // a marker, whose name starts with a dot, goes last
   for (const auto& name : ours) remove_tree(folder / name);
   if (kept.empty()) return remove_folder(folder);
-  if (!ours.empty()) log_info(folder.string() + ": keeping files that lora-train did not write: " + join(kept, ", "));
+  if (!ours.empty()) log_info("{}: keeping files that lora-train did not write: {}", folder.string(), join(kept, ", "));
 }
 
 void delete_folder(const fs::path& folder, const OwnEntries& own) {

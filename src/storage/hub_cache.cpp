@@ -1,5 +1,7 @@
 #include "lora_train/storage/hub_cache.h"
 
+#include <fmt/core.h>
+
 #include <cstdlib>
 
 #include "lora_train/base/file.h"
@@ -102,7 +104,7 @@ std::string hub_token() {
 }
 
 std::string hub_folder_name(const HubId& id, HubKind kind) {
-  return (kind == HubKind::kModel ? "models--" : "datasets--") + id.organisation + "--" + id.name;
+  return fmt::format("{}{}--{}", kind == HubKind::kModel ? "models--" : "datasets--", id.organisation, id.name);
 }
 
 fs::path find_in_hub_cache(const HubId& id, HubKind kind) {

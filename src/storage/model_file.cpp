@@ -1,5 +1,7 @@
 #include "lora_train/storage/model_file.h"
 
+#include <fmt/core.h>
+
 #include <system_error>
 
 #include "lora_train/base/error.h"
@@ -35,8 +37,8 @@ std::string read_model_text(const std::filesystem::path& path) {
   std::error_code code;
   const std::uintmax_t size = std::filesystem::file_size(path, code);
   if (!code && size > kMaxBytes) {
-    throw FormatError(path.string(), "has " + std::to_string(size) + " bytes; at most " + std::to_string(kMaxBytes) +
-                                         " were expected: download or save the file again");
+    throw FormatError(path.string(), "has {} bytes; at most {} were expected: download or save the file again", size,
+                      kMaxBytes);
   }
   std::string text = read_file(path);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
@@ -84,7 +86,7 @@ ResolvedModel resolve_model(const std::string& path_or_id) {
   if (snapshot.empty()) {
     throw FormatError(path_or_id, "no such folder, and " + not_in_hub_cache(*id, HubKind::kModel));
   }
-  return {snapshot, id->organisation + "/" + id->name};
+  return {snapshot, fmt::format("{}/{}", id->organisation, id->name)};
 }
 
 }  // namespace lora_train::storage

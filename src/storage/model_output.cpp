@@ -91,15 +91,14 @@ void check_overwritten(const fs::path& folder, OutputKind kind) {
                           "another one";
   const auto marker = read_output_marker(folder);
   if (!marker) {
-    throw ConfigError(
-        folder.string(),
-        std::string("was not written by lora-train, or by an older version (it has no ") + kOutputMarker + ")" + way);
+    throw ConfigError(folder.string(), "{}{}){}", "was not written by lora-train, or by an older version (it has no ",
+                      kOutputMarker, way);
   }
-  if (marker->holds != name_of(kind)) throw ConfigError(folder.string(), "holds a lora-train " + marker->holds + way);
+  if (marker->holds != name_of(kind)) throw ConfigError(folder.string(), "holds a lora-train {}{}", marker->holds, way);
   const std::vector<std::string> ours = marked_entries(folder);
   for (const auto& name : list_folder(folder)) {
     if (std::ranges::count(ours, name) > 0) continue;
-    throw ConfigError(folder.string(), "holds \"" + name + "\", which lora-train did not write" + way);
+    throw ConfigError(folder.string(), "holds \"{}\", which lora-train did not write{}", name, way);
   }
 }
 
@@ -113,8 +112,8 @@ fs::path checked_target(const fs::path& requested, OutputKind kind, const std::v
   const fs::path folder = full_path(requested);
   for (const auto& input : inputs) {
     if (is_inside(full_path(input), folder)) {
-      throw ConfigError(kFlag, folder.string() + (full_path(input) == folder ? " is" : " holds") +
-                                   " what this command reads; choose another folder");
+      throw ConfigError(kFlag, "{}{} what this command reads; choose another folder", folder.string(),
+                        full_path(input) == folder ? " is" : " holds");
     }
   }
   if (fs::is_symlink(folder)) {  // full_path has followed every other one

@@ -1,6 +1,7 @@
 #include "lora_train/storage/model_weights.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,8 +30,8 @@ bool is_present(const fs::path& path) {
   std::error_code code;  // a link to itself, a name that is too long: not there
   if (fs::exists(path, code)) return true;
   if (fs::is_symlink(path, code)) {
-    throw FormatError(path.string(), "links to \"" + fs::read_symlink(path).string() +
-                                         "\", which does not exist: the download is incomplete; run it again");
+    throw FormatError(path.string(), "links to \"{}\", which does not exist: the download is incomplete; run it again",
+                      fs::read_symlink(path).string());
   }
   return false;
 }
@@ -44,13 +45,13 @@ std::vector<std::string> files_in(const fs::path& folder) {
 
 /// Explains what the folder holds instead of readable weights, and what to do.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
-  const std::string expected = std::string("no ") + kWeightsFile + " and no " + kIndexFile + " here";
+  const std::string expected = fmt::format("{}{} and no {} here", "no ", kWeightsFile, kIndexFile);
   for (const auto& name : files_in(folder)) {
     if (name == kAdapterFile) {
       throw FormatError(folder.string(),
                         expected +
-                            ", but a LoRA adapter: give the folder of its base model (base_model_name_or_path "
-                            "in adapter_config.json)");
+                            ", but a LoRA adapter: give the folder of its base model (base_model_name_or_path in "
+                            "adapter_config.json)");
     }
     if (name.ends_with(".safetensors")) {
       throw FormatError(folder.string(), expected + ", but \"" + name +
@@ -63,9 +64,9 @@ std::vector<std::string> files_in(const fs::path& folder) {
       if (!name.ends_with(pickle)) continue;
       throw FormatError((folder / name).string(),
                         "is a pickle checkpoint, which can run code when opened and is never read; convert it to "
-                        "safetensors: python -c "
-                        "\"from transformers import AutoModelForCausalLM as M; M.from_pretrained('" +
-                            folder.string() + "').save_pretrained('" + folder.string() + "-safetensors')\"");
+                        "safetensors: python -c \"from transformers import AutoModelForCausalLM as M; "
+                        "M.from_pretrained('{}').save_pretrained('{}-safetensors')\"",
+                        folder.string(), folder.string());
     }
     if (name.ends_with(".gguf")) {
       throw FormatError((folder / name).string(),
@@ -86,9 +87,8 @@ std::vector<SafetensorsFile> open_shards(const fs::path& folder, const ShardInde
     constexpr std::size_t kNamed = 10;
     const std::size_t count = missing.size();
     if (count > kNamed) missing.resize(kNamed);
-    throw FormatError(index.path.string(), std::to_string(count) + " of the " + std::to_string(names.size()) +
-                                               " files named are not in the folder (" + join(missing) +
-                                               (count > kNamed ? ", ..." : "") + "): download them");
+    throw FormatError(index.path.string(), "{} of the {} files named are not in the folder ({}{}): download them",
+                      count, names.size(), join(missing), count > kNamed ? ", ..." : "");
   }
   std::vector<SafetensorsFile> files;
   for (const auto& name : names) files.emplace_back(folder / name);
@@ -99,7 +99,7 @@ void check_index(const ShardIndex& index, const WeightFiles& weights) {
   for (const auto& [tensor, name] : index.file_of) {
     const auto* entry = weights.find(tensor);
     if (entry == nullptr || weights.files()[entry->file].path().filename() != name) {
-      throw FormatError(index.path.string() + ": " + tensor,
+      throw FormatError(fmt::format("{}: {}", index.path.string(), tensor),
                         "the index says \"" + name + "\", but " +
                             (entry == nullptr ? "no file of the folder"
                                               : "only " + weights.files()[entry->file].path().filename().string()) +
@@ -125,15 +125,15 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool string(string_t& file) override {
     if (!in_entry()) return value("a string");
-    const std::string where = where_ + ": " + key_;
+    const std::string where = fmt::format("{}: {}", where_, key_);
     // Checks the name only: files of the Hub cache are links to other folders.
     if (const char* reason = why_not_file_name(file)) {
       const std::string shown = nlohmann::json(file).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-      reject(where,
-             "weight_map names " + shown + ", which " + reason + "; a plain file name next to the index was expected");
+      reject(where, fmt::format("weight_map names {}, which {}; a plain file name next to the index was expected",
+                                shown, reason));
     }
     if (!file.ends_with(".safetensors")) {
-      reject(where, "weight_map names \"" + file + "\"; a .safetensors file was expected");
+      reject(where, fmt::format("weight_map names \"{}\"; a .safetensors file was expected", file));
     }
     if (!index_.file_of.emplace(key_, file).second) reject(where, "the tensor appears twice in weight_map");
     return true;
@@ -158,7 +158,7 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t, const string_t&) override { return value("a number"); }
   bool binary(binary_t&) override { return value("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    reject(where_, "not valid JSON at byte " + std::to_string(position));
+    reject(where_, fmt::format("not valid JSON at byte {}", position));
   }
 
  private:
@@ -170,10 +170,10 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
   /// A value that is not the file name of an entry.
   bool value(const char* what, bool expected = false) const {
     if (expected) return true;
-    if (depth_ == 0) reject(where_, std::string("the index is ") + what + "; an object with weight_map was expected");
-    if (depth_ == 1 && in_map_) reject(where_, std::string("weight_map is ") + what + "; an object was expected");
+    if (depth_ == 0) reject(where_, fmt::format("{}{}; an object with weight_map was expected", "the index is ", what));
+    if (depth_ == 1 && in_map_) reject(where_, fmt::format("{}{}; an object was expected", "weight_map is ", what));
     if (in_entry())
-      reject(where_ + ": " + key_, std::string("weight_map gives ") + what + "; a file name was expected");
+      reject(where_ + ": " + key_, fmt::format("{}{}; a file name was expected", "weight_map gives ", what));
     return true;
   }
   [[noreturn]] static void reject(const std::string& where, const std::string& what) {
@@ -210,8 +210,8 @@ WeightFiles::WeightFiles(std::vector<SafetensorsFile> files) : files_(std::move(
       entry.file = i;
       const auto [at, is_new] = entries_.emplace(entry.name, entry);
       if (!is_new) {
-        throw FormatError(where(entry), "the tensor is also in " + files_[at->second.file].path().filename().string() +
-                                            "; only one file may hold it: download the model again");
+        throw FormatError(where(entry), "the tensor is also in {}; only one file may hold it: download the model again",
+                          files_[at->second.file].path().filename().string());
       }
     }
   }
@@ -233,7 +233,7 @@ std::string_view WeightFiles::bytes(const TensorEntry& entry) const { return fil
 void WeightFiles::release(const TensorEntry& entry) const { files_.at(entry.file).release(entry); }
 
 std::string WeightFiles::where(const TensorEntry& entry) const {
-  return files_.at(entry.file).path().string() + ": " + entry.name;
+  return fmt::format("{}: {}", files_.at(entry.file).path().string(), entry.name);
 }
 
 std::string WeightFiles::fingerprint() const {
@@ -241,7 +241,7 @@ std::string WeightFiles::fingerprint() const {
   Hasher hasher;
   for (const auto& [name, entry] : entries_) {
     throw_if_stop_requested();
-    hasher.update(name + " " + describe(entry) + "\n");
+    hasher.update(fmt::format("{} {}\n", name, describe(entry)));
     const std::string_view all = bytes(entry);
     for (const std::size_t begin : {std::size_t{0}, all.size() / 2, all.size() - std::min(all.size(), kSample)}) {
       hasher.update(all.substr(begin, kSample));
@@ -260,7 +260,7 @@ WeightFiles open_model_weights(const std::filesystem::path& folder) {
   const bool has_index = is_present(folder / kIndexFile);
   if (is_present(folder / kWeightsFile)) {
     if (has_index)
-      log_warning(folder.string() + ": holds both " + kWeightsFile + " and " + kIndexFile + "; the index is not used");
+      log_warning("{}: holds both {} and {}; the index is not used", folder.string(), kWeightsFile, kIndexFile);
     return WeightFiles({SafetensorsFile(folder / kWeightsFile)});
   }
   if (!has_index) refuse_folder(folder);
@@ -273,8 +273,8 @@ WeightFiles open_model_weights(const std::filesystem::path& folder) {
     if (index.file_of.count(name) == 0) stray.push_back(name);
   }
   if (!stray.empty()) {
-    log_warning(index.path.string() + ": " + std::to_string(stray.size()) +
-                " tensors in the files are not in the index and are ignored (first: \"" + stray.front() + "\")");
+    log_warning("{}: {} tensors in the files are not in the index and are ignored (first: \"{}\")", index.path.string(),
+                stray.size(), stray.front());
     weights.drop(stray);
   }
   return weights;

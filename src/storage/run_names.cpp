@@ -1,5 +1,7 @@
 #include "lora_train/storage/run_names.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -15,7 +17,7 @@ bool is_one_of(std::string_view name, const auto& names) { return std::ranges::c
 
 }  // namespace
 
-std::string checkpoint_name(std::int64_t step) { return std::string(kCheckpointPrefix) + std::to_string(step); }
+std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{}", kCheckpointPrefix, step); }
 
 std::optional<std::int64_t> checkpoint_step(const std::filesystem::path& folder) {
   const std::string name = folder.filename().string();

@@ -1,5 +1,7 @@
 #include "lora_train/storage/safetensors.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -56,7 +58,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     if (state_ == State::kMetadata) {
       if (header_.metadata.count(name) != 0) reject("__metadata__ holds the key " + in_quotes(name) + " twice");
     } else if (state_ == State::kTensor && is_field(name) && !fields_.insert(name).second) {
-      reject("the key \"" + name + "\" appears twice in the entry");
+      reject(fmt::format("the key \"{}\" appears twice in the entry", name));
     }
     return true;
   }
@@ -82,7 +84,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     if (state_ == State::kTensor) {
       for (const char* field : kFields) {
         if (fields_.contains(field)) continue;
-        reject(std::string("the entry has no \"") + field + "\"; dtype, shape and data_offsets are needed");
+        reject(fmt::format("{}{}\"; dtype, shape and data_offsets are needed", "the entry has no \"", field));
       }
       state_ = State::kTop;
     } else if (state_ == State::kMetadata) {
@@ -106,7 +108,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override {
     if (state_ == State::kSkip) return ascend();
     if (state_ == State::kOffsets && num_offsets_ != 2) {
-      reject("data_offsets holds " + std::to_string(num_offsets_) + " numbers; [begin, end] was expected");
+      reject(fmt::format("data_offsets holds {} numbers; [begin, end] was expected", num_offsets_));
     }
     state_ = State::kTensor;
     return true;
@@ -119,7 +121,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     }
     if (state_ != State::kTensor || key_ != "dtype") return value("a string");
     const auto dtype = parse_dtype(text);
-    if (!dtype) reject("unknown dtype " + in_quotes(text) + "; F32, F16 and BF16 are what models use");
+    if (!dtype) reject(fmt::format("unknown dtype {}; F32, F16 and BF16 are what models use", in_quotes(text)));
     tensor().dtype = *dtype;
     return true;
   }
@@ -127,7 +129,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(number_unsigned_t number) override {
     if (state_ == State::kShape) {
       if (number > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) {
-        reject("the dimension " + std::to_string(number) + " in shape is larger than any tensor can be");
+        reject(fmt::format("the dimension {} in shape is larger than any tensor can be", number));
       }
       tensor().shape.push_back(static_cast<std::int64_t>(number));
       return true;
@@ -140,9 +142,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     return value("a number");
   }
 
-  bool number_integer(number_integer_t number) override {
-    return value("the negative number " + std::to_string(number));
-  }
+  bool number_integer(number_integer_t number) override { return value(fmt::format("the negative number {}", number)); }
   bool number_float(number_float_t, const string_t& text) override { return value("the number " + in_quotes(text)); }
   bool boolean(bool) override { return value("a boolean"); }
   bool null() override {
@@ -157,8 +157,8 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     for (char& c : reason) {
       if (c < ' ' || c > '~') c = '?';  // it quotes the bytes that are not UTF-8
     }
-    throw FormatError(file_, "the header is not valid UTF-8 JSON at byte " + std::to_string(8 + position) +
-                                 " of the file (" + reason + "); " + kDamaged);
+    throw FormatError(file_, "the header is not valid UTF-8 JSON at byte {} of the file ({}); {}", 8 + position, reason,
+                      kDamaged);
   }
 
  private:
@@ -185,19 +185,19 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     switch (state_) {
-      case State::kStart: reject("the header is " + what + "; a JSON object was expected");
+      case State::kStart: reject(fmt::format("the header is {}; a JSON object was expected", what));
       case State::kTop:
         reject(in_quotes(key_) + " is " + what + "; an object with dtype, shape and data_offsets was expected");
       case State::kMetadata:
-        reject("__metadata__ maps " + in_quotes(key_) + " to " + what + "; only strings are allowed");
+        reject(fmt::format("__metadata__ maps {} to {}; only strings are allowed", in_quotes(key_), what));
       case State::kTensor:
         reject(key_ + " is " + what + "; " + (key_ == "dtype" ? "a string" : "an array of sizes") + " was expected");
-      default: reject(key_ + " holds " + what + "; sizes are whole numbers from 0 to 2^64 - 1");
+      default: reject(fmt::format("{} holds {}; sizes are whole numbers from 0 to 2^64 - 1", key_, what));
     }
   }
 
   bool descend() {
-    if (++skip_depth_ > kMaxDepth) reject("values are nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (++skip_depth_ > kMaxDepth) reject(fmt::format("values are nested deeper than {} levels", kMaxDepth));
     return true;
   }
   bool ascend() {
@@ -208,7 +208,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   [[noreturn]] void reject(const std::string& what) const {
     const bool in_tensor =
         state_ == State::kTensor || state_ == State::kShape || state_ == State::kOffsets || state_ == State::kSkip;
-    throw FormatError(in_tensor ? file_ + ": " + header_.tensors.back().name : file_, what + "; " + kDamaged);
+    throw FormatError(in_tensor ? file_ + ": " + header_.tensors.back().name : file_, "{}; {}", what, kDamaged);
   }
 
   SafetensorsHeader& header_;
@@ -247,25 +247,25 @@ std::uint64_t read_u64_le(const char* bytes) {
 std::size_t read_header_length(std::string_view file, const std::string& where) {
   refuse_lfs_pointer(file, where);
   if (file.size() < 8) {
-    throw FormatError(where, "the file has " + std::to_string(file.size()) +
-                                 " bytes; a safetensors file starts with 8 " +
-                                 "bytes of header length: " + kDownloadAgain);
+    throw FormatError(where, "the file has {} bytes; a safetensors file starts with 8 bytes of header length: {}",
+                      file.size(), kDownloadAgain);
   }
   const std::uint64_t length = read_u64_le(file.data());
   if (length > kMaxHeaderBytes) {
-    throw FormatError(
-        where, "the header length is " + std::to_string(length) + " bytes; at most " + std::to_string(kMaxHeaderBytes) +
-                   " are allowed, so this is not a safetensors file, or a damaged one: " + kDownloadAgain);
+    throw FormatError(where,
+                      "the header length is {} bytes; at most {} are allowed, so this is not a safetensors file, or a "
+                      "damaged one: {}",
+                      length, kMaxHeaderBytes, kDownloadAgain);
   }
   if (length > file.size() - 8) {
-    throw FormatError(where, "the header should have " + std::to_string(length) + " bytes but only " +
-                                 std::to_string(file.size() - 8) + " follow: the file is truncated, " + kDownloadAgain);
+    throw FormatError(where, "the header should have {} bytes but only {} follow: the file is truncated, {}", length,
+                      file.size() - 8, kDownloadAgain);
   }
   return length;
 }
 
 [[noreturn]] void reject(const std::string& where, const TensorEntry& entry, const std::string& what) {
-  throw FormatError(where + ": " + entry.name, what + ": the file is damaged, " + kDownloadAgain);
+  throw FormatError(fmt::format("{}: {}", where, entry.name), "{}: the file is damaged, {}", what, kDownloadAgain);
 }
 
 /// Rules 7 to 9.
@@ -274,20 +274,19 @@ void check_size(const std::string& where, const TensorEntry& entry) {
   std::uint64_t count = 1;
   for (const std::int64_t size : entry.shape) {
     if (__builtin_mul_overflow(count, static_cast<std::uint64_t>(size), &count)) {
-      reject(where, entry, "the number of elements of " + describe(entry) + " does not fit 64 bits");
+      reject(where, entry, fmt::format("the number of elements of {} does not fit 64 bits", describe(entry)));
     }
   }
   if (__builtin_mul_overflow(count, bits, &bits)) {
-    reject(where, entry, "the number of bits of " + describe(entry) + " does not fit 64 bits");
+    reject(where, entry, fmt::format("the number of bits of {} does not fit 64 bits", describe(entry)));
   }
   if (bits % 8 != 0) {
-    reject(where, entry,
-           describe(entry) + " has " + std::to_string(bits) + " bits, which is not a whole number of bytes");
+    reject(where, entry, fmt::format("{} has {} bits, which is not a whole number of bytes", describe(entry), bits));
   }
   if (entry.end - entry.begin != bits / 8) {
-    reject(where, entry,
-           "data_offsets span " + std::to_string(entry.end - entry.begin) + " bytes but " + describe(entry) +
-               " takes " + std::to_string(bits / 8));
+    reject(
+        where, entry,
+        fmt::format("data_offsets span {} bytes but {} takes {}", entry.end - entry.begin, describe(entry), bits / 8));
   }
 }
 
@@ -297,21 +296,20 @@ void check_layout(const std::string& where, const std::vector<TensorEntry>& tens
   for (const auto& entry : tensors) {
     if (entry.begin != expected || entry.end < entry.begin) {
       reject(where, entry,
-             "data_offsets are [" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) +
-                 "] but must begin at " + std::to_string(expected) +
-                 ", where the previous tensor ends (no overlap, no gap)");
+             fmt::format("data_offsets are [{}, {}] but must begin at {}, where the previous tensor ends (no overlap, "
+                         "no gap)",
+                         entry.begin, entry.end, expected));
     }
     check_size(where, entry);
     expected = entry.end;
   }
   if (expected > data_bytes) {
-    throw FormatError(where, "the tensors take " + std::to_string(expected) + " bytes but only " +
-                                 std::to_string(data_bytes) + " follow the header: the file is truncated, " +
-                                 kDownloadAgain);
+    throw FormatError(where, "the tensors take {} bytes but only {} follow the header: the file is truncated, {}",
+                      expected, data_bytes, kDownloadAgain);
   }
   if (expected < data_bytes) {
-    throw FormatError(where, std::to_string(data_bytes - expected) + " bytes follow the last tensor; the file must " +
-                                 "end with it: " + kDownloadAgain);
+    throw FormatError(where, "{} bytes follow the last tensor; the file must end with it: {}", data_bytes - expected,
+                      kDownloadAgain);
   }
 }
 
@@ -410,7 +408,7 @@ std::int64_t TensorEntry::num_elements() const {
 
 std::string describe(const TensorEntry& entry) {
   std::string text = std::string(dtype_name(entry.dtype)) + " [";
-  for (std::size_t i = 0; i < entry.shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(entry.shape[i]);
+  for (std::size_t i = 0; i < entry.shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", entry.shape[i]);
   return text + "]";
 }
 
@@ -477,8 +475,7 @@ std::string SafetensorsLayout::length_prefix() const {
 std::string_view SafetensorsLayout::bytes_of(const TensorToWrite& tensor) {
   const std::string_view bytes = tensor.produce ? tensor.produce() : tensor.bytes;
   if (bytes.size() != tensor_bytes(tensor.dtype, tensor.shape)) {
-    throw ShapeError(tensor.name, std::to_string(bytes.size()) + " bytes given, " +
-                                      std::to_string(tensor_bytes(tensor.dtype, tensor.shape)) + " needed");
+    throw ShapeError(tensor.name, "{} bytes given, {} needed", bytes.size(), tensor_bytes(tensor.dtype, tensor.shape));
   }
   return bytes;
 }

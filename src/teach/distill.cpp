@@ -1,5 +1,7 @@
 #include "lora_train/teach/distill.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -52,17 +54,16 @@ Json as_json(const TeacherPhase& phase) {
 }
 
 std::string cost_in_words(const std::optional<double>& cost) {
-  return cost ? string_printf("$%.2f", *cost) : "no price";
+  return cost ? fmt::format("${:.2f}", *cost) : "no price";
 }
 
 std::string share(const std::optional<double>& value) {
-  return value ? string_printf("%.2f%%", 100 * *value) : std::string("not measured");
+  return value ? fmt::format("{:.2f}%", 100 * *value) : std::string("not measured");
 }
 
 std::string table_line(const std::string& name, double seconds, const std::optional<double>& cost,
                        const std::string& what) {
-  return string_printf("%-10s %12s %10s   %s\n", name.c_str(), format_duration(seconds).c_str(),
-                       cost_in_words(cost).c_str(), what.c_str());
+  return fmt::format("{:<10} {:>12} {:>10}   {}\n", name, format_duration(seconds), cost_in_words(cost), what);
 }
 
 /// The prompts of `distill`: those to train on, and those held out to compare the student with its teacher.
@@ -86,7 +87,7 @@ std::vector<data::ChatQuestion> read_all(const std::vector<DatasetSpec>& specs, 
 }
 
 std::string place_in_order(const data::ChatQuestion& prompt, std::int64_t seed) {
-  return hash128_hex(std::to_string(seed) + ":" + prompt.messages);
+  return hash128_hex(fmt::format("{}:{}", seed, prompt.messages));
 }
 
 /// Moves a part of the training prompts to the held-out ones.
@@ -96,8 +97,8 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
   const auto num_prompts = static_cast<double>(order.size());
   const double wanted = std::max(1.0, std::round(val_set_size < 1 ? val_set_size * num_prompts : val_set_size));
   if (wanted >= num_prompts) {
-    throw ConfigError("val_set_size", "holds out all prompts: datasets has only " +
-                                          count_of(static_cast<long long>(num_prompts), "prompt") + ".");
+    throw ConfigError("val_set_size", "holds out all prompts: datasets has only {}.",
+                      count_of(static_cast<long long>(num_prompts), "prompt"));
   }
   const std::string first_trained = *std::next(order.begin(), static_cast<std::ptrdiff_t>(wanted));
   const auto is_trained = [&](const data::ChatQuestion& prompt) {
@@ -162,8 +163,8 @@ class TeacherRun {
 
   int run() {
     PromptSets prompts = read_prompt_sets(profile_, request_.prompt_template);
-    log_info(count_of(static_cast<long long>(prompts.training.size()), "prompt") + " for training, " +
-             format_count(static_cast<long long>(prompts.held_out.size())) + " held out");
+    log_info("{} for training, {} held out", count_of(static_cast<long long>(prompts.training.size()), "prompt"),
+             format_count(static_cast<long long>(prompts.held_out.size())));
     make_folders(record_.output_dir);
     earlier_ = read_teacher_phase(record_.output_dir);
     const auto begin = std::chrono::steady_clock::now();
@@ -331,13 +332,13 @@ std::string to_json(const DistillRecord& record) {
 
 std::string to_table(const DistillRecord& record) {
   const TeacherPhase& teacher = record.teacher;
-  std::string training = count_of(static_cast<long long>(record.steps.value_or(0)), "step") + " on " +
-                         count_of(teacher.examples, "example");
-  if (record.eval_loss) training += string_printf(", loss %.4f on the held-out ones", *record.eval_loss);
-  std::string text = string_printf("%-10s %12s %10s\n", "phase", "time", "cost");
+  std::string training = fmt::format("{} on {}", count_of(static_cast<long long>(record.steps.value_or(0)), "step"),
+                                     count_of(teacher.examples, "example"));
+  if (record.eval_loss) training += fmt::format(", loss {:.4f} on the held-out ones", *record.eval_loss);
+  std::string text = fmt::format("{:<10} {:>12} {:>10}\n", "phase", "time", "cost");
   text += table_line("teacher", teacher.seconds, teacher.cost_usd,
-                     count_of(teacher.answers, "answer") + ", " + format_count(teacher.prompt_tokens) + " prompt and " +
-                         format_count(teacher.completion_tokens) + " answer tokens");
+                     fmt::format("{}, {} prompt and {} answer tokens", count_of(teacher.answers, "answer"),
+                                 format_count(teacher.prompt_tokens), format_count(teacher.completion_tokens)));
   text += table_line("training", record.training_s.value_or(0), record.training_cost_usd, training);
   text += table_line("all", total_s(record), total_cost(record), "");
   text = text.substr(0, text.find_last_not_of(" \n") + 1) + "\n";
@@ -351,10 +352,10 @@ std::string to_table(const DistillRecord& record) {
   }
   if (record.adapter.empty()) return text;
   const bool is_model = fs::path(record.adapter).filename() == storage::kModelFolder;
-  text += "result: " + record.adapter + "; try it: " +
-          shell_line({"lora-train", "chat", is_model ? "--model" : "--adapter",
-                      is_model ? record.adapter : record.output_dir}) +
-          "\nreport: " + (fs::path(record.output_dir) / storage::kPageFile).string() + "\n";
+  text += fmt::format("result: {}; try it: {}\nreport: {}\n", record.adapter,
+                      shell_line({"lora-train", "chat", is_model ? "--model" : "--adapter",
+                                  is_model ? record.adapter : record.output_dir}),
+                      (fs::path(record.output_dir) / storage::kPageFile).string());
   return text;
 }
 
@@ -383,7 +384,7 @@ void add_agreement_task(LoadedProfile& loaded, Findings& findings) {
   for (const EvalTask& task : profile.tasks.eval_tasks) {
     if (task.name != kAgreement && task.name != kHeldOut) continue;
     findings.mistake(parse_place(loaded.origin.at("eval_tasks")), "eval_tasks",
-                     "\"" + task.name + "\" is a name that distill uses. Give the task another one.");
+                     fmt::format("\"{}\" is a name that distill uses. Give the task another one.", task.name));
     return;
   }
   EvalTask task;
@@ -398,9 +399,9 @@ void check_prompt_specs(const LoadedProfile& loaded, Findings& findings) {
     const Place place = parse_place(loaded.origin.at(key));
     for (std::size_t i = 0; i < specs->size(); ++i) {
       const DatasetSpec& spec = (*specs)[i];
-      const std::string entry = std::string(key) + "[" + std::to_string(i) + "]";
+      const std::string entry = fmt::format("{}[{}]", key, i);
       const auto refuse = [&](const char* member, const char* instead) {
-        findings.mistake(place, entry + "." + member,
+        findings.mistake(place, fmt::format("{}.{}", entry, member),
                          std::string("is for examples with answers, but distill reads prompts. ") + instead);
       };
       if (spec.type != DatasetType::kAuto) refuse("type", "Remove it.");

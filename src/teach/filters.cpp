@@ -1,5 +1,7 @@
 #include "lora_train/teach/filters.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -132,7 +134,7 @@ FilterResult Filters::apply(const std::vector<Candidate>& candidates) const {
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (result.is_kept[i]) ++votes[candidates[i].prompt][subject(candidates[i])];
     }
-    drop_where("without " + std::to_string(options_.agree) + " answers that agree", [&](const Candidate& c) {
+    drop_where(fmt::format("without {} answers that agree", options_.agree), [&](const Candidate& c) {
       const auto& of_prompt = votes[c.prompt];
       const auto most = std::ranges::max_element(of_prompt, {}, [](const auto& vote) { return vote.second; });
       return most->second < options_.agree || subject(c) != most->first;

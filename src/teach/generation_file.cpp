@@ -1,6 +1,7 @@
 #include "lora_train/teach/generation_file.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 
 #include <algorithm>
@@ -92,8 +93,8 @@ void GenerationFile::open() {
 void GenerationFile::check_torn_line(std::string_view rest) const {
   constexpr std::string_view kBegin = "{\"index\":";
   if (rest.starts_with(kBegin) || kBegin.starts_with(rest)) return;
-  throw ConfigError(path_.string(),
-                    "was not written by " + program_ + ": its last line has another form. Give another --output");
+  throw ConfigError(path_.string(), "was not written by {}: its last line has another form. Give another --output",
+                    program_);
 }
 
 void GenerationFile::cut_off() const {
@@ -103,17 +104,16 @@ void GenerationFile::cut_off() const {
 void GenerationFile::read_lines(std::string_view text, const std::vector<std::string>& prompts) {
   std::size_t number = 0;
   for (const std::string_view line : lines_of(text)) {
-    const std::string where = path_.string() + ":" + std::to_string(++number);
+    const std::string where = fmt::format("{}:{}", path_.string(), ++number);
     const Json object = parsed(line);
     const auto index = index_of(object);
     if (!index) throw ConfigError(where, program_ + " did not write this line. Give another --output");
     if (*index >= prompts.size()) {
-      throw ConfigError(where, "answers prompt " + std::to_string(*index + 1) + ", but the last prompt is now prompt " +
-                                   std::to_string(prompts.size()) + ". " + kWaysOn);
+      throw ConfigError(where, "answers prompt {}, but the last prompt is now prompt {}. {}", *index + 1,
+                        prompts.size(), kWaysOn);
     }
     if (object["prompt"] != parsed(prompts[*index])) {
-      throw ConfigError(
-          where, "answers prompt " + std::to_string(*index + 1) + ", but that prompt has changed since. " + kWaysOn);
+      throw ConfigError(where, "answers prompt {}, but that prompt has changed since. {}", *index + 1, kWaysOn);
     }
     is_done_[*index] = true;
   }
@@ -125,9 +125,9 @@ void GenerationFile::check_settings_file(const GenerationSettings& settings) con
   const bool is_ours = kind == PathKind::kFile && parsed(read_file(settings_path())).contains(settings.front().first);
   if (is_ours) return;
   throw ConfigError(settings_path().string(),
-                    "was not written by " + program_ +
-                        ", which keeps the settings of the answers under this name. Give another "
-                        "--output, or move that file");
+                    "was not written by {}, which keeps the settings of the answers under this name. Give another "
+                    "--output, or move that file",
+                    program_);
 }
 
 void GenerationFile::check_settings(const GenerationSettings& settings) const {
@@ -139,11 +139,11 @@ void GenerationFile::check_settings(const GenerationSettings& settings) const {
   std::string differences;
   for (const auto& [name, value] : settings) {
     const Json before = old.is_object() && old.contains(name) ? old[name] : Json();
-    if (before != parsed(value)) differences += "\n  " + name + ": " + before.dump() + " -> " + value;
+    if (before != parsed(value)) differences += fmt::format("\n  {}: {} -> {}", name, before.dump(), value);
   }
   if (differences.empty()) return;
-  throw ConfigError(path_.string(),
-                    "was written with other settings:" + differences + "\nUse the same settings to resume. " + kWaysOn);
+  throw ConfigError(path_.string(), "was written with other settings:{}\nUse the same settings to resume. {}",
+                    differences, kWaysOn);
 }
 
 std::size_t GenerationFile::num_done() const {

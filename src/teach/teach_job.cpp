@@ -1,5 +1,7 @@
 #include "lora_train/teach/teach_job.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +25,7 @@ Json with_system(Json messages, const std::string& text) {
   if (messages[0].value("role", "") != "system") {
     messages.insert(messages.begin(), Json{{"role", "system"}, {"content", text}});
   } else if (messages[0].contains("content") && messages[0]["content"].is_string()) {
-    messages[0]["content"] = text + "\n\n" + messages[0]["content"].get<std::string>();
+    messages[0]["content"] = fmt::format("{}\n\n{}", text, messages[0]["content"].get<std::string>());
   }
   return messages;
 }
@@ -66,8 +68,8 @@ TeachJob::TeachJob(TeachOptions options, std::vector<data::ChatQuestion> prompts
   }
   const std::string file = answers_file(options_.output);
   if (path_kind(options_.output) != PathKind::kNone && path_kind(file) == PathKind::kNone) {
-    throw ConfigError(options_.output, "exists, and teach did not write it (there is no " + file +
-                                           "): name another --output, or move it");
+    throw ConfigError(options_.output,
+                      "exists, and teach did not write it (there is no {}): name another --output, or move it", file);
   }
   answers_.emplace("teach", file, settings_, given_);
 }
@@ -100,7 +102,7 @@ void TeachJob::add(std::size_t answer, const Answer& given) {
 void TeachJob::join(const std::string& output) {
   const std::string file = answers_file(output);
   if (path_kind(file) == PathKind::kNone)
-    throw ConfigError("--join", output + ": teach has no answers for it (" + file + ")");
+    throw ConfigError("--join", "{}: teach has no answers for it ({})", output, file);
   const GenerationFile other("teach", file, settings_, given_);
   const std::vector<std::string> lines = other.lines();
   for (std::size_t i = 0; i < lines.size(); ++i) {

@@ -1,5 +1,7 @@
 #include "lora_train/teach/teach_run.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -102,13 +104,13 @@ class Round {
       count(questions_.failed, questions_.first_failed, error);
       const std::lock_guard lock(mutex_);
       if (++failures_in_a_row_ == max_failures_in_a_row_)
-        log_error(std::to_string(failures_in_a_row_) + " questions in a row got no answer; asking no more");
+        log_error("{} questions in a row got no answer; asking no more", failures_in_a_row_);
     }
   }
 
   void count(std::int64_t& number, std::string& first, const Error& error) {
     const std::lock_guard lock(mutex_);
-    const std::string text = error.where() + ": " + error.message();
+    const std::string text = fmt::format("{}: {}", error.where(), error.message());
     if (++number == 1) first = text;
     log_debug(text);
   }
@@ -143,18 +145,18 @@ using Ask = std::function<OpenQuestions(TeachJob&, TeachProgress&)>;
 void log_result(const TeachRequest& request, const TeachResult& result) {
   const auto& [code, totals, examples, open] = result;
   for (const FilterCount& count : examples.dropped)
-    log_warning(count_of(count.count, "answer") + " dropped: " + count.reason + "; first: " + count.first_source);
+    log_warning("{} dropped: {}; first: {}", count_of(count.count, "answer"), count.reason, count.first_source);
   if (examples.num_cut > 0 && !request.filters.drop_cut) {
-    log_warning(count_of(examples.num_cut, "answer") + " reached --max-tokens " + std::to_string(request.max_tokens) +
-                " and may be incomplete; --drop-cut drops them");
+    log_warning("{} reached --max-tokens {} and may be incomplete; --drop-cut drops them",
+                count_of(examples.num_cut, "answer"), request.max_tokens);
   }
-  std::string line = "asked: " + count_of(totals.answers, "answer") + " in " + format_duration(totals.seconds) + " (" +
-                     string_printf("%.1f", 60 * static_cast<double>(totals.answers) / totals.seconds) + " a minute), " +
-                     format_count(totals.prompt_tokens) + " prompt and " + format_count(totals.completion_tokens) +
-                     " answer tokens";
-  if (totals.cost_usd) line += string_printf(", %.4f USD", *totals.cost_usd);
+  std::string line = fmt::format("asked: {} in {} ({:.1f} a minute), {} prompt and {} answer tokens",
+                                 count_of(totals.answers, "answer"), format_duration(totals.seconds),
+                                 60 * static_cast<double>(totals.answers) / totals.seconds,
+                                 format_count(totals.prompt_tokens), format_count(totals.completion_tokens));
+  if (totals.cost_usd) line += fmt::format(", {:.4f} USD", *totals.cost_usd);
   if (totals.answers > 0) log_info(line);
-  log_info(request.job.output + ": " + count_of(examples.num_written, "example") + " of " +
+  log_info("{}: {} of {}", request.job.output, count_of(examples.num_written, "example"),
            count_of(examples.num_answers, "answer"));
 }
 
@@ -162,8 +164,8 @@ void refuse_open_questions(const TeachRequest& request, const OpenQuestions& ope
   const std::int64_t count = open.count();
   if (count == 0) return;
   std::string text = count_of(count, "question") + " without an answer";
-  if (open.refused > 0) text += "; " + std::to_string(open.refused) + " refused, first: " + open.first_refused;
-  if (open.failed > 0) text += "; " + std::to_string(open.failed) + " failed, first: " + open.first_failed;
+  if (open.refused > 0) text += fmt::format("; {} refused, first: {}", open.refused, open.first_refused);
+  if (open.failed > 0) text += fmt::format("; {} failed, first: {}", open.failed, open.first_failed);
   if (count <= request.max_failures) return log_warning(text);
   throw IoError(request.job.output,
                 text + ". Run the same command to ask again; --max-failures N accepts up to N of them");
@@ -190,8 +192,8 @@ TeachResult teach_with(const TeachRequest& request, const SamplingOptions& sampl
       result.open = ask(job, progress);
       result.examples = job.write_examples(filters);
     } catch (const StopError& stop) {
-      log_warning("stopped by " + stop.where() + " after " + format_count(progress.totals().answers) + " of " +
-                  count_of(static_cast<long long>(num_open), "answer") + "; run the same command to resume");
+      log_warning("stopped by {} after {} of {}; run the same command to resume", stop.where(),
+                  format_count(progress.totals().answers), count_of(static_cast<long long>(num_open), "answer"));
       result.exit_code = static_cast<int>(ExitCode::kStopped);
       result.totals = progress.totals();
       return result;
@@ -217,7 +219,7 @@ TeachResult teach_by_server(const std::string& url, const TeachRequest& request,
   options.top_logprobs = request.top_logprobs;
   options.timeout_s = request.timeout_s;
   Teacher teacher(options);
-  log_info("teacher: " + teacher.model() + " at " + hub::shown_url(url));
+  log_info("teacher: {} at {}", teacher.model(), hub::shown_url(url));
   const GenerationSettings settings = {{"model", Json(repair_utf8(teacher.model())).dump()}};
   return teach_with(request, sampling, settings, filters, std::move(input), is_quiet,
                     [&](TeachJob& job, TeachProgress& progress) {

@@ -1,5 +1,7 @@
 #include "lora_train/teach/teacher.h"
 
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/log.h"
@@ -25,7 +27,7 @@ std::string said(const hub::Answer& answer) {
     if (body.contains("detail")) text = body["detail"].dump();
   }
   text = repair_utf8(text.substr(0, kMaxShown));
-  return "HTTP " + std::to_string(answer.status) + (text.empty() ? "" : ": " + text);
+  return fmt::format("HTTP {}{}", answer.status, text.empty() ? "" : ": " + text);
 }
 
 std::int64_t count_in(const Json& usage, const char* name) {
@@ -61,7 +63,7 @@ std::string request_body(const TeacherOptions& options, const Question& question
 /// Reads a server's answer to a question. Throws NoAnswer, saying what is wrong with it.
 Answer parse_answer(const TeacherOptions& options, const std::string& body) {
   const auto fail = [&](const std::string& what) {
-    throw NoAnswer(options.url, what + ": " + repair_utf8(body.substr(0, kMaxShown)));
+    throw NoAnswer(options.url, fmt::format("{}: {}", what, repair_utf8(body.substr(0, kMaxShown))));
   };
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) fail("the answer is not JSON");
@@ -113,7 +115,7 @@ Answer Teacher::ask(const Question& question) {
       return parse_answer(options_, body);
     } catch (const NoAnswer& problem) {
       if (tries >= options_.num_tries) throw NoAnswer(question.source, problem.message());
-      log_debug(question.source + ": asking again: " + problem.message());
+      log_debug("{}: asking again: {}", question.source, problem.message());
     }
   }
 }
@@ -128,7 +130,7 @@ hub::Request Teacher::request(const std::string& path) const {
 
 std::string Teacher::send(hub::Request request, const std::string& source) {
   const auto no_answer = [&](const std::string& where, const std::string& message) {
-    return NoAnswer(source, where == source ? message : where + ": " + message);
+    return NoAnswer(source, where == source ? message : fmt::format("{}: {}", where, message));
   };
   hub::Answer answer;
   try {
@@ -140,14 +142,14 @@ std::string Teacher::send(hub::Request request, const std::string& source) {
   const std::string where = hub::shown_url(request.url);
   switch (answer.status) {
     case 401:
-    case 403: throw IoError(where, "the server refuses the key in $OPENAI_API_KEY (" + said(answer) + ")");
+    case 403: throw IoError(where, "the server refuses the key in $OPENAI_API_KEY ({})", said(answer));
     case 404:
     case 405:
       throw IoError(where, "the server has no such path or model (" + said(answer) +
                                "). --teacher must end in /v1; --teacher-model must name a model that the server lists");
     case 400:
     case 413:
-    case 422: throw RefusedQuestion(source, "the server refuses the question (" + said(answer) + ")");
+    case 422: throw RefusedQuestion(source, fmt::format("the server refuses the question ({})", said(answer)));
     default: throw no_answer(where, said(answer));
   }
 }

@@ -1,6 +1,7 @@
 #include "lora_train/teach/teacher_server.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -60,7 +61,7 @@ std::string problem_of(const std::string& url, hub::Client& client) {
     request.bearer = key == nullptr ? "" : key;
     try {
       const int status = client.send(request).status;
-      if (status >= 500) return "HTTP " + std::to_string(status) + " from " + hub::shown_url(address);
+      if (status >= 500) return fmt::format("HTTP {} from {}", status, hub::shown_url(address));
     } catch (const hub::TransferError& error) {
       return error.message();
     }
@@ -79,7 +80,7 @@ std::string launch_line(const ServerOptions& options) {
   const std::int64_t num_gpus = options.tensor_parallel_size > 0 ? options.tensor_parallel_size : visible_gpus();
   return shell_line({"vllm", "serve", options.model.empty() ? "MODEL" : options.model, "--tensor-parallel-size",
                      std::to_string(num_gpus), "--max-model-len", std::to_string(options.max_model_len), "--dtype",
-                     options.dtype, "--gpu-memory-utilization", string_printf("%g", options.gpu_memory_utilization),
+                     options.dtype, "--gpu-memory-utilization", fmt::format("{:g}", options.gpu_memory_utilization),
                      "--port", port});
 }
 
@@ -123,8 +124,8 @@ class TeacherProcess {
   std::optional<std::string> end() {
     int status = 0;
     if (!end_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
-      end_ = WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
-                                 : "exit code " + std::to_string(WEXITSTATUS(status));
+      end_ = WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
+                                 : fmt::format("exit code {}", WEXITSTATUS(status));
     }
     return end_;
   }
@@ -173,7 +174,7 @@ void TeacherServer::get_ready() {
   hub::Client client(once);
   const std::string problem = problem_of(options_.url, client);
   if (problem.empty()) {
-    if (options_.starts) log_info("the teacher at " + hub::shown_url(options_.url) + " is already running");
+    if (options_.starts) log_info("the teacher at {} is already running", hub::shown_url(options_.url));
     return;
   }
   if (!options_.starts) {
@@ -182,7 +183,7 @@ void TeacherServer::get_ready() {
                                                     "\nor let distill start it on this machine: --start-teacher");
   }
   const std::string command = options_.command.empty() ? launch_line(options_) : options_.command;
-  log_info("starting the teacher: " + command + "; its output: " + options_.log.string());
+  log_info("starting the teacher: {}; its output: {}", command, options_.log.string());
   process_ = std::make_unique<TeacherProcess>(command, options_.log);
   wait_for_start();
 }
@@ -196,8 +197,8 @@ void TeacherServer::wait_for_start() {
   for (double next_line_s = 10;;) {
     throw_if_stop_requested();
     if (const auto end = process_->end()) {
-      throw IoError(options_.log.string(),
-                    "the teacher ended (" + *end + ") before it answered. Its last lines:" + process_->last_lines(8));
+      throw IoError(options_.log.string(), "the teacher ended ({}) before it answered. Its last lines:{}", *end,
+                    process_->last_lines(8));
     }
     const std::string problem = problem_of(options_.url, client);
     if (problem.empty()) break;
@@ -207,7 +208,7 @@ void TeacherServer::wait_for_start() {
                         "); raise --teacher-timeout to wait longer. Its last lines:" + process_->last_lines(8));
     }
     if (seconds() >= next_line_s) {
-      log_info("waiting for the teacher, " + format_duration(seconds()) + "; its last line:" + process_->last_lines(1));
+      log_info("waiting for the teacher, {}; its last line:{}", format_duration(seconds()), process_->last_lines(1));
       next_line_s += 10;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -218,7 +219,7 @@ void TeacherServer::wait_for_start() {
 void TeacherServer::log_end() const {
   if (process_ == nullptr) return;
   if (const auto end = process_->end())
-    log_error("the teacher has ended (" + *end + "). Its last lines:" + process_->last_lines(8));
+    log_error("the teacher has ended ({}). Its last lines:{}", *end, process_->last_lines(8));
 }
 
 }  // namespace lora_train::teach

@@ -1,5 +1,6 @@
 #include "special_tokens.h"
 
+#include <fmt/core.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -85,7 +86,7 @@ void read_added(const JsonPlace& place, SpecialTokens& out) {
     std::int32_t id = 0;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), id);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || id < 0 || id >= (1 << 24)) {
-      place.fail("\"" + key + "\" is not a token id");
+      place.fail(fmt::format("\"{}\" is not a token id", key));
     }
     out.added.push_back(read_added_token(place.at(key), id));
   }
@@ -328,7 +329,7 @@ void Tokenizer::apply_special_tokens(const SpecialTokens& special_tokens) {
     id = name ? token_to_id(*name) : std::nullopt;
     if (!name || id) return;
     throw FormatError("tokenizer_config.json or special_tokens_map.json: " + std::string(key),
-                      "\"" + *name + "\" is not in the vocabulary; name a token that is, or null");
+                      "\"{}\" is not in the vocabulary; name a token that is, or null", *name);
   };
   generation_eos_ids_ = special_tokens.generation_eos_ids;
   if (!eos_id_ && !generation_eos_ids_.empty()) eos_id_ = generation_eos_ids_.front();
@@ -339,10 +340,10 @@ void Tokenizer::apply_special_tokens(const SpecialTokens& special_tokens) {
 }
 
 std::string with_added_tokens(std::string_view json, const std::vector<AddedToken>& tokens) {
-  const std::string added = entries(tokens), list = "[" + added + "\n  ]";
+  const std::string added = entries(tokens), list = fmt::format("[{}\n  ]", added);
   const auto found = member_begin(json, "added_tokens");
   std::string text(json);
-  if (!found) return text.insert(json.find('{') + 1, "\n  \"added_tokens\": " + list + ",");
+  if (!found) return text.insert(json.find('{') + 1, fmt::format("\n  \"added_tokens\": {},", list));
   if (json[*found] != '[') return text.replace(*found, std::string_view("null").size(), list);
   const std::size_t end = container_end(json, *found), last = json.find_last_not_of(kSpaces, end - 2);
   if (last == *found) return text.replace(*found, end - *found, list);

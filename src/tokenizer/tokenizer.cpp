@@ -68,7 +68,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& folder, 
     if (!options.new_tokens.empty()) tokenizer->add_tokens(options, file, bytes);
     return tokenizer;
   }
-  throw FormatError(folder.string(), "no " + wanted + " in this folder; copy the model's tokenizer files into it");
+  throw FormatError(folder.string(), "no {} in this folder; copy the model's tokenizer files into it", wanted);
 }
 
 void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesystem::path& file, std::string_view bytes) {
@@ -78,15 +78,15 @@ void Tokenizer::add_tokens(const TokenizerOptions& options, const std::filesyste
   };
   for (const std::string& content : options.new_tokens) {
     if (const auto id = token_to_id(content)) {
-      throw ConfigError("add_tokens", "the tokenizer in " + file.parent_path().string() + " already has \"" + content +
-                                          "\" with id " + std::to_string(*id) +
-                                          ": use it as it is, and remove it from add_tokens");
+      throw ConfigError("add_tokens",
+                        "the tokenizer in {} already has \"{}\" with id {}: use it as it is, and remove it from "
+                        "add_tokens",
+                        file.parent_path().string(), content, *id);
     }
     const auto id = next_added_id();
     if (!id) {
-      throw ConfigError("add_tokens", file.string() +
-                                          " cannot hold added tokens; use a model folder with "
-                                          "tokenizer.json");
+      throw ConfigError("add_tokens",
+                        file.string() + " cannot hold added tokens; use a model folder with tokenizer.json");
     }
     added.push_back({.id = *id, .content = content, .normalized = !is_verbatim(content)});
     add_token(added.back());

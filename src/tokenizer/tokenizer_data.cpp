@@ -1,5 +1,6 @@
 #include "lora_train/tokenizer/tokenizer_data.h"
 
+#include <fmt/core.h>
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -83,7 +84,7 @@ std::vector<std::string> split_steps(const JsonPlace& root) {
                step.at("behavior").string() == "Isolated" && !step.boolean_or("invert", false)) {
       steps.push_back(step.at("pattern").at("Regex").string());
     } else {
-      step.fail("\"" + step.type() + "\"" + kNotExported);
+      step.fail(fmt::format("\"{}\"{}", step.type(), kNotExported));
     }
   }
   return steps;
@@ -94,7 +95,7 @@ std::string merge_text(const JsonPlace& merge) {
   if (merge.value().is_string()) return merge.string();
   const std::string one = merge.element(0).string(), other = merge.element(1).string();
   if ((one + other).find(' ') != std::string::npos) merge.fail("holds a space, which" + std::string(kNotExported));
-  return one + " " + other;
+  return fmt::format("{} {}", one, other);
 }
 
 /// A token's score comes from its first merge; of two merges the earlier one comes first.

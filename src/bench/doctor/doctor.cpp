@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -76,16 +77,15 @@ OutputError error_of(const Case& c, const at::Tensor& got, const at::Tensor& wan
   const double error = relative_error(got, want);
   if (c.cu_seqlens.empty()) return {error};
   const kernels::DocumentError worst = kernels::worst_document(got, want, c.cu_seqlens);
-  return {std::max(error, worst.error / kDocumentTolerance), "wrong result, worst in document " +
-                                                                 std::to_string(worst.document + 1) + " of " +
-                                                                 std::to_string(c.cu_seqlens.size() - 1)};
+  return {std::max(error, worst.error / kDocumentTolerance),
+          fmt::format("wrong result, worst in document {} of {}", worst.document + 1, c.cu_seqlens.size() - 1)};
 }
 
 }  // namespace
 
 KernelCheck run_case(const Place& place, const Case& c) {
   KernelCheck check;
-  check.name = c.name + " " + dtype_name(place.dtype);
+  check.name = fmt::format("{} {}", c.name, dtype_name(place.dtype));
   check.shape = c.shape;
   check.tolerance = tolerance(place.dtype);
   try {
@@ -240,7 +240,7 @@ KernelCheck check_nccl(std::chrono::seconds patience) {
   const int num_gpus = kernels::cuda_library()->num_devices();
   KernelCheck check;
   check.name = "NCCL all-reduce fp32";
-  check.shape = string_printf("GPUs=%d N=%lld", num_gpus, static_cast<long long>(kNumFloats));
+  check.shape = fmt::format("GPUs={} N={}", num_gpus, kNumFloats);
   check.tolerance = 1e-5;
   try {
     GpuThreads gpus(num_gpus);
@@ -255,7 +255,7 @@ KernelCheck check_nccl(std::chrono::seconds patience) {
     check.passed = check.max_error <= check.tolerance;
     check.own_us = gpus.us;
     const double bytes = 2.0 * (num_gpus - 1) / num_gpus * static_cast<double>(kNumFloats * sizeof(float));
-    if (num_gpus > 1) check.shape += string_printf(", %.1f GB/s", bytes / gpus.us / 1e3);
+    if (num_gpus > 1) check.shape += fmt::format(", {:.1f} GB/s", bytes / gpus.us / 1e3);
   } catch (const std::exception& error) {
     check.passed = num_gpus == 1;
     check.note =

@@ -2,6 +2,8 @@
 // parameters.
 #include "kernel_cases.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cmath>
 #include <type_traits>
@@ -324,7 +326,7 @@ void add_attention(const Place& place, const AttentionCaseSizes& sizes, kernels:
   };
   const std::string of = backend == kernels::AttentionBackend::kAuto ? "" : std::string(" ") + name_of(backend);
   std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
-  if (window > 0) shape += " window=" + std::to_string(window);
+  if (window > 0) shape += fmt::format(" window={}", window);
   add_case(sink, "attention forward" + of, shape, {place.empty({N, H, E}), place.fp32({N, H})}, forward, calls.forward,
            kernels::attention_forward_reference, layout.cu_seqlens_q);
   add_case(sink, "attention backward" + of, shape,

@@ -1,5 +1,7 @@
 #include "lora_train/bench/forecast/forecast.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -161,8 +163,7 @@ void DataLoad::state(const ForecastRequest& request) {
   facts_.num_tokens = facts_.num_supervised = request.num_documents * length;
   facts_.max_seq_len = request.profile.data.max_seq_len.value_or(ceil_div(length, std::int64_t{64}) * 64);
   if (length > facts_.max_seq_len)
-    throw ConfigError("--tokens-per-document", "is " + std::to_string(length) +
-                                                   ", more than max_seq_len: " + std::to_string(facts_.max_seq_len));
+    throw ConfigError("--tokens-per-document", "is {}, more than max_seq_len: {}", length, facts_.max_seq_len);
   facts_.keys_per_query = (static_cast<double>(length) + 1) / 2;
 }
 
@@ -386,7 +387,7 @@ Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>&
       return run.gpu.empty() ? known.is_cpu : known.device_name == run.gpu;
     });
     if (gpu == request.gpus.end()) {
-      notes.push_back(run.folder + ": not used: it ran on " + (run.gpu.empty() ? "a CPU" : run.gpu));
+      notes.push_back(fmt::format("{}: not used: it ran on {}", run.folder, run.gpu.empty() ? "a CPU" : run.gpu));
       continue;
     }
     try {
@@ -395,10 +396,10 @@ Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>&
       const Forecast planned = GpuForecast(run.profile, files, files.base, load, {}).on(*gpu, run.num_gpus);
       const double ratio = planned.tokens_per_s / run.tokens_per_s;
       calibrations.add(gpu->name, run.profile.model.precision, ratio);
-      notes.push_back(run.folder + string_printf(": took %.2f times as long as planned for %d x %s without past runs",
-                                                 ratio, run.num_gpus, gpu->name.c_str()));
+      notes.push_back(fmt::format("{}: took {:.2f} times as long as planned for {} x {} without past runs", run.folder,
+                                  ratio, run.num_gpus, gpu->name));
     } catch (const Error& error) {
-      notes.push_back(run.folder + ": not used: " + error.what());
+      notes.push_back(fmt::format("{}: not used: {}", run.folder, error.what()));
     }
   }
   return calibrations;
@@ -431,7 +432,7 @@ std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile)
 }
 
 std::string describe(const model::ModelConfig& config) {
-  return format_count(model::num_parameters(config)) + " parameters, " + std::to_string(config.num_layers) + " layers";
+  return fmt::format("{} parameters, {} layers", format_count(model::num_parameters(config)), config.num_layers);
 }
 
 /// The GPU to compare variants on.

@@ -1,5 +1,7 @@
 #include "measured_rates.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -53,10 +55,10 @@ BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile) {
   }
   if (gpu.is_cpu) {
     throw ConfigError("--gpu cpu",
-                      "the rates of this CPU in " + precision +
-                          " are unknown; measure them once with: lora-train bench --measure-rates "
-                          "--shape qwen2.5-0.5b device=cpu max_seq_len=2048 micro_batch_size=1 precision=" +
-                          precision);
+                      "the rates of this CPU in {} are unknown; measure them once with: lora-train bench "
+                      "--measure-rates --shape qwen2.5-0.5b device=cpu max_seq_len=2048 micro_batch_size=1 "
+                      "precision={}",
+                      precision, precision);
   }
   BenchRates rates{plan::rates_in(profile, gpu.gemm_tflops * 1e12, gpu.bandwidth_gb_s * 1e9)};
   rates.gpu = gpu.device_name;
@@ -88,7 +90,7 @@ BenchRates assumed_rates() {
 
 fs::path rates_cache_file(const std::string& gpu, const std::string& precision) {
   const fs::path folder = plan::cache_folder();
-  return folder.empty() ? fs::path() : folder / ("rates-" + plan::name_in_file(gpu) + "-" + precision + ".json");
+  return folder.empty() ? fs::path() : folder / (fmt::format("rates-{}-{}.json", plan::name_in_file(gpu), precision));
 }
 
 void write_rates(const fs::path& file, const BenchRates& rates) {
@@ -121,8 +123,8 @@ BenchRates read_rates(const fs::path& file) {
     rates.attention_backward_flops_per_s = positive(object, "attention_backward_flops_per_s", file);
     return rates;
   } catch (const json::exception& error) {
-    throw FormatError(file.string(), std::string("is not a file of measured rates: ") + error.what() +
-                                         ". Delete it, or measure again with bench --measure-rates");
+    throw FormatError(file.string(), "{}{}. Delete it, or measure again with bench --measure-rates",
+                      "is not a file of measured rates: ", error.what());
   }
 }
 
@@ -130,8 +132,8 @@ BenchRates find_rates(const fs::path& requested, const std::string& gpu, const s
   if (!requested.empty()) {
     BenchRates rates = read_rates(requested);
     if (rates.precision == precision) return rates;
-    throw ConfigError("--rates", requested.string() + " has rates in " + rates.precision + ", but the step is in " +
-                                     precision + "; expected a file of the same precision");
+    throw ConfigError("--rates", "{} has rates in {}, but the step is in {}; expected a file of the same precision",
+                      requested.string(), rates.precision, precision);
   }
   const fs::path cached = gpu.empty() ? fs::path() : rates_cache_file(gpu, precision);
   if (!cached.empty() && path_kind(cached) != PathKind::kNone) return read_rates(cached);

@@ -1,5 +1,6 @@
 #include "chat_session.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,9 +30,9 @@ data::Prompt Dialogue::ask(const std::string& text, const std::string& source) {
     data::Prompt prompt = render(source);
     if (room(prompt) > 0) return prompt;
     const std::string what = num_turns() == 0 ? "the message has " : "the conversation has ";
-    throw DataError(source, what + format_count(std::ssize(prompt.ids)) + " tokens, and the context of " +
-                                format_count(context_) + " leaves no room for an answer. " +
-                                (num_turns() == 0 ? "Shorten it." : "/reset forgets the conversation."));
+    throw DataError(source, "{}{} tokens, and the context of {} leaves no room for an answer. {}", what,
+                    format_count(std::ssize(prompt.ids)), format_count(context_),
+                    num_turns() == 0 ? "Shorten it." : "/reset forgets the conversation.");
   } catch (...) {
     turns_.pop_back();
     throw;
@@ -81,7 +82,7 @@ constexpr ChatCommand kCommands[] = {
   std::vector<std::string> names;
   for (const ChatCommand& command : kCommands) names.emplace_back(command.name);
   const std::string nearest = nearest_name(name, names);
-  throw ConfigError(name, "unknown command." + (nearest.empty() ? "" : " Did you mean " + nearest + "?") +
+  throw ConfigError(name, "unknown command." + (nearest.empty() ? "" : fmt::format(" Did you mean {}?", nearest)) +
                               " /help lists them. A message that begins with \"/\" needs a space before it.");
 }
 
@@ -96,9 +97,9 @@ ChatLine parse_chat_line(const std::string& line) {
   if (command == std::end(kCommands)) refuse_unknown(name);
   ChatLine found{command->kind, trimmed(line.substr(end))};
   const bool takes_nothing = std::string(command->takes).empty();
-  if (takes_nothing && !found.text.empty()) throw ConfigError(name, "takes no argument; got \"" + found.text + "\".");
+  if (takes_nothing && !found.text.empty()) throw ConfigError(name, "takes no argument; got \"{}\".", found.text);
   if (found.kind == ChatLine::Kind::kAdapter && found.text != "on" && found.text != "off" && !found.text.empty()) {
-    throw ConfigError(name, "got \"" + found.text + "\", expected on or off.");
+    throw ConfigError(name, "got \"{}\", expected on or off.", found.text);
   }
   return found;
 }
@@ -107,9 +108,9 @@ std::string chat_help() {
   std::string text;
   for (const ChatCommand& command : kCommands) {
     if (command.help == nullptr) continue;
-    std::string name = std::string("  ") + command.name + " " + command.takes;
+    std::string name = fmt::format("{}{} {}", "  ", command.name, command.takes);
     name.resize(19, ' ');
-    text += name + command.help + "\n";
+    text += fmt::format("{}{}\n", name, command.help);
   }
   return text +
          "A backslash at the end of a line continues the message on the next line; pasted lines stay together.\n"
@@ -143,12 +144,12 @@ ChatSession::ChatSession(LineReader& reader, Dialogue& dialogue, const tokenizer
       options_(std::move(options)),
       uses_adapter_(options_.has_adapter) {}
 
-std::string ChatSession::place() const { return reader_.is_interactive() ? "" : "stdin:" + std::to_string(line_); }
+std::string ChatSession::place() const { return reader_.is_interactive() ? "" : fmt::format("stdin:{}", line_); }
 
 /// Shows a note to a person, or logs it for a script.
 void ChatSession::note(const std::string& text) const {
   if (reader_.is_interactive()) return tell(text);
-  log_warning(place() + ": " + text);
+  log_warning("{}: {}", place(), text);
 }
 
 void ChatSession::on_start() {
@@ -186,7 +187,7 @@ std::optional<evaluate::ConversationTurn> ChatSession::next_turn() {
     reader_.remember(*message);
     try {
       if (const auto at = find_invalid_utf8(*message)) {
-        throw DataError(place(), "the message is not UTF-8 at byte " + std::to_string(*at + 1));
+        throw DataError(place(), "the message is not UTF-8 at byte {}", *at + 1);
       }
       const ChatLine line = parse_chat_line(*message);
       if (line.kind == ChatLine::Kind::kExit) return std::nullopt;
@@ -235,9 +236,9 @@ void ChatSession::take_answer(const Answers& answers) {
   dialogue_.answer(answers.answer.text);
   if (answers.answer.is_cut) {
     const bool is_full = dialogue_.room(prompt_) <= options_.max_new_tokens;
-    note(is_full ? "(cut: the context of " + format_count(dialogue_.context()) +
-                       " tokens is full. /reset forgets the conversation)"
-                 : "(cut after " + format_count(options_.max_new_tokens) + " tokens: --max-new-tokens)");
+    note(is_full ? fmt::format("(cut: the context of {} tokens is full. /reset forgets the conversation)",
+                               format_count(dialogue_.context()))
+                 : fmt::format("(cut after {} tokens: --max-new-tokens)", format_count(options_.max_new_tokens)));
   }
   if (is_stopped) note("(stopped)");
   if (answers.answer.text.empty()) note("(no answer: the message is dropped)");

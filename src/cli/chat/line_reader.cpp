@@ -1,6 +1,7 @@
 #include "line_reader.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 #include <langinfo.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -212,7 +213,7 @@ class EditedLines : public LineReader {
     libedit::HistEvent event{};
     api_->history(history_, &event, libedit::kEnter, message.c_str());
     if (history_file_.empty()) return;
-    const std::string part = history_file_.string() + ".part" + std::to_string(::getpid());
+    const std::string part = fmt::format("{}.part{}", history_file_.string(), ::getpid());
     try {
       make_folders(history_file_.parent_path());
       if (api_->history(history_, &event, libedit::kSave, part.c_str()) < 0) fail_with(history_file_, "cannot write");

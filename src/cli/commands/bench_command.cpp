@@ -1,5 +1,7 @@
 // lora-train bench: a step of a known shape, counted and measured. No files needed.
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <string>
 
@@ -85,39 +87,38 @@ std::string figure(double value) { return string_printf(value == 0 || value >= 0
 bool is_measured_on_a_cpu(const BenchResult& r) { return r.speed && r.device == "cpu"; }
 
 void print_sizes(const BenchResult& r, std::string& text) {
-  text += string_printf("shape %s, %s, %s, recompute %s, row pitch %s\n", r.shape.c_str(), r.device.c_str(),
-                        r.precision.c_str(), r.recompute.c_str(), r.row_pitch.c_str());
-  text += string_printf(
-      "rows of %s tokens, %s a micro-batch, %s a step; counted: a step of %s tokens in %s documents, %s trained\n",
-      format_count(r.max_seq_len).c_str(), format_count(r.micro_batch_size).c_str(),
-      format_count(r.global_batch_size).c_str(), format_count(r.tokens).c_str(), format_count(r.documents).c_str(),
-      format_count(r.supervised_tokens).c_str());
+  text += fmt::format("shape {}, {}, {}, recompute {}, row pitch {}\n", r.shape, r.device, r.precision, r.recompute,
+                      r.row_pitch);
+  text += fmt::format(
+      "rows of {} tokens, {} a micro-batch, {} a step; counted: a step of {} tokens in {} documents, {} trained\n",
+      format_count(r.max_seq_len), format_count(r.micro_batch_size), format_count(r.global_batch_size),
+      format_count(r.tokens), format_count(r.documents), format_count(r.supervised_tokens));
 }
 
 /// "651.2 TFLOP/s of plain products of these shapes; ..."
 std::string gemm_rate_in_words(const bench::BenchSpeed& speed) {
   if (!speed.gemm_flops_per_s || !speed.gemm_share) return "unknown";
   const bool is_fast = *speed.gemm_flops_per_s >= kTera;
-  std::string text = string_printf(
-      "%.1f %s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it",
+  std::string text = fmt::format(
+      "{:.1f} {} of plain products of these shapes; the step's required FLOPs run at {:.1f}% of it",
       *speed.gemm_flops_per_s / (is_fast ? kTera : kGiga), is_fast ? "TFLOP/s" : "GFLOP/s", 100 * *speed.gemm_share);
-  if (speed.linears_share) text += string_printf(", its products at %.1f%%", 100 * *speed.linears_share);
+  if (speed.linears_share) text += fmt::format(", its products at {:.1f}%", 100 * *speed.linears_share);
   return text;
 }
 
 void print_speed(const bench::BenchSpeed& speed, bool is_cpu, std::string& text) {
-  text += string_printf("\ntokens/s     %s (p10 %s, p90 %s); step %.2f ms (p10 %.2f, p90 %.2f)\n",
-                        whole(speed.tokens_per_s).c_str(), whole(speed.tokens_per_s_p10).c_str(),
-                        whole(speed.tokens_per_s_p90).c_str(), speed.step_ms, speed.step_ms_p10, speed.step_ms_p90);
+  text += fmt::format("\ntokens/s     {} (p10 {}, p90 {}); step {:.2f} ms (p10 {:.2f}, p90 {:.2f})\n",
+                      whole(speed.tokens_per_s), whole(speed.tokens_per_s_p10), whole(speed.tokens_per_s_p90),
+                      speed.step_ms, speed.step_ms_p10, speed.step_ms_p90);
   if (is_cpu) {
-    text += string_printf("memory       %.2f GiB peak\n", speed.peak_host_memory_gib);
+    text += fmt::format("memory       {:.2f} GiB peak\n", speed.peak_host_memory_gib);
   } else {
     text += string_printf("memory       %.2f GiB peak on the GPU (%.2f before the steps), %.2f GiB on the host\n",
                           speed.peak_memory_gib, speed.startup_peak_memory_gib, speed.peak_host_memory_gib);
   }
-  if (speed.idle_share) text += string_printf("GPU idle     %.1f%% of the step\n", 100 * *speed.idle_share);
-  text += "GEMM rate    " + gemm_rate_in_words(speed) + "\n";
-  text += string_printf("loss         %.4f to %.4f\n", speed.first_loss, speed.last_loss);
+  if (speed.idle_share) text += fmt::format("GPU idle     {:.1f}% of the step\n", 100 * *speed.idle_share);
+  text += fmt::format("GEMM rate    {}\n", gemm_rate_in_words(speed));
+  text += fmt::format("loss         {:.4f} to {:.4f}\n", speed.first_loss, speed.last_loss);
 }
 
 void print_capture(const report::StepCapture& capture, std::string& text) {
@@ -128,29 +129,28 @@ void print_capture(const report::StepCapture& capture, std::string& text) {
 
 void print_work(const char* title, const std::vector<BenchWork>& list, const BenchResult& r, std::string& text) {
   const auto tokens = static_cast<double>(r.tokens);
-  text += string_printf("\n%-32s %7s %8s %10s %10s %12s %10s %10s\n", title, "calls", "launches", "MB/token", "planned",
-                        "GFLOP/token", "bound, ms", "ms/step");
+  text += fmt::format("\n{:<32} {:>7} {:>8} {:>10} {:>10} {:>12} {:>10} {:>10}\n", title, "calls", "launches",
+                      "MB/token", "planned", "GFLOP/token", "bound, ms", "ms/step");
   for (const auto& work : list) {
-    const auto planned = work.planned_bytes ? string_printf("%.3f", *work.planned_bytes / tokens / kMega) : "-";
-    const auto ms = work.ms ? string_printf("%.3f", *work.ms) : "-";
+    const auto planned = work.planned_bytes ? fmt::format("{:.3f}", *work.planned_bytes / tokens / kMega) : "-";
+    const auto ms = work.ms ? fmt::format("{:.3f}", *work.ms) : "-";
     const bool has_bound = work.bound_ms && !is_measured_on_a_cpu(r);
-    const auto bound = has_bound ? string_printf("%.3f", *work.bound_ms) : "-";
-    text += string_printf("%-32s %7s %8s %10.3f %10s %12.4f %10s %10s\n", work.name.c_str(),
-                          format_count(work.calls).c_str(),
-                          is_measured_on_a_cpu(r) ? "-" : format_count(work.launches).c_str(),
-                          static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned.c_str(),
-                          static_cast<double>(work.flops) / tokens / kGiga, bound.c_str(), ms.c_str());
+    const auto bound = has_bound ? fmt::format("{:.3f}", *work.bound_ms) : "-";
+    text += fmt::format("{:<32} {:>7} {:>8} {:10.3f} {:>10} {:12.4f} {:>10} {:>10}\n", work.name,
+                        format_count(work.calls), is_measured_on_a_cpu(r) ? "-" : format_count(work.launches),
+                        static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned,
+                        static_cast<double>(work.flops) / tokens / kGiga, bound, ms);
   }
 }
 
 /// "assumed, of an NVIDIA H200, not measured: products 790.0 TFLOP/s, ..."
 std::string rates_in_words(const bench::BenchRates& rates) {
-  const std::string origin = rates.is_assumed() ? "assumed for an " + rates.gpu + ", not measured"
-                                                : "measured on " + rates.gpu + ", " + rates.shape + ", " + rates.date +
-                                                      " (" + rates.source + ")";
-  return origin + string_printf(": products %.1f TFLOP/s, attention %.1f and %.1f, memory %.2f TB/s",
-                                rates.gemm_flops_per_s / kTera, rates.attention_forward_flops_per_s / kTera,
-                                rates.attention_backward_flops_per_s / kTera, rates.copy_bytes_per_s / kTera);
+  const std::string origin =
+      rates.is_assumed() ? fmt::format("assumed for an {}, not measured", rates.gpu)
+                         : fmt::format("measured on {}, {}, {} ({})", rates.gpu, rates.shape, rates.date, rates.source);
+  return fmt::format("{}: products {:.1f} TFLOP/s, attention {:.1f} and {:.1f}, memory {:.2f} TB/s", origin,
+                     rates.gemm_flops_per_s / kTera, rates.attention_forward_flops_per_s / kTera,
+                     rates.attention_backward_flops_per_s / kTera, rates.copy_bytes_per_s / kTera);
 }
 
 void print_limits(const BenchResult& r, std::string& text) {
@@ -158,31 +158,28 @@ void print_limits(const BenchResult& r, std::string& text) {
   text += "\n";
   const auto gflop = [&](double flops) { return figure(flops / tokens / kGiga); };
   const auto mega = [&](double value) { return figure(value / tokens * kMega); };
-  if (!is_measured_on_a_cpu(r))
-    text += string_printf("launches     %s a step\n", format_count(num_launches(r)).c_str());
-  text += string_printf(
-      "FLOPs        %s GFLOP/token required (linears %s, head %s, attention %s, LoRA %s), %s in products executed\n",
-      gflop(r.required.total()).c_str(), gflop(r.required.linears).c_str(), gflop(r.required.head).c_str(),
-      gflop(r.required.attention).c_str(), gflop(r.required.lora).c_str(), gflop(r.executed_flops).c_str());
-  text +=
-      string_printf("memory moved %s MB/token outside products and attention, %s planned\n",
-                    figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
+  if (!is_measured_on_a_cpu(r)) text += fmt::format("launches     {} a step\n", format_count(num_launches(r)));
+  text += fmt::format(
+      "FLOPs        {} GFLOP/token required (linears {}, head {}, attention {}, LoRA {}), {} in products executed\n",
+      gflop(r.required.total()), gflop(r.required.linears), gflop(r.required.head), gflop(r.required.attention),
+      gflop(r.required.lora), gflop(r.executed_flops));
+  text += fmt::format("memory moved {} MB/token outside products and attention, {} planned\n",
+                      figure(r.counted_bytes / tokens / kMega), figure(r.planned_bytes / tokens / kMega));
   if (is_measured_on_a_cpu(r)) return;
-  text += "rates        " + rates_in_words(r.rates) + "\n";
-  text += string_printf(
-      "bound        %s tokens/s if nothing overlaps, at %s rates: products %s, attention %s, memory %s us/token\n",
-      whole(tokens / r.bound.total_s()).c_str(), r.rates.is_assumed() ? "assumed" : "measured",
-      mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(), mega(r.bound.memory_s).c_str());
+  text += fmt::format("rates        {}\n", rates_in_words(r.rates));
+  text += fmt::format(
+      "bound        {} tokens/s if nothing overlaps, at {} rates: products {}, attention {}, memory {} us/token\n",
+      whole(tokens / r.bound.total_s()), r.rates.is_assumed() ? "assumed" : "measured", mega(r.bound.gemm_s),
+      mega(r.bound.attention_s), mega(r.bound.memory_s));
 }
 
 void print_passes(const BenchResult& r, std::string& text) {
-  text += string_printf("\n%-28s %-24s %-20s %6s %10s %10s\n", "passes over activations", "operand", "buffer", "times",
-                        "MB/t read", "written");
+  text += fmt::format("\n{:<28} {:<24} {:<20} {:>6} {:>10} {:>10}\n", "passes over activations", "operand", "buffer",
+                      "times", "MB/t read", "written");
   for (const auto& pass : r.passes) {
-    text += string_printf("%-28s %-24s %-20s %6lld %10.4f %10.4f\n", pass.kernel.c_str(), pass.operand.c_str(),
-                          pass.buffer.c_str(), static_cast<long long>(pass.times),
-                          static_cast<double>(pass.bytes_read) / static_cast<double>(r.tokens) / kMega,
-                          static_cast<double>(pass.bytes_written) / static_cast<double>(r.tokens) / kMega);
+    text += fmt::format("{:<28} {:<24} {:<20} {:6} {:10.4f} {:10.4f}\n", pass.kernel, pass.operand, pass.buffer,
+                        pass.times, static_cast<double>(pass.bytes_read) / static_cast<double>(r.tokens) / kMega,
+                        static_cast<double>(pass.bytes_written) / static_cast<double>(r.tokens) / kMega);
   }
 }
 
@@ -256,8 +253,8 @@ void refuse_keys(const CommandParser& parser, const Profile& profile) {
                           "max_steps", "batch_unit"}) {
     if (!profile.is_given(key)) continue;
     parser.refuse("--set", std::string(key) +
-                               " has no meaning here: weights and documents are synthetic, and --steps sets "
-                               "the number of steps.");
+                               " has no meaning here: weights and documents are synthetic, and --steps sets the number "
+                               "of steps.");
   }
 }
 
@@ -267,9 +264,9 @@ int run_bench(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser(
       "bench",
-      "Measures speed and memory of a training step for a known shape, with random weights and synthetic "
-      "documents. Profile keys set the rest: max_seq_len (2048), micro_batch_size (as large as fits), "
-      "global_batch_size (one micro-batch), precision, lora_r, gradient_checkpointing, ...");
+      "Measures speed and memory of a training step for a known shape, with random weights and synthetic documents. "
+      "Profile keys set the rest: max_seq_len (2048), micro_batch_size (as large as fits), global_batch_size (one "
+      "micro-batch), precision, lora_r, gradient_checkpointing, ...");
   const ProfileFlags flags(parser, {});
   bench::BenchRequest request;
   std::string trace, rates, row_pitch;
@@ -307,7 +304,7 @@ int run_bench(const std::vector<std::string>& arguments) {
   if (request.shape.empty()) parser.refuse("--shape", "missing; expected one of " + join(model::known_shapes()) + ".");
   model::known_shape(request.shape);
   if (!row_pitch.empty() && row_pitch != "exact" && row_pitch != "padded")
-    parser.refuse("--row-pitch", "is " + row_pitch + "; expected exact or padded.");
+    parser.refuse("--row-pitch", fmt::format("is {}; expected exact or padded.", row_pitch));
   if (!row_pitch.empty())
     request.row_pitch = row_pitch == "padded" ? model::RowPitch::kPadded : model::RowPitch::kExact;
   if (request.count_only && request.only_steps)

@@ -1,4 +1,5 @@
 // lora-train chat: a conversation with a model, with or without an adapter.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include "chat/chat_session.h"
@@ -50,8 +51,8 @@ std::unique_ptr<LineReader> open_lines() {
 }
 
 std::string greeting(const Profile& profile, const ChatFlags& flags) {
-  const std::string who = flags.adapter.empty() ? "." : " with the adapter " + flags.adapter + ".";
-  return "Model " + profile.model.path + who + " /help lists commands; Ctrl-D ends.";
+  const std::string who = flags.adapter.empty() ? "." : fmt::format(" with the adapter {}.", flags.adapter);
+  return fmt::format("Model {}{} /help lists commands; Ctrl-D ends.", profile.model.path, who);
 }
 
 const tokenizer::ChatTemplate& template_of(const ModelFolders& folders) {

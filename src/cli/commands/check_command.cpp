@@ -1,5 +1,7 @@
 // lora-train check: checks a profile, the files that it names and their first examples, without touching a GPU or
 // weights.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -44,7 +46,7 @@ void print_shipped_profiles(bool json) {
     }
     std::string line = profile.name + "  ";
     if (line.size() < 19) line.resize(19, ' ');
-    print_line(line + profile.summary + (unbuilt.empty() ? "" : "  (not built yet: " + join(unbuilt) + ")"));
+    print_line(line + profile.summary + (unbuilt.empty() ? "" : fmt::format("  (not built yet: {})", join(unbuilt))));
   }
 }
 
@@ -59,7 +61,7 @@ void print_checked(const LoadedProfile& loaded, const std::vector<std::string>& 
     return word != "--verbose" && word != "--no-files" && word != "--profile" && word != "--config";
   });
   const bool has_data = !loaded.profile.data.datasets.empty();
-  log_info("ok: next " + shell_line(words) + (has_data ? "" : " --train-data FILE"));
+  log_info("ok: next {}{}", shell_line(words), has_data ? "" : " --train-data FILE");
 }
 
 /// True if a shipped profile names the model: only `train` needs it on this machine.
@@ -82,11 +84,11 @@ void check_target_gpu(const Profile& profile) {
   try {
     engine = &load_engine();
   } catch (const Error& error) {
-    log_info("target_gpu: cannot tell without LibTorch whether the run fits " + gpu->name + ": " + error.what());
+    log_info("target_gpu: cannot tell without LibTorch whether the run fits {}: {}", gpu->name, error.what());
     return;
   }
   const std::string misfit = engine->check_fit({profile, *gpu});
-  if (!misfit.empty()) log_warning("target_gpu: " + gpu->name + ": " + misfit);
+  if (!misfit.empty()) log_warning("target_gpu: {}: {}", gpu->name, misfit);
 }
 
 }  // namespace
@@ -94,8 +96,8 @@ void check_target_gpu(const Profile& profile) {
 int run_check(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "check",
-      "Validates a profile without touching a GPU, and prints the values that are set (--verbose: all) and where "
-      "they came from.");
+      "Validates a profile without touching a GPU, and prints the values that are set (--verbose: all) and where they "
+      "came from.");
   const ProfileFlags flags(parser, {});
   bool verbose = false, ignores_files = false, lists_profiles = false, wants_schema = false;
   std::string key_filter;
@@ -120,7 +122,7 @@ int run_check(const std::vector<std::string>& arguments) {
     const std::string table = parser.common().json ? keys_json(key_filter) : keys_table(key_filter);
     const std::string others = key_filter.empty() || parser.common().json ? "" : other_names_table(key_filter);
     if ((table + others).empty())
-      parser.refuse("--keys", "no key contains " + key_filter + "; lora-train check --keys shows all.");
+      parser.refuse("--keys", fmt::format("no key contains {}; lora-train check --keys shows all.", key_filter));
     print_text(table + (table.empty() || others.empty() ? "" : "\n") + others);
     return 0;
   }

@@ -1,4 +1,5 @@
 // Commands on several runs, side by side: compare, ablate, sweep.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -141,13 +142,13 @@ class Runs {
 
   /// Returns the folder and the exit code. Throws StopError if the run was stopped, Killed if a second signal came.
   std::pair<fs::path, int> run(const std::string& name, const Values& values) {
-    std::string folder_name = std::to_string(num_runs_++) + "-";
+    std::string folder_name = fmt::format("{}-", num_runs_++);
     for (const char c : name) folder_name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
     const fs::path folder = workplace_.path() / folder_name;
     remove_tree(token_folder());
     std::vector<std::string> command = {"train"};
     command.insert(command.end(), arguments_.begin(), arguments_.end());
-    for (const auto& [key, value] : values) add("--set", key + "=" + value, command);
+    for (const auto& [key, value] : values) add("--set", fmt::format("{}={}", key, value), command);
     add("--set", "run_name=" + name, command);
     add("--output-dir", folder.string(), command);
     command.insert(command.end(), {"--overwrite", "--log-level", "error", "--quiet"});
@@ -197,7 +198,7 @@ Probe probe_profile(Runs& runs) {
   runs.forget(folder);
   if (code != 0 || run.steps.empty())
     throw ConfigError("--profile", "does not train as it is, so there is nothing to compare: see above" +
-                                       (run.reason.empty() ? "" : " (" + run.reason + ")"));
+                                       (run.reason.empty() ? "" : fmt::format(" ({})", run.reason)));
   return {static_cast<long long>(run.steps.front().num_documents), run.num_gpus > 0};
 }
 
@@ -205,8 +206,7 @@ std::vector<report::Measurement> measure_all(const std::vector<report::Setting>&
                                              long long num_steps, Runs& runs) {
   std::vector<report::Measurement> measurements;
   for (const report::Setting& setting : settings) {
-    log_info("setting " + std::to_string(measurements.size() + 1) + " of " + std::to_string(settings.size()) + ": " +
-             setting.name);
+    log_info("setting {} of {}: {}", measurements.size() + 1, settings.size(), setting.name);
     Values values = setting.values;
     values.insert(values.end(), shared.begin(), shared.end());
     const auto [folder, code] = runs.run(setting.name, values);
@@ -287,7 +287,7 @@ int run_sweep(const std::vector<std::string>& arguments) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   ::execvp("bash", argv.data());
-  throw ConfigError("bash", std::string("cannot be started: ") + std::strerror(errno) + ". A sweep is a shell script.");
+  throw ConfigError("bash", "{}{}. A sweep is a shell script.", "cannot be started: ", std::strerror(errno));
 }
 
 }  // namespace lora_train::cli

@@ -1,5 +1,7 @@
 // lora-train convert: a profile from a configuration file of another tool.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -41,8 +43,8 @@ void refuse_to_replace(const std::string& output, const std::string& source) {
 void refuse_other_template(const std::string& file, const std::string& text) {
   if (path_kind(file) == PathKind::kNone || read_start(file, text.size() + 1) == text) return;
   throw ConfigError(file,
-                    "exists and is not the configuration's chat template, so it is not replaced: choose "
-                    "another --output, or pass --overwrite.");
+                    "exists and is not the configuration's chat template, so it is not replaced: choose another "
+                    "--output, or pass --overwrite.");
 }
 
 /// Width of the key column: the longest key in any section.
@@ -61,24 +63,24 @@ std::string section(const std::string& title, const std::vector<ConvertedKey>& k
   for (const auto& [key, outcome, place] : keys) {
     std::string name = "  " + key;
     name.resize(width, ' ');
-    text += name + outcome + "\n";
+    text += fmt::format("{}{}\n", name, outcome);
   }
   return text;
 }
 
 std::string table(const Conversion& conversion, const std::string& file) {
-  std::string text = file + ": " + title_of(conversion.tool);
-  text += conversion.recognised_by.empty() ? "\n" : ", by " + conversion.recognised_by + "\n";
+  std::string text = fmt::format("{}: {}", file, title_of(conversion.tool));
+  text += conversion.recognised_by.empty() ? "\n" : fmt::format(", by {}\n", conversion.recognised_by);
   const std::size_t width = width_of(conversion);
   text += section("kept", conversion.kept, width);
   text += section("renamed", conversion.renamed, width);
   text += section("dropped, because it does nothing here", conversion.dropped, width);
   std::vector<ConvertedKey> defaults;
   for (const auto& [key, value, reason] : conversion.defaults)
-    defaults.push_back({key, value + "   (" + reason + ")", {}});
+    defaults.push_back({key, fmt::format("{}   ({})", value, reason), {}});
   text += section("written out, because the default here differs", defaults, width);
   if (!conversion.notes.empty()) text += "notes\n";
-  for (const auto& note : conversion.notes) text += "  " + note + "\n";
+  for (const auto& note : conversion.notes) text += fmt::format("  {}\n", note);
   text.pop_back();  // the log ends the line
   return visible_text(text);
 }
@@ -106,7 +108,7 @@ std::string json_line(const Conversion& conversion, const std::vector<std::strin
 std::optional<ForeignTool> tool_of(const CommandParser& parser, const std::string& name) {
   if (name.empty()) return std::nullopt;
   const auto tool = from_string<ForeignTool>(lower_case(name));
-  if (!tool) parser.refuse("--from", "got " + name + ", expected " + join(names_of(ForeignTool{}), ", ") + ".");
+  if (!tool) parser.refuse("--from", fmt::format("got {}, expected {}.", name, join(names_of(ForeignTool{}), ", ")));
   return tool;
 }
 
@@ -166,8 +168,8 @@ void refuse_idle_allowances(const CommandParser& parser, const AllowedKeys& allo
         parser.refuse("--allow-refused", name + " is " + part + ", not refused. Take it out of --allow-refused.");
     }
     parser.refuse("--allow-refused",
-                  name + " is not a key of the file." + did_you_mean(nearest_names(name, refused)) +
-                      (refused.empty() ? " No key is refused." : " Refused: " + join(refused) + "."));
+                  fmt::format("{} is not a key of the file.{}{}", name, did_you_mean(nearest_names(name, refused)),
+                              refused.empty() ? " No key is refused." : fmt::format(" Refused: {}.", join(refused))));
   }
 }
 
@@ -256,12 +258,12 @@ bool is_whole(const Conversion& conversion, const ConvertRequest& request) {
   });
   if (count > 0) {
     log_error(
-        std::to_string(count) + (count == 1 ? " key is" : " keys are") +
-        " refused. Change the file, or leave out keys it can do without: --allow-refused KEY (without KEY: all).");
+        "{}{} refused. Change the file, or leave out keys it can do without: --allow-refused KEY (without KEY: all).",
+        count, count == 1 ? " key is" : " keys are");
   }
   if (!conversion.needs_output.empty()) {
-    log_error("The chat template needs a file next to the profile: " +
-              shell_line({"lora-train", "convert", request.file, "--output", "my.yaml"}) + ".");
+    log_error("The chat template needs a file next to the profile: {}.",
+              shell_line({"lora-train", "convert", request.file, "--output", "my.yaml"}));
   }
   return count == 0 && conversion.needs_output.empty();
 }

@@ -1,4 +1,6 @@
 // lora-train eval: the base or an adapter on the evaluation data.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -87,22 +89,22 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
     add(head, [&](const auto& r) { return format_count(number(r)); });
   };
   add("name", [](const auto& r) { return r.name; });
-  add("loss", [](const auto& r) { return string_printf("%.4f", r.loss); });
+  add("loss", [](const auto& r) { return fmt::format("{:.4f}", r.loss); });
   add("perplexity", [](const auto& r) {
-    return r.perplexity < 1000 ? string_printf("%.4f", r.perplexity) : format_count(std::llround(r.perplexity));
+    return r.perplexity < 1000 ? fmt::format("{:.4f}", r.perplexity) : format_count(std::llround(r.perplexity));
   });
-  add("token accuracy", [](const auto& r) { return string_printf("%.2f%%", 100 * r.token_accuracy); });
-  add("ece", [](const auto& r) { return string_printf("%.4f", r.ece); });
+  add("token accuracy", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.token_accuracy); });
+  add("ece", [](const auto& r) { return fmt::format("{:.4f}", r.ece); });
   add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
   if (results.front().choices) {
-    add("acc", [](const auto& r) { return string_printf("%.2f%%", 100 * r.choices->accuracy); });
-    add("acc_norm", [](const auto& r) { return string_printf("%.2f%%", 100 * r.choices->normalized_accuracy); });
-    add("choices ece", [](const auto& r) { return string_printf("%.4f", r.choices->ece); });
-    add("brier", [](const auto& r) { return string_printf("%.4f", r.choices->brier); });
+    add("acc", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.choices->accuracy); });
+    add("acc_norm", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.choices->normalized_accuracy); });
+    add("choices ece", [](const auto& r) { return fmt::format("{:.4f}", r.choices->ece); });
+    add("brier", [](const auto& r) { return fmt::format("{:.4f}", r.choices->brier); });
     add("examples", [](const auto& r) { return format_count(r.choices->num_rows); });
   }
   if (results.front().exact_match) {
-    add("exact match", [](const auto& r) { return string_printf("%.2f%%", 100 * r.exact_match->rate); });
+    add("exact match", [](const auto& r) { return fmt::format("{:.2f}%", 100 * r.exact_match->rate); });
     add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
     add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
   }
@@ -144,7 +146,7 @@ void print_table(const std::vector<Column>& columns) {
       std::size_t width = 0;
       for (const auto& cell : column) width = std::max(width, cell.size());
       const std::string padding(width - column[row].size(), ' ');
-      line += line.empty() ? column[row] + padding : "  " + padding + column[row];
+      line += line.empty() ? column[row] + padding : fmt::format("  {}{}", padding, column[row]);
     }
     print_line(line);
   }
@@ -175,7 +177,7 @@ void add_own_profile(ProfileFlags& flags, const std::string& adapter) {
   if (adapter.empty() || flags.has_profile() || !storage::read_marker(adapter) ||
       !std::filesystem::exists(profile, code))
     return;
-  log_info("profile: " + profile.string() + ", the run's own");
+  log_info("profile: {}, the run's own", profile.string());
   flags.add_profile(profile.string());
 }
 
@@ -185,7 +187,7 @@ void check_flags(const CommandParser& parser, const evaluate::EvalFlags& tasks, 
   const std::string key = regex.substr(0, regex.find('='));
   const std::vector<std::string> keys = profile_keys();
   if (key.size() < regex.size() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
-    parser.refuse("--exact-match", "\"" + regex + "\" is a setting, not a regex. Give settings with --set.");
+    parser.refuse("--exact-match", fmt::format("\"{}\" is a setting, not a regex. Give settings with --set.", regex));
   }
   std::error_code code;
   if (std::filesystem::is_regular_file(regex, code)) {

@@ -1,4 +1,6 @@
 // lora-train export: a model or an adapter as a GGUF file.
+#include <fmt/core.h>
+
 #include "engine/engine_loader.h"
 #include "flags/command_line.h"
 #include "flags/open_model.h"
@@ -42,7 +44,7 @@ std::optional<gguf::TensorType> parse_type(const CommandParser& parser, const st
   if (word == "f16") return gguf::TensorType::kF16;
   if (word == "bf16") return gguf::TensorType::kBF16;
   if (word == "q8_0") return gguf::TensorType::kQ8_0;
-  parser.refuse("--type", "unknown type \"" + word + "\"; expected f32, f16, bf16 or q8_0.");
+  parser.refuse("--type", fmt::format("unknown type \"{}\"; expected f32, f16, bf16 or q8_0.", word));
 }
 
 void check_gguf_flags(const CommandParser& parser, const ExportFlags& flags) {
@@ -61,8 +63,7 @@ void check_export_flags(const CommandParser& parser, const ExportFlags& flags) {
   if (flags.model.empty()) {
     parser.refuse("--model", flags.adapter.empty()
                                  ? "missing; expected the folder of a model."
-                                 : "missing, and the adapter names no base; expected the folder of the "
-                                   "base model.");
+                                 : "missing, and the adapter names no base; expected the folder of the base model.");
   }
   check_gguf_flags(parser, flags);
 }
@@ -79,9 +80,9 @@ void print_result(const CommandParser& parser, const ExportFlags& flags, const g
                         {"num_bytes", result.num_bytes}}));
     return;
   }
-  print_line(flags.gguf + ": " + format_count(result.num_tensors) + " tensors in " + type +
-             (flags.merge ? ", " + format_count(result.num_merged) + " of them merged" : "") + ", " +
-             format_bytes(static_cast<double>(result.num_bytes)));
+  print_line(fmt::format("{}: {} tensors in {}{}, {}", flags.gguf, format_count(result.num_tensors), type,
+                         flags.merge ? fmt::format(", {} of them merged", format_count(result.num_merged)) : "",
+                         format_bytes(static_cast<double>(result.num_bytes))));
   if (result.num_other_type > 0) {
     print_line(format_count(result.num_other_type) + " matrices are F16: their rows are not a multiple of 32");
   }

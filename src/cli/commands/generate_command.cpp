@@ -1,4 +1,5 @@
 // lora-train generate: text from a model and an adapter.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,7 +59,7 @@ void add_flags(CommandParser& parser, GenerateFlags& flags) {
 
 void check_text(const CommandParser& parser, const char* flag, const std::string& text) {
   if (const auto at = find_invalid_utf8(text)) {
-    parser.refuse(flag, "is not UTF-8 at byte " + std::to_string(*at + 1) + ".");
+    parser.refuse(flag, fmt::format("is not UTF-8 at byte {}.", *at + 1));
   }
 }
 
@@ -83,7 +84,7 @@ std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Mode
   if (!file.empty()) return data::read_prompts(file == "-" ? "/dev/stdin" : file, options);
   std::vector<data::Prompt> prompts;
   for (const auto& text : flags.prompts) {
-    const std::string number = flags.prompts.size() == 1 ? "" : " " + std::to_string(prompts.size() + 1);
+    const std::string number = flags.prompts.size() == 1 ? "" : fmt::format(" {}", prompts.size() + 1);
     prompts.push_back(data::make_prompt(text, "--prompt" + number, options));
   }
   return prompts;
@@ -174,8 +175,8 @@ class GenerateJob {
     if (indices_.empty()) {
       if (request_.world.size > 1) tell_others();
       file_->finish();
-      log_info(flags_.output + ": already complete, " + format_count(static_cast<long long>(prompts_.size())) +
-               " answers");
+      log_info("{}: already complete, {} answers", flags_.output,
+               format_count(static_cast<long long>(prompts_.size())));
       return 0;
     }
     return generate();
@@ -231,9 +232,9 @@ class GenerateJob {
       report_ = describe(load_engine().generate(request_, collector));
     } catch (const StopError& stop) {
       printer.finish();
-      log_warning("stopped by " + stop.where() + " after " + format_count(static_cast<long long>(num_answered_)) +
-                  " of " + format_count(static_cast<long long>(indices_.size())) + " answers" +
-                  (file_ ? "; run the same command to resume" : ""));
+      log_warning(
+          "stopped by {} after {} of {} answers{}", stop.where(), format_count(static_cast<long long>(num_answered_)),
+          format_count(static_cast<long long>(indices_.size())), file_ ? "; run the same command to resume" : "");
       return static_cast<int>(ExitCode::kStopped);
     } catch (...) {
       printer.finish();  // prints complete answers even after a failure

@@ -1,4 +1,6 @@
 // The Hugging Face hub: download, push.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -68,7 +70,7 @@ std::string names_of(const std::vector<hub::SkippedFile>& files) {
     else
       ++folders[file.path.substr(0, slash + 1)];
   }
-  for (const auto& [folder, count] : folders) names.push_back(folder + " (" + count_of(count, "file") + ")");
+  for (const auto& [folder, count] : folders) names.push_back(fmt::format("{} ({})", folder, count_of(count, "file")));
   return join(names);
 }
 
@@ -76,15 +78,15 @@ void log_skipped(const std::vector<hub::SkippedFile>& files) {
   if (files.empty()) return;
   std::uint64_t num_bytes = 0;
   for (const hub::SkippedFile& file : files) num_bytes += file.num_bytes;
-  log_info("skipped, because lora-train does not read them (" + size_of(num_bytes) +
-           "; --all downloads them): " + names_of(files));
+  log_info("skipped, because lora-train does not read them ({}; --all downloads them): {}", size_of(num_bytes),
+           names_of(files));
 }
 
 std::string next_command(const std::string& name, const hub::DownloadResult& result, bool is_dataset) {
   if (is_dataset)
-    return "lora-train tokenize --profile my.yaml --set datasets[0].path=" + shell_line({name}) + " --show 3";
+    return fmt::format("lora-train tokenize --profile my.yaml --set datasets[0].path={} --show 3", shell_line({name}));
   if (result.is_adapter) return "lora-train chat --model BASE --adapter " + shell_line({result.snapshot.string()});
-  return "lora-train train --model " + shell_line({name}) + " --train-data train.jsonl";
+  return fmt::format("lora-train train --model {} --train-data train.jsonl", shell_line({name}));
 }
 
 void print_download(const std::string& name, const hub::DownloadResult& result, bool is_dataset, bool json) {
@@ -101,10 +103,10 @@ void print_download(const std::string& name, const hub::DownloadResult& result, 
   }
   print_line(result.snapshot.string());
   if (result.num_files > 0)
-    log_info(name + ": " + count_of(result.num_files, "file") + ", " + size_of(result.num_bytes) + ", commit " +
-             result.commit.substr(0, 12) +
-             (result.num_downloaded_bytes == 0 ? "; all were in the cache already"
-                                               : "; downloaded " + size_of(result.num_downloaded_bytes)));
+    log_info("{}: {}, {}, commit {}{}", name, count_of(result.num_files, "file"), size_of(result.num_bytes),
+             result.commit.substr(0, 12),
+             result.num_downloaded_bytes == 0 ? "; all were in the cache already"
+                                              : "; downloaded " + size_of(result.num_downloaded_bytes));
   log_info("next: " + next_command(name, result, is_dataset));
 }
 
@@ -113,10 +115,9 @@ void print_download(const std::string& name, const hub::DownloadResult& result, 
 int run_download(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "download",
-      "Downloads a model, an adapter or a dataset from the Hugging Face hub into the local cache, where "
-      "model: ORG/NAME finds it. Skips files of a model that lora-train does not read, and checks every file. Run it "
-      "again to resume. Reads HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and "
-      "https_proxy.");
+      "Downloads a model, an adapter or a dataset from the Hugging Face hub into the local cache, where model: "
+      "ORG/NAME finds it. Skips files of a model that lora-train does not read, and checks every file. Run it again to "
+      "resume. Reads HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and https_proxy.");
   std::string name;
   bool is_dataset = false;
   hub::DownloadRequest request;
@@ -129,7 +130,7 @@ int run_download(const std::vector<std::string>& arguments) {
   const auto id = storage::parse_hub_id(name);
   if (!id)
     parser.refuse("ORG/NAME", name.empty() ? "missing; expected a name such as Qwen/Qwen3-4B."
-                                           : "got " + name + ", expected org/name or org/name@revision.");
+                                           : fmt::format("got {}, expected org/name or org/name@revision.", name));
   request.id = *id;
   request.kind = is_dataset ? storage::HubKind::kDataset : storage::HubKind::kModel;
   const StopRequests stop_requests;
@@ -154,9 +155,9 @@ void print_plan(const hub::PushPlan& plan, const std::string& target, bool json)
     if (json)
       print_line(to_line({{"path", file.path}, {"num_bytes", file.num_bytes}}));
     else
-      print_line(string_printf("%10s  ", size_of(file.num_bytes).c_str()) + file.path);
+      print_line(fmt::format("{:>10}  {}", size_of(file.num_bytes), file.path));
   }
-  log_info(plan.folder.string() + " would go to " + target + "; --dry-run sent nothing");
+  log_info("{} would go to {}; --dry-run sent nothing", plan.folder.string(), target);
 }
 
 void print_push(const std::string& name, const hub::PushResult& result, bool json) {
@@ -169,10 +170,10 @@ void print_push(const std::string& name, const hub::PushResult& result, bool jso
     return;
   }
   print_line(result.url);
-  log_info(name + ": " +
-           (result.num_files == 0 ? "the repository has all files already; no commit was made"
-                                  : count_of(result.num_files, "file") + " in commit " + result.commit.substr(0, 12) +
-                                        ", " + size_of(result.num_uploaded_bytes) + " of large files uploaded"));
+  log_info("{}: {}", name,
+           result.num_files == 0 ? "the repository has all files already; no commit was made"
+                                 : count_of(result.num_files, "file") + " in commit " + result.commit.substr(0, 12) +
+                                       ", " + size_of(result.num_uploaded_bytes) + " of large files uploaded");
 }
 
 }  // namespace
@@ -180,9 +181,9 @@ void print_push(const std::string& name, const hub::PushResult& result, bool jso
 int run_push(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "push",
-      "Uploads an adapter, a model, or the result of a run to the Hugging Face hub: creates the repository, "
-      "private unless --public, uploads what it lacks, and makes one commit at the end. Reads HF_TOKEN "
-      "(which must allow writing), HF_ENDPOINT and https_proxy.");
+      "Uploads an adapter, a model, or the result of a run to the Hugging Face hub: creates the repository, private "
+      "unless --public, uploads what it lacks, and makes one commit at the end. Reads HF_TOKEN (which must allow "
+      "writing), HF_ENDPOINT and https_proxy.");
   std::string folder, name;
   bool is_dry = false;
   hub::PushRequest request;
@@ -199,9 +200,9 @@ int run_push(const std::vector<std::string>& arguments) {
   const auto id = storage::parse_hub_id(name);
   if (!id || !id->revision.empty())
     parser.refuse("ORG/NAME", name.empty() ? "missing; expected a name such as my-name/my-adapter."
-                                           : "got " + name + ", expected org/name; a branch is --revision.");
-  if (!storage::parse_hub_id(name + "@" + request.branch))
-    parser.refuse("--revision", "got " + request.branch + ", expected the name of a branch.");
+                                           : fmt::format("got {}, expected org/name; a branch is --revision.", name));
+  if (!storage::parse_hub_id(fmt::format("{}@{}", name, request.branch)))
+    parser.refuse("--revision", fmt::format("got {}, expected the name of a branch.", request.branch));
   request.id = *id;
   request.plan = hub::plan_push(folder, name);
   if (request.message.empty()) request.message = "Upload with lora-train";

@@ -1,5 +1,7 @@
 // lora-train merge: an adapter folded into a Hugging Face folder, or rewritten for servers that read plain LoRA only.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -69,7 +71,7 @@ MergeRows built_in_rows(const tokenizer::Tokenizer* tokenizer, const model::Mode
     auto ids = tokenizer != nullptr ? tokenizer->encode(kTexts[i]).ids
                                     : spread_ids(config.vocab_size, 7919 + 2 * static_cast<std::int64_t>(i));
     std::erase_if(ids, [&](std::int32_t id) { return id < 0 || id >= config.vocab_size; });
-    add(std::move(ids), "built-in text " + std::to_string(i + 1), longest, rows);
+    add(std::move(ids), fmt::format("built-in text {}", i + 1), longest, rows);
   }
   add({trained_ids.begin(), trained_ids.end()}, "the tokens with trained rows", longest, rows);
   return rows;
@@ -81,8 +83,8 @@ MergeRows rows_of_file(const data::DocumentStore& store, std::int64_t longest) {
   for (std::size_t i = 0; i < store.size(); ++i) {
     const std::int64_t length = std::min(store.num_tokens(i), longest);
     if (num_tokens + length > kMaxTokens) {
-      log_info("comparing logits on the first " + std::to_string(i) + " of " + std::to_string(store.size()) +
-               " examples only: at most " + std::to_string(kMaxTokens) + " tokens in all");
+      log_info("comparing logits on the first {} of {} examples only: at most {} tokens in all", i, store.size(),
+               kMaxTokens);
       break;
     }
     num_tokens += length;
@@ -193,11 +195,11 @@ Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest&
 std::string in_words(const Comparison& comparison) {
   if (!comparison.found) return "logits not compared with the unmerged model: " + comparison.why_not;
   const lora::MergeCheck& found = *comparison.found;
-  return string_printf("largest logit difference from the unmerged model %.3g (logits up to %.3g), at ",
-                       found.max_difference, found.max_logit) +
-         comparison.rows.names.at(found.row) + ", token " + std::to_string(found.position + 1) +
-         "; another token is the most likely at " + format_count(found.num_argmax_changed) + " of " +
-         format_count(found.num_positions) + " positions";
+  return fmt::format(
+      "largest logit difference from the unmerged model {:.3g} (logits up to {:.3g}), at {}, token {}; another token "
+      "is the most likely at {} of {} positions",
+      found.max_difference, found.max_logit, comparison.rows.names.at(found.row), found.position + 1,
+      format_count(found.num_argmax_changed), format_count(found.num_positions));
 }
 
 nlohmann::ordered_json as_json(const lora::MergeResult& result, const Comparison& comparison) {
@@ -225,8 +227,8 @@ model::QuantizeRequest quantise_like(const std::filesystem::path& base) {
   if (stored.empty()) throw ConfigError("--keep-quantised", base.string() + " is not quantised");
   if (config.quantization.quant_type == "fp4") {
     throw ConfigError("--keep-quantised", base.string() +
-                                              " is stored as fp4, which is not written; leave the flag out, or "
-                                              "merge and use lora-train quantize");
+                                              " is stored as fp4, which is not written; leave the flag out, or merge "
+                                              "and use lora-train quantize");
   }
   model::QuantizeRequest request;
   request.format = stored.begin()->second.format;
@@ -286,10 +288,9 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
     print_line(to_line(as_json(result, comparison)));
     return;
   }
-  print_line(result.folder.string() + ": " + format_count(result.num_tensors) + " tensors, " +
-             format_count(result.num_merged) + " of them merged, " +
-             format_bytes(static_cast<double>(result.weight_bytes)) + " in " + std::to_string(result.num_files) +
-             " files");
+  print_line(fmt::format("{}: {} tensors, {} of them merged, {} in {} files", result.folder.string(),
+                         format_count(result.num_tensors), format_count(result.num_merged),
+                         format_bytes(static_cast<double>(result.weight_bytes)), result.num_files));
   print_line(in_words(comparison));
 }
 
@@ -304,10 +305,11 @@ void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
                         {"lora_alpha", result.alpha}}));
     return;
   }
-  print_line(result.folder.string() + ": " + format_count(result.num_linears) + " linears with r " +
-             std::to_string(result.rank) + " and lora_alpha " + string_printf("%g", result.alpha) + "; " +
-             format_count(result.num_padded) + " padded with zeros, the scale of " + format_count(result.num_rescaled) +
-             " multiplied into B");
+  print_line(
+      fmt::format("{}: {} linears with r {} and lora_alpha {:g}; {} padded with zeros, the scale of {} multiplied into "
+                  "B",
+                  result.folder.string(), format_count(result.num_linears), result.rank, result.alpha,
+                  format_count(result.num_padded), format_count(result.num_rescaled)));
 }
 
 /// Suggests a measurement if the run quantised its base on loading: the adapter was trained on other weights than those
@@ -326,7 +328,7 @@ void name_other_base(const std::string& adapter, const std::string& output_dir) 
                                     : "the run has no evaluation data; try it with " +
                                           shell_line({"lora-train", "chat", "--model", output_dir});
     if (base != BasePrecision::kNf4 && base != BasePrecision::kInt8 && base != BasePrecision::kFp8) return;
-    log_info("trained on " + to_string(base) + " weights, but merged into the model's own: " + command);
+    log_info("trained on {} weights, but merged into the model's own: {}", to_string(base), command);
   } catch (const Error&) {  // another version's profile; the merge is done anyway
   }
 }
@@ -336,8 +338,8 @@ void name_other_base(const std::string& adapter, const std::string& output_dir) 
 int run_merge(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "merge",
-      "Merges an adapter into a Hugging Face folder and prints the largest logit difference from the unmerged "
-      "model; or, with --portable, rewrites an adapter for servers that ignore rsLoRA and patterns.");
+      "Merges an adapter into a Hugging Face folder and prints the largest logit difference from the unmerged model; "
+      "or, with --portable, rewrites an adapter for servers that ignore rsLoRA and patterns.");
   MergeFlags flags;
   add_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;

@@ -1,4 +1,6 @@
 // Commands that write a model folder: init-model, quantize.
+#include <fmt/core.h>
+
 #include "engine/engine_loader.h"
 #include "flags/command_line.h"
 #include "lora_train/base/stop_request.h"
@@ -23,16 +25,15 @@ void print_result(const model::InitModelResult& result, const std::string& folde
     print_line(to_line(line));
     return;
   }
-  print_line(folder + ": " + format_count(result.num_parameters) + " parameters, " +
-             format_bytes(static_cast<double>(result.weight_bytes)) + " in " + join(result.files));
+  print_line(fmt::format("{}: {} parameters, {} in {}", folder, format_count(result.num_parameters),
+                         format_bytes(static_cast<double>(result.weight_bytes)), join(result.files)));
 }
 
 }  // namespace
 
 int run_init_model(const std::vector<std::string>& arguments) {
   CommandParser parser("init-model",
-                       "Writes a randomly initialised Hugging Face folder from a config.json and a "
-                       "tokenizer.");
+                       "Writes a randomly initialised Hugging Face folder from a config.json and a tokenizer.");
   std::string config, tokenizer, output_dir, dtype = "bf16";
   model::InitModelRequest request;
   parser.app().add_option("--config", config, "config.json, or a folder that holds one")->type_name("PATH");
@@ -60,7 +61,7 @@ model::LinearFormat parse_format(const CommandParser& parser, const std::string&
   if (word == "nf4") return model::LinearFormat::k4Bit;
   if (word == "int8") return model::LinearFormat::kInt8;
   if (word == "fp8") return model::LinearFormat::kFp8;
-  parser.refuse("--base-precision", "got " + word + ", expected nf4, int8 or fp8.");
+  parser.refuse("--base-precision", fmt::format("got {}, expected nf4, int8 or fp8.", word));
 }
 
 void print_result(const model::QuantizeResult& result, bool json) {
@@ -71,9 +72,9 @@ void print_result(const model::QuantizeResult& result, bool json) {
                         {"num_files", result.num_files}}));
     return;
   }
-  print_line(result.folder.string() + ": " + format_count(result.num_linears) + " linears quantised, " +
-             format_bytes(static_cast<double>(result.weight_bytes)) + " in " + std::to_string(result.num_files) +
-             " files");
+  print_line(fmt::format("{}: {} linears quantised, {} in {} files", result.folder.string(),
+                         format_count(result.num_linears), format_bytes(static_cast<double>(result.weight_bytes)),
+                         result.num_files));
 }
 
 }  // namespace
@@ -81,8 +82,8 @@ void print_result(const model::QuantizeResult& result, bool json) {
 int run_quantize(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "quantize",
-      "Writes a Hugging Face folder whose linears are quantised, for faster starts: training on it gives "
-      "the same numbers as base_precision on the original.");
+      "Writes a Hugging Face folder whose linears are quantised, for faster starts: training on it gives the same "
+      "numbers as base_precision on the original.");
   std::string model, output_dir, precision = "nf4", double_quant;
   model::QuantizeRequest request;
   parser.app().add_option("--model", model, "folder, or org/name in the local Hugging Face cache")->type_name("DIR");
@@ -98,7 +99,7 @@ int run_quantize(const std::vector<std::string>& arguments) {
   if (output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
   request.format = parse_format(parser, precision);
   if (!double_quant.empty() && double_quant != "on" && double_quant != "off") {
-    parser.refuse("--double-quant", "got " + double_quant + ", expected on or off.");
+    parser.refuse("--double-quant", fmt::format("got {}, expected on or off.", double_quant));
   }
   if (double_quant == "on" && request.format != model::LinearFormat::k4Bit) {
     parser.refuse("--double-quant", "only scales of nf4 are quantised.");

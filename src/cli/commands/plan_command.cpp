@@ -1,5 +1,7 @@
 #include "plan_command.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -36,7 +38,7 @@ std::string dollars(const std::optional<double>& amount) {
   return amount ? report::format_dollars(*amount) : "no price";
 }
 
-std::string name_of(const Forecast& row) { return std::to_string(row.num_gpus) + " x " + row.gpu; }
+std::string name_of(const Forecast& row) { return fmt::format("{} x {}", row.num_gpus, row.gpu); }
 
 std::string in_words(const Forecast& row) {
   return name_of(row) + ": " + format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) +
@@ -90,8 +92,8 @@ Json row_json(const Forecast& row) {
 }
 
 std::string table_head() {
-  return string_printf("%-14s %4s  %-16s %6s %6s  %-20s %9s  %-27s %9s  %s\n", "GPU", "GPUs", "memory (GiB)", "least",
-                       "rows", "recomputation", "tok/s", "time", "cost", "from");
+  return fmt::format("{:<14} {:>4}  {:<16} {:>6} {:>6}  {:<20} {:>9}  {:<27} {:>9}  {}\n", "GPU", "GPUs",
+                     "memory (GiB)", "least", "rows", "recomputation", "tok/s", "time", "cost", "from");
 }
 
 /// The source of a row's time.
@@ -102,34 +104,33 @@ std::string basis_of(const Forecast& row) {
 
 std::string table_line(const Forecast& row) {
   const std::string memory =
-      string_printf("%.1f of %.1f", gib(row.memory.total()), gib(row.memory_limit)) + (row.fits ? "" : " NO");
-  const std::string time = format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) + "-" +
-                           format_duration(row.hours_high * 3600) + ")";
-  return string_printf("%-14s %4d  %-16s %6.1f %6lld  %-20s %9s  %-27s %9s  %s\n", row.gpu.c_str(), row.num_gpus,
-                       memory.c_str(), gib(row.least_memory), static_cast<long long>(row.micro_batch_size),
-                       row.recompute.c_str(), format_count(static_cast<long long>(row.tokens_per_s)).c_str(),
-                       time.c_str(), dollars(row.cost_usd).c_str(), basis_of(row).c_str());
+      fmt::format("{:.1f} of {:.1f}{}", gib(row.memory.total()), gib(row.memory_limit), row.fits ? "" : " NO");
+  const std::string time = fmt::format("{} ({}-{})", format_duration(row.hours * 3600),
+                                       format_duration(row.hours_low * 3600), format_duration(row.hours_high * 3600));
+  return fmt::format("{:<14} {:4}  {:<16} {:6.1f} {:6}  {:<20} {:>9}  {:<27} {:>9}  {}\n", row.gpu, row.num_gpus,
+                     memory, gib(row.least_memory), row.micro_batch_size, row.recompute,
+                     format_count(static_cast<long long>(row.tokens_per_s)), time, dollars(row.cost_usd),
+                     basis_of(row));
 }
 
 std::string data_line(const bench::DataFacts& data) {
-  return string_printf("data: %s documents of %.0f tokens on average%s, rows of %lld\n",
-                       format_count(data.num_documents).c_str(),
-                       static_cast<double>(data.num_tokens) / static_cast<double>(data.num_documents),
-                       data.are_stated ? " (as stated)" : "", static_cast<long long>(data.max_seq_len));
+  return fmt::format("data: {} documents of {:.0f} tokens on average{}, rows of {}\n", format_count(data.num_documents),
+                     static_cast<double>(data.num_tokens) / static_cast<double>(data.num_documents),
+                     data.are_stated ? " (as stated)" : "", data.max_seq_len);
 }
 
 std::string variants_table(const ForecastResult& result) {
   const auto first =
       std::find_if(result.variants.begin(), result.variants.end(), [](const auto& v) { return v.forecast; });
   if (first == result.variants.end()) return "";
-  std::string text = "\nOn one " + first->forecast->gpu + ", one setting changed:\n";
+  std::string text = fmt::format("\nOn one {}, one setting changed:\n", first->forecast->gpu);
   for (const auto& variant : result.variants) {
     if (!variant.forecast) continue;
     const Forecast& row = *variant.forecast;
-    text += string_printf("  %-32s %6.1f GiB%-4s least %6.1f %9s tok/s  %-12s %9s\n", variant.setting.c_str(),
-                          gib(row.memory.total()), row.fits ? "" : " NO", gib(row.least_memory),
-                          format_count(static_cast<long long>(row.tokens_per_s)).c_str(),
-                          format_duration(row.hours * 3600).c_str(), dollars(row.cost_usd).c_str());
+    text += fmt::format("  {:<32} {:6.1f} GiB{:<4} least {:6.1f} {:>9} tok/s  {:<12} {:>9}\n", variant.setting,
+                        gib(row.memory.total()), row.fits ? "" : " NO", gib(row.least_memory),
+                        format_count(static_cast<long long>(row.tokens_per_s)), format_duration(row.hours * 3600),
+                        dollars(row.cost_usd));
   }
   return text;
 }
@@ -139,7 +140,7 @@ std::string what_would_fit(const ForecastResult& result) {
   const auto largest = std::ranges::max_element(result.rows, {}, &Forecast::memory_limit);
   if (largest == result.rows.end() || largest->ways_to_fit.empty())
     return "use a smaller model, or a GPU with more memory";
-  return "it would fit on " + name_of(*largest) + " with " + join(largest->ways_to_fit, ", or with ");
+  return fmt::format("it would fit on {} with {}", name_of(*largest), join(largest->ways_to_fit, ", or with "));
 }
 
 /// For the first row that fits, otherwise the first row.
@@ -148,12 +149,11 @@ std::string saves_line(const ForecastResult& result, double disk_gb_s) {
   const auto fitting = std::ranges::find_if(result.rows, &Forecast::fits);
   const Forecast& row = fitting == result.rows.end() ? result.rows.front() : *fitting;
   const bench::SaveCost cost = bench::save_cost(row, disk_gb_s);
-  return string_printf(
-      "\nA checkpoint takes %s: on %s a pause of about %.2f s, then %.1f s of writing during the steps at %.1f GB/s "
-      "(--disk).\n"
-      "save_steps: 100 costs %.2f%% of the steps' time, 500 %.2f%%.\n",
-      format_bytes(static_cast<double>(row.checkpoint_bytes)).c_str(), name_of(row).c_str(), cost.pause_s, cost.write_s,
-      disk_gb_s, 100 * cost.share_of(row, 100), 100 * cost.share_of(row, 500));
+  return fmt::format(
+      "\nA checkpoint takes {}: on {} a pause of about {:.2f} s, then {:.1f} s of writing during the steps at {:.1f} "
+      "GB/s (--disk).\nsave_steps: 100 costs {:.2f}% of the steps' time, 500 {:.2f}%.\n",
+      format_bytes(static_cast<double>(row.checkpoint_bytes)), name_of(row), cost.pause_s, cost.write_s, disk_gb_s,
+      100 * cost.share_of(row, 100), 100 * cost.share_of(row, 500));
 }
 
 /// The rows that matter most without limits; empty if none fits.
@@ -163,9 +163,8 @@ std::string short_verdict(const ForecastResult& result) {
   const Forecast* const fastest = least(result, hours_of, any);
   if (fastest == nullptr) return {};
   const auto count = std::ranges::count_if(result.rows, &Forecast::fits);
-  return "\nVerdict: the run fits in " + std::to_string(count) + " of " + std::to_string(result.rows.size()) +
-         " cases" + (cheapest == nullptr ? "" : "; the cheapest is " + in_words(*cheapest)) + "; the fastest is " +
-         in_words(*fastest) + "\n";
+  return fmt::format("\nVerdict: the run fits in {} of {} cases{}; the fastest is {}\n", count, result.rows.size(),
+                     cheapest == nullptr ? "" : "; the cheapest is " + in_words(*cheapest), in_words(*fastest));
 }
 
 bool has_limits(const PlanLimits& limits) { return limits.deadline_s || limits.budget_usd; }
@@ -199,7 +198,7 @@ std::vector<int> parse_counts(const CommandParser& parser, const std::vector<std
   for (const std::string& text : texts) {
     const auto count = parse_integer(text);
     if (!count || *count < 1 || *count > kMostGpus)
-      parser.refuse("--count", "is " + text + "; expected a whole number from 1 to " + std::to_string(kMostGpus) + ".");
+      parser.refuse("--count", fmt::format("is {}; expected a whole number from 1 to {}.", text, kMostGpus));
     counts.push_back(static_cast<int>(*count));
   }
   return counts;
@@ -210,7 +209,7 @@ PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline
   if (!deadline.empty()) {
     limits.deadline_s = parse_duration(deadline);
     if (limits.deadline_s.value_or(0) <= 0)
-      parser.refuse("--deadline", "is " + deadline + "; expected a time such as 6h.");
+      parser.refuse("--deadline", fmt::format("is {}; expected a time such as 6h.", deadline));
   }
   if (!budget.empty()) {
     limits.budget_usd = parse_number(budget);
@@ -238,12 +237,11 @@ std::vector<bench::PastRun> read_past_runs(const std::vector<std::string>& folde
     const report::RunRecord record = report::read_run(folder);
     bench::PastRun run{.folder = folder.string(), .tokens_per_s = median_rate(record)};
     if (record.summary_json.empty() || record.profile.empty() || run.tokens_per_s <= 0) {
-      log_info(run.folder + ": not used: " + (record.reason.empty() ? "it has no steps" : record.reason));
+      log_info("{}: not used: {}", run.folder, record.reason.empty() ? "it has no steps" : record.reason);
       continue;
     }
     if (record.num_gpus == 0 && record.world_size > 1) {
-      log_info(run.folder + ": not used: it had " + std::to_string(record.world_size) +
-               " ranks on CPUs, but a CPU plan has one");
+      log_info("{}: not used: it had {} ranks on CPUs, but a CPU plan has one", run.folder, record.world_size);
       continue;
     }
     run.gpu = report::gpu_of(record);
@@ -268,7 +266,7 @@ PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
     const char* const kind = limits.deadline_s   ? "the cheapest within the deadline"
                              : limits.budget_usd ? "the fastest within the budget"
                                                  : "the fastest";
-    return {met, true, std::string(kind) + " is " + in_words(*met)};
+    return {met, true, fmt::format("{} is {}", kind, in_words(*met))};
   }
   const Forecast* const nearest = limits.deadline_s ? least(result, hours_of, any) : least(result, cost_of, any);
   if (nearest == nullptr) return {nullptr, false, "the run fits on none of these GPUs; " + what_would_fit(result)};
@@ -276,10 +274,10 @@ PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
 }
 
 std::string plan_table(const ForecastResult& result, const PlanLimits& limits, double disk_gb_s) {
-  std::string text = "model: " + result.model + "\n" + data_line(result.data);
+  std::string text = fmt::format("model: {}\n{}", result.model, data_line(result.data));
   if (!result.rows.empty()) {
-    text += "steps: " + format_count(result.rows.front().num_steps) + ", global batch " +
-            format_count(result.rows.front().global_batch_size) + " (on " + name_of(result.rows.front()) + ")\n";
+    text += fmt::format("steps: {}, global batch {} (on {})\n", format_count(result.rows.front().num_steps),
+                        format_count(result.rows.front().global_batch_size), name_of(result.rows.front()));
   }
   text += "\n" + table_head();
   for (const Forecast& row : result.rows) text += table_line(row);
@@ -293,9 +291,9 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits, d
       "is not included.\nPrices are examples: pass your own with --gpus FILE.\n";
   const bool fits = std::ranges::any_of(result.rows, &Forecast::fits);
   if (!fits && !has_limits(limits))
-    text += "\nVerdict: the run fits on none of these GPUs; " + what_would_fit(result) + ".\n";
+    text += fmt::format("\nVerdict: the run fits on none of these GPUs; {}.\n", what_would_fit(result));
   if (fits && !has_limits(limits)) text += short_verdict(result);
-  if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
+  if (has_limits(limits)) text += fmt::format("\nVerdict: {}\n", judge(result, limits).text);
   return text;
 }
 
@@ -313,7 +311,7 @@ std::string plan_json(const ForecastResult& result, const PlanLimits& limits) {
   } else {
     last.update(Json{{"gpu", nullptr}, {"num_gpus", nullptr}, {"hours", nullptr}, {"cost_usd", nullptr}});
   }
-  return lines + to_line(last) + "\n";
+  return fmt::format("{}{}\n", lines, to_line(last));
 }
 
 int run_plan(const std::vector<std::string>& arguments) {
@@ -356,7 +354,7 @@ int run_plan(const std::vector<std::string>& arguments) {
       ->type_name("GB/S");
   if (!parser.parse(arguments)) return 0;
   const std::optional<double> disk_gb_s = disk.empty() ? 1 : parse_number(disk);
-  if (disk_gb_s.value_or(0) <= 0) parser.refuse("--disk", "is " + disk + "; expected GB/s above 0.");
+  if (disk_gb_s.value_or(0) <= 0) parser.refuse("--disk", fmt::format("is {}; expected GB/s above 0.", disk));
   const PlanLimits limits = parse_limits(parser, deadline, budget);
   request.counts = parse_counts(parser, counts);
   if (request.num_documents == 0 && (request.tokens_per_document > 0 || !request.shape.empty()))
@@ -376,8 +374,8 @@ int run_plan(const std::vector<std::string>& arguments) {
                       "--tokens-per-document says otherwise).");
   if (request.num_documents > 0 && request.tokens_per_document == 0) {
     request.tokens_per_document = std::min(kUsualDocument, loaded.profile.data.max_seq_len.value_or(kUsualDocument));
-    log_info("--documents: assuming " + std::to_string(request.tokens_per_document) +
-             " tokens each; set another length with --tokens-per-document");
+    log_info("--documents: assuming {} tokens each; set another length with --tokens-per-document",
+             request.tokens_per_document);
   }
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;

@@ -1,5 +1,7 @@
 #include "registry.h"
 
+#include <fmt/core.h>
+
 #include "flags/command_line.h"
 #include "lora_train/base/text.h"
 #include "output/standard_output.h"
@@ -46,7 +48,7 @@ std::string overview() {
   for (const auto& command : commands()) {
     std::string name = "  " + command.name;
     name.resize(14, ' ');
-    text += name + command.summary + "\n";
+    text += fmt::format("{}{}\n", name, command.summary);
   }
   text +=
       "\nFlags of every command:\n"
@@ -102,8 +104,8 @@ complete -c lora-train -n '__lora_train_command >/dev/null' -a '(string match -q
 int run_completion(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "completion",
-      "Prints a script that completes commands and flags. bash: source <(lora-train completion bash), in "
-      "~/.bashrc; zsh: the same in ~/.zshrc; fish: lora-train completion fish | source.");
+      "Prints a script that completes commands and flags. bash: source <(lora-train completion bash), in ~/.bashrc; "
+      "zsh: the same in ~/.zshrc; fish: lora-train completion fish | source.");
   std::string shell;
   parser.app().add_option("shell", shell, "bash, zsh or fish")->type_name("SHELL");
   if (!parser.parse(arguments)) return 0;

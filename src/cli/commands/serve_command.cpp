@@ -1,4 +1,6 @@
 // lora-train serve: an OpenAI-compatible server for a model and its adapters.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -71,7 +73,7 @@ evaluate::ServedAdapter parse_adapter(const CommandParser& parser, const std::st
   const std::string folder = has_name ? given.substr(equals + 1) : given;
   const std::string name = has_name ? given.substr(0, equals) : "";
   if (folder.empty() || (has_name && name.empty()))
-    parser.refuse("--adapter", "got \"" + given + "\"; expected DIR or NAME=DIR.");
+    parser.refuse("--adapter", fmt::format("got \"{}\"; expected DIR or NAME=DIR.", given));
   const std::string found = find_adapter(folder);
   return {has_name ? name : name_of_run(found), found};
 }
@@ -142,8 +144,8 @@ class Serving {
       if (request_.adapters.size() == 1) return true;
       throw ConfigError("--adapter " + name,
                         folder.string() +
-                            " has new tokens, so it must be served alone. Give it as the only --adapter, "
-                            "or merge it and serve the merged folder.");
+                            " has new tokens, so it must be served alone. Give it as the only --adapter, or merge it "
+                            "and serve the merged folder.");
     }
     return false;
   }
@@ -151,7 +153,7 @@ class Serving {
   void add(const std::string& name, ModelFolders folders, std::optional<std::int64_t> owner) {
     const std::vector<std::string> taken = names();
     if (std::find(taken.begin(), taken.end(), name) != taken.end()) {
-      parser_.refuse("--adapter", "two models have the name \"" + name + "\"; give NAME=DIR.");
+      parser_.refuse("--adapter", fmt::format("two models have the name \"{}\"; give NAME=DIR.", name));
     }
     models_.push_back({name, std::move(folders), owner});
   }
@@ -176,17 +178,17 @@ std::string curl_line(const std::string& url, const serve::ServedModel& model, b
   } else {
     body["prompt"] = "Hello";
   }
-  return "curl " + url + (is_chat ? "/v1/chat/completions" : "/v1/completions") +
-         " -H 'Content-Type: application/json'" +
-         (has_key ? std::string(" -H \"Authorization: Bearer $") + kKeyVariable + "\"" : "") + " -d " +
-         shell_line({body.dump()});
+  return fmt::format("curl {}{} -H 'Content-Type: application/json'{} -d {}", url,
+                     is_chat ? "/v1/chat/completions" : "/v1/completions",
+                     has_key ? fmt::format("{}{}\"", " -H \"Authorization: Bearer $", kKeyVariable) : "",
+                     shell_line({body.dump()}));
 }
 
 void announce(const std::string& url, const std::vector<serve::ServedModel>& models, bool has_key, bool as_json) {
   std::vector<std::string> names;
   for (const auto& model : models) names.push_back(model.name);
-  log_info("serving " + url + "/v1 (models: " + join(names) + "; " +
-           (has_key ? std::string("with the key in $") + kKeyVariable : std::string("no key needed")) + ")");
+  log_info("serving {}/v1 (models: {}; {})", url, join(names),
+           has_key ? std::string("with the key in $") + kKeyVariable : std::string("no key needed"));
   log_info("try: " + curl_line(url, models.back(), has_key));
   if (as_json) print_text(nlohmann::ordered_json{{"url", url}, {"models", names}, {"has_key", has_key}}.dump() + "\n");
 }
@@ -228,8 +230,8 @@ int run_serve(const std::vector<std::string>& arguments) {
   const Serving serving(parser, flags, profile_flags);
   const serve::ListeningSocket socket(flags.host, flags.port);
   if (!socket.is_loopback() && key_from_environment().empty()) {
-    parser.refuse("--host",
-                  flags.host + " can be reached by other machines: put a key into $" + kKeyVariable + " first.");
+    parser.refuse("--host", fmt::format("{} can be reached by other machines: put a key into ${} first.", flags.host,
+                                        kKeyVariable));
   }
   run_server(serving, socket, flags, parser.common().json);
   return 0;

@@ -1,5 +1,7 @@
 // teach: a teacher's answers as training examples. distill: the same, then training and a comparison of the student
 // with its teacher.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -212,7 +214,7 @@ void parse_shard(const CommandParser& parser, const std::string& shard, teach::T
   const auto part = slash == std::string::npos ? std::nullopt : parse_integer(shard.substr(0, slash));
   const auto whole = slash == std::string::npos ? std::nullopt : parse_integer(shard.substr(slash + 1));
   if (!part || !whole || *whole < 1 || *part < 0 || *part >= *whole)
-    parser.refuse("--shard", "got " + shard + ", expected I/N with I from 0 to N - 1, such as 0/4.");
+    parser.refuse("--shard", fmt::format("got {}, expected I/N with I from 0 to N - 1, such as 0/4.", shard));
   job.shard = *part;
   job.num_shards = *whole;
 }
@@ -305,9 +307,8 @@ void refuse_adapter_as_teacher(const std::string& teacher) {
   if (!std::filesystem::exists(std::filesystem::path(adapter_folder(teacher)) / storage::kAdapterConfigFile, code))
     return;
   const std::string merged = (folder.has_filename() ? folder : folder.parent_path()).string() + "-merged";
-  throw ConfigError("teacher", teacher + " is an adapter, but a teacher is a whole model. Merge it: " +
-                                   shell_line({"lora-train", "merge", "--adapter", teacher, "--output-dir", merged}) +
-                                   ", and give " + merged + ".");
+  throw ConfigError("teacher", "{} is an adapter, but a teacher is a whole model. Merge it: {}, and give {}.", teacher,
+                    shell_line({"lora-train", "merge", "--adapter", teacher, "--output-dir", merged}), merged);
 }
 
 void add_server_flags(CommandParser& parser, teach::ServerOptions& server) {
@@ -344,7 +345,7 @@ std::string text_of(const CommandParser& parser, const LoadedProfile& loaded, co
   const bool is_path = value.find('/') != std::string::npos || (dot != std::string::npos && dot + 1 < value.size());
   if (is_word && is_path)
     findings.mistake(parse_place(loaded.origin.at(key)), key,
-                     "there is no file " + value + "; a text would have a space.");
+                     fmt::format("there is no file {}; a text would have a space.", value));
   return value;
 }
 
@@ -397,7 +398,7 @@ std::vector<std::string> flags_of_train(const CommonFlags& common, const Switche
 void throw_if_failed(int code, const std::string& phase, const std::string& output_dir) {
   if (code == 0 || code == static_cast<int>(ExitCode::kStopped)) return;
   const char* const kinds[] = {"", "internal", "config", "data", "format", "io", "device", "numeric"};
-  throw PeerError(output_dir, phase + " ended with exit code " + std::to_string(code) + "; stderr says why",
+  throw PeerError(output_dir, fmt::format("{} ended with exit code {}; stderr says why", phase, code),
                   code < 8 ? kinds[code] : "internal", static_cast<ExitCode>(code));
 }
 
@@ -448,8 +449,8 @@ int run_distill(const std::vector<std::string>& arguments) try {
       new StopRequests(world.launcher != launch::Launcher::kNone, nullptr);
   CommandParser parser(
       "distill",
-      "Lets a teacher answer the prompts of a profile, trains the student on the answers, and compares "
-      "both on held-out prompts. The same command resumes where it stopped.");
+      "Lets a teacher answer the prompts of a profile, trains the student on the answers, and compares both on "
+      "held-out prompts. The same command resumes where it stopped.");
   const ProfileFlags flags(parser,
                            {{"--model", "model", "the student: folder, or org/name in the local Hugging Face cache"},
                             {"--train-data", "datasets", "prompts: file, folder or glob"},

@@ -1,5 +1,7 @@
 #include "token_commands.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -64,14 +66,14 @@ std::string format_example(const data::ExampleView& example, bool use_color) {
       }
       text += visible_text(example.pieces[i]);
     }
-    ids += (i == 0 ? "" : " ") + std::to_string(example.ids[i]) + (trained ? "*" : "");
-    if (trained && !example.weights.empty()) ids += string_printf("%g", static_cast<double>(example.weights[i]));
+    ids += fmt::format("{}{}{}", i == 0 ? "" : " ", example.ids[i], trained ? "*" : "");
+    if (trained && !example.weights.empty()) ids += fmt::format("{:g}", static_cast<double>(example.weights[i]));
     num_trained += trained ? 1 : 0;
   }
   text += end_of(open_style, use_color);
   if (!text.empty()) text += "\n";
-  return visible_text(example.source) + ": " + std::to_string(example.ids.size()) + " tokens, " +
-         std::to_string(num_trained) + " trained\n" + text + "ids: " + ids + "\n";
+  return fmt::format("{}: {} tokens, {} trained\n{}ids: {}\n", visible_text(example.source), example.ids.size(),
+                     num_trained, text, ids);
 }
 
 std::string example_to_json(const data::ExampleView& example) {
@@ -90,7 +92,7 @@ void print_ids(const tokenizer::Tokenizer& tokenizer, const std::string& text, b
     return;
   }
   std::string line;
-  for (const auto id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+  for (const auto id : ids) line += fmt::format("{}{}", line.empty() ? "" : " ", id);
   print_line(line);
 }
 
@@ -102,9 +104,9 @@ std::optional<model::ModelConfig> read_config(const std::filesystem::path& folde
 
 void print_totals(const data::PreparedData& prepared) {
   const auto& store = prepared.train;
-  print_line(format_count(static_cast<long long>(store.size())) + " documents, " + format_count(store.total_tokens()) +
-             " tokens, " + format_count(store.total_supervised()) + " trained (" + prepared.loss_description +
-             "), max_seq_len " + std::to_string(prepared.max_seq_len));
+  print_line(fmt::format("{} documents, {} tokens, {} trained ({}), max_seq_len {}",
+                         format_count(static_cast<long long>(store.size())), format_count(store.total_tokens()),
+                         format_count(store.total_supervised()), prepared.loss_description, prepared.max_seq_len));
   for (const auto& line : prepared.ledger.lines()) print_line(line);
 }
 
@@ -130,14 +132,14 @@ void show_step(const Profile& profile, const data::PreparedData& prepared, long 
   const auto sizes = data::resolve_batch_sizes(profile.schedule, prepared.max_seq_len);
   const data::RunPlan plan = data::plan_run(profile, prepared, sizes);
   if (number > plan.total_steps()) {
-    throw ConfigError("--step", "the run has " + format_count(plan.total_steps()) + " steps.");
+    throw ConfigError("--step", "the run has {} steps.", format_count(plan.total_steps()));
   }
   const data::StepPlan step = plan.step(number);
   if (!json) {
-    print_line("step " + std::to_string(number) + " of " + std::to_string(plan.total_steps()) + ", epoch " +
-               std::to_string(step.epoch) + ": " + format_count(step.num_rows) + " rows, " +
-               format_count(step.num_documents) + " documents, " + format_count(step.num_tokens) + " tokens, " +
-               format_count(step.num_supervised) + " trained");
+    print_line(fmt::format("step {} of {}, epoch {}: {} rows, {} documents, {} tokens, {} trained", number,
+                           plan.total_steps(), step.epoch, format_count(step.num_rows),
+                           format_count(step.num_documents), format_count(step.num_tokens),
+                           format_count(step.num_supervised)));
   }
   for (const std::uint32_t document : documents_of(step)) {
     if (num_shown-- > 0) {
@@ -249,14 +251,14 @@ void list(const fs::path& folder, bool json) {
                           {"last_used", table.last_used},
                           {"is_in_use", table.is_in_use}}));
     } else {
-      print_line(time_text(table.last_used) + string_printf("  %10s  ", size_text(table.num_bytes).c_str()) +
-                 table.file.filename().string() + (table.is_in_use ? "  in use" : ""));
+      print_line(fmt::format("{}  {:>10}  {}{}", time_text(table.last_used), size_text(table.num_bytes),
+                             table.file.filename().string(), table.is_in_use ? "  in use" : ""));
     }
   }
   if (json) return;
   const std::uint64_t limit = data::token_cache_limit();
-  print_line(folder.string() + ": " + std::to_string(tables.size()) + " tables, " + size_text(total) +
-             (limit == data::kNoCacheLimit ? "; no limit" : " of at most " + size_text(limit)));
+  print_line(fmt::format("{}: {} tables, {}{}", folder.string(), tables.size(), size_text(total),
+                         limit == data::kNoCacheLimit ? "; no limit" : " of at most " + size_text(limit)));
 }
 
 void clear(const fs::path& folder, std::int64_t used_before, bool json) {
@@ -274,10 +276,10 @@ void clear(const fs::path& folder, std::int64_t used_before, bool json) {
                         {"num_without_lock", num_without_lock}}));
     return;
   }
-  print_line(folder.string() + ": deleted " + std::to_string(deleted.num_tables) + " tables, " +
-             size_text(deleted.num_bytes) +
-             (num_in_use == 0 ? "" : "; kept " + std::to_string(num_in_use) + " in use") +
-             (num_without_lock == 0 ? "" : "; kept " + std::to_string(num_without_lock) + " that cannot be locked"));
+  print_line(
+      fmt::format("{}: deleted {} tables, {}{}{}", folder.string(), deleted.num_tables, size_text(deleted.num_bytes),
+                  num_in_use == 0 ? "" : fmt::format("; kept {} in use", num_in_use),
+                  num_without_lock == 0 ? "" : fmt::format("; kept {} that cannot be locked", num_without_lock)));
 }
 
 }  // namespace
@@ -285,8 +287,8 @@ void clear(const fs::path& folder, std::int64_t used_before, bool json) {
 int run_cache(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "cache",
-      "Lists or deletes the token tables that runs share. LORA_TRAIN_CACHE_MAXSIZE (default 64G, 0 = no "
-      "limit) limits their size: beyond it, a run deletes the least recently used ones.");
+      "Lists or deletes the token tables that runs share. LORA_TRAIN_CACHE_MAXSIZE (default 64G, 0 = no limit) limits "
+      "their size: beyond it, a run deletes the least recently used ones.");
   bool wants_list = false, wants_clear = false;
   std::string folder = data::user_token_cache().string();
   std::int64_t used_before = std::numeric_limits<std::int64_t>::max();

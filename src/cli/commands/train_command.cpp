@@ -1,5 +1,6 @@
 // lora-train train: the run.
 
+#include <fmt/core.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ namespace fs = std::filesystem;
 
 std::string operating_system() {
   struct utsname system {};
-  return ::uname(&system) == 0 ? std::string(system.sysname) + " " + system.release : "";
+  return ::uname(&system) == 0 ? fmt::format("{} {}", system.sysname, system.release) : "";
 }
 
 /// "my.yaml" for "my.yaml:3"; empty if no line of a file set the key.
@@ -78,7 +79,7 @@ report::Provenance provenance_of(const LoadedProfile& loaded, const std::vector<
       {"libtorch", load_engine().torch_version()},
       {"host", host_name()},
       {"operating_system", operating_system()},
-      {"cpu", host.cpu_model + " (" + std::to_string(host.num_cores) + (host.num_cores == 1 ? " core)" : " cores)")},
+      {"cpu", fmt::format("{} ({}{}", host.cpu_model, host.num_cores, host.num_cores == 1 ? " core)" : " cores)")},
       {"host_memory", format_bytes(static_cast<double>(host.memory_bytes))}};
   for (const auto& [key, origin] : loaded.origin) {
     if (origin == "default") continue;
@@ -97,8 +98,8 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
   const std::vector<std::string> keys = profile_keys();
   if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
   const std::string nearest = nearest_name(key, keys);
-  parser.refuse("--allow-changed",
-                "\"" + key + "\" is not a key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
+  parser.refuse("--allow-changed", fmt::format("\"{}\" is not a key.{}", key,
+                                               nearest.empty() ? "" : fmt::format(" Did you mean \"{}\"?", nearest)));
 }
 
 /// Fills the request. Throws if the profile cannot be trained with, whatever its files contain. Problems with the files

@@ -1,6 +1,7 @@
 #include "engine_loader.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
 
@@ -46,7 +47,7 @@ bool takes(const fs::path& folder, const std::string& found_by, std::vector<std:
     return false;
   }
   if (torch.version.starts_with(kNeededSeries)) return true;
-  seen.push_back(found_by + ": torch " + torch.version + " in " + torch.folder.string());
+  seen.push_back(fmt::format("{}: torch {} in {}", found_by, torch.version, torch.folder.string()));
   return false;
 }
 
@@ -57,7 +58,7 @@ void* open_library(const fs::path& file, int flags, const std::string& what_to_d
   if (failure.ends_with("failed to map segment from shared object")) {  // other causes than memory add more text
     throw DeviceError(file.string(), "cannot be loaded: out of memory on the host. Free some, or raise ulimit -v");
   }
-  throw ConfigError(file.string(), failure + ". " + what_to_do);
+  throw ConfigError(file.string(), "{}. {}", failure, what_to_do);
 }
 
 // Spins of an OpenMP thread before it sleeps: tenths of a millisecond. Fewer cost speed on idle cores; libgomp's own
@@ -97,7 +98,7 @@ TorchInstallation read_torch_folder(fs::path folder, const std::string& found_by
   if (folder.filename().empty()) folder = folder.parent_path();
   if (!fs::exists(folder / "version.py", error) && folder.filename() == "lib") folder = folder.parent_path();
   if (!fs::exists(folder / "version.py", error) || !fs::exists(folder / "lib" / "libtorch_cpu.so", error)) {
-    throw ConfigError(found_by, "no torch wheel in " + folder.string() + " (no version.py, or no lib/libtorch_cpu.so)");
+    throw ConfigError(found_by, "no torch wheel in {} (no version.py, or no lib/libtorch_cpu.so)", folder.string());
   }
   const std::string source = read_file(folder / "version.py");
   return {folder, python_string(source, "__version__"), python_string(source, "cuda"), found_by};
@@ -109,7 +110,7 @@ TorchInstallation find_torch() {
   const char* const named = std::getenv("LORA_TRAIN_TORCH");
   if (named != nullptr && *named != '\0') {
     if (takes(named, "$LORA_TRAIN_TORCH", seen, torch)) return torch;
-    throw ConfigError("LibTorch", join(seen, "; ") + ". " + kWhatToDo);
+    throw ConfigError("LibTorch", "{}. {}", join(seen, "; "), kWhatToDo);
   }
   const fs::path built_with = package_of_build("torch");
   if (!built_with.empty() && takes(built_with, "lib/torch_path", seen, torch)) return torch;
@@ -121,7 +122,7 @@ TorchInstallation find_torch() {
       return torch;
     }
   }
-  throw ConfigError("LibTorch", "not found (" + join(seen, "; ") + "). " + kWhatToDo);
+  throw ConfigError("LibTorch", "not found ({}). {}", join(seen, "; "), kWhatToDo);
 }
 
 const EngineApi& load_engine() {

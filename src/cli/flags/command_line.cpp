@@ -1,5 +1,7 @@
 #include "command_line.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "lora_train/base/error.h"
@@ -15,7 +17,7 @@ namespace {
 Invocation help_invocation(const std::vector<std::string>& of) {
   Invocation invocation;
   invocation.wants_help = of.empty();
-  if (of.size() > 1) throw ConfigError("lora-train help", "expected one command: lora-train help " + of.front() + ".");
+  if (of.size() > 1) throw ConfigError("lora-train help", "expected one command: lora-train help {}.", of.front());
   if (!of.empty()) invocation.command = of.front();
   invocation.arguments = {"--help"};
   return invocation;
@@ -88,7 +90,7 @@ CLI::Option* CommandParser::add_list(const std::string& flag, std::vector<std::s
 CLI::Option* CommandParser::add_parsed(const std::string& flag, std::function<bool(const std::string&)> read,
                                        const std::string& expected, const std::string& help) {
   const auto take = [this, flag, read = std::move(read), expected](const std::string& text) {
-    if (!read(text)) add_mistake(flag, "got \"" + text + "\", expected " + expected + ".");
+    if (!read(text)) add_mistake(flag, fmt::format("got \"{}\", expected {}.", text, expected));
   };
   return app_.add_option_function<std::string>(flag, take, help);
 }
@@ -125,7 +127,7 @@ std::vector<std::string> CommandParser::without_missing_values(const std::vector
     const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
     const std::string next = i + 1 < arguments.size() ? name_of_flag(arguments[i + 1]) : "";
     if (needs_value && next.starts_with("--") && (app_.get_option_no_throw(next) != nullptr || find_other(next))) {
-      add_mistake(arguments[i], "has no value; expected " + arguments[i] + " " + option->get_type_name() + ".");
+      add_mistake(arguments[i], fmt::format("has no value; expected {} {}.", arguments[i], option->get_type_name()));
       continue;
     }
     rest.push_back(arguments[i]);
@@ -170,7 +172,7 @@ std::vector<std::string> CommandParser::take_others(const std::vector<std::strin
       ++i;
       take_other_(flag, other->name, arguments[i], words_from(arguments, i + 1));
     } else {
-      add_mistake(flag, "has no value; expected " + flag + " VALUE.");
+      add_mistake(flag, fmt::format("has no value; expected {} VALUE.", flag));
     }
   }
   return rest;
@@ -203,21 +205,21 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
 }
 
 void CommandParser::refuse(const std::string& flag, const std::string& message) const {
-  throw ConfigError(flag, message + " See " + app_.get_name() + " --help.");
+  throw ConfigError(flag, "{} See {} --help.", message, app_.get_name());
 }
 
 void CommandParser::refuse_special_file(const std::string& flag, const std::string& file) const {
   const PathKind kind = file.empty() ? PathKind::kNone : path_kind(file);
   if (kind == PathKind::kNone || kind == PathKind::kFile) return;
-  refuse(flag, file + (kind == PathKind::kFolder ? " is a folder" : " is a link, a pipe or a device") +
-                   "; expected a file to write.");
+  refuse(flag, fmt::format("{}{}; expected a file to write.", file,
+                           kind == PathKind::kFolder ? " is a folder" : " is a link, a pipe or a device"));
 }
 
 storage::DType CommandParser::weight_dtype(const std::string& flag, const std::string& name) const {
   if (name == "bf16") return storage::DType::kBF16;
   if (name == "fp16") return storage::DType::kF16;
   if (name == "fp32") return storage::DType::kF32;
-  refuse(flag, "unknown type \"" + name + "\"; expected bf16, fp16 or fp32.");
+  refuse(flag, fmt::format("unknown type \"{}\"; expected bf16, fp16 or fp32.", name));
 }
 
 std::vector<std::string> CommandParser::flag_names() const {
@@ -242,8 +244,8 @@ void CommandParser::find_wrong_words() {
       continue;
     }
     const bool takes_it = path_kind(extra) == PathKind::kFolder && app_.get_option_no_throw("--adapter") != nullptr;
-    add_mistake(extra,
-                "unexpected argument." + (takes_it ? " To use a run or a PEFT folder: --adapter " + extra + "." : ""));
+    add_mistake(extra, "unexpected argument." +
+                           (takes_it ? fmt::format(" To use a run or a PEFT folder: --adapter {}.", extra) : ""));
   }
 }
 
@@ -253,7 +255,7 @@ void CommandParser::throw_if_wrong() const {
   for (const auto& [flag, message] : wrong_) findings.mistake({flag}, "", message);
   if (find_more_) find_more_(findings);
   if (findings.num_mistakes() == 1) refuse(wrong_.front().first, wrong_.front().second);
-  findings.hint("See " + app_.get_name() + " --help.");
+  findings.hint(fmt::format("See {} --help.", app_.get_name()));
   findings.throw_mistakes();
 }
 
@@ -261,11 +263,11 @@ void CommandParser::add_unknown_flag(const std::string& name) {
   const bool is_negated = name.starts_with("--no-") || name.starts_with("--no_");
   const OtherFlag* const negated = is_negated ? find_other("--" + name.substr(5)) : nullptr;
   if (negated != nullptr && negated->is_switch)
-    return add_mistake(name, "unknown flag. Switch it off with --" + name.substr(5) + " false.");
+    return add_mistake(name, fmt::format("unknown flag. Switch it off with --{} false.", name.substr(5)));
   const bool is_input = name == "--input" || name == "--inputs" || name == "--input-file" || name == "--input_file";
   const bool has_prompts = app_.get_option_no_throw("--prompts") != nullptr;
   const std::string nearest = is_input && has_prompts ? "--prompts" : nearest_name(name, flag_names());
-  add_mistake(name, nearest.empty() ? "unknown flag." : "unknown flag. Did you mean \"" + nearest + "\"?");
+  add_mistake(name, nearest.empty() ? "unknown flag." : fmt::format("unknown flag. Did you mean \"{}\"?", nearest));
 }
 
 }  // namespace lora_train::cli

@@ -1,5 +1,7 @@
 #include "generation_flags.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -32,8 +34,8 @@ class GenerationConfig {
  public:
   explicit GenerationConfig(const std::filesystem::path& folder) : path_(folder / storage::kGenerationFile) {
     if (!std::filesystem::exists(path_)) {
-      throw ConfigError("--generation-config",
-                        "there is no " + path_.string() + ". Leave the flag out: greedy is the default.");
+      throw ConfigError("--generation-config", "there is no {}. Leave the flag out: greedy is the default.",
+                        path_.string());
     }
     json_ = json::parse(storage::read_model_text(path_), nullptr, /*allow_exceptions=*/false);
     if (!json_.is_object()) throw FormatError(path_.string(), "is not a JSON object");
@@ -41,9 +43,9 @@ class GenerationConfig {
       const auto value = number(refused.key);
       if (value && *value != refused.neutral) {
         throw ConfigError("--generation-config",
-                          path_.string() + " asks for " + refused.key + ": " + json_[refused.key].dump() +
-                              ", which is not supported. Leave the flag out, and give --temperature, "
-                              "--top-p and --top-k instead.");
+                          "{} asks for {}: {}, which is not supported. Leave the flag out, and give --temperature, "
+                          "--top-p and --top-k instead.",
+                          path_.string(), refused.key, json_[refused.key].dump());
       }
     }
   }
@@ -81,9 +83,8 @@ class GenerationConfig {
 
  private:
   [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
-    throw FormatError(
-        path_.string() + ": " + key,
-        "is " + json_[key].dump(-1, ' ', true, json::error_handler_t::replace) + "; expected " + expected);
+    throw FormatError(fmt::format("{}: {}", path_.string(), key), "is {}; expected {}",
+                      json_[key].dump(-1, ' ', true, json::error_handler_t::replace), expected);
   }
 
   std::filesystem::path path_;
@@ -146,18 +147,18 @@ std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompt
   for (const auto& prompt : prompts) {
     const auto num_tokens = static_cast<std::int64_t>(prompt.ids.size());
     if (num_tokens >= context) {
-      throw DataError(prompt.source, "the prompt has " + format_count(num_tokens) +
-                                         " tokens and leaves no room for an answer: "
-                                         "the model's context (max_position_embeddings) is " +
-                                         format_count(context) + ". Shorten or remove it");
+      throw DataError(prompt.source,
+                      "the prompt has {} tokens and leaves no room for an answer: the model's context "
+                      "(max_position_embeddings) is {}. Shorten or remove it",
+                      format_count(num_tokens), format_count(context));
     }
     lengths.push_back(std::min(max_new_tokens, context - num_tokens));
     num_short += lengths.back() < max_new_tokens ? 1 : 0;
   }
   if (num_short > 0) {
-    log_warning(format_count(static_cast<long long>(num_short)) + " of " +
-                format_count(static_cast<long long>(prompts.size())) + " prompts leave room for fewer than " +
-                format_count(max_new_tokens) + " tokens in the context of " + format_count(context));
+    log_warning("{} of {} prompts leave room for fewer than {} tokens in the context of {}",
+                format_count(static_cast<long long>(num_short)), format_count(static_cast<long long>(prompts.size())),
+                format_count(max_new_tokens), format_count(context));
   }
   return lengths;
 }

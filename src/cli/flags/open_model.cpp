@@ -1,5 +1,7 @@
 #include "open_model.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -68,9 +70,9 @@ void warn_of_unknown_ids(const std::vector<std::int64_t>& ids, const std::filesy
   for (const std::int64_t id : ids) {
     if (!tokenizer.id_to_token(static_cast<std::int32_t>(id)).empty()) continue;
     log_warning(
-        adapter.string() + ": trains the row of id " + std::to_string(id) +
-        ", but the tokenizer has no such token: copy the tokenizer files of the run's adapter/ there, or pass the "
-        "profile with its add_tokens");
+        "{}: trains the row of id {}, but the tokenizer has no such token: copy the tokenizer files of the run's "
+        "adapter/ there, or pass the profile with its add_tokens",
+        adapter.string(), id);
     return;
   }
 }
@@ -86,9 +88,9 @@ void warn_of_older_result(const std::string& adapter) {
   if (step && !newest.empty() && storage::checkpoint_step(newest) == step) return;
   static std::set<std::string> warned;
   if (!warned.insert(adapter).second) return;
-  log_warning(adapter + ": is an earlier result of the run" + (step ? ", from step " + std::to_string(*step) : "") +
-              ", which has continued since and has not ended" +
-              (newest.empty() ? "." : ". Its newest checkpoint: " + newest.string() + "."));
+  log_warning("{}: is an earlier result of the run{}, which has continued since and has not ended{}", adapter,
+              step ? fmt::format(", from step {}", *step) : "",
+              newest.empty() ? "." : fmt::format(". Its newest checkpoint: {}.", newest.string()));
 }
 
 std::string adapter_folder(const std::string& given) {
@@ -108,12 +110,12 @@ std::string find_adapter(const std::string& given, const std::string& name) {
   if (!fs::exists(given, code))
     throw FormatError(given, "no such folder; expected a PEFT folder, or the output_dir of a run");
   if (fs::exists(fs::path(given) / storage::kModelFolder / storage::kConfigFile, code))
-    throw ConfigError(name, given + " is a run that trained all weights: there is no adapter. Its model: --model " +
-                                given + "/model.");
+    throw ConfigError(name, "{} is a run that trained all weights: there is no adapter. Its model: --model {}/model.",
+                      given, given);
   const fs::path checkpoint = newest_checkpoint(given);
   if (checkpoint.empty()) return given;  // the folder's reader reports what is wrong with it
-  throw ConfigError(name, given + " is a run that has not ended: there is no adapter/ in it. Its newest checkpoint: " +
-                              name + (name.starts_with("--") ? " " : ": ") + checkpoint.string() + ".");
+  throw ConfigError(name, "{} is a run that has not ended: there is no adapter/ in it. Its newest checkpoint: {}{}{}.",
+                    given, name, name.starts_with("--") ? " " : ": ", checkpoint.string());
 }
 
 std::string find_base(const std::string& adapter) {
@@ -124,7 +126,7 @@ std::string find_base(const std::string& adapter) {
   } catch (const FormatError& error) {
     std::error_code code;
     const std::string seen_from =
-        fs::path(base).is_relative() ? " (seen from " + fs::current_path(code).string() + ")" : "";
+        fs::path(base).is_relative() ? fmt::format(" (seen from {})", fs::current_path(code).string()) : "";
     throw FormatError(config_of(adapter), "base_model_name_or_path is \"" + base + "\": " + error.message() +
                                               seen_from + ". Pass the base model with --model DIR.");
   }
@@ -150,7 +152,7 @@ LoadedProfile load_with_adapter(const ProfileFlags& flags, std::string& adapter)
   if (!adapter.empty() && loaded.origin.at("model") == config_of(adapter)) find_base(adapter);
   if (const std::string& start = loaded.profile.adapter.init_adapter; adapter.empty() && !start.empty()) {
     adapter = find_adapter(start, "init_adapter");
-    log_info("adapter: " + adapter + ", which training starts from (init_adapter)");
+    log_info("adapter: {}, which training starts from (init_adapter)", adapter);
   }
   if (const std::string trained = adapter_folder(loaded.profile.run.output_dir);
       adapter.empty() && trained != loaded.profile.run.output_dir && loaded.origin.at("output_dir") != "default")
@@ -207,7 +209,7 @@ void leave_out_failed_starts(const std::string& folder, std::vector<fs::path>& r
     }
   }
   if (left_out.empty() || others.empty() || runs == std::vector<fs::path>{folder}) return;
-  log_info("left out: " + join(left_out) + ", which ended before step 1; name one to see why");
+  log_info("left out: {}, which ended before step 1; name one to see why", join(left_out));
   runs = std::move(others);
 }
 
@@ -234,7 +236,7 @@ std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
     if (runs.empty()) {
       throw ConfigError(name, what + " Expected the output_dir of a run, or a folder of such folders.");
     }
-    log_warning(name + ": " + what);
+    log_warning("{}: {}", name, what);
   }
   return runs;
 }

@@ -1,5 +1,7 @@
 #include "profile_check.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -40,8 +42,8 @@ class InputChecker {
     const std::vector<std::string> sets = data::evaluation_names(profile_.data);
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       if (std::ranges::count(sets, tasks[i].name) == 0) continue;
-      findings_.mistake(place_of("eval_tasks"), "eval_tasks[" + std::to_string(i) + "].name",
-                        "another task or dataset is named \"" + tasks[i].name + "\". Give each its own name.");
+      findings_.mistake(place_of("eval_tasks"), fmt::format("eval_tasks[{}].name", i),
+                        fmt::format("another task or dataset is named \"{}\". Give each its own name.", tasks[i].name));
     }
     if (findings_.is_wrong("eval_tasks") || findings_.is_wrong("eval_datasets")) return;
     attempt({"metric_for_best_model", ""}, [&] { report::find_best_metric(profile_.run, sets, tasks); });
@@ -126,14 +128,14 @@ class InputChecker {
     attempt({"model", folder.string()}, [&] {
       const storage::WeightFiles weights = storage::open_model_weights(folder);
       model::base_storage(profile_.model, config, weights);
-      log_info(folder.string() + ": " + model::linear_formats(config, weights));
+      log_info("{}: {}", folder.string(), model::linear_formats(config, weights));
     });
   }
 
   void check_datasets(const std::string& key, const std::vector<DatasetSpec>& specs) {
     const auto use = key == "datasets" ? data::DatasetUse::kTraining : data::DatasetUse::kEvaluation;
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      const std::string entry = key + "[" + std::to_string(i) + "]", &path = specs[i].path;
+      const std::string entry = fmt::format("{}[{}]", key, i), &path = specs[i].path;
       std::error_code code;
       if (findings_.is_wrong(entry) || fs::is_other(path, code)) continue;  // an unread pipe is not a mistake
       attempt({key, path, entry + ".path"}, [&] { data::dataset_files(specs[i], use); });
@@ -143,8 +145,8 @@ class InputChecker {
         const data::FirstExamples examples =
             data::look_at_first_examples(specs[i], {use, profile_.data.on_bad_row, opened_.tokenizer.get(),
                                                     chat_template_.get(), profile_.data.loss_on, is_model_read_});
-        log_info(entry + " " + path + ": " + to_string(examples.type) + " (" + examples.reason + "), " +
-                 count_of(examples.num_examples, "example") + " checked");
+        log_info("{} {}: {} ({}), {} checked", entry, path, to_string(examples.type), examples.reason,
+                 count_of(examples.num_examples, "example"));
         for (const std::string& warning : examples.warnings) {
           if (said_.insert(warning).second) log_warning(warning);
         }
@@ -161,7 +163,7 @@ class InputChecker {
       for (const DatasetSpec& spec : specs) warn_if_absent(spec);
     }
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      const std::string key = "eval_tasks[" + std::to_string(i) + "].regex";
+      const std::string key = fmt::format("eval_tasks[{}].regex", i);
       const std::string& regex = profile_.tasks.eval_tasks[i].regex;
       if (!regex.empty()) attempt({"eval_tasks", "", key}, [&] { tokenizer::TextPattern(regex, ""); });
     }
@@ -219,13 +221,13 @@ class InputChecker {
     } else if (fs::exists(named.path, code)) {
       const std::string origin = place.text();
       findings_.mistake(parse_place(report.where), "",
-                        report.message + " (" + named.label + (origin.empty() ? "" : " at " + origin) + ")",
+                        fmt::format("{} ({}{})", report.message, named.label, origin.empty() ? "" : " at " + origin),
                         report.code);
     } else {
       findings_.mistake(place, named.label, report.text(),
                         what_.is_usage && named.key != "model" ? ExitCode::kUsage : report.code);
       if (fs::path(named.path).is_relative() && named.key != "model")
-        findings_.hint("Relative paths start in " + fs::current_path(code).string() + ".");
+        findings_.hint(fmt::format("Relative paths start in {}.", fs::current_path(code).string()));
     }
   }
 

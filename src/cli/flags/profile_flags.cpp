@@ -1,5 +1,7 @@
 #include "profile_flags.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -90,8 +92,8 @@ void ProfileFlags::refuse_folders() const {
     const bool takes_adapter = parser_.app().get_option_no_throw("--adapter") != nullptr;
     const std::string own = (std::filesystem::path(word) / storage::kProfileFile).string();
     parser_.refuse(word, "is a folder, not a profile." +
-                             (takes_adapter ? " To use a run or a PEFT folder: --adapter " + word + "."
-                              : std::filesystem::exists(own, code) ? " The profile of that run: " + own + "."
+                             (takes_adapter ? fmt::format(" To use a run or a PEFT folder: --adapter {}.", word)
+                              : std::filesystem::exists(own, code) ? fmt::format(" The profile of that run: {}.", own)
                                                                    : ""));
   }
 }
@@ -103,7 +105,7 @@ void ProfileFlags::refuse_split_lists(const ProfileSources& sources) const {
       continue;
     std::string list = first;
     for (const std::string& word : words) list += (list.ends_with(',') ? "" : ",") + word;
-    parser_.refuse(flag, "is followed by several words; a list is one: " + flag + " " + list + ".");
+    parser_.refuse(flag, fmt::format("is followed by several words; a list is one: {} {}.", flag, list));
   }
 }
 
@@ -154,7 +156,7 @@ std::vector<std::string> as_arguments(const ProfileSources& sources) {
     if (setting.literal) {
       arguments.insert(arguments.end(), {setting.where, setting.value});
     } else {
-      arguments.insert(arguments.end(), {"--set", setting.path + "=" + setting.value});
+      arguments.insert(arguments.end(), {"--set", fmt::format("{}={}", setting.path, setting.value)});
     }
   }
   return arguments;

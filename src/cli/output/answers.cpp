@@ -1,5 +1,6 @@
 #include "answers.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 #include <utf8proc.h>
 
@@ -128,12 +129,12 @@ std::string side_by_side(std::string_view left_head, std::string_view left, std:
   const std::string left_text = visible_text(left), right_text = visible_text(right);
   const int column = (width - static_cast<int>(kBetween.size())) / 2;
   if (column < kNarrowestColumn) {
-    return std::string(left_head) + ":\n" + left_text + "\n" + std::string(right_head) + ":\n" + right_text + "\n";
+    return fmt::format("{}:\n{}\n{}:\n{}\n", left_head, left_text, right_head, right_text);
   }
   const auto left_lines = wrapped(left_text, column), right_lines = wrapped(right_text, column);
-  std::string out = padded(std::string(left_head), column) + std::string(kBetween) + std::string(right_head) + "\n";
+  std::string out = fmt::format("{}{}{}\n", padded(std::string(left_head), column), kBetween, right_head);
   const std::string rule(static_cast<std::size_t>(column), '-');
-  out += rule + std::string(kBetween) + rule + "\n";
+  out += fmt::format("{}{}{}\n", rule, kBetween, rule);
   for (std::size_t i = 0; i < std::max(left_lines.size(), right_lines.size()); ++i) {
     std::string line = padded(i < left_lines.size() ? left_lines[i] : "", column) + std::string(kBetween);
     if (i < right_lines.size()) line += right_lines[i];
@@ -146,18 +147,17 @@ namespace {
 
 /// "in 0.52 s (241.3 tok/s)"
 std::string rate(std::int64_t tokens, double seconds) {
-  return string_printf("in %.2f s (%.1f tok/s)", seconds, static_cast<double>(tokens) / std::max(seconds, 1e-9));
+  return fmt::format("in {:.2f} s ({:.1f} tok/s)", seconds, static_cast<double>(tokens) / std::max(seconds, 1e-9));
 }
 
 }  // namespace
 
 std::string describe(const evaluate::GenerateTotals& totals) {
-  std::string text = format_count(totals.prompt_tokens) + " prompt tokens " +
-                     rate(totals.prompt_tokens, totals.prompt_s) + "; " + format_count(totals.new_tokens) +
-                     " new tokens";
+  std::string text = fmt::format("{} prompt tokens {}; {} new tokens", format_count(totals.prompt_tokens),
+                                 rate(totals.prompt_tokens, totals.prompt_s), format_count(totals.new_tokens));
   if (totals.decoded_tokens == 0) return text;
-  return text + "; decoding, without the first of each answer: " + format_count(totals.decoded_tokens) + " " +
-         rate(totals.decoded_tokens, totals.decode_s);
+  return fmt::format("{}; decoding, without the first of each answer: {} {}", text, format_count(totals.decoded_tokens),
+                     rate(totals.decoded_tokens, totals.decode_s));
 }
 
 namespace {

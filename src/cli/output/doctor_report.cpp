@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -136,13 +137,13 @@ std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<do
 std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
 
 void judge_torch(const DoctorFindings& found, Checks& checks) {
-  checks.push_back({"program", "lora-train " + version() + ", commit " + commit()});
+  checks.push_back({"program", fmt::format("lora-train {}, commit {}", version(), commit())});
   if (!found.torch) {
     checks.push_back({"LibTorch", "not found", CheckStatus::kFailed, found.torch_problem});
     return;
   }
   const TorchInstallation& torch = *found.torch;
-  checks.push_back({"LibTorch", torch.version + " in " + torch.folder.string() + " (" + torch.found_by + ")"});
+  checks.push_back({"LibTorch", fmt::format("{} in {} ({})", torch.version, torch.folder.string(), torch.found_by)});
   if (torch.cuda.empty()) {
     const bool needs_it = found.gpus.has_gpu_hardware();
     checks.push_back({"CUDA of LibTorch", "none: a CPU build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
@@ -161,7 +162,7 @@ void judge_host(const DoctorFindings& found, Checks& checks) {
     return std::find(host.vector_units.begin(), host.vector_units.end(), unit) != host.vector_units.end();
   };
   const std::string units = host.vector_units.empty() ? "no AVX2" : join(host.vector_units, " ");
-  DoctorCheck cpu{"processor", or_unknown(host.cpu_model) + ", " + std::to_string(host.num_cores) + " cores, " + units,
+  DoctorCheck cpu{"processor", fmt::format("{}, {} cores, {}", or_unknown(host.cpu_model), host.num_cores, units),
                   CheckStatus::kOk, ""};
   if (!has("avx512_bf16") && !has("amx_bf16") && !found.gpus.has_gpu_hardware()) {
     cpu.status = CheckStatus::kNote;
@@ -169,7 +170,7 @@ void judge_host(const DoctorFindings& found, Checks& checks) {
   }
   checks.push_back(cpu);
   checks.push_back({"host memory",
-                    bytes_text(host.memory_bytes) + ", " + bytes_text(found.available_memory) + " available",
+                    fmt::format("{}, {} available", bytes_text(host.memory_bytes), bytes_text(found.available_memory)),
                     CheckStatus::kOk, ""});
 }
 
@@ -180,8 +181,8 @@ bool judge_driver(const device::GpuSystem& system, Checks& checks) {
     return false;
   }
   const std::string cuda = system.cuda_version == 0 ? ""
-                                                    : ", CUDA up to " + std::to_string(system.cuda_version / 1000) +
-                                                          "." + std::to_string(system.cuda_version % 1000 / 10);
+                                                    : fmt::format(", CUDA up to {}.{}", system.cuda_version / 1000,
+                                                                  system.cuda_version % 1000 / 10);
   DoctorCheck driver{"driver", or_unknown(system.driver_version) + cuda};
   try {
     device::require_driver(system);
@@ -192,16 +193,16 @@ bool judge_driver(const device::GpuSystem& system, Checks& checks) {
   checks.push_back(driver);
   if (driver.status == CheckStatus::kOk && !system.management_problem.empty()) {
     checks.push_back({"driver management", "cannot be used", CheckStatus::kNote,
-                      "free memory and other processes are unknown (" + system.management_problem + ")"});
+                      fmt::format("free memory and other processes are unknown ({})", system.management_problem)});
   }
   return driver.status == CheckStatus::kOk;
 }
 
 DoctorCheck judge_gpu(const device::Gpu& gpu) {
-  std::string value = gpu.name + ", " + gpu.architecture() + ", " + std::to_string(gpu.num_multiprocessors) +
-                      " multiprocessors, " + bytes_text(gpu.total_bytes);
-  if (gpu.free_bytes) value += ", " + bytes_text(*gpu.free_bytes) + " free";
-  DoctorCheck check{"GPU " + std::to_string(gpu.index), value};
+  std::string value = fmt::format("{}, {}, {} multiprocessors, {}", gpu.name, gpu.architecture(),
+                                  gpu.num_multiprocessors, bytes_text(gpu.total_bytes));
+  if (gpu.free_bytes) value += fmt::format(", {} free", bytes_text(*gpu.free_bytes));
+  DoctorCheck check{fmt::format("GPU {}", gpu.index), value};
   try {
     device::require_usable(gpu);
     check.advice = device::usage_warning(gpu);
@@ -233,7 +234,7 @@ void judge_gpus(const device::GpuSystem& system, Checks& checks) {
       ways.emplace_back(device::to_string(way));
       has_none = has_none || way == device::PeerAccess::kNone;
     }
-    checks.push_back({"GPU " + std::to_string(from) + " reaches", join(ways, " "),
+    checks.push_back({fmt::format("GPU {} reaches", from), join(ways, " "),
                       has_none ? CheckStatus::kNote : CheckStatus::kOk,
                       has_none ? "without peer access, gradients go through host memory" : ""});
   }
@@ -271,10 +272,10 @@ void judge_disk(const DoctorFindings& found, Checks& checks) {
     return;
   }
   const DiskSpeed& disk = *found.disk;
-  std::string value = disk.folder.string() + ": " + bytes_text(disk.free_bytes) + " free";
+  std::string value = fmt::format("{}: {} free", disk.folder.string(), bytes_text(disk.free_bytes));
   if (disk.num_bytes > 0) {
-    value += ", writes " + format_bytes(disk.write_bytes_per_s) + "/s with fsync, reads " +
-             format_bytes(disk.read_bytes_per_s) + "/s (" + bytes_text(disk.num_bytes) + ")";
+    value += fmt::format(", writes {}/s with fsync, reads {}/s ({})", format_bytes(disk.write_bytes_per_s),
+                         format_bytes(disk.read_bytes_per_s), bytes_text(disk.num_bytes));
   }
   DoctorCheck check{"disk", value};
   if (disk.num_bytes > 0 && disk.write_bytes_per_s < kSlowDisk) {
@@ -293,8 +294,8 @@ std::string sum_of_kernels(const DoctorFindings& found) {
     num_passed += kernel.passed ? 1 : 0;
     if (kernel.tolerance > 0) largest = std::max(largest, kernel.max_error / kernel.tolerance);
   }
-  return string_printf("%zu of %zu agree with their references on %s; the largest error is %.0f%% of the tolerance",
-                       num_passed, found.kernels.size(), found.kernels_place.c_str(), 100 * largest);
+  return fmt::format("{} of {} agree with their references on {}; the largest error is {:.0f}% of the tolerance",
+                     num_passed, found.kernels.size(), found.kernels_place, 100 * largest);
 }
 
 void judge_kernels(const DoctorFindings& found, Checks& checks) {
@@ -410,7 +411,7 @@ Json kernels_json(const std::vector<bench::KernelCheck>& kernels) {
 }  // namespace
 
 std::string version_of_number(unsigned long number) {
-  return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." + std::to_string(number % 100);
+  return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
 }
 
 std::vector<LibraryVersion> library_versions(const TorchInstallation& torch) {
@@ -450,8 +451,8 @@ DiskSpeed measure_disk(const fs::path& folder, std::uint64_t most_bytes) {
 
 DoctorCheck judge(const bench::KernelCheck& kernel) {
   DoctorCheck check{kernel.name,
-                    string_printf("%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),
-                                  kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us)};
+                    fmt::format("{}: error {:.1e}, at most {:.0e}; {:.1f} us, reference {:.1f} us", kernel.shape,
+                                kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us)};
   if (!kernel.passed) {
     check.status = CheckStatus::kFailed;
     check.advice = (kernel.note.empty() ? "wrong result" : kernel.note) +
@@ -499,8 +500,8 @@ std::string doctor_table(const std::vector<DoctorCheck>& checks) {
   for (const auto& check : checks) {
     if (is_shown(check)) table += line_of(check, name_width, value_width) + "\n";
   }
-  return table + std::to_string(counts[0]) + " ok, " + std::to_string(counts[1]) +
-         (counts[1] == 1 ? " note, " : " notes, ") + std::to_string(counts[2]) + " FAILED\n";
+  return fmt::format("{}{} ok, {}{}{} FAILED\n", table, counts[0], counts[1], counts[1] == 1 ? " note, " : " notes, ",
+                     counts[2]);
 }
 
 std::string doctor_json(const DoctorFindings& findings, const std::vector<DoctorCheck>& checks) {

@@ -51,8 +51,8 @@ void refuse_foreign(const std::string& command, const std::string& file, bool (*
   if (file.empty() || path_kind(file) == PathKind::kNone) return;
   const std::string start = read_start(file, kStartBytes);
   if (start.empty() || is_ours(start)) return;
-  throw ConfigError(
-      file, "was not written by " + command + ", so it is not replaced: name another file, or delete it yourself");
+  throw ConfigError(file, "was not written by {}, so it is not replaced: name another file, or delete it yourself",
+                    command);
 }
 
 void write_result(const std::string& file, std::string_view bytes) {

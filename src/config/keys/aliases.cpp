@@ -1,5 +1,7 @@
 #include "lora_train/config/keys/aliases.h"
 
+#include <fmt/core.h>
+
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/config/value/value.h"
@@ -32,10 +34,10 @@ Rewrite becomes(const std::string& key, const Value& value, const std::string& t
   Rewrite rewrite;
   if (text.empty()) {
     for (const auto& other : others) rewrite.resets.emplace_back(key, other);
-    rewrite.note = display(value) + " changes nothing: " + key + " decides";
+    rewrite.note = fmt::format("{} changes nothing: {} decides", display(value), key);
   } else {
     rewrite.entries = {{key, text_at(value, text)}};
-    rewrite.note = display(value) + " is read as " + key + ": " + text;
+    rewrite.note = fmt::format("{} is read as {}: {}", display(value), key, text);
   }
   return rewrite;
 }
@@ -43,12 +45,12 @@ Rewrite becomes(const std::string& key, const Value& value, const std::string& t
 // true and false become these values of `key`; empty = nothing to set.
 Alias flag(const std::string& name, const std::string& key, const std::string& on, const std::string& off) {
   const std::string meaning =
-      "true = " + (on.empty() ? "default" : on) + ", false = " + (off.empty() ? "default" : off);
+      fmt::format("true = {}, false = {}", on.empty() ? "default" : on, off.empty() ? "default" : off);
   return {name, key, meaning, [=](const Value& value) {
             const auto is_on = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
             if (is_on) return becomes(key, value, *is_on ? on : off, {on, off});
             Rewrite rewrite;
-            rewrite.error = "got " + display(value) + ", expected true or false. Its key here is " + key + ".";
+            rewrite.error = fmt::format("got {}, expected true or false. Its key here is {}.", display(value), key);
             return rewrite;
           }};
 }
@@ -57,7 +59,7 @@ Alias words(const std::string& name, const std::string& key, const Words& table)
   std::vector<std::string> meanings, known, texts;
   for (const auto& [word, text] : table) {
     texts.push_back(text);
-    meanings.push_back(word + " = " + (text.empty() ? "default" : text));
+    meanings.push_back(fmt::format("{} = {}", word, text.empty() ? "default" : text));
     known.push_back(word);
   }
   return {name, key, join(meanings), [=](const Value& value) {
@@ -68,7 +70,7 @@ Alias words(const std::string& name, const std::string& key, const Words& table)
             }
             Rewrite rewrite;
             rewrite.error =
-                "got " + display(value) + ", expected " + join(known, " | ") + ". Its key here is " + key + ".";
+                fmt::format("got {}, expected {}. Its key here is {}.", display(value), join(known, " | "), key);
             return rewrite;
           }};
 }
@@ -81,7 +83,7 @@ Alias quantization(const std::string& name, const std::string& to) {
             if (is_on || value.is_null()) {
               rewrite.resets = {{"base_precision", to}};
             } else {
-              rewrite.error = "got " + display(value) + ", expected true or false.";
+              rewrite.error = fmt::format("got {}, expected true or false.", display(value));
             }
             return rewrite;
           }};
@@ -262,7 +264,7 @@ std::vector<Alias> mapped_aliases() {
 Rewrite spelled(const std::string& key, const Value& value, const std::string& text) {
   Rewrite rewrite;
   rewrite.entries = {{key, text_at(value, text)}};
-  rewrite.note = display(value) + " is read as " + text;
+  rewrite.note = fmt::format("{} is read as {}", display(value), text);
   return rewrite;
 }
 
@@ -309,8 +311,7 @@ const char* const kRows =
     "rows of existing tokens are not trained alongside an adapter. Name new tokens in add_tokens, or set adapter: none "
     "to train all weights.";
 const char* const kSharding =
-    "the model is never sharded. Remove it; to save memory, set "
-    "gradient_checkpointing: full.";
+    "the model is never sharded. Remove it; to save memory, set gradient_checkpointing: full.";
 const char* const kRanks = "the number of ranks comes from torchrun, mpirun, srun or --nproc, never from a profile.";
 const char* const kMerge = "merging is a separate command: lora-train merge --model M --adapter A --output-dir O.";
 const char* const kQuant = "base_precision names the format: nf4, int8 or fp8.";
@@ -420,8 +421,8 @@ const std::vector<ForeignKey>& refused_keys() {
        ""},
       {"pissa_init", kAdapter, "", true},
       {"init_lora_weights",
-       "the adapter starts with PEFT's default (A Kaiming-uniform, B zero). To start from another, "
-       "save it as a PEFT folder and use init_adapter.",
+       "the adapter starts with PEFT's default (A Kaiming-uniform, B zero). To start from another, save it as a PEFT "
+       "folder and use init_adapter.",
        "true"},
       {"modules_to_save", kModules, ""},
       {"lora_modules_to_save", kModules, ""},
@@ -451,8 +452,8 @@ const std::vector<ForeignKey>& refused_keys() {
       {"loss_scale", "use loss_on: assistant | last | completion | all.", ""},
       {"lr_scheduler_kwargs", "use min_lr_ratio with lr_scheduler_type: cosine_with_min_lr.", ""},
       {"max_samples",
-       "it cuts the training data in some programs and the evaluation data in others. Use max_samples in an "
-       "entry of datasets, or eval_max_samples.",
+       "it cuts the training data in some programs and the evaluation data in others. Use max_samples in an entry of "
+       "datasets, or eval_max_samples.",
        ""},
       {"packing_strategy", "documents stay whole in a packed row. Remove it, or cut the texts beforehand.", "bfd"},
       {"bias", "biases are not trained alongside an adapter. Remove it, or set adapter: none to train all weights.",

@@ -1,5 +1,7 @@
 #include "field_kinds.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -48,7 +50,7 @@ void read_number(const Value& value, const Range& range, const std::string& expe
 
 std::string kind_text(const std::string& noun, const Range& range) {
   const std::string text = range.text();
-  return text.empty() ? noun : noun + " " + text;
+  return text.empty() ? noun : fmt::format("{} {}", noun, text);
 }
 
 template <class T>
@@ -77,10 +79,10 @@ std::string unexpected(const Value& got, const std::string& expected, const std:
   std::string what = got.is_list()   ? "got a list"
                      : got.is_map()  ? "got a map"
                      : got.is_null() ? "got nothing"
-                                     : "got \"" + shown(got.text) + "\"";
-  what += ", expected " + expected + ".";
+                                     : fmt::format("got \"{}\"", shown(got.text));
+  what += fmt::format(", expected {}.", expected);
   const std::string near = got.is_scalar() && got.text.size() < kMaxShown ? nearest_name(got.text, names) : "";
-  return near.empty() ? what : what + " Did you mean \"" + near + "\"?";
+  return near.empty() ? what : fmt::format("{} Did you mean \"{}\"?", what, near);
 }
 
 std::string choice_text(const std::vector<std::string>& names) { return join(names, " | "); }
@@ -129,7 +131,7 @@ Field integer_field(std::string name, Member<std::optional<std::int64_t>> member
     if (is_word(value, nothing) || (nothing == "null" && is_word(value, "off"))) {
       target.reset();
     } else {
-      read_integer(value, range, nothing + " or an integer " + range.text(), name, target, findings);
+      read_integer(value, range, fmt::format("{} or an integer {}", nothing, range.text()), name, target, findings);
     }
   };
   const auto write = [nothing](const std::optional<std::int64_t>& number) {

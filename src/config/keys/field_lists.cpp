@@ -1,5 +1,7 @@
 // Fields whose values are lists.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -35,14 +37,14 @@ void read_field_map(const Value& value, const std::string& key, DatasetSpec& spe
   if (!value.is_map()) {
     findings.mistake(value.place, key,
                      unexpected(value,
-                                "a map from our column names to those of the file, such as "
-                                "{prompt: question, completion: answer}"));
+                                "a map from our column names to those of the file, such as {prompt: question, "
+                                "completion: answer}"));
     return;
   }
   for (const auto& [ours, theirs] : value.members) {
     if (theirs.is_null()) {
       spec.field_map[ours] = "";
-    } else if (const auto text = read_text(theirs, key + "." + ours, findings)) {
+    } else if (const auto text = read_text(theirs, fmt::format("{}.{}", key, ours), findings)) {
       spec.field_map[ours] = *text;
     }
   }
@@ -59,7 +61,7 @@ DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& f
     return spec;
   }
   for (const auto& [name, member] : value.members) {
-    read_dataset_member(name, member, key + "." + name, spec, findings);
+    read_dataset_member(name, member, fmt::format("{}.{}", key, name), spec, findings);
   }
   if (value.find("path") == nullptr)
     findings.mistake(value.place, key, "has no path. Name a file, a folder or a glob.");
@@ -121,7 +123,7 @@ NewToken read_new_token(const Value& value, const std::string& key, Findings& fi
     }
   }
   if (token.token.empty() && !value.is_scalar())
-    findings.mistake(value.place, key, "has no token. Expected " + std::string(expected) + ".");
+    findings.mistake(value.place, key, fmt::format("has no token. Expected {}.", expected));
   return token;
 }
 
@@ -166,7 +168,7 @@ LoraTargets read_targets(const Value& value, const std::string& key, Findings& f
   std::vector<std::string> names = read_texts(value, key, findings);
   if (value.is_scalar() && is_comma_list(value.text)) {
     names = split_at_commas(value.text);
-    findings.note(value.place, key, "\"" + value.text + "\" is read as a list of names");
+    findings.note(value.place, key, fmt::format("\"{}\" is read as a list of names", value.text));
   }
   if ((value.is_list() && value.items.empty()) || (value.is_scalar() && names.empty())) {
     findings.mistake(value.place, key, "an empty list. Expected all-linear, names of linears, or a regex.");
@@ -198,7 +200,7 @@ Field pattern_field(std::string name, Member<std::vector<std::pair<std::string, 
       if (number && *number > 0) {
         target.emplace_back(pattern, *number);
       } else {
-        findings.mistake(entry.place, name + "." + pattern, unexpected(entry, expected));
+        findings.mistake(entry.place, fmt::format("{}.{}", name, pattern), unexpected(entry, expected));
       }
     }
   };
@@ -263,8 +265,8 @@ void read_task_member(const std::string& name, const Value& value, const std::st
   if (std::find(kTaskMembers.begin(), kTaskMembers.end(), name) == kTaskMembers.end()) {
     const std::string near = nearest_name(name, kTaskMembers);
     findings.mistake(value.place, key,
-                     "unknown key. " + (near.empty() ? "" : "Did you mean \"" + near + "\"? ") +
-                         "Known here: " + join(kTaskMembers) + ".");
+                     fmt::format("unknown key. {}Known here: {}.",
+                                 near.empty() ? "" : fmt::format("Did you mean \"{}\"? ", near), join(kTaskMembers)));
   } else if (value.is_null() && name != "name" && name != "kind" && name != "path") {
     return;
   } else if (name == "name") {
@@ -295,14 +297,14 @@ EvalTask read_task(const Value& value, const std::string& key, Findings& finding
   for (const auto& [name, member] : value.members) read_task_member(name, member, key + "." + name, task, findings);
   for (const char* required : {"name", "kind", "path"}) {
     if (value.find(required) == nullptr) {
-      findings.mistake(value.place, key + "." + required,
+      findings.mistake(value.place, fmt::format("{}.{}", key, required),
                        "missing. A task has a name, a kind (" + choice_text(names_of(TaskKind{})) + ") and a path.");
     }
   }
   if (task.kind != TaskKind::kChoices) return task;
   for (const char* idle : {"regex", "max_new_tokens"}) {
     if (const Value* given = value.find(idle); given != nullptr && !given->is_null())
-      findings.mistake(given->place, key + "." + idle, "has no effect on kind: choices. Remove it.");
+      findings.mistake(given->place, fmt::format("{}.{}", key, idle), "has no effect on kind: choices. Remove it.");
   }
   return task;
 }
@@ -356,9 +358,9 @@ void read_dataset_member(const std::string& name, const Value& value, const std:
                                                  "field_map", "weight", "name",   "max_samples"};
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     const std::string near = nearest_name(name, known);
-    findings.mistake(
-        value.place, key,
-        "unknown key. " + (near.empty() ? "" : "Did you mean \"" + near + "\"? ") + "Known here: " + join(known) + ".");
+    findings.mistake(value.place, key,
+                     fmt::format("unknown key. {}Known here: {}.",
+                                 near.empty() ? "" : fmt::format("Did you mean \"{}\"? ", near), join(known)));
   } else if (value.is_null() && name != "path") {
     return;
   } else if (name == "path") {
@@ -406,7 +408,7 @@ Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, 
     target.clear();
     const auto items = items_of(value);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      target.push_back(read_dataset(items[i], name + "[" + std::to_string(i) + "]", findings));
+      target.push_back(read_dataset(items[i], fmt::format("{}[{}]", name, i), findings));
     }
   };
   return list_field(name, "list of {path, split, subset, type, field_map, weight, name, max_samples}", std::move(help),
@@ -430,7 +432,7 @@ Field new_tokens_field(std::string name, Member<std::vector<NewToken>> member, s
     std::set<std::string> seen;
     const auto items = value.is_map() ? std::vector<Value>{value} : items_of(value);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      const std::string key = name + "[" + std::to_string(i) + "]";
+      const std::string key = fmt::format("{}[{}]", name, i);
       NewToken token = read_new_token(items[i], key, findings);
       if (!token.token.empty() && !seen.insert(token.token).second) {
         findings.mistake(items[i].place, key, "\"" + token.token + "\" is listed twice. Name each token once.");
@@ -509,13 +511,13 @@ Field kernels_field(std::string name, Member<KernelChoices> member, std::string 
     if (!value.is_map()) choices.all = read_kernel_setting(value, name, findings);
     const std::vector<std::string> known(kKernelNames.begin(), kKernelNames.end());
     for (const auto& [kernel, entry] : value.members) {
-      const std::string key = name + "." + kernel;
+      const std::string key = fmt::format("{}.{}", name, kernel);
       if (kernel == "all") {
         choices.all = read_kernel_setting(entry, key, findings);
       } else if (std::find(known.begin(), known.end(), kernel) != known.end()) {
         choices.single.emplace_back(kernel, read_kernel_setting(entry, key, findings));
       } else {
-        findings.mistake(entry.place, key, "unknown kernel. Known: all, " + join(known) + ".");
+        findings.mistake(entry.place, key, fmt::format("unknown kernel. Known: all, {}.", join(known)));
       }
     }
   };
@@ -531,7 +533,7 @@ Field eval_tasks_field(std::string name, Member<std::vector<EvalTask>> member, s
       return;
     }
     for (std::size_t i = 0; i < value.items.size(); ++i)
-      target.push_back(read_task(value.items[i], name + "[" + std::to_string(i) + "]", findings));
+      target.push_back(read_task(value.items[i], fmt::format("{}[{}]", name, i), findings));
   };
   const auto write = [](const std::vector<EvalTask>& tasks) {
     Value list = list_value({});

@@ -2,6 +2,8 @@
 
 #include "lora_train/config/keys/reference.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <fstream>
 #include <set>
@@ -31,14 +33,14 @@ std::string table_cell(const std::string& text) {
   return out;
 }
 
-std::string code(const std::string& text) { return "`" + table_cell(text) + "`"; }
+std::string code(const std::string& text) { return fmt::format("`{}`", table_cell(text)); }
 
 std::string group_section(const FieldGroup& group) {
   std::string out = "\n## " + group.title +
                     "\n\n| Key | Default | Values | Meaning | May differ on resume |\n|---|---|---|---|---|\n";
   for (const auto& field : group.fields) {
-    out += "| " + code(field.name) + " | " + table_cell(default_of(field)) + " | " + table_cell(field.values) + " | " +
-           table_cell(field.help) + " | " + resume_text(field.on_resume) + " |\n";
+    out += fmt::format("| {} | {} | {} | {} | {} |\n", code(field.name), table_cell(default_of(field)),
+                       table_cell(field.values), table_cell(field.help), resume_text(field.on_resume));
   }
   return out;
 }
@@ -48,8 +50,8 @@ std::string alias_section() {
       "\n## Names from other trainers\n\nEach is accepted, with a note in the log. Two names for one key in one file "
       "are an error.\n\n| Name | Key | Values |\n|---|---|---|\n";
   for (const auto& alias : aliases()) {
-    out += "| " + code(alias.name) + " | " + code(alias.key) + " | " +
-           table_cell(alias.meaning.empty() ? "the same" : alias.meaning) + " |\n";
+    out += fmt::format("| {} | {} | {} |\n", code(alias.name), code(alias.key),
+                       table_cell(alias.meaning.empty() ? "the same" : alias.meaning));
   }
   out +=
       "\nSome values have other names too: `adapter: qlora` is lora with an nf4 base; `optim` takes paged_adamw_8bit "
@@ -64,9 +66,9 @@ std::string alias_section() {
 std::string foreign_section() {
   std::string out = "\n## Names that are refused\n\n| Name | Why, and what to use |\n|---|---|\n";
   for (const auto& foreign : refused_keys())
-    out += "| " + code(foreign.name) + " | " + table_cell(foreign.reason) + " |\n";
+    out += fmt::format("| {} | {} |\n", code(foreign.name), table_cell(foreign.reason));
   out += "\nAccepted without effect:";
-  for (const auto& idle : idle_keys()) out += " `" + idle.name + "`,";
+  for (const auto& idle : idle_keys()) out += fmt::format(" `{}`,", idle.name);
   out.back() = '.';
   return out +
          " So are all keys of Axolotl, LLaMA-Factory and TRL that cannot change a result; `lora-train convert` "
@@ -90,8 +92,8 @@ const char* const kIntroduction =
     "that starts with `x-` may hold the anchors and has no effect itself.\n"
     "- `null` means the default, or no value where the table says so. `2e-4`, `2.0e-4` and `0.0002` are the same "
     "number. true, on and yes are the same, and so are false, off and no.\n"
-    "- Relative paths start at the working directory; those in `extends` start at the file's folder. A leading `~/` "
-    "is the home folder.\n"
+    "- Relative paths start at the working directory; those in `extends` start at the file's folder. A leading `~/` is "
+    "the home folder.\n"
     "- `lora-train check FILE` prints every value and where it came from; `check --schema` prints a JSON Schema for "
     "editors.\n";
 
@@ -152,7 +154,7 @@ Value kind_of(const Field& field) {
 Value property_of(const Field& field) {
   Value property = kind_of(field);
   property.members.insert(property.members.begin(),
-                          {"description", text_value(field.help + " Values: " + field.values + ".")});
+                          {"description", text_value(fmt::format("{} Values: {}.", field.help, field.values))});
   return property;
 }
 
@@ -195,10 +197,9 @@ std::string keys_table(const std::string& filter) {
     std::string rows;
     for (const auto& field : group.fields) {
       if (field.name.find(filter) == std::string::npos) continue;
-      rows +=
-          "  " + field.name + " (default " + default_of(field) + "): " + field.values + "\n      " + field.help + "\n";
+      rows += fmt::format("  {} (default {}): {}\n      {}\n", field.name, default_of(field), field.values, field.help);
     }
-    if (!rows.empty()) out += (out.empty() ? "" : "\n") + group.title + "\n" + rows;
+    if (!rows.empty()) out += fmt::format("{}{}\n{}", out.empty() ? "" : "\n", group.title, rows);
   }
   return out;
 }

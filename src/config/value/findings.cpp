@@ -1,5 +1,7 @@
 #include "lora_train/config/value/findings.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <tuple>
 
@@ -19,7 +21,7 @@ constexpr std::size_t kMaxMistakes = 50;  // more have one cause, such as a file
 
 std::string line_of(const Place& place, const std::string& key, const std::string& what) {
   const std::string where = place.text();
-  return (where.empty() ? "" : where + ": ") + (names_key(place, key) ? what : key + ": " + what);
+  return (where.empty() ? "" : where + ": ") + (names_key(place, key) ? what : fmt::format("{}: {}", key, what));
 }
 
 void add_once(std::vector<std::string>& lines, std::string line) {
@@ -80,9 +82,9 @@ void Findings::throw_mistakes() const {
   std::string message = sorted.front().text;
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     const std::string where = sorted[i].place.text();
-    message += "\n" + (where.empty() ? "" : where + ": ") + sorted[i].text;
+    message += fmt::format("\n{}{}", where.empty() ? "" : where + ": ", sorted[i].text);
   }
-  if (num_more_ > 0) message += "\n... and " + std::to_string(num_more_) + " more mistakes.";
+  if (num_more_ > 0) message += fmt::format("\n... and {} more mistakes.", num_more_);
   if (!hints_.empty() && std::string_view(".?!").find(message.back()) == std::string_view::npos) message += ".";
   for (const auto& hint : hints_) message += "\n" + hint;
   const ExitCode code = sorted.front().code;

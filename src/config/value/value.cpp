@@ -1,5 +1,6 @@
 #include "lora_train/config/value/value.h"
 
+#include <fmt/core.h>
 #include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
@@ -72,8 +73,7 @@ std::string flow_text(const std::string& text) {
 }
 
 std::string item_problem(const Value& list, std::size_t index) {
-  return "there is no item " + std::to_string(index) + ": the list has " + std::to_string(list.items.size()) +
-         ". [+] appends one.";
+  return fmt::format("there is no item {}: the list has {}. [+] appends one.", index, list.items.size());
 }
 
 // A new item shares its place with the value that is set, so that later mistakes name it.
@@ -216,7 +216,7 @@ class Builder : public YAML::EventHandler {
 
   void take_key(Level& level, const Value& key) {
     if (!key.is_scalar()) fail(key.place, "a key must be text. Is a colon or a bracket misplaced?");
-    if (key.text.size() > kMaxKeyBytes) fail(key.place, "a key of " + std::to_string(key.text.size()) + " characters.");
+    if (key.text.size() > kMaxKeyBytes) fail(key.place, fmt::format("a key of {} characters.", key.text.size()));
     if (const Value* first = level.value.find(key.text)) {
       fail(key.place, key.text + ": occurs twice in one map (first at " + first->place.text() + "). Keep one.");
     }
@@ -312,7 +312,7 @@ Value number_value(double value) {
   std::string mantissa = out.substr(0, e), exponent = out.substr(e + 2);
   if (mantissa.find('.') == std::string::npos) mantissa += ".0";
   exponent.erase(0, std::min(exponent.find_first_not_of('0'), exponent.size() - 1));
-  return scalar_value(Value::Kind::kNumber, mantissa + "e" + out[e + 1] + exponent);
+  return scalar_value(Value::Kind::kNumber, fmt::format("{}e{}{}", mantissa, out[e + 1], exponent));
 }
 
 Value list_value(std::vector<Value> items) {
@@ -331,12 +331,12 @@ std::string to_flow_yaml(const Value& value) {
     case Value::Kind::kText: return flow_text(value.text);
     case Value::Kind::kList:
       for (const auto& item : value.items) out += (out.empty() ? "" : ", ") + to_flow_yaml(item);
-      return "[" + out + "]";
+      return fmt::format("[{}]", out);
     case Value::Kind::kMap:
       for (const auto& [key, member] : value.members) {
         out += (out.empty() ? "" : ", ") + (is_safe_plain(key) ? key : quoted(key)) + ": " + to_flow_yaml(member);
       }
-      return "{" + out + "}";
+      return fmt::format("{{{}}}", out);
   }
   return out;
 }
@@ -350,12 +350,12 @@ std::string to_json_text(const Value& value) {
     case Value::Kind::kText: return quoted(value.text);
     case Value::Kind::kList:
       for (const auto& item : value.items) out += (out.empty() ? "" : ", ") + to_json_text(item);
-      return "[" + out + "]";
+      return fmt::format("[{}]", out);
     case Value::Kind::kMap:
       for (const auto& [key, member] : value.members) {
-        out += (out.empty() ? "" : ", ") + quoted(key) + ": " + to_json_text(member);
+        out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", quoted(key), to_json_text(member));
       }
-      return "{" + out + "}";
+      return fmt::format("{{{}}}", out);
   }
   return out;
 }
@@ -400,7 +400,7 @@ std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t 
       map.members.push_back({"path", root});
       root = std::move(map);
     }
-    if (!root.is_map()) return "." + step.name + ": this is a list. Use [0] or [+] first.";
+    if (!root.is_map()) return fmt::format(".{}: this is a list. Use [0] or [+] first.", step.name);
     Value* member = root.find(step.name);
     if (!member) {
       Value fresh;
@@ -477,7 +477,7 @@ std::string duration_text(double seconds) {
   auto left = static_cast<long long>(seconds);
   std::string out;
   for (const auto& [letter, unit] : {std::pair{'h', 3600LL}, std::pair{'m', 60LL}, std::pair{'s', 1LL}}) {
-    if (left >= unit) out += std::to_string(left / unit) + letter;
+    if (left >= unit) out += fmt::format("{}{}", left / unit, letter);
     left %= unit;
   }
   return out;
@@ -503,15 +503,15 @@ Value parse_yaml(const std::string& text, const Place& place) {
     parser.HandleNextDocument(builder);
     if (parser.HandleNextDocument(second)) {
       throw ConfigError(place.text(),
-                        "contains more than one YAML document. Remove the line with '---', or what follows the "
-                        "last brace of JSON.");
+                        "contains more than one YAML document. Remove the line with '---', or what follows the last "
+                        "brace of JSON.");
     }
     return builder.take();
   } catch (const YAML::Exception& error) {
     const int line = place.line > 0 || error.mark.line < 0 ? place.line : error.mark.line + 1;
     const bool is_too_deep = dynamic_cast<const YAML::DeepRecursion*>(&error) != nullptr;
-    throw ConfigError(Place{place.file, line}.text(),
-                      "not valid YAML or JSON: " + (is_too_deep ? "nested too deep" : error.msg) + ".");
+    throw ConfigError(Place{place.file, line}.text(), "not valid YAML or JSON: {}.",
+                      is_too_deep ? "nested too deep" : error.msg);
   }
 }
 

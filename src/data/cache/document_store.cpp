@@ -1,5 +1,7 @@
 #include "lora_train/data/cache/document_store.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -250,8 +252,8 @@ std::int64_t DocumentStore::soft_width() const {
 std::string DocumentStore::source(std::size_t i) const {
   const StoredExample found = example(i);
   const std::uint64_t element = found.line >> 32;
-  return (*sources_)[documents_[i].table].files[found.file] + ":" + std::to_string(found.line & 0xffffffffU) +
-         (element > 0 ? ", element " + std::to_string(element) : "");
+  return fmt::format("{}:{}{}", (*sources_)[documents_[i].table].files[found.file], found.line & 0xffffffffU,
+                     element > 0 ? fmt::format(", element {}", element) : "");
 }
 
 std::int64_t DocumentStore::total_tokens() const {

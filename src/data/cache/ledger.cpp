@@ -1,5 +1,7 @@
 #include "lora_train/data/cache/ledger.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 
@@ -31,7 +33,7 @@ constexpr std::array<ReasonText, 10> kReasons = {{
 const ReasonText& text_of(LedgerReason reason) { return kReasons[static_cast<std::size_t>(reason)]; }
 
 std::string percent(std::int64_t part, std::int64_t whole) {
-  return string_printf("%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return fmt::format("{:.2f}%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
 }  // namespace
@@ -81,7 +83,7 @@ std::int64_t Ledger::count(LedgerReason reason) const {
 }
 
 std::vector<std::string> Ledger::lines() const {
-  std::vector<std::string> out = {"examples: " + format_count(total) + " read, " + format_count(kept) + " kept"};
+  std::vector<std::string> out = {fmt::format("examples: {} read, {} kept", format_count(total), format_count(kept))};
   for (const LedgerEntry& entry : entries) {
     out.push_back("  " + line(entry, total));
   }
@@ -90,9 +92,9 @@ std::vector<std::string> Ledger::lines() const {
 
 void Ledger::check_drop_fraction(double max_fraction, const std::string& what) const {
   if (total == 0 || static_cast<double>(lost()) <= max_fraction * static_cast<double>(total)) return;
-  std::string message = what + " would lose " + format_count(lost()) + " of " + format_count(total) + " examples (" +
-                        percent(lost(), total) +
-                        "), more than max_drop_fraction: " + string_printf("%g", max_fraction) + " allows:";
+  std::string message =
+      fmt::format("{} would lose {} of {} examples ({}), more than max_drop_fraction: {:g} allows:", what,
+                  format_count(lost()), format_count(total), percent(lost(), total), max_fraction);
   bool is_too_long = false;
   for (const LedgerEntry& entry : entries) {
     if (!is_lost(entry.reason)) continue;
@@ -100,8 +102,8 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
     is_too_long |=
         entry.reason == LedgerReason::kOverlength || entry.first_message.find("max_seq_len") != std::string::npos;
   }
-  message += std::string("\nFix the examples, ") + (is_too_long ? "raise max_seq_len, " : "") +
-             "or raise max_drop_fraction (0 to 1).";
+  message += fmt::format("{}{}or raise max_drop_fraction (0 to 1).", "\nFix the examples, ",
+                         is_too_long ? "raise max_seq_len, " : "");
   throw DataError("", message);  // about all examples; each line names its own first example
 }
 

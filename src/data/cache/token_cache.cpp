@@ -1,5 +1,6 @@
 #include "token_cache.h"
 
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -59,10 +60,10 @@ std::string problem_of(const fs::path& folder) {
   const auto is_foreign = [](const struct stat& info) { return info.st_uid != ::geteuid() && info.st_uid != 0; };
   struct stat info {};
   if (::lstat(folder.c_str(), &info) != 0) return {};
-  if (is_foreign(info)) return "belongs to user " + std::to_string(info.st_uid);
+  if (is_foreign(info)) return fmt::format("belongs to user {}", info.st_uid);
   if (::stat(folder.c_str(), &info) != 0) return "is a dangling link";
   if (!S_ISDIR(info.st_mode)) return "is not a folder";
-  if (is_foreign(info)) return "is a link to a folder owned by user " + std::to_string(info.st_uid);
+  if (is_foreign(info)) return fmt::format("is a link to a folder owned by user {}", info.st_uid);
   if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0)
     return "is writable by everyone (chmod o-w fixes that)";
   return {};
@@ -90,8 +91,8 @@ TokenCache::TokenCache(fs::path folder, std::string stage_dir)
   try {
     storage::make_private_folder(folder_);
   } catch (const IoError& error) {
-    log_warning(std::string("not using the token cache, keeping examples in memory: ") + error.what() +
-                ". Fix this, or set dataset_prepared_path");
+    log_warning("{}{}. Fix this, or set dataset_prepared_path",
+                "not using the token cache, keeping examples in memory: ", error.what());
     folder_.clear();
   }
 }
@@ -100,9 +101,9 @@ void TokenCache::shrink() const {
   for (const fs::path& folder : {folder_, stage_folder_}) {
     const DeletedTables deleted = shrink_token_cache(folder, limit_);
     if (deleted.num_tables == 0) continue;
-    log_info(folder.string() + ": deleted the " + format_count(static_cast<long long>(deleted.num_tables)) +
-             " oldest token tables (" + format_bytes(static_cast<double>(deleted.num_bytes)) + ") to stay within " +
-             format_bytes(static_cast<double>(limit_)) + " (LORA_TRAIN_CACHE_MAXSIZE)");
+    log_info("{}: deleted the {} oldest token tables ({}) to stay within {} (LORA_TRAIN_CACHE_MAXSIZE)",
+             folder.string(), format_count(static_cast<long long>(deleted.num_tables)),
+             format_bytes(static_cast<double>(deleted.num_bytes)), format_bytes(static_cast<double>(limit_)));
   }
 }
 
@@ -129,8 +130,8 @@ TokenTableWriter TokenCache::writer(const std::string& key) const {
     refuse_foreign(file_of(folder_, key));
     return {file_of(folder_, key), key};
   } catch (const std::exception& error) {
-    log_warning(std::string("cannot write the token cache, keeping examples in memory: ") + error.what() +
-                ". Set dataset_prepared_path to a writable folder");
+    log_warning("{}{}. Set dataset_prepared_path to a writable folder",
+                "cannot write the token cache, keeping examples in memory: ", error.what());
     return {fs::path(), key};
   }
 }
@@ -143,15 +144,15 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
     make_stage_folder(stage_dir_, stage_folder_);
     sweep_token_cache(stage_folder_);
     if (auto there = is_own_file(file) ? open_if_good(file, key) : nullptr) {
-      log_info("stage_dir: " + file.string() + " exists already");
+      log_info("stage_dir: {} exists already", file.string());
       return there;
     }
     refuse_foreign(file);
     const std::string_view source = table->bytes();
     const auto room = fs::space(stage_folder_).available;
     if (room < source.size()) {
-      throw IoError(stage_folder_.string(), "has " + format_bytes(static_cast<double>(room)) + " free, " +
-                                                format_bytes(static_cast<double>(source.size())) + " needed");
+      throw IoError(stage_folder_.string(), "has {} free, {} needed", format_bytes(static_cast<double>(room)),
+                    format_bytes(static_cast<double>(source.size())));
     }
     const auto [copy, lock] = open_locked(file, source.size());
     for (std::size_t begin = 0; begin < source.size(); begin += kPiece) {
@@ -159,12 +160,12 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
       copy->write(source.substr(begin, kPiece));
     }
     copy->commit();
-    log_info("stage_dir: copied " + format_bytes(static_cast<double>(source.size())) + " to " + file.string());
+    log_info("stage_dir: copied {} to {}", format_bytes(static_cast<double>(source.size())), file.string());
     return TokenTable::open(file, key, lock);
   } catch (const StopError&) {
     throw;
   } catch (const std::exception& error) {
-    log_warning("not using stage_dir; reading tokens from " + table->path().string() + ": " + error.what());
+    log_warning("not using stage_dir; reading tokens from {}: {}", table->path().string(), error.what());
     return table;
   }
 }
@@ -175,14 +176,14 @@ fs::path find_stage_folder(const std::string& stage_dir) {
   if (stage_dir == kAuto) {
     std::error_code error;
     const fs::path temporary = fs::temp_directory_path(error);
-    if (!error) return temporary / ("lora-train-stage-" + std::to_string(::geteuid()));
+    if (!error) return temporary / (fmt::format("lora-train-stage-{}", ::geteuid()));
     log_warning("stage_dir: found no folder for temporary files (TMPDIR, else /tmp); reading files in place");
     return {};
   }
   const fs::path folder = stage_dir;
   if (const std::string problem = stage_dir.empty() ? "" : problem_of(folder); !problem.empty()) {
-    throw ConfigError("stage_dir", folder.string() + " " + problem +
-                                       ": others could replace your data. Use a folder that you own, or auto");
+    throw ConfigError("stage_dir", "{} {}: others could replace your data. Use a folder that you own, or auto",
+                      folder.string(), problem);
   }
   return folder;
 }

@@ -68,7 +68,7 @@ bool delete_if_unused(const fs::path& file) {
 }
 
 [[noreturn]] void refuse_limit(const std::string& text) {
-  throw ConfigError(kLimitVariable, "\"" + text + "\" is not a size; expected for example 100G, 500M or 0 (no limit)");
+  throw ConfigError(kLimitVariable, "\"{}\" is not a size; expected for example 100G, 500M or 0 (no limit)", text);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "encode_sample.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -43,12 +45,11 @@ void check_weights(const ChatSample& chat, LossOn loss_on) {
     const bool is_all = loss_on == LossOn::kAll;
     const bool is_possible = is_all ? !is_weighted(chat, i) : weight_of(chat, i).value_or(0) == 0;
     if (chat.messages[i].role == "assistant" || is_possible) continue;
-    throw DataError("",
-                    "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
-                        (is_all ? "as not trained, or with a weight, but loss_on: all trains every non-assistant turn "
-                                  "with weight 1"
-                                : "as trained (train, weight), but only assistant turns are; remove the mark, or "
-                                  "set loss_on: all"));
+    throw DataError("", "message {} ({}) is marked {}", i, chat.messages[i].role,
+                    is_all ? "as not trained, or with a weight, but loss_on: all trains every non-assistant turn with "
+                             "weight 1"
+                           : "as trained (train, weight), but only assistant turns are; remove the mark, or set "
+                             "loss_on: all");
   }
 }
 
@@ -65,9 +66,10 @@ void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendere
   const auto& owners = rendered.span_message;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     if (is_weighted(chat, i) && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
-      throw DataError("", "message " + std::to_string(i) + " is marked " +
-                              (is_skipped(chat, i) ? "as not trained" : "with a weight") +
-                              ", but the chat template does not show where it is in the text; set loss_on: assistant");
+      throw DataError("",
+                      "message {} is marked {}, but the chat template does not show where it is in the text; set "
+                      "loss_on: assistant",
+                      i, is_skipped(chat, i) ? "as not trained" : "with a weight");
     }
   }
 }
@@ -114,8 +116,8 @@ void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat&
   if (is_part &&
       std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
     throw DataError("",
-                    "the chat template's {% generation %} does not show whose turn it is, so training only some "
-                    "turns is impossible; set loss_on: assistant, and remove train and weight from all turns");
+                    "the chat template's {% generation %} does not show whose turn it is, so training only some turns "
+                    "is impossible; set loss_on: assistant, and remove train and weight from all turns");
   }
 }
 
@@ -175,7 +177,7 @@ std::string first_empty_answer(const ChatSample& chat, const tokenizer::Rendered
   for (std::size_t i = first_trained(chat, loss_on); i < chat.messages.size(); ++i) {
     const tokenizer::Message& message = chat.messages[i];
     if (message.role != "assistant" || is_skipped(chat, i) || !is_blank(message.content)) continue;
-    const std::string name = "messages[" + std::to_string(i) + "]";
+    const std::string name = fmt::format("messages[{}]", i);
     const std::vector<std::string> fields = fields_beside_content(message);
     if (fields.empty()) {
       first = first.empty() ? name : first;
@@ -200,8 +202,8 @@ tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemp
 /// "part of messages[0].content (system)"
 std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages) {
   if (omission.message == tokenizer::Omission::kTools) return omission.is_partial ? "part of tools" : "tools";
-  return (omission.is_partial ? "part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
-         omission.field + " (" + messages[static_cast<std::size_t>(omission.message)].role + ")";
+  return fmt::format("{}{}].{} ({})", omission.is_partial ? "part of messages[" : "messages[", omission.message,
+                     omission.field, messages[static_cast<std::size_t>(omission.message)].role);
 }
 
 EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
@@ -252,22 +254,21 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
       std::find_if(values.begin(), values.end(), [&](std::int32_t id) { return id >= options.vocab_size; });
   if (bad != values.end()) {
     throw DataError("",
-                    std::string(field) + "[" + std::to_string(bad - values.begin()) + "] is " + std::to_string(*bad) +
-                        ", but the model has " + std::to_string(options.vocab_size) + " tokens (ids 0 to " +
-                        std::to_string(options.vocab_size - 1) +
-                        "): the example was made with another tokenizer, or the folder's tokenizer is not the model's");
+                    "{}[{}] is {}, but the model has {} tokens (ids 0 to {}): the example was made with another "
+                    "tokenizer, or the folder's tokenizer is not the model's",
+                    field, bad - values.begin(), *bad, options.vocab_size, options.vocab_size - 1);
   }
 }
 
 [[noreturn]] void refuse_loss_on(DatasetType type, LossOn loss_on, const char* possible) {
-  throw ConfigError("loss_on", "`" + to_string(loss_on) + "` does not apply to " + to_string(type) +
-                                   " examples; expected one of: " + possible);
+  throw ConfigError("loss_on", "`{}` does not apply to {} examples; expected one of: {}", to_string(loss_on),
+                    to_string(type), possible);
 }
 
 [[noreturn]] void refuse_without_template(const std::string& what) {
   throw FormatError("chat_template", what +
-                                         " need a chat template, and the model folder has none; set chat_template "
-                                         "to chatml, another built-in name (docs/data.md) or a .jinja file");
+                                         " need a chat template, and the model folder has none; set chat_template to "
+                                         "chatml, another built-in name (docs/data.md) or a .jinja file");
 }
 
 [[noreturn]] void no_prompt(const Json& example) {
@@ -278,8 +279,8 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
 void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector<tokenizer::Message>& messages) {
   static std::atomic<bool> has_warned = false;
   if (rendered.omissions.empty() || has_warned.exchange(true)) return;
-  log_warning("the chat template leaves out " + describe(rendered.omissions.front(), messages) +
-              ": the model does not see it");
+  log_warning("the chat template leaves out {}: the model does not see it",
+              describe(rendered.omissions.front(), messages));
 }
 
 constexpr std::string_view kIdMark = "token_id:";
@@ -325,14 +326,14 @@ std::pair<std::int32_t, float> read_token(const Json& entry, const std::string& 
 std::vector<TeacherToken> read_content(const Json& list, const TeacherVocabulary& vocabulary) {
   std::vector<TeacherToken> tokens;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const std::string place = "logprobs.content[" + std::to_string(i) + "]";
+    const std::string place = fmt::format("logprobs.content[{}]", i);
     const auto [id, log_prob] = read_token(list[i], place, vocabulary);
     TeacherToken token{id};
     token.add(id, log_prob);
     const Json top = list[i].value("top_logprobs", Json());
     if (!top.is_null() && !top.is_array()) wrong_type(place + ".top_logprobs", top, "a list");
     for (std::size_t k = 0; k < top.size(); ++k) {
-      const auto [other, value] = read_token(top[k], place + ".top_logprobs[" + std::to_string(k) + "]", vocabulary);
+      const auto [other, value] = read_token(top[k], fmt::format("{}.top_logprobs[{}]", place, k), vocabulary);
       token.add(other, value);
     }
     tokens.push_back(std::move(token));
@@ -348,7 +349,7 @@ std::vector<TeacherToken> read_lists(const Json& lists, const TeacherVocabulary&
     throw DataError("", "logprobs has neither content nor lists tokens and token_logprobs of equal length");
   std::vector<TeacherToken> tokens;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    const std::string place = "[" + std::to_string(i) + "]";
+    const std::string place = fmt::format("[{}]", i);
     TeacherToken token{id_of_text(string_of(texts[i], "logprobs.tokens" + place), vocabulary)};
     if (!values[i].is_null()) token.add(token.id, log_prob_of(values[i], "logprobs.token_logprobs" + place));
     if (tops.is_array() && i < tops.size() && tops[i].is_object()) {
@@ -430,8 +431,8 @@ std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& opti
   if (options.raw) throw DataError("", "a list of messages needs the chat template; remove --raw, or pass a text");
   if (options.chat_template == nullptr) {
     throw FormatError("chat_template",
-                      "the model folder has no chat template. Use --raw to pass the text unchanged, or "
-                      "--set chat_template=FILE.jinja");
+                      "the model folder has no chat template. Use --raw to pass the text unchanged, or --set "
+                      "chat_template=FILE.jinja");
   }
   std::vector<tokenizer::Message> messages = chat.messages;
   if (!options.system.empty()) {

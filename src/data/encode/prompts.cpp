@@ -1,5 +1,7 @@
 #include "lora_train/data/encode/prompts.h"
 
+#include <fmt/core.h>
+
 #include "encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -69,7 +71,7 @@ auto at_place(const std::string& source, Make make) {
   try {
     return make();
   } catch (const DataError& error) {
-    const std::string inner = error.where().empty() ? "" : " (" + error.where() + ")";
+    const std::string inner = error.where().empty() ? "" : fmt::format(" ({})", error.where());
     throw DataError(source, error.message() + inner);
   }
 }
@@ -99,7 +101,7 @@ void for_each_example(const std::string& file, Take take) {
     throw_if_stop_requested();
     for (const RawExample& example : parse_examples(std::move(*block))) {
       if (example.is_bad) throw DataError(example.where, example.message);
-      const std::string source = file + ":" + std::to_string(example.line);
+      const std::string source = fmt::format("{}:{}", file, example.line);
       at_place(source, [&] { take(example.value, source); });
     }
   }

@@ -1,5 +1,7 @@
 #include "stop_token_audit.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "lora_train/base/stop_request.h"
@@ -12,7 +14,7 @@ namespace lora_train::data {
 namespace {
 
 std::string named(const tokenizer::Tokenizer& tokenizer, std::int32_t id) {
-  return tokenizer.id_to_token(id) + " (id " + std::to_string(id) + ")";
+  return fmt::format("{} (id {})", tokenizer.id_to_token(id), id);
 }
 
 std::int64_t count_trained(const DocumentStore& store, std::int32_t id) {
@@ -38,12 +40,12 @@ std::optional<std::string> not_an_end_token(const tokenizer::Tokenizer& tokenize
   for (const std::int32_t end : ends) {
     names.push_back(named(tokenizer, end));
   }
-  return "the chat template ends a turn with " + named(tokenizer, id) + ", but " +
-         (has_file ? "generation_config.json" : "the tokenizer") + " names " +
-         (names.empty() ? "no end token" : join(names) + " as the end") +
-         ". The result and a merged model list it too; a server that loads the base with the adapter stops there only "
-         "if you add " +
-         std::to_string(id) + " to eos_token_id in the base's generation_config.json";
+  return fmt::format(
+      "the chat template ends a turn with {}, but {} names {}. The result and a merged model list it too; a server "
+      "that loads the base with the adapter stops there only if you add {} to eos_token_id in the base's "
+      "generation_config.json",
+      named(tokenizer, id), has_file ? "generation_config.json" : "the tokenizer",
+      names.empty() ? "no end token" : join(names) + " as the end", id);
 }
 
 }  // namespace
@@ -54,17 +56,17 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
   audit.id = tokenizer::end_of_turn_id(chat_template, tokenizer);
   if (const auto end = tokenizer::end_of_turn_in_pieces(chat_template, tokenizer)) {
     audit.warnings.push_back(
-        "the chat template ends a turn with \"" + visible_text(*end) + "\", which this tokenizer cuts into " +
-        std::to_string(tokenizer.encode(*end).ids.size()) +
-        " ordinary tokens: it was made for another tokenizer, and generation will not stop at the end of an "
-        "answer. Use the model's own template (chat_template: tokenizer) or one whose tokens this tokenizer has, or "
-        "add them with add_tokens");
+        fmt::format("the chat template ends a turn with \"{}\", which this tokenizer cuts into {} ordinary tokens: it "
+                    "was made for another tokenizer, and generation will not stop at the end of an answer. Use the "
+                    "model's own template (chat_template: tokenizer) or one whose tokens this tokenizer has, or add "
+                    "them with add_tokens",
+                    visible_text(*end), tokenizer.encode(*end).ids.size()));
     return audit;
   }
   if (!audit.id) {
     audit.warnings.push_back(
-        "the chat template writes no token that ends an answer (to a plain question): a model trained with it "
-        "may not learn to stop. Use a template that ends a turn (chat_template: a .jinja file)");
+        "the chat template writes no token that ends an answer (to a plain question): a model trained with it may not "
+        "learn to stop. Use a template that ends a turn (chat_template: a .jinja file)");
     return audit;
   }
   if (auto warning = not_an_end_token(tokenizer, *audit.id)) {
@@ -73,8 +75,8 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
   if (!train.empty() && count_trained(train, *audit.id) == 0) {
     audit.warnings.push_back(
         "the end of a turn, " + named(tokenizer, *audit.id) +
-        ", is not trained in any example, so the model does not learn to stop. See what is trained with "
-        "`tokenize --show 2`; it depends on loss_on and overlength: truncate");
+        ", is not trained in any example, so the model does not learn to stop. See what is trained with `tokenize "
+        "--show 2`; it depends on loss_on and overlength: truncate");
   }
   return audit;
 }

@@ -1,5 +1,7 @@
 #include "lora_train/data/encode/task_examples.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -25,18 +27,16 @@ std::vector<std::string> choices_of(const Json& example, const FieldMap& map) {
   if (!list.is_array()) wrong_type("choices", list, "a list of texts");
   std::vector<std::string> choices;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    choices.push_back(string_of(list[i], "choices[" + std::to_string(i) + "]"));
-    if (choices.back().empty()) throw DataError("", "choices[" + std::to_string(i) + "] is empty");
+    choices.push_back(string_of(list[i], fmt::format("choices[{}]", i)));
+    if (choices.back().empty()) throw DataError("", "choices[{}] is empty", i);
   }
-  if (choices.size() < 2)
-    throw DataError("", "choices has " + std::to_string(choices.size()) + " texts; expected two or more");
+  if (choices.size() < 2) throw DataError("", "choices has {} texts; expected two or more", choices.size());
   return choices;
 }
 
 std::size_t checked_index(std::int64_t index, std::size_t num_choices) {
   if (index >= 0 && index < static_cast<std::int64_t>(num_choices)) return static_cast<std::size_t>(index);
-  throw DataError("", "answer is " + std::to_string(index) + ", but there are " + std::to_string(num_choices) +
-                          " choices (0 to " + std::to_string(num_choices - 1) + ")");
+  throw DataError("", "answer is {}, but there are {} choices (0 to {})", index, num_choices, num_choices - 1);
 }
 
 // An index, a choice, or an index as a string, as in some datasets.
@@ -52,7 +52,7 @@ std::size_t answer_of(const Json& example, const FieldMap& map, const std::vecto
   if (!text.empty() && parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) {
     return checked_index(index, choices.size());
   }
-  throw DataError("", "answer \"" + printable(text, 60) + "\" is neither one of the choices nor an index");
+  throw DataError("", "answer \"{}\" is neither one of the choices nor an index", printable(text, 60));
 }
 
 class ExampleEncoder {
@@ -99,8 +99,8 @@ class ExampleEncoder {
     if (choice.num_prompt == 0) throw DataError("", "the prompt is empty: it has no token before the choices");
     const auto num_tokens = static_cast<std::int64_t>(choice.ids.size());
     if (max_tokens_ > 0 && num_tokens > max_tokens_) {
-      throw DataError("", "has " + format_count(num_tokens) + " tokens with the choice \"" + printable(text, 60) +
-                              "\"; at most " + format_count(max_tokens_) + " fit. Shorten or remove the example");
+      throw DataError("", "has {} tokens with the choice \"{}\"; at most {} fit. Shorten or remove the example",
+                      format_count(num_tokens), printable(text, 60), format_count(max_tokens_));
     }
     return choice;
   }
@@ -130,7 +130,7 @@ ChoiceSet read_set(const DatasetSpec& spec, std::optional<std::int64_t> max_exam
       for (const RawExample& raw : parse_examples(std::move(*block))) {
         if (max_examples && std::ssize(set.examples) == *max_examples) break;
         if (raw.is_bad) throw DataError(raw.where, raw.message);
-        const std::string source = files.back() + ":" + std::to_string(raw.line);
+        const std::string source = fmt::format("{}:{}", files.back(), raw.line);
         try {
           set.examples.push_back(encoder.encode(raw.value, source));
         } catch (const DataError& error) {
@@ -183,8 +183,8 @@ class AnswerReader {
       if (begin == 0) {
         throw DataError(
             "",
-            "has an answer but no prompt; a task needs chats, prompt/completion examples, or labels of -100 for "
-            "the tokens of the prompt");
+            "has an answer but no prompt; a task needs chats, prompt/completion examples, or labels of -100 for the "
+            "tokens of the prompt");
       }
       AnswerExample example{source, std::move(sample.ids), begin, end, correct_of(raw.value, spec_.field_map)};
       if (with_choices_ && !example.correct && optional_field(raw.value, spec_.field_map, "choices") != nullptr) {
@@ -223,7 +223,7 @@ std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const Prompt
     sets.push_back(read_choice_set(spec, section.eval_max_samples, prompts, limit));
     const auto is_same = [&](const ChoiceSet& other) { return other.right.name == sets.back().right.name; };
     const auto num_same = std::count_if(sets.begin(), sets.end() - 1, is_same);
-    if (num_same > 0) sets.back().right.name += "-" + std::to_string(num_same + 1);
+    if (num_same > 0) sets.back().right.name += fmt::format("-{}", num_same + 1);
   }
   return sets;
 }
@@ -250,7 +250,7 @@ std::vector<AnswerExample> read_answer_examples(const DatasetSpec& spec, std::op
       throw_if_stop_requested();
       for (const RawExample& raw : parse_examples(std::move(*block))) {
         if (is_enough()) break;
-        examples.push_back(answers.read(raw, path.string() + ":" + std::to_string(raw.line)));
+        examples.push_back(answers.read(raw, fmt::format("{}:{}", path.string(), raw.line)));
       }
     }
   }
@@ -273,9 +273,10 @@ ConfidenceTokens confidence_tokens(const TaskSection& section, const tokenizer::
   for (const auto& [name, probability] : section.confidence_tokens) {
     const std::vector<std::int32_t> ids = tokenizer.encode(name).ids;
     if (ids.size() != 1) {
-      throw ConfigError("confidence_tokens", "\"" + name + "\" is " + std::to_string(ids.size()) +
-                                                 " tokens in this tokenizer, expected one. List it in add_tokens, or "
-                                                 "choose texts that are one token.");
+      throw ConfigError("confidence_tokens",
+                        "\"{}\" is {} tokens in this tokenizer, expected one. List it in add_tokens, or choose texts "
+                        "that are one token.",
+                        name, ids.size());
     }
     tokens.names.push_back(name);
     tokens.ids.push_back(ids.front());

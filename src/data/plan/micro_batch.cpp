@@ -1,5 +1,7 @@
 #include "lora_train/data/plan/micro_batch.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -202,8 +204,9 @@ BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& plan) {
 MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan, HostBuffer& buffer) {
   const BatchShape shape = shape_of(store, plan);
   if (shape.num_tokens > INT32_MAX) {
-    throw ConfigError("micro_batch_size", "a micro-batch has " + std::to_string(shape.num_tokens) +
-                                              " tokens; expected at most 2147483647: lower it, or max_seq_len");
+    throw ConfigError("micro_batch_size",
+                      "a micro-batch has {} tokens; expected at most 2147483647: lower it, or max_seq_len",
+                      shape.num_tokens);
   }
   const bool has_weights = std::any_of(plan.documents.begin(), plan.documents.end(),
                                        [&](std::uint32_t document) { return !store.weights(document).empty(); });
@@ -267,9 +270,8 @@ class BatchPrefetcher::State {
         });
       }
     } catch (const std::system_error& error) {
-      throw IoError("dataloader_num_workers", "cannot start thread " + std::to_string(workers_.size() + 1) + " of " +
-                                                  std::to_string(options_.num_workers) +
-                                                  "; lower it: " + error.code().message());
+      throw IoError("dataloader_num_workers", "cannot start thread {} of {}; lower it: {}", workers_.size() + 1,
+                    options_.num_workers, error.code().message());
     }
   }
 
@@ -286,11 +288,10 @@ class BatchPrefetcher::State {
 
   std::shared_ptr<const StepPlan> next_step() {
     if (step_plan_ != nullptr && num_taken_ < step_plan_->micro_batches.size()) {
-      throw ShapeError("BatchPrefetcher::next_step",
-                       "micro-batches of step " + std::to_string(step_plan_->step) + " are left");
+      throw ShapeError("BatchPrefetcher::next_step", "micro-batches of step {} are left", step_plan_->step);
     }
     if (consumer_step_ > last_step_) {
-      throw ShapeError("BatchPrefetcher::next_step", "step " + std::to_string(last_step_) + " was the last");
+      throw ShapeError("BatchPrefetcher::next_step", "step {} was the last", last_step_);
     }
     wait_ms_ = 0;
     std::unique_lock lock(mutex_);
@@ -419,18 +420,18 @@ class BatchPrefetcher::State {
   std::string describe_wait(Clock::duration waited) const {
     const std::string time = format_duration(std::chrono::duration<double>(waited).count());
     if (items_.empty() || items_.front().plan == nullptr) {
-      return "training has waited " + time + " for data: the rows of step " +
-             std::to_string(items_.empty() ? consumer_step_ : items_.front().step) +
-             " are being chosen (the first step of an epoch waits until all its rows are packed). It continues after "
-             "that";
+      return fmt::format(
+          "training has waited {} for data: the rows of step {} are being chosen (the first step of an epoch waits "
+          "until all its rows are packed). It continues after that",
+          time, items_.empty() ? consumer_step_ : items_.front().step);
     }
     const Item& item = items_.front();
     const MicroBatchPlan& plan = item.plan->micro_batches[item.index];
-    return "training has waited " + time + " for data: step " + std::to_string(item.step) + ", micro-batch " +
-           std::to_string(item.index + 1) + " of " + std::to_string(item.plan->micro_batches.size()) + ", " +
-           std::to_string(plan.documents.size()) + " documents" +
-           (plan.documents.empty() ? "" : ", the first is " + store_.source(plan.documents[0])) +
-           ". It continues once they are read. A slow disk is the usual cause; stage_dir puts the data on a local one";
+    return fmt::format(
+        "training has waited {} for data: step {}, micro-batch {} of {}, {} documents{}. It continues once they are "
+        "read. A slow disk is the usual cause; stage_dir puts the data on a local one",
+        time, item.step, item.index + 1, item.plan->micro_batches.size(), plan.documents.size(),
+        plan.documents.empty() ? "" : ", the first is " + store_.source(plan.documents[0]));
   }
 
   const DocumentStore& store_;

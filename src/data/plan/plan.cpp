@@ -66,8 +66,7 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
   require(options.num_epochs || options.max_steps, "num_epochs",
           "set num_epochs or max_steps; without one the run never ends");
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    throw ShapeError("PlanOptions::rank",
-                     "rank " + std::to_string(options.rank) + " of a world of " + std::to_string(options.world_size));
+    throw ShapeError("PlanOptions::rank", "rank {} of a world of {}", options.rank, options.world_size);
   }
   std::size_t end = 0;
   double documents_per_epoch = 0;
@@ -82,15 +81,15 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
   require(options.ranges.empty() || num_documents == 0 || (documents_per_epoch >= 1 && documents_per_epoch < 4e9),
           "datasets.weight", "the weights give fewer than 1 or more than 4,000,000,000 documents per epoch");
   if (!options.ranges.empty() && end != num_documents) {
-    throw ShapeError("PlanOptions::ranges", "ranges do not cover the " + std::to_string(num_documents) + " documents");
+    throw ShapeError("PlanOptions::ranges", "ranges do not cover the {} documents", num_documents);
   }
 }
 
 void check_lengths(const DocumentStore& store, std::int64_t max_seq_len) {
   for (std::size_t i = 0; i < store.size(); ++i) {
     if (store.num_tokens(i) > max_seq_len) {
-      throw DataError(store.source(i), "the example has " + std::to_string(store.num_tokens(i)) +
-                                           " tokens, more than max_seq_len: " + std::to_string(max_seq_len));
+      throw DataError(store.source(i), "the example has {} tokens, more than max_seq_len: {}", store.num_tokens(i),
+                      max_seq_len);
     }
   }
 }
@@ -309,8 +308,7 @@ struct RunPlan::State {
     if (is_even()) {
       const std::int64_t steps = first_steps, epoch = (k - 1) / steps;
       if (epoch > INT32_MAX)
-        throw ConfigError("max_steps", "step " + std::to_string(k) + " is in epoch " + std::to_string(epoch + 1) +
-                                           "; 2,147,483,648 is the last");
+        throw ConfigError("max_steps", "step {} is in epoch {}; 2,147,483,648 is the last", k, epoch + 1);
       return {static_cast<int>(epoch), epoch * steps};
     }
     count_epochs_to(k);
@@ -362,8 +360,7 @@ double RunPlan::packing_efficiency() const {
 
 StepPlan RunPlan::step(std::int64_t k) const {
   if (k < 1 || k > state_->total_steps) {
-    throw ShapeError("RunPlan::step",
-                     "step " + std::to_string(k) + " is not in 1.." + std::to_string(state_->total_steps));
+    throw ShapeError("RunPlan::step", "step {} is not in 1..{}", k, state_->total_steps);
   }
   throw_if_stop_requested();
   const auto [epoch, steps_before] = state_->epoch_of(k);

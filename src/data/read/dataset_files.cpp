@@ -1,5 +1,6 @@
 #include "lora_train/data/read/dataset_files.h"
 
+#include <fmt/core.h>
 #include <fnmatch.h>
 #include <glob.h>
 
@@ -100,7 +101,7 @@ const CardSubset& choose_subset(const std::vector<CardSubset>& subsets, const Da
     names.push_back(subset.name);
   }
   throw DataError(spec.path, (spec.subset.empty() ? "the dataset has several subsets; name one with `subset`"
-                                                  : "the dataset has no subset \"" + spec.subset + "\"") +
+                                                  : fmt::format("the dataset has no subset \"{}\"", spec.subset)) +
                                  ". Available: " + join(names));
 }
 
@@ -111,8 +112,7 @@ Splits find_splits(const fs::path& folder, const Files& files, const DatasetSpec
     const fs::path inner = folder / spec.subset;
     const Files below = files_below(inner, files);
     if (below.empty())
-      throw DataError(spec.path,
-                      "no subset \"" + spec.subset + "\": neither README.md nor a data folder has that name");
+      throw DataError(spec.path, "no subset \"{}\": neither README.md nor a data folder has that name", spec.subset);
     return splits_by_name(inner, below);
   }
   const CardSubset& subset = choose_subset(subsets, spec);
@@ -137,7 +137,7 @@ std::string choose_split(const Splits& splits, const DatasetSpec& spec, DatasetU
   const std::string there_are = ". Available: " + join(names);
   if (!spec.split.empty()) {
     if (splits.contains(spec.split)) return spec.split;
-    throw DataError(spec.path, "no split \"" + spec.split + "\"" + there_are + instead_of_part(spec.split));
+    throw DataError(spec.path, "no split \"{}\"{}{}", spec.split, there_are, instead_of_part(spec.split));
   }
   if (splits.size() == 1) return names[0];
   if (use == DatasetUse::kTraining && splits.contains("train")) return "train";
@@ -233,12 +233,12 @@ void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& 
   if (splits.size() < 2) return;
   std::string found;
   for (const auto& [split, file] : splits) {
-    found += (found.empty() ? "" : ", ") + file.lexically_relative(folder).string() + " (" + split + ")";
+    found += fmt::format("{}{} ({})", found.empty() ? "" : ", ", file.lexically_relative(folder).string(), split);
   }
-  throw DataError(folder.string(), "the folder has files of several splits: " + found +
-                                       ". Name one of them: datasets: [{path: " + folder.string() +
-                                       ", split: " + (splits.contains("train") ? "train" : splits.begin()->first) +
-                                       "}], the others in eval_datasets");
+  throw DataError(folder.string(),
+                  "the folder has files of several splits: {}. Name one of them: datasets: [{{path: {}, split: {}}}], "
+                  "the others in eval_datasets",
+                  found, folder.string(), splits.contains("train") ? "train" : splits.begin()->first);
 }
 
 std::vector<fs::path> files_of_folder(const fs::path& folder) {
@@ -261,7 +261,7 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   if (!std::all_of(files.begin(), files.end(), is_text)) {
     std::erase_if(files, is_text);
   }
-  if (files.empty()) throw DataError(folder.string(), "the folder has no " + std::string(kReadable) + " file");
+  if (files.empty()) throw DataError(folder.string(), "the folder has no {} file", kReadable);
   std::sort(files.begin(), files.end());
   return files;
 }

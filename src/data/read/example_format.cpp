@@ -1,5 +1,7 @@
 #include "example_format.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -17,13 +19,13 @@ std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::
   out.reserve(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_number_integer()) {
-      wrong_type(std::string(field) + "[" + std::to_string(i) + "]", list[i], "an integer");
+      wrong_type(fmt::format("{}[{}]", field, i), list[i], "an integer");
     }
     const bool is_huge = list[i].is_number_unsigned() && list[i].get<std::uint64_t>() > INT32_MAX;
     const auto value = list[i].get<std::int64_t>();
     if (is_huge || value < min || value > INT32_MAX) {
-      throw DataError("", std::string(field) + "[" + std::to_string(i) + "] is " + list[i].dump() +
-                              ", which is not a token id" + (min < 0 ? " or -100" : ""));
+      throw DataError("", "{}[{}] is {}, which is not a token id{}", field, i, list[i].dump(),
+                      min < 0 ? " or -100" : "");
     }
     out.push_back(static_cast<std::int32_t>(value));
   }
@@ -32,8 +34,7 @@ std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::
 
 void require_length(const char* field, std::size_t length, std::size_t expected) {
   if (length != expected) {
-    throw DataError("", std::string(field) + " has " + std::to_string(length) + " values, input_ids " +
-                            std::to_string(expected) + "; they must have the same length");
+    throw DataError("", "{} has {} values, input_ids {}; they must have the same length", field, length, expected);
   }
 }
 
@@ -45,8 +46,8 @@ std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_
   if (!std::all_of(first, end, [](std::int32_t value) { return value == 1; }) ||
       std::any_of(mask.begin(), mask.end(), [](std::int32_t value) { return value > 1; })) {
     throw DataError("",
-                    "attention_mask has a 0 between ones, or a value other than 0 and 1; zeros may only be padding "
-                    "at the start or the end of the example");
+                    "attention_mask has a 0 between ones, or a value other than 0 and 1; zeros may only be padding at "
+                    "the start or the end of the example");
   }
   return {first - mask.begin(), end - mask.begin()};
 }
@@ -55,8 +56,8 @@ void remove_padding(TokenSample& sample, const std::vector<std::int32_t>& mask) 
   const auto [begin, end] = attended_range(mask);
   for (std::size_t i = 0; i < sample.labels.size(); ++i) {
     if ((i < begin || i >= end) && sample.labels[i] != kIgnoredLabel) {
-      throw DataError("", "labels[" + std::to_string(i) + "] is " + std::to_string(sample.labels[i]) +
-                              " where attention_mask is 0; padding has the label -100");
+      throw DataError("", "labels[{}] is {} where attention_mask is 0; padding has the label -100", i,
+                      sample.labels[i]);
     }
   }
   for (auto* list : {&sample.ids, &sample.labels}) {
@@ -77,8 +78,7 @@ Sample parse_tokens(const Json& example, const FieldMap& map) {
     const auto bad = std::find_if(sample.labels.begin(), sample.labels.end(),
                                   [](std::int32_t label) { return label < 0 && label != kIgnoredLabel; });
     if (bad != sample.labels.end()) {
-      throw DataError("", "labels[" + std::to_string(bad - sample.labels.begin()) + "] is " + std::to_string(*bad) +
-                              ", which is not a token id or -100");
+      throw DataError("", "labels[{}] is {}, which is not a token id or -100", bad - sample.labels.begin(), *bad);
     }
   }
   if (const Json* mask = optional_field(example, map, "attention_mask")) {
@@ -122,7 +122,7 @@ const std::array<Layout, 6>& layouts() {
 std::string names_of(const std::vector<const char*>& keys, const FieldMap& map) {
   std::vector<std::string> names;
   for (const char* key : keys) {
-    names.push_back(map.contains(key) ? map.at(key) + " (as " + key + ")" : key);
+    names.push_back(map.contains(key) ? fmt::format("{} (as {})", map.at(key), key) : key);
   }
   return join(names, " and ");
 }
@@ -135,7 +135,7 @@ bool has_layout(const Json& example, const FieldMap& map, const Layout& layout) 
 [[noreturn]] void no_layout(const Json& example) {
   std::string known;
   for (const Layout& layout : layouts()) {
-    known += "\n  " + to_string(layout.type) + ": " + names_of(layout.keys, {});
+    known += fmt::format("\n  {}: {}", to_string(layout.type), names_of(layout.keys, {}));
   }
   if (example.contains("chosen") && example.contains("rejected")) {
     const bool has_prompt = example.contains("prompt");
@@ -144,11 +144,10 @@ bool has_layout(const Json& example, const FieldMap& map, const Layout& layout) 
                             (has_prompt ? "{completion: chosen}" : "{messages: chosen}, where chosen is a whole chat") +
                             ".");
   }
-  throw DataError("", "no known layout has the keys of this example (" +
-                          (example.empty() ? "none" : key_names(example)) +
-                          "). The layouts and their keys are:" + known +
-                          "\nMap other names with field_map, for example field_map: {prompt: question, completion: "
-                          "answer}.");
+  throw DataError("",
+                  "no known layout has the keys of this example ({}). The layouts and their keys are:{}\nMap other "
+                  "names with field_map, for example field_map: {{prompt: question, completion: answer}}.",
+                  example.empty() ? "none" : key_names(example), known);
 }
 
 using tokenizer::Message;
@@ -168,7 +167,7 @@ constexpr std::array<RoleName, 8> kSharegptRoles = {{{"human", "user"},
                                                      {"function_response", "tool"}}};
 
 std::string at(const char* list, std::size_t i, const char* field) {
-  return std::string(list) + "[" + std::to_string(i) + "]" + (*field == 0 ? "" : ".") + field;
+  return fmt::format("{}[{}]{}{}", list, i, *field == 0 ? "" : ".", field);
 }
 
 // Rethrows errors from `read` with the message's place in the example in front.
@@ -177,7 +176,7 @@ auto named(const std::string& name, Read read) {
   try {
     return read();
   } catch (const DataError& error) {
-    throw DataError("", name + ": " + error.message());
+    throw DataError("", "{}: {}", name, error.message());
   }
 }
 
@@ -213,7 +212,7 @@ std::string our_role_of(const std::string& theirs) {
   std::string others;
   std::set<std::string> named_roles;
   for (const std::string& name : unknown) {
-    if (name != role) others += (others.empty() ? " (and so is \"" : ", \"") + printable(name, 40) + "\"";
+    if (name != role) others += fmt::format("{}{}\"", others.empty() ? " (and so is \"" : ", \"", printable(name, 40));
     const std::string ours = our_role_of(name);
     if (!ours.empty() && named_roles.insert(ours).second) entries.push_back(ours + ": " + printable(name, 40));
   }
@@ -253,8 +252,7 @@ void append_beside(Json& object, const std::string& key, const Json& value, cons
   if (taken_by.empty()) {
     append(object, key, value);
   } else if (!value.is_null()) {
-    throw DataError(
-        "", place + " has both \"" + key + "\" and \"" + taken_by + "\", which mean the same; keep one of them");
+    throw DataError("", "{} has both \"{}\" and \"{}\", which mean the same; keep one of them", place, key, taken_by);
   }
 }
 
@@ -288,7 +286,7 @@ Message read_message(const Json& value, const FieldMap& map, const Keys& keys, c
   Message message;
   message.role = std::move(role);
   if (const Json* content = optional_field(value, map, content_field)) {
-    message.content = string_of(*content, place + "." + content_field);
+    message.content = string_of(*content, fmt::format("{}.{}", place, content_field));
   } else if (!may_lack_content(value, message.role)) {
     named(place, [&] { return std::cref(required(value, map, content_field)); });
   }
@@ -436,7 +434,7 @@ Detection detect_layout(const Json& example, const FieldMap& field_map) {
     no_layout(example);
   }
   if (!others.empty()) {
-    found.reason += "; its keys would also fit " + join(others, " and ") + ": set `type` to choose";
+    found.reason += fmt::format("; its keys would also fit {}: set `type` to choose", join(others, " and "));
   }
   return found;
 }
@@ -464,12 +462,12 @@ void check_field_map(const FieldMap& field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);
       throw ConfigError("field_map",
-                        "\"" + ours + "\" is not one of our names" +
-                            (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?") +
-                            " field_map maps our name to the name in the file; our names are: " + join(known));
+                        "\"{}\" is not one of our names{} field_map maps our name to the name in the file; our names "
+                        "are: {}",
+                        ours, nearest.empty() ? "" : fmt::format("; did you mean \"{}\"?", nearest), join(known));
     }
     if (theirs.empty() && std::ranges::count(optional, ours) == 0) {
-      throw ConfigError("field_map", "\"" + ours + "\" is null; only these can be left unread: " + join(optional));
+      throw ConfigError("field_map", "\"{}\" is null; only these can be left unread: {}", ours, join(optional));
     }
   }
 }
@@ -492,8 +490,8 @@ Sample parse_prompt_completion_chat(const Json& example, const FieldMap& map) {
   const Json& prompt = required(example, map, "prompt");
   const Json& completion = required(example, map, "completion");
   if (prompt.is_array() != completion.is_array()) {
-    throw DataError("", "prompt is " + std::string(prompt.type_name()) + ", completion " + completion.type_name() +
-                            "; both must be strings, or both lists of messages");
+    throw DataError("", "prompt is {}, completion {}; both must be strings, or both lists of messages",
+                    prompt.type_name(), completion.type_name());
   }
   ChatSample sample;
   parse_list(prompt, map, "prompt", sample);

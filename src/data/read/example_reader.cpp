@@ -1,5 +1,6 @@
 #include "example_reader.h"
 
+#include <fmt/core.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -64,7 +65,7 @@ RawExample parse_json_line(const std::string& file, const ExampleBlock::Piece& p
 
 /// Without a byte offset: the text is ours.
 RawExample parse_table_row(const std::string& file, const ExampleBlock::Piece& piece, std::string_view text) {
-  const std::string where = file + ":" + std::to_string(piece.line);
+  const std::string where = fmt::format("{}:{}", file, piece.line);
   if (text.size() > kMaxExampleBytes)
     return {nullptr, piece.line, true, where, "as JSON the example is longer than 64 MiB"};
   JsonExample example = parse_json_example(text);
@@ -402,7 +403,7 @@ class GzipSource : public ByteSource {
       ::inflateReset(&stream_);
     } else if (code != Z_OK) {
       fail(packed_.file(),
-           std::string("the gzip data is corrupt (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
+           fmt::format("{}{})", "the gzip data is corrupt (", stream_.msg != nullptr ? stream_.msg : "zlib"));
     }
   }
 
@@ -447,7 +448,7 @@ class ZstdSource : public ByteSource {
   void step(ZSTD_outBuffer& out) {
     const std::size_t code = ::ZSTD_decompressStream(stream_.get(), &out, &in_);
     if (::ZSTD_isError(code) != 0) {
-      fail(packed_.file(), std::string("the zstd data is corrupt (") + ::ZSTD_getErrorName(code) + ")");
+      fail(packed_.file(), fmt::format("{}{})", "the zstd data is corrupt (", ::ZSTD_getErrorName(code)));
     }
     is_between_frames_ = code == 0;
   }

@@ -1,5 +1,7 @@
 #include "json_examples.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <iterator>
 #include <unordered_set>
@@ -100,7 +102,7 @@ class ExampleBuilder {
   bool key(std::string& name) {
     if (!example_.problem) {
       if (!keys_.back().insert(name).second) {
-        fail("duplicate key \"" + name.substr(0, 60) + "\"; an object has each key once");
+        fail(fmt::format("duplicate key \"{}\"; an object has each key once", name.substr(0, 60)));
       } else if (keys_.back().size() > kMaxJsonFields) {
         fail("an object with more than 10,000 fields");
       }
@@ -158,7 +160,7 @@ class ExampleBuilder {
       if (root_ == Root::kValue) {
         place(std::move(value));
       } else {
-        fail("the example is " + std::string(value.type_name()) + ", expected an object {...}");
+        fail(fmt::format("the example is {}, expected an object {{...}}", value.type_name()));
       }
       return end_row();
     }
@@ -178,7 +180,7 @@ class ExampleBuilder {
     }
     check_size();
     if (++depth_ > kMaxJsonDepth && !example_.problem) {
-      fail("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+      fail(fmt::format("nested deeper than {} levels", kMaxJsonDepth));
     }
     if (!example_.problem) {
       open_.push_back(place(std::move(empty)));
@@ -319,7 +321,7 @@ const Json* optional_field(const Json& object, const FieldMap& map, const std::s
 const Json& required(const Json& object, const FieldMap& map, const std::string& field) {
   if (const Json* value = optional_field(object, map, field)) return *value;
   const std::string name = name_in(map, field);
-  throw DataError("", "\"" + name + "\" is " + (object.contains(name) ? "null" : "missing"));
+  throw DataError("", "\"{}\" is {}", name, object.contains(name) ? "null" : "missing");
 }
 
 const std::string& string_of(const Json& value, const std::string& field) {
@@ -328,13 +330,13 @@ const std::string& string_of(const Json& value, const std::string& field) {
 }
 
 void wrong_type(const std::string& field, const Json& value, const std::string& expected) {
-  throw DataError("", field + " is " + value.type_name() + ", expected " + expected);
+  throw DataError("", "{} is {}, expected {}", field, value.type_name(), expected);
 }
 
 Json inner_json(const std::string& text, const std::string& field) {
   JsonExample parsed = parse_json_value(text);
   if (parsed.problem)
-    throw DataError("", field + " is a string, but its text was rejected: " + parsed.problem->message);
+    throw DataError("", "{} is a string, but its text was rejected: {}", field, parsed.problem->message);
   return std::move(parsed.value);
 }
 
@@ -381,8 +383,7 @@ std::optional<float> turn_weight(const Json& message, const FieldMap& map, const
   if (weight != nullptr) value = weight_number(*weight, place + ".weight");
   if (train == nullptr) return value;
   if (value && train->get<bool>() != (*value > 0)) {
-    throw DataError("",
-                    place + ": train is " + train->dump() + " and weight is " + weight->dump() + "; keep one of them");
+    throw DataError("", "{}: train is {} and weight is {}; keep one of them", place, train->dump(), weight->dump());
   }
   return value.value_or(train->get<bool>() ? 1.0F : 0.0F);
 }

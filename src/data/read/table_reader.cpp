@@ -1,6 +1,7 @@
 #include "table_reader.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -29,7 +30,7 @@ std::string conversion_of(const fs::path& file) {
     return "python3 -c \"import pandas; pandas.read_parquet('" + name + "').to_json('" + target +
            "', orient='records', lines=True)\"";
   }
-  return "python3 -c \"import datasets; datasets.Dataset.from_file('" + name + "').to_json('" + target + "')\"";
+  return fmt::format("python3 -c \"import datasets; datasets.Dataset.from_file('{}').to_json('{}')\"", name, target);
 }
 
 fs::path library_file() { return program_folder() / "lib" / "liblora_train_arrow.so"; }
@@ -60,7 +61,7 @@ bool takes_arrow(const fs::path& folder, const std::string& found_by, std::vecto
   }
   if (has_arrow(folder)) return true;
   const std::string other = other_arrow(folder);
-  seen.push_back(found_by + ": " + (other.empty() ? "no pyarrow" : other) + " in " + folder.string());
+  seen.push_back(fmt::format("{}: {} in {}", found_by, other.empty() ? "no pyarrow" : other, folder.string()));
   return false;
 }
 
@@ -72,7 +73,7 @@ struct FoundArrow {
 FoundArrow find_arrow() {
   std::error_code error;
   if (!fs::exists(library_file(), error)) {
-    return {{}, "this build of lora-train cannot read such files (it lacks " + library_file().string() + ")"};
+    return {{}, fmt::format("this build of lora-train cannot read such files (it lacks {})", library_file().string())};
   }
   std::vector<std::string> seen;
   const char* const named = std::getenv("LORA_TRAIN_ARROW");
@@ -86,11 +87,10 @@ FoundArrow find_arrow() {
       if (takes_arrow(folder, python, seen)) return {folder, ""};
     }
   }
-  return {
-      {},
-      "reading it needs " + std::string(kArrowLibraries[0]) + " from the pyarrow wheel, which was not found (" +
-          join(seen, "; ") + "). Install it: " + kInstall +
-          ", then run lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder"};
+  return {{},
+          fmt::format("reading it needs {} from the pyarrow wheel, which was not found ({}). Install it: {}, then run "
+                      "lora-train with that Python's environment active, or set LORA_TRAIN_ARROW to its pyarrow folder",
+                      kArrowLibraries[0], join(seen, "; "), kInstall)};
 }
 
 const FoundArrow& arrow() {
@@ -101,7 +101,7 @@ const FoundArrow& arrow() {
 void* open_table_library(const fs::path& library) {
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle != nullptr) return handle;
-  throw DataError(library.string(), loading_failure() + ". Reinstall pyarrow: " + kInstall);
+  throw DataError(library.string(), "{}. Reinstall pyarrow: {}", loading_failure(), kInstall);
 }
 
 OpenTable open_all() {
@@ -154,8 +154,8 @@ class TableReader : public ExampleReader {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw DataError(
-          file_, (num_examples_ > 0 ? "after example " + std::to_string(num_examples_) + ": " : "") + error.what());
+      throw DataError(file_,
+                      (num_examples_ > 0 ? fmt::format("after example {}: ", num_examples_) : "") + error.what());
     }
   }
 
@@ -300,11 +300,11 @@ class CsvReader : public ExampleReader {
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       const bool is_double = std::count(columns_.begin(), columns_.end(), columns_[i]) > 1;
       if (columns_[i].empty() || is_double || find_invalid_utf8(columns_[i])) {
-        throw DataError(place(file_, record.line, 1), "column " + std::to_string(i + 1) + " of the header " +
-                                                          (columns_[i].empty() ? "has no name"
-                                                           : is_double         ? "has a name that occurs twice"
-                                                                               : "is not valid UTF-8") +
-                                                          "; the first record names the columns, each once");
+        throw DataError(place(file_, record.line, 1),
+                        "column {} of the header {}; the first record names the columns, each once", i + 1,
+                        columns_[i].empty() ? "has no name"
+                        : is_double         ? "has a name that occurs twice"
+                                            : "is not valid UTF-8");
       }
     }
   }
@@ -320,7 +320,7 @@ class CsvReader : public ExampleReader {
     RawExample example{Json::object(), record.line, false, {}, {}};
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       if (find_invalid_utf8(record.fields[i])) {
-        return bad("field \"" + columns_[i] + "\" is not valid UTF-8; convert the file to UTF-8");
+        return bad(fmt::format("field \"{}\" is not valid UTF-8; convert the file to UTF-8", columns_[i]));
       }
       example.value[columns_[i]] = record.fields[i];
     }
@@ -341,7 +341,7 @@ bool is_table(const fs::path& file) {
 
 void require_table_library(const fs::path& file) {
   if (arrow().folder.empty()) {
-    throw DataError(file.string(), arrow().problem + ". Or convert it: " + conversion_of(file));
+    throw DataError(file.string(), "{}. Or convert it: {}", arrow().problem, conversion_of(file));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -136,14 +137,14 @@ struct FailureText {
 };
 
 FailureText failure_of(CURLcode code, const Request& request, const std::string& detail) {
-  const std::string why = detail.empty() ? "" : " (" + detail + ")";
+  const std::string why = detail.empty() ? "" : fmt::format(" ({})", detail);
   switch (code) {
     case CURLE_COULDNT_RESOLVE_HOST:
-      return {Failure::kNoHost, "the host name has no address" + why + "; check the name and the network.", true,
-              false};
+      return {Failure::kNoHost, fmt::format("the host name has no address{}; check the name and the network.", why),
+              true, false};
     case CURLE_COULDNT_RESOLVE_PROXY:
-      return {Failure::kNoHost, "the proxy name has no address" + why + "; check http_proxy and https_proxy.", true,
-              false};
+      return {Failure::kNoHost, fmt::format("the proxy name has no address{}; check http_proxy and https_proxy.", why),
+              true, false};
     case CURLE_COULDNT_CONNECT:
       return {Failure::kNoConnect, "no server answers there" + why + "; check the address, the network and the proxy.",
               true, false};
@@ -158,8 +159,8 @@ FailureText failure_of(CURLcode code, const Request& request, const std::string&
       return {Failure::kTls, "no secure connection" + why + "; the server may not speak TLS there.", true, false};
     case CURLE_OPERATION_TIMEDOUT:
       return {Failure::kStalled,
-              string_printf("nothing arrived for %.0f s", request.stall_timeout_s) + why +
-                  "; the network or the server has stalled.",
+              fmt::format("nothing arrived for {:.0f} s{}; the network or the server has stalled.",
+                          request.stall_timeout_s, why),
               true};
     case CURLE_GOT_NOTHING:
     case CURLE_PARTIAL_FILE:
@@ -167,11 +168,11 @@ FailureText failure_of(CURLcode code, const Request& request, const std::string&
     case CURLE_SEND_ERROR:
     case CURLE_HTTP2:
     case CURLE_HTTP2_STREAM:
-    case CURLE_HTTP3: return {Failure::kLost, "the connection broke" + why + ".", true};
+    case CURLE_HTTP3: return {Failure::kLost, fmt::format("the connection broke{}.", why), true};
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_WEIRD_SERVER_REPLY:
     case CURLE_BAD_CONTENT_ENCODING: return {Failure::kLost, "the server there does not speak HTTP" + why + ".", false};
-    default: return {Failure::kOther, "the request failed" + why + ".", false};
+    default: return {Failure::kOther, fmt::format("the request failed{}.", why), false};
   }
 }
 
@@ -262,7 +263,7 @@ class Transfer {
     add_header("Expect:");  // a server that does not know it would cost a second
     for (const auto& [name, value] : request_.headers) {
       refuse_control_characters(name, value);
-      add_header(name + ": " + value);
+      add_header(fmt::format("{}: {}", name, value));
     }
     if (!request_.bearer.empty()) {
       refuse_control_characters("token", request_.bearer);
@@ -270,7 +271,7 @@ class Transfer {
     }
     set(CURLOPT_HTTPHEADER, header_list_);
     if (request_.range) {
-      range_ = std::to_string(request_.range->begin) + "-" + std::to_string(request_.range->end - 1);
+      range_ = fmt::format("{}-{}", request_.range->begin, request_.range->end - 1);
       set(CURLOPT_RANGE, range_.c_str());
     }
   }
@@ -472,8 +473,8 @@ Answer follow_redirects(Connection& connection, Request request, const std::stri
     if (!is_redirect(result.answer.status) || result.redirect.empty()) return std::move(result.answer);
     redirect_to(request, result.redirect, result.answer.status);
   }
-  throw TransferBreak{{shown_url(request.url), "more than " + std::to_string(kMaxRedirects) + " redirects in a row.",
-                       Failure::kRedirect}};
+  throw TransferBreak{
+      {shown_url(request.url), fmt::format("more than {} redirects in a row.", kMaxRedirects), Failure::kRedirect}};
 }
 
 }  // namespace
@@ -533,7 +534,7 @@ Answer Client::send(const Request& original) {
         impl_->give_back(std::move(connection));
         return answer;
       }
-      why = "answered " + std::to_string(answer.status);
+      why = fmt::format("answered {}", answer.status);
     } catch (const TransferBreak& lost) {
       connection = std::make_unique<Connection>();  // libcurl may keep leftovers in this one
       if (request.range) request.range->begin += num_delivered;
@@ -545,7 +546,7 @@ Answer Client::send(const Request& original) {
       if (!delay) throw lost.error;
       why = lost.error.message();
     }
-    log_debug(shown_url(request.url) + ": " + why + string_printf(" Next try in %.1f s", *delay));
+    log_debug("{}: {} Next try in {:.1f} s", shown_url(request.url), why, *delay);
     ++num_failed;
     wait(*delay, request.poll);
   }

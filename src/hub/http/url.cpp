@@ -1,5 +1,7 @@
 #include "lora_train/hub/http/url.h"
 
+#include <fmt/core.h>
+
 #include "lora_train/base/text.h"
 
 namespace lora_train::hub {
@@ -53,13 +55,13 @@ std::string origin_of(std::string_view url) {
   if ((parts.scheme != "http" && parts.scheme != "https") || parts.host.empty()) return {};
   const auto colon = parts.host.rfind(':');
   const bool has_port = colon != std::string::npos && parts.host.find(']', colon) == std::string::npos;
-  return parts.scheme + "://" + parts.host + (has_port ? "" : parts.scheme == "http" ? ":80" : ":443");
+  return fmt::format("{}://{}{}", parts.scheme, parts.host, has_port ? "" : parts.scheme == "http" ? ":80" : ":443");
 }
 
 std::string shown_url(std::string_view url) {
   const UrlParts parts = split_url(url);
   if (parts.scheme.empty()) return std::string(url.substr(0, url.find_first_of("?#")));
-  return parts.scheme + "://" + parts.host + parts.path;
+  return fmt::format("{}://{}{}", parts.scheme, parts.host, parts.path);
 }
 
 bool may_redirect(std::string_view from, std::string_view to) {

@@ -2,6 +2,7 @@
 #include "lora_train/kernels/attention/attention.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>
@@ -225,8 +226,8 @@ void check_lengths(const char* kernel, const char* name, const std::vector<int64
     ok = cu_seqlens[d - 1] <= cu_seqlens[d];
   }
   if (!ok) {
-    throw ShapeError(std::string(kernel) + ": " + name,
-                     "must start with 0, never decrease and stay within " + std::to_string(num_tokens) + " tokens");
+    throw ShapeError(fmt::format("{}: {}", kernel, name), "must start with 0, never decrease and stay within {} tokens",
+                     num_tokens);
   }
 }
 
@@ -240,8 +241,7 @@ void check_inputs(const char* kernel, const at::Tensor& q, const at::Tensor& k, 
   check_shape(kernel, "lse", lse, {q.size(0), q.size(1)});
   check_dtype(kernel, "lse", lse, math_dtype(q));
   if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) {
-    throw ShapeError(std::string(kernel) + ": k", std::to_string(q.size(1)) + " heads cannot share " +
-                                                      std::to_string(k.size(1)) + " kv heads evenly");
+    throw ShapeError(std::string(kernel) + ": k", "{} heads cannot share {} kv heads evenly", q.size(1), k.size(1));
   }
   check_lengths(kernel, "cu_seqlens_q", layout.cu_seqlens_q, q.size(0));
   check_lengths(kernel, "cu_seqlens_k", layout.cu_seqlens_k, k.size(0));

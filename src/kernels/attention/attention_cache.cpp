@@ -28,8 +28,9 @@ void check_layout(const at::Tensor& q, const at::Tensor& k, const CachedLayout& 
     ok = begin >= 0 && end <= k.size(0) && num_queries(layout, d) > 0 && num_queries(layout, d) <= layout.num_keys[d];
   }
   if (!ok) {
-    throw ShapeError(kName, "documents must have queries, at least as many keys, and stay within " +
-                                std::to_string(q.size(0)) + " queries and " + std::to_string(k.size(0)) + " keys");
+    throw ShapeError(kName,
+                     "documents must have queries, at least as many keys, and stay within {} queries and {} keys",
+                     q.size(0), k.size(0));
   }
 }
 
@@ -41,8 +42,7 @@ void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   check_rows(kName, "v", v, k.sizes(), q.scalar_type());
   check_rows(kName, "out", out, q.sizes(), q.scalar_type());
   if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) {
-    throw ShapeError(std::string(kName) + ": k", std::to_string(q.size(1)) + " heads cannot share " +
-                                                     std::to_string(k.size(1)) + " kv heads evenly");
+    throw ShapeError(std::string(kName) + ": k", "{} heads cannot share {} kv heads evenly", q.size(1), k.size(1));
   }
   check_layout(q, k, layout);
 }

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -18,7 +19,7 @@ std::string refusal_of_fa2(const AttentionCase& c) {
   if (c.dtype != at::kBFloat16) return "fa2 computes only in bf16; use precision: bf16 or attn_implementation: auto";
   if (c.sm < 80) return "fa2 needs compute capability 8.0 or newer";
   if (c.head_size % 8 != 0 || c.head_size > 256) {
-    return "fa2 takes head sizes that are multiples of 8 up to 256, not " + std::to_string(c.head_size);
+    return fmt::format("fa2 takes head sizes that are multiples of 8 up to 256, not {}", c.head_size);
   }
   return {};
 }
@@ -44,8 +45,8 @@ std::string refusal_of_cudnn(const AttentionCase& c) {
 std::string refusal_of_efficient(const AttentionCase& c) {
   if (c.dtype != at::kFloat) return "memory-efficient attention computes only in fp32; use attn_implementation: auto";
   if (c.head_size % 4 != 0 || c.head_size > 128) {
-    return "memory-efficient attention takes head sizes that are multiples of 4 up to 128, not " +
-           std::to_string(c.head_size);
+    return fmt::format("memory-efficient attention takes head sizes that are multiples of 4 up to 128, not {}",
+                       c.head_size);
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cudnn_frontend.h>
+#include <fmt/core.h>
 
 #include <map>
 #include <vector>
@@ -53,7 +54,7 @@ constexpr std::int64_t kNumBegins = kDkBegin - kQBegin + 1;
 
 void check(fe::error_t error, const char* what) {
   if (error.is_good()) return;
-  throw DeviceError("src/kernels/cuda/attention_cudnn.cpp", std::string(what) + " failed: " + error.get_message());
+  throw DeviceError("src/kernels/cuda/attention_cudnn.cpp", "{} failed: {}", what, error.get_message());
 }
 
 TensorPointer index_tensor(Graph& graph, Id id, std::int64_t count, fe::DataType_t type) {
@@ -151,7 +152,7 @@ void make_backward(const GraphPointer& graph, const CudnnShape& shape) {
 /// Prepares a graph for the device of a handle; null: for the one described to it. Returns cuDNN's refusal, or nothing.
 std::string refusal_of(Graph& graph, cudnnHandle_t handle) {
   const auto step = [](const char* name, fe::error_t error) {
-    return error.is_good() ? std::string() : std::string(name) + ": " + error.get_message();
+    return error.is_good() ? std::string() : fmt::format("{}: {}", name, error.get_message());
   };
   std::string refusal = step("validate", graph.validate());
   if (refusal.empty()) refusal = step("build_operation_graph", graph.build_operation_graph(handle));
@@ -364,14 +365,14 @@ kernels::CudnnPlan check_cudnn_plan(const CudnnShape& wanted, const std::string&
     make(graph, is_forward ? forward_key(wanted) : backward_key(wanted, wanted.total_q));
     plan.refusal = refusal_of(*graph, nullptr);
     if (!plan.refusal.empty()) {
-      plan.refusal = pass + ": " + plan.refusal;
+      plan.refusal = fmt::format("{}: {}", pass, plan.refusal);
       return plan;
     }
     if (!with_compilation) continue;
     (is_forward ? plan.forward_bytes : plan.backward_bytes) = compile(graph).workspace_bytes;
     std::string name;
     check(graph->get_plan_name(name), "cuDNN attention: get_plan_name");
-    plan.engines += pass + " " + name + " ";
+    plan.engines += fmt::format("{} {} ", pass, name);
   }
   return plan;
 }

@@ -46,8 +46,7 @@ kernels::CudaDevice device(int index) {
 
 void start(const kernels::CudaSettings& wanted) {
   if (wanted.device < 0 || wanted.device >= num_devices()) {
-    throw DeviceError("start_cuda", "there is no CUDA device " + std::to_string(wanted.device) + "; torch sees " +
-                                        std::to_string(num_devices()));
+    throw DeviceError("start_cuda", "there is no CUDA device {}; torch sees {}", wanted.device, num_devices());
   }
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(wanted.device));
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator does not exist before this

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <fmt/core.h>
 #include <nccl.h>
 
 #include <chrono>
@@ -28,7 +29,7 @@ bool has_failed(ncclResult_t status) { return status != ncclSuccess && status !=
 [[noreturn]] void throw_nccl_error(const std::string& where, const std::string& what, ncclResult_t status,
                                    ncclComm_t communicator) {
   const char* const last = ncclGetLastError(communicator);
-  const std::string details = last != nullptr && *last != '\0' ? std::string(" (") + last + ")" : "";
+  const std::string details = last != nullptr && *last != '\0' ? fmt::format("{}{})", " (", last) : "";
   throw DeviceError(where, "NCCL: " + what + " failed: " + ncclGetErrorString(status) + details +
                                ". NCCL_DEBUG=INFO shows why; with NCCL_P2P_DISABLE=1, GPUs do not access each other's "
                                "memory directly.");
@@ -45,7 +46,7 @@ class Group : public kernels::NcclGroup {
   Group(int rank, int world_size)
       : rank_(rank),
         world_size_(world_size),
-        where_("rank " + std::to_string(rank) + " of " + std::to_string(world_size)),
+        where_(fmt::format("rank {} of {}", rank, world_size)),
         device_(c10::cuda::current_device()),
         abort_stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true)),
         one_(at::ones({1}, at::TensorOptions(at::kDouble).pinned_memory(true))) {}
@@ -133,7 +134,7 @@ class Group : public kernels::NcclGroup {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     LT_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
     if (capture != cudaStreamCaptureStatusNone) {
-      throw DeviceError(where_, std::string("NCCL: ") + what + " inside a graph capture: graphs differ between ranks");
+      throw DeviceError(where_, "{}{} inside a graph capture: graphs differ between ranks", "NCCL: ", what);
     }
     for (const at::Tensor& tensor : tensors) {
       if (!tensor.is_cuda() || !tensor.is_contiguous()) throw ShapeError(what, "expected contiguous CUDA tensors");

@@ -1,5 +1,7 @@
 #include "arguments.h"
 
+#include <fmt/core.h>
+
 #include <sstream>
 
 #include "lora_train/base/error.h"
@@ -14,7 +16,7 @@ namespace {
   } else {
     is << "is undefined";
   }
-  throw ShapeError(std::string(kernel) + ": " + name, is.str() + ", expected " + expected);
+  throw ShapeError(fmt::format("{}: {}", kernel, name), "{}, expected {}", is.str(), expected);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ void* open_library(const fs::path& file, int flags, const std::string& what_to_d
     throw DeviceError(file.string(), "is missing, but device: cuda needs it. " + what_to_do);
   void* const handle = ::dlopen(file.c_str(), flags);
   if (handle != nullptr) return handle;
-  throw DeviceError(file.string(), loading_failure() + ". " + what_to_do);
+  throw DeviceError(file.string(), "{}. {}", loading_failure(), what_to_do);
 }
 
 /// Folder of the file that `address` was loaded from.
@@ -53,8 +53,8 @@ const CudaLibrary& load_cuda_library(const fs::path& folder, const fs::path& tor
   }
   const fs::path file = folder / "liblora_train_cuda.so";
   void* const handle = open_library(file, RTLD_NOW | RTLD_LOCAL,
-                                    "Use a build of lora-train with CUDA, and copy its whole "
-                                    "folder; or choose device: cpu.");
+                                    "Use a build of lora-train with CUDA, and copy its whole folder; or choose device: "
+                                    "cpu.");
   const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
   if (!mismatch.empty()) throw DeviceError(file.string(), mismatch);
   const auto entry = reinterpret_cast<const CudaLibrary* (*)()>(::dlsym(handle, "lora_train_cuda"));

@@ -71,9 +71,8 @@ Implementation implementation_for(KernelName kernel, const at::Tensor& t) {
     if (t.is_cpu()) return Implementation::kCpu;
   }
   if (setting == KernelSetting::kNative) {
-    throw DeviceError("kernels: own",
-                      "there is no native kernel " + std::string(kKernelNames[static_cast<std::size_t>(kernel)]) +
-                          " for " + c10::toString(t.scalar_type()) + " on " + t.device().str() + "; use kernels: auto");
+    throw DeviceError("kernels: own", "there is no native kernel {} for {} on {}; use kernels: auto",
+                      kKernelNames[static_cast<std::size_t>(kernel)], c10::toString(t.scalar_type()), t.device().str());
   }
   return Implementation::kReference;
 }

@@ -48,7 +48,7 @@ bool survives(const std::string& key, const TuningCandidate& candidate, const Wo
     reason = error.what();
   }
   if (reason.empty()) return true;
-  log_info("tuning: " + key + ": dropped " + shortened(candidate.choice, 24) + ": " + shortened(reason, 200));
+  log_info("tuning: {}: dropped {}: {}", key, shortened(candidate.choice, 24), shortened(reason, 200));
   return false;
 }
 
@@ -107,8 +107,8 @@ std::optional<Tuned> Tuner::find(const TuningCase& tuning_case) {
       ++*count;
       return entry->second;
     }
-    log_info("tuning: " + tuning_case.key + ": " + shortened(entry->second.choice, 24) +
-             " was chosen before and cannot be used here");
+    log_info("tuning: {}: {} was chosen before and cannot be used here", tuning_case.key,
+             shortened(entry->second.choice, 24));
   }
   return {};
 }

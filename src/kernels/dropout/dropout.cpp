@@ -21,7 +21,7 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
   check_vector(kName, "token_document", token_document, x.size(0), at::kInt);
   check_vector(kName, "token_position", token_position, x.size(0), at::kInt);
   check_vector(kName, "key", key, 2, at::kInt);
-  if (!(p >= 0 && p < 1)) throw ShapeError("dropout_forward: p", "is " + std::to_string(p) + ", expected [0, 1)");
+  if (!(p >= 0 && p < 1)) throw ShapeError("dropout_forward: p", "is {}, expected [0, 1)", p);
   const WorkScope recorded(kName, WorkClass::kDropout, [&](Work& work) {
     work.reads("x", x).reads("token_document", token_document).reads("token_position", token_position).writes("y", y);
   });

@@ -1,5 +1,6 @@
 #include "on_cpu.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -148,8 +149,7 @@ bool release(State state, unsigned begin, unsigned end) {
 }
 
 [[noreturn]] void throw_deadlock(const char* name) {
-  std::string what =
-      "threads of block (" + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) + ") are deadlocked:";
+  std::string what = fmt::format("threads of block ({}, {}) are deadlocked:", blockIdx.x, blockIdx.y);
   State last = State::kReady;
   int last_line = -1;
   for (unsigned t = 0; t < the_block->num_threads; ++t) {
@@ -157,8 +157,9 @@ bool release(State state, unsigned begin, unsigned end) {
     if (thread.state == last && thread.line == last_line) continue;
     last = thread.state;
     last_line = thread.line;
-    what += " from thread " + std::to_string(t) +
-            (thread.state == State::kDone ? " on: at the end;" : " on: at line " + std::to_string(thread.line) + ";");
+    what +=
+        fmt::format(" from thread {}{}", t,
+                    thread.state == State::kDone ? " on: at the end;" : fmt::format(" on: at line {};", thread.line));
   }
   for (auto& thread : the_block->threads) thread = {};  // their stacks are in the middle of a kernel
   throw ShapeError(name, what);
@@ -206,8 +207,8 @@ std::int64_t num_launches() { return block_of_this_thread().num_launches; }
 void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads,
               const std::function<void()>& body) {
   if (threads == 0 || threads > kMaxThreads || threads % kWarp != 0 || blocks_y > 65535) {
-    throw ShapeError(name, "blocks of " + std::to_string(threads) + " threads, " + std::to_string(blocks_y) +
-                               " in y: expected a multiple of 32 up to 1024, and at most 65535");
+    throw ShapeError(name, "blocks of {} threads, {} in y: expected a multiple of 32 up to 1024, and at most 65535",
+                     threads, blocks_y);
   }
   the_block = &block_of_this_thread();
   ++the_block->num_launches;

@@ -1,6 +1,7 @@
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -25,7 +26,7 @@ constexpr auto kDequantize = "dequantize";
 
 void check_block(const char* name, std::int64_t size, bool fits) {
   if (fits) return;
-  throw ShapeError(std::string(kDequantize) + ": " + name, std::to_string(size) + ", expected a power of 2");
+  throw ShapeError(fmt::format("{}: {}", kDequantize, name), "{}, expected a power of 2", size);
 }
 
 void check_four_bits(const QuantizedWeight& weight) {
@@ -117,9 +118,8 @@ void check_range(const at::Tensor& rows, std::int64_t begin, const QuantizedWeig
   const std::int64_t multiple = row_multiple(weight), end = begin + rows.size(0);
   const bool is_last = end == weight.out_features;
   if (begin < 0 || end > weight.out_features || begin % multiple != 0 || (end % multiple != 0 && !is_last)) {
-    throw ShapeError(kQuantizeRows, "rows " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
-                                        std::to_string(weight.out_features) + ", expected multiples of " +
-                                        std::to_string(multiple));
+    throw ShapeError(kQuantizeRows, "rows {} to {} of {}, expected multiples of {}", begin, end, weight.out_features,
+                     multiple);
   }
 }
 

@@ -199,8 +199,7 @@ void check_gradients(const char* kernel, const AttentionGradients& gradients, co
   check("dk", gradients.k, rotation.num_kv_heads);
   check("dv", gradients.v, rotation.num_kv_heads);
   if (M > d_qkv.size(0)) {
-    throw ShapeError(std::string(kernel) + ": dq",
-                     std::to_string(M) + " tokens for " + std::to_string(d_qkv.size(0)) + " rows of d_qkv");
+    throw ShapeError(std::string(kernel) + ": dq", "{} tokens for {} rows of d_qkv", M, d_qkv.size(0));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "config_reader.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 #include "family.h"
@@ -19,7 +21,7 @@ ConfigReader::ConfigReader(nlohmann::json object, std::filesystem::path path, st
     : object_(std::move(object)), path_(std::move(path)), prefix_(std::move(prefix)) {}
 
 void ConfigReader::reject(const std::string& key, const std::string& what) const {
-  throw FormatError(path_.string() + ": " + prefix_ + key, what);
+  throw FormatError(fmt::format("{}: {}{}", path_.string(), prefix_, key), what);
 }
 
 void ConfigReader::missing(const char* key) const {
@@ -39,18 +41,18 @@ const nlohmann::json* ConfigReader::find(const char* key) const {
 
 std::int64_t ConfigReader::whole(const char* key, const nlohmann::json& value, std::int64_t smallest,
                                  std::int64_t largest) const {
-  const std::string range = "a whole number from " + std::to_string(smallest) + " to " + std::to_string(largest);
-  if (!value.is_number_integer()) reject(key, "is " + shown(value) + "; " + range + " was expected");
+  const std::string range = fmt::format("a whole number from {} to {}", smallest, largest);
+  if (!value.is_number_integer()) reject(key, fmt::format("is {}; {} was expected", shown(value), range));
   const bool is_too_large =
       value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest);
   if (is_too_large || value.get<std::int64_t>() < smallest)
-    reject(key, "is " + shown(value) + "; " + range + " was expected");
+    reject(key, fmt::format("is {}; {} was expected", shown(value), range));
   return value.get<std::int64_t>();
 }
 
 double ConfigReader::number(const char* key, const nlohmann::json& value) const {
   if (!value.is_number() || !std::isfinite(value.get<double>()))
-    reject(key, "is " + shown(value) + "; a number was expected");
+    reject(key, fmt::format("is {}; a number was expected", shown(value)));
   return value.get<double>();
 }
 
@@ -93,7 +95,7 @@ double ConfigReader::positive(const char* key) const {
   const auto* value = find(key);
   if (value == nullptr) missing(key);
   const double result = number(key, *value);
-  if (result <= 0) reject(key, "is " + shown(*value) + "; a number above zero was expected");
+  if (result <= 0) reject(key, fmt::format("is {}; a number above zero was expected", shown(*value)));
   return result;
 }
 
@@ -107,14 +109,14 @@ std::optional<double> ConfigReader::optional_number(const char* key) const {
 bool ConfigReader::boolean(const char* key, bool fallback) const {
   const auto* value = find(key);
   if (value == nullptr) return fallback;
-  if (!value->is_boolean()) reject(key, "is " + shown(*value) + "; true or false was expected");
+  if (!value->is_boolean()) reject(key, fmt::format("is {}; true or false was expected", shown(*value)));
   return value->get<bool>();
 }
 
 std::string ConfigReader::text(const char* key, const std::string& fallback) const {
   const auto* value = find(key);
   if (value == nullptr) return fallback;
-  if (!value->is_string()) reject(key, "is " + shown(*value) + "; a string was expected");
+  if (!value->is_string()) reject(key, fmt::format("is {}; a string was expected", shown(*value)));
   return value->get<std::string>();
 }
 
@@ -127,14 +129,14 @@ std::optional<std::vector<std::string>> ConfigReader::optional_texts(const char*
     is_good = value[i].is_string();
     if (is_good) all.push_back(value[i].get<std::string>());
   }
-  if (!is_good) reject(key, "is " + shown(value) + "; a list of strings was expected");
+  if (!is_good) reject(key, fmt::format("is {}; a list of strings was expected", shown(value)));
   return all;
 }
 
 std::vector<double> ConfigReader::numbers(const char* key) const {
   const auto* value = find(key);
   if (value == nullptr) missing(key);
-  if (!value->is_array()) reject(key, "is " + shown(*value) + "; a list of numbers was expected");
+  if (!value->is_array()) reject(key, fmt::format("is {}; a list of numbers was expected", shown(*value)));
   std::vector<double> all;
   for (const auto& item : *value) all.push_back(number(key, item));
   return all;
@@ -143,9 +145,9 @@ std::vector<double> ConfigReader::numbers(const char* key) const {
 std::optional<ConfigReader> ConfigReader::optional_object(const char* key) const {
   if (!is_given(key)) return std::nullopt;
   const auto& value = *find(key);
-  if (!value.is_object()) reject(key, "is " + shown(value) + "; an object was expected");
+  if (!value.is_object()) reject(key, fmt::format("is {}; an object was expected", shown(value)));
   if (value.empty()) return std::nullopt;
-  return ConfigReader(value, path_, prefix_ + key + ".");
+  return ConfigReader(value, path_, fmt::format("{}{}.", prefix_, key));
 }
 
 std::optional<std::int64_t> read_window(const ConfigReader& reader) {
@@ -158,14 +160,14 @@ bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> wi
   const auto types = reader.optional_texts("layer_types");
   if (!types) return false;
   if (types->size() != config.layer_window.size()) {
-    reader.reject("layer_types", "has " + std::to_string(types->size()) + " entries for " +
-                                     std::to_string(config.num_layers) + " layers (num_hidden_layers)");
+    reader.reject("layer_types",
+                  fmt::format("has {} entries for {} layers (num_hidden_layers)", types->size(), config.num_layers));
   }
   for (std::size_t i = 0; i < types->size(); ++i) {
     if ((*types)[i] == "full_attention") continue;
     if ((*types)[i] != "sliding_attention") {
       reader.reject("layer_types",
-                    "\"" + (*types)[i] + "\" is not supported; expected full_attention or sliding_attention");
+                    fmt::format("\"{}\" is not supported; expected full_attention or sliding_attention", (*types)[i]));
     }
     if (!window) {
       reader.reject("layer_types", "layer " + std::to_string(i) +

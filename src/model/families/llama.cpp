@@ -1,4 +1,6 @@
 // Llama: one switch for all attention biases, one for the MLP's; no windows. Defaults: transformers LlamaConfig.
+#include <fmt/core.h>
+
 #include "family.h"
 #include "lora_train/base/log.h"
 
@@ -12,7 +14,7 @@ void read_llama_keys(const ConfigReader& reader, ModelConfig& config) {
   for (const auto& type : reader.optional_texts("layer_types").value_or(std::vector<std::string>{})) {
     if (type != "full_attention") {
       reader.reject("layer_types",
-                    "\"" + type + "\" is not supported in the llama family, which has full_attention only");
+                    fmt::format("\"{}\" is not supported in the llama family, which has full_attention only", type));
     }
   }
   if (reader.is_given("sliding_window")) {

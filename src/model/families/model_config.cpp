@@ -1,5 +1,7 @@
 #include "lora_train/model/families/model_config.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cmath>
 
@@ -45,7 +47,7 @@ QuantizationConfig read_bitsandbytes(const ConfigReader& reader) {
     if (config.quant_type != "nf4" && config.quant_type != "fp4") {
       reader.reject("bnb_4bit_quant_type", "\"" + config.quant_type + "\" is not supported; expected nf4 or fp4");
     }
-    config.description += " (" + config.quant_type + ")";
+    config.description += fmt::format(" ({})", config.quant_type);
   }
   (void)reader.optional_texts("llm_int8_skip_modules");  // the tensors tell which linears are plain
   return config;
@@ -67,7 +69,7 @@ QuantizationConfig read_fp8(const ConfigReader& reader) {
   config.method = QuantMethod::kFp8;
   config.description = "fp8";
   if (reader.is_given("fmt") && reader.text("fmt", "") != "e4m3") {
-    reader.reject("fmt", "\"" + reader.text("fmt", "") + "\" is not supported; expected e4m3");
+    reader.reject("fmt", fmt::format("\"{}\" is not supported; expected e4m3", reader.text("fmt", "")));
   }
   (void)reader.optional_texts("modules_to_not_convert");
   if (reader.is_given("weight_block_size")) {
@@ -98,8 +100,8 @@ void read_group(const ConfigReader& group, QuantizationConfig& config) {
   const std::string strategy = weights->is_given("strategy") ? weights->text("strategy", "") : "tensor";
   if (strategy == "block") return read_block(*weights, "block_structure", config);
   if (strategy != "tensor" && strategy != "channel") {
-    weights->reject("strategy",
-                    "\"" + strategy + "\" is not supported; expected tensor, channel or block: " + kSupported);
+    weights->reject("strategy", fmt::format("\"{}\" is not supported; expected tensor, channel or block: {}", strategy,
+                                            kSupported));
   }
 }
 
@@ -110,7 +112,7 @@ QuantizationConfig read_compressed_tensors(const ConfigReader& reader) {
   const auto check_format = [](const ConfigReader& at) {
     const std::string format = at.is_given("format") ? at.text("format", "") : "float-quantized";
     if (format == "float-quantized" || format == "naive-quantized") return;
-    at.reject("format", "\"" + format + "\" is not supported; expected float-quantized: " + kSupported);
+    at.reject("format", fmt::format("\"{}\" is not supported; expected float-quantized: {}", format, kSupported));
   };
   check_format(reader);
   if (reader.optional_object("transform_config")) {
@@ -140,10 +142,10 @@ QuantizationConfig read_quantization_config(const ConfigReader& reader) {
   if (method == "bitsandbytes") return read_bitsandbytes(*quantization);
   if (method == "fp8") return read_fp8(*quantization);
   if (method == "compressed-tensors") return read_compressed_tensors(*quantization);
-  reader.reject(kKey, method.empty()
-                          ? std::string("quant_method is missing; expected bitsandbytes, fp8 or "
-                                        "compressed-tensors")
-                          : "weights stored by quant_method \"" + method + "\" are not supported: " + kSupported);
+  reader.reject(kKey, method.empty() ? std::string("quant_method is missing; expected bitsandbytes, fp8 or "
+                                                   "compressed-tensors")
+                                     : fmt::format("weights stored by quant_method \"{}\" are not supported: {}",
+                                                   method, kSupported));
 }
 
 // Far above any existing model; keeps every product of two sizes and a layer count within 64 bits.
@@ -164,7 +166,7 @@ const FamilyRules& choose_family(const ConfigReader& reader) {
   if (!architectures.empty()) {
     const auto* rules = find_family_by_architecture(architectures.front());
     if (rules == nullptr)
-      reader.reject("architectures", "\"" + architectures.front() + "\" is not supported" + supported);
+      reader.reject("architectures", fmt::format("\"{}\" is not supported{}", architectures.front(), supported));
     if (!model_type.empty() && rules->model_type != model_type) {
       reader.reject("model_type", "\"" + model_type + "\" does not belong to architectures \"" + architectures.front() +
                                       "\", whose model_type is \"" + std::string(rules->model_type) + "\"");
@@ -172,7 +174,7 @@ const FamilyRules& choose_family(const ConfigReader& reader) {
     return *rules;
   }
   const auto* rules = find_family_by_type(model_type);
-  if (rules == nullptr) reader.reject("model_type", "\"" + model_type + "\" is not supported" + supported);
+  if (rules == nullptr) reader.reject("model_type", fmt::format("\"{}\" is not supported{}", model_type, supported));
   return *rules;
 }
 
@@ -204,8 +206,8 @@ void read_sizes(const ConfigReader& reader, const FamilyRules& rules, ModelConfi
   if (reader.is_given("num_key_value_heads")) config.num_kv_heads = reader.size("num_key_value_heads", kMaxHeads);
   if (config.num_heads % config.num_kv_heads != 0) {
     reader.reject("num_key_value_heads",
-                  std::to_string(config.num_kv_heads) + (is_absent ? " (the default, the key is missing)" : "") +
-                      " does not divide num_attention_heads, which is " + std::to_string(config.num_heads));
+                  fmt::format("{}{} does not divide num_attention_heads, which is {}", config.num_kv_heads,
+                              is_absent ? " (the default, the key is missing)" : "", config.num_heads));
   }
 }
 
@@ -217,16 +219,16 @@ void read_head_dim(const ConfigReader& reader, const FamilyRules& rules, ModelCo
   } else if (config.hidden_size % config.num_heads == 0) {
     config.head_dim = config.hidden_size / config.num_heads;
   } else {
-    reader.reject("num_attention_heads", std::to_string(config.num_heads) + " does not divide hidden_size, which is " +
-                                             std::to_string(config.hidden_size) + ", and head_dim is not given");
+    reader.reject("num_attention_heads",
+                  fmt::format("{} does not divide hidden_size, which is {}, and head_dim is not given",
+                              config.num_heads, config.hidden_size));
   }
   if (config.head_dim % 2 != 0) {
-    reader.reject("head_dim", std::to_string(config.head_dim) + " is odd; RoPE rotates pairs, so it must be even");
+    reader.reject("head_dim", fmt::format("{} is odd; RoPE rotates pairs, so it must be even", config.head_dim));
   }
   if (config.head_dim * config.num_heads > kMaxWidth) {
-    reader.reject("head_dim", "num_attention_heads x head_dim is " +
-                                  std::to_string(config.head_dim * config.num_heads) + "; the maximum is " +
-                                  std::to_string(kMaxWidth));
+    reader.reject("head_dim", fmt::format("num_attention_heads x head_dim is {}; the maximum is {}",
+                                          config.head_dim * config.num_heads, kMaxWidth));
   }
 }
 
@@ -246,8 +248,8 @@ nlohmann::json parse_json(std::string_view json, const std::filesystem::path& pa
   try {
     return nlohmann::json::parse(json, check_depth);
   } catch (const nlohmann::json::parse_error& error) {
-    throw FormatError(path.string(), "not valid JSON at byte " + std::to_string(error.byte) +
-                                         "; use the config.json published with the model");
+    throw FormatError(path.string(), "not valid JSON at byte {}; use the config.json published with the model",
+                      error.byte);
   } catch (const nlohmann::json::exception&) {
     throw FormatError(path.string(), "holds a number that is too large; use the config.json published with the model");
   }
@@ -353,9 +355,8 @@ ModelConfig known_shape(std::string_view name) {
     if (shape.name == name) return parse_model_config(shape.config, "shape " + std::string(name));
   }
   const std::string nearest = nearest_name(std::string(name), known_shapes());
-  throw ConfigError("--shape", "unknown shape \"" + std::string(name) + "\"" +
-                                   (nearest.empty() ? "" : ". Did you mean \"" + nearest + "\"?") +
-                                   ". Known shapes: " + join(known_shapes()) + ".");
+  throw ConfigError("--shape", "unknown shape \"{}\"{}. Known shapes: {}.", name,
+                    nearest.empty() ? "" : fmt::format(". Did you mean \"{}\"?", nearest), join(known_shapes()));
 }
 
 }  // namespace lora_train::model

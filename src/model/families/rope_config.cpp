@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -69,8 +71,8 @@ void read_longrope(const ConfigReader& rope, const ModelConfig& config, RopeConf
   for (const char* key : {"short_factor", "long_factor"}) {
     const auto factors = rope.numbers(key);
     if (static_cast<std::int64_t>(factors.size()) * 2 != config.head_dim) {
-      rope.reject(key, "has " + std::to_string(factors.size()) +
-                           " numbers; head_dim / 2 = " + std::to_string(config.head_dim / 2) + " were expected");
+      rope.reject(key,
+                  fmt::format("has {} numbers; head_dim / 2 = {} were expected", factors.size(), config.head_dim / 2));
     }
     for (const double factor : factors) {
       if (factor <= 0) rope.reject(key, "holds a number that is not above zero");
@@ -223,13 +225,11 @@ void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len) {
   const auto& rope = config.rope;
   if (rope.type != RopeType::kDynamic && rope.type != RopeType::kLongrope) return;
   if (max_seq_len <= rope.original_max_position_embeddings) return;
-  throw FormatError(
-      config.path.string() + ": rope_type",
-      std::string(rope_type_name(rope.type)) + " RoPE is supported up to the original length of " +
-          std::to_string(rope.original_max_position_embeddings) + " tokens, and max_seq_len is " +
-          std::to_string(max_seq_len) +
-          ": beyond it a row's result would depend on the longest row of its batch. Lower max_seq_len, or use a "
-          "model with yarn, llama3 or linear RoPE");
+  throw FormatError(config.path.string() + ": rope_type",
+                    "{} RoPE is supported up to the original length of {} tokens, and max_seq_len is {}: beyond it a "
+                    "row's result would depend on the longest row of its batch. Lower max_seq_len, or use a model with "
+                    "yarn, llama3 or linear RoPE",
+                    rope_type_name(rope.type), rope.original_max_position_embeddings, max_seq_len);
 }
 
 std::vector<float> rope_inv_freq(const ModelConfig& config) {

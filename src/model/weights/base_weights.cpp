@@ -2,6 +2,7 @@
 #include "lora_train/model/weights/base_weights.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <map>
 #include <set>
@@ -123,11 +124,10 @@ bool has_quantized_linears(const ProjectionShape& projection, int64_t layer, con
 /// Projections of one layout may share a buffer: each writes all its elements except those that are zero in all of
 /// them.
 std::string layout_of(const ProjectionShape& projection) {
-  std::string layout = projection.linears.front().name + " " + std::to_string(projection.out_features) + " " +
-                       std::to_string(projection.in_features) + " " + std::to_string(projection.input_pitch());
+  std::string layout = fmt::format("{} {} {} {}", projection.linears.front().name, projection.out_features,
+                                   projection.in_features, projection.input_pitch());
   for (const AdapterPlace& place : projection.adapters) {
-    layout +=
-        " " + std::to_string(place.linear) + ":" + std::to_string(place.column) + "+" + std::to_string(place.spec.rank);
+    layout += fmt::format(" {}:{}+{}", place.linear, place.column, place.spec.rank);
   }
   return layout;
 }

@@ -1,4 +1,6 @@
 // Names and shapes are those of transformers' modeling_{qwen2,qwen3,mistral,llama}.py.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 
@@ -36,7 +38,7 @@ void add_layer(const LayerShape& layer, std::int64_t index, SpecList& specs) {
     for (std::int64_t position = 0; position <= std::ssize(block.projections); ++position) {
       for (const NormShape& norm : block.norms) {
         const bool is_here = norm.after == position && norm.size > 0;
-        if (is_here) specs.add(prefix + norm.name + ".weight", {norm.size}, WeightKind::kNorm, index);
+        if (is_here) specs.add(fmt::format("{}{}.weight", prefix, norm.name), {norm.size}, WeightKind::kNorm, index);
       }
       if (position == std::ssize(block.projections)) break;
       const ProjectionShape& projection = block.projections[static_cast<std::size_t>(position)];
@@ -62,10 +64,10 @@ void check_plain(const TensorSpec& spec, const ModelConfig& config, const storag
   if (is_byte || (is_weight && !quantised_parts(spec.name, weights).empty())) {
     const bool is_head = spec.kind == WeightKind::kHead;
     throw FormatError(weights.where(entry),
-                      std::string(is_head ? "the head is" : "is") + " stored quantised (" + describe(entry) +
-                          "), which is supported for the linears of layers only: " +
-                          (is_head ? "quantise the model with lm_head left out, or use the unquantised model"
-                                   : "use the unquantised model"));
+                      "{} stored quantised ({}), which is supported for the linears of layers only: {}",
+                      is_head ? "the head is" : "is", describe(entry),
+                      is_head ? "quantise the model with lm_head left out, or use the unquantised model"
+                              : "use the unquantised model");
   }
   require_shape(spec, entry, config, weights);
   if (!storage::is_weight_dtype(entry.dtype)) {
@@ -89,8 +91,8 @@ void warn_of_unexpected(const std::set<std::string>& expected, const ModelConfig
     }
   }
   if (unexpected.empty()) return;
-  log_warning(std::to_string(unexpected.size()) + " tensors in the files are not part of " + config.architecture +
-              " and are not used (first: " + weights.where(*weights.find(unexpected.front())) + ")");
+  log_warning("{} tensors in the files are not part of {} and are not used (first: {})", unexpected.size(),
+              config.architecture, weights.where(*weights.find(unexpected.front())));
 }
 
 }  // namespace
@@ -132,7 +134,7 @@ std::int64_t num_parameters(const ModelConfig& config) {
 
 std::string show_shape(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
   return text + "]";
 }
 
@@ -142,17 +144,16 @@ const storage::TensorEntry& require_weight(const TensorSpec& spec, const ModelCo
   std::string hint = "download the weights again";
   if (spec.kind == WeightKind::kHead)
     hint = "if the head shares the embedding, config.json must say tie_word_embeddings: true";
-  throw FormatError(place_of_missing(weights, config) + ": " + spec.name,
-                    "the tensor is missing; " + config.path.string() + " expects it with shape " +
-                        show_shape(spec.shape) + ": " + hint);
+  throw FormatError(fmt::format("{}: {}", place_of_missing(weights, config), spec.name),
+                    "the tensor is missing; {} expects it with shape {}: {}", config.path.string(),
+                    show_shape(spec.shape), hint);
 }
 
 void require_shape(const TensorSpec& spec, const storage::TensorEntry& entry, const ModelConfig& config,
                    const storage::WeightFiles& weights) {
   if (entry.shape == spec.shape) return;
-  throw FormatError(weights.where(entry), "has shape " + show_shape(entry.shape) + " but " + config.path.string() +
-                                              " asks for " + show_shape(spec.shape) +
-                                              ": config and weights do not belong together");
+  throw FormatError(weights.where(entry), "has shape {} but {} asks for {}: config and weights do not belong together",
+                    show_shape(entry.shape), config.path.string(), show_shape(spec.shape));
 }
 
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights) {
@@ -180,8 +181,8 @@ void check_weights(const ModelConfig& config, const storage::WeightFiles& weight
 void refuse_quantised(const ModelConfig& config, std::string_view what) {
   if (config.quantization.method == QuantMethod::kNone) return;
   throw FormatError(config.path.string() + ": quantization_config",
-                    std::string(what) + " of a model stored quantised (" + config.quantization.description +
-                        ") is not supported yet: use the unquantised model");
+                    "{} of a model stored quantised ({}) is not supported yet: use the unquantised model", what,
+                    config.quantization.description);
 }
 
 }  // namespace lora_train::model

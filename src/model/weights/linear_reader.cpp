@@ -1,5 +1,7 @@
 #include "linear_reader.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -18,8 +20,8 @@ constexpr const char* kAgain = "; quantise the model again, or use the unquantis
 
 nlohmann::json parse(std::string_view text, const std::string& where) {
   if (text.size() > kMaxBytes) {
-    throw FormatError(where, "has " + std::to_string(text.size()) + " bytes; the JSON of a quant_state has at most " +
-                                 std::to_string(kMaxBytes) + kAgain);
+    throw FormatError(where, "has {} bytes; the JSON of a quant_state has at most {}{}", text.size(), kMaxBytes,
+                      kAgain);
   }
   try {
     nlohmann::json document = nlohmann::json::parse(text);
@@ -51,7 +53,7 @@ void require_keys(const ConfigReader& reader) {
 std::int64_t block_size(const ConfigReader& reader, const char* key) {
   const std::int64_t size = reader.size(key, std::int64_t{1} << 40);
   if (size < 32 || size > 4096 || !std::has_single_bit(static_cast<std::uint64_t>(size))) {
-    reader.reject(key, "is " + std::to_string(size) + "; a power of two from 32 to 4096 was expected");
+    reader.reject(key, fmt::format("is {}; a power of two from 32 to 4096 was expected", size));
   }
   return size;
 }
@@ -63,7 +65,7 @@ void require_one_of(const ConfigReader& reader, const char* key, std::initialize
     if (found == name) return;
     names += (names.empty() ? "" : ", ") + std::string(name);
   }
-  reader.reject(key, "\"" + found.substr(0, 80) + "\" is not known; expected " + names);
+  reader.reject(key, fmt::format("\"{}\" is not known; expected {}", found.substr(0, 80), names));
 }
 
 using storage::DType;
@@ -113,8 +115,7 @@ void require_finite(const TensorEntry& entry, const storage::WeightFiles& files)
   };
   for (std::size_t i = 0; i < bytes.size() / width; ++i) {
     if (!is_finite(i)) {
-      throw FormatError(files.where(entry),
-                        "value " + std::to_string(i) + " is NaN or infinity; every scale must be finite" + kRemedy);
+      throw FormatError(files.where(entry), "value {} is NaN or infinity; every scale must be finite{}", i, kRemedy);
     }
   }
   files.release(entry);
@@ -130,8 +131,8 @@ StoredLinear LinearReader::recognise() const {
   for (const TensorEntry* part : parts) {
     if (part == nullptr) continue;
     if (first != nullptr) {
-      reject(weight_,
-             "comes with " + first->name + " and " + part->name + ", which belong to different formats" + kRemedy);
+      reject(weight_, fmt::format("comes with {} and {}, which belong to different formats{}", first->name, part->name,
+                                  kRemedy));
     }
     first = part;
   }
@@ -168,10 +169,9 @@ void LinearReader::refuse_unknown() const {
                         std::string(kRemedy));
   }
   reject(weight_,
-         "has dtype " + dtype +
-             "; expected F32, F16, BF16, or a weight that bitsandbytes (nf4, fp4, int8) or FP8 (F8_E4M3) stores "
-             "with its scales" +
-             kRemedy);
+         fmt::format("has dtype {}; expected F32, F16, BF16, or a weight that bitsandbytes (nf4, fp4, int8) or FP8 "
+                     "(F8_E4M3) stores with its scales{}",
+                     dtype, kRemedy));
 }
 
 void LinearReader::require_agreement(const StoredLinear& linear) const {
@@ -184,22 +184,22 @@ void LinearReader::require_agreement(const StoredLinear& linear) const {
   if (agrees) return;
   const std::string says = said.method == QuantMethod::kNone ? " has no quantization_config"
                                                              : ": quantization_config says " + said.description;
-  reject(weight_, "is stored as " + std::string(linear.format_name) + ", but " + config_.path.string() + says +
-                      ": config and weights do not belong together");
+  reject(weight_, fmt::format("is stored as {}, but {}{}: config and weights do not belong together",
+                              linear.format_name, config_.path.string(), says));
 }
 
 const TensorEntry& LinearReader::require(const std::string& part, const std::string& why) const {
   const auto* entry = parts_.find(part);
   if (entry != nullptr) return *entry;
-  throw FormatError(files_.files()[weight_.file].path().string() + ": " + parts_.full_name(part),
-                    "the tensor is missing; " + why + kRemedy);
+  throw FormatError(fmt::format("{}: {}", files_.files()[weight_.file].path().string(), parts_.full_name(part)),
+                    "the tensor is missing; {}{}", why, kRemedy);
 }
 
 void LinearReader::require_layout(const TensorEntry& entry, DType dtype, const std::vector<std::int64_t>& shape,
                                   const std::string& what) const {
   if (entry.dtype == dtype && entry.shape == shape) return;
-  reject(entry, "is " + describe(entry) + "; " + what + " " + std::string(storage::dtype_name(dtype)) + " " +
-                    show_shape(shape) + " was expected" + kRemedy);
+  reject(entry, fmt::format("is {}; {} {} {} was expected{}", describe(entry), what, storage::dtype_name(dtype),
+                            show_shape(shape), kRemedy));
 }
 
 void LinearReader::read_4bit(StoredLinear& linear) const {
@@ -210,19 +210,19 @@ void LinearReader::read_4bit(StoredLinear& linear) const {
                  "the JSON of a quant_state as bytes,");
   const QuantState state = parse_quant_state(files_.bytes(entry), files_.where(entry));
   if (state.quant_type != linear.format_name) {
-    throw FormatError(files_.where(entry) + ": quant_type",
-                      "is \"" + state.quant_type + "\", unlike the name of the tensor" + kRemedy);
+    throw FormatError(files_.where(entry) + ": quant_type", "is \"{}\", unlike the name of the tensor{}",
+                      state.quant_type, kRemedy);
   }
   if (state.shape != spec_.shape) {
     throw FormatError(files_.where(entry) + ": shape",
-                      "is " + show_shape(state.shape) + " but " + config_.path.string() + " asks for " +
-                          show_shape(spec_.shape) + ": config and weights do not belong together");
+                      "is {} but {} asks for {}: config and weights do not belong together", show_shape(state.shape),
+                      config_.path.string(), show_shape(spec_.shape));
   }
   if (!is_packed(weight_, num_weights())) {
-    reject(weight_, "is " + describe(weight_) + "; 4-bit weights of " + show_shape(spec_.shape) + " are packed to " +
-                        std::to_string(ceil_div(num_weights(), 2)) + " bytes, U8 [" +
-                        std::to_string(ceil_div(num_weights(), 2)) + ", 1] or the same bytes under another dtype" +
-                        kRemedy);
+    reject(weight_, fmt::format("is {}; 4-bit weights of {} are packed to {} bytes, U8 [{}, 1] or the same bytes under "
+                                "another dtype{}",
+                                describe(weight_), show_shape(spec_.shape), ceil_div(num_weights(), 2),
+                                ceil_div(num_weights(), 2), kRemedy));
   }
   linear.block_size = state.block_size;
   linear.scales = &require(kAbsmax, "it holds the scales of the 4-bit weight");
@@ -230,17 +230,16 @@ void LinearReader::read_4bit(StoredLinear& linear) const {
   require_layout(*linear.map, DType::kF32, {kMapSize}, "a map of 4-bit codes,");
   read_nested(state, entry, linear);
   const bool is_nested = linear.nested_block_size != 0;
-  require_layout(
-      *linear.scales, is_nested ? DType::kU8 : DType::kF32, {linear.num_scales()},
-      std::string(is_nested ? "a code" : "a scale") + " for each " + std::to_string(linear.block_size) + " weights,");
+  require_layout(*linear.scales, is_nested ? DType::kU8 : DType::kF32, {linear.num_scales()},
+                 fmt::format("{} for each {} weights,", is_nested ? "a code" : "a scale", linear.block_size));
 }
 
 void LinearReader::read_nested(const QuantState& state, const TensorEntry& state_entry, StoredLinear& linear) const {
   const auto* stray = parts_.first_of(std::array{kNestedAbsmax, kNestedQuantMap});
   if (state.nested_block_size == 0) {
     if (stray != nullptr) {
-      reject(state_entry,
-             "has no nested_blocksize, nested_dtype and nested_offset, which " + stray->name + " needs" + kRemedy);
+      reject(state_entry, fmt::format("has no nested_blocksize, nested_dtype and nested_offset, which {} needs{}",
+                                      stray->name, kRemedy));
     }
     return;
   }
@@ -252,7 +251,7 @@ void LinearReader::read_nested(const QuantState& state, const TensorEntry& state
   linear.nested_scales = &require(kNestedAbsmax, "the quant_state says that scales are nested");
   linear.nested_map = &require(kNestedQuantMap, "the quant_state says that scales are nested");
   require_layout(*linear.nested_scales, DType::kF32, {ceil_div(linear.num_scales(), linear.nested_block_size)},
-                 "a scale for each " + std::to_string(linear.nested_block_size) + " codes of absmax,");
+                 fmt::format("a scale for each {} codes of absmax,", linear.nested_block_size));
   require_layout(*linear.nested_map, DType::kF32, {kNestedMapSize}, "a map of 8-bit codes,");
 }
 
@@ -260,13 +259,14 @@ void LinearReader::read_int8(StoredLinear& linear) const {
   linear.scales = &require(kScb, "it holds a scale for each row of the int8 weight");
   if (const auto* layout = parts_.find(kWeightFormat)) {
     if (layout->dtype != DType::kU8 || layout->num_elements() != 1) {
-      reject(*layout, "is " + describe(*layout) + "; one U8 was expected" + kRemedy);
+      reject(*layout, fmt::format("is {}; one U8 was expected{}", describe(*layout), kRemedy));
     }
     constexpr const char* kLayouts[] = {"row", "col32", "col_turing", "col_ampere"};
     const auto code = static_cast<unsigned char>(files_.bytes(*layout)[0]);
     if (code != 0) {
-      reject(*layout, "is " + std::to_string(code) + (code < 4 ? std::string(" (") + kLayouts[code] + ")" : "") +
-                          "; only 0 (row) is supported: save the model again with bitsandbytes 0.45 or later");
+      reject(*layout,
+             fmt::format("is {}{}; only 0 (row) is supported: save the model again with bitsandbytes 0.45 or later",
+                         code, code < 4 ? fmt::format("{}{})", " (", kLayouts[code]) : ""));
     }
   }
   require_layout(weight_, DType::kI8, spec_.shape, "with SCB, an int8 weight,");
@@ -277,18 +277,18 @@ void LinearReader::read_fp8(StoredLinear& linear) const {
   const auto* inverse = parts_.find(kWeightScaleInv);
   const auto* scale = parts_.find(kWeightScale);
   if (inverse != nullptr && scale != nullptr) {
-    reject(*scale, "is present together with " + inverse->name + "; only one may hold the scales" + kRemedy);
+    reject(*scale, fmt::format("is present together with {}; only one may hold the scales{}", inverse->name, kRemedy));
   }
   linear.scales = inverse != nullptr ? inverse : scale;
   if (weight_.dtype != DType::kF8E4M3) {
-    reject(weight_, "has dtype " + std::string(storage::dtype_name(weight_.dtype)) + " with scales " +
-                        linear.scales->name + "; with such scales, only F8_E4M3 weights are supported" + kRemedy);
+    reject(weight_, fmt::format("has dtype {} with scales {}; with such scales, only F8_E4M3 weights are supported{}",
+                                storage::dtype_name(weight_.dtype), linear.scales->name, kRemedy));
   }
   require_shape(spec_, weight_, config_, files_);
   const DType dtype = linear.scales->dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF8E8M0) {
     reject(*linear.scales,
-           "is " + describe(*linear.scales) + "; scales in F32, BF16 or F8_E8M0 were expected" + kRemedy);
+           fmt::format("is {}; scales in F32, BF16 or F8_E8M0 were expected{}", describe(*linear.scales), kRemedy));
   }
   read_scale_blocks(*linear.scales, linear);
 }
@@ -305,18 +305,18 @@ void LinearReader::read_scale_blocks(const TensorEntry& scales, StoredLinear& li
   if (said.block_rows > 0) {
     const Shape blocks{ceil_div(rows, said.block_rows), ceil_div(columns, said.block_columns)};
     if (scales.shape == blocks) return use(said.block_rows, said.block_columns);
-    expected = show_shape(blocks) + " (a scale for each " + std::to_string(said.block_rows) + " x " +
-               std::to_string(said.block_columns) + " weights, as config.json says)";
+    expected = fmt::format("{} (a scale for each {} x {} weights, as config.json says)", show_shape(blocks),
+                           said.block_rows, said.block_columns);
   }
   if (!said.has_only_blocks) {
     const bool is_per_row = scales.shape == Shape{rows} || scales.shape == Shape{rows, 1};
     if (is_per_row && rows > 1) return use(1, columns);
     if (scales.num_elements() == 1 && scales.shape.size() <= 2) return use(rows, columns);
-    expected +=
-        (expected.empty() ? "" : ", ") + std::string("[], [1], ") + show_shape({rows}) + " or " + show_shape({rows, 1});
+    expected += fmt::format("{}{}{} or {}", expected.empty() ? "" : ", ", "[], [1], ", show_shape({rows}),
+                            show_shape({rows, 1}));
   }
-  reject(scales, "has shape " + show_shape(scales.shape) + "; for weights of " + show_shape(spec_.shape) + ", " +
-                     expected + " was expected" + kRemedy);
+  reject(scales, fmt::format("has shape {}; for weights of {}, {} was expected{}", show_shape(scales.shape),
+                             show_shape(spec_.shape), expected, kRemedy));
 }
 
 }  // namespace lora_train::model

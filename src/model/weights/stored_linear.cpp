@@ -1,5 +1,7 @@
 #include "lora_train/model/weights/stored_linear.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "linear_reader.h"
@@ -65,7 +67,7 @@ std::string linear_formats(const ModelConfig& config, const storage::WeightFiles
   std::stable_sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   std::string text;
   for (const auto& [name, count] : counts) {
-    text += (text.empty() ? "" : ", ") + std::to_string(count) + (text.empty() ? " linears " : " ") + std::string(name);
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", count, text.empty() ? " linears " : " ", name);
   }
   return text;
 }
@@ -88,7 +90,7 @@ LinearFormat linear_format(BasePrecision precision) {
 std::string describe(const BaseStorage& base) {
   const LinearFormat format = base.empty() ? LinearFormat::kPlain : base.begin()->second.format;
   const char* const form = format == LinearFormat::k4Bit ? "4 bits" : format == LinearFormat::kInt8 ? "int8" : "fp8";
-  return std::to_string(base.size()) + " linears in " + form;
+  return fmt::format("{} linears in {}", base.size(), form);
 }
 
 BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& weights) {

@@ -45,8 +45,8 @@ at::ScalarType scalar_type(DType dtype, const std::string& where) {
     case DType::kBool: return at::kBool;
     default: break;
   }
-  throw FormatError(where, "has dtype " + std::string(storage::dtype_name(dtype)) +
-                               ", which is not supported; expected F32, F16 or BF16");
+  throw FormatError(where, "has dtype {}, which is not supported; expected F32, F16 or BF16",
+                    storage::dtype_name(dtype));
 }
 
 DType storage_dtype(at::ScalarType type) {

@@ -118,7 +118,7 @@ void WeightReader::add(const std::string& name, std::unique_ptr<RowSink> sink) {
 void WeightReader::add(const std::string& name, const at::Tensor& target) {
   const storage::TensorEntry* entry = files_.find(name);
   if (entry != nullptr && target.sizes() != at::IntArrayRef(entry->shape)) {
-    throw ShapeError(files_.where(*entry), "is " + storage::describe(*entry) + " and does not fit its destination");
+    throw ShapeError(files_.where(*entry), "is {} and does not fit its destination", storage::describe(*entry));
   }
   add(name, std::make_unique<CopySink>(target));
 }
@@ -152,7 +152,7 @@ const WeightReader::Chunk* WeightReader::take() {
   throw_if_stop_requested();
   const std::size_t index = next_chunk_++;
   if (index >= chunks_.size()) return nullptr;
-  if (pace_.is_due()) log_info("weights: " + std::to_string(100 * index / chunks_.size()) + "% read");
+  if (pace_.is_due()) log_info("weights: {}% read", 100 * index / chunks_.size());
   return &chunks_[index];
 }
 

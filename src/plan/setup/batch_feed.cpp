@@ -219,8 +219,7 @@ const BatchFeed::Slot& BatchFeed::put(const data::MicroBatch& micro_batch, const
       std::ssize(micro_batch.soft.ids) != parts.soft_ids.count)
     throw ShapeError("BatchFeed", "got soft labels that were not planned for");
   if (sizes.num_tokens > options_.max_tokens || parts.bytes > slots_.front().host.numel()) {
-    throw ShapeError("BatchFeed",
-                     std::to_string(sizes.num_tokens) + " tokens, planned for " + std::to_string(options_.max_tokens));
+    throw ShapeError("BatchFeed", "{} tokens, planned for {}", sizes.num_tokens, options_.max_tokens);
   }
   if (device_.is_cuda()) {  // all work on the previous batch was enqueued before this point
     Slot& last = slots_[(next_ + kNumSlots - 1) % kNumSlots];

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/core.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -49,10 +50,8 @@ int gpu_of(LocalRank rank, const device::GpuSystem& system) {
   if (rank.index < num_gpus) return rank.index;
   if (num_gpus <= 1) return 0;  // require_gpu() refuses no GPU; refuse_unfit_devices() finds shared ones
   throw DeviceError(
-      "device", std::to_string(rank.count) + " ranks were started on this host, which has " + std::to_string(num_gpus) +
-                    " GPUs" +
-                    (system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "") +
-                    ". Start at most one rank per GPU.");
+      "device", "{} ranks were started on this host, which has {} GPUs{}. Start at most one rank per GPU.", rank.count,
+      num_gpus, system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "");
 }
 
 RunDevice start_cuda(const RunSection& section, LocalRank rank) {
@@ -61,10 +60,10 @@ RunDevice start_cuda(const RunSection& section, LocalRank rank) {
   if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
   if (const auto file = device::cuda_library_file(); !std::filesystem::exists(file)) {
     throw DeviceError("device",
-                      "the CUDA library is missing, expected " + file.string() + ": this is a CPU-only build, and " +
-                          gpu.label() +
-                          " cannot be used. Build on a machine with nvcc (scripts/install_deps.sh installs it) "
-                          "and copy the whole folder, or set device: cpu to compute on the CPU.");
+                      "the CUDA library is missing, expected {}: this is a CPU-only build, and {} cannot be used. "
+                      "Build on a machine with nvcc (scripts/install_deps.sh installs it) and copy the whole folder, "
+                      "or set device: cpu to compute on the CPU.",
+                      file.string(), gpu.label());
   }
   const kernels::CudaFolders folders = kernels::default_cuda_folders();
   const kernels::CudaLibrary& library = kernels::load_cuda_library(folders.library, folders.torch);
@@ -75,7 +74,7 @@ RunDevice start_cuda(const RunSection& section, LocalRank rank) {
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
   kernels::use_native_kernels({library.native_kernels, library.stream, false});
   kernels::reserve_native_workspace(kernels::kWorkspaceElements, device);
-  log_info("device: " + gpu.label() + ", driver " + system.driver_version);
+  log_info("device: {}, driver {}", gpu.label(), system.driver_version);
   return {
       device, gpu.name, gpu.num_multiprocessors, gpu.uuid, system.driver_version, static_cast<int>(system.gpus.size())};
 }
@@ -103,8 +102,8 @@ void log_cpu(const Profile& profile) {
   const bool is_found = profile.run.device == Device::kAuto;
   if (keys.empty() && !is_found) return;
   if (keys.empty()) keys = {"cuda_graphs", "tf32"};
-  log_info(std::string("device: CPU") + (is_found ? ", because this machine has no NVIDIA device" : "") +
-           "; GPU settings (" + join(keys) + ") have no effect");
+  log_info("{}{}; GPU settings ({}) have no effect", "device: CPU",
+           is_found ? ", because this machine has no NVIDIA device" : "", join(keys));
 }
 
 using ranks::Communicator;
@@ -124,20 +123,19 @@ void refuse_unfit_devices(const RunDevice& device, int num_local_ranks) {
   const std::vector<std::string> all = device.ranks->all_gather(device.uuid);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].empty() == all[0].empty()) continue;
-    throw ConfigError("device", "rank 0 of " + std::to_string(all.size()) + " computes on " +
-                                    (all[0].empty() ? "its CPU, rank " : "a GPU, rank ") + std::to_string(rank) +
-                                    (all[0].empty() ? " on a GPU" : " on its CPU") +
-                                    ". Let all ranks see GPUs, or set device: cpu");
+    throw ConfigError("device", "rank 0 of {} computes on {}{}{}. Let all ranks see GPUs, or set device: cpu",
+                      all.size(), all[0].empty() ? "its CPU, rank " : "a GPU, rank ", rank,
+                      all[0].empty() ? " on a GPU" : " on its CPU");
   }
   const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // from NCCL 2.30 on
   if (may_share != nullptr && std::string_view(may_share) == "1") return;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto first = static_cast<std::size_t>(std::find(all.begin(), all.end(), all[rank]) - all.begin());
     if (all[rank].empty() || first == rank) continue;
-    throw DeviceError("device", "ranks " + std::to_string(first) + " and " + std::to_string(rank) + " of " +
-                                    std::to_string(all.size()) + " see the same GPU (" + all[rank] +
-                                    "). Start at most one rank per GPU: " + std::to_string(num_local_ranks) +
-                                    " were started on this host.");
+    throw DeviceError("device",
+                      "ranks {} and {} of {} see the same GPU ({}). Start at most one rank per GPU: {} were started on "
+                      "this host.",
+                      first, rank, all.size(), all[rank], num_local_ranks);
   }
 }
 
@@ -179,8 +177,8 @@ DeviceRoom device_room(const RunDevice& device) {
 std::string memory_in_words(const RunDevice& device) {
   const DeviceMemory memory = device_memory(device);
   const auto words = [](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  return words(memory.reserved) + " of " + words(device_room(device).total) + " in use, at most " +
-         words(memory.peak_reserved) + " so far";
+  return fmt::format("{} of {} in use, at most {} so far", words(memory.reserved), words(device_room(device).total),
+                     words(memory.peak_reserved));
 }
 
 void release_unused_memory(const RunDevice& device) {
@@ -238,11 +236,10 @@ void require_equal(Communicator& ranks, const std::map<std::string, std::string>
     const auto other = nlohmann::json::parse(all[rank]);
     for (const auto& [what, value] : first.items()) {
       if (other[what] == value) continue;
-      throw ConfigError(
-          "rank " + std::to_string(rank) + " of " + std::to_string(all.size()),
-          "differs from rank 0 in its " + what + " (" + other[what].get<std::string>() + " instead of " +
-              value.get<std::string>() +
-              "). Give all ranks the same command, files and program; paths must lead to the same files on every node");
+      throw ConfigError(fmt::format("rank {} of {}", rank, all.size()),
+                        "differs from rank 0 in its {} ({} instead of {}). Give all ranks the same command, files and "
+                        "program; paths must lead to the same files on every node",
+                        what, other[what].get<std::string>(), value.get<std::string>());
     }
   }
 }

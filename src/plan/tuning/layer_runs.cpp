@@ -3,6 +3,7 @@
 #include "layer_runs.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +17,7 @@ namespace {
 using kernels::AttentionBackend;
 using kernels::TuningCandidate;
 
-std::string numbered(const char* name, std::int64_t value) { return std::string(" ") + name + std::to_string(value); }
+std::string numbered(const char* name, std::int64_t value) { return fmt::format("{}{}{}", " ", name, value); }
 
 using model::ProjectionShape;
 
@@ -76,15 +77,15 @@ kernels::AttentionCase AttentionRun::attention_case() const {
 }
 
 std::string AttentionRun::key_of_run(std::int64_t window) const {
-  return std::string("attention ") + (qkv_.scalar_type() == at::kBFloat16 ? "bf16" : "fp32") +
-         numbered("heads", sizes_.num_heads) + numbered("kv", sizes_.num_kv_heads) +
-         numbered("size", sizes_.head_size) + numbered("window", window) + " ";
+  return fmt::format("{}{}{}{}{}{} ", "attention ", qkv_.scalar_type() == at::kBFloat16 ? "bf16" : "fp32",
+                     numbered("heads", sizes_.num_heads), numbered("kv", sizes_.num_kv_heads),
+                     numbered("size", sizes_.head_size), numbered("window", window));
 }
 
 std::string AttentionRun::key(std::int64_t window) const {
-  return key_of_run(window) + "longest" + std::to_string(kernels::gemm_class(longest_)) +
-         numbered("documents", kernels::gemm_class(std::ssize(cu_seqlens_) - 1)) +
-         numbered("tokens", kernels::gemm_class(cu_seqlens_.back()));
+  return fmt::format("{}longest{}{}{}", key_of_run(window), kernels::gemm_class(longest_),
+                     numbered("documents", kernels::gemm_class(std::ssize(cu_seqlens_) - 1)),
+                     numbered("tokens", kernels::gemm_class(cu_seqlens_.back())));
 }
 
 kernels::AttentionLayout AttentionRun::layout(std::int64_t window, AttentionBackend backend) const {
@@ -126,9 +127,8 @@ std::string AttentionRun::check(const kernels::AttentionLayout& layout) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const auto [document, error] = kernels::worst_document(results[i], expected[i], cu_seqlens_);
     if (error <= kLoose) continue;
-    return std::string(kNames[i]) + " of document " + std::to_string(document + 1) + " of " +
-           std::to_string(cu_seqlens_.size() - 1) +
-           (std::isfinite(error) ? " differs by " + std::to_string(error) : std::string(" is not finite"));
+    return fmt::format("{} of document {} of {}{}", kNames[i], document + 1, cu_seqlens_.size() - 1,
+                       std::isfinite(error) ? fmt::format(" differs by {}", error) : std::string(" is not finite"));
   }
   if (!expected_[0].defined()) {
     for (std::size_t i = 0; i < results.size(); ++i) expected_[i] = results[i].clone();

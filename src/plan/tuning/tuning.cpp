@@ -1,6 +1,7 @@
 #include "lora_train/plan/tuning/tuning.h"
 
 #include <c10/core/Event.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>
@@ -46,14 +47,12 @@ TuningTable table_of(const json& choices) {
   return table;
 }
 
-void ignore(const std::string& where, const std::string& reason) {
-  log_info("tuning: ignoring " + where + ": " + reason);
-}
+void ignore(const std::string& where, const std::string& reason) { log_info("tuning: ignoring {}: {}", where, reason); }
 
 std::string hash_of(const json& choices) { return hash128_hex(choices.dump()); }
 
 std::string file_name(const TuningMachine& machine) {
-  return "tuning-" + name_in_file(machine.gpu) + "-" + hash128_hex(machine.versions).substr(0, 12) + ".json";
+  return fmt::format("tuning-{}-{}.json", name_in_file(machine.gpu), hash128_hex(machine.versions).substr(0, 12));
 }
 
 /// Measures the time between two events on the current stream. Short work is repeated, and the mean is returned.
@@ -83,10 +82,10 @@ std::unique_ptr<RunTuning> make_tuning(const RunDevice& device, const std::strin
 }  // namespace
 
 TuningMachine tuning_machine(const std::string& gpu_name, const kernels::CudaVersions& versions) {
-  const auto part = [](const char* name, int version) { return std::string(name) + " " + std::to_string(version); };
-  return {gpu_name, part("cublasLt", versions.cublas_lt) + ", " + part("cuDNN", versions.cudnn) + ", " +
-                        part("runtime", versions.runtime) + ", " + part("driver", versions.driver) + ", " +
-                        part("lora-train", kTuningVersion)};
+  const auto part = [](const char* name, int version) { return fmt::format("{} {}", name, version); };
+  return {gpu_name, fmt::format("{}, {}, {}, {}, {}", part("cublasLt", versions.cublas_lt),
+                                part("cuDNN", versions.cudnn), part("runtime", versions.runtime),
+                                part("driver", versions.driver), part("lora-train", kTuningVersion))};
 }
 
 std::string tuning_text(const TuningMachine& machine, const TuningTable& table) {
@@ -101,8 +100,8 @@ TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, 
     const json object = json::parse(text);
     const TuningMachine other{object.at("gpu").get<std::string>(), object.at("versions").get<std::string>()};
     if (other != machine) {
-      ignore(where, "it is from " + other.gpu + " (" + other.versions + "), but this is " + machine.gpu + " (" +
-                        machine.versions + ")");
+      ignore(where, fmt::format("it is from {} ({}), but this is {} ({})", other.gpu, other.versions, machine.gpu,
+                                machine.versions));
       return {};
     }
     const TuningTable table = table_of(object.at("choices"));

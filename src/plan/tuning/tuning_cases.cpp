@@ -2,6 +2,7 @@
 #include "lora_train/plan/tuning/tuning_cases.h"
 
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
@@ -18,9 +19,7 @@ namespace {
 
 using kernels::TuningCandidate;
 
-std::string with_number(const char* name, std::int64_t value) {
-  return std::string(" ") + name + std::to_string(value);
-}
+std::string with_number(const char* name, std::int64_t value) { return fmt::format("{}{}{}", " ", name, value); }
 
 const char* name_of(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
@@ -73,8 +72,7 @@ constexpr const char *kExact = "exact", *kPadded = "padded";
 std::string key_of_run(const std::vector<model::ProjectionShape>& shapes, at::ScalarType dtype) {
   std::string key = std::string("row_pitch ") + name_of(dtype);
   for (const model::ProjectionShape& p : shapes) {
-    key += " " + short_name(p) + " " + std::to_string(p.in_features) + "+" + std::to_string(p.num_columns) + " to " +
-           std::to_string(p.out_features);
+    key += fmt::format(" {} {}+{} to {}", short_name(p), p.in_features, p.num_columns, p.out_features);
   }
   return key + " ";
 }
@@ -111,7 +109,7 @@ RowPitch tune_row_pitch(kernels::Tuner& tuner, const model::ModelConfig& config,
   if (!has_room_to_pad(shapes)) return RowPitch::kExact;
   const std::string of_run = key_of_run(shapes, dtype);
   const auto chosen =
-      tuner.choose({of_run + "tokens" + std::to_string(kernels::gemm_class(num_tokens)),
+      tuner.choose({fmt::format("{}tokens{}", of_run, kernels::gemm_class(num_tokens)),
                     [](const std::string& choice) { return choice == kExact || choice == kPadded; },
                     [&] { return candidates(tuner, exact, padded, num_tokens, dtype, device); }, of_run});
   return chosen == kPadded ? RowPitch::kPadded : RowPitch::kExact;
@@ -136,8 +134,7 @@ std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t
   const std::int64_t bytes = rows * LossHeadRun::row_bytes(head), more = bytes - model::LossHeadOptions{}.chunk_bytes;
   if (rows <= 0) return {};
   if (!head.is_cuda() || more / LossHeadRun::row_bytes(head) * chunk_row_bytes(head) <= spare_bytes) return bytes;
-  log_info("the checkpoint was saved with loss chunks of " + std::to_string(rows) +
-           " rows, which no longer fit in memory");
+  log_info("the checkpoint was saved with loss chunks of {} rows, which no longer fit in memory", rows);
   return {};
 }
 

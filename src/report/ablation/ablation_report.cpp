@@ -1,5 +1,7 @@
 #include "lora_train/report/ablation/ablation_report.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -51,7 +53,7 @@ std::optional<LossDifference> difference_of(const Ablation& ablation, const Meas
 std::string speedup_of(const Ablation& ablation, const Measurement& found) {
   const Measurement* const base = baseline(ablation.measurements);
   if (!found.is_done || base == nullptr || base->tokens_per_s <= 0) return "";
-  return string_printf("%.2fx", found.tokens_per_s / base->tokens_per_s);
+  return fmt::format("{:.2f}x", found.tokens_per_s / base->tokens_per_s);
 }
 
 /// Cells in the order of kHeader; a setting that is not done has its name and a reason.
@@ -60,30 +62,29 @@ Row cells_of(const Ablation& ablation, const Measurement& found) {
   return {found.setting.name,
           format_count(std::llround(found.tokens_per_s)),
           speedup_of(ablation, found),
-          string_printf("%.4f", found.loss),
-          found.eval_loss ? string_printf("%.4f", *found.eval_loss) : "-",
+          fmt::format("{:.4f}", found.loss),
+          found.eval_loss ? fmt::format("{:.4f}", *found.eval_loss) : "-",
           difference ? in_words(*difference) : "-",
-          found.peak_memory_gib ? string_printf("%.2f GiB", *found.peak_memory_gib) : "-",
-          string_printf("%.1f s", found.startup_s)};
+          found.peak_memory_gib ? fmt::format("{:.2f} GiB", *found.peak_memory_gib) : "-",
+          fmt::format("{:.1f} s", found.startup_s)};
 }
 
 std::string work_in_words(const Ablation& ablation) {
   const Measurement* const base = baseline(ablation.measurements);
   std::string text =
-      std::to_string(ablation.num_steps) + " steps of " + format_count(ablation.documents_per_step) + " documents each";
+      fmt::format("{} steps of {} documents each", ablation.num_steps, format_count(ablation.documents_per_step));
   if (base != nullptr)
-    text += " (" + format_count(base->num_supervised) + " trained tokens in all), on " +
-            (base->device == "cpu" ? "the CPU" : base->device);
+    text += fmt::format(" ({} trained tokens in all), on {}", format_count(base->num_supervised),
+                        base->device == "cpu" ? "the CPU" : base->device);
   return text;
 }
 
 /// The notes under the table.
 std::vector<std::string> notes_of(const Ablation& ablation) {
-  std::vector<std::string> notes = {
-      "speed and losses are compared with \"" +
-      (baseline(ablation.measurements) != nullptr ? baseline(ablation.measurements)->setting.name : std::string("-")) +
-      "\"; kept: the evaluation loss is at most 1% higher, with 95% confidence over "
-      "documents"};
+  std::vector<std::string> notes = {fmt::format(
+      "speed and losses are compared with \"{}\"; kept: the evaluation loss is at most 1% higher, with 95% confidence "
+      "over documents",
+      baseline(ablation.measurements) != nullptr ? baseline(ablation.measurements)->setting.name : std::string("-"))};
   if (!ablation.note.empty()) notes.push_back(ablation.note);
   return notes;
 }
@@ -131,7 +132,7 @@ Measurement measure(const Setting& setting, const std::filesystem::path& folder,
   const RunRecord run = read_run(folder);
   const auto& steps = run.steps;
   if (exit_code != 0 || run.status != "done" || static_cast<long long>(steps.size()) != num_steps) {
-    found.reason = run.reason.empty() ? "the run exited with code " + std::to_string(exit_code) : run.reason;
+    found.reason = run.reason.empty() ? fmt::format("the run exited with code {}", exit_code) : run.reason;
     return found;
   }
   const Json summary = Json::parse(run.summary_json, nullptr, /*allow_exceptions=*/false);
@@ -233,8 +234,8 @@ Drawing ablation_chart(const Ablation& ablation) {
     Bar bar{.name = found.setting.name, .is_accented = found.setting.rung == Rung::kProfile};
     if (found.is_done) {
       bar.value = found.tokens_per_s;
-      bar.text = format_count(std::llround(found.tokens_per_s)) + " tok/s (" + speedup_of(ablation, found) +
-                 string_printf("), loss %.4f", found.loss);
+      bar.text = fmt::format("{} tok/s ({}), loss {:.4f}", format_count(std::llround(found.tokens_per_s)),
+                             speedup_of(ablation, found), found.loss);
       const auto difference = difference_of(ablation, found);
       if (difference) bar.text += ", eval loss " + to_string(judge(*difference));
     } else {
@@ -249,11 +250,11 @@ std::string ablation_page(const Ablation& ablation) {
   std::string html = "<header><div><h1>" + std::string(kTitle) + "</h1>\n<p>" + escape_html(work_in_words(ablation)) +
                      "</p></div></header>\n<section class=\"card\"><div style=\"overflow-x:auto\">" +
                      to_svg(ablation_chart(ablation)) + "</div></section>\n<section class=\"card\">\n";
-  for (const std::string& note : notes_of(ablation)) html += "<p>" + escape_html(note) + "</p>\n";
+  for (const std::string& note : notes_of(ablation)) html += fmt::format("<p>{}</p>\n", escape_html(note));
   html += "<div class=\"scroll\"><table><thead><tr>";
   const auto cell = [&](const char* tag, std::size_t column, const std::string& text) {
     const bool is_right = column >= kFirstNumber && column != kWords;
-    html += std::string("<") + tag + (is_right ? " class=\"number\">" : ">") + escape_html(text) + "</" + tag + ">";
+    html += fmt::format("{}{}{}{}</{}>", "<", tag, is_right ? " class=\"number\">" : ">", escape_html(text), tag);
   };
   for (std::size_t i = 0; i < kHeader.size(); ++i) cell("th", i, kHeader[i]);
   html += "</tr></thead><tbody>\n";
@@ -264,8 +265,7 @@ std::string ablation_page(const Ablation& ablation) {
       for (std::size_t i = 0; i < cells.size(); ++i) cell(i == 0 ? "th" : "td", i, cells[i]);
     } else {
       cell("th", 0, found.setting.name);
-      html += "<td class=\"long\" colspan=\"" + std::to_string(kHeader.size() - 1) + "\">" + escape_html(found.reason) +
-              "</td>";
+      html += fmt::format("<td class=\"long\" colspan=\"{}\">{}</td>", kHeader.size() - 1, escape_html(found.reason));
     }
     html += "</tr>\n";
   }

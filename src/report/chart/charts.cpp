@@ -1,5 +1,7 @@
 #include "charts.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -395,10 +397,10 @@ Range fitted_range(const std::vector<Sample>& samples, bool from_zero) {
 
 std::string tick_text(double value) {
   const double size = std::abs(value);
-  if (size >= 1e9) return string_printf("%.4gG", value / 1e9);
-  if (size >= 1e6) return string_printf("%.4gM", value / 1e6);
-  if (size >= 1e4) return string_printf("%.4gk", value / 1e3);
-  return string_printf("%.4g", value);
+  if (size >= 1e9) return fmt::format("{:.4g}G", value / 1e9);
+  if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
+  if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
+  return fmt::format("{:.4g}", value);
 }
 
 Drawing draw(const BarChart& chart) {

@@ -1,6 +1,7 @@
 // Text by FreeType, PNG files by libpng.
 #include "lora_train/report/chart/drawing.h"
 
+#include <fmt/core.h>
 #include <ft2build.h>
 #include FT_FREETYPE_H
 #include <png.h>
@@ -212,16 +213,14 @@ std::string style_of(Ink ink) { return "fill:" + paint_of(ink); }
 
 std::string element_of(const Polyline& line) {
   if (line.points.size() == 1) {
-    return string_printf("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" opacity=\"%.2f\" style=\"", line.points[0].x,
-                         line.points[0].y, line.width / 2, line.opacity) +
-           style_of(line.ink) + "\"/>\n";
+    return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" opacity=\"{:.2f}\" style=\"{}\"/>\n",
+                       line.points[0].x, line.points[0].y, line.width / 2, line.opacity, style_of(line.ink));
   }
   std::string points;
-  for (const Point& point : line.points) points += string_printf("%.1f,%.1f ", point.x, point.y);
-  return "<polyline points=\"" + points +
-         string_printf("\" stroke-width=\"%.1f\" opacity=\"%.2f\" style=\"fill:none;stroke:", line.width,
-                       line.opacity) +
-         paint_of(line.ink) + "\"/>\n";
+  for (const Point& point : line.points) points += fmt::format("{:.1f},{:.1f} ", point.x, point.y);
+  return fmt::format(
+      "<polyline points=\"{}\" stroke-width=\"{:.1f}\" opacity=\"{:.2f}\" style=\"fill:none;stroke:{}\"/>\n", points,
+      line.width, line.opacity, paint_of(line.ink));
 }
 
 const char* anchor_of(Align align) {
@@ -245,21 +244,20 @@ std::string to_png(const Drawing& drawing, int scale) {
 }
 
 std::string to_svg(const Drawing& drawing) {
-  std::string svg = string_printf(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" role=\"img\" "
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" width=\"{}\" role=\"img\" "
       "font-family=\"system-ui, sans-serif\">\n",
       drawing.width, drawing.height, drawing.width);
-  svg += "<title>" + escape_html(drawing.title) + "</title>\n";
+  svg += fmt::format("<title>{}</title>\n", escape_html(drawing.title));
   for (const Rectangle& box : drawing.rectangles) {
-    svg += string_printf("<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" style=\"", box.x, box.y, box.width,
-                         box.height) +
-           style_of(box.ink) + "\"/>\n";
+    svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" style=\"{}\"/>\n", box.x,
+                       box.y, box.width, box.height, style_of(box.ink));
   }
   for (const Polyline& line : drawing.polylines) svg += element_of(line);
   for (const Label& label : drawing.labels) {
-    svg += string_printf("<text x=\"%.1f\" y=\"%.1f\" font-size=\"%.0f\"%s style=\"", label.x, label.baseline,
-                         label.size, anchor_of(label.align)) +
-           style_of(label.ink) + "\">" + escape_html(label.text) + "</text>\n";
+    svg +=
+        fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:.0f}\"{} style=\"{}\">{}</text>\n", label.x,
+                    label.baseline, label.size, anchor_of(label.align), style_of(label.ink), escape_html(label.text));
   }
   return svg + "</svg>\n";
 }

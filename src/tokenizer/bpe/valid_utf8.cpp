@@ -1,5 +1,7 @@
 #include "valid_utf8.h"
 
+#include <fmt/core.h>
+
 #include <cstring>
 #include <limits>
 
@@ -43,10 +45,10 @@ std::size_t skip_ascii(std::string_view text, std::size_t from) {
 
 void check_input_text(std::string_view text) {
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-    throw DataError("byte 0", "a text of " + std::to_string(text.size()) + " bytes is too long; the limit is 2 GiB");
+    throw DataError("byte 0", "a text of {} bytes is too long; the limit is 2 GiB", text.size());
   }
   if (is_valid_utf8(text)) return;
-  throw DataError("byte " + std::to_string(find_invalid_utf8(text).value_or(0)),
+  throw DataError(fmt::format("byte {}", find_invalid_utf8(text).value_or(0)),
                   "the text is not valid UTF-8; convert the file to UTF-8");
 }
 

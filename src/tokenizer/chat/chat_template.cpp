@@ -1,5 +1,7 @@
 #include "lora_train/tokenizer/chat/chat_template.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -287,7 +289,7 @@ jinja::Value message_value(const Message& message, int index) {
   if (message.json.empty()) {
     return jinja::message_from_json({{"role", message.role}, {"content", message.content}}, index);
   }
-  const std::string what = "messages[" + std::to_string(index) + "]";
+  const std::string what = fmt::format("messages[{}]", index);
   return jinja::message_from_json(parse_chat_json(message.json, what.c_str(), OrderedJson::value_t::object), index);
 }
 
@@ -383,7 +385,7 @@ class JinjaChatTemplate final : public ChatTemplate {
           parse_chat_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
       for (const auto& [key, value] : kwargs.items()) {
         if (key == "messages" || key == "tools" || key == "documents" || key == "add_generation_prompt")
-          throw DataError("chat_template_kwargs", "\"" + key + "\" is set by the trainer itself; remove it");
+          throw DataError("chat_template_kwargs", "\"{}\" is set by the trainer itself; remove it", key);
         variables.set(key, jinja::from_json(value));
       }
     }
@@ -420,8 +422,8 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::filesystem::path& fo
     }
   }
   throw FormatError(folder.string(),
-                    "no chat template: neither chat_template.jinja nor chat_template in "
-                    "tokenizer_config.json; set chat_template to a .jinja file");
+                    "no chat template: neither chat_template.jinja nor chat_template in tokenizer_config.json; set "
+                    "chat_template to a .jinja file");
 }
 
 std::unique_ptr<ChatTemplate> ChatTemplate::parse(std::string source, std::string name,
@@ -520,7 +522,7 @@ std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_templat
                                                  bool is_quiet) {
   const bool has_own = has_chat_template(folder);
   if (chat_template == "tokenizer") return has_own ? ChatTemplate::load(folder) : nullptr;
-  if (has_own && !is_quiet) log_info("chat_template: " + chat_template + " replaces the model's own");
+  if (has_own && !is_quiet) log_info("chat_template: {} replaces the model's own", chat_template);
   if (const auto text = builtin_template(chat_template)) {
     return ChatTemplate::parse(std::string(*text), "built-in template " + chat_template, folder);
   }

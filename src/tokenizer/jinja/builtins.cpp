@@ -1,6 +1,8 @@
 // Methods of strings, lists, dictionaries and loops; the functions that every template can call; arguments.
 #include "builtins.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <ctime>
 #include <unordered_map>
@@ -16,7 +18,7 @@ using TextMethod = Value (*)(const Text&, const Arguments&);
 std::optional<std::string> string_argument(const Arguments& arguments, std::size_t index, const char* name) {
   const Value* value = arguments.get(index, name);
   if (value == nullptr || value->is_none()) return std::nullopt;
-  if (value->as_text() == nullptr) throw RenderError{std::string(name) + " must be str, not " + value->type_name()};
+  if (value->as_text() == nullptr) throw RenderError{fmt::format("{} must be str, not {}", name, value->type_name())};
   return value->as_text()->bytes();
 }
 
@@ -338,7 +340,7 @@ std::optional<Value> find_method(const Value& object, const std::string& name) {
   if (const auto* text = std::get_if<std::shared_ptr<const Text>>(&object.data)) {
     if (is_unbuilt_text_method(name)) {
       return Callable{name, [name](const Arguments&) -> Value {
-                        throw RenderError{"str." + name + "() is not supported", true};
+                        throw RenderError{fmt::format("str.{}() is not supported", name), true};
                       }};
     }
     const bool is_affix = affix_methods().contains(name);
@@ -371,12 +373,12 @@ void check_arguments(const std::string& who, const Arguments& arguments,
                      const std::vector<std::string_view>& parameters) {
   if (!parameters.empty() && parameters.front() == "*") return;
   if (arguments.positional.size() > parameters.size()) {
-    throw RenderError{who + " supports at most " + std::to_string(parameters.size()) + " argument(s)"};
+    throw RenderError{fmt::format("{} supports at most {} argument(s)", who, parameters.size())};
   }
   for (const auto& [name, unused] : arguments.named) {
     const auto found = std::find(parameters.begin(), parameters.end(), name);
     if (static_cast<std::size_t>(found - parameters.begin()) < arguments.positional.size() || found == parameters.end())
-      throw RenderError{who + " does not support the argument \"" + name + "\""};
+      throw RenderError{fmt::format("{} does not support the argument \"{}\"", who, name)};
   }
 }
 
@@ -394,7 +396,7 @@ bool flag(const Arguments& arguments, std::size_t index, const char* name) {
 std::int64_t integer_argument(const Arguments& arguments, std::size_t index, const char* name, std::int64_t fallback) {
   const Value* value = arguments.get(index, name);
   if (value == nullptr || value->is_none()) return fallback;
-  if (!value->is_whole()) throw RenderError{std::string(name) + " must be an integer, not " + value->type_name()};
+  if (!value->is_whole()) throw RenderError{fmt::format("{} must be an integer, not {}", name, value->type_name())};
   return value->whole();
 }
 

@@ -1,5 +1,7 @@
 #include "expression_parser.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -168,7 +170,7 @@ Value ExpressionParser::parse_float() {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   // A value that is too small also counts as out of range; it is 0.
   if (result.ec != std::errc() && std::isinf(std::strtod(text.c_str(), nullptr)))
-    fail("the float " + text + " is too large, infinity is not supported");
+    fail(fmt::format("the float {} is too large, infinity is not supported", text));
   return value;
 }
 
@@ -282,7 +284,7 @@ void ExpressionParser::parse_arguments(Expr& call) {
 ExprPtr ExpressionParser::parse_filter(ExprPtr expr) {
   const int line = now().line;
   std::string name = expect_identifier();
-  if (!is_filter(name)) fail("filter \"" + name + "\" is not supported");
+  if (!is_filter(name)) fail(fmt::format("filter \"{}\" is not supported", name));
   expr = node(ExprKind::kFilter, line, std::move(name), std::move(expr));
   if (is_operator("(")) parse_arguments(*expr);
   return expr;
@@ -308,7 +310,7 @@ ExprPtr ExpressionParser::parse_test(ExprPtr subject) {
   const int line = take().line;
   const bool negated = accept_name("not");
   std::string name = expect_identifier();
-  if (!is_test(name)) fail("test \"" + name + "\" is not supported");
+  if (!is_test(name)) fail(fmt::format("test \"{}\" is not supported", name));
   ExprPtr test = node(ExprKind::kTest, line, std::move(name), std::move(subject));
   if (is_operator("("))
     parse_arguments(*test);

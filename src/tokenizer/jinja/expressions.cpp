@@ -1,5 +1,7 @@
 // Evaluates expressions.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -24,12 +26,12 @@ bool holds(const std::string& op, const Value& left, const Value& right) {
 
 // **value
 void unpack_named(const Value& value, Arguments& arguments) {
-  if (value.is_undefined()) throw RenderError{"'" + std::get<Undefined>(value.data).name + "' is undefined"};
+  if (value.is_undefined()) throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(value.data).name)};
   if (value.as_dict() == nullptr || value.as_namespace() != nullptr)
     throw RenderError{"argument after ** must be a mapping, not " + value.type_name()};
   for (const auto& [name, item] : value.as_dict()->items) {
     for (const auto& given : arguments.named) {
-      if (given.first == name) throw RenderError{"got multiple values for keyword argument '" + name + "'"};
+      if (given.first == name) throw RenderError{fmt::format("got multiple values for keyword argument '{}'", name)};
     }
     arguments.named.emplace_back(name, item);
   }
@@ -38,10 +40,10 @@ void unpack_named(const Value& value, Arguments& arguments) {
 [[noreturn]] void no_operator(const std::string& op, const Value& left, const Value& right) {
   if (left.is_undefined() || right.is_undefined()) {
     const Value& missing = left.is_undefined() ? left : right;
-    throw RenderError{"'" + std::get<Undefined>(missing.data).name + "' is undefined"};
+    throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(missing.data).name)};
   }
-  throw RenderError{"unsupported operand types for " + op + ": '" + left.type_name() + "' and '" + right.type_name() +
-                    "'"};
+  throw RenderError{
+      fmt::format("unsupported operand types for {}: '{}' and '{}'", op, left.type_name(), right.type_name())};
 }
 
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
@@ -203,7 +205,7 @@ std::optional<Value> loop_attribute(const Loop& loop, const std::string& name) {
 
 Value no_member(const Value& object, const std::string& name) {
   if (!object.is_undefined()) return Undefined{name};
-  throw RenderError{"'" + std::get<Undefined>(object.data).name + "' is undefined"};
+  throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(object.data).name)};
 }
 
 }  // namespace
@@ -291,9 +293,9 @@ Value Interpreter::evaluate_call(const Expr& expr, const Value& first, const Arg
     return loop->recurse(arguments.positional[0]);
   }
   if (first.is_undefined()) {
-    throw RenderError{"'" + std::get<Undefined>(first.data).name + "' is undefined, so it cannot be called"};
+    throw RenderError{fmt::format("'{}' is undefined, so it cannot be called", std::get<Undefined>(first.data).name)};
   }
-  throw RenderError{"'" + first.type_name() + "' object is not callable"};
+  throw RenderError{fmt::format("'{}' object is not callable", first.type_name())};
 }
 
 Arguments Interpreter::evaluate_arguments(const CallArguments& written) {
@@ -362,9 +364,8 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
 
 Value signed_number(const Value& value, bool negate) {
   if (!value.is_number()) {
-    if (value.is_undefined()) throw RenderError{"'" + std::get<Undefined>(value.data).name + "' is undefined"};
-    throw RenderError{"bad operand type for unary " + std::string(negate ? "-" : "+") + ": '" + value.type_name() +
-                      "'"};
+    if (value.is_undefined()) throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(value.data).name)};
+    throw RenderError{fmt::format("bad operand type for unary {}: '{}'", negate ? "-" : "+", value.type_name())};
   }
   if (value.as_double() != nullptr) return negate ? -*value.as_double() : *value.as_double();
   return whole_arithmetic("*", value.whole(), negate ? -1 : 1);
@@ -412,7 +413,7 @@ List iterate(const Value& value) {
     return out;
   }
   if (value.is_undefined()) return out;
-  throw RenderError{"'" + value.type_name() + "' object is not iterable"};
+  throw RenderError{fmt::format("'{}' object is not iterable", value.type_name())};
 }
 
 bool contains(const Value& container, const Value& item) {
@@ -455,7 +456,7 @@ Value get_item(const Value& object, const Value& key) {
         static_cast<std::int64_t>(object.as_list() != nullptr ? object.as_list()->size() : positions.size() - 1);
     const std::int64_t index = key.whole() < 0 ? key.whole() + size : key.whole();
     if (index < 0 || index >= size)
-      return Undefined{object.type_name() + " object has no element " + std::to_string(key.whole())};
+      return Undefined{fmt::format("{} object has no element {}", object.type_name(), key.whole())};
     const auto at = static_cast<std::size_t>(index);
     if (object.as_list() != nullptr) return (*object.as_list())[at];
     return object.as_text()->slice(positions[at], positions[at + 1]);
@@ -473,7 +474,7 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
   const List* list = object.as_list();
   if (list == nullptr || !object.is_indexable()) {
     if (object.is_undefined()) no_member(object, "");
-    throw RenderError{"'" + object.type_name() + "' object cannot be sliced"};
+    throw RenderError{fmt::format("'{}' object cannot be sliced", object.type_name())};
   }
   const SliceRange range = slice_range(start, stop, step, list->size());
   List out;

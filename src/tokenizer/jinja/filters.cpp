@@ -1,5 +1,7 @@
 // Filters and tests.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -22,7 +24,7 @@ Value length_of(const Value& input, const Arguments&) {
     return Value::integer(dict->items.size());
   if (const Loop* loop = input.as_loop()) return Value::integer(loop->items.size());
   if (input.is_undefined()) return std::int64_t{0};
-  throw RenderError{"object of type '" + input.type_name() + "' has no len()"};
+  throw RenderError{fmt::format("object of type '{}' has no len()", input.type_name())};
 }
 
 Value first_filter(const Value& input, const Arguments&) {
@@ -77,7 +79,7 @@ Value pick(const Value& input, const Arguments& arguments, bool by_attribute, bo
   std::string test;
   if (arguments.positional.size() > at) {
     test = arguments.positional[at].str().bytes();
-    if (!is_test(test)) throw RenderError{"test \"" + test + "\" is not supported", true};
+    if (!is_test(test)) throw RenderError{fmt::format("test \"{}\" is not supported", test), true};
   }
   const Value attribute = by_attribute ? required(arguments, 0, "attribute") : Value();
   const Arguments rest = rest_of(arguments, at + 1);
@@ -96,7 +98,7 @@ Value map_filter(const Value& input, const Arguments& arguments) {
   std::string name;
   if (attribute == nullptr) {
     name = required(arguments, 0, "filter").str().bytes();
-    if (!is_filter(name)) throw RenderError{"filter \"" + name + "\" is not supported", true};
+    if (!is_filter(name)) throw RenderError{fmt::format("filter \"{}\" is not supported", name), true};
   }
   const Value* fallback = arguments.get(99, "default");
   const Arguments rest = rest_of(arguments, 1);
@@ -406,7 +408,7 @@ std::optional<double> parse_float(const Text& text) {
   if (parsed.ptr != digits.data() + digits.size() || digits.empty() || digits.find('(') != std::string::npos)
     return std::nullopt;
   if (parsed.ec == std::errc::result_out_of_range)
-    throw RenderError{"the number " + digits.substr(0, 40) + " is not supported", true};
+    throw RenderError{fmt::format("the number {} is not supported", digits.substr(0, 40)), true};
   return parsed.ec == std::errc() ? std::optional(value) : std::nullopt;
 }
 
@@ -444,7 +446,7 @@ Value to_float(const Value& input, const Arguments& arguments) {
 }
 
 Value abs_filter(const Value& input, const Arguments&) {
-  if (!input.is_number()) throw RenderError{"bad operand type for abs(): '" + input.type_name() + "'"};
+  if (!input.is_number()) throw RenderError{fmt::format("bad operand type for abs(): '{}'", input.type_name())};
   if (!input.is_whole()) return std::fabs(input.number());
   if (input.whole() == INT64_MIN) throw RenderError{"an integer grew beyond 64 bits", true};
   return input.whole() < 0 ? -input.whole() : input.whole();
@@ -456,7 +458,7 @@ Value round_filter(const Value& input, const Arguments& arguments) {
   const std::string method = given == nullptr ? "common" : given->str().bytes();
   if (method != "common" && method != "ceil" && method != "floor")
     throw RenderError{"method must be common, ceil or floor"};
-  if (!input.is_number()) throw RenderError{"type " + input.type_name() + " cannot be rounded"};
+  if (!input.is_number()) throw RenderError{fmt::format("type {} cannot be rounded", input.type_name())};
   if (precision < 0 || precision > 15) throw RenderError{"round with a precision outside 0..15 is not supported", true};
   if (method == "common") {
     if (input.is_whole() || !std::isfinite(input.number())) return input.is_whole() ? Value(input.whole()) : input;
@@ -562,7 +564,7 @@ Value apply_filter(const std::string& name, const Value& input, const Arguments&
                                                                  "int", "float",  "tojson"};
   if (input.is_undefined() &&
       std::find(refuse_undefined.begin(), refuse_undefined.end(), name) != refuse_undefined.end()) {
-    throw RenderError{"'" + std::get<Undefined>(input.data).name + "' is undefined"};
+    throw RenderError{fmt::format("'{}' is undefined", std::get<Undefined>(input.data).name)};
   }
   const Builtin<Filter>& filter = filters().at(name);
   check_arguments("filter " + name, arguments, filter.parameters);

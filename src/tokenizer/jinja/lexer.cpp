@@ -1,5 +1,7 @@
 #include "lexer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -45,7 +47,7 @@ class Lexer {
 
  private:
   [[noreturn]] void fail(const std::string& message) const {
-    throw FormatError(name_ + ":" + std::to_string(line_), "chat template: " + message);
+    throw FormatError(fmt::format("{}:{}", name_, line_), "chat template: " + message);
   }
 
   void add(TokenKind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
@@ -199,12 +201,12 @@ class Lexer {
       return advance(at_ + 2);
     }
     if (std::string_view("+-*/%~()[]{}<>=.:|,").find(c) == std::string_view::npos) {
-      fail("unexpected character '" + source_.substr(at_, std::max<std::size_t>(utf8_char(source_, at_).length, 1)) +
-           "'");
+      fail(fmt::format("unexpected character '{}'",
+                       source_.substr(at_, std::max<std::size_t>(utf8_char(source_, at_).length, 1))));
     }
     if (c == '(' || c == '[' || c == '{') ++brackets;
     if (c == ')' || c == ']' || c == '}') --brackets;
-    if (brackets < 0) fail(std::string("unexpected '") + c + "'");
+    if (brackets < 0) fail(fmt::format("{}{}'", "unexpected '", c));
     add(TokenKind::kOperator, std::string(1, c));
     advance(at_ + 1);
   }
@@ -328,7 +330,7 @@ class Lexer {
 
 std::vector<Token> tokenize(std::string_view source, const std::string& name) {
   if (const auto at = find_invalid_utf8(source)) {
-    throw FormatError(name + ": byte " + std::to_string(*at), "the chat template is not valid UTF-8");
+    throw FormatError(fmt::format("{}: byte {}", name, *at), "the chat template is not valid UTF-8");
   }
   return Lexer(normalize_newlines(source), name).run();
 }

@@ -1,5 +1,7 @@
 #include "parser.h"
 
+#include <fmt/core.h>
+
 #include "expression_parser.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -25,7 +27,7 @@ class Parser : private ExpressionParser {
     Block block;
     for (;;) {
       if (now().kind == TokenKind::kEnd) {
-        if (ends.size() != 0) fail("expected {% " + std::string(*ends.begin()) + " %}, found the end of the template");
+        if (ends.size() != 0) fail(fmt::format("expected {{% {} %}}, found the end of the template", *ends.begin()));
         return block;
       }
       if (now().kind == TokenKind::kText) {
@@ -58,13 +60,13 @@ class Parser : private ExpressionParser {
     if (word == "call") return parse_call(line);
     if (word == "generation") return parse_generation(line);
     if (word == "break" || word == "continue") {
-      if (loops_ == 0) fail("{% " + word + " %} outside a loop");
+      if (loops_ == 0) fail(fmt::format("{{% {} %}} outside a loop", word));
       end_block();
       return {word == "break" ? StatementKind::kBreak : StatementKind::kContinue, line};
     }
     fail("statement {% " + word +
-         " %} is not supported; expected one of if, for, set, with, filter, macro, call, generation, "
-         "raw, break, continue");
+         " %} is not supported; expected one of if, for, set, with, filter, macro, call, generation, raw, break, "
+         "continue");
   }
 
   // A body up to {% `end` %}, including both tags' ends.

@@ -1,4 +1,6 @@
 // Executes statements.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -132,8 +134,7 @@ void Interpreter::bind(const Target& target, const Value& value) {
   }
   const List parts = iterate(value);
   if (parts.size() != target.parts.size()) {
-    throw RenderError{"cannot unpack " + std::to_string(parts.size()) + " values into " +
-                      std::to_string(target.parts.size()) + " names"};
+    throw RenderError{fmt::format("cannot unpack {} values into {} names", parts.size(), target.parts.size())};
   }
   for (std::size_t i = 0; i < parts.size(); ++i) bind(target.parts[i], parts[i]);
 }
@@ -234,10 +235,10 @@ Value Interpreter::call_macro(const Statement& macro, std::size_t visible, const
 
 void Interpreter::bind_parameters(const Statement& macro, const Arguments& arguments) {
   const Signature& signature = macro.signature;
-  const std::string who = macro.text.empty() ? "the call block" : "macro '" + macro.text + "'";
+  const std::string who = macro.text.empty() ? "the call block" : fmt::format("macro '{}'", macro.text);
   const std::size_t count = signature.names.size(), first_default = count - signature.defaults.size();
   if (arguments.positional.size() > count && !signature.uses_varargs) {
-    throw RenderError{who + " takes not more than " + std::to_string(count) + " argument(s)"};
+    throw RenderError{fmt::format("{} takes not more than {} argument(s)", who, count)};
   }
   Value caller = Undefined{"No caller defined"};
   Dict rest;
@@ -250,7 +251,7 @@ void Interpreter::bind_parameters(const Statement& macro, const Arguments& argum
     else if (signature.uses_kwargs && name != "caller")
       rest.set(name, value);
     else
-      throw RenderError{who + " takes no keyword argument '" + name + "'"};
+      throw RenderError{fmt::format("{} takes no keyword argument '{}'", who, name)};
   }
   Frame& frame = frames_.back();
   if (signature.uses_caller) frame["caller"] = std::move(caller);
@@ -284,7 +285,7 @@ Rendered run(const ParsedTemplate& parsed, const Dict& variables, const std::str
   try {
     interpreter.run(parsed.body);
   } catch (const RenderError& error) {
-    const std::string where = name + ":" + std::to_string(interpreter.line());
+    const std::string where = fmt::format("{}:{}", name, interpreter.line());
     if (error.is_format && !(error.is_limit && limits.blames_chat))
       throw FormatError(where, "chat template: " + error.message);
     throw DataError(where, "the chat template refuses this chat: " + error.message);

@@ -1,5 +1,7 @@
 // Python's format specifications: how "%" and str.format() write a value.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -117,7 +119,7 @@ FormatSpec parse_format_spec(std::string_view spec) {
   }
   if (at < spec.size()) parsed.type = spec[at++];
   if (at < spec.size() || std::string_view("\0sdxXobeEfFgG%", 14).find(parsed.type) == std::string_view::npos)
-    throw RenderError{"the format \"" + std::string(spec) + "\" is not supported", true};
+    throw RenderError{fmt::format("the format \"{}\" is not supported", spec), true};
   if (parsed.grouped && (parsed.align == '0' || parsed.fill == "0"))
     throw RenderError{"a format with both 0 and , is not supported", true};
   return parsed;
@@ -153,7 +155,7 @@ Text format_integer(std::int64_t value, const FormatSpec& spec) {
   if (digits.size() < least) digits.insert(0, least - digits.size(), '0');
   std::string prefix = sign_of(value < 0, spec);
   if (spec.alternate && base != 10) (prefix += '0') += spec.type;
-  if (spec.grouped && base != 10) throw RenderError{std::string("cannot specify ',' with '") + spec.type + "'"};
+  if (spec.grouped && base != 10) throw RenderError{fmt::format("{}{}'", "cannot specify ',' with '", spec.type)};
   return padded_number(prefix, spec.grouped ? with_commas(digits) : digits, spec);
 }
 
@@ -180,7 +182,7 @@ Text format_number(const Value& value, const FormatSpec& spec) {
     return format_integer(value.whole(), spec);
   }
   if (spec.type == 0) return repr_of_real(value.number(), spec);
-  throw RenderError{std::string("unknown format code '") + spec.type + "' for an object of type 'float'"};
+  throw RenderError{fmt::format("{}{}' for an object of type 'float'", "unknown format code '", spec.type)};
 }
 
 /// format(value, spec). RenderError if the type does not support it.
@@ -189,11 +191,11 @@ Text format_value(const Value& value, const FormatSpec& spec) {
   if (value.is_number()) {
     if (spec.align == '0') used.align = '=';
     if (spec.type == 's')
-      throw RenderError{"unknown format code 's' for an object of type '" + value.type_name() + "'"};
+      throw RenderError{fmt::format("unknown format code 's' for an object of type '{}'", value.type_name())};
     return format_number(value, used);
   }
   if (value.as_text() == nullptr)
-    throw RenderError{"unsupported format string passed to " + value.type_name() + ".__format__"};
+    throw RenderError{fmt::format("unsupported format string passed to {}.__format__", value.type_name())};
   const bool is_plain = spec.align != '=' && spec.sign == '-' && !spec.alternate && !spec.grouped;
   if (!is_plain || (spec.type != 0 && spec.type != 's')) throw RenderError{"the format is not one for strings"};
   if (spec.align == '0') used.align = '<';
@@ -218,7 +220,7 @@ class PercentValues {
   Value named(const std::string& name) {
     if (all_.as_dict() == nullptr || all_.as_namespace() != nullptr) throw RenderError{"format requires a mapping"};
     const Value* found = all_.as_dict()->find(name);
-    if (found == nullptr) throw RenderError{"the format names \"" + name + "\", which the mapping lacks"};
+    if (found == nullptr) throw RenderError{fmt::format("the format names \"{}\", which the mapping lacks", name)};
     may_remain_ = true;
     return *found;
   }
@@ -282,7 +284,7 @@ Directive parse_directive(std::string_view format, std::size_t& at) {
 std::int64_t whole_of(const Value& value, char type) {
   if (value.is_whole()) return value.whole();
   if (value.as_double() == nullptr || type != 'd')
-    throw RenderError{std::string("%") + type + " format: a number is required, not " + value.type_name()};
+    throw RenderError{fmt::format("{}{} format: a number is required, not {}", "%", type, value.type_name())};
   const double real = *value.as_double();
   if (!(std::abs(real) < 9.2e18)) throw RenderError{"a float beyond 64 bits in %d is not supported", true};
   return static_cast<std::int64_t>(real);
@@ -300,7 +302,7 @@ Text written(const Value& value, Directive& directive) {
     return format_text(value.as_text() == nullptr ? value.str() : Text(value.repr(), kComputed), spec);
   }
   if (spec.type == '%') throw RenderError{"unsupported format character '%' after flags, a width or a name"};
-  if (!is_real && !is_whole) throw RenderError{std::string("the format %") + spec.type + " is not supported", true};
+  if (!is_real && !is_whole) throw RenderError{fmt::format("{}{} is not supported", "the format %", spec.type), true};
   if (directive.is_zero && !directive.is_left) {
     spec.align = '=';
     spec.fill = "0";
@@ -403,12 +405,12 @@ class BraceFormat {
       std::size_t at = 0;
       const std::size_t index = is_counted ? next_++ : take_number(name, at);
       if (index < arguments_.positional.size()) return arguments_.positional[index];
-      throw RenderError{"the format string needs argument " + std::to_string(index) + ", which is not given"};
+      throw RenderError{fmt::format("the format string needs argument {}, which is not given", index)};
     }
     for (const auto& [key, value] : arguments_.named) {
       if (key == name) return value;
     }
-    throw RenderError{"the format string names \"" + std::string(name) + "\", which is not given"};
+    throw RenderError{fmt::format("the format string names \"{}\", which is not given", name)};
   }
 
   const Text& text_;

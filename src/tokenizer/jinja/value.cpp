@@ -1,5 +1,6 @@
 #include "value.h"
 
+#include <fmt/core.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ Budget::~Budget() { current = outer_; }
 void spend_step() {
   if (current == nullptr) return;
   if (current->left_.steps == 0) {
-    throw RenderError{"the template takes more than " + std::to_string(current->given_.steps) + " steps", true, true};
+    throw RenderError{fmt::format("the template takes more than {} steps", current->given_.steps), true, true};
   }
   --current->left_.steps;
   current->stop_poll_();
@@ -34,9 +35,9 @@ void spend_step() {
 void spend_bytes(std::size_t bytes) {
   if (current == nullptr) return;
   if (bytes > current->left_.bytes) {
-    throw RenderError{"the template creates and copies more than " + std::to_string(current->given_.bytes >> 20U) +
-                          " MiB of text and lists",
-                      true, true};
+    throw RenderError{
+        fmt::format("the template creates and copies more than {} MiB of text and lists", current->given_.bytes >> 20U),
+        true, true};
   }
   current->left_.bytes -= bytes;
   current->stop_poll_();
@@ -226,21 +227,21 @@ std::string list_repr(const List& list, ListKind kind) {
     check_text_size(out.size());
   }
   switch (kind) {
-    case ListKind::kTuple: return "(" + out + (list.size() == 1 ? ",)" : ")");
-    case ListKind::kKeys: return "dict_keys([" + out + "])";
-    case ListKind::kValues: return "dict_values([" + out + "])";
-    case ListKind::kItems: return "dict_items([" + out + "])";
-    default: return "[" + out + "]";
+    case ListKind::kTuple: return fmt::format("({}{}", out, list.size() == 1 ? ",)" : ")");
+    case ListKind::kKeys: return fmt::format("dict_keys([{}])", out);
+    case ListKind::kValues: return fmt::format("dict_values([{}])", out);
+    case ListKind::kItems: return fmt::format("dict_items([{}])", out);
+    default: return fmt::format("[{}]", out);
   }
 }
 
 std::string dict_repr(const Dict& dict) {
   std::string out;
   for (const auto& [key, value] : dict.items) {
-    out += (out.empty() ? "" : ", ") + string_repr(key) + ": " + value.repr();
+    out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", string_repr(key), value.repr());
     check_text_size(out.size());
   }
-  return dict.is_namespace ? "<Namespace {" + out + "}>" : "{" + out + "}";
+  return dict.is_namespace ? fmt::format("<Namespace {{{}}}>", out) : fmt::format("{{{}}}", out);
 }
 
 }  // namespace
@@ -256,7 +257,7 @@ std::string Value::repr() const {
   if (const auto* dict = as_dict()) return dict_repr(*dict);
   const auto* list = as_list();
   if (list == nullptr || list_kind_ == ListKind::kRange || list_kind_ == ListKind::kGenerator) {
-    throw RenderError{"writing a " + type_name() + " is not supported", true};
+    throw RenderError{fmt::format("writing a {} is not supported", type_name()), true};
   }
   return list_repr(*list, list_kind_);
 }
@@ -353,7 +354,7 @@ class JsonWriter {
     else if (value.is_number())
       add(value.repr());
     else
-      throw RenderError{"Object of type " + value.type_name() + " is not JSON serializable"};
+      throw RenderError{fmt::format("Object of type {} is not JSON serializable", value.type_name())};
   }
 
   Text out;
@@ -427,7 +428,7 @@ Value from_json(const nlohmann::ordered_json& json, Origin origin, int depth) {
     case nlohmann::ordered_json::value_t::number_unsigned: {
       const auto value = json.get<std::uint64_t>();
       if (value > static_cast<std::uint64_t>(INT64_MAX)) {
-        throw DataError("", "the integer " + std::to_string(value) + " is beyond 64 bits; write it as a string");
+        throw DataError("", "the integer {} is beyond 64 bits; write it as a string", value);
       }
       return static_cast<std::int64_t>(value);
     }

@@ -1,5 +1,7 @@
 #include "bpe_model.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -17,7 +19,7 @@ namespace {
 std::pair<std::string, std::string> read_merge(const JsonPlace& merges, std::size_t rank) {
   const Json& merge = merges.value()[rank];
   const auto fail = [&](const std::string& message) {
-    throw FormatError(merges.where() + "[" + std::to_string(rank) + "]", message);
+    throw FormatError(fmt::format("{}[{}]", merges.where(), rank), message);
   };
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
     return {merge[0].get<std::string>(), merge[1].get<std::string>()};
@@ -26,7 +28,7 @@ std::pair<std::string, std::string> read_merge(const JsonPlace& merges, std::siz
   const auto& text = merge.get_ref<const std::string&>();
   const std::size_t space = text.find(' ');
   if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
-    fail("expected two tokens with one space between them, found \"" + text + "\"");
+    fail(fmt::format("expected two tokens with one space between them, found \"{}\"", text));
   }
   return {text.substr(0, space), text.substr(space + 1)};
 }
@@ -109,7 +111,7 @@ Decoder load_strip(const JsonPlace& place) {
   if (count_chars(content) != 1) place.at("content").fail("expected one character");
   const auto count = [&](const char* key) {
     const std::int64_t value = place.at(key).integer();
-    if (value < 0 || value > kMaxStrip) place.at(key).fail(std::to_string(value) + " is not in [0, 2^20]");
+    if (value < 0 || value > kMaxStrip) place.at(key).fail(fmt::format("{} is not in [0, 2^20]", value));
     return value;
   };
   return [content, start = count("start"), stop = count("stop")](std::vector<std::string>& tokens) {
@@ -176,7 +178,7 @@ class BpeModel::Word {
 
 BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelling), cuts_(spelling.spaces_are_u2581) {
   const std::string type = place.string_or("type", "BPE");
-  if (type != "BPE") place.fail("model \"" + type + "\" is not supported; BPE is");
+  if (type != "BPE") place.fail(fmt::format("model \"{}\" is not supported; BPE is", type));
   place.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                     "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (const auto dropout = place.find("dropout")) {
@@ -193,7 +195,7 @@ BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelli
   load_vocabulary(place.at("vocab"));
   if (const auto unk = place.find("unk_token")) {
     const auto found = vocabulary_.find(unk->string());
-    if (found == vocabulary_.end()) unk->fail("\"" + unk->string() + "\" is not in model.vocab");
+    if (found == vocabulary_.end()) unk->fail(fmt::format("\"{}\" is not in model.vocab", unk->string()));
     unk_id_ = found->second;
   }
   load_alphabet();
@@ -209,16 +211,15 @@ void BpeModel::load_vocabulary(const JsonPlace& place) {
   for (const auto& [token, value] : place.value().items()) {
     stop_poll();
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= (1U << 24U)) {
-      throw FormatError(place.where() + "[\"" + token + "\"]", "expected an id in [0, 2^24)");
+      throw FormatError(fmt::format("{}[\"{}\"]", place.where(), token), "expected an id in [0, 2^24)");
     }
     const auto id = value.get<std::size_t>();
     if (id >= place.value().size() + kMaxUnusedIds) {
-      throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " is far above the " +
-                                                                   std::to_string(place.value().size()) + " tokens");
+      throw FormatError(place.where() + "[\"" + token + "\"]", "id {} is far above the {} tokens", id,
+                        place.value().size());
     }
     if (id >= taken.size()) taken.resize(std::max(id + 1, 2 * taken.size()));
-    if (taken[id])
-      throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " occurs twice");
+    if (taken[id]) throw FormatError(place.where() + "[\"" + token + "\"]", "id {} occurs twice", id);
     taken[id] = true;
     vocabulary_[token] = static_cast<std::int32_t>(id);
     if (!ignore_merges_) continue;
@@ -263,7 +264,7 @@ bool BpeModel::every_character_has_tokens() const {
 std::int32_t BpeModel::id_of(const std::string& token, const JsonPlace& merges, std::size_t rank) const {
   const auto found = vocabulary_.find(token);
   if (found != vocabulary_.end()) return found->second;
-  throw FormatError(merges.where() + "[" + std::to_string(rank) + "]", "token \"" + token + "\" is not in model.vocab");
+  throw FormatError(fmt::format("{}[{}]", merges.where(), rank), "token \"{}\" is not in model.vocab", token);
 }
 
 void BpeModel::load_merges(const JsonPlace& place) {

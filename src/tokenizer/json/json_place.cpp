@@ -1,5 +1,7 @@
 #include "json_place.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <unordered_set>
@@ -57,9 +59,10 @@ class RepeatedMerges {
   void end_element() {
     const bool is_new = seen_.insert(std::exchange(hash_, 0)).second;
     if (!is_new && ++num_repeats_ > std::max(kAccepted, seen_.size())) {
-      throw FormatError(where_ + ": model.merges[" + std::to_string(seen_.size() + num_repeats_ - 1) + "]",
-                        "repeats an earlier merge, as do " + std::to_string(num_repeats_ - 1) +
-                            " others: repeats outnumber distinct merges. Download the file again");
+      throw FormatError(fmt::format("{}: model.merges[{}]", where_, seen_.size() + num_repeats_ - 1),
+                        "repeats an earlier merge, as do {} others: repeats outnumber distinct merges. Download the "
+                        "file again",
+                        num_repeats_ - 1);
     }
   }
 
@@ -123,7 +126,7 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
     stop_poll_();
     keys_.back().last = name;
     if (!keys_.back().all.insert(name).second) {
-      throw FormatError(where_, "key \"" + name + "\" occurs twice in one object");
+      throw FormatError(where_, "key \"{}\" occurs twice in one object", name);
     }
     return json_sax_dom_parser::key(name);
   }
@@ -152,8 +155,8 @@ Json parse_json(std::string_view text, const std::string& where) {
   } catch (const Json::parse_error& error) {
     const std::size_t end = std::min<std::size_t>(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
-    throw FormatError(where + ":" + std::to_string(line), "not valid JSON at byte " + std::to_string(error.byte) +
-                                                              "; is the file complete? Download it again");
+    throw FormatError(fmt::format("{}:{}", where, line),
+                      "not valid JSON at byte {}; is the file complete? Download it again", error.byte);
   } catch (const Json::exception& error) {
     throw FormatError(where, std::string("not valid JSON: ") + error.what());
   }
@@ -164,21 +167,21 @@ Json parse_json_file(const std::filesystem::path& path) {
 }
 
 void JsonPlace::expected(const char* what) const {
-  fail(std::string("expected ") + what + ", found " + value_->type_name());
+  fail(fmt::format("{}{}, found {}", "expected ", what, value_->type_name()));
 }
 
 JsonPlace JsonPlace::at(const std::string& key) const {
   if (!value_->is_object()) expected("an object");
   const auto found = value_->find(key);
-  if (found == value_->end()) fail("\"" + key + "\" is missing");
-  return {*found, file_, path_.empty() ? key : path_ + "." + key};
+  if (found == value_->end()) fail(fmt::format("\"{}\" is missing", key));
+  return {*found, file_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
 }
 
 std::optional<JsonPlace> JsonPlace::find(const std::string& key) const {
   if (!value_->is_object()) expected("an object");
   const auto found = value_->find(key);
   if (found == value_->end() || found->is_null()) return std::nullopt;
-  return JsonPlace(*found, file_, path_.empty() ? key : path_ + "." + key);
+  return JsonPlace(*found, file_, path_.empty() ? key : fmt::format("{}.{}", path_, key));
 }
 
 std::vector<JsonPlace> JsonPlace::elements() const {
@@ -213,7 +216,7 @@ std::int64_t JsonPlace::integer() const {
 std::int32_t JsonPlace::id() const {
   const std::int64_t value = integer();
   // Ids index tables, so a huge one must not cost gigabytes.
-  if (value < 0 || value >= (1 << 24)) fail("token id " + std::to_string(value) + " is not in [0, 2^24)");
+  if (value < 0 || value >= (1 << 24)) fail(fmt::format("token id {} is not in [0, 2^24)", value));
   return static_cast<std::int32_t>(value);
 }
 
@@ -231,7 +234,7 @@ void JsonPlace::allow_only(std::initializer_list<std::string_view> keys) const {
   if (!value_->is_object()) expected("an object");
   for (const auto& [key, value] : value_->items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end() && !value.is_null()) {
-      fail("\"" + key + "\" is not supported by lora-train's tokenizer");
+      fail(fmt::format("\"{}\" is not supported by lora-train's tokenizer", key));
     }
   }
 }

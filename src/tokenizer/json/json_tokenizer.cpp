@@ -52,8 +52,8 @@ void warn_of_mistral_pattern(const PreTokenizer& pre_tokenizer, const std::strin
   log_warning(
       file +
       ": pre_tokenizer has Llama 3's pattern instead of Mistral's, as in early conversions (transformers: "
-      "fix_mistral_regex). It is used unchanged; serve the adapter with this same file, or train with tekken.json "
-      "or a newer tokenizer.json");
+      "fix_mistral_regex). It is used unchanged; serve the adapter with this same file, or train with tekken.json or a "
+      "newer tokenizer.json");
 }
 
 class JsonTokenizer final : public Tokenizer {
@@ -74,7 +74,7 @@ class JsonTokenizer final : public Tokenizer {
     choose_space_rule();
     if (const auto token = token_in_front(section(root, "post_processor", file))) {
       bos_id_ = token_to_id(*token);
-      if (!bos_id_) throw FormatError(file + ": post_processor", "\"" + *token + "\" is not in the vocabulary");
+      if (!bos_id_) throw FormatError(file + ": post_processor", "\"{}\" is not in the vocabulary", *token);
     }
     adds_bos_ = bos_id_.has_value();
     apply_special_tokens(special);
@@ -171,21 +171,20 @@ void JsonTokenizer::load_added(const JsonPlace& place, const SpecialTokens& spec
 void JsonTokenizer::add_token(const AddedToken& token, const TokenizerOptions& options, const std::string& where) {
   const std::string* taken = spelling(token.id);
   if (taken != nullptr && !taken->empty() && *taken != token.content) {
-    throw FormatError(where, "id " + std::to_string(token.id) + " of added token \"" + token.content +
-                                 "\" already belongs to \"" + *taken + "\"");
+    throw FormatError(where, "id {} of added token \"{}\" already belongs to \"{}\"", token.id, token.content, *taken);
   }
   if (const auto other = added_ids_.find(token.content); other != added_ids_.end() && other->second != token.id) {
-    throw FormatError(where, "added token \"" + token.content + "\" has id " + std::to_string(token.id) +
-                                 " here and id " + std::to_string(other->second) + " before");
+    throw FormatError(where, "added token \"{}\" has id {} here and id {} before", token.content, token.id,
+                      other->second);
   }
   const auto known = model_.vocabulary().find(token.content);
   if (known != model_.vocabulary().end() && known->second != token.id) {
-    throw FormatError(where, "added token \"" + token.content + "\" has id " + std::to_string(token.id) +
-                                 " here and id " + std::to_string(known->second) + " in model.vocab");
+    throw FormatError(where, "added token \"{}\" has id {} here and id {} in model.vocab", token.content, token.id,
+                      known->second);
   }
   if (static_cast<std::size_t>(token.id) >= spellings_.size() + kMaxUnusedIds) {
-    throw FormatError(where, "id " + std::to_string(token.id) + " of added token \"" + token.content +
-                                 "\" is far above the " + std::to_string(spellings_.size()) + " tokens");
+    throw FormatError(where, "id {} of added token \"{}\" is far above the {} tokens", token.id, token.content,
+                      spellings_.size());
   }
   set_spelling(token.id, token.content);
   added_ids_[token.content] = token.id;

@@ -1,5 +1,7 @@
 #include "pre_tokenizer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -85,8 +87,8 @@ Behavior behavior_of(const JsonPlace& place) {
   for (const auto& [name, behavior] : known) {
     if (place.string() == name) return behavior;
   }
-  place.fail("\"" + place.string() +
-             "\" is not one of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext");
+  place.fail(fmt::format("\"{}\" is not one of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext",
+                         place.string()));
 }
 
 constexpr const char* kMetaspaceText = "\xE2\x96\x81";  // U+2581
@@ -220,7 +222,7 @@ void PreTokenizer::load_metaspace(const JsonPlace& place) {
   else if (scheme == "never")
     scheme_ = PrependScheme::kNever;
   else
-    place.at("prepend_scheme").fail("\"" + scheme + "\" is not one of always, first, never");
+    place.at("prepend_scheme").fail(fmt::format("\"{}\" is not one of always, first, never", scheme));
 }
 
 bool PreTokenizer::has_llama3_pattern() const {

@@ -1,3 +1,4 @@
+#include <fmt/core.h>
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -125,15 +126,14 @@ void SentencePieceTokenizer::add_token(const AddedToken& token, const TokenizerO
   const auto known = token_to_id(token.content);
   const std::string taken = id_to_token(token.id);
   if ((known && *known != token.id) || (!taken.empty() && taken != token.content)) {
-    throw FormatError(where, "\"" + token.content + "\" has id " + std::to_string(token.id) + " there, but " +
-                                 (taken.empty() ? "id " + std::to_string(*known) + " in the model"
-                                                : "in the model that id belongs to \"" + taken + "\""));
+    throw FormatError(where, "\"{}\" has id {} there, but {}", token.content, token.id,
+                      taken.empty() ? fmt::format("id {} in the model", *known)
+                                    : fmt::format("in the model that id belongs to \"{}\"", taken));
   }
   if (!is_piece(token.id)) {
     const auto index = static_cast<std::size_t>(token.id) - static_cast<std::size_t>(num_pieces());
     if (index >= new_tokens_.size() + kMaxUnusedIds) {
-      throw FormatError(where, "id " + std::to_string(token.id) + " of \"" + token.content + "\" is far above the " +
-                                   std::to_string(vocab_size()) + " tokens");
+      throw FormatError(where, "id {} of \"{}\" is far above the {} tokens", token.id, token.content, vocab_size());
     }
     if (index >= new_tokens_.size()) new_tokens_.resize(index + 1);
     new_tokens_[index] = token.content;
@@ -198,9 +198,9 @@ void SentencePieceTokenizer::encode_at_once(const SentencePieceProcessor& proces
   const auto [begin, end] = stretch;
   const std::size_t limit = std::numeric_limits<std::int32_t>::max() / model_.max_growth - kSpace.size();
   if (end - begin > limit) {
-    throw DataError("byte " + std::to_string(begin), "a text of " + std::to_string(end - begin) +
-                                                         " bytes is too long for SentencePiece; the limit is " +
-                                                         std::to_string(limit) + " with this model");
+    throw DataError(fmt::format("byte {}", begin),
+                    "a text of {} bytes is too long for SentencePiece; the limit is {} with this model", end - begin,
+                    limit);
   }
   sentencepiece::ImmutableSentencePieceText result;
   const auto status = processor.Encode(text.substr(begin, end - begin), result.mutable_proto());
@@ -267,27 +267,27 @@ class MessageReader {
       case 1: field.bytes = take(8); break;
       case 2: field.bytes = take(varint()); break;
       case 5: field.bytes = take(4); break;
-      default: fail("unknown wire type " + std::to_string(field.wire));
+      default: fail(fmt::format("unknown wire type {}", field.wire));
     }
     return true;
   }
 
   [[noreturn]] void fail(const std::string& what) const {
     const auto position = static_cast<std::size_t>(message_.data() - file_bytes_.data()) + at_;
-    throw FormatError(file_ + ": byte " + std::to_string(position),
-                      "not a SentencePiece model: " + what + "; is the file complete? Download it again");
+    throw FormatError(fmt::format("{}: byte {}", file_, position),
+                      "not a SentencePiece model: {}; is the file complete? Download it again", what);
   }
 
   std::string_view bytes_of(const Field& field) const {
-    if (field.wire != 2) fail("field " + std::to_string(field.number) + " has the wrong type");
+    if (field.wire != 2) fail(fmt::format("field {} has the wrong type", field.number));
     return field.bytes;
   }
   std::uint64_t number_of(const Field& field) const {
-    if (field.wire != 0) fail("field " + std::to_string(field.number) + " has the wrong type");
+    if (field.wire != 0) fail(fmt::format("field {} has the wrong type", field.number));
     return field.value;
   }
   float float_of(const Field& field) const {
-    if (field.wire != 5) fail("field " + std::to_string(field.number) + " has the wrong type");
+    if (field.wire != 5) fail(fmt::format("field {} has the wrong type", field.number));
     float value = 0.0F;
     std::memcpy(&value, field.bytes.data(), 4);
     return value;
@@ -341,8 +341,8 @@ void check_piece(MessageReader reader, StoredPieces& pieces) {
   if (text.size() > kMaxPieceBytes) reader.fail("a piece of more than 512 bytes");
   if (find_invalid_utf8(text)) reader.fail("a piece that is not UTF-8");
   if (text.find('\0') != std::string_view::npos) reader.fail("a piece with a zero byte");
-  if (type < 1 || type > 6) reader.fail("unknown piece type " + std::to_string(type));
-  if (!pieces.texts.insert(text).second) reader.fail("piece \"" + std::string(text) + "\" occurs twice");
+  if (type < 1 || type > 6) reader.fail(fmt::format("unknown piece type {}", type));
+  if (!pieces.texts.insert(text).second) reader.fail(fmt::format("piece \"{}\" occurs twice", text));
   if (type == kUserDefined) pieces.user_defined.push_back(text);
 }
 
@@ -406,7 +406,7 @@ void check_trainer_spec(MessageReader reader, SentencePieceFile& out, const std:
   for (Field field; reader.next(field);) {
     if (field.number == 3) {
       const std::uint64_t type = reader.number_of(field);
-      if (type < 1 || type > 4) not_supported(file, "trainer_spec.model_type", "type " + std::to_string(type));
+      if (type < 1 || type > 4) not_supported(file, "trainer_spec.model_type", fmt::format("type {}", type));
       out.is_bpe = type == 2;
     }
     if (field.number == 24 && reader.number_of(field) != 0) {

@@ -1,5 +1,6 @@
 #include "regex.h"
 
+#include <fmt/core.h>
 #include <pcre2.h>
 
 #include <algorithm>
@@ -90,7 +91,7 @@ std::optional<std::string> added_to(std::string_view name) {
 /// The members for \p{name} in a class of a PCRE2 pattern; empty for a property whose characters were not compared with
 /// the reference tokenizers' engine.
 std::optional<std::string> property_members(std::string_view name) {
-  const std::string pcre2 = (name.size() > 2 ? "\\p{sc:" : "\\p{") + std::string(name) + "}";
+  const std::string pcre2 = fmt::format("{}{}}}", name.size() > 2 ? "\\p{sc:" : "\\p{", name);
   for (const Union& whole : kUnions) {
     if (whole.name != name) continue;
     std::string members = pcre2;
@@ -143,7 +144,7 @@ class Speller {
   enum class Member { kNone, kCharacter, kClass, kRange };
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw FormatError(where_, "the pattern " + what + ", which is not supported: " + pattern_);
+    throw FormatError(where_, "the pattern {}, which is not supported: {}", what, pattern_);
   }
 
   bool has_here(std::string_view text) const { return pattern_.compare(at_, text.size(), text) == 0; }
@@ -173,7 +174,7 @@ class Speller {
     if (in_class_ || next >= pattern_.size()) return;
     const std::string pair = {static_cast<char>(c | 0x20), static_cast<char>(pattern_[next] | 0x20)};
     for (const char* fold : {"ss", "s{", "st", "ff", "f{", "fi", "fl"}) {
-      if (pair == fold) refuse("ignores the case of \"" + pair + "\", which a single character can stand for");
+      if (pair == fold) refuse(fmt::format("ignores the case of \"{}\", which a single character can stand for", pair));
     }
   }
 
@@ -223,8 +224,8 @@ class Speller {
     const bool is_range = pattern_.find(',', at_) < end;
     const char next = end + 1 < pattern_.size() ? pattern_[end + 1] : '\0';
     if (pattern_[at_ + 1] == ',' || next == '+' || (next == '?' && !is_range))
-      refuse("uses the repetition " + pattern_.substr(at_, end + 1 - at_) +
-             (next == '+' || next == '?' ? std::string(1, next) : ""));
+      refuse(fmt::format("uses the repetition {}{}", pattern_.substr(at_, end + 1 - at_),
+                         next == '+' || next == '?' ? std::string(1, next) : ""));
   }
 
   // Options other than i have another meaning in Oniguruma ((?m) lets the dot match a line feed), and (?i) in the
@@ -252,13 +253,13 @@ class Speller {
     } else if (!in_class_ && (escaped == 'w' || escaped == 'W')) {
       out_ += word_class(escaped == 'W');
     } else if (!in_class_ && (escaped == 'd' || escaped == 'D')) {
-      out_ += (escaped == 'D' ? "[^" : "[") + digit_members() + "]";
+      out_ += fmt::format("{}{}]", escaped == 'D' ? "[^" : "[", digit_members());
     } else if ((escaped == 'b' || escaped == 'B') && !in_class_) {
       out_ += word_boundary(escaped == 'B');
     } else if (escaped == 's') {
-      out_ += in_class_ ? kWhiteSpace : "[" + std::string(kWhiteSpace) + "]";
+      out_ += in_class_ ? kWhiteSpace : fmt::format("[{}]", kWhiteSpace);
     } else if (escaped == 'S' && !in_class_) {
-      out_ += "[^" + std::string(kWhiteSpace) + "]";
+      out_ += fmt::format("[^{}]", kWhiteSpace);
     } else {
       return escaped_character(escaped);
     }
@@ -291,19 +292,19 @@ class Speller {
   static std::string word_boundary(bool is_negated) {
     const std::string word = word_class();
     const std::string inside = is_negated ? "(?=" : "(?!", outside = is_negated ? "(?!" : "(?=";
-    return "(?:(?<=" + word + ")" + inside + word + ")|(?<!" + word + ")" + outside + word + "))";
+    return fmt::format("(?:(?<={}){}{})|(?<!{}){}{}))", word, inside, word, word, outside, word);
   }
 
   void property(bool is_negated) {
     const std::size_t end = pattern_.find('}', at_);
     const std::string spelled = is_negated ? "\\P" : "\\p";
-    if (end == std::string::npos || pattern_[at_ + 2] != '{') refuse("uses " + spelled + " without {}");
+    if (end == std::string::npos || pattern_[at_ + 2] != '{') refuse(fmt::format("uses {} without {{}}", spelled));
     const std::string name = pattern_.substr(at_ + 3, end - at_ - 3);
     const auto members = property_members(name);
-    if (!members) refuse("uses the property " + spelled + "{" + name + "}");
-    if (is_caseless()) refuse("ignores the case of a property, " + spelled + "{" + name + "}");
-    if (in_class_ && is_negated) refuse("uses \\P{" + name + "} in a class");
-    out_ += in_class_ ? *members : (is_negated ? "[^" : "[") + *members + "]";
+    if (!members) refuse(fmt::format("uses the property {}{{{}}}", spelled, name));
+    if (is_caseless()) refuse(fmt::format("ignores the case of a property, {}{{{}}}", spelled, name));
+    if (in_class_ && is_negated) refuse(fmt::format("uses \\P{{{}}} in a class", name));
+    out_ += in_class_ ? *members : fmt::format("{}{}]", is_negated ? "[^" : "[", *members);
     last_ = Member::kClass;
     at_ = end + 1;
   }
@@ -367,7 +368,7 @@ Regex::Regex(const std::string& pattern, const std::string& where) : code_(std::
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
   if (code_->compiled == nullptr) {
-    throw FormatError(where, "the pattern does not compile (" + pcre2_message(error) + "): " + pattern);
+    throw FormatError(where, "the pattern does not compile ({}): {}", pcre2_message(error), pattern);
   }
   pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);  // without JIT, matching still works
 }
@@ -405,8 +406,8 @@ bool Regex::Scan::match(std::uint32_t options, std::size_t from, std::size_t& be
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = attempt(PCRE2_NO_JIT);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
-    throw DataError("byte " + std::to_string(from), "the tokenizer's split pattern fails here: " +
-                                                        pcre2_message(result) + " (" + state_->code->where + ")");
+    throw DataError(fmt::format("byte {}", from), "the tokenizer's split pattern fails here: {} ({})",
+                    pcre2_message(result), state_->code->where);
   }
   begin = found[0];
   end = found[1];
@@ -449,8 +450,8 @@ TextPattern::TextPattern(const std::string& pattern, const std::string& where) :
   code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
   if (code_->compiled == nullptr) {
-    throw ConfigError(where, "\"" + pattern + "\" is not a regular expression: " + pcre2_message(error) +
-                                 " at offset " + std::to_string(offset) + ".");
+    throw ConfigError(where, "\"{}\" is not a regular expression: {} at offset {}.", pattern, pcre2_message(error),
+                      offset);
   }
 }
 
@@ -463,8 +464,8 @@ std::optional<std::string> TextPattern::find(const std::string& text) const {
       pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr);
   if (num_groups == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (num_groups < 0) {
-    throw ConfigError(code_->where, "\"" + code_->pattern + "\" gives up on a text of " + std::to_string(text.size()) +
-                                        " bytes: " + pcre2_message(num_groups) + ". Write it without nested repeats.");
+    throw ConfigError(code_->where, "\"{}\" gives up on a text of {} bytes: {}. Write it without nested repeats.",
+                      code_->pattern, text.size(), pcre2_message(num_groups));
   }
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
   int group = 0;

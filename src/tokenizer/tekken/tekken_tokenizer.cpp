@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <unordered_set>
 
@@ -147,8 +149,8 @@ void TekkenTokenizer::encode_stretch(std::string_view text, std::size_t begin, s
   Regex::Scan scan(pattern_, stretch);
   for (std::size_t at = 0, from = 0, to = 0; at < stretch.size(); at = to) {
     if (!scan.next(at, from, to) || from != at) {
-      throw FormatError("tekken.json: config.pattern", "the pattern skips byte " + std::to_string(begin + at) +
-                                                           " of a text; no part of a text may be dropped");
+      throw FormatError("tekken.json: config.pattern",
+                        "the pattern skips byte {} of a text; no part of a text may be dropped", begin + at);
     }
     words.encode_piece(stretch.substr(from, to - from), [&](std::size_t position, std::span<const Symbol> symbols) {
       std::size_t symbol_begin = begin + from + position;
@@ -224,8 +226,8 @@ std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size
       entry.allow_only({"rank", "token_str", "is_control"});
       const std::int32_t rank = entry.at("rank").id();
       if (static_cast<std::size_t>(rank) != tokens.size()) {
-        entry.at("rank").fail("expected " + std::to_string(tokens.size()) + ", found " + std::to_string(rank) +
-                              ": special tokens must be in the order of their ranks");
+        entry.at("rank").fail(fmt::format("expected {}, found {}: special tokens must be in the order of their ranks",
+                                          tokens.size(), rank));
       }
       tokens.push_back(entry.at("token_str").string());
       if (tokens.back().empty()) entry.at("token_str").fail("a special token without text");
@@ -234,19 +236,19 @@ std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size
   } else {
     const JsonPlace version = root.at("config").at("version");
     if (!is_in(version.string(), kEarlyVersions)) {
-      root.fail("\"special_tokens\" is missing; files of version " + version.string() + " must list them");
+      root.fail(fmt::format("\"special_tokens\" is missing; files of version {} must list them", version.string()));
     }
     tokens.assign(std::begin(kEarlySpecialTokens), std::end(kEarlySpecialTokens));
   }
   if (tokens.size() > count) {
     root.at("config")
         .at("default_num_special_tokens")
-        .fail("is " + std::to_string(count) + ", but there are " + std::to_string(tokens.size()) + " special tokens");
+        .fail(fmt::format("is {}, but there are {} special tokens", count, tokens.size()));
   }
-  while (tokens.size() < count) tokens.push_back("<SPECIAL_" + std::to_string(tokens.size()) + ">");
+  while (tokens.size() < count) tokens.push_back(fmt::format("<SPECIAL_{}>", tokens.size()));
   std::unordered_set<std::string_view> known;
   for (const std::string& token : tokens) {
-    if (!known.insert(token).second) root.fail("special token \"" + token + "\" occurs twice");
+    if (!known.insert(token).second) root.fail(fmt::format("special token \"{}\" occurs twice", token));
   }
   return tokens;
 }
@@ -254,12 +256,12 @@ std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size
 std::string read_token(const JsonPlace& entry, std::size_t rank) {
   entry.allow_only({"rank", "token_bytes", "token_str"});
   if (static_cast<std::size_t>(entry.at("rank").id()) != rank) {
-    entry.at("rank").fail("expected " + std::to_string(rank) + ": tokens must be in the order of their ranks");
+    entry.at("rank").fail(fmt::format("expected {}: tokens must be in the order of their ranks", rank));
   }
   const JsonPlace spelled = entry.at("token_bytes");
   auto bytes = decode_base64(spelled.string());
   if (!bytes || bytes->empty())
-    spelled.fail("expected base64 of at least one byte, found \"" + spelled.string() + "\"");
+    spelled.fail(fmt::format("expected base64 of at least one byte, found \"{}\"", spelled.string()));
   if (bytes->size() > kMaxTokenBytes) spelled.fail("a token of more than 512 bytes is not supported");
   const bool is_byte = bytes->size() == 1 && static_cast<unsigned char>(bytes->front()) == rank;
   if (rank < 256 && !is_byte) spelled.fail("the first 256 tokens must be the bytes in order");
@@ -270,8 +272,8 @@ std::vector<std::string> read_tokens(const JsonPlace& vocab, std::size_t count) 
   const Json& list = vocab.value();
   if (!list.is_array()) vocab.fail("expected an array");
   if (list.size() < count || count < 256) {
-    vocab.fail("has " + std::to_string(list.size()) + " tokens; config asks for " + std::to_string(count) +
-               ", and at least the 256 bytes are needed");
+    vocab.fail(
+        fmt::format("has {} tokens; config asks for {}, and at least the 256 bytes are needed", list.size(), count));
   }
   std::vector<std::string> tokens;
   tokens.reserve(count);
@@ -334,7 +336,7 @@ TekkenFile parse_tekken(std::string_view bytes, const std::string& file) {
   const std::size_t vocab_size = count_of(config, "default_vocab_size");
   const std::size_t num_special = count_of(config, "default_num_special_tokens");
   if (num_special > vocab_size) {
-    config.at("default_num_special_tokens").fail("is more than default_vocab_size, " + std::to_string(vocab_size));
+    config.at("default_num_special_tokens").fail(fmt::format("is more than default_vocab_size, {}", vocab_size));
   }
   TekkenFile out;
   out.pattern = config.at("pattern").string();
