@@ -1,7 +1,5 @@
 #include "lora_train/base/error.h"
 
-#include <fmt/core.h>
-
 #include <exception>
 #include <filesystem>
 #include <new>

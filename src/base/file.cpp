@@ -1,7 +1,6 @@
 #include "lora_train/base/file.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

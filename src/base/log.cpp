@@ -3,7 +3,6 @@
 // The words that %l writes: trace, debug, info, warning, error, critical, off.
 #define SPDLOG_LEVEL_NAMES \
   { "", "", "", "warning: ", "error: ", "", "" }
-#include <fmt/core.h>
 #include <poll.h>
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>

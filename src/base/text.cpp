@@ -1,7 +1,5 @@
 #include "lora_train/base/text.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>

@@ -1,7 +1,6 @@
 #include "lora_train/bench/bench.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

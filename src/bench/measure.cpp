@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

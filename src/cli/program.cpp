@@ -1,6 +1,5 @@
 #include "program.h"
 
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,7 +1,5 @@
 #include "consistency.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <set>

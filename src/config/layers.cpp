@@ -1,7 +1,5 @@
 #include "lora_train/config/layers.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

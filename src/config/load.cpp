@@ -1,7 +1,5 @@
 #include "lora_train/config/load.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "consistency.h"

@@ -2,8 +2,6 @@
 
 #include "axolotl_data.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>

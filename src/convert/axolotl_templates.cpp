@@ -1,7 +1,5 @@
 // Finds which Axolotl datasets use a chat template, and which one.
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <functional>
 

@@ -1,6 +1,4 @@
 // The tools' names for chat formats, and the model's tokens that they depend on.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>

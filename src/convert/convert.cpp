@@ -1,8 +1,6 @@
 // Finds the tool of a file or a key, and what to say about it; converts files; handles the header of a converted one.
 #include "lora_train/convert/convert.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "converter.h"

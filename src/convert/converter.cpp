@@ -1,7 +1,5 @@
 #include "converter.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <set>
 

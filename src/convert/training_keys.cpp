@@ -1,7 +1,5 @@
 #include "training_keys.h"
 
-#include <fmt/core.h>
-
 #include <cmath>
 #include <sstream>
 #include <string>

@@ -1,5 +1,3 @@
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "converter.h"

@@ -1,7 +1,5 @@
 #include "dataset_reader.h"
 
-#include <fmt/core.h>
-
 #include <ctime>
 #include <nlohmann/json.hpp>
 

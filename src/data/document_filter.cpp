@@ -1,7 +1,5 @@
 #include "document_filter.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -70,9 +68,8 @@ std::string needed_drop_fraction(std::int64_t num_examples, const DocumentStore&
                   "one:\n  overlength: drop      loses these {} examples with {} tokens{}{}\n  overlength: "
                   "truncate  cuts {} tokens from their ends; {} of the examples would be left without a "
                   "trained token and dropped{}\n  {}",
-                  format_count(num_examples), format_count(static_cast<long long>(store.size())), what, max_seq_len,
-                  format_count(num_examples), format_count(num_tokens),
-                  needed_drop_fraction(num_examples, store, ledger, limits.max_drop_fraction),
+                  format_count(num_examples), format_count(store.size()), what, max_seq_len, format_count(num_examples),
+                  format_count(num_tokens), needed_drop_fraction(num_examples, store, ledger, limits.max_drop_fraction),
                   is_all ? ", leaving none" : "", format_count(num_cut), format_count(num_masked),
                   is_all && num_masked == num_examples ? ", leaving none" : "",
                   larger_choice(store, max_seq_len, limits.max_position_embeddings));

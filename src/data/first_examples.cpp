@@ -1,7 +1,5 @@
 #include "lora_train/data/first_examples.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <functional>
 #include <optional>

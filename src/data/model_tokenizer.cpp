@@ -1,7 +1,5 @@
 #include "lora_train/data/model_tokenizer.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "lora_train/base/error.h"

@@ -1,7 +1,5 @@
 #include "lora_train/data/prepare.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -210,8 +208,8 @@ class Preparation {
     held_out.store = data_.train.subset(chosen);
     held_out.ledger.total = held_out.ledger.kept = static_cast<std::int64_t>(chosen.size());
     data_.train = data_.train.subset(split.train);
-    log_info("val_set_size: " + format_count(static_cast<long long>(split.held_out.size())) + " examples held out, " +
-             format_count(static_cast<long long>(data_.train.size())) + " left to train on");
+    log_info("val_set_size: " + format_count(split.held_out.size()) + " examples held out, " +
+             format_count(data_.train.size()) + " left to train on");
     data_.evals.push_back(std::move(held_out));
   }
 

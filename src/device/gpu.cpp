@@ -1,6 +1,5 @@
 #include "lora_train/device/gpu.h"
 
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

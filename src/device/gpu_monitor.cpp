@@ -1,7 +1,5 @@
 #include "lora_train/device/gpu_monitor.h"
 
-#include <fmt/core.h>
-
 #include <array>
 #include <condition_variable>
 #include <mutex>

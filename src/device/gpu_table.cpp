@@ -1,7 +1,5 @@
 #include "lora_train/device/gpu_table.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>

@@ -2,8 +2,6 @@
 
 #include "lora_train/evaluate/generation.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <map>

@@ -1,7 +1,6 @@
 #include "lora_train/evaluate/task_evaluation.h"
 
 #include <ATen/ops/zeros.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -74,8 +73,8 @@ class TaskReader {
       read_answers();
     }
     task_.fingerprint = fingerprint();
-    log_info("{} {}: {} examples of task \"{}\" ({})", key_, task_.spec.data.path,
-             format_count(static_cast<long long>(task_.size())), task_.spec.name, to_string(task_.spec.kind));
+    log_info("{} {}: {} examples of task \"{}\" ({})", key_, task_.spec.data.path, format_count(task_.size()),
+             task_.spec.name, to_string(task_.spec.kind));
     return std::move(task_);
   }
 

@@ -1,7 +1,5 @@
 #include "architecture.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>

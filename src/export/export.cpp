@@ -1,7 +1,5 @@
 #include "lora_train/export/export.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,6 +1,5 @@
 // Generator::serve(): sequences join and leave between two passes.
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>

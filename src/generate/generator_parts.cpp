@@ -1,7 +1,6 @@
 #include "generator_parts.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,5 @@
 #include "lora_train/hub/download.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <atomic>
 #include <functional>

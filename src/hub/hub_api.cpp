@@ -1,6 +1,5 @@
 #include "hub_api.h"
 
-#include <fmt/core.h>
 #include <openssl/evp.h>
 #include <openssl/sha.h>
 

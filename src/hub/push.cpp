@@ -1,7 +1,5 @@
 #include "lora_train/hub/push.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

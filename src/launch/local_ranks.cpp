@@ -1,7 +1,6 @@
 #include "lora_train/launch/local_ranks.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>

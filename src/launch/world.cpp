@@ -1,7 +1,5 @@
 #include "lora_train/launch/world.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>

@@ -1,7 +1,5 @@
 #include "lora_train/lora/adapter_config.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,5 @@
 #include "lora_train/lora/adapter_tensors.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <iterator>
 #include <set>

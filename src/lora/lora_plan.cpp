@@ -1,6 +1,5 @@
 #include "lora_train/lora/lora_plan.h"
 
-#include <fmt/core.h>
 #include <pcre2.h>
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 #include "lora_train/lora/merge_check.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

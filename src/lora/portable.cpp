@@ -1,6 +1,4 @@
 // merge --portable: an adapter of one rank and one scale for all linears. R rank; A is [R, in], B [out, R].
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>

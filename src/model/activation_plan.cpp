@@ -1,7 +1,5 @@
 #include "lora_train/model/activation_plan.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>

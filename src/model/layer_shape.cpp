@@ -1,7 +1,5 @@
 #include "lora_train/model/layer_shape.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "blocks/block_shapes.h"

@@ -1,7 +1,6 @@
 #include "lora_train/plan/memory_plan.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

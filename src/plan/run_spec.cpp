@@ -1,7 +1,5 @@
 #include "lora_train/plan/run_spec.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>

@@ -1,7 +1,5 @@
 #include "lora_train/plan/target_gpu.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <limits>
 

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,5 @@
 #include "control.h"
 
-#include <fmt/core.h>
 #include <poll.h>
 
 #include <algorithm>

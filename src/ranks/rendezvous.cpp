@@ -1,7 +1,6 @@
 #include "rendezvous.h"
 
 #include <arpa/inet.h>
-#include <fmt/core.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>

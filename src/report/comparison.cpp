@@ -1,7 +1,5 @@
 #include "lora_train/report/comparison.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

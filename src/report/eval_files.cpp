@@ -1,7 +1,5 @@
 #include "lora_train/report/eval_files.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <sstream>

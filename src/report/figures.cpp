@@ -1,7 +1,5 @@
 #include "figures.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,5 @@
 #include "lora_train/report/progress_bar.h"
 
-#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 

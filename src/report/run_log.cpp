@@ -1,6 +1,5 @@
 #include "lora_train/report/run_log.h"
 
-#include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 

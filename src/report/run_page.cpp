@@ -1,7 +1,5 @@
 #include "lora_train/report/run_page.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -194,7 +192,7 @@ std::string clipped(const std::string& text) {
   if (text.size() <= kMaxTextBytes) return text;
   std::size_t end = kMaxTextBytes;
   while (end > 0 && is_continuation(text[end])) --end;
-  return text.substr(0, end) + " ... [" + format_count(static_cast<long long>(text.size() - end)) + " more bytes]";
+  return text.substr(0, end) + " ... [" + format_count(text.size() - end) + " more bytes]";
 }
 
 Json answers_of(const RunRecord& run) {

@@ -1,7 +1,5 @@
 #include "lora_train/report/run_times.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <ctime>
 #include <fstream>

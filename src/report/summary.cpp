@@ -1,7 +1,5 @@
 #include "lora_train/report/summary.h"
 
-#include <fmt/core.h>
-
 #include <filesystem>
 
 #include "figures.h"

@@ -1,7 +1,5 @@
 #include "lora_train/report/task_figures.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string_view>

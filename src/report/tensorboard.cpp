@@ -1,7 +1,6 @@
 #include "lora_train/report/tensorboard.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <array>

@@ -1,7 +1,6 @@
 #include "lora_train/run/background_saver.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,7 +1,5 @@
 #include "bottlenecks.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

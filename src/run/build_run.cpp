@@ -1,7 +1,6 @@
 #include "lora_train/run/build_run.h"
 
 #include <c10/util/Exception.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,5 @@
 #include "evaluation_schedule.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 

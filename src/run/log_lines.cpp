@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,6 @@
 #include "rank_agreement.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,6 @@
 #include "lora_train/run/rehearsal.h"
 
 #include <c10/util/Exception.h>
-#include <fmt/core.h>
 
 #include <map>
 

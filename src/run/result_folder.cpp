@@ -1,7 +1,6 @@
 #include "result_folder.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

@@ -1,7 +1,5 @@
 #include "lora_train/run/run_costs.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstdio>
 

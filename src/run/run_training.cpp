@@ -1,7 +1,5 @@
 #include "lora_train/run/run_training.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>

@@ -1,7 +1,5 @@
 #include "train_loop.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <deque>
 #include <optional>

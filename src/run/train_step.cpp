@@ -1,7 +1,6 @@
 #include "lora_train/run/train_step.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

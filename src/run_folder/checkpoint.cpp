@@ -1,7 +1,5 @@
 #include "lora_train/run_folder/checkpoint.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cassert>
 #include <chrono>

@@ -1,7 +1,6 @@
 #include "lora_train/run_folder/folder_lock.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>

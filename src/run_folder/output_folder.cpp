@@ -1,7 +1,5 @@
 #include "lora_train/run_folder/output_folder.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

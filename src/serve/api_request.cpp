@@ -1,7 +1,5 @@
 #include "lora_train/serve/api_request.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

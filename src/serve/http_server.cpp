@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
-#include <fmt/core.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

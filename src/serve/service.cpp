@@ -1,7 +1,5 @@
 #include "lora_train/serve/service.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

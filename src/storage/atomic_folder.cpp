@@ -1,7 +1,6 @@
 #include "lora_train/storage/atomic_folder.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

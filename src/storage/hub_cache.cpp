@@ -1,7 +1,5 @@
 #include "lora_train/storage/hub_cache.h"
 
-#include <fmt/core.h>
-
 #include <cstdlib>
 
 #include "lora_train/base/file.h"

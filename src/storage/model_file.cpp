@@ -1,7 +1,5 @@
 #include "lora_train/storage/model_file.h"
 
-#include <fmt/core.h>
-
 #include <system_error>
 
 #include "lora_train/base/error.h"

@@ -1,7 +1,6 @@
 #include "lora_train/storage/model_weights.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

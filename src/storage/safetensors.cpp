@@ -1,7 +1,5 @@
 #include "lora_train/storage/safetensors.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>

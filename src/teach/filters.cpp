@@ -1,7 +1,5 @@
 #include "lora_train/teach/filters.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <functional>
 #include <map>

@@ -1,7 +1,6 @@
 #include "lora_train/teach/generation_file.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <sys/file.h>
 
 #include <algorithm>

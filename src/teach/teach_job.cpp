@@ -1,7 +1,5 @@
 #include "lora_train/teach/teach_job.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,5 @@
 #include "lora_train/teach/teach_run.h"
 
-#include <fmt/core.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -181,8 +179,8 @@ TeachResult teach_with(const TeachRequest& request, const SamplingOptions& sampl
   for (const std::string& output : input.join) job.join(output);
   const std::size_t num_open = job.open().size();
   if (num_open < job.num_wanted() && num_open > 0) {
-    log_info(request.job.output + ": " + format_count(static_cast<long long>(job.num_wanted() - num_open)) + " of " +
-             count_of(static_cast<long long>(job.num_wanted()), "answer") + " are already there; resuming");
+    log_info(request.job.output + ": " + format_count(job.num_wanted() - num_open) + " of " +
+             count_of(job.num_wanted(), "answer") + " are already there; resuming");
   }
   if (num_open > 0 && input.before_asking) input.before_asking();
   TeachResult result;
@@ -193,7 +191,7 @@ TeachResult teach_with(const TeachRequest& request, const SamplingOptions& sampl
       result.examples = job.write_examples(filters);
     } catch (const StopError& stop) {
       log_warning("stopped by {} after {} of {}; run the same command to resume", stop.where(),
-                  format_count(progress.totals().answers), count_of(static_cast<long long>(num_open), "answer"));
+                  format_count(progress.totals().answers), count_of(num_open, "answer"));
       result.exit_code = static_cast<int>(ExitCode::kStopped);
       result.totals = progress.totals();
       return result;

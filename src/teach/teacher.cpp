@@ -1,7 +1,5 @@
 #include "lora_train/teach/teacher.h"
 
-#include <fmt/core.h>
-
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/log.h"

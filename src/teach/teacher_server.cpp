@@ -1,7 +1,6 @@
 #include "lora_train/teach/teacher_server.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>

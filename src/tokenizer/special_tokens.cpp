@@ -1,6 +1,5 @@
 #include "special_tokens.h"
 
-#include <fmt/core.h>
 #include <utf8proc.h>
 
 #include <algorithm>

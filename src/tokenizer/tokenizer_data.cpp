@@ -1,6 +1,5 @@
 #include "lora_train/tokenizer/tokenizer_data.h"
 
-#include <fmt/core.h>
 #include <sentencepiece_processor.h>
 
 #include <algorithm>

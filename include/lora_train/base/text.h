@@ -1,6 +1,9 @@
-// Text helpers for error messages, reports and lines to paste into a shell.
+// Text helpers for error messages, reports and lines to paste into a shell, along with fmt::format.
 #pragma once
 
+#include <fmt/core.h>
+
+#include <concepts>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,9 +42,17 @@ std::string format_duration(double seconds);
 
 /// "1,234,567"
 std::string format_count(long long count);
+template <std::integral Count>
+std::string format_count(Count count) {
+  return format_count(static_cast<long long>(count));
+}
 
 /// "1 row", "1,234 rows"
 std::string count_of(long long count, std::string_view noun);
+template <std::integral Count>
+std::string count_of(Count count, std::string_view noun) {
+  return count_of(static_cast<long long>(count), noun);
+}
 
 /// The words as one line for a POSIX shell, quoted as needed.
 std::string shell_line(const std::vector<std::string>& words);

@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,5 @@
 #include "lora_train/bench/forecast/forecast.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,7 +1,5 @@
 #include "measured_rates.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

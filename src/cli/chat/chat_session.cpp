@@ -1,6 +1,5 @@
 #include "chat_session.h"
 
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

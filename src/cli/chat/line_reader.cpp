@@ -1,7 +1,6 @@
 #include "line_reader.h"
 
 #include <dlfcn.h>
-#include <fmt/core.h>
 #include <langinfo.h>
 #include <poll.h>
 #include <sys/ioctl.h>

@@ -1,7 +1,5 @@
 // lora-train bench: a step of a known shape, counted and measured. No files needed.
 
-#include <fmt/core.h>
-
 #include <cmath>
 #include <string>
 

@@ -1,5 +1,4 @@
 // lora-train chat: a conversation with a model, with or without an adapter.
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include "chat/chat_session.h"

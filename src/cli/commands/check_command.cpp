@@ -1,7 +1,5 @@
 // lora-train check: checks a profile, the files that it names and their first examples, without touching a GPU or
 // weights.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>

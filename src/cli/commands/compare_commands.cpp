@@ -1,5 +1,4 @@
 // Commands on several runs, side by side: compare, ablate, sweep.
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>

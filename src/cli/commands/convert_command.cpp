@@ -1,7 +1,5 @@
 // lora-train convert: a profile from a configuration file of another tool.
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <optional>

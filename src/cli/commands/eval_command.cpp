@@ -1,6 +1,4 @@
 // lora-train eval: the base or an adapter on the evaluation data.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -1,6 +1,4 @@
 // lora-train export: a model or an adapter as a GGUF file.
-#include <fmt/core.h>
-
 #include "engine/engine_loader.h"
 #include "flags/command_line.h"
 #include "flags/open_model.h"

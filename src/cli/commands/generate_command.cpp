@@ -1,5 +1,4 @@
 // lora-train generate: text from a model and an adapter.
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -175,8 +174,7 @@ class GenerateJob {
     if (indices_.empty()) {
       if (request_.world.size > 1) tell_others();
       file_->finish();
-      log_info("{}: already complete, {} answers", flags_.output,
-               format_count(static_cast<long long>(prompts_.size())));
+      log_info("{}: already complete, {} answers", flags_.output, format_count(prompts_.size()));
       return 0;
     }
     return generate();
@@ -194,8 +192,8 @@ class GenerateJob {
     for (const auto& prompt : prompts_) given.push_back(prompt.given);
     file_.emplace("generate", flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
     if (file_->num_done() > 0) {
-      log_info(flags_.output + ": " + format_count(static_cast<long long>(file_->num_done())) + " of " +
-               format_count(static_cast<long long>(prompts_.size())) + " answers are already there; resuming");
+      log_info(flags_.output + ": " + format_count(file_->num_done()) + " of " + format_count(prompts_.size()) +
+               " answers are already there; resuming");
     }
   }
 
@@ -232,9 +230,8 @@ class GenerateJob {
       report_ = describe(load_engine().generate(request_, collector));
     } catch (const StopError& stop) {
       printer.finish();
-      log_warning(
-          "stopped by {} after {} of {} answers{}", stop.where(), format_count(static_cast<long long>(num_answered_)),
-          format_count(static_cast<long long>(indices_.size())), file_ ? "; run the same command to resume" : "");
+      log_warning("stopped by {} after {} of {} answers{}", stop.where(), format_count(num_answered_),
+                  format_count(indices_.size()), file_ ? "; run the same command to resume" : "");
       return static_cast<int>(ExitCode::kStopped);
     } catch (...) {
       printer.finish();  // prints complete answers even after a failure

@@ -1,6 +1,4 @@
 // The Hugging Face hub: download, push.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <chrono>
 #include <map>

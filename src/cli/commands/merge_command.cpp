@@ -1,7 +1,5 @@
 // lora-train merge: an adapter folded into a Hugging Face folder, or rewritten for servers that read plain LoRA only.
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>

@@ -1,6 +1,4 @@
 // Commands that write a model folder: init-model, quantize.
-#include <fmt/core.h>
-
 #include "engine/engine_loader.h"
 #include "flags/command_line.h"
 #include "lora_train/base/stop_request.h"

@@ -1,7 +1,5 @@
 #include "plan_command.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <limits>
 

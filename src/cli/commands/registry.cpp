@@ -1,7 +1,5 @@
 #include "registry.h"
 
-#include <fmt/core.h>
-
 #include "flags/command_line.h"
 #include "lora_train/base/text.h"
 #include "output/standard_output.h"

@@ -1,6 +1,4 @@
 // lora-train serve: an OpenAI-compatible server for a model and its adapters.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

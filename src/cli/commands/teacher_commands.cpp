@@ -1,7 +1,5 @@
 // teach: a teacher's answers as training examples. distill: the same, then training and a comparison of the student
 // with its teacher.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

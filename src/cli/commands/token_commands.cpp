@@ -1,7 +1,5 @@
 #include "token_commands.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -104,9 +102,9 @@ std::optional<model::ModelConfig> read_config(const std::filesystem::path& folde
 
 void print_totals(const data::PreparedData& prepared) {
   const auto& store = prepared.train;
-  print_line(fmt::format("{} documents, {} tokens, {} trained ({}), max_seq_len {}",
-                         format_count(static_cast<long long>(store.size())), format_count(store.total_tokens()),
-                         format_count(store.total_supervised()), prepared.loss_description, prepared.max_seq_len));
+  print_line(fmt::format("{} documents, {} tokens, {} trained ({}), max_seq_len {}", format_count(store.size()),
+                         format_count(store.total_tokens()), format_count(store.total_supervised()),
+                         prepared.loss_description, prepared.max_seq_len));
   for (const auto& line : prepared.ledger.lines()) print_line(line);
 }
 

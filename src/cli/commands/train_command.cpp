@@ -1,6 +1,5 @@
 // lora-train train: the run.
 
-#include <fmt/core.h>
 #include <sys/utsname.h>
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 #include "engine_loader.h"
 
 #include <dlfcn.h>
-#include <fmt/core.h>
 
 #include <cstdlib>
 

@@ -1,7 +1,5 @@
 #include "command_line.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "lora_train/base/error.h"

@@ -1,7 +1,5 @@
 #include "generation_flags.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -156,9 +154,8 @@ std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompt
     num_short += lengths.back() < max_new_tokens ? 1 : 0;
   }
   if (num_short > 0) {
-    log_warning("{} of {} prompts leave room for fewer than {} tokens in the context of {}",
-                format_count(static_cast<long long>(num_short)), format_count(static_cast<long long>(prompts.size())),
-                format_count(max_new_tokens), format_count(context));
+    log_warning("{} of {} prompts leave room for fewer than {} tokens in the context of {}", format_count(num_short),
+                format_count(prompts.size()), format_count(max_new_tokens), format_count(context));
   }
   return lengths;
 }

@@ -1,7 +1,5 @@
 #include "open_model.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <optional>

@@ -1,7 +1,5 @@
 #include "profile_check.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>

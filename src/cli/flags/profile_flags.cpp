@@ -1,7 +1,5 @@
 #include "profile_flags.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <filesystem>
 

@@ -1,6 +1,5 @@
 #include "answers.h"
 
-#include <fmt/core.h>
 #include <unistd.h>
 #include <utf8proc.h>
 

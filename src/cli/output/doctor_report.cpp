@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -1,7 +1,5 @@
 #include "lora_train/config/keys/aliases.h"
 
-#include <fmt/core.h>
-
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/config/value/value.h"

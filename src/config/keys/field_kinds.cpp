@@ -1,7 +1,5 @@
 #include "field_kinds.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 

@@ -1,7 +1,5 @@
 // Fields whose values are lists.
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <set>
 

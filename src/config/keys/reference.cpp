@@ -2,8 +2,6 @@
 
 #include "lora_train/config/keys/reference.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <fstream>
 #include <set>

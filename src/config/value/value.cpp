@@ -1,6 +1,5 @@
 #include "lora_train/config/value/value.h"
 
-#include <fmt/core.h>
 #include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>

@@ -1,7 +1,5 @@
 #include "lora_train/data/cache/document_store.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cassert>

@@ -1,7 +1,5 @@
 #include "lora_train/data/cache/ledger.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 

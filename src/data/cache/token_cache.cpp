@@ -1,6 +1,5 @@
 #include "token_cache.h"
 
-#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,8 +101,8 @@ void TokenCache::shrink() const {
     const DeletedTables deleted = shrink_token_cache(folder, limit_);
     if (deleted.num_tables == 0) continue;
     log_info("{}: deleted the {} oldest token tables ({}) to stay within {} (LORA_TRAIN_CACHE_MAXSIZE)",
-             folder.string(), format_count(static_cast<long long>(deleted.num_tables)),
-             format_bytes(static_cast<double>(deleted.num_bytes)), format_bytes(static_cast<double>(limit_)));
+             folder.string(), format_count(deleted.num_tables), format_bytes(static_cast<double>(deleted.num_bytes)),
+             format_bytes(static_cast<double>(limit_)));
   }
 }
 

@@ -1,7 +1,5 @@
 #include "encode_sample.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <atomic>
 #include <charconv>

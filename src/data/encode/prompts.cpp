@@ -1,7 +1,5 @@
 #include "lora_train/data/encode/prompts.h"
 
-#include <fmt/core.h>
-
 #include "encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"

@@ -1,7 +1,5 @@
 #include "stop_token_audit.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "lora_train/base/stop_request.h"

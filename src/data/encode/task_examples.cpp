@@ -1,7 +1,5 @@
 #include "lora_train/data/encode/task_examples.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdint>

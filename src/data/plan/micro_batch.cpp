@@ -1,7 +1,5 @@
 #include "lora_train/data/plan/micro_batch.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>

@@ -1,6 +1,5 @@
 #include "lora_train/data/read/dataset_files.h"
 
-#include <fmt/core.h>
 #include <fnmatch.h>
 #include <glob.h>
 

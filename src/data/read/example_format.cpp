@@ -1,7 +1,5 @@
 #include "example_format.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <set>

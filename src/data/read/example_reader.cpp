@@ -1,6 +1,5 @@
 #include "example_reader.h"
 
-#include <fmt/core.h>
 #include <zlib.h>
 #include <zstd.h>
 

@@ -1,7 +1,5 @@
 #include "json_examples.h"
 
-#include <fmt/core.h>
-
 #include <cmath>
 #include <iterator>
 #include <unordered_set>

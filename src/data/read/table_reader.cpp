@@ -1,7 +1,6 @@
 #include "table_reader.h"
 
 #include <dlfcn.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>

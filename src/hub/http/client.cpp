@@ -3,7 +3,6 @@
 #include <curl/curl.h>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,7 +1,5 @@
 #include "lora_train/hub/http/url.h"
 
-#include <fmt/core.h>
-
 #include "lora_train/base/text.h"
 
 namespace lora_train::hub {

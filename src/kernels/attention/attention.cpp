@@ -2,7 +2,6 @@
 #include "lora_train/kernels/attention/attention.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,5 @@
 #include "arguments.h"
 
-#include <fmt/core.h>
-
 #include <sstream>
 
 #include "lora_train/base/error.h"

@@ -1,7 +1,6 @@
 #include "lora_train/kernels/gemm/gemm.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include "dispatch/arguments.h"
 #include "gemm_kernels.h"

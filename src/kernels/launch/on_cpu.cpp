@@ -1,6 +1,5 @@
 #include "on_cpu.h"
 
-#include <fmt/core.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 

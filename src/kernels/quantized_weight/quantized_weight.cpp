@@ -1,7 +1,6 @@
 #include "lora_train/kernels/quantized_weight/quantized_weight.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,5 @@
 #include "config_reader.h"
 
-#include <fmt/core.h>
-
 #include <cmath>
 
 #include "family.h"

@@ -1,6 +1,4 @@
 // Llama: one switch for all attention biases, one for the MLP's; no windows. Defaults: transformers LlamaConfig.
-#include <fmt/core.h>
-
 #include "family.h"
 #include "lora_train/base/log.h"
 

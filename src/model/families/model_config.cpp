@@ -1,7 +1,5 @@
 #include "lora_train/model/families/model_config.h"
 
-#include <fmt/core.h>
-
 #include <array>
 #include <cmath>
 

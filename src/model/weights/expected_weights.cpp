@@ -1,6 +1,4 @@
 // Names and shapes are those of transformers' modeling_{qwen2,qwen3,mistral,llama}.py.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <set>
 

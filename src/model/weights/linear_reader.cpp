@@ -1,7 +1,5 @@
 #include "linear_reader.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>

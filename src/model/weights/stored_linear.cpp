@@ -1,7 +1,5 @@
 #include "lora_train/model/weights/stored_linear.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 
 #include "linear_reader.h"

@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <fmt/core.h>
 #include <sched.h>
 
 #include <algorithm>

@@ -1,7 +1,5 @@
 #include "lora_train/plan/setup/setup.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <filesystem>
 

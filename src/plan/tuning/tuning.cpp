@@ -1,7 +1,6 @@
 #include "lora_train/plan/tuning/tuning.h"
 
 #include <c10/core/Event.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>

@@ -2,7 +2,6 @@
 #include "lora_train/plan/tuning/tuning_cases.h"
 
 #include <ATen/ATen.h>
-#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

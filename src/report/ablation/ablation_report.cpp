@@ -1,7 +1,5 @@
 #include "lora_train/report/ablation/ablation_report.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

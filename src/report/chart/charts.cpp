@@ -1,7 +1,5 @@
 #include "charts.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 

@@ -1,7 +1,6 @@
 // Text by FreeType, PNG files by libpng.
 #include "lora_train/report/chart/drawing.h"
 
-#include <fmt/core.h>
 #include <ft2build.h>
 #include FT_FREETYPE_H
 #include <png.h>

@@ -1,7 +1,5 @@
 #include "valid_utf8.h"
 
-#include <fmt/core.h>
-
 #include <cstring>
 #include <limits>
 

@@ -1,7 +1,5 @@
 #include "lora_train/tokenizer/chat/chat_template.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>

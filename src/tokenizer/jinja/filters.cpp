@@ -1,7 +1,5 @@
 // Filters and tests.
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>

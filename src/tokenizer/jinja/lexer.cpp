@@ -1,7 +1,5 @@
 #include "lexer.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>

@@ -1,6 +1,4 @@
 // Executes statements.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <utility>
 

@@ -1,6 +1,5 @@
 #include "value.h"
 
-#include <fmt/core.h>
 #include <utf8proc.h>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 #include "regex.h"
 
-#include <fmt/core.h>
 #include <pcre2.h>
 
 #include <algorithm>
