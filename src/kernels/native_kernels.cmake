@@ -41,11 +41,11 @@ if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_native_kernels_cuda)
   foreach(_kernel IN LISTS LT_NATIVE_KERNELS)
     get_filename_component(_name ${_kernel} NAME_WE)
     set(_object ${PROJECT_BINARY_DIR}/cuda_objects/${_name}.o)
-    # -Werror: warnings of nvcc and its host compiler are errors.
+    # -Werror: warnings of nvcc and its host compiler are errors. fmt takes nvcc for a compiler without constexpr.
     add_custom_command(OUTPUT ${_object} DEPENDS ${_here}/${_kernel} DEPFILE ${_object}.d VERBATIM
       COMMENT "nvcc ${_kernel}"
       COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda_objects
-      COMMAND ${_launcher} ${LT_NVCC} -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -Werror all-warnings
+      COMMAND ${_launcher} ${LT_NVCC} -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1 -Werror all-warnings
               -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility-inlines-hidden ${_targets} -I${PROJECT_SOURCE_DIR}/include -I${_here}
               -MD -MF ${_object}.d -c ${_here}/${_kernel} -o ${_object})
     list(APPEND _objects ${_object})

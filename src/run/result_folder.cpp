@@ -69,7 +69,7 @@ std::string model_card(const RunSection& section, const plan::ModelFiles& model,
                                  lora::card_head(base, "peft"),
                                  lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base),
                                  version(), count_of(state.step, "step"), adapters.config.options.lora_r);
-  if (state.eval_loss) card += fmt::format("Loss on held-out data: {}.\n", *state.eval_loss);
+  if (state.eval_loss) card += fmt::format("Loss on held-out data: {:f}.\n", *state.eval_loss);
   if (!model.base.empty()) card += "The base was quantised during training: " + model::describe(model.base) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,

@@ -95,7 +95,8 @@ void hold_out(PromptSets& sets, double val_set_size, std::int64_t seed) {
   const auto num_prompts = static_cast<double>(order.size());
   const double wanted = std::max(1.0, std::round(val_set_size < 1 ? val_set_size * num_prompts : val_set_size));
   if (wanted >= num_prompts) {
-    throw ConfigError("val_set_size", "holds out all prompts: datasets has only {}.", count_of(num_prompts, "prompt"));
+    throw ConfigError("val_set_size", "holds out all prompts: datasets has only {}.",
+                      count_of(static_cast<std::int64_t>(num_prompts), "prompt"));
   }
   const std::string first_trained = *std::next(order.begin(), static_cast<std::ptrdiff_t>(wanted));
   const auto is_trained = [&](const data::ChatQuestion& prompt) {
@@ -329,8 +330,8 @@ std::string to_json(const DistillRecord& record) {
 
 std::string to_table(const DistillRecord& record) {
   const TeacherPhase& teacher = record.teacher;
-  std::string training =
-      fmt::format("{} on {}", count_of(record.steps.value_or(0), "step"), count_of(teacher.examples, "example"));
+  std::string training = fmt::format("{} on {}", count_of(static_cast<std::int64_t>(record.steps.value_or(0)), "step"),
+                                     count_of(teacher.examples, "example"));
   if (record.eval_loss) training += fmt::format(", loss {:.4f} on the held-out ones", *record.eval_loss);
   std::string text = fmt::format("{:<10} {:>12} {:>10}\n", "phase", "time", "cost");
   text += table_line("teacher", teacher.seconds, teacher.cost_usd,

@@ -45,16 +45,15 @@ class Error : public std::runtime_error {
   std::string where_;
 };
 
-#define LORA_TRAIN_ERROR(Name, kind_name, code)                                                   \
-  class Name : public Error {                                                                     \
-   public:                                                                                        \
-    Name(std::string where, std::string message) : Error(std::move(where), std::move(message)) {} \
-    template <class... Args>                                                                      \
-      requires(sizeof...(Args) > 0)                                                               \
-    Name(std::string where, fmt::format_string<Args...> message, Args&&... args)                  \
-        : Error(std::move(where), fmt::format(message, std::forward<Args>(args)...)) {}           \
-    const char* kind() const override { return kind_name; }                                       \
-    ExitCode exit_code() const override { return code; }                                          \
+#define LORA_TRAIN_ERROR(Name, kind_name, code)                                                                \
+  class Name : public Error {                                                                                  \
+   public:                                                                                                     \
+    Name(std::string where, std::string message) : Error(std::move(where), std::move(message)) {}              \
+    template <class... Args>                                                                                   \
+    requires(sizeof...(Args) > 0) Name(std::string where, fmt::format_string<Args...> message, Args&&... args) \
+        : Error(std::move(where), fmt::format(message, std::forward<Args>(args)...)) {}                        \
+    const char* kind() const override { return kind_name; }                                                    \
+    ExitCode exit_code() const override { return code; }                                                       \
   }
 
 LORA_TRAIN_ERROR(ConfigError, "config", ExitCode::kUsage);   ///< usage or profile; where = file:line or flag

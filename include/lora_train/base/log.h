@@ -36,23 +36,19 @@ void log_error(std::string_view line);    ///< prefixed "error: "
 
 // The same with the arguments of fmt::format.
 template <class... Args>
-  requires(sizeof...(Args) > 0)
-void log_debug(fmt::format_string<Args...> line, Args&&... args) {
+requires(sizeof...(Args) > 0) void log_debug(fmt::format_string<Args...> line, Args&&... args) {
   log_debug(fmt::format(line, std::forward<Args>(args)...));
 }
 template <class... Args>
-  requires(sizeof...(Args) > 0)
-void log_info(fmt::format_string<Args...> line, Args&&... args) {
+requires(sizeof...(Args) > 0) void log_info(fmt::format_string<Args...> line, Args&&... args) {
   log_info(fmt::format(line, std::forward<Args>(args)...));
 }
 template <class... Args>
-  requires(sizeof...(Args) > 0)
-void log_warning(fmt::format_string<Args...> line, Args&&... args) {
+requires(sizeof...(Args) > 0) void log_warning(fmt::format_string<Args...> line, Args&&... args) {
   log_warning(fmt::format(line, std::forward<Args>(args)...));
 }
 template <class... Args>
-  requires(sizeof...(Args) > 0)
-void log_error(fmt::format_string<Args...> line, Args&&... args) {
+requires(sizeof...(Args) > 0) void log_error(fmt::format_string<Args...> line, Args&&... args) {
   log_error(fmt::format(line, std::forward<Args>(args)...));
 }
 
