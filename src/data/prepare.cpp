@@ -64,7 +64,7 @@ std::string fingerprint_of(const DataSection& section, const DataContext& contex
     }
   }
   parts += fmt::format(
-      "|{}|{}|{}|{}|{}{}|{}|{}", to_string(section.loss_on), to_string(section.overlength),
+      "|{}|{}|{}|{}|{:f}{}|{}|{}", to_string(section.loss_on), to_string(section.overlength),
       to_string(section.on_bad_row), max_seq_len, section.val_set_size,
       section.val_set_size > 0 ? fmt::format("|{}", context.seed) : "",
       context.tokenizer == nullptr ? "" : context.tokenizer->fingerprint(),
