@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kFewSteps = 100;
 
-std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+std::string in_words(std::int64_t bytes) { return format_bytes(bytes); }
 
 std::string describe_base(const Run& run) {
   const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);

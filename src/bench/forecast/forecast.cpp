@@ -259,15 +259,10 @@ class GpuForecast {
     const plan::RunFacts facts = plan::facts_on(facts_for(num_gpus), gpu);
     Forecast result{.gpu = gpu.name, .num_gpus = num_gpus, .memory_limit = facts.memory_bytes};
     result.least_memory = plan::least_bytes(facts);
-    try {
-      const plan::RunSpec spec = plan::decide(facts);
-      fill(facts, spec, spec.memory, gpu, result);
-    } catch (const DeviceError&) {
-      result.fits = false;
-      result.ways_to_fit = plan::ways_to_fit(facts);
-      const plan::RunSpec spec = plan::decide_smallest(facts);
-      fill(facts, spec, spec.memory, gpu, result);
-    }
+    const auto spec = plan::decide_if_fits(facts);
+    result.fits = spec.has_value();
+    if (!spec) result.ways_to_fit = plan::ways_to_fit(facts);
+    fill(facts, spec ? *spec : plan::decide_smallest(facts), gpu, result);
     return result;
   }
 
@@ -277,21 +272,20 @@ class GpuForecast {
     const std::int64_t available = report::available_host_memory();
     facts.host_bytes = facts.memory_bytes = available / 2;  // as the run does
     Forecast result{.gpu = cpu.name, .memory_limit = available};
-    const plan::RunSpec spec = plan::decide(facts);
-    const plan::HostPlan plan = host_plan(facts, spec);
-    fill(facts, spec, plan.run, cpu, result);
-    const std::int64_t vocabulary = files_.tokenizer ? files_.tokenizer->vocab_size() : 0;
-    const std::int64_t tokenizer = vocabulary * kTokenizerBytes;
-    result.memory.program = plan.checkpoint_copy + plan.program + tokenizer;
+    plan::RunSpec spec = plan::decide(facts);
+    spec.memory = host_plan(facts, spec);
+    fill(facts, spec, cpu, result);
     result.fits = result.memory.total() <= available;
     const Profile smallest = plan::with_least_memory(profile_);
     const plan::RunFacts least = plan::with_profile(facts, smallest);
-    result.least_memory = std::min(result.memory.total(), host_plan(least, plan::decide(least)).total() + tokenizer);
+    result.least_memory = std::min(result.memory.total(), host_plan(least, plan::decide(least)).total());
     return result;
   }
 
-  plan::HostPlan host_plan(const plan::RunFacts& facts, const plan::RunSpec& spec) const {
-    return plan::plan_host(plan::memory_case(facts, spec), load_.largest_micro_batch(facts.profile, spec));
+  plan::MemoryPlan host_plan(const plan::RunFacts& facts, const plan::RunSpec& spec) const {
+    plan::MemoryPlan memory = plan::plan_host(facts, spec, load_.largest_micro_batch(facts.profile, spec));
+    if (files_.tokenizer) memory.program += files_.tokenizer->vocab_size() * kTokenizerBytes;
+    return memory;
   }
 
   plan::RunFacts facts_for(int num_gpus) const {
@@ -304,37 +298,19 @@ class GpuForecast {
     return facts;
   }
 
-  static MemoryParts parts_of(const plan::RunFacts& facts, const plan::MemoryPlan& plan, const model::ModelShape& shape,
-                              std::int64_t num_parameters) {
-    const std::int64_t element_bytes = plan::compute_bytes(facts.profile.model.precision);
-    const std::int64_t stored = model::weight_bytes(facts.config, shape, element_bytes, facts.base, 0);
-    MemoryParts parts;
-    parts.weights = std::min(stored, plan.weights);
-    parts.quantization = plan.weights - parts.weights;
-    parts.adapter = model::Trainables::bytes(num_parameters);
-    parts.optimizer = plan.parameters - parts.adapter;
-    parts.activations = plan.activations;
-    parts.workspace = plan.loss_head + plan.batches + plan.attention + plan.workspaces + plan.tasks;
-    return parts;
-  }
-
-  void fill(const plan::RunFacts& facts, const plan::RunSpec& spec, const plan::MemoryPlan& memory,
-            const device::GpuFacts& gpu, Forecast& result) const {
+  void fill(const plan::RunFacts& facts, const plan::RunSpec& spec, const device::GpuFacts& gpu,
+            Forecast& result) const {
     const auto num_ranks = static_cast<double>(result.num_gpus);
     const Steps steps = load_.steps_of(facts.profile, spec.sizes(), result.num_gpus);
     const DataFacts& data = load_.facts();
-    plan::RankLoad load;
-    load.tokens = steps.most_tokens;
-    load.supervised = load.tokens * static_cast<double>(data.num_supervised) / static_cast<double>(data.num_tokens);
-    load.keys_per_query = data.keys_per_query;
-    load.num_micro_batches = std::llround(std::ceil(steps.most_rows / static_cast<double>(spec.micro_batch_size)));
+    const double supervised_share = static_cast<double>(data.num_supervised) / static_cast<double>(data.num_tokens);
+    const plan::StepLoad load{std::round(steps.most_tokens), std::round(steps.most_tokens * supervised_share),
+                              data.keys_per_query,
+                              std::llround(std::ceil(steps.most_rows / static_cast<double>(spec.micro_batch_size)))};
+    plan::StepLoad evaluation = load;
+    evaluation.tokens = evaluation.supervised = std::round(static_cast<double>(data.num_eval_tokens) / num_ranks);
     const BenchRates rates = rates_of(gpu, profile_);
-    plan::RankLoad evaluation = load;
-    evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;
-    evaluation.supervised = evaluation.tokens;
-    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns, facts.token_rows);
-    const std::int64_t num_parameters =
-        model::make_trainables(facts.config, shape, plan::trained_weights(profile_), at::kMeta).size();
+    const std::int64_t num_parameters = spec.memory.adapter / model::Trainables::bytes(1);
     const double step_s = plan::least_step_s(facts, spec, rates, load);
     const double sum_s = all_reduce_s(gpu, result.num_gpus, num_parameters);
     const double least_s =
@@ -343,8 +319,8 @@ class GpuForecast {
                                   : 0);
     const double sums_s = static_cast<double>(steps.count) * sum_s;
     result.is_measured = !rates.is_assumed();
-    result.checkpoint_bytes = memory.parameters - num_parameters * static_cast<std::int64_t>(sizeof(float));
-    result.memory = parts_of(facts, memory, shape, num_parameters);
+    result.checkpoint_bytes = num_parameters * static_cast<std::int64_t>(sizeof(float)) + spec.memory.optimizer;
+    result.memory = spec.memory;
     result.micro_batch_size = spec.micro_batch_size;
     result.global_batch_size = spec.global_batch_size;
     result.num_steps = steps.count;
