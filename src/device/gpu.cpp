@@ -380,8 +380,8 @@ const Gpu& require_gpu(const GpuSystem& system, int index) {
 std::string describe_processes(const Gpu& gpu) {
   std::vector<std::string> parts;
   for (const GpuProcess& process : gpu.processes) {
-    parts.push_back(
-        fmt::format("pid {}{}", process.pid, process.bytes ? " (" + format_bytes(*process.bytes) + ")" : ""));
+    parts.push_back(fmt::format("pid {}{}", process.pid,
+                                process.bytes ? " (" + format_bytes(static_cast<double>(*process.bytes)) + ")" : ""));
   }
   return join(parts);
 }

@@ -180,6 +180,14 @@ struct Readings {
 
 }  // namespace
 
+GpuTotals operator-(GpuTotals now, const GpuTotals& begin) {
+  now.watched_s -= begin.watched_s;
+  now.busy_s -= begin.busy_s;
+  now.num_readings -= begin.num_readings;
+  for (std::size_t i = 0; i < kNumThrottles; ++i) now.num_throttled[i] -= begin.num_throttled[i];
+  return now;
+}
+
 const char* to_string(Throttle reason) { return kThrottleNames[static_cast<std::size_t>(reason)]; }
 
 struct GpuMonitor::State {

@@ -203,10 +203,8 @@ def test_underscores_are_hyphens_in_every_command(words):
     assert run.code != 0 and ("--max_shard: unknown flag" in run.stderr if "--max_shard" in words else "unknown flag" not in run.stderr), run
 
 
-def test_the_advice_to_train_longer_names_what_limits_the_run(setup):
-    assert "only 3 steps in total, which may be too few to learn much. Raise max_steps for more" in setup.train().stderr
-    run = lora_train("train", setup.write_profile(), "max_steps=null", "num_epochs=1", "--overwrite")
-    assert "Lower global_batch_size or raise num_epochs for more" in run.stderr, run
+def test_a_short_run_is_told_how_to_train_longer(setup):
+    assert "only 3 steps in total, which may be too few to learn much. Raise max_steps or num_epochs" in setup.train().stderr
 
 
 def test_a_folder_in_the_way_does_not_hide_a_wrong_path(setup):

@@ -175,7 +175,7 @@ DeviceRoom device_room(const RunDevice& device) {
 
 std::string memory_in_words(const RunDevice& device) {
   const DeviceMemory memory = device_memory(device);
-  const auto words = [](std::int64_t bytes) { return format_bytes(bytes); };
+  const auto words = [](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   return fmt::format("{} of {} in use, at most {} so far", words(memory.reserved), words(device_room(device).total),
                      words(memory.peak_reserved));
 }
