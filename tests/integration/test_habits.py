@@ -336,11 +336,11 @@ def test_a_result_that_is_older_than_its_run_is_warned_of(chat_run, setup):
 def test_a_refused_resume_says_which_line_goes_on(setup):
     assert setup.train(max_steps=3).code == 0
     run = setup.train(max_steps=2)
-    assert run.code == 2 and "max_steps: 3 -> 2  (may be raised, not lowered): --max-steps 3 continues" in run.stderr, run
+    assert run.code == 2 and "max_steps: 3 -> 2  (may be raised, not lowered)" in run.stderr, run
     assert "--allow-changed" not in run.stderr and f"\n  --overwrite  deletes the run in {setup.output_dir}\n" in run.stderr, run
     checkpoint = setup.output_dir / "checkpoint-3"
     run = setup.train("--resume", checkpoint, "--output-dir", setup.folder / "brandnew", max_steps=4, learning_rate=3e-4)
-    assert run.code == 2 and f"\n  init_adapter={checkpoint}  starts from its weights, without --resume\n  --allow-changed learning_rate  continues with" in run.stderr, run
+    assert run.code == 2 and f"\n  init_adapter={checkpoint}  starts from its adapter, without --resume\n  --allow-changed learning_rate  continues with" in run.stderr, run
     assert "--overwrite" not in run.stderr and not (setup.folder / "brandnew/adapter").exists(), run
 
 
