@@ -44,8 +44,9 @@ class GpuSensors {
 
  private:
   enum Sensor { kUtilization, kPower, kEnergy, kTemperature, kClock, kThrottling, kMemory, kNumSensors };
-  template <typename Value, typename Call>
-  std::optional<Value> ask(Sensor sensor, bool has_function, const Call& call, SensorReading& reading);
+  /// Calls function(arguments..., &value), if the driver has it.
+  template <typename Value, typename Function, typename... Arguments>
+  std::optional<Value> ask(SensorReading& reading, Sensor sensor, Function function, Arguments... arguments);
   void miss(Sensor sensor, const std::string& reason);
 
   NvmlSensors nvml_{};
@@ -85,10 +86,10 @@ void GpuSensors::miss(Sensor sensor, const std::string& reason) {
   unknown_ += fmt::format("{}{} ({})", unknown_.empty() ? "" : ", ", kSensorNames[sensor], reason);
 }
 
-template <typename Value, typename Call>
-std::optional<Value> GpuSensors::ask(Sensor sensor, bool has_function, const Call& call, SensorReading& reading) {
+template <typename Value, typename Function, typename... Arguments>
+std::optional<Value> GpuSensors::ask(SensorReading& reading, Sensor sensor, Function function, Arguments... arguments) {
   Value value{};
-  const NvmlResult result = has_function ? call(&value) : kNvmlFunctionNotFound;
+  const NvmlResult result = function != nullptr ? function(arguments..., &value) : kNvmlFunctionNotFound;
   if (result == kNvmlSuccess) return value;
   reading.is_lost = reading.is_lost || result == kNvmlGpuIsLost;
   miss(sensor, nvml_.error_string(result));
@@ -96,25 +97,16 @@ std::optional<Value> GpuSensors::ask(Sensor sensor, bool has_function, const Cal
 }
 
 SensorReading GpuSensors::read() {
+  using Bits = unsigned long long;
   SensorReading reading;
-  const auto utilization = ask<NvmlUtilization>(
-      kUtilization, nvml_.utilization != nullptr, [&](auto* value) { return nvml_.utilization(device_, value); },
-      reading);
+  const auto utilization = ask<NvmlUtilization>(reading, kUtilization, nvml_.utilization, device_);
   if (utilization) reading.utilization = utilization->gpu;
-  reading.power_mw = ask<unsigned>(
-      kPower, nvml_.power != nullptr, [&](auto* value) { return nvml_.power(gpu_, value); }, reading);
-  reading.energy_mj = ask<unsigned long long>(
-      kEnergy, nvml_.energy != nullptr, [&](auto* value) { return nvml_.energy(gpu_, value); }, reading);
-  reading.temperature_c = ask<unsigned>(
-      kTemperature, nvml_.temperature != nullptr,
-      [&](auto* value) { return nvml_.temperature(gpu_, kNvmlTemperatureGpu, value); }, reading);
-  reading.clock_mhz = ask<unsigned>(
-      kClock, nvml_.clock != nullptr, [&](auto* value) { return nvml_.clock(gpu_, kNvmlClockSm, value); }, reading);
-  reading.throttle_bits = ask<unsigned long long>(
-      kThrottling, nvml_.throttle_reasons != nullptr, [&](auto* value) { return nvml_.throttle_reasons(gpu_, value); },
-      reading);
-  const auto memory = ask<NvmlMemory>(
-      kMemory, nvml_.memory != nullptr, [&](auto* value) { return nvml_.memory(device_, value); }, reading);
+  reading.power_mw = ask<unsigned>(reading, kPower, nvml_.power, gpu_);
+  reading.energy_mj = ask<Bits>(reading, kEnergy, nvml_.energy, gpu_);
+  reading.temperature_c = ask<unsigned>(reading, kTemperature, nvml_.temperature, gpu_, kNvmlTemperatureGpu);
+  reading.clock_mhz = ask<unsigned>(reading, kClock, nvml_.clock, gpu_, kNvmlClockSm);
+  reading.throttle_bits = ask<Bits>(reading, kThrottling, nvml_.throttle_reasons, gpu_);
+  const auto memory = ask<NvmlMemory>(reading, kMemory, nvml_.memory, device_);
   if (memory) reading.memory_bytes = memory->used;
   return reading;
 }
