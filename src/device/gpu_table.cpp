@@ -36,12 +36,12 @@ GpuFacts read_entry(const json& object, const std::string& where) {
   };
   const auto number = [&](std::string_view key) {
     const json& value = member(key);
-    const double number = value.is_number() ? value.get<double>() : -1;
+    const double found = value.is_number() ? value.get<double>() : -1;
     const bool may_be_zero = key == kPrice;
-    if (!(number > 0 || (may_be_zero && number == 0)) || number > kLargest)
+    if (!(found > 0 || (may_be_zero && found == 0)) || found > kLargest)
       throw FormatError(where, "{}: is {}, expected a number {}", key,
                         value.dump(-1, ' ', false, json::error_handler_t::replace), may_be_zero ? "from 0" : "above 0");
-    return number;
+    return found;
   };
   GpuFacts gpu;
   for (const auto& [key, text] : kTexts) {
