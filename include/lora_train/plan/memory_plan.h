@@ -6,8 +6,6 @@
 #include <string>
 
 #include "lora_train/base/text.h"
-#include "lora_train/plan/setup/run_device.h"
-#include "lora_train/plan/setup/setup.h"
 
 namespace lora_train {
 
@@ -27,6 +25,7 @@ inline constexpr std::int64_t kLeastLossChunkBytes = std::int64_t{64} << 20;
 /// Tokens per MLP tile if mlp_tile_tokens: auto decides to tile.
 constexpr std::int64_t auto_mlp_tile_tokens(std::int64_t max_seq_len) { return max_seq_len > 4096 ? 4096 : 1024; }
 
+struct RunDevice;
 struct RunFacts;
 struct RunSpec;
 
