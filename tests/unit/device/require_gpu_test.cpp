@@ -85,7 +85,7 @@ TEST_F(RequireGpu, DriverThatFindsNoGpu) {
   set("FAKE_CUDA_INIT", "100");
   EXPECT_SAYS(refusal(), "NVIDIA driver 580.95.05 finds no GPU (no device node /dev/nvidia0). ");
   put("dev/nvidiactl");
-  EXPECT_SAYS(refusal(), "finds no GPU (device nodes: /dev/nvidiactl). Check whether nvidia-smi -L lists it");
+  EXPECT_SAYS(refusal(), "finds no GPU (device nodes /dev/nvidiactl). Check whether nvidia-smi -L lists it");
 }
 
 TEST_F(RequireGpu, EveryErrorOfCuInitHasItsAdvice) {
