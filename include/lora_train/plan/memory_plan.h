@@ -1,20 +1,8 @@
 // Plans the memory that a run needs on a GPU and on the host before weights are read.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <string>
-
-#include "lora_train/base/text.h"
-
-namespace lora_train {
-
-template <std::integral Bytes>
-std::string format_bytes(Bytes bytes) {
-  return format_bytes(static_cast<double>(bytes));
-}
-
-}  // namespace lora_train
 
 namespace lora_train::plan {
 
