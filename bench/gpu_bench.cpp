@@ -23,8 +23,8 @@
 #include "lora_train/kernels/dispatch/cuda_library.h"
 #include "lora_train/model/families/model_config.h"
 #include "lora_train/plan/setup/run_device.h"
+#include "lora_train/plan/tuning/layer_runs.h"
 #include "lora_train/plan/tuning/tuning.h"
-#include "plan/tuning/layer_runs.h"
 #include "support/cuda_device.h"
 
 namespace lora_train::kernels {

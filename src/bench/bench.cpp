@@ -275,7 +275,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   const auto bench = build_meta_run(request, like);
   run::Run& run = bench->run;
   const data::StepPlan plan = run.plan->step(1);
-  const plan::StepSizes sizes = sizes_of(run, plan);
+  const plan::StepLoad sizes = sizes_of(run, plan);
   const auto element_bytes = static_cast<int>(plan::compute_bytes(run.profile().model.precision));
   const plan::PlannedBytes planned =
       plan::planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes, run.profile().optimizer.kind);
@@ -292,8 +292,8 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   result.max_seq_len = run.data.max_seq_len;
   result.micro_batch_size = run.spec.micro_batch_size;
   result.global_batch_size = run.spec.global_batch_size;
-  result.tokens = sizes.tokens;
-  result.supervised_tokens = sizes.supervised;
+  result.tokens = static_cast<std::int64_t>(sizes.tokens);
+  result.supervised_tokens = static_cast<std::int64_t>(sizes.supervised);
   result.documents = plan.num_documents;
   result.required = plan::required_flops(run.files.config, run.adapters.specs, sizes);
   add_counts(counter, planned, result);
@@ -305,12 +305,12 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
 
 // ---- measuring ------------------------------------------------------------------------------------------------------
 
-/// A full micro-batch in which the share supervised / tokens is trained.
-RateCase rate_case(const run::Run& run, std::int64_t supervised, std::int64_t tokens) {
+/// A full micro-batch, of which the same share is trained as of the step.
+RateCase rate_case(const run::Run& run, const plan::StepLoad& step) {
   const std::int64_t num_tokens = run.spec.micro_batch_size * run.data.max_seq_len;
   return {run.files.config,
           num_tokens,
-          num_tokens * supervised / tokens,
+          static_cast<std::int64_t>(static_cast<double>(num_tokens) * step.supervised / step.tokens),
           run.data.max_seq_len,
           run.spec.loss_chunk_bytes,
           plan::compute_dtype(run.profile().model.precision)};
@@ -358,10 +358,9 @@ BenchRates measure_rates_alone(const BenchRequest& request) {
   const auto step = build_meta_run(request, nullptr);
   const run::Run& run = step->run;
   const plan::RunDevice device = plan::start_device(run.profile(), run.files.config);
-  const plan::StepSizes sizes = sizes_of(run, run.plan->step(1));
   const auto tuned = plan::start_tuning(run.profile().run, device, "");
   const BenchRates rates =
-      measure_and_keep(request, rate_case(run, sizes.supervised, sizes.tokens), device, tuned.get());
+      measure_and_keep(request, rate_case(run, sizes_of(run, run.plan->step(1))), device, tuned.get());
   if (tuned) tuned->finish();
   return rates;
 }
@@ -384,7 +383,7 @@ void measure(const BenchRequest& request, run::Run& run, BenchResult& result) {
     try_to_measure("idle time and classes", [&] { measure_idle_and_classes(request, run, result); });
   if (request.only_steps && !request.measure_rates) return;
   run::release_buffers(run);  // a plan may fill the GPU with them
-  const RateCase sizes = rate_case(run, result.supervised_tokens, result.tokens);
+  const RateCase sizes = rate_case(run, sizes_of(run, run.plan->step(1)));
   try_to_measure("rates", [&] {
     if (request.measure_rates) set_bound(measure_and_keep(request, sizes, run.device, run.tuning.get()), result);
     add_gemm_rate(

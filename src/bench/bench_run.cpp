@@ -166,18 +166,18 @@ std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const Benc
   return std::make_unique<BenchRun>(request, open, [&](run::Run& run) { build_meta(run, request, like); });
 }
 
-plan::StepSizes sizes_of(const run::Run& run, const data::StepPlan& plan) {
-  plan::StepSizes sizes;
+plan::StepLoad sizes_of(const run::Run& run, const data::StepPlan& plan) {
+  plan::StepLoad sizes;
   double keys = 0;
   for (const auto& micro : plan.micro_batches) {
     for (const std::uint32_t document : micro.documents) {
-      const std::int64_t length = run.data.train.num_tokens(document);
+      const auto length = static_cast<double>(run.data.train.num_tokens(document));
       sizes.tokens += length;
-      sizes.supervised += run.data.train.num_supervised(document);
-      keys += static_cast<double>(length) * static_cast<double>(length + 1) / 2;
+      sizes.supervised += static_cast<double>(run.data.train.num_supervised(document));
+      keys += length * (length + 1) / 2;
     }
   }
-  sizes.keys_per_query = keys / static_cast<double>(std::max<std::int64_t>(1, sizes.tokens));
+  sizes.keys_per_query = keys / std::max(1.0, sizes.tokens);
   return sizes;
 }
 

@@ -29,7 +29,7 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request);
 std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like);
 
 /// The sizes of a step: tokens, and keys per query.
-plan::StepSizes sizes_of(const run::Run& run, const data::StepPlan& plan);
+plan::StepLoad sizes_of(const run::Run& run, const data::StepPlan& plan);
 
 /// Steps after the timed ones, for profiling.
 constexpr std::int64_t kProfiledSteps = 3;

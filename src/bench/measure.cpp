@@ -20,6 +20,7 @@
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/model/layer_shape.h"
 #include "lora_train/model/loss_head.h"
+#include "lora_train/plan/tuning/layer_runs.h"
 
 namespace lora_train::bench {
 namespace {
@@ -167,64 +168,6 @@ double copy_bytes_per_s(const plan::RunDevice& device) {
   return 2.0 * 4 * static_cast<double>(size) / seconds_back_to_back(device, kShortS, [&] { to.copy_(from); });
 }
 
-/// One layer's attention over full rows.
-class AttentionRows {
- public:
-  AttentionRows(const RateCase& sizes, const plan::RunDevice& device)
-      : H_(sizes.config.num_heads), K_(sizes.config.num_kv_heads), E_(sizes.config.head_dim) {
-    const std::int64_t rows = std::max<std::int64_t>(1, sizes.num_tokens / sizes.max_seq_len);
-    const std::int64_t N = rows * sizes.max_seq_len;
-    for (std::int64_t i = 0; i <= rows; ++i) layout_.cu_seqlens_q.push_back(i * sizes.max_seq_len);
-    layout_.cu_seqlens_k = layout_.cu_seqlens_q;
-    layout_.scale = sizes.config.attention_scale;
-    layout_.max_len_q = layout_.max_len_k = sizes.max_seq_len;
-    layout_.cu_seqlens_q_device = at::tensor(layout_.cu_seqlens_q, at::kInt).to(device.device);
-    layout_.cu_seqlens_k_device = layout_.cu_seqlens_q_device;
-    const auto options = at::TensorOptions(sizes.dtype).device(device.device);
-    qkv_ = at::empty({N, (H_ + 2 * K_) * E_}, options).normal_();
-    d_qkv_ = at::empty_like(qkv_);
-    out_ = at::empty({N, H_, E_}, options);
-    d_out_ = at::empty_like(out_).normal_();
-    lse_ = at::empty({N, H_}, options.dtype(at::kFloat));
-    flops_ = 4.0 * static_cast<double>(H_ * E_ * N) * static_cast<double>(sizes.max_seq_len + 1) / 2;
-  }
-
-  kernels::AttentionCase attention_case(bool is_cuda) const {
-    kernels::AttentionCase c;
-    c.dtype = qkv_.scalar_type();
-    c.head_size = E_;
-    c.num_docs = static_cast<std::int64_t>(layout_.cu_seqlens_q.size()) - 1;
-    c.num_heads = H_;
-    c.max_len_q = c.max_len_k = layout_.max_len_q;
-    c.sm = is_cuda ? kernels::cuda_compute_capability() : 0;
-    return c;
-  }
-  void use(kernels::AttentionBackend backend) {
-    layout_.backend = backend;
-    layout_.prepared = {};
-  }
-  void forward() {
-    kernels::attention_forward(heads(qkv_, 0, H_), heads(qkv_, H_, K_), heads(qkv_, H_ + K_, K_), layout_, out_, lse_);
-  }
-  void backward() {
-    kernels::AttentionGradients gradients{heads(d_qkv_, 0, H_), heads(d_qkv_, H_, K_), heads(d_qkv_, H_ + K_, K_)};
-    kernels::attention_backward(d_out_, heads(qkv_, 0, H_), heads(qkv_, H_, K_), heads(qkv_, H_ + K_, K_), out_, lse_,
-                                layout_, gradients);
-  }
-  double forward_flops() const { return flops_; }         ///< 2 products over the visible scores
-  double backward_flops() const { return 2.5 * flops_; }  ///< 5
-
- private:
-  at::Tensor heads(const at::Tensor& buffer, std::int64_t begin, std::int64_t count) const {
-    return buffer.narrow(1, begin * E_, count * E_).unflatten(1, {count, E_});
-  }
-
-  std::int64_t H_, K_, E_;
-  kernels::AttentionLayout layout_;
-  at::Tensor qkv_, d_qkv_, out_, d_out_, lse_;
-  double flops_ = 0;
-};
-
 /// "2026-11-22T23:59:59Z"
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
@@ -234,23 +177,30 @@ std::string utc_now() {
 }
 
 void measure_attention(const RateCase& sizes, const plan::RunDevice& device, BenchRates& rates) {
-  AttentionRows attention(sizes, device);
+  const model::ModelConfig& config = sizes.config;
+  const std::int64_t S = sizes.max_seq_len, rows = std::max<std::int64_t>(1, sizes.num_tokens / S);
+  const std::int64_t width = config.num_heads * config.head_dim;
+  plan::AttentionRun attention({config.num_heads, config.num_kv_heads, config.head_dim, width, config.attention_scale},
+                               sizes.dtype, std::vector<std::int64_t>(static_cast<std::size_t>(rows), S),
+                               device.device);
+  // 2 products over the visible scores forward, 5 backward.
+  const double forward_flops = 4.0 * static_cast<double>(width * rows * S) * static_cast<double>(S + 1) / 2;
   std::vector<kernels::AttentionBackend> backends = {kernels::AttentionBackend::kAuto};
   if (device.is_cuda()) {
-    const auto candidates = kernels::attention_candidates(attention.attention_case(true));
+    const auto candidates = kernels::attention_candidates(attention.attention_case());
     if (!candidates.empty()) backends = candidates;
   }
   double best_s = 0;
   for (const kernels::AttentionBackend backend : backends) {
     throw_if_stop_requested();
-    attention.use(backend);
+    const kernels::AttentionLayout layout = attention.layout(/*window=*/0, backend);
     try {
-      const double forward_s = seconds_back_to_back(device, kShortS, [&] { attention.forward(); });
-      const double backward_s = seconds_back_to_back(device, kShortS, [&] { attention.backward(); });
+      const double forward_s = seconds_back_to_back(device, kShortS, [&] { attention.forward(layout); });
+      const double backward_s = seconds_back_to_back(device, kShortS, [&] { attention.backward(layout); });
       if (best_s > 0 && forward_s + backward_s >= best_s) continue;
       best_s = forward_s + backward_s;
-      rates.attention_forward_flops_per_s = attention.forward_flops() / forward_s;
-      rates.attention_backward_flops_per_s = attention.backward_flops() / backward_s;
+      rates.attention_forward_flops_per_s = forward_flops / forward_s;
+      rates.attention_backward_flops_per_s = 2.5 * forward_flops / backward_s;
     } catch (const DeviceError& error) {  // only one of several backends, as in autotuning
       log_info(std::string("bench: skipping an attention backend: ") + error.what());
     }

@@ -98,6 +98,18 @@ std::vector<Json> first_examples_of(const std::filesystem::path& file, std::size
   return examples;
 }
 
+/// Calls visit(example) for each of the first examples, until it returns false.
+template <class Visit>
+void visit_first_examples(const std::filesystem::path& file, const Visit& visit) {
+  std::int64_t num_examples = 0;
+  const auto reader = ExampleReader::open(file);
+  for (auto block = reader->next(); block && num_examples < kMostExamples; block = reader->next()) {
+    for (const RawExample& example : parse_examples(std::move(*block))) {
+      if (num_examples++ == kMostExamples || !visit(example)) return;
+    }
+  }
+}
+
 }  // namespace
 
 FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExamplesOptions& options) {
@@ -106,20 +118,17 @@ FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExample
   FirstExamples found{.type = spec.type, .reason = "type: " + to_string(spec.type)};
   std::optional<DataError> first_error;
   bool has_good_example = false;
-  const auto reader = ExampleReader::open(file);
-  for (auto block = reader->next(); block && found.num_examples < kMostExamples; block = reader->next()) {
-    for (const RawExample& example : parse_examples(std::move(*block))) {
-      if (found.num_examples == kMostExamples) break;
-      ++found.num_examples;
-      try {
-        look_at(example, file.string(), spec, options, found);
-        has_good_example = true;
-      } catch (const DataError& error) {
-        if (options.on_bad_row == OnBadRow::kError) throw;
-        if (!first_error) first_error = error;
-      }
+  visit_first_examples(file, [&](const RawExample& example) {
+    ++found.num_examples;
+    try {
+      look_at(example, file.string(), spec, options, found);
+      has_good_example = true;
+    } catch (const DataError& error) {
+      if (options.on_bad_row == OnBadRow::kError) throw;
+      if (!first_error) first_error = error;
     }
-  }
+    return true;
+  });
   if (!has_good_example && first_error) throw DataError(*first_error);
   if (options.is_model_known && is_chat(found.type))
     found.warnings = audit_stop_token(*options.tokenizer, *options.chat_template, {}).warnings;
@@ -127,21 +136,18 @@ FirstExamples look_at_first_examples(const DatasetSpec& spec, const FirstExample
 }
 
 std::optional<ShortPrompt> first_short_prompt(const DatasetSpec& spec, DatasetUse use) {
+  std::optional<ShortPrompt> prompt;
   try {
     DatasetType type = spec.type;
-    std::int64_t num_examples = 0;
-    const auto reader = ExampleReader::open(dataset_files(spec, use).front());
-    for (auto block = reader->next(); block && num_examples < kMostExamples; block = reader->next()) {
-      for (const RawExample& example : parse_examples(std::move(*block))) {
-        if (++num_examples > kMostExamples) break;
-        if (example.is_bad) continue;
-        if (type == DatasetType::kAuto) type = detect_layout(example.value, spec.field_map).type;
-        if (const auto prompt = short_prompt_of(parse_example(example.value, type, spec.field_map))) return prompt;
-      }
-    }
+    visit_first_examples(dataset_files(spec, use).front(), [&](const RawExample& example) {
+      if (example.is_bad) return true;
+      if (type == DatasetType::kAuto) type = detect_layout(example.value, spec.field_map).type;
+      prompt = short_prompt_of(parse_example(example.value, type, spec.field_map));
+      return !prompt;
+    });
   } catch (const Error&) {  // training has already reported bad examples
   }
-  return std::nullopt;
+  return prompt;
 }
 
 std::vector<std::string> example_keys(const std::filesystem::path& file, std::size_t most_examples) {

@@ -187,31 +187,24 @@ bool runs_mps(const fs::path& root) {
 
 constexpr const char* kOrCpu = " To compute on the CPU, set device: cpu.";
 
-bool has_node(const GpuSystem& system, const std::string& node) {
-  const auto& nodes = system.device_nodes;
-  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
-}
-
 std::string cuda_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 std::string driver_text(const GpuSystem& system) {
   return system.driver_version.empty() ? "the NVIDIA driver" : "NVIDIA driver " + system.driver_version;
 }
 
+std::string nodes_text(const GpuSystem& system) {
+  return system.device_nodes.empty() ? "no device node /dev/nvidia0" : "device nodes " + join(system.device_nodes);
+}
+
 std::string no_library(const GpuSystem& system) {
-  const std::string what = "libcuda.so.1, the NVIDIA driver's library, cannot be used (" + system.library_problem + ")";
-  if (has_node(system, "/dev/dxg")) {
-    return what + ". WSL has this library in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.";
-  }
-  if (!system.device_nodes.empty()) {
-    return what + ", though " + system.device_nodes.front() +
-           " exists. In a container: install the NVIDIA Container Toolkit on the host, and start the container with "
-           "--gpus all. Elsewhere: install the driver libraries that match the version of the kernel module" +
-           (system.driver_version.empty() ? "." : fmt::format(" ({}).", system.driver_version));
-  }
-  return what + ", and there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU, install the driver, " +
-         std::to_string(kOldestDriver) +
-         " or newer. If this is a container, start it with --gpus all (NVIDIA Container Toolkit).";
+  const std::string version = system.driver_version.empty() ? std::to_string(kOldestDriver) + " or newer"
+                                                            : "as the kernel module: " + system.driver_version;
+  return fmt::format(
+      "libcuda.so.1, the NVIDIA driver's library, cannot be used ({}; {}). Install the driver, {}. In a container: "
+      "install the NVIDIA Container Toolkit on the host, and start the container with --gpus all. In WSL: export "
+      "LD_LIBRARY_PATH=/usr/lib/wsl/lib.",
+      system.library_problem, nodes_text(system), version);
 }
 
 std::string too_old(const GpuSystem& system) {
@@ -227,52 +220,50 @@ std::string no_device(const GpuSystem& system) {
     return "no GPU is visible: CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices +
            "\". Unset it, or set it to the number of a GPU that nvidia-smi -L lists (the first is 0).";
   }
-  const std::string what = driver_text(system) + " finds no GPU";
-  if (system.device_nodes.empty()) {
-    return what +
-           ", and there is no device node /dev/nvidia0. If this is a container, start it with --gpus all. Elsewhere, "
-           "check whether nvidia-smi lists the GPU.";
-  }
-  return what + " (device nodes: " + join(system.device_nodes) +
-         "). Check whether nvidia-smi -L lists it, and look for NVRM in dmesg. In a container, all of its device nodes "
-         "must be passed in (--gpus all).";
+  return fmt::format(
+      "{} finds no GPU ({}). Check whether nvidia-smi -L lists it, and look for NVRM in dmesg. In a container, all of "
+      "its device nodes must be passed in (--gpus all).",
+      driver_text(system), nodes_text(system));
 }
 
-/// Advice for an error from cuInit.
-std::string init_advice(const GpuSystem& system) {
-  switch (system.init_code) {
-    case kErrorOutOfMemory: return "The host or the GPU is out of memory: check free -h and nvidia-smi.";
-    case kErrorStubLibrary:
-      return "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: remove its folder (lib64/stubs) "
-             "from LD_LIBRARY_PATH.";
-    case kErrorDeviceUnavailable:
-      return "Another process uses the GPU exclusively, or its compute mode forbids computing: check nvidia-smi.";
-    case kErrorInvalidDevice: return "Check that CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
-    case kErrorDeviceNotLicensed:
-      return "The virtual GPU has no licence: check nvidia-smi -q, or ask the host's administrator.";
-    case kErrorOperatingSystem:
-      return "The operating system refused the driver's request: check that this user may read and write /dev/nvidia*, "
-             "and run nvidia-smi once.";
-    case kErrorSystemNotReady:
-      return "On a machine with NVSwitch (HGX, DGX), the fabric manager must run, in the same version as the driver: "
-             "sudo systemctl start nvidia-fabricmanager.";
-    case kErrorSystemDriverMismatch:
-      return "libcuda.so.1 has a different version than the loaded kernel module" +
-             (system.driver_version.empty() ? std::string() : " " + system.driver_version) +
-             ". After a driver update, restart the machine. In a container, remove libcuda.so.1 from the image.";
-    case kErrorCompatNotSupported:
-      return fmt::format(
-          "The package cuda-compat only works on data-centre GPUs: remove it from LD_LIBRARY_PATH, and update the "
-          "driver to {} or newer.",
-          kOldestDriver);
-    case kErrorUnknown:
-      return "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: look "
-             "for NVRM or Xid in dmesg, and restart the machine.";
-    default: break;
-  }
-  if (system.init_code >= kErrorMpsFirst && system.init_code <= kErrorMpsLast) {
-    return "CUDA MPS (Multi-Process Service) cannot be reached: restart nvidia-cuda-mps-control, or unset "
-           "CUDA_MPS_PIPE_DIRECTORY.";
+struct InitAdvice {
+  int first_code, last_code;
+  const char* text;
+};
+
+constexpr InitAdvice kInitAdvice[] = {
+    {kErrorOutOfMemory, kErrorOutOfMemory, "The host or the GPU is out of memory: check free -h and nvidia-smi."},
+    {kErrorStubLibrary, kErrorStubLibrary,
+     "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: remove its folder (lib64/stubs) from "
+     "LD_LIBRARY_PATH."},
+    {kErrorDeviceUnavailable, kErrorDeviceUnavailable,
+     "Another process uses the GPU exclusively, or its compute mode forbids computing: check nvidia-smi."},
+    {kErrorInvalidDevice, kErrorInvalidDevice, "Check that CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists."},
+    {kErrorDeviceNotLicensed, kErrorDeviceNotLicensed,
+     "The virtual GPU has no licence: check nvidia-smi -q, or ask the host's administrator."},
+    {kErrorOperatingSystem, kErrorOperatingSystem,
+     "The operating system refused the driver's request: check that this user may read and write /dev/nvidia*, and run "
+     "nvidia-smi once."},
+    {kErrorSystemNotReady, kErrorSystemNotReady,
+     "On a machine with NVSwitch (HGX, DGX), the fabric manager must run, in the same version as the driver: sudo "
+     "systemctl start nvidia-fabricmanager."},
+    {kErrorSystemDriverMismatch, kErrorSystemDriverMismatch,
+     "libcuda.so.1 has a different version than the loaded kernel module. After a driver update, restart the machine. "
+     "In a container, remove libcuda.so.1 from the image."},
+    {kErrorCompatNotSupported, kErrorCompatNotSupported,
+     "The package cuda-compat only works on data-centre GPUs: remove it from LD_LIBRARY_PATH, and update the driver."},
+    {kErrorMpsFirst, kErrorMpsLast,
+     "CUDA MPS (Multi-Process Service) cannot be reached: restart nvidia-cuda-mps-control, or unset "
+     "CUDA_MPS_PIPE_DIRECTORY."},
+    {kErrorUnknown, kErrorUnknown,
+     "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: look for NVRM "
+     "or "
+     "Xid in dmesg, and restart the machine."},
+};
+
+std::string init_advice(int code) {
+  for (const InitAdvice& advice : kInitAdvice) {
+    if (code >= advice.first_code && code <= advice.last_code) return advice.text;
   }
   return "Check whether nvidia-smi works, and look for NVRM in dmesg.";
 }
@@ -338,7 +329,7 @@ void require_driver(const GpuSystem& system) {
   if (finds_none || system.init_code == kErrorNoDevice) refuse(no_device(system));
   if (system.init_code != kCudaSuccess) {
     refuse(fmt::format("{} does not start: cuInit returns {} ({}). {}", driver_text(system), system.init_error,
-                       system.init_code, init_advice(system)));
+                       system.init_code, init_advice(system.init_code)));
   }
 }
 

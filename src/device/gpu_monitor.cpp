@@ -25,28 +25,76 @@ struct SensorReading {
   bool is_lost = false;                             ///< the GPU has failed, and so will all later readings
 };
 
+constexpr const char* kSensorNames[] = {"utilization", "power",      "energy counter", "temperature",
+                                        "clock",       "throttling", "memory"};
+
 /// Keeps NVML initialised while it lives. For a slice of a GPU (MIG), temperature, clock and throttling are those of
 /// the whole GPU; power and energy, which slices share, are unknown. Not thread-safe.
 class GpuSensors {
  public:
   /// `uuid` as in Gpu::uuid, to find the GPU that CUDA_VISIBLE_DEVICES chose.
-  GpuSensors(const std::string& library, const std::string& uuid);
-  ~GpuSensors();
+  GpuSensors(const std::string& library, const std::string& uuid) {
+    if (!open_nvml_sensors(library, nvml_, problem_)) return;
+    NvmlResult result = nvml_.init();
+    is_initialized_ = result == kNvmlSuccess;
+    if (is_initialized_) result = nvml_.device_by_uuid(uuid.c_str(), &device_);
+    if (result != kNvmlSuccess) {
+      problem_ = fmt::format("{}: {}", library, nvml_.error_string(result));
+      return;
+    }
+    gpu_ = device_;
+    if (!uuid.starts_with("MIG-")) return;
+    if (nvml_.gpu_of_slice == nullptr || nvml_.gpu_of_slice(device_, &gpu_) != kNvmlSuccess) gpu_ = device_;
+    nvml_.power = nullptr;
+    nvml_.energy = nullptr;
+    for (const Sensor sensor : {kPower, kEnergy}) miss(sensor, "only known for the whole GPU, and this is a slice");
+  }
+  ~GpuSensors() {
+    if (is_initialized_) nvml_.shutdown();
+  }
   GpuSensors(const GpuSensors&) = delete;
   GpuSensors& operator=(const GpuSensors&) = delete;
 
   /// Why nothing can be read; empty if anything can.
   const std::string& problem() const { return problem_; }
-  SensorReading read();
+
+  SensorReading read() {
+    using Bits = unsigned long long;
+    SensorReading reading;
+    const auto utilization = ask<NvmlUtilization>(reading, kUtilization, nvml_.utilization, device_);
+    if (utilization) reading.utilization = utilization->gpu;
+    reading.power_mw = ask<unsigned>(reading, kPower, nvml_.power, gpu_);
+    reading.energy_mj = ask<Bits>(reading, kEnergy, nvml_.energy, gpu_);
+    reading.temperature_c = ask<unsigned>(reading, kTemperature, nvml_.temperature, gpu_, kNvmlTemperatureGpu);
+    reading.clock_mhz = ask<unsigned>(reading, kClock, nvml_.clock, gpu_, kNvmlClockSm);
+    reading.throttle_bits = ask<Bits>(reading, kThrottling, nvml_.throttle_reasons, gpu_);
+    const auto memory = ask<NvmlMemory>(reading, kMemory, nvml_.memory, device_);
+    if (memory) reading.memory_bytes = memory->used;
+    return reading;
+  }
+
   /// The sensors that read() has missed since the last call, with NVML's reason: "power (Not Supported), clock (...)".
   /// Names each sensor once.
   std::string take_unknown() { return std::exchange(unknown_, {}); }
 
  private:
   enum Sensor { kUtilization, kPower, kEnergy, kTemperature, kClock, kThrottling, kMemory, kNumSensors };
-  template <typename Value, typename Call>
-  std::optional<Value> ask(Sensor sensor, bool has_function, const Call& call, SensorReading& reading);
-  void miss(Sensor sensor, const std::string& reason);
+
+  /// Calls function(arguments..., &value), if the driver has it.
+  template <typename Value, typename Function, typename... Arguments>
+  std::optional<Value> ask(SensorReading& reading, Sensor sensor, Function function, Arguments... arguments) {
+    Value value{};
+    const NvmlResult result = function != nullptr ? function(arguments..., &value) : kNvmlFunctionNotFound;
+    if (result == kNvmlSuccess) return value;
+    reading.is_lost = reading.is_lost || result == kNvmlGpuIsLost;
+    miss(sensor, nvml_.error_string(result));
+    return std::nullopt;
+  }
+
+  void miss(Sensor sensor, const std::string& reason) {
+    if (std::exchange(is_missed_[sensor], true)) return;
+    unknown_ += fmt::format("{}{} ({})", unknown_.empty() ? "" : ", ", kSensorNames[sensor], reason);
+  }
 
   NvmlSensors nvml_{};
   NvmlDevice device_ = nullptr;  ///< the GPU, or a slice of it
@@ -55,69 +103,6 @@ class GpuSensors {
   std::array<bool, kNumSensors> is_missed_ = {};
   std::string problem_, unknown_;
 };
-
-constexpr const char* kSensorNames[] = {"utilization", "power",      "energy counter", "temperature",
-                                        "clock",       "throttling", "memory"};
-
-GpuSensors::GpuSensors(const std::string& library, const std::string& uuid) {
-  if (!open_nvml_sensors(library, nvml_, problem_)) return;
-  NvmlResult result = nvml_.init();
-  is_initialized_ = result == kNvmlSuccess;
-  if (is_initialized_) result = nvml_.device_by_uuid(uuid.c_str(), &device_);
-  if (result != kNvmlSuccess) {
-    problem_ = fmt::format("{}: {}", library, nvml_.error_string(result));
-    return;
-  }
-  gpu_ = device_;
-  if (!uuid.starts_with("MIG-")) return;
-  if (nvml_.gpu_of_slice == nullptr || nvml_.gpu_of_slice(device_, &gpu_) != kNvmlSuccess) gpu_ = device_;
-  nvml_.power = nullptr;
-  nvml_.energy = nullptr;
-  for (const Sensor sensor : {kPower, kEnergy}) miss(sensor, "only known for the whole GPU, and this is a slice");
-}
-
-GpuSensors::~GpuSensors() {
-  if (is_initialized_) nvml_.shutdown();
-}
-
-void GpuSensors::miss(Sensor sensor, const std::string& reason) {
-  if (std::exchange(is_missed_[sensor], true)) return;
-  unknown_ += fmt::format("{}{} ({})", unknown_.empty() ? "" : ", ", kSensorNames[sensor], reason);
-}
-
-template <typename Value, typename Call>
-std::optional<Value> GpuSensors::ask(Sensor sensor, bool has_function, const Call& call, SensorReading& reading) {
-  Value value{};
-  const NvmlResult result = has_function ? call(&value) : kNvmlFunctionNotFound;
-  if (result == kNvmlSuccess) return value;
-  reading.is_lost = reading.is_lost || result == kNvmlGpuIsLost;
-  miss(sensor, nvml_.error_string(result));
-  return std::nullopt;
-}
-
-SensorReading GpuSensors::read() {
-  SensorReading reading;
-  const auto utilization = ask<NvmlUtilization>(
-      kUtilization, nvml_.utilization != nullptr, [&](auto* value) { return nvml_.utilization(device_, value); },
-      reading);
-  if (utilization) reading.utilization = utilization->gpu;
-  reading.power_mw = ask<unsigned>(
-      kPower, nvml_.power != nullptr, [&](auto* value) { return nvml_.power(gpu_, value); }, reading);
-  reading.energy_mj = ask<unsigned long long>(
-      kEnergy, nvml_.energy != nullptr, [&](auto* value) { return nvml_.energy(gpu_, value); }, reading);
-  reading.temperature_c = ask<unsigned>(
-      kTemperature, nvml_.temperature != nullptr,
-      [&](auto* value) { return nvml_.temperature(gpu_, kNvmlTemperatureGpu, value); }, reading);
-  reading.clock_mhz = ask<unsigned>(
-      kClock, nvml_.clock != nullptr, [&](auto* value) { return nvml_.clock(gpu_, kNvmlClockSm, value); }, reading);
-  reading.throttle_bits = ask<unsigned long long>(
-      kThrottling, nvml_.throttle_reasons != nullptr, [&](auto* value) { return nvml_.throttle_reasons(gpu_, value); },
-      reading);
-  const auto memory = ask<NvmlMemory>(
-      kMemory, nvml_.memory != nullptr, [&](auto* value) { return nvml_.memory(device_, value); }, reading);
-  if (memory) reading.memory_bytes = memory->used;
-  return reading;
-}
 
 using Clock = std::chrono::steady_clock;
 
@@ -179,6 +164,14 @@ struct Readings {
 };
 
 }  // namespace
+
+GpuTotals operator-(GpuTotals now, const GpuTotals& begin) {
+  now.watched_s -= begin.watched_s;
+  now.busy_s -= begin.busy_s;
+  now.num_readings -= begin.num_readings;
+  for (std::size_t i = 0; i < kNumThrottles; ++i) now.num_throttled[i] -= begin.num_throttled[i];
+  return now;
+}
 
 const char* to_string(Throttle reason) { return kThrottleNames[static_cast<std::size_t>(reason)]; }
 

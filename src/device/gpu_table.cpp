@@ -17,60 +17,46 @@ using nlohmann::json;
 
 constexpr double kLargest = 1e9;
 
-/// Reads the members of one GPU and refuses unknown ones.
-class Entry {
- public:
-  Entry(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) fail("is not an object");
-  }
+constexpr const char *kMultiprocessors = "num_multiprocessors", *kPrice = "price_per_hour";
+constexpr std::pair<std::string_view, std::string GpuFacts::*> kTexts[] = {{"name", &GpuFacts::name},
+                                                                           {"device_name", &GpuFacts::device_name}};
+constexpr std::pair<std::string_view, double GpuFacts::*> kNumbers[] = {{"memory_gib", &GpuFacts::memory_gib},
+                                                                        {"gemm_tflops", &GpuFacts::gemm_tflops},
+                                                                        {"bandwidth_gb_s", &GpuFacts::bandwidth_gb_s},
+                                                                        {"link_gb_s", &GpuFacts::link_gb_s},
+                                                                        {kPrice, &GpuFacts::price_per_hour}};
 
-  std::string text(const char* key) {
-    const json& value = member(key);
-    if (!value.is_string() || value.get_ref<const std::string&>().empty()) fail(std::string(key) + ": expected text");
-    return value;
-  }
-
-  double number(const char* key, bool may_be_zero = false) {
-    const json& value = member(key);
-    const double number = value.is_number() ? value.get<double>() : -1;
-    if (!(number > 0 || (may_be_zero && number == 0)) || number > kLargest)
-      fail(fmt::format("{}: is {}, expected a number {}", key,
-                       value.dump(-1, ' ', false, json::error_handler_t::replace), may_be_zero ? "from 0" : "above 0"));
-    return number;
-  }
-
-  void finish() const {
-    for (const auto& [key, value] : object_.items()) {
-      if (std::find(known_.begin(), known_.end(), key) == known_.end()) fail(fmt::format("unknown member \"{}\"", key));
-    }
-  }
-
- private:
-  const json& member(const char* key) {
-    known_.emplace_back(key);
-    const auto found = object_.find(key);
-    if (found == object_.end()) fail(std::string(key) + ": missing");
-    return *found;
-  }
-  [[noreturn]] void fail(const std::string& message) const { throw FormatError(where_, message); }
-
-  const json& object_;
-  std::string where_;
-  std::vector<std::string> known_;
-};
-
+/// Refuses unknown members.
 GpuFacts read_entry(const json& object, const std::string& where) {
-  Entry entry(object, where);
+  if (!object.is_object()) throw FormatError(where, "is not an object");
+  const auto member = [&](std::string_view key) -> const json& {
+    const auto found = object.find(key);
+    if (found == object.end()) throw FormatError(where, "{}: missing", key);
+    return *found;
+  };
+  const auto number = [&](std::string_view key) {
+    const json& value = member(key);
+    const double found = value.is_number() ? value.get<double>() : -1;
+    const bool may_be_zero = key == kPrice;
+    if (!(found > 0 || (may_be_zero && found == 0)) || found > kLargest)
+      throw FormatError(where, "{}: is {}, expected a number {}", key,
+                        value.dump(-1, ' ', false, json::error_handler_t::replace), may_be_zero ? "from 0" : "above 0");
+    return found;
+  };
   GpuFacts gpu;
-  gpu.name = entry.text("name");
-  gpu.device_name = entry.text("device_name");
-  gpu.memory_gib = entry.number("memory_gib");
-  gpu.num_multiprocessors = static_cast<int>(std::lround(entry.number("num_multiprocessors")));
-  gpu.gemm_tflops = entry.number("gemm_tflops");
-  gpu.bandwidth_gb_s = entry.number("bandwidth_gb_s");
-  gpu.link_gb_s = entry.number("link_gb_s");
-  gpu.price_per_hour = entry.number("price_per_hour", true);
-  entry.finish();
+  for (const auto& [key, text] : kTexts) {
+    const json& value = member(key);
+    if (!value.is_string() || value.get_ref<const std::string&>().empty())
+      throw FormatError(where, "{}: expected text", key);
+    gpu.*text = value;
+  }
+  for (const auto& [key, figure] : kNumbers) gpu.*figure = number(key);
+  gpu.num_multiprocessors = static_cast<int>(std::lround(number(kMultiprocessors)));
+  for (const auto& [key, value] : object.items()) {
+    const auto is_key = [&](const auto& row) { return row.first == key; };
+    if (key != kMultiprocessors && std::ranges::none_of(kTexts, is_key) && std::ranges::none_of(kNumbers, is_key))
+      throw FormatError(where, "unknown member \"{}\"", key);
+  }
   return gpu;
 }
 

@@ -29,76 +29,66 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kLongestLine = 1 << 16;  // longer lines are split
+
 /// Reads the pipe of a rank and writes its lines to stderr, each prefixed with the rank. Does nothing without a pipe
 /// (fd -1).
 class RankOutput {
  public:
   /// Owns `fd`.
-  RankOutput(int fd, int rank);
-  ~RankOutput();
-  RankOutput(RankOutput&& other) noexcept;
+  RankOutput(int fd, int rank) : fd_(fd), prefix_(fmt::format("[rank {}] ", rank)) {
+    if (fd_ >= 0) ::fcntl(fd_, F_SETFL, O_NONBLOCK);
+  }
+  ~RankOutput() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  RankOutput(RankOutput&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), prefix_(std::move(other.prefix_)), rest_(std::move(other.rest_)) {}
   RankOutput& operator=(RankOutput&&) = delete;
 
   /// The descriptor for poll(); -1 once the rank has closed its end.
   int fd() const { return fd_; }
+
   /// Writes the available lines without waiting for more.
-  void forward();
+  void forward() {
+    std::array<char, 4096> buffer;
+    while (fd_ >= 0) {
+      const ssize_t count = ::read(fd_, buffer.data(), buffer.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno == EAGAIN) return;
+      if (count <= 0) {
+        ::close(std::exchange(fd_, -1));
+        return;
+      }
+      rest_.append(buffer.data(), static_cast<std::size_t>(count));
+      for (std::size_t end = rest_.find('\n'); end != std::string::npos; end = rest_.find('\n')) {
+        write_line(rest_.substr(0, end));
+        rest_.erase(0, end + 1);
+      }
+      if (rest_.size() > kLongestLine) write_line(std::exchange(rest_, {}));
+    }
+  }
+
   /// Like forward(), and also writes a last line without a newline.
-  void finish();
+  void finish() {
+    forward();
+    if (!rest_.empty()) write_line(std::exchange(rest_, {}));
+  }
 
  private:
-  void write_line(const std::string& line) const;
+  void write_line(const std::string& line) const {
+    if (!can_write_to_stderr()) return;
+    const std::string text = fmt::format("{}{}\n", line.starts_with(prefix_) ? "" : prefix_, line);
+    for (std::size_t done = 0; done < text.size();) {
+      const ssize_t count = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
+      if (count < 0 && errno != EINTR) return;  // a closed stderr must not end training
+      if (count > 0) done += static_cast<std::size_t>(count);
+    }
+  }
 
   int fd_;
   std::string prefix_, rest_;
 };
-
-constexpr std::size_t kLongestLine = 1 << 16;  // longer lines are split
-
-RankOutput::RankOutput(int fd, int rank) : fd_(fd), prefix_(fmt::format("[rank {}] ", rank)) {
-  if (fd_ >= 0) ::fcntl(fd_, F_SETFL, O_NONBLOCK);
-}
-
-RankOutput::~RankOutput() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-RankOutput::RankOutput(RankOutput&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), prefix_(std::move(other.prefix_)), rest_(std::move(other.rest_)) {}
-
-void RankOutput::forward() {
-  std::array<char, 4096> buffer;
-  while (fd_ >= 0) {
-    const ssize_t count = ::read(fd_, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN) return;
-    if (count <= 0) {
-      ::close(std::exchange(fd_, -1));
-      return;
-    }
-    rest_.append(buffer.data(), static_cast<std::size_t>(count));
-    for (std::size_t end = rest_.find('\n'); end != std::string::npos; end = rest_.find('\n')) {
-      write_line(rest_.substr(0, end));
-      rest_.erase(0, end + 1);
-    }
-    if (rest_.size() > kLongestLine) write_line(std::exchange(rest_, {}));
-  }
-}
-
-void RankOutput::finish() {
-  forward();
-  if (!rest_.empty()) write_line(std::exchange(rest_, {}));
-}
-
-void RankOutput::write_line(const std::string& line) const {
-  if (!can_write_to_stderr()) return;
-  const std::string text = fmt::format("{}{}\n", line.starts_with(prefix_) ? "" : prefix_, line);
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t count = ::write(STDERR_FILENO, text.data() + done, text.size() - done);
-    if (count < 0 && errno != EINTR) return;  // a closed stderr must not end training
-    if (count > 0) done += static_cast<std::size_t>(count);
-  }
-}
 
 using Clock = std::chrono::steady_clock;
 

@@ -91,7 +91,7 @@ double gate_up_share(const model::ModelConfig& config, const std::vector<model::
 /// Bytes read and written, per use, by the layers that are not kept decoded.
 double decode_bytes(const RunFacts& facts, const RunSpec& spec) {
   if (facts.base.empty()) return 0;
-  const std::int64_t element_bytes = compute_bytes(facts.profile.model.precision);
+  const std::int64_t element_bytes = facts.element_bytes();
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
   const auto stored = [&](std::int64_t decoded_layers) {
     return static_cast<double>(model::weight_bytes(facts.config, shape, element_bytes, facts.base, decoded_layers));
@@ -124,32 +124,31 @@ double lost_flops(const RunFacts& facts, const Recomputed& again) {
 }  // namespace
 
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
-                             const StepSizes& sizes) {
+                             const StepLoad& load) {
   const model::ModelShape shape = model::model_shape(config, adapters);
   double weights = 0;
   shape.for_each_projection([&](const model::ProjectionShape& projection) {
     weights += static_cast<double>(projection.in_features * projection.out_features);
   });
-  const auto tokens = static_cast<double>(sizes.tokens);
   const auto head = static_cast<double>(config.hidden_size * config.vocab_size);
   const auto q = static_cast<double>(config.num_heads * config.head_dim);
   RequiredFlops flops;
-  flops.linears = 4 * weights * tokens;
-  flops.head = 4 * head * static_cast<double>(sizes.supervised);
+  flops.linears = 4 * weights * load.tokens;
+  flops.head = 4 * head * load.supervised;
   for (const std::int64_t window : config.layer_window) {
-    flops.attention += 3 * 4 * q * keys_in_window(sizes.keys_per_query, window) * tokens;
+    flops.attention += 3 * 4 * q * keys_in_window(load.keys_per_query, window) * load.tokens;
   }
-  flops.lora = 6 * num_adapter_parameters(shape) * tokens;
+  flops.lora = 6 * num_adapter_parameters(shape) * load.tokens;
   return flops;
 }
 
 PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
-                           const StepSizes& sizes, int element_bytes, OptimizerKind optimizer) {
+                           const StepLoad& load, int element_bytes, OptimizerKind optimizer) {
   constexpr double kNormPasses = 8;
   const auto L = static_cast<double>(config.num_layers), D = static_cast<double>(config.hidden_size);
   const auto F = static_cast<double>(config.intermediate_size), V = static_cast<double>(config.vocab_size);
   const auto qk = static_cast<double>((config.num_heads + config.num_kv_heads) * config.head_dim);
-  const double token_bytes = static_cast<double>(sizes.tokens) * element_bytes;
+  const double token_bytes = load.tokens * element_bytes;
   const model::ModelShape shape = model::model_shape(config, adapters);
   PlannedBytes bytes;
   double num_norms = 1;  // the final one
@@ -161,7 +160,7 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
   bytes.rope = L * (config.qk_norm ? 6 : 4) * qk * token_bytes;
   bytes.gated_activation = L * 8 * F * token_bytes;
   shape.for_each_projection([&](const model::ProjectionShape& p) { bytes.lora += lora_elements(p) * token_bytes; });
-  bytes.loss = 3 * V * static_cast<double>(sizes.supervised) * element_bytes;
+  bytes.loss = 3 * V * load.supervised * element_bytes;
   const auto trained = adapters.empty() ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   bytes.optimizer =
       optimizer_bytes(model::make_trainables(config, shape, trained, at::kMeta), optim::optimizer_for(optimizer));
@@ -177,12 +176,11 @@ Rates rates_in(const Profile& profile, double gemm_flops_per_s, double copy_byte
           copy_bytes_per_s, kAttentionForwardShare * attention, kAttentionBackwardShare * attention};
 }
 
-double least_step_s(const RunFacts& facts, const RunSpec& spec, const Rates& rates, const RankLoad& load) {
-  const std::int64_t element_bytes = compute_bytes(facts.profile.model.precision);
-  const StepSizes sizes{std::llround(load.tokens), std::llround(load.supervised), load.keys_per_query};
-  const RequiredFlops flops = required_flops(facts.config, facts.adapters, sizes);
-  const PlannedBytes bytes =
-      planned_bytes(facts.config, facts.adapters, sizes, static_cast<int>(element_bytes), facts.profile.optimizer.kind);
+double least_step_s(const RunFacts& facts, const RunSpec& spec, const Rates& rates, const StepLoad& load) {
+  const std::int64_t element_bytes = facts.element_bytes();
+  const RequiredFlops flops = required_flops(facts.config, facts.adapters, load);
+  const PlannedBytes bytes = planned_bytes(facts.config, facts.adapters, load, static_cast<int>(element_bytes),
+                                           facts.profile.get().optimizer.kind);
   const Recomputed again = shares_of(spec.recompute);
   const double product_passes =  // forward and backward count as one each
       2 + again.everything + again.gate_up * gate_up_share(facts.config, facts.adapters);
@@ -210,7 +208,7 @@ double token_s(const RunFacts& facts, const RunSpec& spec) {
   const std::int64_t rows =
       facts.rows_of_rank > 0 ? facts.rows_of_rank : ceil_div(spec.global_batch_size, facts.num_ranks);
   const auto tokens = static_cast<double>(rows * spec.max_seq_len);
-  const RankLoad load{tokens, tokens, (static_cast<double>(spec.max_seq_len) + 1) / 2,
+  const StepLoad load{tokens, tokens, (static_cast<double>(spec.max_seq_len) + 1) / 2,
                       ceil_div(rows, spec.micro_batch_size)};
   return least_step_s(facts, spec, rates_in(facts.profile, kUsualGemmFlopsPerS, kUsualCopyBytesPerS), load) / tokens;
 }

@@ -11,46 +11,7 @@ namespace {
 
 constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;  // CUDA's, on an otherwise idle GPU
 constexpr std::int64_t kHostBytes = std::int64_t{64} << 30;      // page-locked memory that a rank may take
-constexpr std::int64_t kLeastSeqLen = 256;
 constexpr double kGiB = 1 << 30;
-
-bool fits(const RunFacts& facts) {
-  try {
-    decide(facts);
-    return true;
-  } catch (const DeviceError&) {
-    return false;
-  }
-}
-
-/// "micro_batch_size: 8 and gradient_checkpointing: off", or empty if neither has a value.
-std::string pinned_keys(const Profile& profile) {
-  std::vector<std::string> keys;
-  if (const auto rows = profile.schedule.micro_batch_size) keys.push_back(fmt::format("micro_batch_size: {}", *rows));
-  if (profile.run.gradient_checkpointing != GradientCheckpointing::kAuto)
-    keys.push_back("gradient_checkpointing: " + to_string(profile.run.gradient_checkpointing));
-  return join(keys, " and ");
-}
-
-/// Leaves rows and recomputation to the planner. A step keeps its rows.
-void free_rows(const RunFacts& facts, Profile& profile, std::vector<std::string>& keys) {
-  ScheduleSection& schedule = profile.schedule;
-  if (!schedule.micro_batch_size) return;
-  keys.emplace_back("micro_batch_size: auto");
-  if (schedule.gradient_accumulation_steps) {
-    schedule.global_batch_size = *schedule.micro_batch_size * *schedule.gradient_accumulation_steps * facts.num_ranks;
-    schedule.gradient_accumulation_steps.reset();
-    keys.push_back(
-        fmt::format("global_batch_size: {} instead of gradient_accumulation_steps", *schedule.global_batch_size));
-  }
-  schedule.micro_batch_size.reset();
-}
-
-void free_recomputation(Profile& profile, std::vector<std::string>& keys) {
-  if (profile.run.gradient_checkpointing == GradientCheckpointing::kAuto) return;
-  keys.emplace_back("gradient_checkpointing: auto");
-  profile.run.gradient_checkpointing = GradientCheckpointing::kAuto;
-}
 
 }  // namespace
 
@@ -95,53 +56,18 @@ std::int64_t least_bytes(const RunFacts& facts) {
     for (const std::int64_t tile : {std::int64_t{0}, auto_mlp_tile_tokens(facts.max_seq_len)}) {
       spec.offload_inputs = offloads;
       spec.mlp_tile_tokens = tile;
-      const MemoryPlan plan = plan_memory(memory_case(least, spec));
+      const MemoryPlan plan = plan_memory(least, spec);
       if (plan.host <= facts.host_bytes) bytes = std::min(bytes, plan.total());
     }
   }
   return bytes;
 }
 
-std::vector<std::string> ways_to_fit(const RunFacts& facts) {
-  std::vector<std::string> ways, keys;
-  Profile profile = facts.profile, recomputed = facts.profile;
-  const auto try_keys = [&](const RunFacts& changed, const std::vector<std::string>& changes) {
-    if (!changes.empty() && fits(changed)) ways.push_back(join(changes, " with "));
-  };
-  RunFacts changed = with_profile(facts, profile);
-  free_rows(facts, profile, keys);
-  try_keys(changed, keys);
-  std::vector<std::string> recomputation;
-  free_recomputation(recomputed, recomputation);
-  try_keys(with_profile(facts, recomputed), recomputation);
-  if (!ways.empty()) return ways;
-  free_recomputation(profile, keys);
-  try_keys(changed, keys);
-  if (ways.empty() && facts.base.empty() && !facts.adapters.empty()) {
-    keys.emplace_back("base_precision: nf4");
-    profile.model.base_precision = BasePrecision::kNf4;
-    changed.base = base_storage(profile.model, facts.config);
-    try_keys(changed, keys);
-  }
-  keys.emplace_back();
-  for (changed.max_seq_len /= 2; changed.max_seq_len >= kLeastSeqLen && ways.empty(); changed.max_seq_len /= 2) {
-    keys.back() = fmt::format("max_seq_len: {}", changed.max_seq_len);
-    try_keys(changed, keys);
-  }
-  return ways;
-}
-
 std::string misfit(const RunFacts& facts, const device::GpuFacts& gpu) {
   const RunFacts there = facts_on(facts, gpu);
-  if (fits(there)) return {};
-  const std::string pinned = pinned_keys(facts.profile);
-  const std::vector<std::string> ways = ways_to_fit(there);
-  const bool are_several = pinned.find(" and ") != std::string::npos;
-  return (pinned.empty() ? "the run" : pinned) + (are_several ? " need " : " needs ") +
-         format_bytes(static_cast<double>(decide_smallest(there).memory.total())) + ", but one " + gpu.name +
-         " may use " + format_bytes(static_cast<double>(there.memory_bytes)) + ": " +
-         (ways.empty() ? "no key can change that; use a smaller model or a GPU with more memory"
-                       : "use " + join(ways, ", or "));
+  if (decide_if_fits(there)) return {};
+  return fmt::format("the run needs {}, but one {} may use {}: {}", format_bytes(decide_smallest(there).memory.total()),
+                     gpu.name, format_bytes(there.memory_bytes), ways_on(there));
 }
 
 }  // namespace lora_train::plan

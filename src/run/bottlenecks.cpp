@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
 
 #include "lora_train/base/ceil_div.h"
@@ -20,38 +19,15 @@ constexpr double kNoticeableWait = 0.1;
 constexpr double kNoticeableThrottle = 0.2;
 constexpr double kBusyEnough = 0.6;
 
-std::string workers_in_words(const BottleneckFacts& facts) {
-  return fmt::format("dataloader_num_workers is {}, on {} cores", facts.num_workers, facts.num_cores);
-}
-
-/// Advice for steps that wait for data.
-std::string data_advice(const BottleneckFacts& facts) {
-  const bool has_cores = facts.num_workers < facts.num_cores;
-  if (facts.num_workers == 0)
-    return "dataloader_num_workers is 0, so batches are prepared between the steps: set it to 2 or more";
-  const std::string more = has_cores ? "Raise it" : "Give the process more cores";
-  if (facts.is_staged) return fmt::format("{}. {}, or raise dataloader_prefetch_factor", workers_in_words(facts), more);
-  return workers_in_words(facts) + ". " + more +
-         "; if dataset_prepared_path (default ~/.cache/lora-train/tokens) is on a slow or network disk, set stage_dir: "
-         "auto";
-}
-
-/// What a slowed-down GPU means, with advice.
-const char* meaning_of(device::Throttle reason) {
-  switch (reason) {
-    case device::Throttle::kPowerCap:
-      return "it draws as much power as its limit allows, which is normal at full load. nvidia-smi -q -d POWER shows "
-             "the limit and whether it can be raised";
-    case device::Throttle::kThermal:
-    case device::Throttle::kHardwareThermal: return "it is too hot, so steps take longer. Check its cooling";
-    case device::Throttle::kPowerBrake:
-      return "the machine's power supply asks it to draw less, so steps take longer. Check the power supply and what "
-             "else it powers";
-    case device::Throttle::kHardwareSlowdown: break;
-  }
-  return "its hardware slows it down, so steps take longer. Check its cooling and power supply: nvidia-smi -q -d "
-         "PERFORMANCE";
-}
+/// What a slowed-down GPU means, with advice, in the order of device::Throttle.
+constexpr const char* kThrottleAdvice[device::kNumThrottles] = {
+    "it draws as much power as its limit allows, which is normal at full load. nvidia-smi -q -d POWER shows the limit "
+    "and whether it can be raised",
+    "it is too hot, so steps take longer. Check its cooling", "it is too hot, so steps take longer. Check its cooling",
+    "the machine's power supply asks it to draw less, so steps take longer. Check the power supply and what else it "
+    "powers",
+    "its hardware slows it down, so steps take longer. Check its cooling and power supply: nvidia-smi -q -d "
+    "PERFORMANCE"};
 
 constexpr double kNoticeableShare = 0.05;
 constexpr double kStepsToJudgeRanks = 50;
@@ -67,7 +43,6 @@ BottleneckFacts bottleneck_facts(const Run& run) {
   facts.is_leader = run.is_leader();
   facts.num_workers = data.dataloader_num_workers;
   facts.num_cores = device::describe_host().num_cores / std::max(1, run.request.world.local_size);
-  facts.is_staged = !data.stage_dir.empty();
   facts.micro_batch_size = run.spec.micro_batch_size;
   facts.rows_per_step = std::llround(run.plan->rows_per_step() / world_size);
   const std::int64_t num_micro_batches =
@@ -96,33 +71,31 @@ void Bottlenecks::judge_data_wait() {
   const auto num_steps = static_cast<double>(num_steps_);
   if (share > kNoticeableWait && facts_.is_leader && !has_named_wait_) {
     has_named_wait_ = true;
-    log_warning("steps wait for data {:.0f}% of the time ({:.1f} of {:.1f} ms, over {} steps): {}", 100 * share,
-                wait_ms_ / num_steps, step_ms_ / num_steps, num_steps_, data_advice(facts_));
+    log_warning(
+        "steps wait for data {:.0f}% of the time ({:.1f} of {:.1f} ms, over {} steps): raise dataloader_num_workers "
+        "(now "
+        "{}, on {} cores) or dataloader_prefetch_factor; if dataset_prepared_path is on a slow or network disk, set "
+        "stage_dir: auto",
+        100 * share, wait_ms_ / num_steps, step_ms_ / num_steps, num_steps_, facts_.num_workers, facts_.num_cores);
   }
   num_steps_ = 0;
   step_ms_ = wait_ms_ = 0;
 }
 
 void Bottlenecks::judge_gpu(const device::GpuTotals& gpu) {
-  device::GpuTotals since = gpu;
-  since.num_readings -= gpu_begin_.num_readings;
-  for (std::size_t i = 0; i < device::kNumThrottles; ++i) since.num_throttled[i] -= gpu_begin_.num_throttled[i];
+  const device::GpuTotals since = gpu - gpu_begin_;
   judge_throttle(since);
-  const double watched_s = gpu.watched_s - gpu_begin_.watched_s;
-  const double busy = watched_s > 0 ? (gpu.busy_s - gpu_begin_.busy_s) / watched_s : 1;
+  const double busy = since.watched_s > 0 ? since.busy_s / since.watched_s : 1;
   const bool waits = gpu_wait_ms_ > kNoticeableWait * gpu_step_ms_;
   gpu_begin_ = gpu;
   gpu_step_ms_ = gpu_wait_ms_ = 0;
   if (busy >= kBusyEnough || waits || !facts_.is_leader || has_named_idle_) return;
   has_named_idle_ = true;
-  const bool can_grow = facts_.micro_batch_size < facts_.rows_per_step;
   log_warning(
       "the GPU is only {:.0f}% busy, though steps do not wait for data: micro-batches of about {:.0f} tokens may be "
-      "too small, or evaluations and checkpoints too frequent. {}",
-      100 * busy, facts_.tokens_per_micro_batch,
-      can_grow ? fmt::format("Raise micro_batch_size (now {}; a step has {} rows)", facts_.micro_batch_size,
-                             facts_.rows_per_step)
-               : "Pack documents (packing: true), or raise global_batch_size and micro_batch_size");
+      "too small, or evaluations and checkpoints too frequent. Raise micro_batch_size (now {}, of {} rows per step) or "
+      "global_batch_size, or pack documents (packing: true)",
+      100 * busy, facts_.tokens_per_micro_batch, facts_.micro_batch_size, facts_.rows_per_step);
 }
 
 void Bottlenecks::judge_throttle(const device::GpuTotals& since) {
@@ -132,7 +105,7 @@ void Bottlenecks::judge_throttle(const device::GpuTotals& since) {
     has_named_throttle_[i] = true;
     const auto reason = static_cast<device::Throttle>(i);
     const std::string line = fmt::format("the GPU runs below its full clock {:.0f}% of the time ({}): {}", 100 * share,
-                                         device::to_string(reason), meaning_of(reason));
+                                         device::to_string(reason), kThrottleAdvice[i]);
     reason == device::Throttle::kPowerCap ? log_info(line) : log_warning(line);
   }
 }
@@ -188,13 +161,12 @@ void RankTimes::warn() {
   if (slowest.share <= kNoticeableShare || is_named_[slowest.rank]) return;
   is_named_[slowest.rank] = true;
   const double wait_ms = since_warning_.ranks[slowest.rank].data_wait_ms / since_warning_.num_steps;
-  char line[300];
-  std::snprintf(
-      line, sizeof line,
-      "rank %zu is the slowest: it needs %.1f ms per step (%.1f ms of it waiting for data), half of the others %.1f ms "
-      "or less. Waiting for it costs the others %.0f%% of the time. Check its device and what else runs on its host",
+  log_warning(
+      "rank {} is the slowest: it needs {:.1f} ms per step ({:.1f} ms of it waiting for data), half of the others "
+      "{:.1f} "
+      "ms or less. Waiting for it costs the others {:.0f}% of the time. Check its device and what else runs on its "
+      "host",
       slowest.rank, slowest.ms, wait_ms, slowest.other, 100 * slowest.share);
-  log_warning(line);
 }
 
 std::string RankTimes::in_words() const {
@@ -202,12 +174,10 @@ std::string RankTimes::in_words() const {
   const Slowest slowest = slowest_of(all_);
   const auto faster = [](const RankFigures& a, const RankFigures& b) { return busy_ms(a) < busy_ms(b); };
   const double least = busy_ms(*std::min_element(all_.ranks.begin(), all_.ranks.end(), faster)) / all_.num_steps;
-  char line[200];
-  std::snprintf(line, sizeof line,
-                "ranks: computing and waiting for data take %.1f to %.1f ms of a %.1f ms step; rank %zu is the slowest "
-                "and costs %.1f%% of the time",
-                least, slowest.ms, all_.step_ms / all_.num_steps, slowest.rank, 100 * slowest.share);
-  return line;
+  return fmt::format(
+      "ranks: computing and waiting for data take {:.1f} to {:.1f} ms of a {:.1f} ms step; rank {} is the slowest and "
+      "costs {:.1f}% of the time",
+      least, slowest.ms, all_.step_ms / all_.num_steps, slowest.rank, 100 * slowest.share);
 }
 
 }  // namespace lora_train::run

@@ -18,7 +18,6 @@ namespace lora_train::run {
 struct BottleneckFacts {
   bool is_leader = true;                        ///< other ranks only warn about their GPU
   std::int64_t num_workers = 0, num_cores = 1;  ///< dataloader_num_workers, and cores that this process may use
-  bool is_staged = false;                       ///< stage_dir
   std::int64_t micro_batch_size = 1, rows_per_step = 1;  ///< on this rank
   double tokens_per_micro_batch = 0;
 };

@@ -159,9 +159,8 @@ std::vector<std::int64_t> lengths_of_largest(Run& run) {
 }
 
 void log_memory_plan(const plan::RunSpec& spec) {
-  log_info(
-      "GPU memory planned: {} ({}){}", format_bytes(static_cast<double>(spec.memory.total())), spec.memory.describe(),
-      spec.memory.host > 0 ? "; page-locked host memory: " + format_bytes(static_cast<double>(spec.memory.host)) : "");
+  log_info("GPU memory planned: {} ({}){}", format_bytes(spec.memory.total()), spec.memory.describe(),
+           spec.memory.host > 0 ? "; page-locked host memory: " + format_bytes(spec.memory.host) : "");
 }
 
 /// The average number of supervised tokens in a micro-batch.

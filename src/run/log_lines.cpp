@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -23,8 +22,6 @@ namespace {
 
 constexpr std::int64_t kFewSteps = 100;
 
-std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
-
 std::string describe_base(const Run& run) {
   const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);
   const std::string text = fmt::format("base: {}; ", model::describe(run.files.base));
@@ -36,7 +33,7 @@ std::string describe_offload(const Run& run) {
   const model::ActivationPlan& plan = run.activations->plan();
   const std::int64_t bytes = plan.host_bytes(plan::compute_bytes(run.profile().model.precision));
   return fmt::format("activation_offload: the inputs of {} of {} layers are kept in {} of host memory",
-                     plan.num_offloaded, plan.layers.size(), in_words(bytes));
+                     plan.num_offloaded, plan.layers.size(), format_bytes(bytes));
 }
 
 std::string describe_tiles(const Run& run) {
@@ -45,7 +42,7 @@ std::string describe_tiles(const Run& run) {
   const auto without = model::plan_activations(run.model.decoder->shape, whole, run.spec.recompute)
                            .bytes(plan::compute_bytes(run.profile().model.precision));
   return fmt::format("mlp_tile_tokens: MLPs run on {} tokens at a time; activations take {} instead of {}", tokens,
-                     in_words(run.activations->bytes()), in_words(without));
+                     format_bytes(run.activations->bytes()), format_bytes(without));
 }
 
 /// The same batch has the same learning rate on any number of ranks; the batch grows only with
@@ -53,29 +50,23 @@ std::string describe_tiles(const Run& run) {
 std::string describe_lr_scaling(const Run& run) {
   const ScheduleSection& schedule = run.profile().schedule;
   const double given = run.profile().optimizer.learning_rate;
-  const auto base = static_cast<double>(*schedule.lr_base_batch);
   const auto peak = [&](std::int64_t batch) {
     return optim::make_lr_schedule(given, schedule, batch, run.plan->total_steps()).peak;
   };
-  const bool is_sqrt = schedule.lr_scaling == LrScaling::kSqrt;
-  char text[160];
   const std::int64_t batch = run.spec.global_batch_size;
-  std::snprintf(text, sizeof text, "learning_rate: %.4g x %s(%lld / %.0f) = %.4g (lr_scaling: %s)", given,
-                is_sqrt ? "sqrt" : "", static_cast<long long>(batch), base, peak(batch),
-                to_string(schedule.lr_scaling).c_str());
-  std::string line = text;
+  const std::string line = fmt::format("learning_rate: {:.4g} x {}({} / {}) = {:.4g} (lr_scaling: {})", given,
+                                       schedule.lr_scaling == LrScaling::kSqrt ? "sqrt" : "", batch,
+                                       *schedule.lr_base_batch, peak(batch), to_string(schedule.lr_scaling));
   if (schedule.global_batch_size || !schedule.gradient_accumulation_steps) {
     return fmt::format("{}, the same on 1, 2, 4 or 8 GPUs, because global_batch_size stays {}", line, batch);
   }
   const std::int64_t of_rank = batch / run.ranks().world_size();
-  const char* separator = "; ";
+  std::vector<std::string> parts;
   for (const std::int64_t num_gpus : {1, 2, 4, 8}) {
-    std::snprintf(text, sizeof text, "%s%lld GPU%s: batch %lld, %.4g", separator, static_cast<long long>(num_gpus),
-                  num_gpus == 1 ? "" : "s", static_cast<long long>(num_gpus * of_rank), peak(num_gpus * of_rank));
-    line += text;
-    separator = ", ";
+    parts.push_back(
+        fmt::format("{}: batch {}, {:.4g}", count_of(num_gpus, "GPU"), num_gpus * of_rank, peak(num_gpus * of_rank)));
   }
-  return line;
+  return line + "; " + join(parts);
 }
 
 /// The effect of packing on the number of updates; empty if it is small.
@@ -86,13 +77,10 @@ std::string describe_packed_steps(const Run& run) {
   if (documents_per_row <= 2) return {};
   const std::int64_t rows = plan.rows_per_epoch(), batch = run.spec.global_batch_size;
   const std::int64_t documents = std::llround(documents_per_row * static_cast<double>(rows));
-  char text[300];
-  std::snprintf(text, sizeof text,
-                "packing puts about %.1f documents in a row, so an epoch has %lld steps of %lld rows; a trainer that "
-                "counts documents takes %lld. To count documents, set batch_unit: documents",
-                documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
-                static_cast<long long>(ceil_div(documents, batch)));
-  return text;
+  return fmt::format(
+      "packing puts about {:.1f} documents in a row, so an epoch has {} steps of {} rows; a trainer that counts "
+      "documents takes {}. To count documents, set batch_unit: documents",
+      documents_per_row, ceil_div(rows, batch), batch, ceil_div(documents, batch));
 }
 
 /// True if the driver's name means this kind of GPU: "NVIDIA H100 PCIe" is an H100, "NVIDIA L40S" is not an L4.
@@ -177,19 +165,15 @@ void warn_of_target_gpu(const Run& run) {
 void log_start(const Run& run) {
   const auto& plan = *run.plan;
   const bool has_documents = run.profile().schedule.batch_unit == BatchUnit::kDocuments;
-  char line[400];
-  std::snprintf(line, sizeof line,
-                "steps: %lld in total, %lld in the first epoch; a step has %lld %s, about %.1f %s and %.0f tokens "
-                "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it used)",
-                static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_of_first_epoch()),
-                static_cast<long long>(run.spec.global_batch_size), has_documents ? "documents" : "rows",
-                has_documents ? plan.rows_per_step() : plan.documents_per_step(), has_documents ? "rows" : "documents",
-                plan.tokens_per_step(), static_cast<long long>(run.spec.micro_batch_size),
-                static_cast<long long>(run.data.max_seq_len), 100.0 * plan.packing_efficiency());
-  log_info(line);
+  log_info(
+      "steps: {} in total, {} in the first epoch; a step has {} {}, about {:.1f} {} and {:.0f} tokens (micro-batches "
+      "of "
+      "{} rows, max_seq_len {}, {:.1f}% of it used)",
+      plan.total_steps(), plan.steps_of_first_epoch(), run.spec.global_batch_size, has_documents ? "documents" : "rows",
+      has_documents ? plan.rows_per_step() : plan.documents_per_step(), has_documents ? "rows" : "documents",
+      plan.tokens_per_step(), run.spec.micro_batch_size, run.data.max_seq_len, 100.0 * plan.packing_efficiency());
   if (const auto& most = run.profile().schedule.max_steps; most && *most > plan.total_steps()) {
-    log_info("num_epochs ends the run before max_steps (" + std::to_string(*most) +
-             "); set num_epochs: null to let max_steps decide");
+    log_info("num_epochs ends the run before max_steps ({}); set num_epochs: null to let max_steps decide", *most);
   }
   if (run.ranks().world_size() > 1) {
     log_info(ranks_in_words(run));
@@ -198,7 +182,7 @@ void log_start(const Run& run) {
   }
   if (run.profile().schedule.lr_scaling != LrScaling::kNone) log_info(describe_lr_scaling(run));
   log_info(describe_trained(run));
-  log_debug("activations: at most " + in_words(run.activations->bytes()));
+  log_debug("activations: at most " + format_bytes(run.activations->bytes()));
   if (!run.files.new_rows.empty()) log_info(describe_new_tokens(run));
   if (!run.files.base.empty()) log_info(describe_base(run));
   if (const std::string ignored = plan::ignored_double_quant(run.profile(), run.files); !ignored.empty()) {
@@ -206,8 +190,8 @@ void log_start(const Run& run) {
   }
   if (run.profile().optimizer.kind == OptimizerKind::kAdamw8bit) {
     const optim::Optimizer& fp32 = optim::optimizer_for(OptimizerKind::kAdamwTorch);
-    const auto needed = static_cast<double>(run.optimizer->bytes());
-    const auto saved = static_cast<double>(fp32.state_bytes(run.model.parameters->blocks())) - needed;
+    const std::int64_t needed = run.optimizer->bytes();
+    const std::int64_t saved = fp32.state_bytes(run.model.parameters->blocks()) - needed;
     log_info("optimizer state: {}, {}", format_bytes(needed),
              saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
                        : "no less than with fp32 moments: all tensors are small, and small tensors keep them");
@@ -219,12 +203,10 @@ void log_start(const Run& run) {
   if (!packed.empty()) run.profile().is_given("packing") ? log_info(packed) : log_warning(packed);
   if (const auto& price = run.clock->price()) log_info("price: " + price->in_words());
   if (plan.total_steps() < kFewSteps) {
-    const auto& limit = run.profile().schedule.max_steps;
-    const bool is_limit = limit && *limit <= plan.total_steps();
-    const std::string advice =
-        is_limit ? ". Raise max_steps for more" : ". Lower global_batch_size or raise num_epochs for more";
-    log_warning("only {} in total, which may be too few to learn much{}", count_of(plan.total_steps(), "step"),
-                packed.empty() || is_limit ? advice : "");
+    log_warning(
+        "only {} in total, which may be too few to learn much. Raise max_steps or num_epochs for more, or lower "
+        "global_batch_size",
+        count_of(plan.total_steps(), "step"));
   }
   log_info("output: " + run.profile().run.output_dir);
 }
@@ -246,21 +228,16 @@ std::optional<std::string> looks_untrained(const at::Tensor& embedding, std::int
   const double usual = sorted[sorted.numel() / 20].item<double>();
   const double norm = norms_of(embedding.slice(0, id, id + 1)).item<double>();
   const std::int64_t num_spare = embedding.size(0) - num_tokens;
-  char text[200];
   if (num_spare >= kFewestSpareRows) {
     const double longest_spare = norms_of(embedding.slice(0, num_tokens)).max().item<double>();
     if (longest_spare < usual && norm <= longest_spare) {
-      std::snprintf(text, sizeof text,
-                    "length %.3g, like the %lld rows that no token uses (at most %.3g; 95%% of the tokens exceed %.3g)",
-                    norm, static_cast<long long>(num_spare), longest_spare, usual);
-      return text;
+      return fmt::format(
+          "length {:.3g}, like the {} rows that no token uses (at most {:.3g}; 95% of the tokens exceed {:.3g})", norm,
+          num_spare, longest_spare, usual);
     }
   }
-  if (norm < usual / 2) {
-    std::snprintf(text, sizeof text, "length %.3g, while 95%% of the tokens exceed %.3g", norm, usual);
-    return text;
-  }
-  return std::nullopt;
+  if (norm >= usual / 2) return std::nullopt;
+  return fmt::format("length {:.3g}, while 95% of the tokens exceed {:.3g}", norm, usual);
 }
 
 }  // namespace lora_train::run

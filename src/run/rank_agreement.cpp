@@ -23,11 +23,6 @@ namespace {
 using nlohmann::json;
 using ranks::Communicator;
 
-template <typename Value>
-json optional_json(const std::optional<Value>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
 constexpr std::int64_t kHashChunk = 1 << 20;  // elements; the temporaries of a chunk take 24 MiB
 
 /// Depends on every bit and its position. Computed on the tensor's device.
@@ -54,30 +49,29 @@ std::int64_t num_parameters(const OpenedRun& run) {
 
 run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDecision& decision, Profile& profile) {
   if (ranks.world_size() == 1) return decision;
-  const json sent = {{"is_complete", decision.is_complete},
-                     {"checkpoint", decision.checkpoint ? decision.checkpoint->string() : ""},
-                     {"goes_back", decision.goes_back},
-                     {"overwrites", decision.overwrites},
-                     {"changes", decision.changes},
-                     {"summary_json", decision.summary_json},
-                     {"max_seq_len", optional_json(profile.data.max_seq_len)},
-                     {"micro_batch_size", optional_json(profile.schedule.micro_batch_size)}};
+  const json sent = {decision.is_complete,
+                     decision.checkpoint ? decision.checkpoint->string() : "",
+                     decision.goes_back,
+                     decision.overwrites,
+                     decision.changes,
+                     decision.summary_json,
+                     profile.data.max_seq_len.value_or(0),
+                     profile.schedule.micro_batch_size.value_or(0)};
   std::string bytes;  // not as text: paths need not be UTF-8
   json::to_cbor(sent, bytes);
   const json received = json::from_cbor(ranks.broadcast(bytes));
-  const auto number = [&](const char* key) -> std::optional<std::int64_t> {
-    return received[key].is_null() ? std::nullopt : std::optional(received[key].get<std::int64_t>());
+  const auto number = [&](std::size_t i) {
+    return received[i] == 0 ? std::nullopt : std::optional(received[i].get<std::int64_t>());
   };
-  profile.data.max_seq_len = number("max_seq_len");
-  profile.schedule.micro_batch_size = number("micro_batch_size");
-  run_folder::OutputDecision result;
-  result.is_complete = received["is_complete"];
-  result.goes_back = received["goes_back"];
-  result.overwrites = received["overwrites"];
-  result.changes = received["changes"];
-  result.summary_json = received["summary_json"];
-  const std::string checkpoint = received["checkpoint"];
-  if (!checkpoint.empty()) result.checkpoint = checkpoint;
+  profile.data.max_seq_len = number(6);
+  profile.schedule.micro_batch_size = number(7);
+  run_folder::OutputDecision result{.is_complete = received[0],
+                                    .checkpoint = {},
+                                    .goes_back = received[2],
+                                    .overwrites = received[3],
+                                    .changes = received[4],
+                                    .summary_json = received[5]};
+  if (const std::string checkpoint = received[1]; !checkpoint.empty()) result.checkpoint = checkpoint;
   return result;
 }
 

@@ -191,7 +191,7 @@ std::string rehearse_in_memory(Run& run) {
 
 std::string in_words(const plan::RunSpec& spec) {
   return fmt::format("{}, recomputation {}, {}", count_of(spec.micro_batch_size, "row"),
-                     model::describe_recompute(spec.recompute), format_bytes(static_cast<double>(spec.memory.total())));
+                     model::describe_recompute(spec.recompute), format_bytes(spec.memory.total()));
 }
 
 /// The most that a rank which ran out of memory may plan for next.
@@ -219,15 +219,11 @@ bool plan_for_less(Run& run, const std::string& failure) {
   plan::RunFacts facts = run.facts;
   facts.memory_bytes = budget;
   facts.resume.global_batch_size = run.spec.global_batch_size;
-  std::string planned;
-  try {
-    planned = in_words(plan::decide(facts));
-  } catch (const DeviceError&) {
-    return false;
-  }
+  const auto planned = plan::decide_if_fits(facts);
+  if (!planned) return false;
   if (run.is_leader()) {
-    log_warning("out of GPU memory before step 1, though the plan fits (" + in_words(run.spec) + "): " + first +
-                ". Planning once more, for " + format_bytes(static_cast<double>(budget)) + ": " + planned);
+    log_warning("out of GPU memory before step 1, though the plan fits ({}): {}. Planning once more, for {}: {}",
+                in_words(run.spec), first, format_bytes(budget), in_words(*planned));
   }
   run.facts.memory_bytes = facts.memory_bytes;
   run.facts.resume = facts.resume;
@@ -285,7 +281,7 @@ std::string prepare_steps(Run& run, const std::function<void()>& rebuild, bool c
       rebuild();
       continue;
     }
-    if (rehearsed.empty()) plan::throw_out_of_memory(plan::memory_case(run.facts, run.spec), run.device, failure);
+    if (rehearsed.empty()) plan::throw_out_of_memory(run.facts, run.spec, run.device, failure);
     if (!failure.empty()) run_without_graphs(run, kNoMemoryToCapture + failure);
     if (!run.tuning) return rehearsed;
     run.tuning->finish();

@@ -1,5 +1,8 @@
 #include "reporters.h"
 
+#include <type_traits>
+#include <variant>
+
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/load.h"
@@ -45,19 +48,17 @@ void FileReporters::drop_after(std::int64_t step) {
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->drop_after(step); });
 }
 
-void FileReporters::write(const report::TrainRecord& record) {
+void FileReporters::write(const report::Record& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
-}
-
-void FileReporters::write(const report::EvalRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
-}
-
-void FileReporters::write(const report::TaskRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+  if (!tensorboard_) return;
+  const auto add = [&](const auto& each) {
+    using Each = std::decay_t<decltype(each)>;
+    if constexpr (requires { tensorboard_->add(each); }) tensorboard_->add(each);
+    if constexpr (std::is_same_v<Each, report::StartRecord>)
+      tensorboard_->start(load_written_profile(folder_ / storage::kProfileFile), each.time);
+    if constexpr (std::is_same_v<Each, report::EndRecord>) tensorboard_->end(each);
+  };
+  try_to(tensorboard_is_refused_, [&] { std::visit(add, record); });
 }
 
 void FileReporters::write(const std::vector<report::EvalAnswer>& answers) {
@@ -69,28 +70,12 @@ void FileReporters::write(const std::vector<report::DocumentLosses>& sets) {
   try_to(losses_are_refused_, [&] { report::write_document_losses(document_losses_, sets); });
 }
 
-void FileReporters::write(const report::StartRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (!tensorboard_) return;
-  try_to(tensorboard_is_refused_,
-         [&] { tensorboard_->start(load_written_profile(folder_ / storage::kProfileFile), record.time); });
-}
-
-void FileReporters::write(const report::CheckpointRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-}
-
 void FileReporters::show(const report::ProgressState& progress, bool is_logged) {
   is_logged ? bar_.log_step(progress) : bar_.update(progress);
 }
 
 void FileReporters::flush() {
   try_to(metrics_are_refused_, [&] { metrics_.flush(); });
-}
-
-void FileReporters::write(const report::EndRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->end(record); });
 }
 
 report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s) {
@@ -127,6 +112,21 @@ void take_times(const report::RunTimes& times, run_folder::TrainState& state) {
 report::RunTimes times_of(const run_folder::TrainState& state) {
   return report::RunTimes::of(state.phases_s, state.cost_usd,
                               {state.cpu_s, state.energy_wh, state.gpu_watched_s, state.gpu_busy_s});
+}
+
+void describe_end(report::RunSummary& summary) {
+  const ErrorReport report = describe_current_exception();
+  summary.exit_code = static_cast<int>(report.code);
+  try {
+    throw;
+  } catch (const StopError& stop) {
+    summary.status = "stopped";
+    summary.reason = stop.where();
+  } catch (...) {
+    summary.status = "failed";
+    summary.reason = report.text();
+    summary.error = report::RunError{report.kind, report.message, report.where};
+  }
 }
 
 report::ProgressState progress_after(const Run& run, const data::StepPlan& plan, std::int64_t num_steps,

@@ -1,7 +1,6 @@
 #include "lora_train/run/run_costs.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -14,12 +13,6 @@ namespace {
 constexpr double kUnknown = -1;
 
 std::optional<double> known(double value) { return value == kUnknown ? std::nullopt : std::optional(value); }
-
-std::string one_digit(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", seconds);
-  return text;
-}
 
 }  // namespace
 
@@ -90,13 +83,7 @@ void ResourceWatch::fill(report::TrainRecord& record) {
 std::optional<double> ResourceWatch::gpu_utilization() const { return gpu_ ? gpu_->utilization() : std::nullopt; }
 
 device::GpuTotals ResourceWatch::gpu_in_steps() const {
-  if (!gpu_) return {};
-  device::GpuTotals totals = gpu_->totals();
-  totals.watched_s -= before_steps_.watched_s;
-  totals.busy_s -= before_steps_.busy_s;
-  totals.num_readings -= before_steps_.num_readings;
-  for (std::size_t i = 0; i < device::kNumThrottles; ++i) totals.num_throttled[i] -= before_steps_.num_throttled[i];
-  return totals;
+  return gpu_ ? gpu_->totals() - before_steps_ : device::GpuTotals();
 }
 
 std::optional<report::Price> find_price(std::optional<double> given, const std::string& gpu, int num_gpus,
@@ -130,8 +117,9 @@ double StartupTimes::total_s() const {
 
 std::string StartupTimes::in_words() const {
   std::string words;
-  for (const auto& [phase, seconds] : phases_) words += (words.empty() ? "" : ", ") + phase + " " + one_digit(seconds);
-  return fmt::format("{} s ({})", one_digit(total_s()), words);
+  for (const auto& [phase, seconds] : phases_)
+    words += fmt::format("{}{} {:.1f}", words.empty() ? "" : ", ", phase, seconds);
+  return fmt::format("{:.1f} s ({})", total_s(), words);
 }
 
 }  // namespace lora_train::run

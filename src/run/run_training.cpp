@@ -41,36 +41,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct DataPrints {
-  std::string of_run, now;
-};
-
-/// Returns nullopt if no checkpoint has the run's print, or if an input is missing.
-std::optional<DataPrints> data_prints(const TrainRequest& request) {
-  const fs::path folder = request.profile.run.output_dir;
-  try {
-    const std::vector<fs::path> checkpoints = run_folder::list(folder);
-    if (checkpoints.empty()) return std::nullopt;
-    const run_folder::Description found = run_folder::describe(checkpoints.front());
-    const auto max_seq_len = load_written_profile(folder / storage::kProfileFile).data.max_seq_len;
-    if (!max_seq_len) return std::nullopt;
-    tokenizer::set_template_time(found.state.started_at);
-    const plan::ModelFiles files = plan::open_model(request.profile.model, request.profile.adapter.init_adapter);
-    const data::DataContext context = plan::data_context(request.profile, files);
-    return DataPrints{found.fingerprints.data, data::data_fingerprint(request.profile.data, context, *max_seq_len)};
-  } catch (const StopError&) {
-    throw;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 /// Like a resume, throws ConfigError if the training data are no longer those of the finished run in output_dir, unless
 /// --allow-changed names datasets. Missing data or a missing model are accepted: the result exists.
 void refuse_other_data(const TrainRequest& request) {
-  const auto prints = data_prints(request);
-  if (!prints || prints->of_run == prints->now || std::ranges::count(request.allow_changed, "datasets") > 0) return;
-  throw ConfigError(request.profile.run.output_dir,
+  if (std::ranges::count(request.allow_changed, "datasets") > 0) return;
+  const fs::path folder = request.profile.run.output_dir;
+  try {
+    const std::vector<fs::path> checkpoints = run_folder::list(folder);
+    if (checkpoints.empty()) return;
+    const run_folder::Description found = run_folder::describe(checkpoints.front());
+    const auto max_seq_len = load_written_profile(folder / storage::kProfileFile).data.max_seq_len;
+    if (!max_seq_len) return;
+    tokenizer::set_template_time(found.state.started_at);
+    const plan::ModelFiles files = plan::open_model(request.profile.model, request.profile.adapter.init_adapter);
+    const data::DataContext context = plan::data_context(request.profile, files);
+    if (found.fingerprints.data == data::data_fingerprint(request.profile.data, context, *max_seq_len)) return;
+  } catch (const StopError&) {
+    throw;
+  } catch (const Error&) {
+    return;
+  }
+  throw ConfigError(folder.string(),
                     "the run here is complete, but was trained with different data: the files of datasets, or other "
                     "inputs that decide their tokens, have changed since. Choose one:\n  --output-dir OTHER  starts a "
                     "new run elsewhere\n  --overwrite  deletes the run here\n  --allow-changed datasets  keeps it "
@@ -96,21 +87,6 @@ void write_end(Reporters& reporters, const report::RunSummary& summary, const Ru
   clock.stop();
   reporters.write(report::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, report::now_s(),
                                     clock.elapsed_s(), clock.total(), clock.take_spans()});
-}
-
-/// Describes the current exception in the summary.
-void describe_failure(report::RunSummary& summary) {
-  const ErrorReport report = describe_current_exception();
-  summary.status = "failed";
-  summary.exit_code = static_cast<int>(report.code);
-  summary.reason = report.text();
-  summary.error = report::RunError{report.kind, report.message, report.where};
-}
-
-void describe_stop(report::RunSummary& summary, const StopError& error) {
-  summary.status = "stopped";
-  summary.reason = error.where();
-  summary.exit_code = static_cast<int>(ExitCode::kStopped);
 }
 
 fs::path profile_of(const Run& run) { return fs::path(run.profile().run.output_dir) / storage::kProfileFile; }
@@ -148,7 +124,7 @@ report::LengthHistogram lengths_of(const data::DocumentStore& store) {
 
 /// What the run leaves in the folder besides checkpoints, on the rank that writes; else nothing.
 std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::OutputDecision& decision) {
-  if (!run.is_leader()) return std::make_unique<NoReporters>();
+  if (!run.is_leader()) return std::make_unique<Reporters>();
   auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet, run.data.evals.size());
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
   reporters->write(report::StartRecord{
@@ -227,8 +203,8 @@ struct Training {
   bool is_leader() const { return ranks->rank() == 0; }
   fs::path output_dir() const { return request.profile.run.output_dir; }
   /// The result of a stop before the output folder is checked.
-  TrainResult stopped_at_once(const StopError& error) {
-    describe_stop(summary, error);
+  TrainResult stopped_at_once() {
+    describe_end(summary);
     return {summary.exit_code, report::to_json(summary)};
   }
 };
@@ -305,7 +281,7 @@ void train_to_the_end(Run& run, Reporters& reporters, report::RunSummary& summar
       run.clock->add(report::Phase::kResult, std::chrono::duration<double>(Clock::now() - start).count());
     }
   } catch (...) {
-    describe_failure(summary);
+    describe_end(summary);
     summary.cuda_graphs = run.capture;
     take_state(summary, run.state);
     write_end(reporters, summary, run);
@@ -356,7 +332,7 @@ TrainResult finish(Training& training) {
 /// For an error that ends the run: writes the summary if possible; the original error is still the one reported.
 /// run.log stays open, so that the report goes there too.
 void finish_failed(Training& training) {
-  describe_failure(training.summary);
+  describe_end(training.summary);
   if (!training.is_leader()) return;
   try {
     set_log_file(training.output_dir() / storage::kLogFile);
@@ -373,9 +349,9 @@ TrainResult train(Training& training) {
   run_folder::OutputDecision decision;
   try {
     decision = decide_output_folder(training, lock);
-  } catch (const StopError& error) {  // while checkpoints were read
+  } catch (const StopError&) {  // while checkpoints were read
     if (request.dry_run) throw;
-    describe_stop(training.summary, error);
+    describe_end(training.summary);
     if (training.is_leader() && !request.overwrite)
       count_newest(training.output_dir(), training.summary, *training.clock);
     return finish(training);
@@ -396,8 +372,8 @@ TrainResult train(Training& training) {
     const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
     run.startup.end_phase("output folder");
     train_to_the_end(run, *reporters, training.summary);
-  } catch (const StopError& error) {  // before step 1: nothing to save
-    describe_stop(training.summary, error);
+  } catch (const StopError&) {  // before step 1: nothing to save
+    describe_end(training.summary);
   } catch (...) {
     finish_failed(training);
     throw;
@@ -414,14 +390,14 @@ TrainResult run_training(const TrainRequest& requested) {
   TrainResult result;
   try {
     training.ranks = ranks::connect(training.request.world, {.shared_folder = training.request.profile.run.output_dir});
-  } catch (const StopError& error) {
-    return training.stopped_at_once(error);
+  } catch (const StopError&) {
+    return training.stopped_at_once();
   }
   result.exit_code = plan::work_as_rank(*training.ranks, [&] {
     try {
       if (training.request.failure) std::rethrow_exception(training.request.failure);
-    } catch (const StopError& error) {
-      result = training.stopped_at_once(error);
+    } catch (const StopError&) {
+      result = training.stopped_at_once();
       return result.exit_code;
     }
     const auto& max_time = training.request.profile.schedule.max_time;

@@ -130,7 +130,7 @@ class Loop {
       in_flight_.push_back({plan, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
-      plan::throw_out_of_memory(plan::memory_case(run_.facts, run_.spec), run_.device, error.what_without_backtrace());
+      plan::throw_out_of_memory(run_.facts, run_.spec, run_.device, error.what_without_backtrace());
     } catch (...) {  // also for a stop: the earlier steps are complete
       finish_all_steps();
       throw;

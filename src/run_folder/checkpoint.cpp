@@ -141,31 +141,24 @@ void check_files(const fs::path& checkpoint, const Manifest& manifest, const std
   }
 }
 
-/// A log that cannot be synced must not prevent a checkpoint.
-void sync_quietly(const fs::path& file) {
+/// Neither a log that cannot be synced nor an old checkpoint that cannot be deleted may prevent a checkpoint.
+template <class Call>
+void or_warn(const Call& call) {
   try {
-    sync_file(file);
+    call();
   } catch (const IoError& error) {
     log_warning(error.what());
   }
 }
 
-/// The checkpoints to delete from; empty if the folder cannot be read.
-std::vector<fs::path> list_quietly(const fs::path& output_dir) {
-  try {
-    return list(output_dir);
-  } catch (const IoError& error) {
-    log_warning(std::string("older checkpoints were not deleted: ") + error.what());
-    return {};
-  }
-}
-
-void delete_quietly(const fs::path& folder) {
-  try {
-    storage::delete_folder(folder, checkpoint_entries);
-  } catch (const IoError& error) {
-    log_warning(error.what());
-  }
+/// Deletes the checkpoints for which is_wanted(folder) does not hold, newest first.
+template <class Predicate>
+void delete_unless(const fs::path& output_dir, const Predicate& is_wanted) {
+  or_warn([&] {
+    for (const auto& folder : list(output_dir)) {
+      if (!is_wanted(folder)) or_warn([&] { storage::delete_folder(folder, checkpoint_entries); });
+    }
+  });
 }
 
 /// True if the start of a checkpoint's file contains `text`; nullopt if it cannot be read.
@@ -233,7 +226,7 @@ fs::path save(const fs::path& output_dir, const Contents& contents, const std::v
   folder.write(files);
   folder.write({{storage::kManifestFile,
                  to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
-  for (const auto& file : sync_first) sync_quietly(file);
+  for (const auto& file : sync_first) or_warn([&] { sync_file(file); });
   if (!sync_first.empty()) sync_folder(output_dir);  // makes their names durable
   folder.commit();
   if (const std::string problem = verify(target); !problem.empty()) {
@@ -297,19 +290,18 @@ Description parse_description(const std::string& bytes, const fs::path& checkpoi
 
 void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, std::optional<std::int64_t> best_step) {
   std::int64_t kept = 0;
-  for (const auto& folder : list_quietly(output_dir)) {
+  delete_unless(output_dir, [&](const fs::path& folder) {
     const auto step = storage::checkpoint_step(folder);
-    if (step > newest || kept++ < std::max<std::int64_t>(keep, 1) || step == best_step) continue;
-    delete_quietly(folder);
-  }
+    return step > newest || kept++ < std::max<std::int64_t>(keep, 1) || step == best_step;
+  });
 }
 
 void delete_after(const fs::path& output_dir, std::int64_t step) {
-  for (const auto& folder : list_quietly(output_dir)) {
-    if (storage::checkpoint_step(folder) <= step) continue;
+  delete_unless(output_dir, [&](const fs::path& folder) {
+    if (storage::checkpoint_step(folder) <= step) return true;
     log_warning("{}: deleted because the run resumes from step {}", folder.string(), step);
-    delete_quietly(folder);
-  }
+    return false;
+  });
 }
 
 void CheckpointWriter::start(Contents contents) {

@@ -7,6 +7,9 @@
 #include "lora_train/base/hash.h"
 
 namespace lora_train::run_folder {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fingerprints, data, tokenizer, chat_template, model, profile)
+
 namespace {
 
 using nlohmann::json;
@@ -17,14 +20,8 @@ constexpr int kVersion = 2;
 json to_object(const Manifest& manifest) {
   json files = json::object();
   for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.num_bytes}, {"xxh128", file.hash}};
-  const Fingerprints& prints = manifest.fingerprints;
   return {{"files", files},
-          {"fingerprints",
-           {{"chat_template", prints.chat_template},
-            {"data", prints.data},
-            {"model", prints.model},
-            {"profile", prints.profile},
-            {"tokenizer", prints.tokenizer}}},
+          {"fingerprints", manifest.fingerprints},
           {"step", manifest.step},
           {"version", kVersion},
           {"world_size", manifest.world_size}};
@@ -34,10 +31,7 @@ Manifest from_object(const json& object, const std::string& where) {
   Manifest manifest;
   manifest.step = whole_number(object, "step", where);
   manifest.world_size = whole_number(object, "world_size", where);
-  const json& prints = object.at("fingerprints");
-  manifest.fingerprints = {prints.at("data").get<std::string>(), prints.at("tokenizer").get<std::string>(),
-                           prints.at("chat_template").get<std::string>(), prints.at("model").get<std::string>(),
-                           prints.at("profile").get<std::string>()};
+  manifest.fingerprints = object.at("fingerprints").get<Fingerprints>();
   for (const auto& [name, file] : object.at("files").items()) {
     if (const char* reason = why_not_file_name(name)) {
       throw FormatError(where, "names the file {}, which {}", json(name).dump(), reason);

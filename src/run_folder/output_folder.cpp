@@ -120,45 +120,36 @@ std::string line_of(const ProfileDifference& difference) {
   return fmt::format("{}: {} -> {}", difference.key, difference.old_value, difference.new_value);
 }
 
-/// Why a refused key must not differ, and what to pass instead.
-std::string remark(const ProfileDifference& difference) {
+/// Why a refused key must not differ.
+const char* remark(const ProfileDifference& difference) {
   if (shapes_tensors(difference.key)) return "  (no checkpoint fits this: --allow-changed does not help)";
-  if (!is_limit(difference.key)) return "";
-  std::string flag = "--" + difference.key;
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return fmt::format("  (may be raised, not lowered): {} {} continues", flag, difference.old_value);
+  return is_limit(difference.key) ? "  (may be raised, not lowered)" : "";
 }
 
 /// The advice below refused keys. `where` is the run in output_dir, or a checkpoint elsewhere, which this run cannot
 /// delete.
-std::string ways_on(const OutputRequest& request, const fs::path& where,
-                    const std::vector<ProfileDifference>& refused) {
-  const fs::path folder = request.profile.run.output_dir;
-  const fs::path real = fs::weakly_canonical(where);
+std::string ways_on(const OutputRequest& request, const fs::path& where, const std::vector<std::string>& refused) {
+  const fs::path folder = request.profile.run.output_dir, real = fs::weakly_canonical(where);
   const bool is_there = real == fs::weakly_canonical(folder) || real.parent_path() == fs::weakly_canonical(folder);
-  const bool is_adapter = request.profile.adapter.kind != AdapterKind::kNone;
-  std::string ways = "\nChoose one:";
-  if (is_there) {
-    ways += "\n  --output-dir OTHER  starts a new run elsewhere\n  --overwrite  deletes the run in " + folder.string();
-  } else {
-    ways += std::string("\n  keep the old value") + (refused.size() > 1 ? "s of these keys" : " of this key");
-    if (is_adapter) ways += "\n  init_adapter=" + where.string() + "  starts from its weights, without --resume";
+  std::string ways = "\nChoose one:\n  keep the old values";
+  ways += is_there ? "\n  --output-dir OTHER  starts a new run elsewhere\n  --overwrite  deletes the run in " +
+                         folder.string()
+                   : "\n  init_adapter=" + where.string() + "  starts from its adapter, without --resume";
+  if (std::ranges::any_of(refused, shapes_tensors) || std::ranges::all_of(refused, is_limit)) return ways;
+  ways += "\n ";
+  for (const std::string& key : refused) {
+    if (!is_limit(key)) ways += " --allow-changed " + key;
   }
-  if (std::ranges::any_of(refused, shapes_tensors, &ProfileDifference::key)) return ways;
-  std::string allowing;
-  for (const auto& difference : refused) {
-    if (!is_limit(difference.key)) allowing += " --allow-changed " + difference.key;
-  }
-  return allowing.empty() ? ways : fmt::format("{}\n {}  continues with the changes", ways, allowing);
+  return ways + "  continues with the changes";
 }
 
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {
   std::string lines;
-  std::vector<ProfileDifference> refused;
+  std::vector<std::string> refused;
   for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
     if (may_differ(difference, request)) continue;
     lines += fmt::format("\n  {}{}", line_of(difference), remark(difference));
-    refused.push_back(difference);
+    refused.push_back(difference.key);
   }
   if (refused.empty()) return;
   throw ConfigError(where.string(), "holds a run with a different profile:" + lines + ways_on(request, where, refused));
@@ -336,15 +327,11 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   const bool goes_on_there = !decision.overwrites && there.has_saved();
   const bool names_one = resume != "auto" && resume != "none";
   if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
-    if (path_kind(resume) == PathKind::kNone)
-      throw FormatError(resume, "is not a good checkpoint: the folder does not exist");
-    if (path_kind(fs::path(resume) / storage::kManifestFile) == PathKind::kNone) {
+    if (const std::string problem = verify(resume, throw_if_stop_requested); !problem.empty()) {
       throw FormatError(resume,
-                        "is not a good checkpoint: it has no manifest.json, so lora-train has not finished it. To "
-                        "start from its weights, if it is a PEFT folder, use init_adapter");
+                        "is not a good checkpoint: {}. To start from the weights of a PEFT folder, use init_adapter",
+                        problem);
     }
-    const std::string problem = verify(resume, throw_if_stop_requested);
-    if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && there.profile() != nullptr) refuse_differences(request, *there.profile(), folder);
     if (goes_on_there) refuse_to_lose_checkpoints(request, folder);
     go_on_from(resume, request, decision);

@@ -26,7 +26,7 @@ def test_machine_without_a_gpu(setup):
     run = setup.train(device="cuda")
     assert run.code == DEVICE, run
     assert "device: libcuda.so.1, the NVIDIA driver's library, cannot be used" in run.stderr, run
-    assert "install the driver, 580 or newer" in run.stderr and "set device: cpu" in run.stderr, run
+    assert "Install the driver, 580 or newer" in run.stderr and "set device: cpu" in run.stderr, run
     assert not setup.output_dir.exists() or not list(setup.output_dir.glob("checkpoint*")), run
 
 

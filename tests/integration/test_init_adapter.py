@@ -133,7 +133,7 @@ def test_a_run_that_trained_all_weights_is_no_adapter(setup):
 
 def test_a_checkpoint_that_is_none_says_what_it_is(setup):
     run = setup.train("--resume", setup.folder / "nope")
-    assert run.code == FORMAT and "is not a good checkpoint: the folder does not exist" in run.stderr, run
+    assert run.code == FORMAT and "is not a good checkpoint" in run.stderr and "manifest.json: is missing" in run.stderr, run
     (setup.folder / "theirs").mkdir()
     run = setup.train("--resume", setup.folder / "theirs")
-    assert run.code == FORMAT and "it has no manifest.json" in run.stderr and "init_adapter" in run.stderr, run
+    assert run.code == FORMAT and "manifest.json: is missing" in run.stderr and "init_adapter" in run.stderr, run

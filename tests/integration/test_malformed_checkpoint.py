@@ -72,7 +72,7 @@ def of_another_step(folder):
     shutil.copyfile(folder.parent / "whole-1" / STATE, folder / STATE)
 
 
-UNFINISHED, NOTHING = "it has no manifest.json", "the folder does not exist"
+UNFINISHED = NOTHING = "manifest.json: is missing"
 NO_MANIFEST = "is not a manifest"
 CASES = [Case(name, make, place="/broken", words=("is not a good checkpoint", *words)) for name, make, *words in [
     ("no manifest", removed(MANIFEST), MANIFEST, UNFINISHED),

@@ -115,7 +115,7 @@ def test_a_gpu_and_a_cpu_do_not_train_together(setup):
     variables = dict(environment(STAND_IN_DEVICES="2", DEVICE="cuda"), LD_PRELOAD=PRELOADED)
     job = Job("variables", 2, ["--profile", profile], setup.folder / "err", variables, of_last_rank=dict(DEVICE="cpu"))
     assert job.wait() == USAGE, job.stderr()
-    assert job.stderr().count("device: rank 0 of 2 computes on a GPU, rank 1 on its CPU") == 1, job.stderr()
+    assert job.stderr().count("device: rank 0 of 2 computes on a GPU and rank 1 on its CPU") == 1, job.stderr()
 
 
 def test_one_rank_says_how_to_use_all_gpus(setup):

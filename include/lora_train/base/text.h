@@ -36,6 +36,10 @@ std::string join(const std::vector<std::string>& items, std::string_view separat
 
 /// "1.5 GiB", "12.0 MiB", "17 B"
 std::string format_bytes(double bytes);
+template <std::integral Bytes>
+std::string format_bytes(Bytes bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
 
 /// "1h 02m 03s", "4m 05s", "6s"
 std::string format_duration(double seconds);

@@ -41,6 +41,8 @@ struct GpuTotals {
   long num_readings = 0;
   std::array<long, kNumThrottles> num_throttled = {};  ///< readings with that reason
 };
+/// The totals since `begin`, but for energy_wh.
+GpuTotals operator-(GpuTotals now, const GpuTotals& begin);
 
 struct GpuMonitorOptions {
   std::string library = "libnvidia-ml.so.1";

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "lora_train/data/prepare.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/plan/memory_plan.h"
+#include "lora_train/plan/setup/setup.h"
 
 namespace lora_train::plan {
 
@@ -25,7 +28,7 @@ struct ResumePoint {
 
 /// The input of decide(): the profile, the model, and facts about data, ranks and device.
 struct RunFacts {
-  const Profile& profile;
+  std::reference_wrapper<const Profile> profile;
   const model::ModelConfig& config;
   const std::vector<model::AdapterSpec>& adapters;
   std::int64_t max_seq_len = 0;
@@ -45,10 +48,15 @@ struct RunFacts {
   model::TokenRows token_rows{};  ///< trained together with the adapters
   std::int64_t task_bytes = 0;    ///< least GPU memory for eval_tasks (evaluate::TaskEvaluation::least_bytes)
   std::int64_t soft_width = 0;    ///< width of the data's soft labels
+
+  std::int64_t element_bytes() const { return compute_bytes(profile.get().model.precision); }
 };
 
 /// The same facts for another profile, which must outlive them.
-RunFacts with_profile(const RunFacts& facts, const Profile& profile);
+inline RunFacts with_profile(RunFacts facts, const Profile& profile) {
+  facts.profile = profile;
+  return facts;
+}
 
 struct RunSpec {
   std::int64_t max_seq_len = 0;
@@ -77,9 +85,6 @@ struct RunSpec {
   bool operator==(const RunSpec&) const = default;
 };
 
-/// The input of plan_memory() for a spec.
-MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec);
-
 /// The buffers of a spec.
 model::ActivationOptions activation_options(const RunSpec& spec);
 
@@ -92,8 +97,10 @@ model::GradientColumns gate_up_on_gpu(const RunFacts& facts);
 /// count as equal; of those, the one with the least memory wins. A plan without slack_bytes() wins only if it saves 2%.
 /// Only if not even full recomputation of one row fits, mlp_tile_tokens: auto tiles, then activation_offload: auto
 /// offloads, then both. On a CPU, gradient_checkpointing: auto becomes the least recomputation whose buffers fit.
-/// Throws DeviceError (see refuse_memory) if the memory of a GPU is too small.
+/// Throws DeviceError if the memory of a GPU is too small: how much is missing, what uses it, and ways_on().
 RunSpec decide(const RunFacts& facts);
+/// The same; nothing if memory is too small.
+std::optional<RunSpec> decide_if_fits(const RunFacts& facts);
 
 /// Plans padded rows with adapter columns. Returns false and leaves the spec unchanged if a GPU's memory is too small
 /// for that plus slack_bytes().
@@ -106,9 +113,16 @@ void set_loss_chunk(const RunFacts& facts, std::int64_t bytes, RunSpec& spec);
 std::string to_json(const RunSpec& spec);
 RunSpec parse_run_spec(const std::string& json);
 
-/// One line with both plans for each of gradient_checkpointing, activation_offload, mlp_tile_tokens, decoded_layers and
-/// base_precision that the profile sets although a micro-batch of the same size fits without it and with less
-/// recomputation or decoding. Empty on a CPU.
+/// Keys and values that would make the run fit, each alternative on its own, smallest change first: "micro_batch_size:
+/// auto", "gradient_checkpointing: auto with base_precision: nf4". Empty if none would.
+std::vector<std::string> ways_to_fit(const RunFacts& facts);
+
+/// What to do about a run that does not fit: "use micro_batch_size: auto, or ...".
+std::string ways_on(const RunFacts& facts);
+
+/// One line for each of gradient_checkpointing, activation_offload, mlp_tile_tokens, decoded_layers and base_precision
+/// that the profile sets although a micro-batch of the same size fits without it and with less recomputation or
+/// decoding. Empty on a CPU.
 std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec);
 
 }  // namespace lora_train::plan

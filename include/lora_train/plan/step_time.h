@@ -21,10 +21,11 @@ struct Rates {
   double attention_forward_flops_per_s = 0, attention_backward_flops_per_s = 0;
 };
 
-/// The sizes of a step.
-struct StepSizes {
-  std::int64_t tokens = 0, supervised = 0;
+/// The work of a rank in a step.
+struct StepLoad {
+  double tokens = 0, supervised = 0;
   double keys_per_query = 0;  ///< average number of keys visible to a query: (S + 1) / 2 in documents of S tokens
+  std::int64_t num_micro_batches = 1;
 };
 
 /// FLOPs of a step that no program with a frozen base can leave out.
@@ -36,7 +37,7 @@ struct RequiredFlops {
   double total() const { return linears + head + attention + lora; }
 };
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
-                             const StepSizes& sizes);
+                             const StepLoad& load);
 
 /// The bytes that this program plans to move in a step outside of GEMMs and attention, each pass counted once, with
 /// elements of 2 or 4 bytes. Without adapters all weights are trained.
@@ -54,15 +55,8 @@ struct PlannedBytes {
   double total() const { return norm + rope + gated_activation + lora + loss + optimizer; }
 };
 PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
-                           const StepSizes& sizes, int element_bytes,
+                           const StepLoad& load, int element_bytes,
                            OptimizerKind optimizer = OptimizerKind::kAdamwTorch);
-
-/// The work of the busiest rank in a step.
-struct RankLoad {
-  double tokens = 0, supervised = 0;
-  double keys_per_query = 0;
-  std::int64_t num_micro_batches = 1;
-};
 
 /// The forward pass's share of attention's FLOPs.
 inline constexpr double kForwardOfAttention = 1.0 / 3;
@@ -73,7 +67,7 @@ Rates rates_in(const Profile& profile, double gemm_flops_per_s, double copy_byte
 /// The least seconds for a step at these rates, without the other ranks: the sum of products, attention, memory
 /// traffic, recomputation and the decoding of a quantised base. Each micro-batch adds launches, and half a round of
 /// tiles at the end of each product, when multiprocessors wait for the last tiles.
-double least_step_s(const RunFacts& facts, const RunSpec& spec, const Rates& rates, const RankLoad& load);
+double least_step_s(const RunFacts& facts, const RunSpec& spec, const Rates& rates, const StepLoad& load);
 
 /// Seconds per token of full rows, at a GPU's usual rates. They compare specs on any GPU, because only the ratio of
 /// products to memory matters, which differs little.

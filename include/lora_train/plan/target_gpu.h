@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "lora_train/device/gpu_table.h"
 #include "lora_train/plan/run_spec.h"
@@ -24,12 +23,8 @@ Profile with_least_memory(Profile profile);
 /// The least GPU memory in which decide() could fit the run of with_least_memory(), tiled and offloaded if that helps.
 std::int64_t least_bytes(const RunFacts& facts);
 
-/// Keys and values that would make the run fit, each alternative on its own, smallest change first: "micro_batch_size:
-/// auto", "gradient_checkpointing: auto with base_precision: nf4". Empty if none would.
-std::vector<std::string> ways_to_fit(const RunFacts& facts);
-
-/// Says why the run does not fit its target GPU, and what to change: "micro_batch_size: 8 needs 82.1 GiB, but one H100
-/// may use 77.0 GiB: use micro_batch_size: auto". Empty if it fits.
+/// Says why the run does not fit its target GPU, and what to change: "the run needs 82.1 GiB, but one H100 may use
+/// 77.0 GiB: use micro_batch_size: auto". Empty if it fits.
 std::string misfit(const RunFacts& facts, const device::GpuFacts& gpu);
 
 }  // namespace lora_train::plan

@@ -34,34 +34,6 @@ struct Steps {
   double of_epoch = 0, tokens = 0, most_rows = 0, most_tokens = 0;
 };
 
-/// The data of a run, read or stated.
-class DataLoad {
- public:
-  DataLoad(const ForecastRequest& request, const plan::ModelFiles& files);
-
-  const DataFacts& facts() const { return facts_; }
-
-  /// plan::RunFacts::rows_of_rank.
-  std::int64_t rows_of_rank(const Profile& profile, std::int64_t num_ranks) const;
-
-  Steps steps_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const;
-
-  /// The largest in the first thousand steps of one rank and in full evaluation batches.
-  plan::TouchedTokens largest_micro_batch(const Profile& profile, const plan::RunSpec& spec) const;
-
- private:
-  /// The plan shared by all GPUs: they differ in micro-batches, which do not change its figures.
-  const data::RunPlan& plan_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const;
-  void state(const ForecastRequest& request);
-  void read(const Profile& profile, const plan::ModelFiles& files);
-  /// Rows for documents of the stated lengths.
-  double rows_of(const Profile& profile, double documents) const;
-
-  data::PreparedData prepared_;
-  mutable std::map<std::tuple<bool, std::int64_t, std::int64_t>, data::RunPlan> plans_;  ///< each holds an epoch
-  DataFacts facts_;
-};
-
 constexpr std::int64_t kSurveyedSteps = 1000;
 
 constexpr double kPackedShare = 0.98;  // share of a row filled by documents of stated lengths
@@ -71,124 +43,139 @@ bool has_weights(const std::filesystem::path& folder) {
   return std::any_of(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator(), is_weights);
 }
 
-DataLoad::DataLoad(const ForecastRequest& request, const plan::ModelFiles& files) {
-  facts_.are_stated = request.num_documents > 0;
-  if (facts_.are_stated) {
-    state(request);
-  } else {
-    read(request.profile, files);
-  }
-}
-
-std::int64_t DataLoad::rows_of_rank(const Profile& profile, std::int64_t num_ranks) const {
-  if (!profile.packs_documents()) return 0;
-  const data::BatchSizes sizes =
-      data::resolve_batch_sizes(profile.schedule, facts_.max_seq_len, data::kAutoMicroBatchTokens, num_ranks);
-  if (!facts_.are_stated) return plan_of(profile, sizes, num_ranks).most_rows_of_rank();
-  return std::llround(std::ceil(rows_of(profile, static_cast<double>(ceil_div(sizes.global, num_ranks)))));
-}
-
-Steps DataLoad::steps_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
-  const bool has_documents = profile.packs_documents();
-  Steps steps;
-  double rows = 0, documents = 0;  // per step
-  if (facts_.are_stated) {
-    const auto all = static_cast<double>(facts_.num_documents);
-    const double units = has_documents ? all : rows_of(profile, all);
-    const double of_epoch = steps.of_epoch = std::ceil(units / static_cast<double>(sizes.global));
-    const double epochs = profile.schedule.num_epochs.value_or(std::numeric_limits<double>::infinity());
-    const std::int64_t most = profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max());
-    steps.count = std::llround(std::min(std::ceil(epochs * of_epoch), static_cast<double>(most)));
-    steps.tokens = static_cast<double>(facts_.num_tokens) / of_epoch;
-    documents = all / of_epoch;
-    rows = rows_of(profile, documents);
-  } else {
-    const data::RunPlan& plan = plan_of(profile, sizes, num_ranks);
-    steps.count = plan.total_steps();
-    steps.of_epoch = static_cast<double>(plan.steps_of_first_epoch());
-    steps.tokens = plan.tokens_per_step();
-    documents = plan.documents_per_step();
-    rows = plan.rows_per_step();
-  }
-  const auto ranks = static_cast<double>(num_ranks);
-  const double units = has_documents ? documents : rows;  // units that are distributed to the ranks
-  const double most_units = std::ceil(units / ranks - 1e-9);
-  steps.most_tokens = steps.tokens * std::min(1.0, most_units / units);
-  steps.most_rows = !has_documents      ? most_units
-                    : facts_.are_stated ? rows_of(profile, most_units)
-                                        : std::ceil(rows / ranks);
-  return steps;
-}
-
-plan::TouchedTokens DataLoad::largest_micro_batch(const Profile& profile, const plan::RunSpec& spec) const {
-  if (facts_.are_stated) return {spec.max_tokens, spec.max_tokens};
-  plan::TouchedTokens most;
-  const auto add = [&](std::int64_t tokens, std::int64_t supervised) {
-    most = {std::max(most.tokens, tokens), std::max(most.supervised, supervised)};
-  };
-  const data::RunPlan plan = data::plan_run(profile, prepared_, spec.sizes(), {0, 1});
-  for (std::int64_t step = 1; step <= std::min(kSurveyedSteps, plan.total_steps()); ++step) {
-    for (const auto& micro : plan.step(step).micro_batches) {
-      std::int64_t tokens = 0, supervised = 0;
-      for (const std::uint32_t document : micro.documents) {
-        tokens += prepared_.train.num_tokens(document);
-        supervised += prepared_.train.num_supervised(document);
-      }
-      add(tokens, supervised);
+/// The data of a run, read or stated.
+class DataLoad {
+ public:
+  DataLoad(const ForecastRequest& request, const plan::ModelFiles& files) {
+    facts_.are_stated = request.num_documents > 0;
+    if (facts_.are_stated) {
+      state(request);
+    } else {
+      read(request.profile, files);
     }
   }
-  for (const auto& eval : prepared_.evals) {
-    const double share = static_cast<double>(eval.store.total_supervised()) /
-                         static_cast<double>(std::max<std::int64_t>(1, eval.store.total_tokens()));
-    const std::int64_t tokens = std::min(spec.eval_micro_batch_size * facts_.max_seq_len, eval.store.total_tokens());
-    add(tokens, std::llround(share * static_cast<double>(tokens)));
+
+  const DataFacts& facts() const { return facts_; }
+
+  /// plan::RunFacts::rows_of_rank.
+  std::int64_t rows_of_rank(const Profile& profile, std::int64_t num_ranks) const {
+    if (!profile.packs_documents()) return 0;
+    const data::BatchSizes sizes =
+        data::resolve_batch_sizes(profile.schedule, facts_.max_seq_len, data::kAutoMicroBatchTokens, num_ranks);
+    if (!facts_.are_stated) return plan_of(profile, sizes, num_ranks).most_rows_of_rank();
+    return std::llround(std::ceil(rows_of(profile, static_cast<double>(ceil_div(sizes.global, num_ranks)))));
   }
-  return most;
-}
 
-const data::RunPlan& DataLoad::plan_of(const Profile& profile, const data::BatchSizes& sizes,
-                                       std::int64_t num_ranks) const {
-  const auto key = std::tuple(profile.data.packing, sizes.global, num_ranks);
-  auto found = plans_.find(key);
-  if (found == plans_.end())
-    found = plans_.emplace(key, data::plan_run(profile, prepared_, sizes, {0, num_ranks})).first;
-  return found->second;
-}
-
-void DataLoad::state(const ForecastRequest& request) {
-  const std::int64_t length = request.tokens_per_document;
-  facts_.num_documents = request.num_documents;
-  facts_.num_tokens = facts_.num_supervised = request.num_documents * length;
-  facts_.max_seq_len = request.profile.data.max_seq_len.value_or(ceil_div(length, std::int64_t{64}) * 64);
-  if (length > facts_.max_seq_len)
-    throw ConfigError("--tokens-per-document", "is {}, more than max_seq_len: {}", length, facts_.max_seq_len);
-  facts_.keys_per_query = (static_cast<double>(length) + 1) / 2;
-}
-
-void DataLoad::read(const Profile& profile, const plan::ModelFiles& files) {
-  prepared_ = data::prepare_data(profile.data, plan::data_context(profile, files), true);
-  const data::DocumentStore& store = prepared_.train;
-  facts_.num_documents = static_cast<std::int64_t>(store.size());
-  facts_.num_tokens = store.total_tokens();
-  facts_.num_supervised = store.total_supervised();
-  facts_.max_seq_len = prepared_.max_seq_len;
-  double keys = 0;
-  for (std::size_t i = 0; i < store.size(); ++i) {
-    const auto length = static_cast<double>(store.num_tokens(i));
-    keys += length * (length + 1) / 2;
+  Steps steps_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
+    const bool has_documents = profile.packs_documents();
+    Steps steps;
+    double rows = 0, documents = 0;  // per step
+    if (facts_.are_stated) {
+      const auto all = static_cast<double>(facts_.num_documents);
+      const double units = has_documents ? all : rows_of(profile, all);
+      const double of_epoch = steps.of_epoch = std::ceil(units / static_cast<double>(sizes.global));
+      const double epochs = profile.schedule.num_epochs.value_or(std::numeric_limits<double>::infinity());
+      const std::int64_t most = profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max());
+      steps.count = std::llround(std::min(std::ceil(epochs * of_epoch), static_cast<double>(most)));
+      steps.tokens = static_cast<double>(facts_.num_tokens) / of_epoch;
+      documents = all / of_epoch;
+      rows = rows_of(profile, documents);
+    } else {
+      const data::RunPlan& plan = plan_of(profile, sizes, num_ranks);
+      steps.count = plan.total_steps();
+      steps.of_epoch = static_cast<double>(plan.steps_of_first_epoch());
+      steps.tokens = plan.tokens_per_step();
+      documents = plan.documents_per_step();
+      rows = plan.rows_per_step();
+    }
+    const auto ranks = static_cast<double>(num_ranks);
+    const double units = has_documents ? documents : rows;  // units that are distributed to the ranks
+    const double most_units = std::ceil(units / ranks - 1e-9);
+    steps.most_tokens = steps.tokens * std::min(1.0, most_units / units);
+    steps.most_rows = !has_documents      ? most_units
+                      : facts_.are_stated ? rows_of(profile, most_units)
+                                          : std::ceil(rows / ranks);
+    return steps;
   }
-  facts_.keys_per_query = keys / static_cast<double>(std::max<std::int64_t>(1, facts_.num_tokens));
-  for (const auto& eval : prepared_.evals) facts_.num_eval_tokens += eval.store.total_tokens();
-}
 
-double DataLoad::rows_of(const Profile& profile, double documents) const {
-  if (!profile.data.packing) return documents;
-  const double tokens = static_cast<double>(facts_.num_tokens) / static_cast<double>(facts_.num_documents) * documents;
-  const double length = static_cast<double>(facts_.max_seq_len);
-  const double fitting =
-      std::floor(length * static_cast<double>(facts_.num_documents) / static_cast<double>(facts_.num_tokens));
-  return std::max({1.0, documents / std::max(1.0, fitting), tokens / (kPackedShare * length)});
-}
+  /// The largest in the first thousand steps of one rank and in full evaluation batches.
+  plan::TouchedTokens largest_micro_batch(const Profile& profile, const plan::RunSpec& spec) const {
+    if (facts_.are_stated) return {spec.max_tokens, spec.max_tokens};
+    plan::TouchedTokens most;
+    const auto add = [&](std::int64_t tokens, std::int64_t supervised) {
+      most = {std::max(most.tokens, tokens), std::max(most.supervised, supervised)};
+    };
+    const data::RunPlan plan = data::plan_run(profile, prepared_, spec.sizes(), {0, 1});
+    for (std::int64_t step = 1; step <= std::min(kSurveyedSteps, plan.total_steps()); ++step) {
+      for (const auto& micro : plan.step(step).micro_batches) {
+        std::int64_t tokens = 0, supervised = 0;
+        for (const std::uint32_t document : micro.documents) {
+          tokens += prepared_.train.num_tokens(document);
+          supervised += prepared_.train.num_supervised(document);
+        }
+        add(tokens, supervised);
+      }
+    }
+    for (const auto& eval : prepared_.evals) {
+      const double share = static_cast<double>(eval.store.total_supervised()) /
+                           static_cast<double>(std::max<std::int64_t>(1, eval.store.total_tokens()));
+      const std::int64_t tokens = std::min(spec.eval_micro_batch_size * facts_.max_seq_len, eval.store.total_tokens());
+      add(tokens, std::llround(share * static_cast<double>(tokens)));
+    }
+    return most;
+  }
+
+ private:
+  /// The plan shared by all GPUs: they differ in micro-batches, which do not change its figures.
+  const data::RunPlan& plan_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
+    const auto key = std::tuple(profile.data.packing, sizes.global, num_ranks);
+    auto found = plans_.find(key);
+    if (found == plans_.end())
+      found = plans_.emplace(key, data::plan_run(profile, prepared_, sizes, {0, num_ranks})).first;
+    return found->second;
+  }
+
+  void state(const ForecastRequest& request) {
+    const std::int64_t length = request.tokens_per_document;
+    facts_.num_documents = request.num_documents;
+    facts_.num_tokens = facts_.num_supervised = request.num_documents * length;
+    facts_.max_seq_len = request.profile.data.max_seq_len.value_or(ceil_div(length, std::int64_t{64}) * 64);
+    if (length > facts_.max_seq_len)
+      throw ConfigError("--tokens-per-document", "is {}, more than max_seq_len: {}", length, facts_.max_seq_len);
+    facts_.keys_per_query = (static_cast<double>(length) + 1) / 2;
+  }
+
+  void read(const Profile& profile, const plan::ModelFiles& files) {
+    prepared_ = data::prepare_data(profile.data, plan::data_context(profile, files), true);
+    const data::DocumentStore& store = prepared_.train;
+    facts_.num_documents = static_cast<std::int64_t>(store.size());
+    facts_.num_tokens = store.total_tokens();
+    facts_.num_supervised = store.total_supervised();
+    facts_.max_seq_len = prepared_.max_seq_len;
+    double keys = 0;
+    for (std::size_t i = 0; i < store.size(); ++i) {
+      const auto length = static_cast<double>(store.num_tokens(i));
+      keys += length * (length + 1) / 2;
+    }
+    facts_.keys_per_query = keys / static_cast<double>(std::max<std::int64_t>(1, facts_.num_tokens));
+    for (const auto& eval : prepared_.evals) facts_.num_eval_tokens += eval.store.total_tokens();
+  }
+
+  /// Rows for documents of the stated lengths.
+  double rows_of(const Profile& profile, double documents) const {
+    if (!profile.data.packing) return documents;
+    const double tokens =
+        static_cast<double>(facts_.num_tokens) / static_cast<double>(facts_.num_documents) * documents;
+    const double length = static_cast<double>(facts_.max_seq_len);
+    const double fitting =
+        std::floor(length * static_cast<double>(facts_.num_documents) / static_cast<double>(facts_.num_tokens));
+    return std::max({1.0, documents / std::max(1.0, fitting), tokens / (kPackedShare * length)});
+  }
+
+  data::PreparedData prepared_;
+  mutable std::map<std::tuple<bool, std::int64_t, std::int64_t>, data::RunPlan> plans_;  ///< each holds an epoch
+  DataFacts facts_;
+};
 
 /// Reads the headers of weights if there are any. Throws FormatError for a quantised folder without weights: only they
 /// say which linears are quantised.
@@ -259,15 +246,10 @@ class GpuForecast {
     const plan::RunFacts facts = plan::facts_on(facts_for(num_gpus), gpu);
     Forecast result{.gpu = gpu.name, .num_gpus = num_gpus, .memory_limit = facts.memory_bytes};
     result.least_memory = plan::least_bytes(facts);
-    try {
-      const plan::RunSpec spec = plan::decide(facts);
-      fill(facts, spec, spec.memory, gpu, result);
-    } catch (const DeviceError&) {
-      result.fits = false;
-      result.ways_to_fit = plan::ways_to_fit(facts);
-      const plan::RunSpec spec = plan::decide_smallest(facts);
-      fill(facts, spec, spec.memory, gpu, result);
-    }
+    const auto spec = plan::decide_if_fits(facts);
+    result.fits = spec.has_value();
+    if (!spec) result.ways_to_fit = plan::ways_to_fit(facts);
+    fill(facts, spec ? *spec : plan::decide_smallest(facts), gpu, result);
     return result;
   }
 
@@ -277,21 +259,20 @@ class GpuForecast {
     const std::int64_t available = report::available_host_memory();
     facts.host_bytes = facts.memory_bytes = available / 2;  // as the run does
     Forecast result{.gpu = cpu.name, .memory_limit = available};
-    const plan::RunSpec spec = plan::decide(facts);
-    const plan::HostPlan plan = host_plan(facts, spec);
-    fill(facts, spec, plan.run, cpu, result);
-    const std::int64_t vocabulary = files_.tokenizer ? files_.tokenizer->vocab_size() : 0;
-    const std::int64_t tokenizer = vocabulary * kTokenizerBytes;
-    result.memory.program = plan.checkpoint_copy + plan.program + tokenizer;
+    plan::RunSpec spec = plan::decide(facts);
+    spec.memory = host_plan(facts, spec);
+    fill(facts, spec, cpu, result);
     result.fits = result.memory.total() <= available;
     const Profile smallest = plan::with_least_memory(profile_);
     const plan::RunFacts least = plan::with_profile(facts, smallest);
-    result.least_memory = std::min(result.memory.total(), host_plan(least, plan::decide(least)).total() + tokenizer);
+    result.least_memory = std::min(result.memory.total(), host_plan(least, plan::decide(least)).total());
     return result;
   }
 
-  plan::HostPlan host_plan(const plan::RunFacts& facts, const plan::RunSpec& spec) const {
-    return plan::plan_host(plan::memory_case(facts, spec), load_.largest_micro_batch(facts.profile, spec));
+  plan::MemoryPlan host_plan(const plan::RunFacts& facts, const plan::RunSpec& spec) const {
+    plan::MemoryPlan memory = plan::plan_host(facts, spec, load_.largest_micro_batch(facts.profile, spec));
+    if (files_.tokenizer) memory.program += files_.tokenizer->vocab_size() * kTokenizerBytes;
+    return memory;
   }
 
   plan::RunFacts facts_for(int num_gpus) const {
@@ -304,37 +285,19 @@ class GpuForecast {
     return facts;
   }
 
-  static MemoryParts parts_of(const plan::RunFacts& facts, const plan::MemoryPlan& plan, const model::ModelShape& shape,
-                              std::int64_t num_parameters) {
-    const std::int64_t element_bytes = plan::compute_bytes(facts.profile.model.precision);
-    const std::int64_t stored = model::weight_bytes(facts.config, shape, element_bytes, facts.base, 0);
-    MemoryParts parts;
-    parts.weights = std::min(stored, plan.weights);
-    parts.quantization = plan.weights - parts.weights;
-    parts.adapter = model::Trainables::bytes(num_parameters);
-    parts.optimizer = plan.parameters - parts.adapter;
-    parts.activations = plan.activations;
-    parts.workspace = plan.loss_head + plan.batches + plan.attention + plan.workspaces + plan.tasks;
-    return parts;
-  }
-
-  void fill(const plan::RunFacts& facts, const plan::RunSpec& spec, const plan::MemoryPlan& memory,
-            const device::GpuFacts& gpu, Forecast& result) const {
+  void fill(const plan::RunFacts& facts, const plan::RunSpec& spec, const device::GpuFacts& gpu,
+            Forecast& result) const {
     const auto num_ranks = static_cast<double>(result.num_gpus);
     const Steps steps = load_.steps_of(facts.profile, spec.sizes(), result.num_gpus);
     const DataFacts& data = load_.facts();
-    plan::RankLoad load;
-    load.tokens = steps.most_tokens;
-    load.supervised = load.tokens * static_cast<double>(data.num_supervised) / static_cast<double>(data.num_tokens);
-    load.keys_per_query = data.keys_per_query;
-    load.num_micro_batches = std::llround(std::ceil(steps.most_rows / static_cast<double>(spec.micro_batch_size)));
+    const double supervised_share = static_cast<double>(data.num_supervised) / static_cast<double>(data.num_tokens);
+    const plan::StepLoad load{std::round(steps.most_tokens), std::round(steps.most_tokens * supervised_share),
+                              data.keys_per_query,
+                              std::llround(std::ceil(steps.most_rows / static_cast<double>(spec.micro_batch_size)))};
+    plan::StepLoad evaluation = load;
+    evaluation.tokens = evaluation.supervised = std::round(static_cast<double>(data.num_eval_tokens) / num_ranks);
     const BenchRates rates = rates_of(gpu, profile_);
-    plan::RankLoad evaluation = load;
-    evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;
-    evaluation.supervised = evaluation.tokens;
-    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns, facts.token_rows);
-    const std::int64_t num_parameters =
-        model::make_trainables(facts.config, shape, plan::trained_weights(profile_), at::kMeta).size();
+    const std::int64_t num_parameters = spec.memory.adapter / model::Trainables::bytes(1);
     const double step_s = plan::least_step_s(facts, spec, rates, load);
     const double sum_s = all_reduce_s(gpu, result.num_gpus, num_parameters);
     const double least_s =
@@ -343,8 +306,8 @@ class GpuForecast {
                                   : 0);
     const double sums_s = static_cast<double>(steps.count) * sum_s;
     result.is_measured = !rates.is_assumed();
-    result.checkpoint_bytes = memory.parameters - num_parameters * static_cast<std::int64_t>(sizeof(float));
-    result.memory = parts_of(facts, memory, shape, num_parameters);
+    result.checkpoint_bytes = num_parameters * static_cast<std::int64_t>(sizeof(float)) + spec.memory.optimizer;
+    result.memory = spec.memory;
     result.micro_batch_size = spec.micro_batch_size;
     result.global_batch_size = spec.global_batch_size;
     result.num_steps = steps.count;

@@ -23,11 +23,15 @@ using nlohmann::json;
 
 constexpr const char* kKind = "lora-train rates 1";
 
-double positive(const json& object, const char* key, const fs::path& file) {
-  const double value = object.at(key).get<double>();
-  if (!(value > 0)) throw FormatError(file.string(), std::string(key) + " is not positive; measure again");
-  return value;
-}
+constexpr std::pair<const char*, std::string BenchRates::*> kTexts[] = {{"gpu", &BenchRates::gpu},
+                                                                        {"shape", &BenchRates::shape},
+                                                                        {"precision", &BenchRates::precision},
+                                                                        {"date", &BenchRates::date}};
+constexpr std::pair<const char*, double plan::Rates::*> kRates[] = {
+    {"gemm_flops_per_s", &plan::Rates::gemm_flops_per_s},
+    {"copy_bytes_per_s", &plan::Rates::copy_bytes_per_s},
+    {"attention_forward_flops_per_s", &plan::Rates::attention_forward_flops_per_s},
+    {"attention_backward_flops_per_s", &plan::Rates::attention_backward_flops_per_s}};
 
 }  // namespace
 
@@ -69,9 +73,8 @@ double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_
   return moved / (gpu.link_gb_s * 1e9);
 }
 
-double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, const plan::RankLoad& load) {
-  const plan::StepSizes sizes{std::llround(load.tokens), std::llround(load.supervised), load.keys_per_query};
-  const plan::RequiredFlops flops = plan::required_flops(facts.config, facts.adapters, sizes);
+double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, const plan::StepLoad& load) {
+  const plan::RequiredFlops flops = plan::required_flops(facts.config, facts.adapters, load);
   return (flops.linears + flops.head + flops.lora) / 2 / rates.gemm_flops_per_s +
          plan::kForwardOfAttention * flops.attention / rates.attention_forward_flops_per_s;
 }
@@ -93,15 +96,9 @@ fs::path rates_cache_file(const std::string& gpu, const std::string& precision) 
 
 void write_rates(const fs::path& file, const BenchRates& rates) {
   if (!file.parent_path().empty()) make_folders(file.parent_path());
-  const json object = {{"kind", kKind},
-                       {"gpu", rates.gpu},
-                       {"shape", rates.shape},
-                       {"precision", rates.precision},
-                       {"date", rates.date},
-                       {"gemm_flops_per_s", rates.gemm_flops_per_s},
-                       {"copy_bytes_per_s", rates.copy_bytes_per_s},
-                       {"attention_forward_flops_per_s", rates.attention_forward_flops_per_s},
-                       {"attention_backward_flops_per_s", rates.attention_backward_flops_per_s}};
+  json object = {{"kind", kKind}};
+  for (const auto& [key, text] : kTexts) object[key] = rates.*text;
+  for (const auto& [key, rate] : kRates) object[key] = rates.*rate;
   write_file_atomic(file, object.dump(1) + "\n");
 }
 
@@ -111,14 +108,11 @@ BenchRates read_rates(const fs::path& file) {
     if (object.at("kind") != kKind) throw FormatError(file.string(), "is not a file of measured rates");
     BenchRates rates;
     rates.source = file.string();
-    rates.gpu = object.at("gpu");
-    rates.shape = object.at("shape");
-    rates.precision = object.at("precision");
-    rates.date = object.at("date");
-    rates.gemm_flops_per_s = positive(object, "gemm_flops_per_s", file);
-    rates.copy_bytes_per_s = positive(object, "copy_bytes_per_s", file);
-    rates.attention_forward_flops_per_s = positive(object, "attention_forward_flops_per_s", file);
-    rates.attention_backward_flops_per_s = positive(object, "attention_backward_flops_per_s", file);
+    for (const auto& [key, text] : kTexts) rates.*text = object.at(key);
+    for (const auto& [key, rate] : kRates) {
+      rates.*rate = object.at(key).get<double>();
+      if (!(rates.*rate > 0)) throw FormatError(file.string(), "{} is not positive; measure again", key);
+    }
     return rates;
   } catch (const json::exception& error) {
     throw FormatError(file.string(), "{}{}. Delete it, or measure again with bench --measure-rates",

@@ -45,7 +45,7 @@ BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile);
 double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_parameters);
 
 /// The least seconds for an evaluation of `load`.
-double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, const plan::RankLoad& load);
+double least_evaluation_s(const plan::RunFacts& facts, const BenchRates& rates, const plan::StepLoad& load);
 
 /// Assumed rates of an H200 with FlashAttention 2, not measured with this program.
 BenchRates assumed_rates();

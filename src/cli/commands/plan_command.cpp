@@ -58,7 +58,7 @@ double hours_of(const Forecast& row) { return row.hours; }
 double cost_of(const Forecast& row) { return row.cost_usd.value_or(std::numeric_limits<double>::infinity()); }
 
 Json row_json(const Forecast& row) {
-  const bench::MemoryParts& memory = row.memory;
+  const plan::MemoryPlan& memory = row.memory;
   Json object = {{"gpu", row.gpu},
                  {"num_gpus", row.num_gpus},
                  {"fits", row.fits},
@@ -68,7 +68,7 @@ Json row_json(const Forecast& row) {
                    {"adapter", gib(memory.adapter)},
                    {"optimizer", gib(memory.optimizer)},
                    {"activations", gib(memory.activations)},
-                   {"workspace", gib(memory.workspace)},
+                   {"workspace", gib(memory.workspace())},
                    {"total", gib(memory.total())}}},
                  {"memory_limit_gib", gib(row.memory_limit)},
                  {"least_memory_gib", gib(row.least_memory)},

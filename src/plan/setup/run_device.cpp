@@ -122,9 +122,10 @@ void refuse_unfit_devices(const RunDevice& device, int num_local_ranks) {
   const std::vector<std::string> all = device.ranks->all_gather(device.uuid);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].empty() == all[0].empty()) continue;
-    throw ConfigError("device", "rank 0 of {} computes on {}{}{}. Let all ranks see GPUs, or set device: cpu",
-                      all.size(), all[0].empty() ? "its CPU, rank " : "a GPU, rank ", rank,
-                      all[0].empty() ? " on a GPU" : " on its CPU");
+    throw ConfigError("device",
+                      "rank {} of {} computes on a GPU and rank {} on its CPU. Let all ranks see GPUs, or set "
+                      "device: cpu",
+                      all[0].empty() ? rank : 0, all.size(), all[0].empty() ? 0 : rank);
   }
   const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // from NCCL 2.30 on
   if (may_share != nullptr && std::string_view(may_share) == "1") return;

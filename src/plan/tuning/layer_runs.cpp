@@ -1,6 +1,6 @@
 // N tokens of the largest micro-batch, H heads, K kv heads, E head size.
 
-#include "layer_runs.h"
+#include "lora_train/plan/tuning/layer_runs.h"
 
 #include <ATen/ATen.h>
 #include <fmt/core.h>
@@ -93,15 +93,26 @@ kernels::AttentionLayout AttentionRun::layout(std::int64_t window, AttentionBack
           cu_seqlens_device_, cu_seqlens_device_, longest_, longest_,     {}};
 }
 
-AttentionRun::Results AttentionRun::compute(const kernels::AttentionLayout& layout,
-                                            const kernels::CudaAttention& calls) {
+void AttentionRun::forward(const kernels::AttentionLayout& layout, const kernels::CudaAttention& calls) {
   const std::int64_t H = sizes_.num_heads, K = sizes_.num_kv_heads;
   at::Tensor out = heads(out_, 0, H);
-  const at::Tensor q = heads(qkv_, 0, H), k = heads(qkv_, H, K), v = heads(qkv_, H + K, K);
-  calls.forward(q, k, v, layout, out, lse_);
+  calls.forward(heads(qkv_, 0, H), heads(qkv_, H, K), heads(qkv_, H + K, K), layout, out, lse_);
+}
+
+kernels::AttentionGradients AttentionRun::backward(const kernels::AttentionLayout& layout,
+                                                   const kernels::CudaAttention& calls) {
+  const std::int64_t H = sizes_.num_heads, K = sizes_.num_kv_heads;
   kernels::AttentionGradients gradients{heads(d_qkv_, 0, H), heads(d_qkv_, H, K), heads(d_qkv_, H + K, K)};
-  calls.backward(heads(d_out_, 0, H), q, k, v, out, lse_, layout, gradients);
-  return {out, gradients.q, gradients.k, gradients.v};
+  calls.backward(heads(d_out_, 0, H), heads(qkv_, 0, H), heads(qkv_, H, K), heads(qkv_, H + K, K), heads(out_, 0, H),
+                 lse_, layout, gradients);
+  return gradients;
+}
+
+AttentionRun::Results AttentionRun::compute(const kernels::AttentionLayout& layout,
+                                            const kernels::CudaAttention& calls) {
+  forward(layout, calls);
+  const kernels::AttentionGradients gradients = backward(layout, calls);
+  return {heads(out_, 0, sizes_.num_heads), gradients.q, gradients.k, gradients.v};
 }
 
 std::unique_ptr<AttentionRun> AttentionRun::short_documents() const {

@@ -14,6 +14,10 @@
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/plan/setup/run_device.h"
 
+namespace lora_train::kernels {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Tuned, choice, ms, default_ms, num_candidates)
+}  // namespace lora_train::kernels
+
 namespace lora_train::plan {
 namespace {
 
@@ -23,28 +27,8 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxBytes = std::size_t{16} << 20;  // of a cache file; a choice takes about 400
 
-json to_json(const TuningTable& table) {
-  json choices = json::object();
-  for (const auto& [key, tuned] : table) {
-    choices[key] = {{"choice", tuned.choice},
-                    {"ms", tuned.ms},
-                    {"default_ms", tuned.default_ms},
-                    {"num_candidates", tuned.num_candidates}};
-  }
-  return choices;
-}
-
 /// Raise it when the meaning of a key or a choice changes; older files are then ignored.
 constexpr int kTuningVersion = 3;
-
-TuningTable table_of(const json& choices) {
-  TuningTable table;
-  for (const auto& [key, tuned] : choices.items()) {
-    table[key] = {tuned.at("choice").get<std::string>(), tuned.at("ms").get<double>(),
-                  tuned.at("default_ms").get<double>(), tuned.at("num_candidates").get<int>()};
-  }
-  return table;
-}
 
 void ignore(const std::string& where, const std::string& reason) { log_info("tuning: ignoring {}: {}", where, reason); }
 
@@ -88,7 +72,7 @@ TuningMachine tuning_machine(const std::string& gpu_name, const kernels::CudaVer
 }
 
 std::string tuning_text(const TuningMachine& machine, const TuningTable& table) {
-  const json choices = to_json(table);
+  const json choices = table;
   return json{{"gpu", machine.gpu}, {"versions", machine.versions}, {"choices", choices}, {"hash", hash_of(choices)}}
       .dump();
 }
@@ -103,8 +87,8 @@ TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, 
                                 machine.versions));
       return {};
     }
-    const TuningTable table = table_of(object.at("choices"));
-    if (object.at("hash").get<std::string>() == hash_of(to_json(table))) return table;
+    const auto table = object.at("choices").get<TuningTable>();
+    if (object.at("hash").get<std::string>() == hash_of(table)) return table;
     ignore(where, "its hash does not match its choices");
   } catch (const json::exception& error) {
     ignore(where, error.what());

@@ -8,10 +8,10 @@
 #include <cmath>
 #include <set>
 
-#include "layer_runs.h"
 #include "lora_train/base/log.h"
 #include "lora_train/kernels/gemm/gemm.h"
 #include "lora_train/model/loss_head.h"
+#include "lora_train/plan/tuning/layer_runs.h"
 
 namespace lora_train::plan {
 namespace {

@@ -21,7 +21,7 @@ std::vector<model::AdapterSpec> all_linears(const model::ModelConfig& config) {
   return lora::plan_adapters({}, config);
 }
 
-plan::StepSizes full_rows(std::int64_t length) { return {16384, 16384, static_cast<double>(length + 1) / 2}; }
+plan::StepLoad full_rows(std::int64_t length) { return {16384, 16384, static_cast<double>(length + 1) / 2}; }
 
 TEST(StepLimits, FlopsOfA7BAreThoseOfItsShapes) {
   const model::ModelConfig config = model::known_shape("qwen2.5-7b");

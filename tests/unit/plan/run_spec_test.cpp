@@ -196,7 +196,7 @@ TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   spec.windowed_attention = kernels::AttentionBackend::kFa2;
   spec.columns.row_pitch = model::RowPitch::kPadded;
   spec.loss_chunk_bytes = 12345;
-  spec.memory = {1, 2, 3, 4, 5, 6, 7};
+  spec.memory = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   spec.algorithms = R"({"gemm":[1,2]})";
   spec.seed = 0xFFFF'FFFF'FFFF'FFFF;
   spec.resume = {"runs/a/checkpoint-7", 7, 96, 128};

@@ -23,20 +23,19 @@ using testing_support::TemporaryFolder;
 /// Remembers what it is told, in order: "train 1", "eval 2", "checkpoint 2", ...
 class FakeReporters : public Reporters {
  public:
-  void write(const report::TrainRecord& record) override {
-    add("train", record.step);
-    if (after_step) after_step(record.step);
-    losses.push_back(record.loss);
-    rates.push_back(record.learning_rate);
+  using Reporters::write;
+  void write(const report::Record& record) override {
+    if (const auto* const step = std::get_if<report::TrainRecord>(&record)) {
+      add("train", step->step);
+      if (after_step) after_step(step->step);
+      losses.push_back(step->loss);
+      rates.push_back(step->learning_rate);
+    }
+    if (const auto* const eval = std::get_if<report::EvalRecord>(&record)) add("eval", eval->step);
+    if (const auto* const task = std::get_if<report::TaskRecord>(&record)) add("task", task->step);
+    if (const auto* const saved = std::get_if<report::CheckpointRecord>(&record)) add("checkpoint", saved->step);
   }
-  void write(const report::EvalRecord& record) override { add("eval", record.step); }
-  void write(const report::TaskRecord& record) override { add("task", record.step); }
-  void write(const std::vector<report::EvalAnswer>&) override {}
-  void write(const std::vector<report::DocumentLosses>&) override {}
-  void write(const report::CheckpointRecord& record) override { add("checkpoint", record.step); }
-  void write(const report::EndRecord&) override {}
   void show(const report::ProgressState& progress, bool) override { shown.push_back(progress.step); }
-  void flush() override {}
 
   std::function<void(long long step)> after_step;
   std::vector<std::string> events;
@@ -96,6 +95,27 @@ class TrainLoop : public ::testing::Test {
 
   TemporaryFolder folder;
 };
+
+TEST(DescribeEnd, AStopIsNoError) {
+  const auto summary_of = [](const auto& error) {
+    report::RunSummary summary;
+    try {
+      throw error;
+    } catch (...) {
+      describe_end(summary);
+    }
+    return summary;
+  };
+  const report::RunSummary stopped = summary_of(StopError("SIGTERM", "asked to stop"));
+  EXPECT_EQ(stopped.status, "stopped");
+  EXPECT_EQ(stopped.reason, "SIGTERM");
+  EXPECT_EQ(stopped.exit_code, 75);
+  EXPECT_FALSE(stopped.error.has_value());
+  const report::RunSummary failed = summary_of(DeviceError("device", "is gone"));
+  EXPECT_EQ(failed.status, "failed");
+  EXPECT_EQ(failed.exit_code, 6);
+  EXPECT_EQ(failed.error->message, "is gone");
+}
 
 TEST_F(TrainLoop, ReportsEveryStepAndSavesTheLast) {
   const auto bench = run_of(5);

@@ -8,6 +8,7 @@
 
 #include "lora_train/config/keys/profile.h"
 #include "lora_train/device/gpu_table.h"
+#include "lora_train/plan/memory_plan.h"
 
 namespace lora_train::bench {
 
@@ -46,19 +47,6 @@ struct DataFacts {
   bool are_stated = false;
 };
 
-/// Bytes on each GPU, per use.
-struct MemoryParts {
-  std::int64_t weights = 0;       ///< of the base, as stored
-  std::int64_t quantization = 0;  ///< extra memory for decoded layers
-  std::int64_t adapter = 0;       ///< trained parameters and their gradients
-  std::int64_t optimizer = 0, activations = 0;
-  std::int64_t workspace = 0;  ///< loss head, micro-batches, attention and products
-  std::int64_t program = 0;    ///< on a CPU: LibTorch with its tables, and the copy of a checkpoint being written
-  std::int64_t total() const {
-    return weights + quantization + adapter + optimizer + activations + workspace + program;
-  }
-};
-
 /// The run on one or more GPUs of a kind. If it does not fit, the smallest version: one row at a time, fully recomputed
 /// unless the profile says otherwise.
 struct Forecast {
@@ -66,8 +54,8 @@ struct Forecast {
   int num_gpus = 1;
   bool fits = true;
   std::vector<std::string> ways_to_fit =
-      {};  ///< if it does not fit: keys and values that would make it fit (plan/target_gpu.h)
-  MemoryParts memory = {};
+      {};  ///< if it does not fit: keys and values that would make it fit (plan/run_spec.h)
+  plan::MemoryPlan memory = {};
   std::int64_t memory_limit = 0;  ///< bytes that a run may plan for on each GPU
   std::int64_t least_memory = 0;  ///< least bytes for the same training (plan::with_least_memory)
   std::int64_t micro_batch_size = 0, global_batch_size = 0, num_steps = 0;

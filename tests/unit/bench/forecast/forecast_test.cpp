@@ -170,7 +170,7 @@ TEST_F(ForecastTest, AStepTakesAtLeastWhatItsCountSays) {
   const plan::RunFacts facts{counted.profile, files.config, adapters.specs, 2048};
   plan::RunSpec spec;
   spec.recompute.resize(28);
-  const plan::RankLoad load{.tokens = static_cast<double>(count.tokens),
+  const plan::StepLoad load{.tokens = static_cast<double>(count.tokens),
                             .supervised = static_cast<double>(count.supervised_tokens),
                             .keys_per_query = 1024.5};
   const double least = plan::least_step_s(facts, spec, count.rates, load);
@@ -186,7 +186,7 @@ TEST_F(ForecastTest, FullFineTuningAddsTheGradientsOfAllWeights) {
   BenchRates rates;
   rates.gemm_flops_per_s = 1e12;
   rates.copy_bytes_per_s = rates.attention_forward_flops_per_s = rates.attention_backward_flops_per_s = 1e18;
-  const plan::RankLoad load{.tokens = 4096, .supervised = 4096, .keys_per_query = 1};
+  const plan::StepLoad load{.tokens = 4096, .supervised = 4096, .keys_per_query = 1};
   plan::RunSpec spec;
   spec.recompute.resize(24);
   const auto step_s = [&](const std::vector<model::AdapterSpec>& adapters) {
@@ -197,7 +197,7 @@ TEST_F(ForecastTest, FullFineTuningAddsTheGradientsOfAllWeights) {
   rates.gemm_flops_per_s = 1e18;
   rates.copy_bytes_per_s = 1e9;
   const double before = step_s({});
-  plan::RankLoad twice = load;
+  plan::StepLoad twice = load;
   twice.num_micro_batches = 2;
   const std::vector<model::AdapterSpec> none;
   EXPECT_GT(plan::least_step_s(plan::RunFacts{profile, config, none, 2048}, spec, rates, twice),
@@ -280,10 +280,10 @@ TEST_F(ForecastTest, ThisCpuHasOneRowWithTheMemoryOfTheRunsOwnSpec) {
   plan::RunFacts facts{request.profile, files.config, adapters.specs, 512};
   facts.memory_bytes = std::int64_t{1} << 30;
   const plan::RunSpec spec = plan::decide(facts);
-  const plan::HostPlan plan = plan::plan_host(plan::memory_case(facts, spec), {1024, 1024});
+  const plan::MemoryPlan plan = plan::plan_host(facts, spec, {1024, 1024});
   EXPECT_EQ(rows[0].micro_batch_size, 2);
   EXPECT_EQ(rows[0].memory.total(), plan.total());
-  EXPECT_EQ(rows[0].memory.program, plan.program + plan.checkpoint_copy);
+  EXPECT_EQ(rows[0].memory.program, plan.program);
 }
 
 TEST_F(ForecastTest, ACpuWithoutRatesNamesTheCommand) {

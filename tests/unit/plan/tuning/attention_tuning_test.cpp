@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "plan/tuning/layer_runs.h"
+#include "lora_train/plan/tuning/layer_runs.h"
 #include "support/wrong_attention.h"
 
 namespace lora_train::plan {

@@ -4,9 +4,9 @@
 
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/families/model_config.h"
+#include "lora_train/plan/tuning/layer_runs.h"
 #include "lora_train/plan/tuning/tuning.h"
 #include "lora_train/plan/tuning/tuning_cases.h"
-#include "plan/tuning/layer_runs.h"
 
 namespace lora_train::plan {
 namespace {

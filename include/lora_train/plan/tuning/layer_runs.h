@@ -1,5 +1,5 @@
-// The parts of a decoder layer that autotuning measures (tuning_cases.h), on random numbers in buffers laid out as in
-// training: attention, and the linears with their adapters. bench/gpu_bench measures the latter too.
+// The parts of a decoder layer that autotuning (tuning_cases.h) and bench measure, on random numbers in buffers laid
+// out as in training: attention, and the linears with their adapters.
 // N tokens, D input features, O outputs, C adapter columns.
 #pragma once
 
@@ -38,6 +38,8 @@ class AttentionRun {
   std::string key_of_run(std::int64_t window) const;
   std::string key(std::int64_t window) const;
   kernels::AttentionLayout layout(std::int64_t window, kernels::AttentionBackend backend) const;
+  void forward(const kernels::AttentionLayout& layout) { forward(layout, calls_); }
+  void backward(const kernels::AttentionLayout& layout) { backward(layout, calls_); }
   void compute(const kernels::AttentionLayout& layout) { compute(layout, calls_); }
   /// The same heads over a few short documents. The reference keeps every score of a document, which would take
   /// gigabytes for long ones.
@@ -50,6 +52,8 @@ class AttentionRun {
 
  private:
   using Results = std::array<at::Tensor, 4>;  ///< out, dq, dk, dv
+  void forward(const kernels::AttentionLayout& layout, const kernels::CudaAttention& calls);
+  kernels::AttentionGradients backward(const kernels::AttentionLayout& layout, const kernels::CudaAttention& calls);
   Results compute(const kernels::AttentionLayout& layout, const kernels::CudaAttention& calls);
   at::Tensor heads(const at::Tensor& buffer, std::int64_t begin, std::int64_t count) const;
 
