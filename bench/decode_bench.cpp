@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -138,9 +139,8 @@ int bench(const Arguments& arguments) {
   std::uint64_t sum = 0;
   std::size_t num_calls = 0;
   Timer timer;
-  generate::GenerateCallbacks callbacks;
-  callbacks.on_token = [&](std::size_t, std::int32_t) {
-    if (++num_calls % num_sequences != 0) return true;  // a step gives a token to each
+  const auto on_token = [&] {
+    if (++num_calls % num_sequences != 0) return;  // a step gives a token to each
     const std::size_t step = num_calls / num_sequences;
     Times unused;
     timer.stop(step > 2 ? steps : unused);  // the first step of decoding warms up
@@ -148,9 +148,16 @@ int bench(const Arguments& arguments) {
     sum += read_all(list);
     timer.stop(step > 1 ? reads : unused);
     timer.start();
-    return true;
   };
-  generator.run(prompts, {}, callbacks);
+  struct Sink : generate::AnswerSink {
+    explicit Sink(const std::function<void()>& call) : on_each(call) {}
+    bool on_token(std::int64_t, const generate::Token&) override {
+      on_each();
+      return true;
+    }
+    std::function<void()> on_each;
+  } sink(on_token);
+  generator.run(prompts, sink);
   const double step_ms = median(steps.wall_ms), read_ms = median(reads.wall_ms);
   const double least_step_ms = least(steps.wall_ms), least_read_ms = least(reads.wall_ms);
   const double step_cpu_ms = median(steps.cpu_ms), read_cpu_ms = median(reads.cpu_ms);
@@ -164,7 +171,7 @@ int bench(const Arguments& arguments) {
       "\"prompt_s\": %.3f, \"sum\": %llu}\n",
       static_cast<double>(bytes) / least_read_ms * 1e-6, static_cast<double>(bytes) * 1e-6,
       static_cast<double>(num_sequences) / step_ms * 1e3, at::get_num_threads(), steps.wall_ms.size(),
-      generator.stats().prompt_s, static_cast<unsigned long long>(sum));
+      generator.totals().prompt_s, static_cast<unsigned long long>(sum));
   return 0;
 }
 

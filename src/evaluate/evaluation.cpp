@@ -3,13 +3,11 @@
 #include "lora_train/evaluate/evaluation.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "inference.h"
@@ -27,29 +25,6 @@
 
 namespace lora_train::evaluate {
 namespace {
-
-/// This rank's part of the examples.
-template <typename Example>
-std::vector<Example> of_rank(const ranks::Communicator& ranks, std::span<const Example> examples) {
-  std::vector<Example> own;
-  const auto stride = static_cast<std::size_t>(ranks.world_size());
-  for (auto i = static_cast<std::size_t>(ranks.rank()); i < examples.size(); i += stride) own.push_back(examples[i]);
-  return own;
-}
-
-/// Results of all ranks, in the order of all examples, on every rank. A collective.
-template <typename Result>
-std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector<Result>& own, std::size_t num_rows) {
-  static_assert(std::is_trivially_copyable_v<Result>);
-  if (ranks.world_size() == 1) return own;
-  const std::vector<std::string> all =
-      ranks.all_gather({reinterpret_cast<const char*>(own.data()), own.size() * sizeof(Result)});
-  std::vector<Result> results(num_rows);
-  for (std::size_t i = 0; i < num_rows; ++i) {
-    std::memcpy(&results[i], all[i % all.size()].data() + i / all.size() * sizeof(Result), sizeof(Result));
-  }
-  return results;
-}
 
 /// The datasets of an evaluation. With --choices, their examples are the right choices.
 struct EvalData {
@@ -128,10 +103,8 @@ class Evaluator {
     if (!flags.exact_match) return;
     for (const auto& store : data_.stores) {
       data_.questions.push_back(make_questions(store, *format_));
-      for (const auto& question : data_.questions.back()) {
-        const auto length = static_cast<std::int64_t>(question.prompt.ids.size()) + question.prompt.max_new_tokens;
-        data_.longest = std::max(data_.longest, length);
-      }
+      for (const auto& question : data_.questions.back())
+        data_.longest = std::max(data_.longest, question.prompt.length());
     }
   }
 

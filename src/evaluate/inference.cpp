@@ -19,13 +19,15 @@ plan::ModelFiles files_for_inference(const ModelSection& section) {
   return files;
 }
 
-InferenceModel load_files(const Profile& profile, const plan::ModelFiles& files, const plan::AdapterSetup& adapters,
-                          std::int64_t max_seq_len, const RankPlace& place) {
-  InferenceModel loaded;
-  loaded.device = plan::start_device(profile, files.config, place.world, place.ranks);
-  load_without_plan(profile, loaded.device, files, adapters, {.max_seq_len = max_seq_len, .keeps_bf16 = true},
-                    loaded.model);
-  return loaded;
+/// The limits of a generator on this device now: half of a GPU's free memory for its cache.
+generate::GeneratorLimits generator_limits(const plan::RunDevice& device, const RunSection& run) {
+  generate::GeneratorLimits limits;
+  limits.use_graphs = run.cuda_graphs != CudaGraphs::kOff;
+  if (device.is_cuda()) {
+    limits.max_sequences = kSequencesOnGpu;
+    limits.cache_bytes = plan::device_room(device).free / 2;
+  }
+  return limits;
 }
 
 }  // namespace
@@ -40,23 +42,25 @@ void load_without_plan(const Profile& profile, const plan::RunDevice& device, co
   plan::load_model(profile, device, files, adapters, options, loaded);
 }
 
-InferenceModel load_for_inference(const Profile& requested, const std::filesystem::path& adapter,
-                                  std::int64_t max_seq_len, const RankPlace& place) {
-  Profile profile = requested;
+InferenceModel load_for_inference(const GenerateRequest& request, std::int64_t max_seq_len,
+                                  const std::shared_ptr<ranks::Communicator>& ranks) {
+  Profile profile = request.profile;
   plan::ModelFiles files = files_for_inference(profile.model);
   plan::AdapterSetup adapters;
-  if (!adapter.empty()) {
-    lora::token_rows_of(lora::read_adapter_config(adapter), adapter, files.config);
-    adapters = plan::adapters_of_folder(adapter, files);
-    profile.adapter.init_adapter = adapter.string();
+  if (!request.several.empty()) {
+    std::vector<plan::NamedAdapter> several;
+    for (const auto& [name, folder] : request.several) several.push_back({name, folder});
+    adapters = plan::adapters_of_folders(several, files);
+  } else if (!request.adapter.empty()) {
+    lora::token_rows_of(lora::read_adapter_config(request.adapter), request.adapter, files.config);
+    adapters = plan::adapters_of_folder(request.adapter, files);
+    profile.adapter.init_adapter = request.adapter.string();
   }
-  return load_files(profile, files, adapters, max_seq_len, place);
-}
-
-InferenceModel load_several(const Profile& profile, const std::vector<plan::NamedAdapter>& several,
-                            std::int64_t max_seq_len) {
-  const plan::ModelFiles files = files_for_inference(profile.model);
-  return load_files(profile, files, plan::adapters_of_folders(several, files), max_seq_len, {});
+  InferenceModel loaded;
+  loaded.device = plan::start_device(profile, files.config, request.world, ranks);
+  load_without_plan(profile, loaded.device, files, adapters, {.max_seq_len = max_seq_len, .keeps_bf16 = true},
+                    loaded.model);
+  return loaded;
 }
 
 std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest) {
@@ -69,16 +73,6 @@ std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& c
   constexpr std::int64_t kCopies = 2;  // logits: while choosing tokens, and in captured graphs
   const std::int64_t logits = kCopies * kSequencesOnGpu * config.vocab_size * static_cast<std::int64_t>(sizeof(float));
   return cache + logits + activations.bytes(plan::compute_bytes(profile.model.precision));
-}
-
-generate::GeneratorLimits generator_limits(const plan::RunDevice& device, const RunSection& run) {
-  generate::GeneratorLimits limits;
-  limits.use_graphs = run.cuda_graphs != CudaGraphs::kOff;
-  if (device.is_cuda()) {
-    limits.max_sequences = kSequencesOnGpu;
-    limits.cache_bytes = plan::device_room(device).free / 2;
-  }
-  return limits;
 }
 
 std::unique_ptr<generate::Generator> make_generator(const plan::RunDevice& device, const plan::LoadedModel& model,

@@ -11,12 +11,6 @@
 
 namespace lora_train::evaluate {
 
-/// A connected rank.
-struct RankPlace {
-  launch::World world = {};
-  std::shared_ptr<ranks::Communicator> ranks = std::make_shared<ranks::OneRank>();
-};
-
 struct InferenceModel {
   plan::RunDevice device;
   plan::LoadedModel model;
@@ -27,17 +21,10 @@ struct InferenceModel {
 void load_without_plan(const Profile& profile, const plan::RunDevice& device, const plan::ModelFiles& files,
                        const plan::AdapterSetup& adapters, plan::LoadOptions options, plan::LoadedModel& loaded);
 
-/// Loads the model for a Generator, without tokenizer and template. Checks device and adapter (empty: the base) before
-/// reading weights. Sequences have at most max_seq_len tokens.
-InferenceModel load_for_inference(const Profile& profile, const std::filesystem::path& adapter,
-                                  std::int64_t max_seq_len, const RankPlace& place = {});
-
-/// The same with several adapters side by side (plan::adapters_of_folders).
-InferenceModel load_several(const Profile& profile, const std::vector<plan::NamedAdapter>& adapters,
-                            std::int64_t max_seq_len);
-
-/// The limits of a generator on this device now: half of a GPU's free memory for its cache.
-generate::GeneratorLimits generator_limits(const plan::RunDevice& device, const RunSection& run);
+/// Loads the model for a Generator, without tokenizer and template. Checks device and adapter before reading weights.
+/// Sequences have at most max_seq_len tokens.
+InferenceModel load_for_inference(const GenerateRequest& request, std::int64_t max_seq_len,
+                                  const std::shared_ptr<ranks::Communicator>& ranks);
 
 /// GPU memory of a generator whose cache holds one sequence of `longest` tokens.
 std::int64_t generator_bytes(const Profile& profile, const model::ModelConfig& config, std::int64_t longest);
@@ -48,10 +35,6 @@ std::unique_ptr<generate::Generator> make_generator(const plan::RunDevice& devic
                                                     const RunSection& run);
 inline std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run) {
   return make_generator(model.device, model.model, run);
-}
-
-inline GenerateTotals totals_of(const generate::GenerateStats& stats) {
-  return {stats.prompt_tokens, stats.new_tokens, stats.decoded_tokens, stats.prompt_s, stats.decode_s};
 }
 
 }  // namespace lora_train::evaluate

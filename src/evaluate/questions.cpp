@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -61,31 +61,6 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 
-/// A progress bar on stderr that counts examples.
-class ExampleProgress {
- public:
-  ExampleProgress(std::size_t num_rows, bool quiet) : bar_({.quiet = quiet}) {
-    state_.total_steps = static_cast<long long>(num_rows);
-    state_.unit = "example";
-  }
-  void count_example(std::int64_t num_tokens) {
-    ++state_.step;
-    num_tokens_ += num_tokens;
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-    const double seconds = std::max(elapsed.count(), 1e-9);
-    state_.steps_per_s = static_cast<double>(state_.step) / seconds;
-    state_.tokens_per_s = static_cast<double>(num_tokens_) / seconds;
-    state_.eta_s = static_cast<double>(state_.total_steps - state_.step) / state_.steps_per_s;
-    bar_.update(state_);
-  }
-
- private:
-  report::ProgressBar bar_;
-  report::ProgressState state_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::int64_t num_tokens_ = 0;
-};
-
 std::vector<std::int32_t> part(const std::vector<std::int32_t>& ids, std::size_t begin, std::size_t end) {
   return {ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.begin() + static_cast<std::ptrdiff_t>(end)};
 }
@@ -101,6 +76,39 @@ std::vector<generate::ScoreRequest> requests_of(const data::ChoiceExample& examp
   }
   return requests;
 }
+
+/// Judges greedy answers to questions; the id of a question's prompt is its place.
+class JudgedAnswers : public generate::AnswerSink {
+ public:
+  JudgedAnswers(std::span<const Question> questions, const AnswerFormat& format, bool quiet)
+      : questions_(questions),
+        format_(format),
+        answers_(questions.size()),
+        ids_(questions.size()),
+        progress_("example", questions.size(), quiet) {}
+
+  bool on_token(std::int64_t id, const generate::Token& token) override {
+    ids_[static_cast<std::size_t>(id)].push_back(token.id);
+    return true;
+  }
+  void on_done(std::int64_t id, bool is_cut) override {
+    const auto i = static_cast<std::size_t>(id);
+    const std::vector<std::int32_t> ids = std::exchange(ids_[i], {});
+    GreedyAnswer& answer = answers_[i];
+    answer.text = format_.text_of(ids);
+    answer.is_right = format_.matcher.pick(answer.text) == questions_[i].expected;
+    answer.is_cut = is_cut;
+    progress_.count(1, std::ssize(ids));
+  }
+  std::vector<GreedyAnswer> take() { return std::move(answers_); }
+
+ private:
+  std::span<const Question> questions_;
+  const AnswerFormat& format_;
+  std::vector<GreedyAnswer> answers_;
+  std::vector<std::vector<std::int32_t>> ids_;  ///< of answers that have not ended
+  report::CountProgress progress_;
+};
 
 void refuse_cut_examples(const data::NamedStore& data) {
   for (const auto& entry : data.ledger.entries) {
@@ -147,7 +155,7 @@ std::optional<std::string> AnswerMatcher::pick(const std::string& text) const {
 std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceExample> examples, generate::Generator& generator,
                                   bool quiet) {
   std::vector<ChoiceOutcome> outcomes;
-  ExampleProgress progress(examples.size(), quiet);
+  report::CountProgress progress("example", examples.size(), quiet);
   for (const data::ChoiceExample& example : examples) {
     const auto requests = requests_of(example);
     std::vector<double> log_probabilities;
@@ -161,7 +169,7 @@ std::vector<ChoiceOutcome> choose(std::span<const data::ChoiceExample> examples,
       num_tokens += static_cast<std::int64_t>(choice.ids.size());
     }
     outcomes.push_back(choice_outcome(log_probabilities, num_chars, example.answer));
-    progress.count_example(num_tokens);
+    progress.count(1, num_tokens);
   }
   return outcomes;
 }
@@ -223,19 +231,14 @@ std::vector<Question> make_questions(const data::NamedStore& data, const AnswerF
 std::vector<GreedyAnswer> ask(std::span<const Question> questions, const AnswerFormat& format,
                               generate::Generator& generator, bool quiet) {
   std::vector<generate::Prompt> prompts;
-  for (const Question& question : questions) prompts.push_back(question.prompt);
-  std::vector<GreedyAnswer> answers(questions.size());
-  ExampleProgress progress(questions.size(), quiet);
-  generate::GenerateCallbacks callbacks;
-  callbacks.on_done = [&](std::size_t i, const generate::Completion& completion) {
-    GreedyAnswer& answer = answers[i];
-    answer.text = format.text_of(completion.ids);
-    answer.is_right = format.matcher.pick(answer.text) == questions[i].expected;
-    answer.is_cut = completion.reason == generate::StopReason::kLength;
-    progress.count_example(static_cast<std::int64_t>(completion.ids.size()));
-  };
-  generator.run(prompts, {.sampling = {}, .stop_ids = format.stop_ids}, callbacks);
-  return answers;
+  for (const Question& question : questions) {
+    prompts.push_back(question.prompt);
+    prompts.back().id = std::ssize(prompts) - 1;
+    prompts.back().stop_ids = format.stop_ids;
+  }
+  JudgedAnswers judged(questions, format, quiet);
+  generator.run(prompts, judged);
+  return judged.take();
 }
 
 MatchFigures match_figures(std::span<const Match> matches) {

@@ -3,16 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lora_train/data/encode/task_examples.h"
 #include "lora_train/evaluate/evaluation.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/plan/setup/setup.h"
+#include "lora_train/ranks/communicator.h"
 #include "lora_train/tokenizer/split/text_pattern.h"
 #include "questions.h"
 
@@ -106,5 +109,28 @@ std::vector<GreedyAnswer> ask(std::span<const Question> questions, const AnswerF
                               generate::Generator& generator, bool quiet);
 
 MatchFigures match_figures(std::span<const Match> matches);
+
+/// This rank's part of the examples.
+template <typename Example>
+std::vector<Example> of_rank(const ranks::Communicator& ranks, std::span<const Example> examples) {
+  std::vector<Example> own;
+  const auto stride = static_cast<std::size_t>(ranks.world_size());
+  for (auto i = static_cast<std::size_t>(ranks.rank()); i < examples.size(); i += stride) own.push_back(examples[i]);
+  return own;
+}
+
+/// Results of all ranks, in the order of all examples, on every rank. A collective.
+template <typename Result>
+std::vector<Result> gather_results(ranks::Communicator& ranks, const std::vector<Result>& own, std::size_t num_rows) {
+  static_assert(std::is_trivially_copyable_v<Result>);
+  if (ranks.world_size() == 1) return own;
+  const std::vector<std::string> all =
+      ranks.all_gather({reinterpret_cast<const char*>(own.data()), own.size() * sizeof(Result)});
+  std::vector<Result> results(num_rows);
+  for (std::size_t i = 0; i < num_rows; ++i) {
+    std::memcpy(&results[i], all[i % all.size()].data() + i / all.size() * sizeof(Result), sizeof(Result));
+  }
+  return results;
+}
 
 }  // namespace lora_train::evaluate

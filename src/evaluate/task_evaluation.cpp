@@ -1,11 +1,9 @@
 #include "lora_train/evaluate/task_evaluation.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,10 +48,6 @@ void add_ids(const std::vector<std::int32_t>& ids, std::string& bytes) {
 void add_choices(const data::ChoiceExample& example, std::string& bytes) {
   for (const auto& choice : example.choices) add_ids(choice.ids, bytes);
   bytes += std::to_string(example.answer);
-}
-
-std::int64_t length_of(const Question& question) {
-  return std::ssize(question.prompt.ids) + question.prompt.max_new_tokens;
 }
 
 class TaskReader {
@@ -102,7 +96,7 @@ class TaskReader {
       if (example.choices) add_length(*example.choices);
       if (is_confidence && (example.correct || example.choices)) continue;
       task_.questions.back() = make_question(example, i, *task_.format);
-      task_.longest = std::max(task_.longest, length_of(*task_.questions.back()));
+      task_.longest = std::max(task_.longest, task_.questions.back()->prompt.length());
     }
     if (is_confidence) warn_of_absent_tokens();
   }
@@ -183,37 +177,11 @@ std::string end_of(const std::string& text) {
   return "..." + text.substr(begin);
 }
 
-/// Results for each example of a task. Examples of other ranks are zero until the ranks are added up.
-class ExampleResults {
- public:
-  explicit ExampleResults(std::size_t num_rows)
-      : values_(at::zeros({static_cast<std::int64_t>(num_rows), 4}, at::kDouble)) {}
-
-  struct Example {
-    bool is_right = false;
-    double confidence = 0, brier = 0;
-    bool is_cut = false;
-  };
-  void set(std::size_t index, const Example& example) {
-    auto* to = values_.mutable_data_ptr<double>() + 4 * index;
-    to[0] = example.is_right ? 1 : 0;
-    to[1] = example.confidence;
-    to[2] = example.brier;
-    to[3] = example.is_cut ? 1 : 0;
-  }
-  void add_ranks(ranks::Communicator& ranks) {
-    if (ranks.world_size() > 1) ranks.all_reduce(std::array{values_});  // exact: one rank has each example
-  }
-  std::vector<Example> examples() const {
-    std::vector<Example> examples;
-    const auto* from = values_.const_data_ptr<double>();
-    for (std::int64_t i = 0; i < values_.size(0); ++i, from += 4)
-      examples.push_back({from[0] > 0, from[1], from[2], from[3] > 0});
-    return examples;
-  }
-
- private:
-  at::Tensor values_;  ///< [examples, 4] fp64
+/// The result of one example of a task.
+struct ExampleResult {
+  bool is_right = false;
+  double confidence = 0, brier = 0;
+  bool is_cut = false;
 };
 
 /// An answer on its way to the other ranks: a line.
@@ -242,10 +210,10 @@ class TaskRun {
  public:
   TaskRun(const TaskExamples& task, generate::Generator& generator, ranks::Communicator& ranks,
           const TaskEvaluation::Options& options)
-      : task_(task), generator_(generator), ranks_(ranks), options_(options), results_(task.size()) {
-    for (auto i = static_cast<std::size_t>(ranks.rank()); i < task.size();
-         i += static_cast<std::size_t>(ranks.world_size()))
-      own_.push_back(i);
+      : task_(task), generator_(generator), ranks_(ranks), options_(options) {
+    std::vector<std::size_t> all(task.size());
+    std::iota(all.begin(), all.end(), 0);
+    own_ = of_rank(ranks, std::span<const std::size_t>(all));
   }
 
   TaskResult run() {
@@ -254,9 +222,9 @@ class TaskRun {
       case TaskKind::kExactMatch: ask_own(); break;
       case TaskKind::kConfidence: read_own(); break;
     }
-    results_.add_ranks(ranks_);
+    results_ = gather_results(ranks_, results_, task_.size());
     TaskResult result{task_.spec.name, task_.spec.kind, figures(), 0, {}};
-    for (const auto& example : results_.examples()) result.num_cut += example.is_cut ? 1 : 0;
+    for (const auto& example : results_) result.num_cut += example.is_cut ? 1 : 0;
     result.answers = gather_answers();
     return result;
   }
@@ -268,12 +236,13 @@ class TaskRun {
     const auto outcomes = choose(examples, generator_, options_.quiet);
     for (std::size_t n = 0; n < own_.size(); ++n) {
       const ChoiceOutcome& outcome = outcomes[n];
-      results_.set(own_[n], {outcome.is_right, outcome.confidence, outcome.brier, false});
+      results_.push_back({outcome.is_right, outcome.confidence, outcome.brier, false});
       if (!shows(own_[n])) continue;
       const data::ChoiceExample& example = examples[n];
       const auto& [ids, num_prompt, num_chars] = example.choices.front();
-      keep({example.source, prompt_text(std::span(ids).first(num_prompt)), choice_text(example, example.answer),
-            choice_text(example, outcome.taken), outcome.is_right, outcome.confidence});
+      kept_.push_back({{0, task_.spec.name, example.source, prompt_text(std::span(ids).first(num_prompt)),
+                        choice_text(example, example.answer), choice_text(example, outcome.taken), outcome.is_right,
+                        outcome.confidence}});
     }
   }
 
@@ -282,10 +251,10 @@ class TaskRun {
     for (const std::size_t i : own_) questions.push_back(*task_.questions[i]);
     const auto answers = ask(questions, *task_.format, generator_, options_.quiet);
     for (std::size_t n = 0; n < own_.size(); ++n) {
-      results_.set(own_[n], {answers[n].is_right, 0, 0, answers[n].is_cut});
+      results_.push_back({answers[n].is_right, 0, 0, answers[n].is_cut});
       if (!shows(own_[n])) continue;
-      keep({questions[n].prompt.name, prompt_text(questions[n].prompt.ids), questions[n].expected, answers[n].text,
-            answers[n].is_right, std::nullopt});
+      kept_.push_back({{0, task_.spec.name, questions[n].prompt.name, prompt_text(questions[n].prompt.ids),
+                        questions[n].expected, answers[n].text, answers[n].is_right}});
     }
   }
 
@@ -294,18 +263,24 @@ class TaskRun {
     std::vector<generate::Prompt> prompts;
     for (const std::size_t i : own_) {
       const data::AnswerExample& example = task_.answers[i];
-      prompts.push_back({{example.ids.begin(), example.ids.begin() + static_cast<std::ptrdiff_t>(task_.places[i])},
-                         static_cast<std::int64_t>(i),
-                         1,
-                         example.source});
+      prompts.push_back({.ids = {example.ids.begin(), example.ids.begin() + std::ptrdiff_t(task_.places[i])},
+                         .index = static_cast<std::int64_t>(i),
+                         .max_new_tokens = 1,
+                         .name = example.source,
+                         .id = std::ssize(prompts)});
     }
-    std::vector<ConfidenceReading> found(own_.size());
-    generate::GenerateCallbacks callbacks;
-    callbacks.on_logits = [&](std::size_t n, std::int64_t, std::span<const float> logits) {
-      found[n] = read_confidence(logits, task_.format->confidence);
-    };
-    generator_.run(prompts, {}, callbacks);
-    return found;
+    struct Readings : generate::AnswerSink {
+      explicit Readings(const data::ConfidenceTokens& of) : tokens(of) {}
+      bool wants_logits() const override { return true; }
+      void on_logits(std::int64_t id, std::span<const float> logits) override {
+        found[static_cast<std::size_t>(id)] = read_confidence(logits, tokens);
+      }
+      const data::ConfidenceTokens& tokens;
+      std::vector<ConfidenceReading> found;
+    } readings(task_.format->confidence);
+    readings.found.resize(own_.size());
+    generator_.run(prompts, readings);
+    return std::move(readings.found);
   }
 
   void read_own() {
@@ -314,11 +289,12 @@ class TaskRun {
     for (std::size_t n = 0; n < own_.size(); ++n) {
       const data::AnswerExample& example = task_.answers[own_[n]];
       const auto& [answer, expected] = answers[n];
-      results_.set(own_[n], {answer.is_right, found[n].expected, 0, answer.is_cut});
+      results_.push_back({answer.is_right, found[n].expected, 0, answer.is_cut});
       if (!shows(own_[n])) continue;
-      keep({example.source, prompt_text(std::span(example.ids).first(example.answer_begin)), expected, answer.text,
-            answer.is_right, found[n].expected});
-      kept_.back().reading = found[n];
+      kept_.push_back(
+          {{0, task_.spec.name, example.source, prompt_text(std::span(example.ids).first(example.answer_begin)),
+            expected, answer.text, answer.is_right, found[n].expected},
+           found[n]});
     }
   }
 
@@ -371,22 +347,11 @@ class TaskRun {
   }
 
   bool shows(std::size_t example) const { return example < options_.num_answers; }
-  struct Shown {
-    std::string source, prompt;
-    std::optional<std::string> expected;
-    std::string answer;
-    bool is_right = false;
-    std::optional<double> confidence;
-  };
-  void keep(const Shown& shown) {
-    kept_.push_back({{0, task_.spec.name, shown.source, shown.prompt, shown.expected, shown.answer, shown.is_right,
-                      shown.confidence}});
-  }
 
   report::TaskFigures figures() const {
     std::vector<report::Judged> judged;
     double brier = 0;
-    for (const auto& example : results_.examples()) {
+    for (const auto& example : results_) {
       judged.push_back({example.confidence, example.is_right});
       brier += example.brier;
     }
@@ -415,8 +380,8 @@ class TaskRun {
   generate::Generator& generator_;
   ranks::Communicator& ranks_;
   const TaskEvaluation::Options& options_;
-  ExampleResults results_;
-  std::vector<std::size_t> own_;
+  std::vector<ExampleResult> results_;  ///< of own_; in the end, of all
+  std::vector<std::size_t> own_;        ///< examples of this rank
   std::vector<TaskAnswer> kept_;
 };
 

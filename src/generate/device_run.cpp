@@ -16,7 +16,8 @@ namespace {
 struct DeviceSequence {
   std::size_t prompt = 0;
   std::int64_t cache_begin = 0, num_cached = 0;
-  std::int64_t num_chosen = 0;  ///< new tokens that have been enqueued
+  std::int64_t num_chosen = 0;            ///< new tokens that have been enqueued
+  std::vector<std::int32_t> answer = {};  ///< new tokens that have been received
 };
 
 /// Tokens on their way to the host.
@@ -34,26 +35,25 @@ struct Chosen {
 
 class DeviceRun {
  public:
-  DeviceRun(GeneratorParts& parts, const RunRequest& request)
+  DeviceRun(GeneratorParts& parts, const DeviceRequest& request)
       : parts_(parts),
         request_(request),
         allocator_(parts.decoder.cache().capacity),
-        completions_(request),
         rows_(static_cast<std::size_t>(parts.limits.max_sequences)),
         even_({parts.limits.max_sequences}, at::kInt, parts.decoder.device()),
         odd_({parts.limits.max_sequences}, at::kInt, parts.decoder.device()) {
     if (parts.batch == nullptr) {
       parts.batch = std::make_unique<DecodeBatch>(parts.decoder, parts.limits.max_sequences, parts.limits.use_graphs);
     }
-    parts.batch->set_options(filter_of(request.options.sampling), request.options.use_adapter);
+    parts.batch->set_options(filter_of(request.prompts.front().sampling), use_adapter_);
   }
 
-  std::vector<Completion> run() {
+  std::vector<std::int32_t> run() {
     while (true) {
       throw_if_stop_requested();
       admit();
       const bool is_busy = !reading_.empty() ? prefill() : decode();
-      if (!is_busy && on_the_way_.empty()) return completions_.take();
+      if (!is_busy && on_the_way_.empty()) return std::move(last_);
       while (on_the_way_.size() > (is_busy ? 1 : 0)) receive();
     }
   }
@@ -66,13 +66,13 @@ class DeviceRun {
   void receive();
   std::int64_t key_of(const DeviceSequence& sequence) const {
     const auto& prompt = request_.prompts[sequence.prompt];
-    return kernels::packed_key(sampling_key(request_.options.sampling.seed, prompt.index));
+    return kernels::packed_key(sampling_key(prompt.sampling.seed, prompt.index));
   }
 
   GeneratorParts& parts_;
-  const RunRequest& request_;
+  const DeviceRequest& request_;
+  const bool use_adapter_ = request_.prompts.front().adapter != kNoAdapter;
   CacheAllocator allocator_;
-  Completions completions_;
   std::size_t next_ = 0;  ///< the first waiting prompt
   std::vector<std::optional<DeviceSequence>> rows_;
   std::vector<std::size_t> reading_;  ///< rows in prefill, in the order of their prompts
@@ -80,6 +80,7 @@ class DeviceRun {
   std::deque<Chosen> on_the_way_;
   TransferBuffer even_, odd_;  ///< for the tokens of alternate passes: at most two are on the way
   std::int64_t num_sent_ = 0;
+  std::vector<std::int32_t> last_;  ///< all tokens of the sequence that ended last
   static constexpr std::size_t kIdle = ~std::size_t{0};
 };
 
@@ -88,7 +89,7 @@ void DeviceRun::admit() {
   while (next_ < request_.prompts.size()) {
     const auto free_row = std::find(rows_.begin(), rows_.end(), std::nullopt);
     if (free_row == rows_.end()) return;
-    const auto room = allocator_.allocate(length_of(request_.prompts[next_]));
+    const auto room = allocator_.allocate(request_.prompts[next_].length());
     if (!room) return;
     *free_row = DeviceSequence{next_, *room, next_ == 0 ? request_.num_cached : 0};
     ++next_;
@@ -97,7 +98,7 @@ void DeviceRun::admit() {
 }
 
 bool DeviceRun::prefill() {
-  const Stopwatch watch(parts_.stats.prompt_s);
+  const Stopwatch watch(parts_.totals.prompt_s);
   std::vector<Piece> pieces;
   std::vector<std::int64_t> last_rows, rows, keys;
   Chosen chosen{.is_prefill = true};
@@ -121,16 +122,16 @@ bool DeviceRun::prefill() {
     }
     if (left == 0) break;
   }
-  parts_.stats.prompt_tokens += num_tokens;
+  parts_.totals.prompt_tokens += num_tokens;
   reading_.erase(reading_.begin(), reading_.begin() + std::ssize(rows));  // only the last piece can be incomplete
-  const at::Tensor hidden = parts_.decoder.forward(pieces, request_.options.use_adapter);
+  const at::Tensor hidden = parts_.decoder.forward(pieces, use_adapter_);
   if (!rows.empty()) send(parts_.batch->choose_first(hidden, last_rows, rows, keys), std::move(chosen));
   return true;
 }
 
 /// Returns false if every sequence has its last token, or there are no sequences.
 bool DeviceRun::decode() {
-  const Stopwatch watch(parts_.stats.decode_s);
+  const Stopwatch watch(parts_.totals.decode_s);
   Chosen chosen;
   std::vector<DecodeRow> rows;
   std::vector<std::size_t> decoded;
@@ -165,27 +166,31 @@ void DeviceRun::send(const at::Tensor& ids, Chosen chosen) {
 /// Waits for the tokens of the oldest pass.
 void DeviceRun::receive() {
   const Chosen& chosen = on_the_way_.front();
-  GenerateStats& stats = parts_.stats;
-  const Stopwatch watch(chosen.is_prefill ? stats.prompt_s : stats.decode_s);
+  Totals& totals = parts_.totals;
+  const Stopwatch watch(chosen.is_prefill ? totals.prompt_s : totals.decode_s);
   if (chosen.copied) chosen.copied->synchronize();
-  stats.replays = parts_.batch->num_replays();
+  totals.replays = parts_.batch->num_replays();
   for (const auto& [index, row, prompt, position] : chosen.tokens) {
     if (!rows_[row] || rows_[row]->prompt != prompt) continue;  // it ended one pass earlier
     const std::int32_t id = chosen.ids.const_data_ptr<std::int32_t>()[index];
-    if (id < 0) refuse_logits(name_of(request_.prompts[prompt]), position);
-    ++stats.new_tokens;
-    stats.decoded_tokens += chosen.is_prefill ? 0 : 1;
-    if (completions_.append(prompt, id)) continue;
+    const Prompt& asked = request_.prompts[prompt];
+    if (id < 0) refuse_logits(name_of(asked), position);
+    ++totals.new_tokens;
+    totals.decoded_tokens += chosen.is_prefill ? 0 : 1;
+    std::vector<std::int32_t>& answer = rows_[row]->answer;
+    answer.push_back(id);
+    if (hand_over(request_.sink, asked, std::ssize(answer), {id})) continue;
+    last_ = asked.ids;
+    last_.insert(last_.end(), answer.begin(), answer.end());
     allocator_.free(rows_[row]->cache_begin);
     rows_[row].reset();
-    completions_.end(prompt);
   }
   on_the_way_.pop_front();
 }
 
 }  // namespace
 
-std::vector<Completion> run_on_device(GeneratorParts& parts, const RunRequest& request) {
+std::vector<std::int32_t> run_on_device(GeneratorParts& parts, const DeviceRequest& request) {
   return DeviceRun(parts, request).run();
 }
 

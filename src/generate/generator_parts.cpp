@@ -175,29 +175,12 @@ std::string name_of(const Prompt& prompt) {
   return prompt.name.empty() ? fmt::format("prompt {}", prompt.index) : prompt.name;
 }
 
-std::int64_t length_of(const Prompt& prompt) {
-  return static_cast<std::int64_t>(prompt.ids.size()) + prompt.max_new_tokens;
-}
-
-bool Completions::append(std::size_t prompt, std::int32_t id) {
-  Completion& completion = all_[prompt];
-  completion.ids.push_back(id);
-  const auto& [prompts, options, callbacks, num_cached] = request_;
-  const bool wants_more = !callbacks.on_token || callbacks.on_token(prompt, id);
-  if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) {
-    completion.reason = StopReason::kStopToken;
-  } else if (static_cast<std::int64_t>(completion.ids.size()) >= prompts[prompt].max_new_tokens) {
-    completion.reason = StopReason::kLength;
-  } else if (!wants_more) {
-    completion.reason = StopReason::kCaller;
-  } else {
-    return true;
-  }
+bool hand_over(AnswerSink& sink, const Prompt& prompt, std::int64_t num_new, const Token& token) {
+  const bool wants_more = sink.on_token(prompt.id, token);
+  const bool is_stop = std::ranges::find(prompt.stop_ids, token.id) != prompt.stop_ids.end();
+  if (wants_more && !is_stop && num_new < prompt.max_new_tokens) return true;
+  sink.on_done(prompt.id, /*is_cut=*/wants_more && !is_stop);
   return false;
-}
-
-void Completions::end(std::size_t prompt) {
-  if (request_.callbacks.on_done) request_.callbacks.on_done(prompt, all_[prompt]);
 }
 
 void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence) {
@@ -236,7 +219,7 @@ void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengt
       std::accumulate(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(together), std::int64_t{0});
   const std::int64_t allowed = parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype());
   parts.decoder.reserve(std::max(rooms.front(), std::min(wanted, allowed)), longest);
-  parts.stats.cache_bytes = parts.decoder.cache().bytes();
+  parts.totals.cache_bytes = parts.decoder.cache().bytes();
 }
 
 void reserve_for_conversation(GeneratorParts& parts, std::int64_t length) {
@@ -249,7 +232,7 @@ void reserve_for_conversation(GeneratorParts& parts, std::int64_t length) {
   const std::int64_t before = parts.decoder.cache().capacity;
   parts.decoder.reserve(tokens, tokens);
   if (parts.decoder.cache().capacity != before) parts.left = {};
-  parts.stats.cache_bytes = parts.decoder.cache().bytes();
+  parts.totals.cache_bytes = parts.decoder.cache().bytes();
 }
 
 std::int64_t reserve_for_requests(GeneratorParts& parts) {
@@ -260,12 +243,12 @@ std::int64_t reserve_for_requests(GeneratorParts& parts) {
   const std::int64_t capacity = std::clamp(allowed, room_for(1), room_for(context) * parts.limits.max_sequences);
   const std::int64_t longest = std::min(context, capacity);
   parts.decoder.reserve(capacity, longest);
-  parts.stats.cache_bytes = parts.decoder.cache().bytes();
+  parts.totals.cache_bytes = parts.decoder.cache().bytes();
   return longest;
 }
 
-std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool use_adapter) {
-  if (left.use_adapter != use_adapter) return 0;
+std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt) {
+  if (left.adapter != prompt.adapter) return 0;
   const std::size_t most = std::min(left.ids.size(), prompt.ids.size() - 1);
   const auto end = prompt.ids.begin() + static_cast<std::ptrdiff_t>(most);
   return std::mismatch(prompt.ids.begin(), end, left.ids.begin()).first - prompt.ids.begin();
@@ -295,22 +278,20 @@ void DraftLength::record(std::size_t num_drafted, std::size_t num_right) {
   wanted_ = num_right == num_drafted ? wanted_ + 1 : std::max<std::size_t>(num_right, 1);
 }
 
-std::vector<std::int32_t> draft_of(std::span<const std::int32_t> prompt, std::span<const std::int32_t> answer,
-                                   std::size_t most) {
+std::vector<std::int32_t> draft_of(std::span<const std::int32_t> tokens, std::size_t most) {
   constexpr std::size_t kLongestEnding = 3;
-  const std::size_t length = prompt.size() + answer.size();
-  const auto at = [&](std::size_t i) { return i < prompt.size() ? prompt[i] : answer[i - prompt.size()]; };
+  const std::size_t length = tokens.size();
   if (most == 0 || length < 2) return {};
   std::size_t begin = 0, longest = 0;
   for (std::size_t end = length - 1; end > 0 && longest < kLongestEnding; --end) {  // compares what comes before `end`
     std::size_t same = 0;
-    while (same < std::min(kLongestEnding, end) && at(end - 1 - same) == at(length - 1 - same)) ++same;
+    while (same < std::min(kLongestEnding, end) && tokens[end - 1 - same] == tokens[length - 1 - same]) ++same;
     if (same <= longest) continue;
     longest = same;
     begin = end;
   }
   std::vector<std::int32_t> draft;
-  for (std::size_t i = begin; longest > 0 && i < length && draft.size() < most; ++i) draft.push_back(at(i));
+  for (std::size_t i = begin; longest > 0 && i < length && draft.size() < most; ++i) draft.push_back(tokens[i]);
   return draft;
 }
 

@@ -5,8 +5,10 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -83,54 +85,47 @@ class DecodeBatch {
 /// Tokens whose keys and values a run has left in the cache, from its first slot on.
 struct CachedTokens {
   std::vector<std::int32_t> ids;
-  bool use_adapter = true;
+  std::optional<std::int64_t> adapter = {};  ///< Prompt::adapter
 };
 
 struct GeneratorParts {
   model::ModelConfig config;
   GeneratorLimits limits;
   CachedDecoder decoder;
-  GenerateStats stats = {};
-  CachedTokens left = {};                        ///< by the last run with reuse_cache; empty if another came after it
+  Totals totals = {};
+  CachedTokens left = {};                        ///< by the last turn; empty if another run came after it
   std::unique_ptr<DecodeBatch> batch = nullptr;  ///< for runs on a device, with its graphs
 };
 
 struct Generator::State : GeneratorParts {};
 
-/// One call of run().
-struct RunRequest {
-  std::span<const Prompt> prompts;
-  const GenerateOptions& options;
-  const GenerateCallbacks& callbacks;
+/// Sequences that are answered together, with tokens chosen on the host.
+struct HostRequest {
+  std::function<std::optional<Prompt>(bool may_wait)> next;  ///< as PromptQueue::next
+  AnswerSink& sink;
   std::int64_t num_cached = 0;  ///< tokens of the first prompt that are in the cache already
+  /// Alternates passes over prompts and over answers: a long prompt delays other answers, but does not stop them.
+  /// Ignores requested stops.
+  bool is_served = false;
 };
+/// Returns all tokens of the sequence that ended last. The cache must be reserved.
+std::vector<std::int32_t> run_on_host(GeneratorParts& parts, const HostRequest& request);
 
-/// The completions of a run, token by token.
-class Completions {
- public:
-  explicit Completions(const RunRequest& request) : request_(request), all_(request.prompts.size()) {}
-  /// Appends a token and calls on_token. False: the completion has ended; call end() for it.
-  bool append(std::size_t prompt, std::int32_t id);
-  void end(std::size_t prompt);  ///< calls on_done
-  Completion& operator[](std::size_t prompt) { return all_[prompt]; }
-  const Completion& operator[](std::size_t prompt) const { return all_[prompt]; }
-  std::vector<Completion> take() { return std::move(all_); }
-
- private:
-  const RunRequest& request_;
-  std::vector<Completion> all_;
+/// Prompts with the same adapter and filter, for tokens chosen on the device.
+struct DeviceRequest {
+  std::span<const Prompt> prompts;
+  AnswerSink& sink;
+  std::int64_t num_cached = 0;  ///< as in HostRequest
 };
-
 /// A run that chooses and keeps tokens on the device: no pass waits for the host, which reads the tokens of a pass
 /// while the next one runs. So a sequence that ends at a stop token is computed one token further, and that token is
-/// dropped.
-std::vector<Completion> run_on_device(GeneratorParts& parts, const RunRequest& request);
+/// dropped. Returns what run_on_host() returns.
+std::vector<std::int32_t> run_on_device(GeneratorParts& parts, const DeviceRequest& request);
 
-/// Generator::serve(), once the cache is reserved.
-void serve_requests(GeneratorParts& parts, serve::RequestQueue& queue);
+/// Gives the sink a token, the num_new-th of an answer. Returns false, after on_done(), if the answer has ended.
+bool hand_over(AnswerSink& sink, const Prompt& prompt, std::int64_t num_new, const Token& token);
 
 std::string name_of(const Prompt& prompt);
-std::int64_t length_of(const Prompt& prompt);  ///< with its new tokens
 
 /// A sequence to compute, for checks and messages.
 struct SequenceInput {
@@ -154,7 +149,7 @@ std::int64_t reserve_for_requests(GeneratorParts& parts);
 
 /// Number of a prompt's tokens that need not be computed again. The last one always is: the first new token comes from
 /// it.
-std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt, bool use_adapter);
+std::int64_t num_reusable(const CachedTokens& left, const Prompt& prompt);
 
 bool are_finite(std::span<const float> logits);
 
@@ -192,9 +187,8 @@ class DraftLength {
   std::size_t wanted_ = 1;
 };
 
-/// Finds the latest earlier place with the longest ending of prompt + answer, up to three tokens, and returns up to
-/// `most` tokens that follow it. Empty if the last token has not occurred before.
-std::vector<std::int32_t> draft_of(std::span<const std::int32_t> prompt, std::span<const std::int32_t> answer,
-                                   std::size_t most);
+/// Finds the latest earlier place with the longest ending of `tokens`, up to three, and returns up to `most` tokens that
+/// follow it. Empty if the last token has not occurred before.
+std::vector<std::int32_t> draft_of(std::span<const std::int32_t> tokens, std::size_t most);
 
 }  // namespace lora_train::generate

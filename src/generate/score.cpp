@@ -37,7 +37,7 @@ class Scorer {
   at::Tensor forward(std::int64_t position, Ids ids) {
     throw_if_stop_requested();
     const Piece piece{0, position, ids};
-    parts_.stats.prompt_tokens += static_cast<std::int64_t>(ids.size());
+    parts_.totals.prompt_tokens += static_cast<std::int64_t>(ids.size());
     return parts_.decoder.forward(std::span(&piece, 1), use_adapter_);
   }
 
@@ -108,8 +108,7 @@ std::int64_t check_request(const model::ModelConfig& config, const ScoreRequest&
 
 }  // namespace
 
-std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest> requests, bool use_adapter,
-                                                  const std::function<void(std::size_t)>& on_done) {
+std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest> requests, bool use_adapter) {
   GeneratorParts& parts = *state_;
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -119,9 +118,8 @@ std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest> 
   if (requests.empty()) return scores;
   reserve_cache(parts, {longest});
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const Stopwatch watch(parts.stats.prompt_s);
+    const Stopwatch watch(parts.totals.prompt_s);
     scores.push_back(Scorer(parts, requests[i], name_of(requests[i], i), use_adapter).run());
-    if (on_done) on_done(i);
   }
   return scores;
 }

@@ -347,4 +347,20 @@ std::string format_progress_bar(const ProgressState& state, int width, bool use_
   return line;
 }
 
+CountProgress::CountProgress(const char* unit, std::size_t total, bool quiet) : bar_({.quiet = quiet}) {
+  state_.total_steps = static_cast<long long>(total);
+  state_.unit = unit;
+}
+
+void CountProgress::count(long long num_done, long long num_tokens) {
+  state_.step += num_done;
+  num_tokens_ += num_tokens;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  const double seconds = std::max(elapsed.count(), 1e-9);
+  state_.steps_per_s = static_cast<double>(state_.step) / seconds;
+  state_.tokens_per_s = static_cast<double>(num_tokens_) / seconds;
+  state_.eta_s = state_.step == 0 ? 0 : static_cast<double>(state_.total_steps - state_.step) / state_.steps_per_s;
+  bar_.update(state_);
+}
+
 }  // namespace lora_train::report

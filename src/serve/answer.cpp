@@ -9,13 +9,23 @@
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::serve {
+
+/// A choice, or a piece of one.
+struct ChoiceJson {
+  const char* name;    ///< of a chat's message: "message" or "delta"
+  AnswerJson message;  ///< of a chat,
+  std::string text;    ///< or the text of a completion
+  AnswerJson logprobs, finish_reason;
+};
+
 namespace {
 
-/// A piece of a choice.
-std::string event_of(AnswerJson event, const ApiRequest& request, AnswerJson choice) {
-  event["choices"] = AnswerJson::array({std::move(choice)});
-  if (request.include_usage) event["usage"] = nullptr;
-  return dump_json(event);
+AnswerJson as_json(bool is_chat, std::size_t index, ChoiceJson choice) {
+  AnswerJson json = {{"index", index}};
+  json[is_chat ? choice.name : "text"] = is_chat ? std::move(choice.message) : AnswerJson(choice.text);
+  json["logprobs"] = std::move(choice.logprobs);
+  json["finish_reason"] = std::move(choice.finish_reason);
+  return json;
 }
 
 }  // namespace
@@ -100,23 +110,32 @@ int Outbox::status() const {
   return status_;
 }
 
-struct Answer::Choice {
-  Choice(const tokenizer::Tokenizer& tokenizer, const std::vector<std::string>& stop_strings)
-      : stream(tokenizer), stops(stop_strings) {}
+std::string AnswerText::take(const std::string& piece) {
+  std::string shown = stops_.push(piece);
+  text_ += shown;
+  return shown;
+}
 
-  tokenizer::TextStream stream;
-  tokenizer::StopStrings stops;
-  std::string text;                 ///< the whole answer; with `streams`, the part sent
-  std::vector<ServedToken> tokens;  ///< those whose log-probabilities have not been sent
-  std::size_t num_sent = 0;         ///< bytes of text before these tokens
-  std::string finish_reason;
+std::string AnswerText::finish() {
+  std::string shown = take(stream_.finish());
+  if (is_stopped()) return shown;
+  const std::string rest = stops_.finish();
+  text_ += rest;
+  return shown + rest;
+}
+
+struct Answer::Choice {
+  AnswerText answer;                         ///< with `streams`, the part sent
+  std::vector<generate::Token> tokens = {};  ///< those whose log-probabilities have not been sent
+  std::size_t num_sent = 0;                  ///< bytes of text before these tokens
+  std::string finish_reason = {};
 };
 
 Answer::Answer(ApiRequest request, const ServedModel& model, std::vector<data::Prompt> prompts, std::string id,
                std::int64_t created)
     : request_(std::move(request)), model_(model), prompts_(std::move(prompts)), id_(std::move(id)), created_(created) {
   choices_.reserve(num_choices());
-  for (std::size_t i = 0; i < num_choices(); ++i) choices_.emplace_back(*model.tokenizer, request_.stop);
+  for (std::size_t i = 0; i < num_choices(); ++i) choices_.push_back({{*model.tokenizer, request_.stop}});
 }
 Answer::~Answer() = default;
 
@@ -128,71 +147,60 @@ std::int64_t Answer::num_prompt_tokens() const {
   return sum;
 }
 
-ServedRequest Answer::ask(std::size_t choice, std::int64_t max_new_tokens) const {
-  ServedRequest asked;
-  asked.ids = prompts_[choice / static_cast<std::size_t>(request_.n)].ids;
-  asked.max_new_tokens = max_new_tokens;
-  asked.sampling = request_.sampling;
-  asked.index = static_cast<std::int64_t>(choice);
-  asked.stop_ids = model_.stop_ids;
-  asked.owner = model_.owner;
-  asked.num_top = request_.num_top;
-  return asked;
+generate::Prompt Answer::ask(std::size_t choice, std::int64_t max_new_tokens) const {
+  return {.ids = prompts_[choice / static_cast<std::size_t>(request_.n)].ids,
+          .index = static_cast<std::int64_t>(choice),
+          .max_new_tokens = max_new_tokens,
+          .sampling = request_.sampling,
+          .stop_ids = model_.stop_ids,
+          .adapter = model_.adapter,
+          .num_top = request_.num_top};
 }
 
-bool Answer::on_token(std::size_t index, const ServedToken& token) {
+bool Answer::on_token(std::size_t index, const generate::Token& token) {
   Choice& choice = choices_[index];
   ++num_new_;
   const auto& stop_ids = model_.stop_ids;
   if (std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end()) return !outbox.is_cancelled();
   if (request_.num_top) choice.tokens.push_back(token);
-  send_text(index, choice.stops.push(choice.stream.push(token.id)));
-  return !choice.stops.is_found() && !outbox.is_cancelled();
+  send_text(index, choice.answer.push(token.id));
+  return !choice.answer.is_stopped() && !outbox.is_cancelled();
 }
 
-/// Adds text to the answer, and streams it at once if requested.
+/// Streams new text of a choice, if requested.
 void Answer::send_text(std::size_t index, const std::string& text) {
   Choice& choice = choices_[index];
-  const bool is_first = choice.text.empty();
-  choice.text += text;
   if (!request_.streams || text.empty()) return;
+  const bool is_first = choice.answer.text().size() == text.size();
   AnswerJson logprobs;
   if (request_.num_top) {
     logprobs = logprobs_json(request_.is_chat, *model_.tokenizer, choice.tokens, choice.num_sent);
     choice.tokens.clear();
-    choice.num_sent = choice.text.size();
+    choice.num_sent = choice.answer.text().size();
   }
-  AnswerJson sent = {{"index", index}};
-  if (request_.is_chat) {
-    AnswerJson delta = {{"content", text}};
-    if (is_first) delta = {{"role", "assistant"}, {"content", text}};
-    sent["delta"] = std::move(delta);
-  } else {
-    sent["text"] = text;
-  }
-  sent["logprobs"] = std::move(logprobs);
-  sent["finish_reason"] = nullptr;
-  send_event(event_of(answer_head(request_, id_, model_.name, created_), request_, std::move(sent)));
+  AnswerJson delta = {{"content", text}};
+  if (is_first) delta = {{"role", "assistant"}, {"content", text}};
+  send_part(index, {"delta", std::move(delta), text, std::move(logprobs), nullptr});
+}
+
+/// Streams a piece of a choice.
+void Answer::send_part(std::size_t index, ChoiceJson part) {
+  AnswerJson event = answer_head(request_, id_, model_.name, created_);
+  event["choices"] = AnswerJson::array({as_json(request_.is_chat, index, std::move(part))});
+  if (request_.include_usage) event["usage"] = nullptr;
+  send_event(dump_json(event));
 }
 
 void Answer::send_event(const std::string& json) { outbox.write(fmt::format("data: {}\n\n", json)); }
 
 void Answer::on_done(std::size_t index, bool is_cut) {
   Choice& choice = choices_[index];
-  send_text(index, choice.stops.push(choice.stream.finish()));
-  if (!choice.stops.is_found()) send_text(index, choice.stops.finish());
-  choice.finish_reason = is_cut && !choice.stops.is_found() ? "length" : "stop";
+  send_text(index, choice.answer.finish());
+  choice.finish_reason = is_cut && !choice.answer.is_stopped() ? "length" : "stop";
   if (request_.streams) {
-    AnswerJson last = {{"index", index}};
-    if (request_.is_chat) {
-      last["delta"] = AnswerJson::object();
-      if (choice.text.empty()) last["delta"] = {{"role", "assistant"}, {"content", ""}};
-    } else {
-      last["text"] = "";
-    }
-    last["logprobs"] = nullptr;
-    last["finish_reason"] = choice.finish_reason;
-    send_event(event_of(answer_head(request_, id_, model_.name, created_), request_, std::move(last)));
+    AnswerJson delta = AnswerJson::object();
+    if (choice.answer.text().empty()) delta = {{"role", "assistant"}, {"content", ""}};
+    send_part(index, {"delta", std::move(delta), "", nullptr, choice.finish_reason});
   }
   if (++num_done_ == choices_.size()) finish();
 }
@@ -210,16 +218,14 @@ void Answer::finish() {
   }
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
-    AnswerJson entry = {{"index", i}};
-    if (request_.is_chat) {
-      entry["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
-    } else {
-      entry["text"] = choice.text;
-    }
-    entry["logprobs"] =
-        request_.num_top ? logprobs_json(request_.is_chat, *model_.tokenizer, choice.tokens, 0) : AnswerJson();
-    entry["finish_reason"] = choice.finish_reason;
-    whole["choices"].push_back(std::move(entry));
+    const std::string& text = choice.answer.text();
+    whole["choices"].push_back(
+        as_json(request_.is_chat, i,
+                {"message",
+                 {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}},
+                 text,
+                 request_.num_top ? logprobs_json(request_.is_chat, *model_.tokenizer, choice.tokens, 0) : AnswerJson(),
+                 choice.finish_reason}));
   }
   whole["usage"] = usage;
   outbox.write(dump_json(whole));

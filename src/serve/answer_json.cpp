@@ -30,11 +30,11 @@ AnswerJson usage_json(std::int64_t prompt_tokens, std::int64_t new_tokens) {
           {"total_tokens", prompt_tokens + new_tokens}};
 }
 
-AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer, const std::vector<ServedToken>& tokens,
-                         std::size_t text_offset) {
+AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer,
+                         const std::vector<generate::Token>& tokens, std::size_t text_offset) {
   AnswerJson content = AnswerJson::array(), texts = AnswerJson::array(), values = AnswerJson::array(),
              tops = AnswerJson::array(), offsets = AnswerJson::array();
-  for (const ServedToken& token : tokens) {
+  for (const generate::Token& token : tokens) {
     AnswerJson list = AnswerJson::array(), map = AnswerJson::object();
     for (const auto& [id, value] : token.top) {
       list.push_back(chat_token(tokenizer, id, value));

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/generate/prompt.h"
 #include "lora_train/serve/api_request.h"
-#include "lora_train/serve/request_queue.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::serve {
@@ -22,8 +22,8 @@ AnswerJson usage_json(std::int64_t prompt_tokens, std::int64_t new_tokens);
 
 /// `logprobs` of a choice: {"content": [{token, logprob, bytes, id, top_logprobs}]} for a chat, parallel lists for a
 /// completion. text_offset: characters of the answer before these tokens.
-AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer, const std::vector<ServedToken>& tokens,
-                         std::size_t text_offset);
+AnswerJson logprobs_json(bool is_chat, const tokenizer::Tokenizer& tokenizer,
+                         const std::vector<generate::Token>& tokens, std::size_t text_offset);
 
 /// Serializes JSON. Invalid UTF-8 becomes U+FFFD; a model's text is valid.
 inline std::string dump_json(const AnswerJson& json) {

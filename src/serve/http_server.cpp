@@ -129,9 +129,7 @@ std::string log_line(const OpenRequest& open, int status) {
                         answer->num_new_tokens());
   }
   const std::chrono::duration<double> seconds = Clock::now() - open.start;
-  char time[32];
-  std::snprintf(time, sizeof time, ", %.2f s", seconds.count());
-  return visible_text(line + time);
+  return visible_text(fmt::format("{}, {:.2f} s", line, seconds.count()));
 }
 
 /// True if the other end has closed, or reset, its connection.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <new>
 #include <random>
 #include <utility>
@@ -19,10 +18,10 @@ bool RequestBoard::submit(const std::shared_ptr<Answer>& answer, std::int64_t ma
   const std::size_t count = answer->num_choices();
   if (is_closed_ || waiting_.size() + count > max_waiting_) return false;
   for (std::size_t choice = 0; choice < count; ++choice) {
-    ServedRequest request = answer->ask(choice, max_new_tokens);
-    request.id = num_asked_++;
-    asked_[request.id] = {answer, choice};
-    waiting_.push_back(std::move(request));
+    generate::Prompt prompt = answer->ask(choice, max_new_tokens);
+    prompt.id = num_asked_++;
+    asked_[prompt.id] = {answer, choice};
+    waiting_.push_back(std::move(prompt));
   }
   changed_.notify_one();
   return true;
@@ -48,13 +47,13 @@ void RequestBoard::on_start(std::int64_t max_tokens) {
   if (when_started) when_started();
 }
 
-std::optional<ServedRequest> RequestBoard::next(bool may_wait) {
+std::optional<generate::Prompt> RequestBoard::next(bool may_wait) {
   std::unique_lock lock(mutex_);
   if (may_wait) changed_.wait(lock, [&] { return !waiting_.empty() || is_closed_; });
   if (waiting_.empty()) return std::nullopt;
-  ServedRequest request = std::move(waiting_.front());
+  generate::Prompt prompt = std::move(waiting_.front());
   waiting_.pop_front();
-  return request;
+  return prompt;
 }
 
 RequestBoard::Asked RequestBoard::find(std::int64_t id) {
@@ -74,7 +73,7 @@ bool RequestBoard::is_wanted(std::int64_t id) {
   return is_wanted;
 }
 
-bool RequestBoard::on_token(std::int64_t id, const ServedToken& token) {
+bool RequestBoard::on_token(std::int64_t id, const generate::Token& token) {
   const Asked asked = find(id);
   return asked.answer->on_token(asked.choice, token) && !asked.answer->outbox.is_finished();
 }
@@ -84,9 +83,9 @@ void RequestBoard::on_done(std::int64_t id, bool is_cut) {
   asked.answer->on_done(asked.choice, is_cut);
 }
 
-void RequestBoard::on_failure(std::int64_t id, const std::string& message) {
+void RequestBoard::on_failure(std::int64_t id, const Error& error) {
   const Asked asked = take(id);
-  asked.answer->on_failure(500, message);
+  asked.answer->on_failure(500, error.message());
 }
 
 namespace {
@@ -101,9 +100,7 @@ std::uint64_t random_number() {
 }
 
 std::string answer_id(bool is_chat) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(random_number()));
-  return (is_chat ? "chatcmpl-" : "cmpl-") + std::string(digits);
+  return fmt::format("{}{:016x}", is_chat ? "chatcmpl-" : "cmpl-", random_number());
 }
 
 AnswerJson model_json(const ServedModel& model, std::int64_t max_tokens) {

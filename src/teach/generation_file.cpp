@@ -44,11 +44,12 @@ std::optional<std::size_t> index_of(const Json& line) {
 }  // namespace
 
 GenerationSettings sampling_settings(const SamplingOptions& sampling) {
-  return {{"temperature", Json(sampling.temperature).dump()},
-          {"top_p", Json(sampling.top_p).dump()},
-          {"top_k", Json(sampling.top_k).dump()},
-          {"min_p", Json(sampling.min_p).dump()},
-          {"seed", sampling.temperature > 0 ? Json(sampling.seed).dump() : "null"}};
+  GenerationSettings settings;
+  for_each_sampling_option([&](const char* name, auto member, const SamplingRange&) {
+    settings.emplace_back(name, Json(sampling.*member).dump());
+  });
+  settings.emplace_back("seed", sampling.temperature > 0 ? Json(sampling.seed).dump() : "null");
+  return settings;
 }
 
 GenerationFile::GenerationFile(std::string program, std::filesystem::path path, const GenerationSettings& settings,

@@ -30,4 +30,13 @@ inline constexpr SamplingRange kTopPRange = {"a number above 0, at most 1 (all)"
                                              [](double p) { return p > 0 && p <= 1; }};
 inline constexpr SamplingRange kMinPRange = {"a number from 0 (all) to 1", [](double p) { return p >= 0 && p <= 1; }};
 
+/// Calls visit(name, member, range) for every option but the seed, in the order in which they are listed.
+template <class Visit>
+void for_each_sampling_option(const Visit& visit) {
+  visit("temperature", &SamplingOptions::temperature, kTemperatureRange);
+  visit("top_p", &SamplingOptions::top_p, kTopPRange);
+  visit("top_k", &SamplingOptions::top_k, kTopKRange);
+  visit("min_p", &SamplingOptions::min_p, kMinPRange);
+}
+
 }  // namespace lora_train

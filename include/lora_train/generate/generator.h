@@ -3,17 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "lora_train/config/sampling.h"
+#include "lora_train/generate/prompt.h"
 #include "lora_train/kernels/attention/attention.h"
 #include "lora_train/kernels/sampling/sampling.h"
 #include "lora_train/model/weights/weights.h"
-#include "lora_train/serve/request_queue.h"
 
 namespace lora_train::generate {
 
@@ -23,13 +21,6 @@ void check_sampling(const SamplingOptions& options);
 /// The options in the kernels' form, and the key of a prompt's draws.
 kernels::SamplingFilter filter_of(const SamplingOptions& options);
 PhiloxKey sampling_key(std::uint64_t seed, std::int64_t prompt_index);
-
-using kernels::Candidate;
-
-/// The tokens that may be drawn, most likely first (ties: lowest id first); probabilities sum to 1. temperature > 0,
-/// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
-/// MinPLogitsWarper.
-std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options);
 
 /// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index, and `position`,
 /// the number of new tokens before this one.
@@ -51,62 +42,11 @@ struct GeneratorLimits {
       true;  ///< on a CPU, guess tokens of few sequences and check them in the same pass; the answers are the same
 };
 
-struct Prompt {
-  std::vector<std::int32_t> ids;    ///< not empty
-  std::int64_t index = 0;           ///< index in the whole file, even if only part of it is run; seeds the sampler
-  std::int64_t max_new_tokens = 0;  ///< at least 1
-  std::string name = {};            ///< for messages: "prompts.jsonl:3"; empty: "prompt <index>"
-};
-
-struct GenerateOptions {
-  SamplingOptions sampling;
-  std::vector<std::int32_t> stop_ids = {};  ///< tokens that end a completion
-  bool use_adapter = true;                  ///< false: the base model, from the same weights
-  bool log_probabilities = false;           ///< fills Completion::log_probability
-  /// For a run of one conversation prompt: reuses the cache for what the prompt shares with the last such run, and
-  /// leaves room in it for what follows. The last bits of sums may differ from a run without it.
-  bool reuse_cache = false;
-};
-
-enum class StopReason {
-  kStopToken,  ///< the last id is one of stop_ids
-  kLength,     ///< max_new_tokens
-  kCaller      ///< on_token returned false
-};
-
-struct Completion {
-  std::vector<std::int32_t> ids;  ///< new tokens, the stop token included
-  StopReason reason = StopReason::kLength;
-  double log_probability = 0;  ///< if requested: sum of the log-probabilities of ids, before temperature and filters
-};
-
-/// Called in the thread of run(). `prompt` is the index in the span of prompts. All may be empty.
-struct GenerateCallbacks {
-  /// Called for every token, the stop token included; on a GPU, while the next pass runs. Returning false ends this
-  /// completion.
-  std::function<bool(std::size_t prompt, std::int32_t id)> on_token = {};
-  /// Called when a completion has ended, in no particular order.
-  std::function<void(std::size_t prompt, const Completion&)> on_done = {};
-  /// Called with the logits [V] from which the next token is chosen; position 0 is the first new token. On a GPU,
-  /// setting it copies them to the host, which synchronizes.
-  std::function<void(std::size_t prompt, std::int64_t position, std::span<const float> logits)> on_logits = {};
-};
-
 /// A prompt and its candidate completions.
 struct ScoreRequest {
   std::vector<std::int32_t> prompt;                    ///< not empty
   std::vector<std::vector<std::int32_t>> completions;  ///< each not empty
   std::string name = {};                               ///< for messages
-};
-
-/// Tokens and seconds of all runs so far. prompt_tokens counts only computed ones. The first new token of a prompt
-/// belongs to its prefill (prompt_s); decoded_tokens counts the other new ones.
-struct GenerateStats {
-  std::int64_t prompt_tokens = 0, new_tokens = 0, decoded_tokens = 0;
-  double prompt_s = 0, decode_s = 0;
-  std::int64_t cache_bytes = 0;    ///< current size of the cache
-  std::int64_t decode_passes = 0;  ///< passes whose tokens the host chose; fewer than tokens if guesses were right
-  std::int64_t replays = 0;        ///< decoding passes that replayed a graph
 };
 
 /// Greedy decoding and sampling. Runs on the device of the weights, in their dtype (fp32 or bf16). Not thread-safe.
@@ -116,8 +56,8 @@ struct GenerateStats {
 /// four sequences there, spare rows of a pass check guesses of what comes next (prompt lookup), which changes no token
 /// and no bit. On a GPU, the last bits of products may differ with the batch size, and so may a greedy choice between
 /// two nearly equal tokens. The random draw for a token is the same everywhere. A GPU chooses tokens itself
-/// (kernels/sampling/sampling.h), unless log-probabilities or logits are wanted, and captures decoding passes per
-/// number of rows (1, 2, 4, ...) to replay them; if it cannot, one warning says why.
+/// (kernels/sampling/sampling.h), if prompts are sampled alike, without log-probabilities and logits, and captures
+/// decoding passes per number of rows (1, 2, 4, ...) to replay them; if it cannot, one warning says why.
 class Generator {
  public:
   /// `weights` must outlive the generator. Their adapter columns must be written.
@@ -127,25 +67,25 @@ class Generator {
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  /// Completions in the order of the prompts. All prompts are checked before the first is computed. Throws DataError
+  /// Answers prompts together, in no particular order. All are checked before the first is computed. Throws DataError
   /// naming the prompt if it is empty, has an id outside the vocabulary, or is longer than
   /// ModelConfig::context_length() together with its max_new_tokens; NumericError naming prompt and position if a logit
-  /// is not finite; StopError between two passes; ConfigError from check_sampling. on_done is called for completions
-  /// that end before an exception.
-  std::vector<Completion> run(std::span<const Prompt> prompts, const GenerateOptions& options,
-                              const GenerateCallbacks& callbacks = {});
+  /// is not finite; StopError between two passes; ConfigError from check_sampling.
+  ///
+  /// is_turn, for one prompt: reuses the cache for what the prompt shares with the last such run, and leaves room in it
+  /// for what follows. The last bits of sums may differ from a run without it.
+  void run(std::span<const Prompt> prompts, AnswerSink& sink, bool is_turn = false);
 
   /// log P(completion | prompt), summed over tokens, for every completion of every request. Computes each prompt once.
-  /// Calls `on_done` after each request. Throws what run() throws.
-  std::vector<std::vector<double>> score(std::span<const ScoreRequest> requests, bool use_adapter = true,
-                                         const std::function<void(std::size_t request)>& on_done = {});
+  /// Throws what run() throws.
+  std::vector<std::vector<double>> score(std::span<const ScoreRequest> requests, bool use_adapter = true);
 
-  /// Answers requests together as they come, until queue.next() has no more (request_queue.h). Chooses tokens on the
-  /// host. Reserves the cache first: limits.cache_bytes, or what limits.max_sequences of the whole context need if that
-  /// is less. Ignores requested stops.
-  void serve(serve::RequestQueue& queue);
+  /// Answers prompts together as they come, until queue.next() has no more. Chooses tokens on the host. Reserves the
+  /// cache first: limits.cache_bytes, or what limits.max_sequences of the whole context need if that is less. A prompt
+  /// that cannot be computed fails alone. Ignores requested stops.
+  void serve(PromptQueue& queue);
 
-  GenerateStats stats() const;
+  Totals totals() const;
 
  private:
   struct State;

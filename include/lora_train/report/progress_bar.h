@@ -73,4 +73,19 @@ class ProgressBar {
   std::unique_ptr<Impl> impl_;
 };
 
+/// A bar for work without steps of its own: counts what is done, and the tokens.
+class CountProgress {
+ public:
+  CountProgress(const char* unit, std::size_t total, bool quiet);
+  /// The time counts from here, instead of from the construction.
+  void start() { start_ = std::chrono::steady_clock::now(); }
+  void count(long long num_done, long long num_tokens);
+
+ private:
+  ProgressBar bar_;
+  ProgressState state_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  long long num_tokens_ = 0;
+};
+
 }  // namespace lora_train::report

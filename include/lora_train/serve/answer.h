@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "lora_train/data/encode/prompts.h"
+#include "lora_train/generate/prompt.h"
 #include "lora_train/serve/api_request.h"
-#include "lora_train/serve/request_queue.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
@@ -56,14 +56,40 @@ class Outbox {
   Call resume_;
 };
 
+/// The text of an answer, token by token, up to the first stop string.
+class AnswerText {
+ public:
+  /// `tokenizer` must outlive it.
+  AnswerText(const tokenizer::Tokenizer& tokenizer, const std::vector<std::string>& stop_strings)
+      : stream_(tokenizer), stops_(stop_strings) {}
+
+  /// The text that may be shown now.
+  std::string push(std::int32_t id) { return take(stream_.push(id)); }
+  /// The rest, after the last token.
+  std::string finish();
+  /// All text so far.
+  const std::string& text() const { return text_; }
+  /// True if a stop string ended it.
+  bool is_stopped() const { return stops_.is_found(); }
+
+ private:
+  std::string take(const std::string& piece);
+
+  tokenizer::TextStream stream_;
+  tokenizer::StopStrings stops_;
+  std::string text_;
+};
+
 struct ServedModel {
   std::string name;
   const tokenizer::Tokenizer* tokenizer = nullptr;         ///< never null
   const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: no chats
   std::vector<std::int32_t> stop_ids;
-  std::int32_t vocab_size = 0;        ///< rows of the embedding; larger ids are refused
-  std::optional<std::int64_t> owner;  ///< ServedRequest::owner
+  std::int32_t vocab_size = 0;          ///< rows of the embedding; larger ids are refused
+  std::optional<std::int64_t> adapter;  ///< generate::Prompt::adapter
 };
+
+struct ChoiceJson;
 
 /// Choice i belongs to prompt i / n. The calls on_... come from one thread; `outbox` and the counts may be read from
 /// another.
@@ -75,11 +101,11 @@ class Answer {
   ~Answer();
 
   std::size_t num_choices() const;
-  /// A choice's request to the model; the caller sets `id`.
-  ServedRequest ask(std::size_t choice, std::int64_t max_new_tokens) const;
+  /// A choice's prompt for the model; the caller sets `id`.
+  generate::Prompt ask(std::size_t choice, std::int64_t max_new_tokens) const;
 
   /// Returns false if the choice has met a stop string or the client has gone.
-  bool on_token(std::size_t choice, const ServedToken& token);
+  bool on_token(std::size_t choice, const generate::Token& token);
   void on_done(std::size_t choice, bool is_cut);
   /// Ends the whole answer with an error.
   void on_failure(int status, const std::string& message);
@@ -94,6 +120,7 @@ class Answer {
  private:
   struct Choice;
   void send_text(std::size_t index, const std::string& text);
+  void send_part(std::size_t index, ChoiceJson part);
   void send_event(const std::string& json);
   void finish();
 

@@ -12,13 +12,12 @@
 #include <vector>
 
 #include "lora_train/serve/answer.h"
-#include "lora_train/serve/request_queue.h"
 
 namespace lora_train::serve {
 
-/// Requests that wait for the model or are being answered. Thread-safe. The computing thread calls RequestQueue's
+/// Requests that wait for the model or are being answered. Thread-safe. The computing thread calls PromptQueue's
 /// functions; any thread may call the others.
-class RequestBoard : public RequestQueue {
+class RequestBoard : public generate::PromptQueue {
  public:
   /// At most max_waiting choices wait.
   explicit RequestBoard(std::size_t max_waiting) : max_waiting_(max_waiting) {}
@@ -34,11 +33,11 @@ class RequestBoard : public RequestQueue {
   std::int64_t max_tokens() const { return max_tokens_; }
 
   void on_start(std::int64_t max_tokens) override;
-  std::optional<ServedRequest> next(bool may_wait) override;
+  std::optional<generate::Prompt> next(bool may_wait) override;
   bool is_wanted(std::int64_t id) override;
-  bool on_token(std::int64_t id, const ServedToken& token) override;
+  bool on_token(std::int64_t id, const generate::Token& token) override;
   void on_done(std::int64_t id, bool is_cut) override;
-  void on_failure(std::int64_t id, const std::string& message) override;
+  void on_failure(std::int64_t id, const Error& error) override;
 
   /// Called once by on_start(), in its thread.
   std::function<void()> when_started = {};
@@ -55,7 +54,7 @@ class RequestBoard : public RequestQueue {
   std::atomic<std::int64_t> max_tokens_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<ServedRequest> waiting_;
+  std::deque<generate::Prompt> waiting_;
   std::map<std::int64_t, Asked> asked_;  ///< by id: waiting and computed
   std::int64_t num_asked_ = 0;
   bool is_closed_ = false;

@@ -151,7 +151,7 @@ void ChatSession::note(const std::string& text) const {
   log_warning("{}: {}", place(), text);
 }
 
-void ChatSession::on_start() {
+void ChatSession::on_start(std::int64_t) {
   if (reader_.is_interactive()) tell(options_.greeting);
 }
 
@@ -179,7 +179,7 @@ std::optional<std::string> ChatSession::read_message() {
   return is_whole ? std::optional(message) : std::nullopt;
 }
 
-std::optional<evaluate::ConversationTurn> ChatSession::next_turn() {
+std::optional<generate::Prompt> ChatSession::next(bool) {
   while (auto message = read_message()) {
     while (message->ends_with('\n')) message->pop_back();
     if (is_blank(*message)) continue;
@@ -203,26 +203,32 @@ std::optional<evaluate::ConversationTurn> ChatSession::next_turn() {
   return std::nullopt;
 }
 
-std::optional<evaluate::ConversationTurn> ChatSession::ask(const std::string& text) {
+generate::Prompt ChatSession::ask(const std::string& text) {
   prompt_ = dialogue_.ask(text, place());
   AnswerCollector::Callbacks callbacks;
   if (!options_.json) callbacks.on_text = show;
   callbacks.on_answers = [this](std::size_t, const Answers& answers) { take_answer(answers); };
   collector_.emplace(tokenizer_, options_.answers, std::move(callbacks));
   const std::int64_t most = std::min(options_.max_new_tokens, dialogue_.room(prompt_));
-  return evaluate::ConversationTurn{{prompt_.ids, num_asked_++, most, prompt_.source}, uses_adapter_};
+  return {.ids = prompt_.ids,
+          .index = num_asked_++,
+          .max_new_tokens = most,
+          .name = prompt_.source,
+          .sampling = options_.sampling,
+          .stop_ids = options_.answers.stop_ids,
+          .adapter = uses_adapter_ ? std::nullopt : std::optional(generate::kNoAdapter)};
 }
 
-bool ChatSession::on_token(std::size_t, bool, std::int32_t id) {
-  return collector_->on_token(0, false, id) && requested_stop().empty();
+bool ChatSession::on_token(std::int64_t id, const generate::Token& token) {
+  return collector_->on_token(id, token) && requested_stop().empty();
 }
 
-void ChatSession::on_done(std::size_t, bool, bool is_cut) {
-  collector_->on_done(0, false, is_cut);
+void ChatSession::on_done(std::int64_t id, bool is_cut) {
+  collector_->on_done(id, is_cut);
   collector_.reset();
 }
 
-void ChatSession::on_stop() { on_done(0, false, false); }
+void ChatSession::on_stop() { on_done(0, false); }
 
 /// Finishes an answer, whatever ended it.
 void ChatSession::take_answer(const Answers& answers) {

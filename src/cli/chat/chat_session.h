@@ -9,7 +9,7 @@
 
 #include "line_reader.h"
 #include "lora_train/data/encode/prompts.h"
-#include "lora_train/evaluate/generation.h"
+#include "lora_train/generate/prompt.h"
 #include "lora_train/tokenizer/chat/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "output/answers.h"
@@ -67,7 +67,8 @@ ChatLine parse_chat_line(const std::string& line);
 std::string chat_help();
 
 struct ChatOptions {
-  AnswerOptions answers;            ///< when to end an answer
+  AnswerOptions answers;  ///< when to end an answer
+  SamplingOptions sampling = {};
   std::int64_t max_new_tokens = 0;  ///< per answer; fewer if the context leaves less
   bool has_adapter = false;         ///< the adapter answers until /adapter off
   bool json = false;                ///< print answers as lines of answer_to_json, once complete
@@ -77,20 +78,20 @@ struct ChatOptions {
 /// Answers go to stdout token by token, and everything else to stderr. A person's mistake is shown, and the
 /// conversation goes on; a script's is thrown, with stdin:line. In a person's conversation, SIGINT ends the answer, and
 /// the text so far stays in the dialogue; any other stop request (base/stop_request.h) ends the conversation.
-class ChatSession : public evaluate::Conversation {
+class ChatSession : public generate::PromptQueue {
  public:
   /// All must outlive the session.
   ChatSession(LineReader& reader, Dialogue& dialogue, const tokenizer::Tokenizer& tokenizer, ChatOptions options);
 
-  void on_start() override;
-  std::optional<evaluate::ConversationTurn> next_turn() override;
-  bool on_token(std::size_t prompt, bool is_base, std::int32_t id) override;
-  void on_done(std::size_t prompt, bool is_base, bool is_cut) override;
+  void on_start(std::int64_t max_tokens) override;
+  std::optional<generate::Prompt> next(bool may_wait) override;
+  bool on_token(std::int64_t id, const generate::Token& token) override;
+  void on_done(std::int64_t id, bool is_cut) override;
   void on_stop() override;
 
  private:
   std::optional<std::string> read_message();
-  std::optional<evaluate::ConversationTurn> ask(const std::string& text);
+  generate::Prompt ask(const std::string& text);
   void run_command(const ChatLine& line);
   void run_adapter(const std::string& word);
   void run_system(const std::string& text);

@@ -11,7 +11,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
-#include "lora_train/base/utf8.h"
 #include "output/answers.h"
 #include "registry.h"
 
@@ -36,13 +35,6 @@ void add_chat_flags(CommandParser& parser, ChatFlags& flags) {
   parser.add_list("--stop", flags.stop_strings, "end an answer before this text; repeatable")->type_name("TEXT");
 }
 
-void check_chat_flags(const CommandParser& parser, const ChatFlags& flags) {
-  if (find_invalid_utf8(flags.system)) parser.refuse("--system", "is not UTF-8.");
-  for (const auto& text : flags.stop_strings) {
-    if (text.empty() || find_invalid_utf8(text)) parser.refuse("--stop", "expected a text in UTF-8 that is not empty.");
-  }
-}
-
 std::unique_ptr<LineReader> open_lines() {
   const bool is_interactive = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
   auto edited = is_interactive ? edit_lines(chat_history_file()) : nullptr;
@@ -60,15 +52,6 @@ const tokenizer::ChatTemplate& template_of(const ModelFolders& folders) {
                     "the model folder has none, and a chat needs one: --chat-template chatml, or another name or file");
 }
 
-/// The engine asks the session until it ends. A signal during loading ends it at once.
-void answer_turns(const evaluate::GenerateRequest& request, ChatSession& session) {
-  try {
-    log_info(describe(load_engine().answer_turns(request, session)));
-  } catch (const StopError& stop) {
-    log_info("stopped by " + stop.where());
-  }
-}
-
 }  // namespace
 
 int run_chat(const std::vector<std::string>& arguments) {
@@ -82,26 +65,25 @@ int run_chat(const std::vector<std::string>& arguments) {
   ChatFlags flags;
   add_chat_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
-  check_chat_flags(parser, flags);
+  check_text(parser, "--system", flags.system);
+  check_stop_strings(parser, flags.stop_strings);
   const LoadedProfile loaded = load_with_adapter(profile_flags, flags.adapter);
   const Profile& profile = loaded.profile;
   const ModelFolders folders = open_model_folders(profile.model, flags.adapter, flags.allow_other_base);
 
-  evaluate::GenerateRequest request;
-  request.profile = profile;
-  request.adapter = flags.adapter;
-  request.stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, &template_of(folders));
-  request.sampling = sampling.options(parser, folders.model);
+  const std::vector<std::int32_t> stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, &template_of(folders));
+  const SamplingOptions options = sampling.options(parser, folders.model);
   Dialogue dialogue(*folders.tokenizer, template_of(folders), folders.config.supported_length());
   if (!flags.system.empty()) dialogue.set_system(flags.system, "--system");
   const std::unique_ptr<LineReader> lines = open_lines();
   ChatSession session(*lines, dialogue, *folders.tokenizer,
-                      {.answers = {request.stop_ids, flags.stop_strings, false},
+                      {.answers = {stop_ids, flags.stop_strings},
+                       .sampling = options,
                        .max_new_tokens = flags.max_new_tokens,
                        .has_adapter = !flags.adapter.empty(),
                        .json = parser.common().json,
                        .greeting = greeting(profile, flags)});
-  answer_turns(request, session);
+  log_totals([&] { return load_engine().answer_turns({.profile = profile, .adapter = flags.adapter}, session); });
   return 0;
 }
 

@@ -2,8 +2,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
 
 #include "engine/engine_loader.h"
 #include "flags/command_line.h"
@@ -26,7 +27,6 @@ namespace lora_train::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct GenerateFlags {
@@ -56,12 +56,6 @@ void add_flags(CommandParser& parser, GenerateFlags& flags) {
       ->type_name("FILE.jsonl");
 }
 
-void check_text(const CommandParser& parser, const char* flag, const std::string& text) {
-  if (const auto at = find_invalid_utf8(text)) {
-    parser.refuse(flag, fmt::format("is not UTF-8 at byte {}.", *at + 1));
-  }
-}
-
 void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
   if (flags.prompts.empty() == flags.prompts_file.empty()) {
     parser.refuse("--prompt", flags.prompts.empty() ? "missing; expected --prompt TEXT or --prompts FILE."
@@ -71,10 +65,7 @@ void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
   if (flags.raw && !flags.system.empty()) parser.refuse("--system", "cannot be combined with --raw.");
   for (const auto& text : flags.prompts) check_text(parser, "--prompt", text);
   check_text(parser, "--system", flags.system);
-  for (const auto& text : flags.stop_strings) {
-    check_text(parser, "--stop", text);
-    if (text.empty()) parser.refuse("--stop", "must not be empty.");
-  }
+  check_stop_strings(parser, flags.stop_strings);
 }
 
 std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const ModelFolders& folders) {
@@ -91,55 +82,42 @@ std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Mode
 
 /// All settings that affect the answers.
 teach::GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags,
-                                      const ModelFolders& folders, const evaluate::GenerateRequest& request) {
+                                      const ModelFolders& folders, const SamplingOptions& sampling,
+                                      const std::vector<std::int32_t>& stop_ids) {
   teach::GenerationSettings settings = model_settings(section, flags.adapter, folders, flags.raw);
-  const teach::GenerationSettings sampling = teach::sampling_settings(request.sampling);
-  settings.insert(settings.end(), sampling.begin(), sampling.end());
+  const teach::GenerationSettings of_sampling = teach::sampling_settings(sampling);
+  settings.insert(settings.end(), of_sampling.begin(), of_sampling.end());
   settings.insert(settings.end(),
                   {{"compare", Json(flags.compare).dump()},
                    {"raw", Json(flags.raw).dump()},
                    {"system", Json(repair_utf8(flags.system)).dump()},
                    {"max_new_tokens", Json(flags.max_new_tokens).dump()},
                    {"stop", Json(flags.stop_strings).dump(-1, ' ', false, Json::error_handler_t::replace)},
-                   {"stop_ids", Json(request.stop_ids).dump()}});
+                   {"stop_ids", Json(stop_ids).dump()}});
   return settings;
 }
 
-/// Shows progress on stderr.
-class GenerateProgress {
- public:
-  GenerateProgress(std::size_t num_prompts, bool is_shown) {
-    state_.total_steps = static_cast<long long>(num_prompts);
-    state_.unit = "prompt";
-    report::ProgressOptions options;
-    options.quiet = !is_shown;
-    bar_ = std::make_unique<report::ProgressBar>(options);
+/// The prompts for --compare, in groups: first each group for the base, with the ids that AnswerCollector expects.
+std::vector<generate::Prompt> with_base(std::span<const generate::Prompt> prompts) {
+  constexpr std::size_t kPromptsPerGroup = 64;
+  std::vector<generate::Prompt> all;
+  for (std::size_t begin = 0; begin < prompts.size(); begin += kPromptsPerGroup) {
+    const auto group = prompts.subspan(begin, std::min(kPromptsPerGroup, prompts.size() - begin));
+    for (const generate::Prompt& prompt : group) {
+      all.push_back(prompt);
+      all.back().id = ~prompt.id;
+      all.back().adapter = generate::kNoAdapter;
+    }
+    all.insert(all.end(), group.begin(), group.end());
   }
-  void start() { start_ = Clock::now(); }
-  void count_token() {
-    ++num_tokens_;
-    update();
-  }
-  void count_prompt() {
-    ++state_.step;
-    update();
-  }
+  return all;
+}
 
- private:
-  void update() {
-    const double seconds = std::max(std::chrono::duration<double>(Clock::now() - start_).count(), 1e-9);
-    state_.steps_per_s = static_cast<double>(state_.step) / seconds;
-    state_.tokens_per_s = static_cast<double>(num_tokens_) / seconds;
-    const auto num_left = static_cast<double>(state_.total_steps - state_.step);
-    state_.eta_s = state_.step == 0 ? 0 : num_left / state_.steps_per_s;
-    bar_->update(state_);
-  }
-
-  std::unique_ptr<report::ProgressBar> bar_;
-  report::ProgressState state_;
-  Clock::time_point start_ = Clock::now();
-  long long num_tokens_ = 0;
-};
+/// Ends the other ranks, which wait to hear that there is nothing to do, or what failed.
+void end_ranks(const launch::World& world, const std::exception_ptr& failure = {}) {
+  generate::AnswerSink none;
+  load_engine().generate({.world = world, .failure = failure}, {}, none);
+}
 
 /// The unanswered prompts, and where their answers go.
 class GenerateJob {
@@ -148,31 +126,27 @@ class GenerateJob {
               const ModelFolders& folders, const launch::World& world)
       : flags_(flags),
         folders_(folders),
+        stop_ids_(tokenizer::stop_token_ids(*folders.tokenizer, folders.chat_template.get())),
         json_(parser.common().json),
         quiet_(parser.common().quiet || world.rank > 0),
         is_leader_(world.rank == 0) {
     request_.world = world;
     request_.profile = profile;
     request_.adapter = flags.adapter;
-    request_.compare = flags.compare;
-    request_.stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, folders.chat_template.get());
     prompts_ = collect_prompts(flags, folders);
-    lengths_ = answer_lengths(prompts_, flags.max_new_tokens, folders.config.context_length());
   }
 
   void prepare(const SamplingOptions& sampling) {
-    request_.sampling = sampling;
-    if (is_leader_ && !flags_.output.empty()) open_file();
-    for (std::size_t i = 0; i < prompts_.size(); ++i) {
-      if (file_ && file_->is_done(i)) continue;
-      indices_.push_back(i);
-      request_.prompts.push_back({prompts_[i].ids, static_cast<std::int64_t>(i), lengths_[i], prompts_[i].source});
-    }
+    std::vector<generate::Prompt> prompts = prompts_to_ask(prompts_, folders_, sampling, flags_.max_new_tokens);
+    if (is_leader_ && !flags_.output.empty()) open_file(sampling);
+    if (file_) std::erase_if(prompts, [&](const auto& p) { return file_->is_done(static_cast<std::size_t>(p.id)); });
+    num_asked_ = prompts.size();
+    to_ask_ = flags_.compare ? with_base(prompts) : std::move(prompts);
   }
 
   int operator()() {
-    if (indices_.empty()) {
-      if (request_.world.size > 1) tell_others();
+    if (to_ask_.empty()) {
+      if (request_.world.size > 1) end_ranks(request_.world);
       file_->finish();
       log_info("{}: already complete, {} answers", flags_.output, format_count(prompts_.size()));
       return 0;
@@ -181,16 +155,11 @@ class GenerateJob {
   }
 
  private:
-  /// The other ranks wait to hear that there is nothing to do.
-  void tell_others() {
-    AnswerCollector none(*folders_.tokenizer, {}, {});
-    load_engine().generate(request_, none);
-  }
-
-  void open_file() {
+  void open_file(const SamplingOptions& sampling) {
     std::vector<std::string> given;
     for (const auto& prompt : prompts_) given.push_back(prompt.given);
-    file_.emplace("generate", flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
+    file_.emplace("generate", flags_.output, settings_of(request_.profile.model, flags_, folders_, sampling, stop_ids_),
+                  given);
     if (file_->num_done() > 0) {
       log_info(flags_.output + ": " + format_count(file_->num_done()) + " of " + format_count(prompts_.size()) +
                " answers are already there; resuming");
@@ -201,14 +170,13 @@ class GenerateJob {
     return prompts_.size() == 1 && !json_ && !flags_.compare && !file_ && ::isatty(STDOUT_FILENO) == 1;
   }
 
-  AnswerCollector make_collector(AnswerPrinter& printer, GenerateProgress& progress) {
+  AnswerCollector make_collector(AnswerPrinter& printer, report::CountProgress& progress) {
     AnswerCollector::Callbacks callbacks;
     callbacks.on_start = [&] { progress.start(); };
-    callbacks.on_token = [&] { progress.count_token(); };
+    callbacks.on_token = [&] { progress.count(0, 1); };
     if (streams()) callbacks.on_text = [](std::string_view text) { print_text(text); };
-    callbacks.on_answers = [&](std::size_t prompt, const Answers& answers) {
+    callbacks.on_answers = [&](std::size_t index, const Answers& answers) {
       if (!is_leader_) return;
-      const std::size_t index = indices_[prompt];
       if (file_) {
         file_->append(index, answer_to_json(prompts_[index], index, answers));
       } else if (streams()) {
@@ -217,21 +185,21 @@ class GenerateJob {
         printer.add(index, answers);
       }
       ++num_answered_;
-      progress.count_prompt();
+      progress.count(1, 0);
     };
-    return {*folders_.tokenizer, {request_.stop_ids, flags_.stop_strings, flags_.compare}, std::move(callbacks)};
+    return {*folders_.tokenizer, {stop_ids_, flags_.stop_strings}, std::move(callbacks)};
   }
 
   int generate() {
     AnswerPrinter printer(prompts_, json_);
     try {
-      GenerateProgress progress(indices_.size(), !quiet_ && !streams());
+      report::CountProgress progress("prompt", num_asked_, quiet_ || streams());
       AnswerCollector collector = make_collector(printer, progress);
-      report_ = describe(load_engine().generate(request_, collector));
+      report_ = describe(load_engine().generate(request_, to_ask_, collector));
     } catch (const StopError& stop) {
       printer.finish();
       log_warning("stopped by {} after {} of {} answers{}", stop.where(), format_count(num_answered_),
-                  format_count(indices_.size()), file_ ? "; run the same command to resume" : "");
+                  format_count(num_asked_), file_ ? "; run the same command to resume" : "");
       return static_cast<int>(ExitCode::kStopped);
     } catch (...) {
       printer.finish();  // prints complete answers even after a failure
@@ -244,29 +212,16 @@ class GenerateJob {
 
   const GenerateFlags& flags_;
   const ModelFolders& folders_;
+  std::vector<std::int32_t> stop_ids_;
   bool json_, quiet_, is_leader_;
   evaluate::GenerateRequest request_;
   std::vector<data::Prompt> prompts_;
-  std::vector<std::int64_t> lengths_;
-  std::vector<std::size_t> indices_;  ///< prompts to ask, as indices among all
+  std::vector<generate::Prompt> to_ask_;
+  std::size_t num_asked_ = 0;  ///< without those for the base
   std::optional<teach::GenerationFile> file_;
   std::size_t num_answered_ = 0;
   std::string report_;
 };
-
-/// Ends all ranks with the exception being handled.
-[[noreturn]] void fail_with_ranks(const launch::World& world) {
-  struct NoAnswers : evaluate::GenerateSink {
-    void on_start() override {}
-    bool on_token(std::size_t, bool, std::int32_t) override { return false; }
-    void on_done(std::size_t, bool, bool) override {}
-  } none;
-  evaluate::GenerateRequest request;
-  request.world = world;
-  request.failure = std::current_exception();
-  load_engine().generate(request, none);
-  throw;
-}
 
 }  // namespace
 
@@ -298,7 +253,8 @@ int run_generate(const std::vector<std::string>& arguments) {
     run->prepare(sampling.options(parser, folders->model));
   } catch (...) {
     if (world.size == 1) throw;
-    fail_with_ranks(world);
+    end_ranks(world, std::current_exception());
+    throw;
   }
   return (*run)();
 }

@@ -65,7 +65,7 @@ std::string name_of_run(const fs::path& folder) {
 }
 
 /// NAME=DIR or DIR. A "=" after a "/" belongs to the folder: runs/lr=1e-4.
-evaluate::ServedAdapter parse_adapter(const CommandParser& parser, const std::string& given) {
+evaluate::NamedAdapter parse_adapter(const CommandParser& parser, const std::string& given) {
   const std::size_t equals = given.find('=');
   const bool has_name = equals != std::string::npos && given.find('/') > equals;
   const std::string folder = has_name ? given.substr(equals + 1) : given;
@@ -86,36 +86,36 @@ std::string name_of_base(const std::string& path) {
 struct Servable {
   std::string name;
   ModelFolders folders;
-  std::optional<std::int64_t> owner;
+  std::optional<std::int64_t> adapter;
 };
 
 /// The served models, and what the engine loads for them.
 class Serving {
  public:
   Serving(const CommandParser& parser, const ServeFlags& flags, const ProfileFlags& profile_flags) : parser_(parser) {
-    for (const auto& given : flags.adapters) request_.adapters.push_back(parse_adapter(parser, given));
-    std::string first = request_.adapters.empty() ? "" : request_.adapters.front().folder.string();
+    for (const auto& given : flags.adapters) request_.several.push_back(parse_adapter(parser, given));
+    std::string first = request_.several.empty() ? "" : request_.several.front().folder.string();
     const LoadedProfile loaded = load_with_adapter(profile_flags, first);
     request_.profile = loaded.profile;
     const ModelSection& section = request_.profile.model;
     const bool is_alone = has_token_rows();
     if (!is_alone) {
-      const bool has_others = !request_.adapters.empty();
+      const bool has_others = !request_.several.empty();
       add(name_of_base(section.path), open_model_folders(section, "", false),
-          has_others ? std::optional(std::int64_t{-1}) : std::nullopt);
+          has_others ? std::optional(generate::kNoAdapter) : std::nullopt);
     }
-    for (std::size_t i = 0; i < request_.adapters.size(); ++i) {
-      const auto& [name, folder] = request_.adapters[i];
+    for (std::size_t i = 0; i < request_.several.size(); ++i) {
+      const auto& [name, folder] = request_.several[i];
       add(name, open_model_folders(section, folder.string(), flags.allow_other_base),
           is_alone ? std::nullopt : std::optional(static_cast<std::int64_t>(i)));
     }
     if (is_alone) {
-      request_.only_adapter = request_.adapters.front().folder;
-      request_.adapters.clear();
+      request_.adapter = request_.several.front().folder;
+      request_.several.clear();
     }
   }
 
-  const evaluate::ServeRequest& request() const { return request_; }
+  const evaluate::GenerateRequest& request() const { return request_; }
 
   std::vector<std::string> names() const {
     std::vector<std::string> list;
@@ -125,11 +125,11 @@ class Serving {
 
   std::vector<serve::ServedModel> models() const {
     std::vector<serve::ServedModel> list;
-    for (const auto& [name, folders, owner] : models_) {
+    for (const auto& [name, folders, adapter] : models_) {
       const auto* const chat_template = folders.chat_template.get();
       list.push_back(
           {name, folders.tokenizer.get(), chat_template, tokenizer::stop_token_ids(*folders.tokenizer, chat_template),
-           std::max(static_cast<std::int32_t>(folders.config.vocab_size), folders.tokenizer->vocab_size()), owner});
+           std::max(static_cast<std::int32_t>(folders.config.vocab_size), folders.tokenizer->vocab_size()), adapter});
     }
     return list;
   }
@@ -137,9 +137,9 @@ class Serving {
  private:
   /// True if the only adapter has trained token rows, which requests for other models could not leave out.
   bool has_token_rows() const {
-    for (const auto& [name, folder] : request_.adapters) {
+    for (const auto& [name, folder] : request_.several) {
       if (lora::read_adapter_config(folder).token_rows.empty()) continue;
-      if (request_.adapters.size() == 1) return true;
+      if (request_.several.size() == 1) return true;
       throw ConfigError("--adapter " + name,
                         folder.string() +
                             " has new tokens, so it must be served alone. Give it as the only --adapter, or merge it "
@@ -148,16 +148,16 @@ class Serving {
     return false;
   }
 
-  void add(const std::string& name, ModelFolders folders, std::optional<std::int64_t> owner) {
+  void add(const std::string& name, ModelFolders folders, std::optional<std::int64_t> adapter) {
     const std::vector<std::string> taken = names();
     if (std::find(taken.begin(), taken.end(), name) != taken.end()) {
       parser_.refuse("--adapter", fmt::format("two models have the name \"{}\"; give NAME=DIR.", name));
     }
-    models_.push_back({name, std::move(folders), owner});
+    models_.push_back({name, std::move(folders), adapter});
   }
 
   const CommandParser& parser_;
-  evaluate::ServeRequest request_;
+  evaluate::GenerateRequest request_;
   std::vector<Servable> models_;
 };
 
@@ -204,11 +204,7 @@ void run_server(const Serving& serving, const serve::ListeningSocket& socket, co
     drain.emplace(server, board);
     announce(socket.url(), models, !key.empty(), as_json);
   };
-  try {
-    log_info(describe(load_engine().serve(serving.request(), board)));
-  } catch (const StopError& stop) {
-    log_info("stopped by " + stop.where());
-  }
+  log_totals([&] { return load_engine().serve(serving.request(), board); });
   if (drain) drain->finish();
 }
 

@@ -147,15 +147,8 @@ class ModelTeacher : public teach::LocalTeacher {
               ? data::make_prompt(nlohmann::json::parse(question.prompt).get<std::string>(), question.source, options)
               : data::make_prompt(data::ChatQuestion{question.source, question.prompt, question.tools}, options));
     }
-    const std::vector<std::int64_t> lengths =
-        answer_lengths(prompts, asked.max_tokens, folders_.config.context_length());
-    evaluate::GenerateRequest request;
-    request.profile = profile_;
-    request.adapter = folders_.adapter;
-    request.sampling = sampling;
-    request.stop_ids = tokenizer::stop_token_ids(*folders_.tokenizer, folders_.chat_template.get());
-    for (std::size_t i = 0; i < open.size(); ++i)
-      request.prompts.push_back({prompts[i].ids, static_cast<std::int64_t>(open[i]), lengths[i], prompts[i].source});
+    std::vector<generate::Prompt> to_ask = prompts_to_ask(prompts, folders_, sampling, asked.max_tokens);
+    for (std::size_t i = 0; i < open.size(); ++i) to_ask[i].index = static_cast<std::int64_t>(open[i]);
     AnswerCollector::Callbacks callbacks;
     callbacks.on_answers = [&](std::size_t i, const Answers& answers) {
       const nlohmann::ordered_json text = answers.answer.text;
@@ -168,8 +161,8 @@ class ModelTeacher : public teach::LocalTeacher {
       job.add(open[i], answer);
       progress.add(answer);
     };
-    AnswerCollector collector(*folders_.tokenizer, {request.stop_ids, asked.stop, false}, std::move(callbacks));
-    load_engine().generate(request, collector);
+    AnswerCollector collector(*folders_.tokenizer, {to_ask.front().stop_ids, asked.stop}, std::move(callbacks));
+    load_engine().generate({.profile = profile_, .adapter = folders_.adapter}, to_ask, collector);
   }
 
  private:

@@ -24,9 +24,10 @@ struct EngineApi {
   std::string (*torch_version)();
   std::vector<bench::KernelCheck> (*check_kernels)(const bench::DoctorRequest&);
   /// StopError between two tokens; the sink has received all earlier tokens.
-  evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
-  evaluate::GenerateTotals (*answer_turns)(const evaluate::GenerateRequest&, evaluate::Conversation&);
-  evaluate::GenerateTotals (*serve)(const evaluate::ServeRequest&, serve::RequestQueue&);
+  generate::Totals (*generate)(const evaluate::GenerateRequest&, const std::vector<generate::Prompt>&,
+                               generate::AnswerSink&);
+  generate::Totals (*answer_turns)(const evaluate::GenerateRequest&, generate::PromptQueue&);
+  generate::Totals (*serve)(const evaluate::GenerateRequest&, generate::PromptQueue&);
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
   bench::BenchResult (*bench)(const bench::BenchRequest&);
   model::QuantizeResult (*quantize)(const model::QuantizeRequest&);

@@ -55,12 +55,6 @@ class GenerationConfig {
     return found->get<double>();
   }
 
-  std::optional<double> number(const char* key, const SamplingRange& range) const {
-    const auto value = number(key);
-    if (value && !range.holds(*value)) refuse(key, range.expected);
-    return value;
-  }
-
   bool is_sampling() const {
     const auto found = json_.find("do_sample");
     if (found == json_.end() || found->is_null()) return false;
@@ -70,12 +64,13 @@ class GenerationConfig {
 
   /// transformers samples only if the file says so, with defaults 1.0, 1.0 and 50.
   SamplingOptions options() const {
-    SamplingOptions options;
-    if (!is_sampling()) return options;
-    options.temperature = number("temperature", kTemperatureRange).value_or(1.0);
-    options.top_p = number("top_p", kTopPRange).value_or(1.0);
-    options.top_k = static_cast<std::int64_t>(number("top_k", kTopKRange).value_or(50));
-    options.min_p = number("min_p", kMinPRange).value_or(0.0);
+    if (!is_sampling()) return {};
+    SamplingOptions options{.temperature = 1, .top_k = 50};
+    for_each_sampling_option([&](const char* key, auto member, const SamplingRange& range) {
+      const auto value = number(key);
+      if (value && !range.holds(*value)) refuse(key, range.expected);
+      if (value) options.*member = static_cast<std::remove_reference_t<decltype(options.*member)>>(*value);
+    });
     return options;
   }
 
@@ -138,26 +133,42 @@ SamplingOptions SamplingFlags::options(const CommandParser& parser, const std::f
   return options;
 }
 
-std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompts, std::int64_t max_new_tokens,
-                                         std::int64_t context) {
-  std::vector<std::int64_t> lengths;
+void check_text(const CommandParser& parser, const char* flag, const std::string& text) {
+  if (const auto at = find_invalid_utf8(text)) {
+    parser.refuse(flag, fmt::format("is not UTF-8 at byte {}.", *at + 1));
+  }
+}
+
+void check_stop_strings(const CommandParser& parser, const std::vector<std::string>& texts) {
+  for (const auto& text : texts) {
+    check_text(parser, "--stop", text);
+    if (text.empty()) parser.refuse("--stop", "must not be empty.");
+  }
+}
+
+std::vector<generate::Prompt> prompts_to_ask(const std::vector<data::Prompt>& given, const ModelFolders& folders,
+                                             const SamplingOptions& sampling, std::int64_t max_new_tokens) {
+  const std::int64_t context = folders.config.context_length();
+  const auto stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, folders.chat_template.get());
+  std::vector<generate::Prompt> prompts;
   std::size_t num_short = 0;
-  for (const auto& prompt : prompts) {
-    const auto num_tokens = static_cast<std::int64_t>(prompt.ids.size());
-    if (num_tokens >= context) {
-      throw DataError(prompt.source,
+  for (const auto& [source, text, ids] : given) {
+    const std::int64_t room = context - std::ssize(ids);
+    if (room <= 0) {
+      throw DataError(source,
                       "the prompt has {} tokens and leaves no room for an answer: the model's context "
                       "(max_position_embeddings) is {}. Shorten or remove it",
-                      format_count(num_tokens), format_count(context));
+                      format_count(std::ssize(ids)), format_count(context));
     }
-    lengths.push_back(std::min(max_new_tokens, context - num_tokens));
-    num_short += lengths.back() < max_new_tokens ? 1 : 0;
+    const std::int64_t place = std::ssize(prompts);
+    prompts.push_back({ids, place, std::min(max_new_tokens, room), source, place, sampling, stop_ids});
+    num_short += room < max_new_tokens ? 1 : 0;
   }
   if (num_short > 0) {
     log_warning("{} of {} prompts leave room for fewer than {} tokens in the context of {}", format_count(num_short),
                 format_count(prompts.size()), format_count(max_new_tokens), format_count(context));
   }
-  return lengths;
+  return prompts;
 }
 
 teach::GenerationSettings model_settings(const ModelSection& section, const std::string& adapter,

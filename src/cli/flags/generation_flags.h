@@ -10,6 +10,7 @@
 #include "command_line.h"
 #include "lora_train/config/sampling.h"
 #include "lora_train/data/encode/prompts.h"
+#include "lora_train/generate/prompt.h"
 #include "lora_train/teach/generation_file.h"
 #include "open_model.h"
 
@@ -37,10 +38,15 @@ class SamplingFlags {
   bool use_generation_config_ = false;
 };
 
-/// Sets each answer's token limit: max_new_tokens, or less, with a warning, if the context leaves less. Throws
-/// DataError for a prompt that leaves none.
-std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompts, std::int64_t max_new_tokens,
-                                         std::int64_t context);
+/// Refuses a text that is not UTF-8.
+void check_text(const CommandParser& parser, const char* flag, const std::string& text);
+/// The values of --stop; also refuses an empty one.
+void check_stop_strings(const CommandParser& parser, const std::vector<std::string>& texts);
+
+/// Prompts for the model; index and id are their places. An answer may have max_new_tokens tokens, or fewer, with a
+/// warning, if the context leaves fewer. Throws DataError for a prompt that leaves none.
+std::vector<generate::Prompt> prompts_to_ask(const std::vector<data::Prompt>& given, const ModelFolders& folders,
+                                             const SamplingOptions& sampling, std::int64_t max_new_tokens);
 
 /// The model's settings that affect the answers; "model" comes first. `adapter` as given.
 teach::GenerationSettings model_settings(const ModelSection& section, const std::string& adapter,

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "standard_output.h"
@@ -13,60 +15,57 @@
 namespace lora_train::cli {
 
 AnswerCollector::AnswerCollector(const tokenizer::Tokenizer& tokenizer, AnswerOptions options, Callbacks callbacks)
-    : tokenizer_(tokenizer), options_(std::move(options)), callbacks_(std::move(callbacks)) {}
+    : tokenizer_(tokenizer),
+      options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      reads_text_(callbacks_.on_text || !options_.stop_strings.empty()) {}
 
-void AnswerCollector::on_start() {
+void AnswerCollector::on_start(std::int64_t) {
   if (callbacks_.on_start) callbacks_.on_start();
 }
 
 bool AnswerCollector::is_stop_id(std::int32_t id) const {
-  return std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) != options_.stop_ids.end();
+  return std::ranges::find(options_.stop_ids, id) != options_.stop_ids.end();
 }
 
-void AnswerCollector::add_text(Active& active, const std::string& piece) {
-  const std::string shown = active.stops.push(piece);
-  active.text += shown;
-  if (callbacks_.on_text && !shown.empty()) callbacks_.on_text(shown);
+AnswerCollector::Active& AnswerCollector::active(std::int64_t id) {
+  const auto found = active_.find(id);
+  if (found != active_.end()) return found->second;
+  return active_.emplace(id, Active{{}, {tokenizer_, options_.stop_strings}}).first->second;
 }
 
-bool AnswerCollector::on_token(std::size_t prompt, bool is_base, std::int32_t id) {
-  Active& active = active_.try_emplace({prompt, is_base}, tokenizer_, options_.stop_strings).first->second;
-  active.ids.push_back(id);
+void AnswerCollector::show(const std::string& piece) const {
+  if (callbacks_.on_text && !piece.empty()) callbacks_.on_text(piece);
+}
+
+bool AnswerCollector::on_token(std::int64_t id, const generate::Token& token) {
+  Active& answer = active(id);
+  answer.ids.push_back(token.id);
   if (callbacks_.on_token) callbacks_.on_token();
-  const bool reads_text = callbacks_.on_text || !options_.stop_strings.empty();
-  if (!reads_text || is_stop_id(id)) return true;
-  add_text(active, active.stream.push(id));
-  return !active.stops.is_found();
+  if (!reads_text_ || is_stop_id(token.id)) return true;
+  show(answer.text.push(token.id));
+  return !answer.text.is_stopped();
 }
 
-Answer AnswerCollector::finish(Active& active, bool is_cut) {
-  if (callbacks_.on_text || !options_.stop_strings.empty()) {
-    add_text(active, active.stream.finish());
-    if (active.stops.is_found()) return {std::move(active.ids), std::move(active.text), false};
-    const std::string rest = active.stops.finish();
-    if (callbacks_.on_text && !rest.empty()) callbacks_.on_text(rest);
-  }
-  std::span<const std::int32_t> ids = active.ids;
+Answer AnswerCollector::finish(Active& answer, bool is_cut) const {
+  if (reads_text_) show(answer.text.finish());
+  if (answer.text.is_stopped()) return {std::move(answer.ids), answer.text.text(), false};
+  std::span<const std::int32_t> ids = answer.ids;
   if (!ids.empty() && is_stop_id(ids.back())) ids = ids.first(ids.size() - 1);
   std::string text = tokenizer_.decode(ids, /*skip_special=*/true);
-  return {std::move(active.ids), std::move(text), is_cut};
+  return {std::move(answer.ids), std::move(text), is_cut};
 }
 
-void AnswerCollector::on_done(std::size_t prompt, bool is_base, bool is_cut) {
-  const auto found = active_.try_emplace({prompt, is_base}, tokenizer_, options_.stop_strings).first;
-  Answer answer = finish(found->second, is_cut);
-  active_.erase(found);
-  if (is_base) {
-    waiting_.emplace(prompt, std::move(answer));
+void AnswerCollector::on_done(std::int64_t id, bool is_cut) {
+  Answer answer = finish(active(id), is_cut);
+  active_.erase(id);
+  if (id < 0) {
+    waiting_.emplace(~id, std::move(answer));
     return;
   }
   Answers answers{std::move(answer), {}};
-  if (options_.compare) {
-    const auto base = waiting_.find(prompt);
-    answers.base = std::move(base->second);
-    waiting_.erase(base);
-  }
-  if (callbacks_.on_answers) callbacks_.on_answers(prompt, answers);
+  if (auto base = waiting_.extract(static_cast<std::size_t>(id))) answers.base = std::move(base.mapped());
+  if (callbacks_.on_answers) callbacks_.on_answers(static_cast<std::size_t>(id), answers);
 }
 
 namespace {
@@ -151,12 +150,20 @@ std::string rate(std::int64_t tokens, double seconds) {
 
 }  // namespace
 
-std::string describe(const evaluate::GenerateTotals& totals) {
+std::string describe(const generate::Totals& totals) {
   std::string text = fmt::format("{} prompt tokens {}; {} new tokens", format_count(totals.prompt_tokens),
                                  rate(totals.prompt_tokens, totals.prompt_s), format_count(totals.new_tokens));
   if (totals.decoded_tokens == 0) return text;
   return fmt::format("{}; decoding, without the first of each answer: {} {}", text, format_count(totals.decoded_tokens),
                      rate(totals.decoded_tokens, totals.decode_s));
+}
+
+void log_totals(const std::function<generate::Totals()>& answer) {
+  try {
+    log_info(describe(answer()));
+  } catch (const StopError& stop) {
+    log_info("stopped by " + stop.where());
+  }
 }
 
 namespace {

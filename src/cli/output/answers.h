@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "lora_train/data/encode/prompts.h"
-#include "lora_train/evaluate/generation.h"
+#include "lora_train/generate/prompt.h"
+#include "lora_train/serve/answer.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::cli {
@@ -30,10 +31,10 @@ struct Answers {
 struct AnswerOptions {
   std::vector<std::int32_t> stop_ids;
   std::vector<std::string> stop_strings;
-  bool compare = false;
 };
 
-class AnswerCollector : public evaluate::GenerateSink {
+/// The answer to prompt i has the id i. That of the base, if there is one to compare, has the id ~i and comes first.
+class AnswerCollector : public generate::AnswerSink {
  public:
   struct Callbacks {
     std::function<void()> on_start = {};
@@ -44,27 +45,25 @@ class AnswerCollector : public evaluate::GenerateSink {
 
   AnswerCollector(const tokenizer::Tokenizer& tokenizer, AnswerOptions options, Callbacks callbacks);
 
-  void on_start() override;
-  bool on_token(std::size_t prompt, bool is_base, std::int32_t id) override;
-  void on_done(std::size_t prompt, bool is_base, bool is_cut) override;
+  void on_start(std::int64_t max_tokens) override;
+  bool on_token(std::int64_t id, const generate::Token& token) override;
+  void on_done(std::int64_t id, bool is_cut) override;
 
  private:
   struct Active {
-    Active(const tokenizer::Tokenizer& tokenizer, const std::vector<std::string>& stop_strings)
-        : stream(tokenizer), stops(stop_strings) {}
     std::vector<std::int32_t> ids;
-    std::string text;
-    tokenizer::TextStream stream;
-    tokenizer::StopStrings stops;
+    serve::AnswerText text;
   };
+  Active& active(std::int64_t id);
   bool is_stop_id(std::int32_t id) const;
-  void add_text(Active& active, const std::string& piece);
-  Answer finish(Active& active, bool is_cut);
+  void show(const std::string& piece) const;
+  Answer finish(Active& active, bool is_cut) const;
 
   const tokenizer::Tokenizer& tokenizer_;
   AnswerOptions options_;
   Callbacks callbacks_;
-  std::map<std::pair<std::size_t, bool>, Active> active_;
+  const bool reads_text_;  ///< as it comes, not only at the end
+  std::map<std::int64_t, Active> active_;
   std::map<std::size_t, Answer> waiting_;  ///< the base's answers, until the adapter's arrive
 };
 
@@ -75,7 +74,10 @@ std::string side_by_side(std::string_view left_head, std::string_view left, std:
                          std::string_view right, int width);
 
 /// "40 prompt tokens in 0.52 s (76.9 tok/s); 30 new tokens; decoding, without the first of each answer: ..."
-std::string describe(const evaluate::GenerateTotals& totals);
+std::string describe(const generate::Totals& totals);
+
+/// Calls `answer` and logs its totals, or that a signal stopped it.
+void log_totals(const std::function<generate::Totals()>& answer);
 
 /// One line of JSON: index, prompt, completion, completion_ids, finish_reason, and with a base its own three.
 std::string answer_to_json(const data::Prompt& prompt, std::size_t index, const Answers& answers);

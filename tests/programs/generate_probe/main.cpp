@@ -8,11 +8,13 @@
 // "cache_bytes", "new_tokens", "prompt_tokens", "replays", "decode_passes", "element_bytes" (of the head)}.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "kernels/dispatch/native_kernels.h"
 #include "kernels/launch/on_cpu.h"
@@ -26,6 +28,7 @@
 #include "lora_train/storage/safetensors.h"
 #include "support/captured_graph.h"
 #include "support/fork_server.h"
+#include "support/sampling_candidates.h"
 
 namespace lora_train {
 namespace {
@@ -82,21 +85,18 @@ SamplingOptions read_sampling(const json& request) {
           sampling.value("min_p", 0.0), sampling.value("seed", std::uint64_t{0})};
 }
 
-generate::GenerateOptions read_options(const json& request) {
-  generate::GenerateOptions options;
-  options.sampling = read_sampling(request);
-  options.stop_ids = request.value("stop_ids", std::vector<std::int32_t>());
-  options.use_adapter = request.value("use_adapter", true);
-  options.log_probabilities = request.value("log_probabilities", false);
-  return options;
-}
-
 std::vector<Prompt> read_prompts(const json& request) {
   std::vector<Prompt> prompts;
   for (const json& given : request.value("prompts", json::array())) {
-    prompts.push_back({given.at("ids").get<std::vector<std::int32_t>>(),
-                       given.value("index", static_cast<std::int64_t>(prompts.size())),
-                       given.at("max_new_tokens").get<std::int64_t>(), given.value("name", "")});
+    prompts.push_back({.ids = given.at("ids").get<std::vector<std::int32_t>>(),
+                       .index = given.value("index", static_cast<std::int64_t>(prompts.size())),
+                       .max_new_tokens = given.at("max_new_tokens").get<std::int64_t>(),
+                       .name = given.value("name", ""),
+                       .id = static_cast<std::int64_t>(prompts.size()),
+                       .sampling = read_sampling(request),
+                       .stop_ids = request.value("stop_ids", std::vector<std::int32_t>())});
+    if (!request.value("use_adapter", true)) prompts.back().adapter = generate::kNoAdapter;
+    if (request.value("log_probabilities", false)) prompts.back().num_top = 0;
   }
   return prompts;
 }
@@ -107,34 +107,55 @@ void write_logits(const std::string& path, const std::map<std::string, at::Tenso
   storage::write_safetensors(path, tensors);
 }
 
+/// Keeps all that a run gives.
+struct Answers : generate::AnswerSink {
+  explicit Answers(std::size_t num_prompts)
+      : streamed(num_prompts), is_cut(num_prompts), log_probabilities(num_prompts) {}
+
+  bool on_token(std::int64_t id, const generate::Token& token) override {
+    const auto prompt = static_cast<std::size_t>(id);
+    streamed[prompt].push_back(token.id);
+    log_probabilities[prompt] += token.log_probability;
+    return quit_after == 0 || streamed[prompt].size() < quit_after;
+  }
+  void on_done(std::int64_t id, bool cut) override {
+    done.push_back(id);
+    is_cut[static_cast<std::size_t>(id)] = cut;
+  }
+  bool wants_logits() const override { return keeps_logits; }
+  void on_logits(std::int64_t id, std::span<const float> row) override {
+    rows[std::to_string(id) + "." + std::to_string(streamed[static_cast<std::size_t>(id)].size())] =
+        at::tensor(at::ArrayRef<float>(row.data(), row.size()));
+  }
+
+  std::size_t quit_after = 0;  // tokens
+  bool keeps_logits = false;
+  std::vector<std::vector<std::int32_t>> streamed;
+  std::vector<bool> is_cut;
+  std::vector<double> log_probabilities;
+  std::vector<std::int64_t> done;
+  std::map<std::string, at::Tensor> rows;
+};
+
 void run_prompts(generate::Generator& generator, const json& request, json& result) {
   const std::vector<Prompt> prompts = read_prompts(request);
-  std::vector<std::vector<std::int32_t>> streamed(prompts.size());
-  std::vector<std::size_t> done;
-  std::map<std::string, at::Tensor> rows;
-  const auto quit_after = request.value("quit_after", std::size_t{0});  // tokens
-  generate::GenerateCallbacks callbacks;
-  callbacks.on_token = [&](std::size_t prompt, std::int32_t id) {
-    streamed[prompt].push_back(id);
-    return quit_after == 0 || streamed[prompt].size() < quit_after;
-  };
-  callbacks.on_done = [&](std::size_t prompt, const generate::Completion&) { done.push_back(prompt); };
   const std::string logits = request.value("logits", "");
-  if (!logits.empty()) {
-    callbacks.on_logits = [&](std::size_t prompt, std::int64_t position, std::span<const float> row) {
-      rows[std::to_string(prompt) + "." + std::to_string(position)] =
-          at::tensor(at::ArrayRef<float>(row.data(), row.size()));
-    };
+  Answers answers(prompts.size());
+  answers.quit_after = request.value("quit_after", std::size_t{0});
+  answers.keeps_logits = !logits.empty();
+  generator.run(prompts, answers);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto& [ids, stops] = std::tie(answers.streamed[i], prompts[i].stop_ids);
+    const bool is_stop = std::find(stops.begin(), stops.end(), ids.back()) != stops.end();
+    result["completions"].push_back({{"ids", ids},
+                                     {"reason", is_stop             ? "stop"
+                                                : answers.is_cut[i] ? "length"
+                                                                    : "caller"},
+                                     {"log_probability", answers.log_probabilities[i]}});
   }
-  constexpr const char* kReasons[] = {"stop", "length", "caller"};
-  for (const auto& completion : generator.run(prompts, read_options(request), callbacks)) {
-    result["completions"].push_back({{"ids", completion.ids},
-                                     {"reason", kReasons[static_cast<int>(completion.reason)]},
-                                     {"log_probability", completion.log_probability}});
-  }
-  result["done"] = done;
-  result["streamed"] = streamed;
-  if (!logits.empty()) write_logits(logits, rows);
+  result["done"] = answers.done;
+  result["streamed"] = answers.streamed;
+  if (!logits.empty()) write_logits(logits, answers.rows);
 }
 
 void run_scores(generate::Generator& generator, const json& request, json& result) {
@@ -153,7 +174,8 @@ json list_candidates(const json& request) {
   for (const json& given : request) {
     json list = json::array();
     const auto logits = given.at("logits").get<std::vector<float>>();
-    for (const auto& c : generate::candidates(logits, read_sampling(given))) list.push_back({c.id, c.probability});
+    for (const auto& c : testing_support::candidates(logits, read_sampling(given)))
+      list.push_back({c.id, c.probability});
     lists.push_back(list);
   }
   return lists;
@@ -176,7 +198,7 @@ int probe(const std::string& path) {
   json result;
   if (request.contains("prompts")) run_prompts(generator, request, result);
   if (request.contains("scores")) run_scores(generator, request, result);
-  const generate::GenerateStats stats = generator.stats();
+  const generate::Totals stats = generator.totals();
   result["cache_bytes"] = stats.cache_bytes;
   result["new_tokens"] = stats.new_tokens;
   result["prompt_tokens"] = stats.prompt_tokens;

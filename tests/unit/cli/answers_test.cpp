@@ -19,12 +19,12 @@ class Collected : public testing::Test {
   }
   // Tokens of a text and an end token, as the engine would bring them.
   static void answer(AnswerCollector& collector, std::size_t prompt, bool is_base, const std::string& text) {
+    const auto id = static_cast<std::int64_t>(is_base ? ~prompt : prompt);
     for (const char byte : text) {
-      if (!collector.on_token(prompt, is_base, static_cast<unsigned char>(byte)))
-        return collector.on_done(prompt, is_base, false);
+      if (!collector.on_token(id, {static_cast<unsigned char>(byte)})) return collector.on_done(id, false);
     }
-    collector.on_token(prompt, is_base, ByteTokenizer::kEos);
-    collector.on_done(prompt, is_base, false);
+    collector.on_token(id, {ByteTokenizer::kEos});
+    collector.on_done(id, false);
   }
 
   ByteTokenizer tokenizer_;
@@ -33,7 +33,7 @@ class Collected : public testing::Test {
 };
 
 TEST_F(Collected, IsTextWithoutTheStopTokenAndIdsWithIt) {
-  auto collector = make({{ByteTokenizer::kEos}, {}, false});
+  auto collector = make({{ByteTokenizer::kEos}, {}});
   answer(collector, 1, false, "hi");
   EXPECT_EQ(answers_.at(1).answer.text, "hi");
   EXPECT_EQ(answers_.at(1).answer.ids, (std::vector<std::int32_t>{'h', 'i', ByteTokenizer::kEos}));
@@ -42,7 +42,7 @@ TEST_F(Collected, IsTextWithoutTheStopTokenAndIdsWithIt) {
 }
 
 TEST_F(Collected, EndsBeforeAStopString) {
-  auto collector = make({{}, {"\n\n"}, false}, /*streams=*/true);
+  auto collector = make({{}, {"\n\n"}}, /*streams=*/true);
   answer(collector, 0, false, "a\nb\n\nc");
   EXPECT_EQ(answers_.at(0).answer.text, "a\nb");
   EXPECT_EQ(answers_.at(0).answer.ids.size(), 5U);
@@ -57,7 +57,7 @@ TEST_F(Collected, ShowsACharacterWhenItIsWholeAndAllInTheEnd) {
 }
 
 TEST_F(Collected, WaitsForBothAnswersOfAComparison) {
-  auto collector = make({{ByteTokenizer::kEos}, {}, true});
+  auto collector = make({{ByteTokenizer::kEos}, {}});
   answer(collector, 0, true, "base");
   answer(collector, 1, true, "base 1");
   EXPECT_TRUE(answers_.empty());

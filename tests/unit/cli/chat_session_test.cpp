@@ -46,15 +46,15 @@ class Session : public testing::Test {
     Lines reader(std::move(lines), is_interactive);
     Dialogue dialogue(tokenizer_, template_, 60);
     ChatSession session(reader, dialogue, tokenizer_,
-                        {.answers = {{ByteTokenizer::kEos}, {}, false}, .max_new_tokens = 50, .has_adapter = true});
+                        {.answers = {{ByteTokenizer::kEos}, {}}, .max_new_tokens = 50, .has_adapter = true});
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
     std::string asked;
     try {
-      session.on_start();
-      while (const auto turn = session.next_turn()) {
-        asked += (turn->use_adapter ? "tuned " : "base ") + tokenizer_.decode(turn->prompt.ids, true) + "|";
-        answer(session, turn->prompt.max_new_tokens);
+      session.on_start(60);
+      while (const auto prompt = session.next(/*may_wait=*/true)) {
+        asked += (prompt->adapter ? "base " : "tuned ") + tokenizer_.decode(prompt->ids, true) + "|";
+        answer(session, prompt->max_new_tokens);
       }
       asked += "end";
     } catch (const Error& error) {
@@ -71,11 +71,11 @@ class Session : public testing::Test {
     std::int64_t num_new = 0;
     for (const char c : answer_) {
       if (c == '^') std::raise(SIGINT);
-      if (!session.on_token(0, false, static_cast<unsigned char>(c))) return session.on_done(0, false, false);
-      if (++num_new == most) return session.on_done(0, false, true);
+      if (!session.on_token(0, {static_cast<unsigned char>(c)})) return session.on_done(0, false);
+      if (++num_new == most) return session.on_done(0, true);
     }
-    session.on_token(0, false, ByteTokenizer::kEos);
-    session.on_done(0, false, false);
+    session.on_token(0, {ByteTokenizer::kEos});
+    session.on_done(0, false);
   }
 
   const StopRequests stop_requests_;

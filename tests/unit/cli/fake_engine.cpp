@@ -67,31 +67,29 @@ evaluate::Evaluation evaluate(const evaluate::EvalRequest& request) {
 }
 
 // Answers each prompt with its own tokens.
-evaluate::GenerateTotals generate(const evaluate::GenerateRequest& request, evaluate::GenerateSink& sink) {
+generate::Totals generate(const evaluate::GenerateRequest& request, const std::vector<generate::Prompt>& prompts,
+                          generate::AnswerSink& sink) {
   throw_as_named(request.profile.run.run_name);
-  evaluate::GenerateTotals totals;
-  sink.on_start();
-  for (std::size_t i = 0; i < request.prompts.size(); ++i) {
-    for (const bool is_base : {true, false}) {
-      if (is_base && !request.compare) continue;
-      for (const auto id : request.prompts[i].ids) {
-        ++totals.new_tokens;
-        if (!sink.on_token(i, is_base, id)) break;
-      }
-      sink.on_done(i, is_base, false);
+  generate::Totals totals;
+  sink.on_start(100);
+  for (const generate::Prompt& prompt : prompts) {
+    for (const auto token : prompt.ids) {
+      ++totals.new_tokens;
+      if (!sink.on_token(prompt.id, {token})) break;
     }
+    sink.on_done(prompt.id, false);
   }
   return totals;
 }
 
-evaluate::GenerateTotals answer_turns(const evaluate::GenerateRequest& request, evaluate::Conversation& conversation) {
+generate::Totals answer_turns(const evaluate::GenerateRequest& request, generate::PromptQueue& queue) {
   throw_as_named(request.profile.run.run_name);
-  conversation.on_start();
-  while (const auto turn = conversation.next_turn()) conversation.on_done(0, !turn->use_adapter, false);
+  queue.on_start(100);
+  while (const auto prompt = queue.next(/*may_wait=*/true)) queue.on_done(prompt->id, false);
   return {};
 }
 
-evaluate::GenerateTotals serve_requests(const evaluate::ServeRequest& request, serve::RequestQueue& queue) {
+generate::Totals serve_requests(const evaluate::GenerateRequest& request, generate::PromptQueue& queue) {
   throw_as_named(request.profile.run.run_name);
   queue.on_start(100);
   while (const auto asked = queue.next(/*may_wait=*/true)) {

@@ -36,17 +36,17 @@ TEST(CheckLogits, NamesPromptAndPosition) {
 }
 
 TEST(CachedTokens, AreReusedUpToTheFirstThatDiffers) {
-  const CachedTokens left{{1, 2, 3, 4}, /*use_adapter=*/true};
-  const auto num = [&](std::vector<std::int32_t> ids, bool use_adapter = true) {
-    return num_reusable(left, {.ids = std::move(ids)}, use_adapter);
+  const CachedTokens left{{1, 2, 3, 4}};
+  const auto num = [&](std::vector<std::int32_t> ids, std::optional<std::int64_t> adapter = {}) {
+    return num_reusable(left, {.ids = std::move(ids), .adapter = adapter});
   };
   EXPECT_EQ(num({1, 2, 3, 4, 5, 6}), 4);
   EXPECT_EQ(num({1, 2, 7, 4, 5}), 2);
   EXPECT_EQ(num({9}), 0);
   EXPECT_EQ(num({1, 2, 3, 4}), 3);  // the last one gives the first new token
   EXPECT_EQ(num({1, 2}), 1);
-  EXPECT_EQ(num({1, 2, 3, 4, 5}, /*use_adapter=*/false), 0);
-  EXPECT_EQ(num_reusable({}, {.ids = {1, 2}}, true), 0);
+  EXPECT_EQ(num({1, 2, 3, 4, 5}, kNoAdapter), 0);
+  EXPECT_EQ(num_reusable({}, {.ids = {1, 2}}), 0);
 }
 
 }  // namespace

@@ -6,9 +6,13 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/generate/generator.h"
+#include "support/sampling_candidates.h"
 
 namespace lora_train::generate {
 namespace {
+
+using kernels::Candidate;
+using testing_support::candidates;
 
 std::vector<float> logits_of(const std::vector<double>& probabilities) {
   std::vector<float> logits;

@@ -137,13 +137,13 @@ TEST_F(Answered, AsksForEachChoiceWithItsPromptAndDraws) {
   ApiRequest request;
   request.n = 2;
   request.sampling.seed = 5;
-  model_.owner = 1;
+  model_.adapter = 1;
   const Answer& answer = start(request, 2);
   ASSERT_EQ(answer.num_choices(), 4U);
-  const ServedRequest asked = answer.ask(3, 8);
+  const generate::Prompt asked = answer.ask(3, 8);
   EXPECT_EQ(asked.index, 3);
   EXPECT_EQ(asked.sampling.seed, 5U);
-  EXPECT_EQ(asked.owner, 1);
+  EXPECT_EQ(asked.adapter, 1);
   EXPECT_EQ(asked.max_new_tokens, 8);
   EXPECT_EQ(asked.ids, (std::vector<std::int32_t>{1, 2, 3}));
 }

@@ -48,7 +48,7 @@ TEST_F(Board, LetsTheOtherChoicesOfAFailedAnswerEnd) {
   const auto failed = answer(2);
   board_.submit(failed, 1);
   const auto first = board_.next(false), second = board_.next(false);
-  board_.on_failure(first->id, "not finite");
+  board_.on_failure(first->id, NumericError("request", "not finite"));
   EXPECT_TRUE(failed->outbox.is_finished());
   EXPECT_FALSE(board_.on_token(second->id, {1}));
   board_.on_done(second->id, false);
