@@ -110,7 +110,7 @@ void convert_axolotl_tokens(Converter& converter) {
 void convert_axolotl_plugins(Converter& converter) {
   const Value* plugins = converter.find("plugins");
   if (!plugins) return;
-  for (const auto& plugin : plugins->is_list() ? plugins->items : std::vector<Value>{*plugins}) {
+  for (const auto& plugin : items_of(*plugins)) {
     const bool is_kernel =
         plugin.text.find("liger") != std::string::npos || plugin.text.find("cut_cross_entropy") != std::string::npos ||
         plugin.text.find("integrations.kernels") != std::string::npos ||

@@ -38,7 +38,7 @@ std::optional<std::string> map_roles(DataEntry& entry, const Value& roles) {
   std::set<std::string> named;
   for (const auto& [target, sources] : roles.members) {
     const auto found = known.find(target);
-    for (const auto& source : sources.is_list() ? sources.items : std::vector<Value>{sources}) {
+    for (const auto& source : items_of(sources)) {
       if (found != known.end() && found->second.contains(source.text)) continue;
       if (found == known.end() || target == "system" || !named.insert(target).second) return source.text;
       entry.map(target, source.text);
@@ -145,7 +145,7 @@ class EntryConverter {
       const bool is_builder = path == "json" || path == "csv" || path == "text";
       if (!is_folder && !is_builder) refuse("data_files", "Download the dataset and name its files as path.");
       std::vector<std::string> found;
-      for (const auto& file : files->is_list() ? files->items : std::vector<Value>{*files}) {
+      for (const auto& file : items_of(*files)) {
         found.push_back(is_folder ? (fs::path(path) / file.text).string() : file.text);
       }
       return found;
@@ -432,7 +432,7 @@ std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std:
   std::vector<DataEntry> entries;
   const Value* list = converter.find(key);
   if (!list) return entries;
-  const auto items = list->is_list() ? list->items : std::vector<Value>{*list};
+  const auto items = items_of(*list);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!items[i].is_map()) {
       converter.refuse(key, "expected a list of maps with path and type.");

@@ -127,7 +127,7 @@ void convert_special_tokens(Converter& converter, const AnswerEnd& end) {
 void convert_eot_tokens(Converter& converter, const AnswerEnd& end) {
   const Value* value = converter.find("eot_tokens");
   if (!value) return;
-  const auto items = value->is_list() ? value->items : std::vector<Value>{*value};
+  const auto items = items_of(*value);
   const bool is_named = std::ranges::any_of(items, [&](const Value& item) { return end.may_be(item.text); });
   const bool is_eos = end.token == kEos || end.token == end.eos;
   if (end.token.empty() && end.own_template.empty()) {

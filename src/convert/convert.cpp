@@ -12,11 +12,10 @@
 #include "lora_train/config/keys/field.h"
 #include "lora_train/config/layers.h"
 #include "lora_train/config/value/value.h"
+#include "tool_keys.h"
 
 namespace lora_train {
 namespace {
-
-constexpr ForeignTool kTools[] = {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl};
 
 constexpr const char* kMadeBy = "# Made by lora-train convert from ";
 constexpr const char* kHash = "# Hash of the rest, by which convert knows a file that was edited: ";
@@ -25,10 +24,6 @@ std::string short_hash(std::string_view body) { return hash128_hex(body).substr(
 
 // A name that is also ours is read as ours.
 bool is_ours(const std::string& name) { return find_field(name) || find_alias(name); }
-
-bool is_key_of(ForeignTool tool, const std::string& name) {
-  return std::ranges::binary_search(foreign_keys_of(tool), name);
-}
 
 /// The first of `keys` that has a text; else `otherwise`.
 std::string text_of(const Value& source, const std::vector<const char*>& keys, const std::string& otherwise) {
@@ -50,13 +45,13 @@ std::string adapter_in(const Value& source) {
 
 /// True if most names are the tool's and not ours: a profile, which names its `model`, may have some of them by
 /// mistake.
-bool is_mostly_of(ForeignTool tool, const Value& source) {
+bool is_mostly_of(const Tool& tool, const Value& source) {
   constexpr int kLeast = 3;
   const bool is_profile = source.find("model") && !source.find("base_model") && !source.find("model_name_or_path");
   if (is_profile) return false;
   int theirs = 0, ours = 0;
   for (const auto& [name, value] : source.members) {
-    const bool is_field = find_field(name) != nullptr, is_theirs = is_key_of(tool, name);
+    const bool is_field = find_field(name) != nullptr, is_theirs = tool.find(name) != nullptr;
     theirs += is_theirs && !is_field;
     ours += is_field && !is_theirs;
   }
@@ -79,7 +74,7 @@ bool is_true(const Value& source, const char* key) {
 
 /// True if a tool has a key of this name, and lora-train does not.
 bool is_foreign_key(const std::string& name) {
-  return !is_ours(name) && std::ranges::any_of(kTools, [&](ForeignTool tool) { return is_key_of(tool, name); });
+  return !is_ours(name) && std::ranges::any_of(all_tools(), [&](const Tool& tool) { return tool.find(name); });
 }
 
 /// True if a key is unknown: neither a profile's nor a tool's.
@@ -92,11 +87,11 @@ bool is_unknown(const Value::Member& member) {
 }
 
 /// Keys of the tool that a profile refuses.
-std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
+std::ptrdiff_t count_refused(const Tool& tool, const Value& source) {
   Findings findings;
   Merger(findings).add_layer(source);
   return std::ranges::count_if(source.members, [&](const Value::Member& member) {
-    return is_key_of(tool, member.name) && findings.is_wrong(member.name);
+    return tool.find(member.name) && findings.is_wrong(member.name);
   });
 }
 
@@ -124,31 +119,21 @@ std::string line_of(const std::string& command, const Value& source, const std::
   return shell_line(words);
 }
 
-void convert_with(ForeignTool tool, Converter& converter) {
-  switch (tool) {
-    case ForeignTool::kAxolotl: return convert_axolotl(converter);
-    case ForeignTool::kLlamaFactory: return convert_llamafactory(converter);
-    case ForeignTool::kTrl: break;
-  }
-  convert_trl(converter);
-}
-
 /// The keys of `source` that only `tool` has.
-std::vector<std::string> evidence_for(ForeignTool tool, const Value& source) {
+std::vector<std::string> evidence_for(const Tool& tool, const Value& source) {
   std::vector<std::string> found;
   for (const auto& member : source.members) {
-    const bool is_only_there =
-        std::ranges::all_of(kTools, [&](ForeignTool each) { return is_key_of(each, member.name) == (each == tool); });
-    if (is_only_there) found.push_back(member.name);
+    const auto has_key = [&](const Tool& each) { return each.find(member.name) != nullptr; };
+    if (has_key(tool) && std::ranges::count_if(all_tools(), has_key) == 1) found.push_back(member.name);
   }
   return found;
 }
 
 /// The tools that have keys of their own in `source`, with these keys; the tool with most keys first.
-std::vector<std::pair<ForeignTool, std::vector<std::string>>> possible_tools(const Value& source) {
-  std::vector<std::pair<ForeignTool, std::vector<std::string>>> found;
-  for (const ForeignTool tool : kTools) {
-    if (auto evidence = evidence_for(tool, source); !evidence.empty()) found.emplace_back(tool, std::move(evidence));
+std::vector<std::pair<const Tool*, std::vector<std::string>>> possible_tools(const Value& source) {
+  std::vector<std::pair<const Tool*, std::vector<std::string>>> found;
+  for (const Tool& tool : all_tools()) {
+    if (auto evidence = evidence_for(tool, source); !evidence.empty()) found.emplace_back(&tool, std::move(evidence));
   }
   std::ranges::stable_sort(found, [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
   return found;
@@ -237,12 +222,12 @@ std::optional<std::string> instead_of_file(const Value& source) {
   constexpr std::size_t kShown = 4;
   if (!source.is_map()) return std::nullopt;
   auto tools = possible_tools(source);
-  if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
+  if (tools.empty() || !is_mostly_of(*tools.front().first, source)) return std::nullopt;
   auto& [tool, evidence] = tools.front();
   if (evidence.size() > kShown) evidence.resize(kShown);
-  const std::string what = fmt::format("is a file from {} ({})", product_name(tool), join(evidence));
+  const std::string what = fmt::format("is a file from {} ({})", tool->product, join(evidence));
   if (const auto instead = instead_of_training(source)) return fmt::format("{} that {}", what, *instead);
-  if (std::ranges::any_of(source.members, is_unknown) || count_refused(tool, source) < 2) return std::nullopt;
+  if (std::ranges::any_of(source.members, is_unknown) || count_refused(*tool, source) < 2) return std::nullopt;
   const std::string& file = source.place.file;
   return what + ", not a profile. Convert it: " +
          shell_line({"lora-train", "convert", file, "--output", file == "my.yaml" ? "profile.yaml" : "my.yaml"}) + ".";
@@ -255,7 +240,7 @@ std::string convert_hint_of(const std::string& file) {
 /// "lora-train convert FILE makes a profile ...", for a file that is another tool's, by most of its keys; else nullopt.
 std::optional<std::string> convert_hint(const Value& source) {
   const auto tools = possible_tools(source);
-  if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
+  if (tools.empty() || !is_mostly_of(*tools.front().first, source)) return std::nullopt;
   return convert_hint_of(source.place.file);
 }
 
@@ -285,7 +270,7 @@ Conversion convert_alone(ForeignTool tool, const std::string& name, const Value&
   std::erase_if(file.members, [&](const auto& member) { return member.name == name; });
   file.members.push_back({name, value});
   Converter converter(tool, file, value.place.file, {}, /*opens_tokenizer=*/false);
-  convert_with(tool, converter);
+  tool_of(tool).convert(converter);
   return converter.finish();
 }
 
@@ -309,9 +294,9 @@ std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const V
   if (!is_foreign_key(name)) return std::nullopt;
   if (value.is_null()) return ForeignVerdict{true, "it has no value"};
   std::optional<ForeignVerdict> idle, renamed;
-  for (const ForeignTool tool : kTools) {
-    if (!is_key_of(tool, name)) continue;
-    const Conversion conversion = convert_alone(tool, name, value, context);
+  for (const Tool& tool : all_tools()) {
+    if (!tool.find(name)) continue;
+    const Conversion conversion = convert_alone(tool.id, name, value, context);
     if (const ConvertedKey* refused = find_key(conversion.refused, name))
       return ForeignVerdict{false, refused->outcome};
     if (const ConvertedKey* taken = find_key(conversion.renamed, name); taken && !renamed)
@@ -331,16 +316,15 @@ std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const V
 std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file, const Value& source) {
   constexpr std::size_t kShown = 4;
   auto found = possible_tools(source);
-  for (auto& [tool, evidence] : found) {
-    if (evidence.size() > kShown) evidence.resize(kShown);
-  }
   if (found.empty()) ask(file, "no key of this file belongs to only one tool.");
-  if (found.size() > 1 &&
-      evidence_for(found[1].first, source).size() * 3 > evidence_for(found[0].first, source).size()) {
-    ask(file, fmt::format("has keys of {} ({}) and of {} ({}).", title_of(found[0].first), join(found[0].second),
-                          title_of(found[1].first), join(found[1].second)));
+  if (found.size() > 1 && found[1].second.size() * 3 > found[0].second.size()) {
+    for (auto& [tool, evidence] : found) evidence.resize(std::min(evidence.size(), kShown));
+    ask(file, fmt::format("has keys of {} ({}) and of {} ({}).", title_of(found[0].first->id), join(found[0].second),
+                          title_of(found[1].first->id), join(found[1].second)));
   }
-  return {found[0].first, join(found[0].second)};
+  auto& [tool, evidence] = found.front();
+  evidence.resize(std::min(evidence.size(), kShown));
+  return {tool->id, join(evidence)};
 }
 
 /// Sets a value as the tool's own command line does: `learning_rate=1e-4`, `datasets[0].path=x`.
@@ -355,17 +339,10 @@ void set_in_source(Value& source, const Override& setting) {
 
 }  // namespace
 
-std::string title_of(ForeignTool tool) {
-  switch (tool) {
-    case ForeignTool::kAxolotl: return "Axolotl 0.19.0";
-    case ForeignTool::kLlamaFactory: return "LLaMA-Factory 0.9.5";
-    case ForeignTool::kTrl: break;
-  }
-  return "TRL 1.16.0";
-}
+std::string title_of(ForeignTool tool) { return fmt::format("{} {}", tool_of(tool).product, tool_of(tool).version); }
 
 std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body) {
-  return fmt::format("{}{} ({}).\n{}{}\n{}", kMadeBy, source.filename().string(), product_name(tool), kHash,
+  return fmt::format("{}{} ({}).\n{}{}\n{}", kMadeBy, source.filename().string(), tool_of(tool).product, kHash,
                      short_hash(body), body);
 }
 
@@ -412,20 +389,16 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
   if (!tool) std::tie(tool, recognised_by) = recognise(file, source);
   if (const auto instead = instead_of_training(source)) throw ConfigError(file.string(), *instead);
   Converter converter(*tool, source, file, options, /*opens_tokenizer=*/true);
-  convert_with(*tool, converter);
+  tool_of(*tool).convert(converter);
   Conversion conversion = converter.finish();
   conversion.recognised_by = recognised_by;
   return conversion;
 }
 
-const std::vector<std::string>& foreign_keys_of(ForeignTool tool) {
-  static const std::vector<std::string> all[] = {axolotl_keys().all(), llamafactory_keys().all(), trl_keys().all()};
-  return all[static_cast<std::size_t>(tool)];
-}
-
-std::string product_name(ForeignTool tool) {
-  const std::string title = title_of(tool);
-  return title.substr(0, title.rfind(' '));
+std::string tool_of_key(const std::string& name) {
+  const auto has_key = [&](const Tool& tool) { return tool.find(name) != nullptr; };
+  const auto found = std::ranges::find_if(all_tools(), has_key);
+  return found == all_tools().end() ? "" : found->product;
 }
 
 std::string merge_line(const std::filesystem::path& file) {
@@ -440,9 +413,8 @@ std::string merge_line(const std::filesystem::path& file) {
 OtherTools known_tools() {
   return {judge_foreign_key, instead_of_file, convert_hint, convert_hint_of, [] {
             std::vector<std::string> all;
-            for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {
-              const auto& keys = foreign_keys_of(tool);
-              all.insert(all.end(), keys.begin(), keys.end());
+            for (const Tool& tool : all_tools()) {
+              for (const auto& [name, rule] : tool.keys) all.push_back(name);
             }
             return all;
           }};

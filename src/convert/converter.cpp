@@ -21,12 +21,12 @@ bool is_off(const Value& value) {
   return value.is_scalar() && (value.text.empty() || parse_bool(value.text) == false || value.text == "None");
 }
 
-bool is_done_anyway(const RefusedKey& key, const Value& value) {
+bool is_done_anyway(const KeyRule& rule, const Value& value) {
   if (is_off(value)) return true;
   if (!value.is_scalar()) return false;
   const auto number = parse_number(value.text);
-  return std::ranges::any_of(key.harmless, [&](const char* word) {
-    return lower_case(value.text) == word || (number && parse_number(word) == number);
+  return std::ranges::any_of(items_of(rule.detail), [&](const Value& harmless) {
+    return lower_case(value.text) == harmless.text || (number && parse_number(harmless.text) == number);
   });
 }
 
@@ -66,11 +66,10 @@ bool is_example_file(const fs::path& file) {
 
 Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options,
                      bool opens_tokenizer)
-    : tool_(tool),
+    : tool_(tool_of(tool)),
       source_(source),
       file_(std::move(file)),
       options_(std::move(options)),
-      keys_(keys_of(tool)),
       opens_tokenizer_(opens_tokenizer) {}
 
 const Value* Converter::find(const std::string& name) const {
@@ -185,34 +184,28 @@ Place Converter::place_of(const std::string& name) const {
 }
 
 void Converter::decide_by_table(const std::string& name, const Value& value) {
-  const char* advice = nullptr;
-  if (value.is_null()) {
-    drop(name, "has no value");
-  } else if (const SameValue* same = keys_.find_same(name)) {
-    set(name, same->ours, value);
-  } else if (const char* reason = keys_.find_idle(name)) {
-    drop(name, reason);
-  } else if (const char* feature = keys_.find_option(name)) {
-    const std::string switch_name = std::string(feature).substr(0, std::string(feature).find_first_of(":, "));
-    drop(name, is_refused(switch_name) ? fmt::format("belongs to {}, which is refused", switch_name)
-                                       : "applies only with " + std::string(feature));
-  } else if (const RefusedKey* refused = keys_.find_refused(name, &advice)) {
-    if (is_done_anyway(*refused, value)) {
-      drop(name, as_always(value));
-    } else {
-      refuse(name, advice);
-    }
-  } else if (std::ranges::any_of(keys_.converted, [&](const char* key) { return name == key; })) {
-    if (is_off(value)) {
-      drop(name, as_always(value));
-    } else {
-      refuse(name, fmt::format("got {}, which has no meaning here. Remove it.", short_text(value)));
-    }
-  } else {
-    const std::string near = nearest_name(name, foreign_keys_of(tool_));
-    refuse(name, fmt::format("is not a key of {}{}. Remove it, or find its name here: lora-train check --keys.",
-                             title_of(tool_), near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
+  const KeyRule* rule = tool_.find(name);
+  if (value.is_null()) return drop(name, "has no value");
+  if (!rule) {
+    std::vector<std::string> known;
+    for (const auto& [key, each] : tool_.keys) known.push_back(key);
+    const std::string near = nearest_name(name, known);
+    return refuse(name, fmt::format("is not a key of {}{}. Remove it, or find its name here: lora-train check --keys.",
+                                    title_of(tool_.id), near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
   }
+  const std::string feature = rule->text.substr(0, rule->text.find_first_of(":, "));
+  switch (rule->kind) {
+    case KeyRule::Kind::kSame: return set(name, rule->text, value);
+    case KeyRule::Kind::kIdle: return drop(name, rule->text);
+    case KeyRule::Kind::kOption:
+      return drop(name, is_refused(feature) ? fmt::format("belongs to {}, which is refused", feature)
+                                            : "applies only with " + rule->text);
+    case KeyRule::Kind::kRefused:
+      return is_done_anyway(*rule, value) ? drop(name, as_always(value)) : refuse(name, rule->text);
+    case KeyRule::Kind::kConverted: break;
+  }
+  if (is_off(value)) return drop(name, as_always(value));
+  refuse(name, fmt::format("got {}, which has no meaning here. Remove it.", short_text(value)));
 }
 
 void Converter::apply_settings() {
@@ -277,7 +270,7 @@ std::string Converter::lines_of(const std::string& name, const Fate& fate) const
 }
 
 void Converter::write_defaults(Conversion& conversion) {
-  const std::string comment = product_name(tool_) + "'s default";
+  const std::string comment = tool_.product + "'s default";
   for (const auto& group : field_groups()) {
     for (const auto& field : group.fields) {
       const auto reason = default_reasons_.find(field.name);
@@ -307,7 +300,7 @@ void Converter::write_profile(Conversion& conversion) {
       map.members.push_back({field.name, found->second});
     }
   }
-  conversion.yaml = with_conversion_header(file_, tool_, body);
+  conversion.yaml = with_conversion_header(file_, tool_.id, body);
   conversion.json = to_json_text(map);
 }
 
@@ -330,13 +323,15 @@ void Converter::list_key(const std::string& name, Conversion& conversion) const 
 Conversion Converter::finish() {
   for (const bool is_detail : {false, true}) {  // the fate of a detail depends on the key that it belongs to
     for (const auto& [name, value] : source_.members) {
-      if (!fates_.contains(name) && (keys_.find_option(name) != nullptr) == is_detail) decide_by_table(name, value);
+      const KeyRule* rule = tool_.find(name);
+      if (!fates_.contains(name) && (rule && rule->kind == KeyRule::Kind::kOption) == is_detail)
+        decide_by_table(name, value);
     }
   }
   apply_settings();
   read_values();
   Conversion conversion;
-  conversion.tool = tool_;
+  conversion.tool = tool_.id;
   conversion.notes = notes_;
   conversion.chat_template = template_;
   conversion.needs_output = needs_output_;
@@ -410,6 +405,11 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
     if (found.size() > 1) return (place / (split + "-*" + fs::path(*found.begin()).extension().string())).string();
   }
   return std::nullopt;
+}
+
+std::vector<Value> items_of(const Value& value) {
+  if (value.is_list()) return value.items;
+  return value.is_null() ? std::vector<Value>{} : std::vector<Value>{value};
 }
 
 std::vector<std::string> names_in(const Value& value) {

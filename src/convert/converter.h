@@ -95,6 +95,9 @@ class Converter {
   bool is_set_to(const std::string& ours, const std::string& text) const;
   bool is_refused(const std::string& name) const;
 
+  /// What the tables say of a key.
+  const std::string& reason_of(const std::string& name) const { return tool_.find(name)->text; }
+
   /// Decides about the remaining keys by the tables, and refuses values that our keys do not take.
   Conversion finish();
 
@@ -118,13 +121,12 @@ class Converter {
   std::string lines_of(const std::string& name, const Fate& fate) const;
   Place place_of(const std::string& name) const;
 
-  ForeignTool tool_;
+  const Tool& tool_;
   const Value& source_;
   std::filesystem::path file_;
   ConvertOptions options_;
   std::string template_;                   ///< text of the chat template that is written
   std::vector<std::string> needs_output_;  ///< keys that would be converted with a file for the template
-  const ToolKeys& keys_;
   std::map<std::string, Fate> fates_;
   std::vector<std::string> inner_;             ///< places inside keys, in order of appearance
   std::map<std::string, Value> profile_;       ///< by our key
@@ -143,9 +145,6 @@ void convert_axolotl(Converter& converter);
 void convert_llamafactory(Converter& converter);
 
 void convert_trl(Converter& converter);
-
-/// "LLaMA-Factory": title_of without the version.
-std::string product_name(ForeignTool tool);
 
 /// One entry of `datasets`, as a profile has it.
 struct DataEntry {
@@ -174,6 +173,9 @@ std::string split_problem(const std::string& split);
 /// The file or folder of one split of a local dataset folder: train.jsonl, train/, data/train-*.json, ...; nullopt if
 /// there is none.
 std::optional<std::string> split_path(const std::filesystem::path& folder, const std::string& split);
+
+/// The items of a list; none of null, and one of another value.
+std::vector<Value> items_of(const Value& value);
 
 /// The names in a list, or in a text with commas; one empty name for an empty text.
 std::vector<std::string> names_in(const Value& value);

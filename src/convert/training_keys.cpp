@@ -239,7 +239,7 @@ void convert_targets(Converter& converter, const std::string& key) {
     return name.find("embed_tokens") != std::string::npos || name.find("lm_head") != std::string::npos;
   };
   std::vector<std::string> outside;
-  for (const auto& item : value->is_list() ? value->items : std::vector<Value>{*value}) {
+  for (const auto& item : items_of(*value)) {
     std::istringstream names(item.is_scalar() ? item.text : "");
     for (std::string name; std::getline(names, name, ',');) {
       if (is_outside(name)) outside.push_back(trimmed(name));
@@ -297,7 +297,7 @@ void convert_deepspeed(Converter& converter) {
                                       ". Move that setting into the file to convert, or remove it.");
     return;
   }
-  converter.drop("deepspeed", kNeverSharded);
+  converter.drop("deepspeed", converter.reason_of("fsdp"));
   if (!settings) {
     converter.note("deepspeed", "was not found, so it was not checked for an optimizer, a schedule or clipping");
   }
@@ -397,7 +397,7 @@ void convert_reporting(Converter& converter) {
     return;
   }
   bool has_tensorboard = false, has_other = false;
-  for (const auto& item : value->is_list() ? value->items : std::vector<Value>{*value}) {
+  for (const auto& item : items_of(*value)) {
     const std::string word = lower_case(item.text);
     has_tensorboard |= word == "tensorboard" || word == "all";
     has_other |= word != "tensorboard" && word != "none" && !word.empty();

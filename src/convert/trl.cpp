@@ -150,7 +150,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
     }
     std::vector<std::string> paths;
     if (const Value* files = items[i].find("data_files"); files && !files->is_map() && !files->is_null()) {
-      for (const auto& file : files->is_list() ? files->items : std::vector<Value>{*files}) paths.push_back(file.text);
+      for (const auto& file : items_of(*files)) paths.push_back(file.text);
     } else if (!is_hub) {
       paths.push_back(path_of_split(text("path"), text("split").empty() ? "train" : text("split")));
     }

@@ -78,8 +78,8 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
 /// profile, names; words in capitals stand for the rest, and for a missing file.
 std::string merge_line(const std::filesystem::path& file);
 
-/// All keys of a tool that are known here, sorted.
-const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
+/// "Axolotl", for a key of Axolotl's; the first tool that has it; empty: none has.
+std::string tool_of_key(const std::string& name);
 
 /// The functions that config needs from this module: introduce_other_tools(known_tools()).
 OtherTools known_tools();
