@@ -203,12 +203,7 @@ bool convert_axolotl_data(Converter& converter) {
   if (converter.find("val_set_size") && !converter.is_set("val_set_size")) {
     converter.drop("val_set_size", "nothing is held out");
   }
-  const bool has_prompt_words = converter.is_set("chat_template") || converter.needs_output();
-  if (has_prompt_words && converter.find("chat_template")) {
-    for (const char* key : {"chat_template", "chat_template_jinja"}) {
-      if (converter.find(key)) converter.drop(key, "no example uses it: the prompts have their own words");
-    }
-  } else if (converter.find("chat_template")) {
+  if (converter.find("chat_template")) {
     convert_axolotl_template(converter, "chat_template", converter.text("chat_template"),
                              converter.text("chat_template_jinja"));
   } else if (converter.find("chat_template_jinja")) {

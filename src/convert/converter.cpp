@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
@@ -64,13 +66,9 @@ bool is_example_file(const fs::path& file) {
 
 }  // namespace
 
-Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options,
-                     bool opens_tokenizer)
-    : tool_(tool_of(tool)),
-      source_(source),
-      file_(std::move(file)),
-      options_(std::move(options)),
-      opens_tokenizer_(opens_tokenizer) {}
+Converter::Converter(const Tool& tool, const Value& source, std::filesystem::path file,
+                     const std::vector<Override>& settings)
+    : tool_(tool), source_(source), file_(std::move(file)), settings_(settings) {}
 
 const Value* Converter::find(const std::string& name) const {
   const Value* value = source_.find(name);
@@ -146,26 +144,9 @@ void Converter::note(const std::string& name, const std::string& difference) {
   notes_.push_back(fmt::format("{}: {}", name, difference));
 }
 
-void Converter::set_template(const std::string& name, const std::string& text) {
-  if ((is_set("chat_template") || needs_output()) && template_ != text) {
-    refuse(name, "A run has one template for all data, and this is the second.");
-    return;
-  }
-  template_ = text;
-  if (needs_output()) {
-    needs_output_.push_back(name);
-    refuse(name, "The chat template needs a file: convert with --output FILE, which writes it next to the profile.");
-  } else {
-    set(name, "chat_template", options_.template_file);
-  }
-}
-
-const std::optional<ModelTokens>& Converter::model_tokens() const {
-  const std::string model = profile_text("model");
-  const auto [entry, is_new] = model_tokens_.try_emplace(model);
-  if (is_new && opens_tokenizer_) entry->second = open_tokens(model);
-  if (is_new && !entry->second) entry->second = tokens_by_name(model);
-  return entry->second;
+std::string Converter::template_for(const std::string& theirs) const {
+  const auto found = tool_.templates.find(theirs);
+  return found == tool_.templates.end() ? "" : found->second;
 }
 
 void Converter::set_default(const std::string& ours, Value value, const std::string& reason) {
@@ -211,7 +192,7 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
 void Converter::apply_settings() {
   Findings findings;
   Merger merger(findings);
-  for (const Override& setting : options_.settings) {
+  for (const Override& setting : settings_) {
     merger.add_setting(setting.path, override_value(setting, process_environment, findings), {setting.where, 0});
   }
   for (const auto& [ours, value] : merger.values()) {
@@ -300,7 +281,7 @@ void Converter::write_profile(Conversion& conversion) {
       map.members.push_back({field.name, found->second});
     }
   }
-  conversion.yaml = with_conversion_header(file_, tool_.id, body);
+  conversion.yaml = with_conversion_header(file_, tool_, body);
   conversion.json = to_json_text(map);
 }
 
@@ -333,8 +314,6 @@ Conversion Converter::finish() {
   Conversion conversion;
   conversion.tool = tool_.id;
   conversion.notes = notes_;
-  conversion.chat_template = template_;
-  conversion.needs_output = needs_output_;
   write_defaults(conversion);
   write_profile(conversion);
   for (const auto& [name, value] : source_.members) {
@@ -427,6 +406,18 @@ std::vector<std::string> names_in(const Value& value) {
     }
   }
   return names;
+}
+
+std::string token_of_model(const fs::path& model, const std::string& name) {
+  try {
+    const fs::path file = model / "tokenizer_config.json";
+    const Value config = parse_yaml(read_file(file), {file.string(), 0});
+    const Value* token = config.find(name);
+    const Value* content = token && token->is_map() ? token->find("content") : token;
+    return content ? content->text : "";
+  } catch (const Error&) {  // no folder, or not ours to judge
+    return "";
+  }
 }
 
 bool has_only(const Value& map, const std::vector<std::string>& known) {

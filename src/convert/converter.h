@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,39 +15,12 @@
 #include "lora_train/convert/convert.h"
 #include "tool_keys.h"
 
-namespace lora_train::tokenizer {
-class Tokenizer;
-}  // namespace lora_train::tokenizer
-
 namespace lora_train {
-
-/// How a model's tokenizer treats a prompt followed by the answer, and what ends the answer.
-struct ModelTokens {
-  std::shared_ptr<const tokenizer::Tokenizer> tokenizer = nullptr;  ///< null: not on this machine
-  bool adds_bos = false;                                            ///< puts BOS before a plain text
-  std::string eos = {};                                             ///< empty: not known
-  std::string end_of_turn = {};  ///< the end of an answer in the model's own chat template; empty: not known
-
-  /// True if an answer that begins with `opening` has the same tokens after this prompt as alone. True without the
-  /// tokenizer: such models are known to cut after a line feed.
-  bool keeps_apart(const std::string& prompt, const std::string& opening) const;
-  /// False without the tokenizer.
-  bool lacks_token(const std::string& token) const;
-};
-
-/// The tokens of a model folder or a model in the local Hugging Face cache; nullopt if it is missing, or its tokenizer
-/// cannot be read.
-std::optional<ModelTokens> open_tokens(const std::string& model);
-
-/// The tokens by a model's name, for families whose tokenizers always cut after a line feed; nullopt for others.
-std::optional<ModelTokens> tokens_by_name(const std::string& model);
 
 class Converter {
  public:
-  /// `source` is the map of the file and must outlive it. `opens_tokenizer`: open the tokenizer of a model on this
-  /// machine; otherwise only its name determines its tokens.
-  Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options,
-            bool opens_tokenizer);
+  /// `source` is the map of the file and must outlive it.
+  Converter(const Tool& tool, const Value& source, std::filesystem::path file, const std::vector<Override>& settings);
 
   const std::filesystem::path& file() const { return file_; }
   const Value& source() const { return source_; }
@@ -77,18 +49,12 @@ class Converter {
   /// Follows the outcome of `name`.
   void remark(const std::string& name, const std::string& text) { fates_[name].remark = text; }
   void note(const std::string& name, const std::string& difference);
-  /// `name` becomes a chat template of its own, in the file given for it; refused if there is no file, or if it has
-  /// another text already.
-  void set_template(const std::string& name, const std::string& text);
-  /// True if a template was refused only because no file was given for it.
-  bool needs_output() const { return options_.template_file.empty() && !template_.empty(); }
   /// Sets the tool's default, unless a key of the source has decided about `ours`.
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
   bool is_set(const std::string& ours) const { return profile_.contains(ours); }
-  /// The tokens of `model`, once that is set: from its tokenizer, which is opened once, or by its name; nullopt = not
-  /// known.
-  const std::optional<ModelTokens>& model_tokens() const;
+  /// Our chat_template for the tool's name of a format ("qwen_25"); empty if there is none.
+  std::string template_for(const std::string& theirs) const;
   /// The value of `ours`; empty if it is not set, or not a scalar.
   std::string profile_text(const std::string& ours) const;
   /// True if `ours` is set to this text.
@@ -124,21 +90,17 @@ class Converter {
   const Tool& tool_;
   const Value& source_;
   std::filesystem::path file_;
-  ConvertOptions options_;
-  std::string template_;                   ///< text of the chat template that is written
-  std::vector<std::string> needs_output_;  ///< keys that would be converted with a file for the template
+  std::vector<Override> settings_;
   std::map<std::string, Fate> fates_;
   std::vector<std::string> inner_;             ///< places inside keys, in order of appearance
   std::map<std::string, Value> profile_;       ///< by our key
   std::map<std::string, std::string> origin_;  ///< by our key: its comment
   std::map<std::string, std::string> default_reasons_;
   std::vector<std::string> notes_;
-  bool opens_tokenizer_;
-  mutable std::map<std::string, std::optional<ModelTokens>> model_tokens_;  ///< by model
 };
 
 /// `body` below the lines that say where it came from, and that show if the file was edited.
-std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body);
+std::string with_conversion_header(const std::filesystem::path& source, const Tool& tool, const std::string& body);
 
 void convert_axolotl(Converter& converter);
 
@@ -182,24 +144,6 @@ std::vector<std::string> names_in(const Value& value);
 
 /// True if all keys of a map are among `known`.
 bool has_only(const Value& map, const std::vector<std::string>& known);
-
-/// Our chat_template for Axolotl's or LLaMA-Factory's name of a format ("llama3", "qwen_25"): one of our built-in
-/// names, or empty.
-std::string builtin_template(const std::string& theirs);
-
-/// The end of a turn in one of our built-in templates: a token, or "eos_token" for the tokenizer's; empty for other
-/// names.
-std::string end_of_builtin(const std::string& ours);
-
-/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written.
-/// With `default_system`, which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
-std::string written_template(const std::string& theirs, const std::string& default_system = {});
-
-/// A text in quotes, as Jinja reads it.
-std::string jinja_text(const std::string& text);
-
-/// True for LLaMA-Factory's name of a format that models of this family have as their own template ("granite3").
-bool is_models_own_template(const std::string& theirs);
 
 /// The token of that name in tokenizer_config.json ("eos_token"); empty if there is no folder, or no such token in it.
 std::string token_of_model(const std::filesystem::path& model, const std::string& name);

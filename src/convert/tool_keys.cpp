@@ -44,8 +44,14 @@ Keys read_keys(const Value& table) {
 /// `base`: the keys that the tool inherits.
 Tool read_tool(ForeignTool id, void (*convert)(Converter&), std::string_view yaml, const Keys& base) {
   const Value table = parse_yaml(std::string(yaml), {"keys of a tool", 0});
-  Tool tool{id, convert, table.find("product")->text, table.find("version")->text, read_keys(table)};
+  Tool tool{id, convert, table.find("product")->text, table.find("version")->text, read_keys(table), {}};
   tool.keys.insert(base.begin(), base.end());
+  if (const Value* templates = table.find("templates")) {
+    for (const auto& [theirs, ours] : templates->members) tool.templates[theirs] = ours.text;
+  }
+  if (const Value* others = table.find("other_templates")) {
+    for (const Value& theirs : others->items) tool.templates[theirs.text] = "";
+  }
   return tool;
 }
 
