@@ -119,6 +119,12 @@ void Converter::drop(const std::string& name, const std::string& reason) {
   if (!fates_.contains(name)) fates_[name] = {Part::kDropped, reason, {}};
 }
 
+void Converter::drop_group(const std::string& group, const std::string& reason) {
+  for (const std::string& name : tool_.groups.at(group)) {
+    if (find(name)) drop(name, reason);
+  }
+}
+
 void Converter::refuse(const std::string& name, const std::string& advice) {
   if (name.find('[') != std::string::npos && !fates_.contains(name)) inner_.push_back(name);
   fates_[name] = {Part::kRefused, advice, {}};
@@ -177,6 +183,7 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
   const std::string feature = rule->text.substr(0, rule->text.find_first_of(":, "));
   switch (rule->kind) {
     case KeyRule::Kind::kSame: return set(name, rule->text, value);
+    case KeyRule::Kind::kValues: return decide_by_value(name, value, rule->detail);
     case KeyRule::Kind::kIdle: return drop(name, rule->text);
     case KeyRule::Kind::kOption:
       return drop(name, is_refused(feature) ? fmt::format("belongs to {}, which is refused", feature)
@@ -185,8 +192,26 @@ void Converter::decide_by_table(const std::string& name, const Value& value) {
       return is_done_anyway(*rule, value) ? drop(name, as_always(value)) : refuse(name, rule->text);
     case KeyRule::Kind::kConverted: break;
   }
+  refuse_unless_off(name, value);
+}
+
+void Converter::refuse_unless_off(const std::string& name, const Value& value) {
   if (is_off(value)) return drop(name, as_always(value));
   refuse(name, fmt::format("got {}, which has no meaning here. Remove it.", short_text(value)));
+}
+
+void Converter::decide_by_value(const std::string& name, const Value& value, const Value& words) {
+  const auto is_on = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
+  const std::string word = is_on ? (*is_on ? "true" : "false") : lower_case(value.text);
+  const Value* result = value.is_scalar() && !word.empty() ? words.find(word) : nullptr;
+  const Value *otherwise = words.find("else"), *kept = words.find("keep"), *difference = words.find("note");
+  if (!result && kept) return set(name, kept->text, value);
+  if (!result && (is_off(value) || !otherwise)) return refuse_unless_off(name, value);
+  if (!result && otherwise->is_scalar()) return refuse(name, otherwise->text);
+  if (!result) result = otherwise;
+  if (result->is_scalar()) return drop(name, result->text);
+  for (const auto& [ours, becomes] : result->members) set(name, ours, becomes);
+  if (difference) note(name, difference->text);
 }
 
 void Converter::apply_settings() {
@@ -309,6 +334,7 @@ Conversion Converter::finish() {
         decide_by_table(name, value);
     }
   }
+  for (const auto& [ours, value] : tool_.defaults) set_default(ours, value);
   apply_settings();
   read_values();
   Conversion conversion;

@@ -43,6 +43,8 @@ class Converter {
   /// `name` contributed to `ours`, which others have set.
   void share(const std::string& name, const std::string& ours);
   void drop(const std::string& name, const std::string& reason);
+  /// Drops the keys of a group in the tool's table.
+  void drop_group(const std::string& group, const std::string& reason);
   void refuse(const std::string& name, const std::string& advice);
   /// Comments `ours` in the profile, once it is set, instead of naming its source.
   void explain(const std::string& ours, const std::string& comment);
@@ -77,6 +79,8 @@ class Converter {
   };
 
   void decide_by_table(const std::string& name, const Value& value);
+  void refuse_unless_off(const std::string& name, const Value& value);
+  void decide_by_value(const std::string& name, const Value& value, const Value& words);
   /// The caller's settings of the profile override the file's.
   void apply_settings();
   void read_values();

@@ -9,10 +9,6 @@
 namespace lora_train {
 namespace {
 
-constexpr const char* kFactoryAdapterKeys[] = {
-    "lora_rank", "lora_alpha",           "lora_dropout",      "lora_target",        "use_rslora", "loraplus_lr_ratio",
-    "use_dora",  "adapter_name_or_path", "additional_target", "create_new_adapter", "pissa_init"};
-
 // The adapter that the run starts from. Returns whether there is one.
 bool convert_factory_first_adapter(Converter& converter) {
   const std::string adapter = converter.text("adapter_name_or_path");
@@ -32,10 +28,7 @@ void convert_factory_adapter(Converter& converter) {
   const std::string kind = converter.text_or("finetuning_type", "lora");
   if (kind == "full") {
     converter.set("finetuning_type", "adapter", "none");
-    for (const char* key : kFactoryAdapterKeys) {
-      if (converter.find(key)) converter.drop(key, "finetuning_type: full ignores it");
-    }
-    return;
+    return converter.drop_group("adapter", "finetuning_type: full ignores it");
   }
   if (kind == "lora") {
     converter.find("finetuning_type") ? converter.set("finetuning_type", "adapter", "lora")
@@ -47,10 +40,7 @@ void convert_factory_adapter(Converter& converter) {
   if (converter.find("create_new_adapter") && converter.text("adapter_name_or_path").empty()) {
     converter.drop("create_new_adapter", "applies only with adapter_name_or_path");
   }
-  if (convert_factory_first_adapter(converter)) {
-    drop_shape_of_adapter(converter, {"lora_rank", "lora_alpha", "lora_target", "use_rslora"});
-    return;
-  }
+  if (convert_factory_first_adapter(converter)) return converter.drop_group("shape", kBringsShape);
   const auto rank = converter.number("lora_rank");
   if (!rank) converter.set_default("lora_r", "8");
   converter.set_default("lora_alpha", number_value(2 * rank.value_or(8)), "LLaMA-Factory's default is twice the rank");
@@ -103,27 +93,11 @@ void convert_factory_base_precision(Converter& converter) {
     }
   }
   convert_precision(converter, "bf16");
-  if (converter.is_true("pure_bf16")) {
-    converter.set("pure_bf16", "precision", "bf16");
-    converter.note("pure_bf16", "trained weights stay in fp32, as with bf16: true");
-  }
 }
 
 void convert_factory_loss(Converter& converter) {
-  const auto when_true = [&](const std::string& key, const std::string& ours, const std::string& value) {
-    if (converter.is_true(key)) {
-      converter.set(key, ours, value);
-    }
-  };
-  when_true("train_on_prompt", "loss_on", "all");
-  if (converter.is_true("train_on_prompt") && converter.is_true("mask_history")) {
+  if (converter.is_true("train_on_prompt") && converter.is_true("mask_history"))
     converter.refuse("mask_history", "train_on_prompt is also true, which LLaMA-Factory refuses. Keep one.");
-  } else {
-    when_true("mask_history", "loss_on", "last");
-  }
-  when_true("use_dft_loss", "loss_type", "dft");
-  when_true("disable_shuffling", "shuffle", "false");
-  when_true("disable_gradient_checkpointing", "gradient_checkpointing", "off");
 }
 
 void note_skipped_examples(Converter& converter, const std::vector<DataEntry>& train) {
@@ -187,7 +161,6 @@ void convert_factory_packing(Converter& converter) {
       "overlength", "truncate",
       "LLaMA-Factory cuts each prompt and answer in proportion; here the end of an example is cut, and one whose "
       "prompt leaves no room is dropped: raise max_seq_len if there are any");
-  if (!converter.find("cutoff_len")) converter.set_default("max_seq_len", "2048");
 }
 
 void convert_factory_tokens(Converter& converter) {
@@ -206,14 +179,6 @@ void convert_factory_tokens(Converter& converter) {
     const Value names = value->is_list() ? *value : list_value(tokens);
     converter.set(key, "add_tokens", std::string(key) == "add_tokens" ? names : verbatim_tokens(names));
   }
-  const std::string start = converter.text("init_special_tokens");
-  if (start.empty()) return;
-  if (start == "noise_init" || start == "desc_init") {
-    converter.set("init_special_tokens", "token_init", start == "desc_init" ? "description" : "mean");
-  } else {
-    converter.refuse("init_special_tokens",
-                     "New rows start as the mean of all rows, or of the rows of a text's tokens: use token_init.");
-  }
 }
 
 }  // namespace
@@ -231,7 +196,7 @@ void convert_llamafactory(Converter& converter) {
   const bool has_eval_data = convert_factory_data(converter, train);
   convert_factory_packing(converter);
   convert_factory_tokens(converter);
-  convert_trainer(converter, 5e-5, 500, has_eval_data);
+  convert_trainer(converter, 500, has_eval_data);
   convert_best_model(converter, "early_stopping_steps", has_eval_data);
 }
 

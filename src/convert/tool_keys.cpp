@@ -14,6 +14,11 @@ extern const std::string_view kAxolotl, kLlamaFactory, kTransformers, kTrl;
 
 namespace {
 
+const std::vector<Value::Member>& members_of(const Value* map) {
+  static const std::vector<Value::Member> none;
+  return map ? map->members : none;
+}
+
 using Keys = std::map<std::string, KeyRule>;
 
 void add_rules(Keys& keys, KeyRule::Kind kind, const std::string& text, const Value& names) {
@@ -34,24 +39,30 @@ Keys read_keys(const Value& table) {
   }
   for (const auto& [part, kind] :
        {std::pair{"idle", Kind::kIdle}, {"refused", Kind::kRefused}, {"option", Kind::kOption}}) {
-    const Value* groups = table.find(part);
-    for (const auto& [text, names] : groups ? groups->members : std::vector<Value::Member>{})
-      add_rules(keys, kind, text, names);
+    for (const auto& [text, names] : members_of(table.find(part))) add_rules(keys, kind, text, names);
   }
+  for (const auto& [name, words] : members_of(table.find("values"))) keys[name] = {Kind::kValues, "", words};
   return keys;
 }
 
-/// `base`: the keys that the tool inherits.
-Tool read_tool(ForeignTool id, void (*convert)(Converter&), std::string_view yaml, const Keys& base) {
+/// `base`: what the tool inherits.
+Tool read_tool(ForeignTool id, void (*convert)(Converter&), std::string_view yaml, const Tool& base) {
   const Value table = parse_yaml(std::string(yaml), {"keys of a tool", 0});
-  Tool tool{id, convert, table.find("product")->text, table.find("version")->text, read_keys(table), {}};
-  tool.keys.insert(base.begin(), base.end());
-  if (const Value* templates = table.find("templates")) {
-    for (const auto& [theirs, ours] : templates->members) tool.templates[theirs] = ours.text;
-  }
+  Tool tool;
+  tool.id = id;
+  tool.convert = convert;
+  if (const Value* product = table.find("product")) tool.product = product->text;
+  if (const Value* version = table.find("version")) tool.version = version->text;
+  tool.keys = read_keys(table);
+  for (const auto& [ours, value] : members_of(table.find("defaults"))) tool.defaults[ours] = value;
+  for (const auto& [name, keys] : members_of(table.find("groups"))) tool.groups[name] = names_in(keys);
+  for (const auto& [theirs, ours] : members_of(table.find("templates"))) tool.templates[theirs] = ours.text;
   if (const Value* others = table.find("other_templates")) {
-    for (const Value& theirs : others->items) tool.templates[theirs.text] = "";
+    for (const std::string& theirs : names_in(*others)) tool.templates[theirs] = "";
   }
+  tool.keys.insert(base.keys.begin(), base.keys.end());
+  tool.defaults.insert(base.defaults.begin(), base.defaults.end());
+  tool.groups.insert(base.groups.begin(), base.groups.end());
   return tool;
 }
 
@@ -64,7 +75,7 @@ const KeyRule* Tool::find(const std::string& key) const {
 
 const std::vector<Tool>& all_tools() {
   static const std::vector<Tool> tools = [] {
-    const Keys trainer = read_keys(parse_yaml(std::string(embedded::kTransformers), {"keys of transformers", 0}));
+    const Tool trainer = read_tool({}, nullptr, embedded::kTransformers, {});
     return std::vector<Tool>{
         read_tool(ForeignTool::kAxolotl, convert_axolotl, embedded::kAxolotl, {}),
         read_tool(ForeignTool::kLlamaFactory, convert_llamafactory, embedded::kLlamaFactory, trainer),

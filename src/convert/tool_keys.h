@@ -18,6 +18,8 @@ struct KeyRule {
   enum class Kind {
     kSame,       ///< the values mean the same here; the detail is our name, if it differs
     kConverted,  ///< by code
+    kValues,     ///< {value: {our name: our value} or why it has no effect}; `else`: why another value is refused, or
+                 ///< what it becomes; `keep`: our name, if it stays as it is; `note` follows what becomes something
     kIdle,       ///< without effect here; listed by the reason
     kRefused,    ///< listed by what to do instead; the detail is a value that matches what happens anyway, besides
                  ///< null, false and what is empty
@@ -34,6 +36,8 @@ struct Tool {
   void (*convert)(Converter&) = nullptr;
   std::string product, version;  ///< "LLaMA-Factory", "0.9.5"
   std::map<std::string, KeyRule> keys;
+  std::map<std::string, Value> defaults;                    ///< that are not ours, by our name
+  std::map<std::string, std::vector<std::string>> groups;  ///< of keys that only apply together
   std::map<std::string, std::string> templates;  ///< of chats: its name, our chat_template; empty: none
 
   /// nullptr: it has no such key.
