@@ -7,7 +7,7 @@
     scripts/foreign_keys.py WHEELS --check    # exits with 1 where they differ
 
 A line is `key` or `key: default`; a default that is no constant is left out. Only names and constants are read, from the syntax
-tree; nothing is imported. What lora-train convert knows of each key is in src/convert/*_keys.cpp, and convert_test compares.
+tree; nothing is imported. What lora-train convert knows of each key is in src/convert/keys, and convert_test compares.
 """
 
 import argparse

@@ -9,25 +9,10 @@
 namespace lora_train {
 namespace {
 
-constexpr const char* kAxolotlAdapterKeys[] = {"lora_r",
-                                               "lora_alpha",
-                                               "lora_dropout",
-                                               "lora_target_linear",
-                                               "lora_target_modules",
-                                               "lora_rank_pattern",
-                                               "lora_alpha_pattern",
-                                               "peft_use_rslora",
-                                               "loraplus_lr_ratio",
-                                               "lora_model_dir",
-                                               "lora_modules_to_save",
-                                               "lora_target_parameters"};
-
 void convert_axolotl_adapter(Converter& converter) {
   const std::string kind = lower_case(converter.text("adapter"));
   if (kind.empty()) {
-    for (const char* key : kAxolotlAdapterKeys) {
-      if (converter.find(key)) converter.drop(key, "applies only with adapter");
-    }
+    converter.drop_group("adapter", "applies only with adapter");
     converter.set_default("adapter", "none");
     return;
   }
@@ -38,11 +23,7 @@ void convert_axolotl_adapter(Converter& converter) {
   converter.set("adapter", "adapter", "lora");
   refuse_dora(converter, "peft_use_dora", "peft_use_rslora");
   if (kind == "qlora" && !converter.is_true("load_in_4bit")) converter.set("adapter", "base_precision", "nf4");
-  if (converter.find("lora_model_dir")) {
-    drop_shape_of_adapter(converter, {"lora_r", "lora_alpha", "lora_target_linear", "lora_target_modules",
-                                      "lora_rank_pattern", "lora_alpha_pattern", "peft_use_rslora"});
-    return;
-  }
+  if (converter.find("lora_model_dir")) return converter.drop_group("shape", kBringsShape);
   convert_targets(converter, "lora_target_modules");
   if (converter.is_true("lora_target_linear")) {
     converter.set("lora_target_linear", "lora_target_modules", "all-linear");
@@ -110,7 +91,7 @@ void convert_axolotl_tokens(Converter& converter) {
 void convert_axolotl_plugins(Converter& converter) {
   const Value* plugins = converter.find("plugins");
   if (!plugins) return;
-  for (const auto& plugin : plugins->is_list() ? plugins->items : std::vector<Value>{*plugins}) {
+  for (const auto& plugin : items_of(*plugins)) {
     const bool is_kernel =
         plugin.text.find("liger") != std::string::npos || plugin.text.find("cut_cross_entropy") != std::string::npos ||
         plugin.text.find("integrations.kernels") != std::string::npos ||
@@ -162,17 +143,11 @@ void convert_axolotl_saves(Converter& converter, bool has_eval_data) {
   } else {
     convert_axolotl_strategy(converter, "save_strategy", "save_steps", "epoch");
   }
-  if (!converter.find("save_total_limit")) converter.set_default("save_total_limit", "4");
 }
 
 void convert_axolotl_evaluations(Converter& converter, bool has_data) {
-  const char* keys[] = {"evals_per_epoch", "eval_steps", "eval_strategy", "evaluation_strategy"};
-  if (!has_data) {
-    for (const char* key : keys) {
-      if (converter.find(key)) converter.drop(key, "there is no evaluation data (val_set_size or test_datasets)");
-    }
-    return;
-  }
+  if (!has_data)
+    return converter.drop_group("evaluation", "there is no evaluation data (val_set_size or test_datasets)");
   if (converter.number("evals_per_epoch").value_or(0) > 0) {
     convert_axolotl_per_epoch(converter, "evals_per_epoch", "eval_steps");
     if (converter.find("eval_steps")) converter.drop("eval_steps", "overridden by evals_per_epoch");
@@ -203,12 +178,7 @@ bool convert_axolotl_data(Converter& converter) {
   if (converter.find("val_set_size") && !converter.is_set("val_set_size")) {
     converter.drop("val_set_size", "nothing is held out");
   }
-  const bool has_prompt_words = converter.is_set("chat_template") || converter.needs_output();
-  if (has_prompt_words && converter.find("chat_template")) {
-    for (const char* key : {"chat_template", "chat_template_jinja"}) {
-      if (converter.find(key)) converter.drop(key, "no example uses it: the prompts have their own words");
-    }
-  } else if (converter.find("chat_template")) {
+  if (converter.find("chat_template")) {
     convert_axolotl_template(converter, "chat_template", converter.text("chat_template"),
                              converter.text("chat_template_jinja"));
   } else if (converter.find("chat_template_jinja")) {
@@ -216,25 +186,9 @@ bool convert_axolotl_data(Converter& converter) {
   }
   const std::string strategy = lower_case(converter.text("excess_length_strategy"));
   const bool has_texts = std::ranges::any_of(train, [](const DataEntry& entry) { return entry.type == "text"; });
-  if (strategy == "drop" || strategy == "truncate" || strategy == "raise") {
-    converter.set("excess_length_strategy", "overlength", strategy == "raise" ? "error" : strategy);
-  } else if (!strategy.empty()) {
-    converter.refuse("excess_length_strategy", "expected drop, truncate or raise.");
-  } else if (!has_texts) {
-    converter.set_default("overlength", "drop");
-  }
+  if (strategy.empty() && !has_texts) converter.set_default("overlength", "drop");
   if (strategy == "drop" || (strategy.empty() && !has_texts)) {
     converter.set_default("max_drop_fraction", "1", "Axolotl drops any number of examples");
-  }
-  if (converter.find("train_on_inputs")) {
-    if (converter.is_true("train_on_inputs")) {
-      converter.set("train_on_inputs", "loss_on", "all");
-      converter.note("train_on_inputs", "the template's words around the messages are also trained here");
-    }
-  }
-  if (converter.find("shuffle_merged_datasets")) {
-    converter.drop("shuffle_merged_datasets",
-                   "Axolotl also takes the examples in random order, unless curriculum_sampling says otherwise");
   }
   return held_out > 0 || !test.empty();
 }
@@ -244,25 +198,13 @@ void convert_axolotl_run(Converter& converter, bool has_eval_data) {
   convert_axolotl_saves(converter, has_eval_data);
   convert_best_model(converter, "early_stopping_patience", has_eval_data);
   convert_resuming(converter);
-  if (converter.find("auto_resume_from_checkpoints")) {
-    converter.set("auto_resume_from_checkpoints", "resume_from_checkpoint",
-                  converter.is_true("auto_resume_from_checkpoints") ? "auto" : "none");
-  }
   const bool reports = std::ranges::any_of(
       std::vector<std::string>{"use_wandb", "use_mlflow", "use_comet", "use_trackio", "use_swanlab", "wandb_project"},
       [&](const std::string& key) {
         return converter.find(key) && (converter.is_true(key) || key == "wandb_project");
       });
   if (converter.find("report_to")) convert_reporting(converter);
-  if (converter.find("use_tensorboard")) {
-    converter.set("use_tensorboard", "report_to",
-                  list_value(converter.is_true("use_tensorboard") ? std::vector<Value>{text_value("tensorboard")}
-                                                                  : std::vector<Value>{}));
-  } else if (!reports) {
-    converter.set_default("report_to", list_value({}));
-  }
-  if (converter.find("eval_batch_size")) converter.keep("eval_batch_size", "eval_micro_batch_size");
-  converter.set_default("output_dir", "./model-out");
+  if (!reports) converter.set_default("report_to", list_value({}));
 }
 
 void convert_axolotl_compute(Converter& converter) {
@@ -270,22 +212,9 @@ void convert_axolotl_compute(Converter& converter) {
   if (converter.is_true("float32")) {
     converter.set("float32", "precision", "fp32");
   }
-  const std::string tf32 = converter.text("tf32");
-  if (tf32 == "auto") {
-    converter.drop("tf32", "auto matches what happens anyway");
-  } else {
-    converter.keep("tf32", "tf32");
-  }
   convert_quantization(converter);
   convert_axolotl_bnb(converter);
   convert_recomputation(converter, "gradient_checkpointing");
-  if (const Value* offload = converter.find("activation_offloading")) {
-    if (offload->is_scalar() && parse_bool(offload->text) == false) {
-      converter.drop("activation_offloading", "false leaves it to activation_offload: auto");
-    } else {
-      converter.set("activation_offloading", "activation_offload", "on");
-    }
-  }
   convert_deepspeed(converter);
 }
 
@@ -306,15 +235,6 @@ void convert_axolotl(Converter& converter) {
   if (!converter.is_set("warmup_steps")) converter.set_default("warmup_ratio", "0.03");
   convert_max_steps(converter);
   if (!converter.is_set("max_steps")) converter.set_default("num_epochs", "1");
-  if (converter.find("curriculum_sampling")) {
-    if (converter.is_true("curriculum_sampling")) {
-      converter.set("curriculum_sampling", "shuffle", "false");
-    }
-  }
-  if (!converter.find("sequence_len")) converter.set_default("max_seq_len", "512");
-  if (!converter.find("sample_packing")) converter.set_default("packing", "false");
-  if (!converter.find("micro_batch_size")) converter.set_default("micro_batch_size", "1");
-  if (!converter.find("gradient_accumulation_steps")) converter.set_default("gradient_accumulation_steps", "1");
 }
 
 }  // namespace lora_train

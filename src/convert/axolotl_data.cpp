@@ -38,7 +38,7 @@ std::optional<std::string> map_roles(DataEntry& entry, const Value& roles) {
   std::set<std::string> named;
   for (const auto& [target, sources] : roles.members) {
     const auto found = known.find(target);
-    for (const auto& source : sources.is_list() ? sources.items : std::vector<Value>{sources}) {
+    for (const auto& source : items_of(sources)) {
       if (found != known.end() && found->second.contains(source.text)) continue;
       if (found == known.end() || target == "system" || !named.insert(target).second) return source.text;
       entry.map(target, source.text);
@@ -145,7 +145,7 @@ class EntryConverter {
       const bool is_builder = path == "json" || path == "csv" || path == "text";
       if (!is_folder && !is_builder) refuse("data_files", "Download the dataset and name its files as path.");
       std::vector<std::string> found;
-      for (const auto& file : files->is_list() ? files->items : std::vector<Value>{*files}) {
+      for (const auto& file : items_of(*files)) {
         found.push_back(is_folder ? (fs::path(path) / file.text).string() : file.text);
       }
       return found;
@@ -169,8 +169,8 @@ class EntryConverter {
       convert_chat(entry);
     } else if (base == "sharegpt") {
       convert_sharegpt(entry);
-    } else if (const auto words = prompt_words(name)) {
-      convert_words(entry, *words);
+    } else if (base.starts_with("alpaca") || base == "gpteacher") {
+      take_instructions(entry, name);
     } else if (base == "completion" || base == "pretrain") {
       entry.type = "text";
       entry.map("text", text("field"));
@@ -190,82 +190,38 @@ class EntryConverter {
 
   /// A prompt without words of its own is an example with prompt and completion.
   void convert_own_prompt(DataEntry& entry, const Value& type) {
-    const PromptWords words = prompt_words(type);
-    const Value* field = type.find("field");
-    if (field && !field->text.empty()) return leave_out("type", "reads whole texts from field. Use type: completion.");
-    const bool has_system = !words.default_without_input.empty() || has_column(column_of(words, "system"));
-    const bool is_plain = words.with_input == "{instruction}" && words.without_input == "{instruction}";
-    if (!is_plain || has_system) return convert_words(entry, words);
+    const auto said = [&](const char* name, const char* otherwise) {
+      const Value* value = type.find(name);
+      return value && !value->is_null() ? value->text : std::string(otherwise);
+    };
+    if (!said("field", "").empty()) return leave_out("type", "reads whole texts from field. Use type: completion.");
+    const bool has_system = !said("system_prompt", "").empty() || has_column(said("field_system", "system"));
+    if (said("format", "") != "{instruction}" || said("no_input_format", "") != "{instruction}" || has_system)
+      return leave_out("type", "has a format of its own, which is not converted. Write the examples as `prompt` and "
+                               "`completion`; or use type: chat_template.");
     entry.type = "prompt_completion";
     converter_.note(prefix_ + "type", "prompt and answer are tokenised together here");
-    entry.map("prompt", column_of(words, "instruction"));
-    entry.map("completion", column_of(words, "output"));
+    entry.map("prompt", said("field_instruction", "instruction"));
+    entry.map("completion", said("field_output", "output"));
   }
 
-  static std::string column_of(const PromptWords& words, const std::string& ours) {
-    const auto found = std::ranges::find_if(words.columns, [&](const auto& column) { return column.first == ours; });
-    return found == words.columns.end() ? ours : found->second;
+  /// Axolotl's words around them are not ours.
+  void take_instructions(DataEntry& entry, const std::string& name) {
+    entry.type = "alpaca";
+    if (name.starts_with("gpteacher")) entry.map("output", "response");
+    for (const char* column : {"system", "history"}) {
+      const bool is_read = std::string_view(column) == "system" && name.starts_with("alpaca_w_system");
+      if (!is_read && (has_column(column) || columns_->empty())) entry.leave_unread(column);
+    }
+    refuse("type", name +
+                       " writes prompts in words of its own (\"### Instruction:\"), which are not converted. Set by "
+                       "hand: a .jinja file with these words as chat_template. Without it, the examples are written "
+                       "with the chat template of the run: --allow-refused " + prefix_ + "type.");
   }
+
   bool has_column(const std::string& name) {
     if (!columns_) columns_ = data::example_keys(text("path"));
     return std::ranges::count(*columns_, name) > 0;
-  }
-
-  /// Leaves unread a column that Axolotl does not read, if examples have it or are not on this machine.
-  void leave_column_unread(DataEntry& entry, const std::string& name) {
-    if (has_column(name) || columns_->empty()) entry.leave_unread(name);
-  }
-
-  /// Advice for a prompt that does not end with a line feed.
-  std::string advice_for_border(PromptWords words) {
-    constexpr const char* kChat = "use type: chat_template.";
-    if (!find("type")->is_map()) return std::string(" To train it, ") + kChat;
-    const auto& tokens = converter_.model_tokens();
-    words.without_input += '\n';
-    if (tokens && !tokens->keeps_apart(sample_prompt(words), ""))
-      return std::string(" The model's tokenizer does not cut there either: ") + kChat;
-    return fmt::format("{}{}; or {}", " End the format with a line feed",
-                       tokens ? "" : ", where the model's tokenizer cuts (download the model, and convert checks)",
-                       kChat);
-  }
-
-  /// Makes the words the chat template of the run, if that gives Axolotl's tokens.
-  void convert_words(DataEntry& entry, const PromptWords& words) {
-    const std::string instead = " Use type: chat_template.", model = converter_.profile_text("model");
-    if (const std::string problem = problem_of(words); !problem.empty()) return leave_out("type", problem + instead);
-    if (const std::string problem = border_problem(words); !problem.empty())
-      return leave_out("type", problem + advice_for_border(words));
-    if (const std::string chat = first_chat_dataset(converter_); !chat.empty()) {
-      return leave_out("type", "has its own words for its prompts, and " + chat +
-                                   " has a chat template: a run has one template for all data." + instead);
-    }
-    const std::string system = column_of(words, "system");
-    if (words.has_system_prompt && has_column(system)) {
-      return leave_out("type", "has examples with a column " + system +
-                                   ", which Axolotl reads instead of system_prompt, even if empty. Remove "
-                                   "system_prompt from the file, or the column from the examples.");
-    }
-    const auto& tokens = converter_.model_tokens();
-    if (!tokens) {
-      return leave_out("type", "needs the tokenizer of " + model +
-                                   " to check that it cuts between prompt and answer, as Axolotl does. Download the "
-                                   "model, or name its folder.");
-    }
-    if (!tokens->keeps_apart(sample_prompt(words), "")) {
-      return leave_out("type", "is tokenised by Axolotl in two parts, prompt and answer; the tokenizer of " + model +
-                                   " begins the answer with another token if they are one text, as here." + instead);
-    }
-    converter_.set_template(prefix_ + "type", template_of(words, tokens->adds_bos));
-    is_left_out_ = converter_.is_refused(prefix_ + "type") && !converter_.needs_output();
-    entry.type = "alpaca";
-    for (const auto& [ours, theirs] : words.columns) entry.map(ours, theirs);
-    if (!words.reads_system && !words.has_system_prompt) leave_column_unread(entry, "system");
-    leave_column_unread(entry, "history");
-    converter_.note(
-        prefix_ + "type",
-        "Axolotl's prompts become the chat template of the run, its evaluation and its result. An answer that begins "
-        "with white space may get tokens other than Axolotl's" +
-            std::string(tokens->tokenizer ? "" : "; the tokenizer is guessed from the model's name"));
   }
 
   void convert_sharegpt(DataEntry& entry) {
@@ -405,7 +361,7 @@ class EntryConverter {
 
   /// True if an earlier dataset has chosen another one; text in the file itself is compared when it is set.
   bool is_other_template(const std::string& name) const {
-    const std::string ours = name == "tokenizer_default" ? "tokenizer" : builtin_template(name);
+    const std::string ours = name == "tokenizer_default" ? "tokenizer" : converter_.template_for(name);
     return name != "jinja" && converter_.is_set("chat_template") && !converter_.is_set_to("chat_template", ours);
   }
 
@@ -432,7 +388,7 @@ std::vector<DataEntry> convert_axolotl_datasets(Converter& converter, const std:
   std::vector<DataEntry> entries;
   const Value* list = converter.find(key);
   if (!list) return entries;
-  const auto items = list->is_list() ? list->items : std::vector<Value>{*list};
+  const auto items = items_of(*list);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!items[i].is_map()) {
       converter.refuse(key, "expected a list of maps with path and type.");

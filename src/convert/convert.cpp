@@ -8,27 +8,16 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/keys/aliases.h"
-#include "lora_train/config/keys/field.h"
-#include "lora_train/config/layers.h"
 #include "lora_train/config/value/value.h"
+#include "tool_keys.h"
 
 namespace lora_train {
 namespace {
-
-constexpr ForeignTool kTools[] = {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl};
 
 constexpr const char* kMadeBy = "# Made by lora-train convert from ";
 constexpr const char* kHash = "# Hash of the rest, by which convert knows a file that was edited: ";
 
 std::string short_hash(std::string_view body) { return hash128_hex(body).substr(0, 16); }
-
-// A name that is also ours is read as ours.
-bool is_ours(const std::string& name) { return find_field(name) || find_alias(name); }
-
-bool is_key_of(ForeignTool tool, const std::string& name) {
-  return std::ranges::binary_search(foreign_keys_of(tool), name);
-}
 
 /// The first of `keys` that has a text; else `otherwise`.
 std::string text_of(const Value& source, const std::vector<const char*>& keys, const std::string& otherwise) {
@@ -48,21 +37,6 @@ std::string adapter_in(const Value& source) {
   return text_of(source, {"adapter_name_or_path", "lora_model_dir", "init_adapter", "output_dir"}, "ADAPTER");
 }
 
-/// True if most names are the tool's and not ours: a profile, which names its `model`, may have some of them by
-/// mistake.
-bool is_mostly_of(ForeignTool tool, const Value& source) {
-  constexpr int kLeast = 3;
-  const bool is_profile = source.find("model") && !source.find("base_model") && !source.find("model_name_or_path");
-  if (is_profile) return false;
-  int theirs = 0, ours = 0;
-  for (const auto& [name, value] : source.members) {
-    const bool is_field = find_field(name) != nullptr, is_theirs = is_key_of(tool, name);
-    theirs += is_theirs && !is_field;
-    ours += is_field && !is_theirs;
-  }
-  return theirs >= kLeast && theirs > ours;
-}
-
 bool has_value(const Value& source, const char* key) {
   const Value* value = source.find(key);
   return value && !value->is_null();
@@ -75,29 +49,6 @@ bool has_any(const Value& source, const std::vector<const char*>& keys) {
 bool is_true(const Value& source, const char* key) {
   const Value* value = source.find(key);
   return value && value->is_scalar() && parse_bool(value->text) == true;
-}
-
-/// True if a tool has a key of this name, and lora-train does not.
-bool is_foreign_key(const std::string& name) {
-  return !is_ours(name) && std::ranges::any_of(kTools, [&](ForeignTool tool) { return is_key_of(tool, name); });
-}
-
-/// True if a key is unknown: neither a profile's nor a tool's.
-bool is_unknown(const Value::Member& member) {
-  const std::string& name = member.name;
-  const auto is_it = [&](const ForeignKey& key) { return key.name == name; };
-  return !member.value.is_null() && !name.starts_with("x-") && !find_field(name) && !find_alias(name) &&
-         !is_foreign_key(name) && std::ranges::none_of(refused_keys(), is_it) &&
-         std::ranges::none_of(idle_keys(), is_it);
-}
-
-/// Keys of the tool that a profile refuses.
-std::ptrdiff_t count_refused(ForeignTool tool, const Value& source) {
-  Findings findings;
-  Merger(findings).add_layer(source);
-  return std::ranges::count_if(source.members, [&](const Value::Member& member) {
-    return is_key_of(tool, member.name) && findings.is_wrong(member.name);
-  });
 }
 
 /// LLaMA-Factory merges several adapters one by one.
@@ -124,31 +75,21 @@ std::string line_of(const std::string& command, const Value& source, const std::
   return shell_line(words);
 }
 
-void convert_with(ForeignTool tool, Converter& converter) {
-  switch (tool) {
-    case ForeignTool::kAxolotl: return convert_axolotl(converter);
-    case ForeignTool::kLlamaFactory: return convert_llamafactory(converter);
-    case ForeignTool::kTrl: break;
-  }
-  convert_trl(converter);
-}
-
 /// The keys of `source` that only `tool` has.
-std::vector<std::string> evidence_for(ForeignTool tool, const Value& source) {
+std::vector<std::string> evidence_for(const Tool& tool, const Value& source) {
   std::vector<std::string> found;
   for (const auto& member : source.members) {
-    const bool is_only_there =
-        std::ranges::all_of(kTools, [&](ForeignTool each) { return is_key_of(each, member.name) == (each == tool); });
-    if (is_only_there) found.push_back(member.name);
+    const auto has_key = [&](const Tool& each) { return each.find(member.name) != nullptr; };
+    if (has_key(tool) && std::ranges::count_if(all_tools(), has_key) == 1) found.push_back(member.name);
   }
   return found;
 }
 
 /// The tools that have keys of their own in `source`, with these keys; the tool with most keys first.
-std::vector<std::pair<ForeignTool, std::vector<std::string>>> possible_tools(const Value& source) {
-  std::vector<std::pair<ForeignTool, std::vector<std::string>>> found;
-  for (const ForeignTool tool : kTools) {
-    if (auto evidence = evidence_for(tool, source); !evidence.empty()) found.emplace_back(tool, std::move(evidence));
+std::vector<std::pair<const Tool*, std::vector<std::string>>> possible_tools(const Value& source) {
+  std::vector<std::pair<const Tool*, std::vector<std::string>>> found;
+  for (const Tool& tool : all_tools()) {
+    if (auto evidence = evidence_for(tool, source); !evidence.empty()) found.emplace_back(&tool, std::move(evidence));
   }
   std::ranges::stable_sort(found, [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
   return found;
@@ -230,98 +171,6 @@ bool is_profile(const Value& source) {
   return is_named && !source.find("base_model") && !source.find("model_name_or_path") && script_keys(source).empty();
 }
 
-/// For a file that is another tool's, by most of its keys, and would not work as a profile: one sentence with the
-/// commands to run instead. nullopt: it is a profile, or nearly one: one key of the tool is refused, or a key is
-/// unknown, so misspelt.
-std::optional<std::string> instead_of_file(const Value& source) {
-  constexpr std::size_t kShown = 4;
-  if (!source.is_map()) return std::nullopt;
-  auto tools = possible_tools(source);
-  if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
-  auto& [tool, evidence] = tools.front();
-  if (evidence.size() > kShown) evidence.resize(kShown);
-  const std::string what = fmt::format("is a file from {} ({})", product_name(tool), join(evidence));
-  if (const auto instead = instead_of_training(source)) return fmt::format("{} that {}", what, *instead);
-  if (std::ranges::any_of(source.members, is_unknown) || count_refused(tool, source) < 2) return std::nullopt;
-  const std::string& file = source.place.file;
-  return what + ", not a profile. Convert it: " +
-         shell_line({"lora-train", "convert", file, "--output", file == "my.yaml" ? "profile.yaml" : "my.yaml"}) + ".";
-}
-
-std::string convert_hint_of(const std::string& file) {
-  return shell_line({"lora-train", "convert", file}) + " makes a profile from an Axolotl, LLaMA-Factory or TRL file.";
-}
-
-/// "lora-train convert FILE makes a profile ...", for a file that is another tool's, by most of its keys; else nullopt.
-std::optional<std::string> convert_hint(const Value& source) {
-  const auto tools = possible_tools(source);
-  if (tools.empty() || !is_mostly_of(tools.front().first, source)) return std::nullopt;
-  return convert_hint_of(source.place.file);
-}
-
-// A run with an adapter and evaluation data: the verdict on a key must not come from something missing around it.
-Value smallest_file(ForeignTool tool, const ForeignContext& context) {
-  const auto lines = [&]() -> std::string {
-    switch (tool) {
-      case ForeignTool::kAxolotl:
-        return "adapter: lora\nlora_target_linear: true\nval_set_size: 0.1\neval_steps: 100\n";
-      case ForeignTool::kLlamaFactory:
-        return "stage: sft\nfinetuning_type: lora\nval_size: 0.1\neval_strategy: steps\neval_steps: 100\n";
-      case ForeignTool::kTrl: break;
-    }
-    return "use_peft: true\ndatasets: [{path: d.jsonl}]\ntest_split_size: 0.1\neval_strategy: steps\neval_steps: 100\n";
-  }();
-  Value file = parse_yaml(lines, {});
-  const std::string model = tool == ForeignTool::kAxolotl ? "base_model" : "model_name_or_path";
-  if (!context.model.empty()) file.members.push_back({model, text_value(context.model)});
-  const std::string epochs = tool == ForeignTool::kAxolotl ? "num_epochs" : "num_train_epochs";
-  if (!context.epochs.empty()) file.members.push_back({epochs, text_value(context.epochs)});
-  if (!context.seed.empty()) file.members.push_back({"seed", text_value(context.seed)});
-  return file;
-}
-
-Conversion convert_alone(ForeignTool tool, const std::string& name, const Value& value, const ForeignContext& context) {
-  Value file = smallest_file(tool, context);
-  std::erase_if(file.members, [&](const auto& member) { return member.name == name; });
-  file.members.push_back({name, value});
-  Converter converter(tool, file, value.place.file, {}, /*opens_tokenizer=*/false);
-  convert_with(tool, converter);
-  return converter.finish();
-}
-
-const ConvertedKey* find_key(const std::vector<ConvertedKey>& keys, const std::string& name) {
-  const auto found = std::ranges::find_if(keys, [&](const ConvertedKey& key) { return key.key == name; });
-  return found == keys.end() ? nullptr : &*found;
-}
-
-std::string notes_on(const Conversion& conversion, const std::string& name) {
-  std::string text;
-  for (const std::string& note : conversion.notes) {
-    if (note.starts_with(name + ": ")) text += "; " + note.substr(name.size() + 2);
-  }
-  return text;
-}
-
-/// nullopt if no tool has the key, or lora-train has it itself. If several tools have it, one that refuses the value
-/// decides. May read what the value names (a DeepSpeed configuration, the tokenizer of the model).
-std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const Value& value,
-                                                const ForeignContext& context) {
-  if (!is_foreign_key(name)) return std::nullopt;
-  if (value.is_null()) return ForeignVerdict{true, "it has no value"};
-  std::optional<ForeignVerdict> idle, renamed;
-  for (const ForeignTool tool : kTools) {
-    if (!is_key_of(tool, name)) continue;
-    const Conversion conversion = convert_alone(tool, name, value, context);
-    if (const ConvertedKey* refused = find_key(conversion.refused, name))
-      return ForeignVerdict{false, refused->outcome};
-    if (const ConvertedKey* taken = find_key(conversion.renamed, name); taken && !renamed)
-      renamed = ForeignVerdict{false, fmt::format("its key here: {}.", taken->outcome)};
-    if (const ConvertedKey* dropped = find_key(conversion.dropped, name); dropped && !idle)
-      idle = ForeignVerdict{true, dropped->outcome + notes_on(conversion, name)};
-  }
-  return renamed ? renamed : idle;
-}
-
 [[noreturn]] void ask(const std::filesystem::path& file, const std::string& what) {
   throw ConfigError(file.string(),
                     what + " Which tool is it from? Pass --from axolotl, --from llamafactory or --from trl.");
@@ -331,16 +180,15 @@ std::optional<ForeignVerdict> judge_foreign_key(const std::string& name, const V
 std::pair<ForeignTool, std::string> recognise(const std::filesystem::path& file, const Value& source) {
   constexpr std::size_t kShown = 4;
   auto found = possible_tools(source);
-  for (auto& [tool, evidence] : found) {
-    if (evidence.size() > kShown) evidence.resize(kShown);
-  }
   if (found.empty()) ask(file, "no key of this file belongs to only one tool.");
-  if (found.size() > 1 &&
-      evidence_for(found[1].first, source).size() * 3 > evidence_for(found[0].first, source).size()) {
-    ask(file, fmt::format("has keys of {} ({}) and of {} ({}).", title_of(found[0].first), join(found[0].second),
-                          title_of(found[1].first), join(found[1].second)));
+  if (found.size() > 1 && found[1].second.size() * 3 > found[0].second.size()) {
+    for (auto& [tool, evidence] : found) evidence.resize(std::min(evidence.size(), kShown));
+    ask(file, fmt::format("has keys of {} ({}) and of {} ({}).", title_of(found[0].first->id), join(found[0].second),
+                          title_of(found[1].first->id), join(found[1].second)));
   }
-  return {found[0].first, join(found[0].second)};
+  auto& [tool, evidence] = found.front();
+  evidence.resize(std::min(evidence.size(), kShown));
+  return {tool->id, join(evidence)};
 }
 
 /// Sets a value as the tool's own command line does: `learning_rate=1e-4`, `datasets[0].path=x`.
@@ -355,17 +203,10 @@ void set_in_source(Value& source, const Override& setting) {
 
 }  // namespace
 
-std::string title_of(ForeignTool tool) {
-  switch (tool) {
-    case ForeignTool::kAxolotl: return "Axolotl 0.19.0";
-    case ForeignTool::kLlamaFactory: return "LLaMA-Factory 0.9.5";
-    case ForeignTool::kTrl: break;
-  }
-  return "TRL 1.16.0";
-}
+std::string title_of(ForeignTool tool) { return fmt::format("{} {}", tool_of(tool).product, tool_of(tool).version); }
 
-std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body) {
-  return fmt::format("{}{} ({}).\n{}{}\n{}", kMadeBy, source.filename().string(), product_name(tool), kHash,
+std::string with_conversion_header(const std::filesystem::path& source, const Tool& tool, const std::string& body) {
+  return fmt::format("{}{} ({}).\n{}{}\n{}", kMadeBy, source.filename().string(), tool.product, kHash,
                      short_hash(body), body);
 }
 
@@ -411,21 +252,17 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
   std::string recognised_by;
   if (!tool) std::tie(tool, recognised_by) = recognise(file, source);
   if (const auto instead = instead_of_training(source)) throw ConfigError(file.string(), *instead);
-  Converter converter(*tool, source, file, options, /*opens_tokenizer=*/true);
-  convert_with(*tool, converter);
+  Converter converter(tool_of(*tool), source, file, options.settings);
+  tool_of(*tool).convert(converter);
   Conversion conversion = converter.finish();
   conversion.recognised_by = recognised_by;
   return conversion;
 }
 
-const std::vector<std::string>& foreign_keys_of(ForeignTool tool) {
-  static const std::vector<std::string> all[] = {axolotl_keys().all(), llamafactory_keys().all(), trl_keys().all()};
-  return all[static_cast<std::size_t>(tool)];
-}
-
-std::string product_name(ForeignTool tool) {
-  const std::string title = title_of(tool);
-  return title.substr(0, title.rfind(' '));
+std::string tool_of_key(const std::string& name) {
+  const auto has_key = [&](const Tool& tool) { return tool.find(name) != nullptr; };
+  const auto found = std::ranges::find_if(all_tools(), has_key);
+  return found == all_tools().end() ? "" : found->product;
 }
 
 std::string merge_line(const std::filesystem::path& file) {
@@ -435,17 +272,6 @@ std::string merge_line(const std::filesystem::path& file) {
   } catch (const Error&) {  // it is missing, or not YAML
     return merge_line(null_value());
   }
-}
-
-OtherTools known_tools() {
-  return {judge_foreign_key, instead_of_file, convert_hint, convert_hint_of, [] {
-            std::vector<std::string> all;
-            for (const ForeignTool tool : {ForeignTool::kAxolotl, ForeignTool::kLlamaFactory, ForeignTool::kTrl}) {
-              const auto& keys = foreign_keys_of(tool);
-              all.insert(all.end(), keys.begin(), keys.end());
-            }
-            return all;
-          }};
 }
 
 }  // namespace lora_train

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/keys/field.h"
@@ -21,12 +23,12 @@ bool is_off(const Value& value) {
   return value.is_scalar() && (value.text.empty() || parse_bool(value.text) == false || value.text == "None");
 }
 
-bool is_done_anyway(const RefusedKey& key, const Value& value) {
+bool is_done_anyway(const KeyRule& rule, const Value& value) {
   if (is_off(value)) return true;
   if (!value.is_scalar()) return false;
   const auto number = parse_number(value.text);
-  return std::ranges::any_of(key.harmless, [&](const char* word) {
-    return lower_case(value.text) == word || (number && parse_number(word) == number);
+  return std::ranges::any_of(items_of(rule.detail), [&](const Value& harmless) {
+    return lower_case(value.text) == harmless.text || (number && parse_number(harmless.text) == number);
   });
 }
 
@@ -64,14 +66,9 @@ bool is_example_file(const fs::path& file) {
 
 }  // namespace
 
-Converter::Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options,
-                     bool opens_tokenizer)
-    : tool_(tool),
-      source_(source),
-      file_(std::move(file)),
-      options_(std::move(options)),
-      keys_(keys_of(tool)),
-      opens_tokenizer_(opens_tokenizer) {}
+Converter::Converter(const Tool& tool, const Value& source, std::filesystem::path file,
+                     const std::vector<Override>& settings)
+    : tool_(tool), source_(source), file_(std::move(file)), settings_(settings) {}
 
 const Value* Converter::find(const std::string& name) const {
   const Value* value = source_.find(name);
@@ -122,6 +119,12 @@ void Converter::drop(const std::string& name, const std::string& reason) {
   if (!fates_.contains(name)) fates_[name] = {Part::kDropped, reason, {}};
 }
 
+void Converter::drop_group(const std::string& group, const std::string& reason) {
+  for (const std::string& name : tool_.groups.at(group)) {
+    if (find(name)) drop(name, reason);
+  }
+}
+
 void Converter::refuse(const std::string& name, const std::string& advice) {
   if (name.find('[') != std::string::npos && !fates_.contains(name)) inner_.push_back(name);
   fates_[name] = {Part::kRefused, advice, {}};
@@ -147,26 +150,9 @@ void Converter::note(const std::string& name, const std::string& difference) {
   notes_.push_back(fmt::format("{}: {}", name, difference));
 }
 
-void Converter::set_template(const std::string& name, const std::string& text) {
-  if ((is_set("chat_template") || needs_output()) && template_ != text) {
-    refuse(name, "A run has one template for all data, and this is the second.");
-    return;
-  }
-  template_ = text;
-  if (needs_output()) {
-    needs_output_.push_back(name);
-    refuse(name, "The chat template needs a file: convert with --output FILE, which writes it next to the profile.");
-  } else {
-    set(name, "chat_template", options_.template_file);
-  }
-}
-
-const std::optional<ModelTokens>& Converter::model_tokens() const {
-  const std::string model = profile_text("model");
-  const auto [entry, is_new] = model_tokens_.try_emplace(model);
-  if (is_new && opens_tokenizer_) entry->second = open_tokens(model);
-  if (is_new && !entry->second) entry->second = tokens_by_name(model);
-  return entry->second;
+std::string Converter::template_for(const std::string& theirs) const {
+  const auto found = tool_.templates.find(theirs);
+  return found == tool_.templates.end() ? "" : found->second;
 }
 
 void Converter::set_default(const std::string& ours, Value value, const std::string& reason) {
@@ -185,40 +171,53 @@ Place Converter::place_of(const std::string& name) const {
 }
 
 void Converter::decide_by_table(const std::string& name, const Value& value) {
-  const char* advice = nullptr;
-  if (value.is_null()) {
-    drop(name, "has no value");
-  } else if (const SameValue* same = keys_.find_same(name)) {
-    set(name, same->ours, value);
-  } else if (const char* reason = keys_.find_idle(name)) {
-    drop(name, reason);
-  } else if (const char* feature = keys_.find_option(name)) {
-    const std::string switch_name = std::string(feature).substr(0, std::string(feature).find_first_of(":, "));
-    drop(name, is_refused(switch_name) ? fmt::format("belongs to {}, which is refused", switch_name)
-                                       : "applies only with " + std::string(feature));
-  } else if (const RefusedKey* refused = keys_.find_refused(name, &advice)) {
-    if (is_done_anyway(*refused, value)) {
-      drop(name, as_always(value));
-    } else {
-      refuse(name, advice);
-    }
-  } else if (std::ranges::any_of(keys_.converted, [&](const char* key) { return name == key; })) {
-    if (is_off(value)) {
-      drop(name, as_always(value));
-    } else {
-      refuse(name, fmt::format("got {}, which has no meaning here. Remove it.", short_text(value)));
-    }
-  } else {
-    const std::string near = nearest_name(name, foreign_keys_of(tool_));
-    refuse(name, fmt::format("is not a key of {}{}. Remove it, or find its name here: lora-train check --keys.",
-                             title_of(tool_), near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
+  const KeyRule* rule = tool_.find(name);
+  if (value.is_null()) return drop(name, "has no value");
+  if (!rule) {
+    std::vector<std::string> known;
+    for (const auto& [key, each] : tool_.keys) known.push_back(key);
+    const std::string near = nearest_name(name, known);
+    return refuse(name, fmt::format("is not a key of {}{}. Remove it, or find its name here: lora-train check --keys.",
+                                    title_of(tool_.id), near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
   }
+  const std::string feature = rule->text.substr(0, rule->text.find_first_of(":, "));
+  switch (rule->kind) {
+    case KeyRule::Kind::kSame: return set(name, rule->text, value);
+    case KeyRule::Kind::kValues: return decide_by_value(name, value, rule->detail);
+    case KeyRule::Kind::kIdle: return drop(name, rule->text);
+    case KeyRule::Kind::kOption:
+      return drop(name, is_refused(feature) ? fmt::format("belongs to {}, which is refused", feature)
+                                            : "applies only with " + rule->text);
+    case KeyRule::Kind::kRefused:
+      return is_done_anyway(*rule, value) ? drop(name, as_always(value)) : refuse(name, rule->text);
+    case KeyRule::Kind::kConverted: break;
+  }
+  refuse_unless_off(name, value);
+}
+
+void Converter::refuse_unless_off(const std::string& name, const Value& value) {
+  if (is_off(value)) return drop(name, as_always(value));
+  refuse(name, fmt::format("got {}, which has no meaning here. Remove it.", short_text(value)));
+}
+
+void Converter::decide_by_value(const std::string& name, const Value& value, const Value& words) {
+  const auto is_on = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
+  const std::string word = is_on ? (*is_on ? "true" : "false") : lower_case(value.text);
+  const Value* result = value.is_scalar() && !word.empty() ? words.find(word) : nullptr;
+  const Value *otherwise = words.find("else"), *kept = words.find("keep"), *difference = words.find("note");
+  if (!result && kept) return set(name, kept->text, value);
+  if (!result && (is_off(value) || !otherwise)) return refuse_unless_off(name, value);
+  if (!result && otherwise->is_scalar()) return refuse(name, otherwise->text);
+  if (!result) result = otherwise;
+  if (result->is_scalar()) return drop(name, result->text);
+  for (const auto& [ours, becomes] : result->members) set(name, ours, becomes);
+  if (difference) note(name, difference->text);
 }
 
 void Converter::apply_settings() {
   Findings findings;
   Merger merger(findings);
-  for (const Override& setting : options_.settings) {
+  for (const Override& setting : settings_) {
     merger.add_setting(setting.path, override_value(setting, process_environment, findings), {setting.where, 0});
   }
   for (const auto& [ours, value] : merger.values()) {
@@ -277,7 +276,7 @@ std::string Converter::lines_of(const std::string& name, const Fate& fate) const
 }
 
 void Converter::write_defaults(Conversion& conversion) {
-  const std::string comment = product_name(tool_) + "'s default";
+  const std::string comment = tool_.product + "'s default";
   for (const auto& group : field_groups()) {
     for (const auto& field : group.fields) {
       const auto reason = default_reasons_.find(field.name);
@@ -330,16 +329,17 @@ void Converter::list_key(const std::string& name, Conversion& conversion) const 
 Conversion Converter::finish() {
   for (const bool is_detail : {false, true}) {  // the fate of a detail depends on the key that it belongs to
     for (const auto& [name, value] : source_.members) {
-      if (!fates_.contains(name) && (keys_.find_option(name) != nullptr) == is_detail) decide_by_table(name, value);
+      const KeyRule* rule = tool_.find(name);
+      if (!fates_.contains(name) && (rule && rule->kind == KeyRule::Kind::kOption) == is_detail)
+        decide_by_table(name, value);
     }
   }
+  for (const auto& [ours, value] : tool_.defaults) set_default(ours, value);
   apply_settings();
   read_values();
   Conversion conversion;
-  conversion.tool = tool_;
+  conversion.tool = tool_.id;
   conversion.notes = notes_;
-  conversion.chat_template = template_;
-  conversion.needs_output = needs_output_;
   write_defaults(conversion);
   write_profile(conversion);
   for (const auto& [name, value] : source_.members) {
@@ -412,6 +412,11 @@ std::optional<std::string> split_path(const fs::path& folder, const std::string&
   return std::nullopt;
 }
 
+std::vector<Value> items_of(const Value& value) {
+  if (value.is_list()) return value.items;
+  return value.is_null() ? std::vector<Value>{} : std::vector<Value>{value};
+}
+
 std::vector<std::string> names_in(const Value& value) {
   if (value.is_list()) {
     std::vector<std::string> names;
@@ -427,6 +432,18 @@ std::vector<std::string> names_in(const Value& value) {
     }
   }
   return names;
+}
+
+std::string token_of_model(const fs::path& model, const std::string& name) {
+  try {
+    const fs::path file = model / "tokenizer_config.json";
+    const Value config = parse_yaml(read_file(file), {file.string(), 0});
+    const Value* token = config.find(name);
+    const Value* content = token && token->is_map() ? token->find("content") : token;
+    return content ? content->text : "";
+  } catch (const Error&) {  // no folder, or not ours to judge
+    return "";
+  }
 }
 
 bool has_only(const Value& map, const std::vector<std::string>& known) {

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,39 +15,12 @@
 #include "lora_train/convert/convert.h"
 #include "tool_keys.h"
 
-namespace lora_train::tokenizer {
-class Tokenizer;
-}  // namespace lora_train::tokenizer
-
 namespace lora_train {
-
-/// How a model's tokenizer treats a prompt followed by the answer, and what ends the answer.
-struct ModelTokens {
-  std::shared_ptr<const tokenizer::Tokenizer> tokenizer = nullptr;  ///< null: not on this machine
-  bool adds_bos = false;                                            ///< puts BOS before a plain text
-  std::string eos = {};                                             ///< empty: not known
-  std::string end_of_turn = {};  ///< the end of an answer in the model's own chat template; empty: not known
-
-  /// True if an answer that begins with `opening` has the same tokens after this prompt as alone. True without the
-  /// tokenizer: such models are known to cut after a line feed.
-  bool keeps_apart(const std::string& prompt, const std::string& opening) const;
-  /// False without the tokenizer.
-  bool lacks_token(const std::string& token) const;
-};
-
-/// The tokens of a model folder or a model in the local Hugging Face cache; nullopt if it is missing, or its tokenizer
-/// cannot be read.
-std::optional<ModelTokens> open_tokens(const std::string& model);
-
-/// The tokens by a model's name, for families whose tokenizers always cut after a line feed; nullopt for others.
-std::optional<ModelTokens> tokens_by_name(const std::string& model);
 
 class Converter {
  public:
-  /// `source` is the map of the file and must outlive it. `opens_tokenizer`: open the tokenizer of a model on this
-  /// machine; otherwise only its name determines its tokens.
-  Converter(ForeignTool tool, const Value& source, std::filesystem::path file, ConvertOptions options,
-            bool opens_tokenizer);
+  /// `source` is the map of the file and must outlive it.
+  Converter(const Tool& tool, const Value& source, std::filesystem::path file, const std::vector<Override>& settings);
 
   const std::filesystem::path& file() const { return file_; }
   const Value& source() const { return source_; }
@@ -71,29 +43,28 @@ class Converter {
   /// `name` contributed to `ours`, which others have set.
   void share(const std::string& name, const std::string& ours);
   void drop(const std::string& name, const std::string& reason);
+  /// Drops the keys of a group in the tool's table.
+  void drop_group(const std::string& group, const std::string& reason);
   void refuse(const std::string& name, const std::string& advice);
   /// Comments `ours` in the profile, once it is set, instead of naming its source.
   void explain(const std::string& ours, const std::string& comment);
   /// Follows the outcome of `name`.
   void remark(const std::string& name, const std::string& text) { fates_[name].remark = text; }
   void note(const std::string& name, const std::string& difference);
-  /// `name` becomes a chat template of its own, in the file given for it; refused if there is no file, or if it has
-  /// another text already.
-  void set_template(const std::string& name, const std::string& text);
-  /// True if a template was refused only because no file was given for it.
-  bool needs_output() const { return options_.template_file.empty() && !template_.empty(); }
   /// Sets the tool's default, unless a key of the source has decided about `ours`.
   void set_default(const std::string& ours, Value value, const std::string& reason = "");
   void set_default(const std::string& ours, const std::string& text, const std::string& reason = "");
   bool is_set(const std::string& ours) const { return profile_.contains(ours); }
-  /// The tokens of `model`, once that is set: from its tokenizer, which is opened once, or by its name; nullopt = not
-  /// known.
-  const std::optional<ModelTokens>& model_tokens() const;
+  /// Our chat_template for the tool's name of a format ("qwen_25"); empty if there is none.
+  std::string template_for(const std::string& theirs) const;
   /// The value of `ours`; empty if it is not set, or not a scalar.
   std::string profile_text(const std::string& ours) const;
   /// True if `ours` is set to this text.
   bool is_set_to(const std::string& ours, const std::string& text) const;
   bool is_refused(const std::string& name) const;
+
+  /// What the tables say of a key.
+  const std::string& reason_of(const std::string& name) const { return tool_.find(name)->text; }
 
   /// Decides about the remaining keys by the tables, and refuses values that our keys do not take.
   Conversion finish();
@@ -108,6 +79,8 @@ class Converter {
   };
 
   void decide_by_table(const std::string& name, const Value& value);
+  void refuse_unless_off(const std::string& name, const Value& value);
+  void decide_by_value(const std::string& name, const Value& value, const Value& words);
   /// The caller's settings of the profile override the file's.
   void apply_settings();
   void read_values();
@@ -118,34 +91,26 @@ class Converter {
   std::string lines_of(const std::string& name, const Fate& fate) const;
   Place place_of(const std::string& name) const;
 
-  ForeignTool tool_;
+  const Tool& tool_;
   const Value& source_;
   std::filesystem::path file_;
-  ConvertOptions options_;
-  std::string template_;                   ///< text of the chat template that is written
-  std::vector<std::string> needs_output_;  ///< keys that would be converted with a file for the template
-  const ToolKeys& keys_;
+  std::vector<Override> settings_;
   std::map<std::string, Fate> fates_;
   std::vector<std::string> inner_;             ///< places inside keys, in order of appearance
   std::map<std::string, Value> profile_;       ///< by our key
   std::map<std::string, std::string> origin_;  ///< by our key: its comment
   std::map<std::string, std::string> default_reasons_;
   std::vector<std::string> notes_;
-  bool opens_tokenizer_;
-  mutable std::map<std::string, std::optional<ModelTokens>> model_tokens_;  ///< by model
 };
 
 /// `body` below the lines that say where it came from, and that show if the file was edited.
-std::string with_conversion_header(const std::filesystem::path& source, ForeignTool tool, const std::string& body);
+std::string with_conversion_header(const std::filesystem::path& source, const Tool& tool, const std::string& body);
 
 void convert_axolotl(Converter& converter);
 
 void convert_llamafactory(Converter& converter);
 
 void convert_trl(Converter& converter);
-
-/// "LLaMA-Factory": title_of without the version.
-std::string product_name(ForeignTool tool);
 
 /// One entry of `datasets`, as a profile has it.
 struct DataEntry {
@@ -175,29 +140,14 @@ std::string split_problem(const std::string& split);
 /// there is none.
 std::optional<std::string> split_path(const std::filesystem::path& folder, const std::string& split);
 
+/// The items of a list; none of null, and one of another value.
+std::vector<Value> items_of(const Value& value);
+
 /// The names in a list, or in a text with commas; one empty name for an empty text.
 std::vector<std::string> names_in(const Value& value);
 
 /// True if all keys of a map are among `known`.
 bool has_only(const Value& map, const std::vector<std::string>& known);
-
-/// Our chat_template for Axolotl's or LLaMA-Factory's name of a format ("llama3", "qwen_25"): one of our built-in
-/// names, or empty.
-std::string builtin_template(const std::string& theirs);
-
-/// The end of a turn in one of our built-in templates: a token, or "eos_token" for the tokenizer's; empty for other
-/// names.
-std::string end_of_builtin(const std::string& ours);
-
-/// LLaMA-Factory's `default`, `alpaca` and `mistral` as a Jinja template; empty for other names. Tools are not written.
-/// With `default_system`, which chats without a system message get, `chatml`, `qwen` and `qwen3_nothink` too.
-std::string written_template(const std::string& theirs, const std::string& default_system = {});
-
-/// A text in quotes, as Jinja reads it.
-std::string jinja_text(const std::string& text);
-
-/// True for LLaMA-Factory's name of a format that models of this family have as their own template ("granite3").
-bool is_models_own_template(const std::string& theirs);
 
 /// The token of that name in tokenizer_config.json ("eos_token"); empty if there is no folder, or no such token in it.
 std::string token_of_model(const std::filesystem::path& model, const std::string& name);

@@ -1,70 +1,51 @@
-// The known keys of a tool. The tables are facts about its schema (scripts/foreign_keys.py lists that); values that
-// need more than a table are converted by code.
+// The tools, and their keys: facts about their schemas (scripts/foreign_keys.py lists these), in keys/*.yaml. Values
+// that need more than a table are converted by code.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "lora_train/config/value/value.h"
 #include "lora_train/convert/convert.h"
 
 namespace lora_train {
 
-/// Why sharding is left out, and what the machine needs then.
-inline constexpr const char* kNeverSharded =
-    "the model is never sharded, so it must fit on one GPU (QLoRA: base_precision: nf4); several GPUs: --nproc N";
+class Converter;
 
-/// Keys whose values mean the same here.
-struct SameValue {
-  const char* name;
-  const char* ours;
+/// What the tables say of one key. In the files, a list has names and {name: detail}.
+struct KeyRule {
+  enum class Kind {
+    kSame,       ///< the values mean the same here; the detail is our name, if it differs
+    kConverted,  ///< by code
+    kValues,     ///< {value: {our name: our value} or why it has no effect}; `else`: why another value is refused, or
+                 ///< what it becomes; `keep`: our name, if it stays as it is; `note` follows what becomes something
+    kIdle,       ///< without effect here; listed by the reason
+    kRefused,    ///< listed by what to do instead; the detail is a value that matches what happens anyway, besides
+                 ///< null, false and what is empty
+    kOption,     ///< without effect unless another key, by which it is listed, turns a feature on; that is refused
+  };
+  Kind kind = Kind::kConverted;
+  std::string text;  ///< what it is listed by; our name
+  Value detail = {};
 };
 
-/// Keys without effect here.
-struct IdleGroup {
-  const char* reason;
-  std::vector<const char*> names;
+/// All that is known of a tool.
+struct Tool {
+  ForeignTool id = ForeignTool::kAxolotl;
+  void (*convert)(Converter&) = nullptr;
+  std::string product, version;  ///< "LLaMA-Factory", "0.9.5"
+  std::map<std::string, KeyRule> keys;
+  std::map<std::string, Value> defaults;                    ///< that are not ours, by our name
+  std::map<std::string, std::vector<std::string>> groups;  ///< of keys that only apply together
+  std::map<std::string, std::string> templates;  ///< of chats: its name, our chat_template; empty: none
+
+  /// nullptr: it has no such key.
+  const KeyRule* find(const std::string& key) const;
 };
 
-/// A key that is refused, unless its value matches what happens anyway: null, false, an empty text, list or map, or one
-/// of `harmless` (in lower case).
-struct RefusedKey {
-  const char* name;
-  std::vector<const char*> harmless = {};
-};
-struct RefusedGroup {
-  const char* advice;  ///< what to do instead
-  std::vector<RefusedKey> keys;
-};
-
-/// Details of a feature: they have no effect without the key that turns it on, which is refused.
-struct OptionGroup {
-  const char* of;  ///< the key that turns it on
-  std::vector<const char*> names;
-};
-
-struct ToolKeys {
-  std::vector<SameValue> same;
-  std::vector<const char*> converted;  ///< by code
-  std::vector<IdleGroup> idle;
-  std::vector<RefusedGroup> refused;
-  std::vector<OptionGroup> options;
-
-  const SameValue* find_same(const std::string& name) const;
-  /// nullptr, or the reason.
-  const char* find_idle(const std::string& name) const;
-  const RefusedKey* find_refused(const std::string& name, const char** advice) const;
-  const char* find_option(const std::string& name) const;
-  std::vector<std::string> all() const;
-};
-
-const ToolKeys& axolotl_keys();
-const ToolKeys& llamafactory_keys();
-const ToolKeys& trl_keys();
-const ToolKeys& keys_of(ForeignTool tool);
-
-/// transformers.TrainingArguments, which LLaMA-Factory and TRL extend.
-ToolKeys trainer_keys();
-/// The keys of `more` added to those of `base`; a key of `more` replaces that of `base`.
-ToolKeys joined(ToolKeys base, const ToolKeys& more);
+/// In the order of the enum.
+const std::vector<Tool>& all_tools();
+const Tool& tool_of(ForeignTool tool);
 
 }  // namespace lora_train

@@ -239,7 +239,7 @@ void convert_targets(Converter& converter, const std::string& key) {
     return name.find("embed_tokens") != std::string::npos || name.find("lm_head") != std::string::npos;
   };
   std::vector<std::string> outside;
-  for (const auto& item : value->is_list() ? value->items : std::vector<Value>{*value}) {
+  for (const auto& item : items_of(*value)) {
     std::istringstream names(item.is_scalar() ? item.text : "");
     for (std::string name; std::getline(names, name, ',');) {
       if (is_outside(name)) outside.push_back(trimmed(name));
@@ -268,12 +268,6 @@ void refuse_dora(Converter& converter, const std::string& key, const std::string
                                                                   : fmt::format(", or set {}: true.", rslora)));
 }
 
-void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys) {
-  for (const auto& key : keys) {
-    if (converter.find(key)) converter.drop(key, "the adapter that the run starts from brings its own");
-  }
-}
-
 void convert_recomputation(Converter& converter, const std::string& key) {
   const Value* value = converter.find(key);
   if (!value) return;
@@ -297,7 +291,7 @@ void convert_deepspeed(Converter& converter) {
                                       ". Move that setting into the file to convert, or remove it.");
     return;
   }
-  converter.drop("deepspeed", kNeverSharded);
+  converter.drop("deepspeed", converter.reason_of("fsdp"));
   if (!settings) {
     converter.note("deepspeed", "was not found, so it was not checked for an optimizer, a schedule or clipping");
   }
@@ -338,7 +332,6 @@ void convert_saving(Converter& converter, bool has_evaluation_data) {
   } else if (!convert_cadence(converter, "save_strategy", "save_steps", "save_steps", "steps", "500")) {
     converter.refuse("save_strategy", "expected steps, epoch, best or no.");
   }
-  if (!converter.find("save_total_limit")) converter.set_default("save_total_limit", "null");
 }
 
 void convert_evaluation(Converter& converter, int logging_steps, bool has_data) {
@@ -346,13 +339,8 @@ void convert_evaluation(Converter& converter, int logging_steps, bool has_data) 
   if (key == "eval_strategy" && converter.find("evaluation_strategy")) {
     converter.drop("evaluation_strategy", "overridden by eval_strategy");
   }
-  if (!has_data) {
-    for (const char* name : {"eval_strategy", "evaluation_strategy", "eval_steps", "eval_on_start"}) {
-      if (converter.find(name))
-        converter.drop(name, "there is no evaluation data (name it: eval_datasets, or val_set_size)");
-    }
-    return;
-  }
+  if (!has_data)
+    return converter.drop_group("evaluation", "there is no evaluation data (name it: eval_datasets, or val_set_size)");
   const std::string default_steps = converter.text_or("logging_steps", std::to_string(logging_steps));
   if (!convert_cadence(converter, key, "eval_steps", "eval_steps", "no", default_steps)) {
     converter.refuse(key, "expected steps, epoch or no.");
@@ -397,7 +385,7 @@ void convert_reporting(Converter& converter) {
     return;
   }
   bool has_tensorboard = false, has_other = false;
-  for (const auto& item : value->is_list() ? value->items : std::vector<Value>{*value}) {
+  for (const auto& item : items_of(*value)) {
     const std::string word = lower_case(item.text);
     has_tensorboard |= word == "tensorboard" || word == "all";
     has_other |= word != "tensorboard" && word != "none" && !word.empty();
@@ -424,8 +412,7 @@ void convert_resuming(Converter& converter) {
   }
 }
 
-void convert_trainer(Converter& converter, double learning_rate, int logging_steps, bool has_evaluation_data) {
-  converter.set_default("learning_rate", number_value(learning_rate));
+void convert_trainer(Converter& converter, int logging_steps, bool has_evaluation_data) {
   convert_optimizer(converter, "optim");
   convert_schedule(converter, "lr_scheduler_type", "linear");
   convert_warmup(converter);
@@ -433,8 +420,6 @@ void convert_trainer(Converter& converter, double learning_rate, int logging_ste
   convert_max_steps(converter);
   const bool is_unclipped = converter.has("max_grad_norm") && !converter.find("max_grad_norm");
   if (is_unclipped) converter.set("max_grad_norm", "max_grad_norm", "0");
-  if (!converter.find("per_device_train_batch_size")) converter.set_default("micro_batch_size", "8");
-  if (!converter.find("gradient_accumulation_steps")) converter.set_default("gradient_accumulation_steps", "1");
   convert_recomputation(converter, "gradient_checkpointing");
   convert_deepspeed(converter);
   convert_saving(converter, has_evaluation_data);
@@ -455,19 +440,6 @@ void convert_trainer(Converter& converter, double learning_rate, int logging_ste
     } else {
       converter.refuse("data_seed", "One seed decides about data and adapter. Set seed.");
     }
-  }
-  for (const char* key : {"use_cpu", "no_cuda"}) {
-    if (converter.is_true(key)) converter.set(key, "device", "cpu");
-  }
-  const std::string sampling = converter.text("train_sampling_strategy");
-  if (sampling == "random") converter.drop("train_sampling_strategy", "random matches what happens anyway");
-  if (sampling == "sequential") converter.set("train_sampling_strategy", "shuffle", "false");
-  if (sampling != "random" && sampling != "sequential" && !sampling.empty()) {
-    converter.refuse("train_sampling_strategy",
-                     "Examples of similar length are not grouped. Use packing, which wastes no padding either.");
-  }
-  if (converter.find("per_device_eval_batch_size")) {
-    converter.keep("per_device_eval_batch_size", "eval_micro_batch_size");
   }
 }
 

@@ -36,8 +36,8 @@ void default_targets(Converter& converter);
 /// DoRA under `key`; what to use instead depends on `rslora`.
 void refuse_dora(Converter& converter, const std::string& key, const std::string& rslora);
 
-/// Drops keys of the adapter's shape if the run starts from an adapter, which brings its own.
-void drop_shape_of_adapter(Converter& converter, const std::vector<std::string>& keys);
+/// Of a key of the adapter's shape.
+inline constexpr const char* kBringsShape = "the adapter that the run starts from brings its own";
 
 /// Recomputation: true, false or the name of a variant.
 void convert_recomputation(Converter& converter, const std::string& key);
@@ -70,6 +70,6 @@ void convert_reporting(Converter& converter);
 void convert_resuming(Converter& converter);
 
 /// Keys and defaults of transformers.TrainingArguments that LLaMA-Factory and TRL have in common.
-void convert_trainer(Converter& converter, double learning_rate, int logging_steps, bool has_evaluation_data);
+void convert_trainer(Converter& converter, int logging_steps, bool has_evaluation_data);
 
 }  // namespace lora_train

@@ -12,15 +12,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTrlAdapterKeys[] = {
-    "lora_r",   "lora_alpha",           "lora_dropout",           "lora_target_modules", "use_rslora",
-    "use_dora", "lora_modules_to_save", "lora_target_parameters", "lora_task_type"};
-
 void convert_trl_adapter(Converter& converter) {
   if (!converter.is_true("use_peft")) {
-    for (const char* key : kTrlAdapterKeys) {
-      if (converter.find(key)) converter.drop(key, "applies only with use_peft: true");
-    }
+    converter.drop_group("adapter", "applies only with use_peft: true");
     converter.find("use_peft") ? converter.set("use_peft", "adapter", "none")
                                : converter.set_default("adapter", "none");
     return;
@@ -42,17 +36,6 @@ void convert_trl_base_precision(Converter& converter) {
     converter.drop("use_bnb_nested_quant", "applies only with load_in_4bit");
   }
   convert_precision(converter, "fp32");
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    const std::string word = lower_case(converter.text(key));
-    if (word.empty()) continue;
-    if (word == "float16" || word == "fp16") {
-      converter.refuse(key, "fp16 overflows in large models. Use bfloat16.");
-    } else if (word == "bfloat16" || word == "float32" || word == "auto") {
-      converter.drop(key, "the base is read as it is stored, and trained weights are fp32");
-    } else {
-      converter.refuse(key, "expected float32, bfloat16 or auto.");
-    }
-  }
 }
 
 /// The data, as far as the file and the disk show them.
@@ -150,7 +133,7 @@ void add_trl_mixture(Converter& converter, TrlData& data) {
     }
     std::vector<std::string> paths;
     if (const Value* files = items[i].find("data_files"); files && !files->is_map() && !files->is_null()) {
-      for (const auto& file : files->is_list() ? files->items : std::vector<Value>{*files}) paths.push_back(file.text);
+      for (const auto& file : items_of(*files)) paths.push_back(file.text);
     } else if (!is_hub) {
       paths.push_back(path_of_split(text("path"), text("split").empty() ? "train" : text("split")));
     }
@@ -248,12 +231,6 @@ void convert_trl_length(Converter& converter) {
   }
   if (key == "max_length" && converter.find("max_seq_length"))
     converter.drop("max_seq_length", "overridden by max_length");
-  const std::string mode = converter.text("truncation_mode");
-  if (mode == "keep_start") {
-    converter.set("truncation_mode", "overlength", "truncate");
-  } else if (!mode.empty()) {
-    converter.refuse("truncation_mode", "Only the end of an example can be cut: overlength: truncate, or drop.");
-  }
   const std::string strategy = converter.text("packing_strategy");
   if (strategy == "bfd") converter.drop("packing_strategy", "rows are filled by lora-train's own packing");
   if (!strategy.empty() && strategy != "bfd") {
@@ -264,7 +241,6 @@ void convert_trl_length(Converter& converter) {
       converter.drop("packing_strategy", "applies only with packing");
     }
   }
-  if (!converter.find("packing")) converter.set_default("packing", "false");
 }
 
 void convert_trl_end_token(Converter& converter, const std::vector<std::string>& keys) {
@@ -295,25 +271,7 @@ void convert_trl_model_arguments(Converter& converter) {
 
 }  // namespace
 
-/// Keys of `trl dpo`, `trl kto`, `trl grpo` and `trl reward`.
-void refuse_trl_preference(Converter& converter) {
-  const std::string advice =
-      "Only trl sft is converted: preference training, rewards and reinforcement learning are not supported. To train "
-      "on the chosen answers: field_map: {completion: chosen} in datasets.";
-  for (const char* key : {"beta", "max_prompt_length", "max_completion_length", "desirable_weight",
-                          "undesirable_weight", "num_generations", "reward_model_path", "precompute_ref_log_probs",
-                          "ref_model_mixup_alpha", "rpo_alpha", "center_rewards_coefficient"}) {
-    if (converter.find(key)) converter.refuse(key, advice);
-  }
-  const std::string loss = converter.text("loss_type");
-  for (const char* preference : {"sigmoid", "hinge", "ipo", "kto", "apo_zero", "apo_down", "robust", "bco_pair",
-                                 "sppo_hard", "grpo", "dr_grpo", "dapo"}) {
-    if (loss == preference) converter.refuse("loss_type", advice);
-  }
-}
-
 void convert_trl(Converter& converter) {
-  refuse_trl_preference(converter);
   convert_model(converter, "model_name_or_path", "model_revision");
   convert_trl_adapter(converter);
   convert_trl_base_precision(converter);
@@ -336,21 +294,7 @@ void convert_trl(Converter& converter) {
     converter.drop("test_split_size", "applies only with datasets");
   }
   const bool has_eval_data = converter.is_set("val_set_size") || converter.is_set("eval_datasets");
-  convert_trainer(converter, 2e-5, 10, has_eval_data);
-  if (!converter.find("output_dir")) converter.set_default("output_dir", "trainer_output");
-  const std::string loss = converter.text("loss_type");
-  if (loss == "chunked_nll") {
-    converter.set("loss_type", "loss_type", "nll");
-  } else if (!converter.is_refused("loss_type")) {
-    converter.keep("loss_type", "loss_type");
-  }
-  if (converter.find("activation_offloading")) {
-    if (converter.is_true("activation_offloading")) {
-      converter.set("activation_offloading", "activation_offload", "on");
-    } else {
-      converter.drop("activation_offloading", "false leaves it to activation_offload: auto");
-    }
-  }
+  convert_trainer(converter, 10, has_eval_data);
 }
 
 }  // namespace lora_train

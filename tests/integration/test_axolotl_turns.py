@@ -5,7 +5,6 @@ end token behind its content is trained where it is the tokenizer's eos_token or
 """
 
 import json
-import shutil
 
 import pytest
 import yaml
@@ -77,19 +76,13 @@ def test_modules_to_save_beside_tokens_name_what_is_trained(tmp_path):
 
 @pytest.mark.parametrize("keys, part", [
     ({"eot_tokens": ["<|im_end|>"], "chat_template": "chatml", "base_model": "m"}, "dropped"), ({"eot_tokens": ["<|im_end|>"]}, "dropped"),
-    ({"eot_tokens": ["<x>"]}, "dropped"),  # the model's eos_token, which is trained there, too
     ({"eot_tokens": ["</s>"], "chat_template": "mistral_v1", "base_model": "m"}, "dropped"), ({"eot_tokens": ["<x>"], "base_model": "m"}, "dropped"),
     ({"eot_tokens": ["<x>"], "chat_template": "llama3", "base_model": "m"}, "refused"),
-    ({"eot_tokens": ["<end>"], "chat_template_jinja": "{{ messages }}<end>"}, "dropped"), ({"eot_tokens": ["<end>"], "chat_template_jinja": "{{ messages }}"}, "refused"),
-    ({"special_tokens": {"eos_token": "<|im_end|>"}, "chat_template": "chatml", "base_model": "m"}, "dropped"),
-    ({"special_tokens": {"eos_token": "<|im_end|>"}, "chat_template": "llama3", "base_model": "m"}, "refused"),
-    ({"special_tokens": {"eos_token": "<|im_end|>"}, "chat_template": "chatml", "base_model": "m",
-      "datasets": [CHAT, {"path": "t.txt", "type": "completion"}]}, "refused"),
-    ({"special_tokens": {"eos_token": "<end>"}, "chat_template_jinja": "{{ messages }}<end>"}, "refused"),  # no token of the model
-    ({"special_tokens": {"eos_token": "<end>"}, "chat_template_jinja": "{{ messages }}<end>", "tokens": ["<end>"]}, "dropped"),
-    ({"special_tokens": {"eos_token": "<end>"}, "chat_template_jinja": "{{ messages }}{{ eos_token }}<end>"}, "refused")])
+    ({"special_tokens": {"eos_token": "<|im_end|>"}}, "dropped"),  # the tokenizer's own
+    ({"special_tokens": {"eos_token": "</s>", "bos_token": "<s>", "pad_token": "x"}, "base_model": "org/Llama-2-7b"}, "dropped"),
+    ({"special_tokens": {"eos_token": "<|im_end|>"}, "chat_template": "chatml", "base_model": "m"}, "refused")])
 def test_end_tokens_that_are_trained_anyway_are_no_reason_to_refuse(keys, part, tmp_path):
-    run = convert(tmp_path, "--json", "--output", "my.yaml", **keys)
+    run = convert(tmp_path, "--json", **keys)
     assert next(iter(keys)) in json.loads(run.stdout)[part] and (run.code == USAGE) == (part == "refused"), run
 
 
@@ -112,28 +105,16 @@ def test_settings_of_bitsandbytes_outside_their_map(tmp_path):
     assert "only inside bnb_config_kwargs" in result["refused"]["bnb_4bit_quant_type"], result
 
 
-def test_an_end_that_axolotl_does_not_train_is_noted(tmp_path):
-    model = tmp_path / "model"
-    shutil.copytree(MODEL, model)
-    config = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps(dict(config, eos_token="<|endoftext|>")))
+def test_an_end_that_axolotl_may_not_train_is_noted(tmp_path):
     differs = "answers end with <|im_end|>, which is trained here"
-    for keys, said in (({}, True), ({"chat_template": "chatml"}, True), ({"eot_tokens": ["<|im_end|>"]}, False),
-                       ({"special_tokens": {"eos_token": "<|im_end|>"}, "chat_template": "chatml"}, False)):
-        run = convert(tmp_path, base_model=str(model), **keys)
-        assert run.code == 0 and (differs in run.stderr) == said and ("(it is <|endoftext|>)" in run.stderr) == said, run
-    assert differs not in convert(tmp_path, chat_template="chatml").stderr
-    assert "(in base models it often is not)" in convert(tmp_path, chat_template="chatml", base_model="org/name").stderr
+    for keys, said in (({}, False), ({"chat_template": "chatml"}, True), ({"chat_template": "chatml", "eot_tokens": ["<|im_end|>"]}, False)):
+        run = convert(tmp_path, **keys)
+        assert run.code == 0 and (differs in run.stderr) == said, run
 
 
 def test_what_an_own_template_adds_to_answers_is_noted(tmp_path):
-    for jinja, said in (("{{ messages[0].content }}\n", "around the content, are trained here"),
-                        ("{% generation %}{{ messages[0].content }}{% endgeneration %}\n", "the text in {% generation %} is trained here")):
-        run = convert(tmp_path, "--output", "my.yaml", "--overwrite", chat_template="jinja", chat_template_jinja=jinja)
-        assert run.code == 0 and said in run.stderr and "Axolotl trains the content and the end token" in run.stderr, run
-    (tmp_path / "mine.jinja").write_text("{% generation %}{{ messages[0].content }}{% endgeneration %}\n")
     run = convert(tmp_path, chat_template="jinja", chat_template_jinja="mine.jinja")
-    assert run.code == 0 and "the text in {% generation %}" in run.stderr, run
+    assert profile_of(run)["chat_template"] == "mine.jinja" and "the text in {% generation %}. Axolotl trains the content and the end token" in run.stderr, run
 
 
 def test_marks_in_a_template_train_what_axolotl_trains(tmp_path):
@@ -142,7 +123,8 @@ def test_marks_in_a_template_train_what_axolotl_trains(tmp_path):
     jinja = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}\n[" + mark + "{{ m.content }}" + end + "]" + mark + "{{ eos_token }}" + end
     jinja += "{% endif %}\n{% endfor %}\n"
     for text, labels in ((jinja, 4), (jinja.replace(mark, "").replace(end, ""), None)):
-        run = convert(tmp_path, "--output", "my.yaml", "--overwrite", turns=turns, chat_template="jinja", chat_template_jinja=text)
+        (tmp_path / "mine.jinja").write_text(text)
+        run = convert(tmp_path, "--output", "my.yaml", "--overwrite", turns=turns, chat_template="jinja", chat_template_jinja="mine.jinja")
         assert run.code == 0, run
         run = lora_train("tokenize", "my.yaml", "--show", 1, "--json", "max_seq_len=128", "dataset_prepared_path=null", cwd=tmp_path)
         count = sum(label != -100 for label in run.json_lines()[0]["labels"])

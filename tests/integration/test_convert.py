@@ -287,57 +287,20 @@ def test_a_prompt_of_axolotl_s_own_is_converted_exactly_or_left_out(tmp_path):
     assert yaml.safe_load((tmp_path / "my.yaml").read_text())["datasets"] == [
         {"path": "rows.jsonl", "type": "prompt_completion", "field_map": {"prompt": "q", "completion": "a"}}]
     is_readable(tmp_path, "my.yaml")
-    for changed, said in (({"format": "[INST] {instruction} [/INST]"}, 'ends its prompt with "[INST] {instruction} [/INST]"'),
-                          ({"no_input_format": None}, 'ends its prompt with "{instruction}"'), ({"system_prompt": "Be brief."}, "ends its prompt with")):
+    for changed in ({"format": "[INST] {instruction} [/INST]"}, {"no_input_format": None}, {"system_prompt": "Be brief."}):
         run = axolotl(tmp_path, [{"path": "rows.jsonl", "type": {**plain, **changed}}, {"path": "chat.jsonl", "type": "chat_template"}], "--json")
-        assert run.code == USAGE and said in json.loads(run.stdout)["refused"]["datasets[0].type"], run
+        assert run.code == USAGE and "a format of its own" in json.loads(run.stdout)["refused"]["datasets[0].type"], run
         assert [entry["path"] for entry in json.loads(run.stdout)["profile"]["datasets"]] == ["chat.jsonl"], run
     run = axolotl(tmp_path, [{"path": "rows.jsonl", "type": {**plain, "format": "Q: {instruction}"}}], "--allow-refused")
     assert run.code == 0 and "datasets:" not in run.stdout and "no dataset is left" in run.stderr, run
 
 
-def test_a_template_in_the_file_is_written_beside_the_profile(tmp_path):
-    rows(tmp_path, {"messages": [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]})
-    jinja = "{% for m in messages %}\n<{{ m.role }}>{{ m.content }}{{ eos_token }}\n{% endfor %}\n"
-    keys = {"chat_template": "jinja", "chat_template_jinja": jinja}
+def test_a_template_in_the_file_becomes_a_file_by_hand(tmp_path):
     data = [{"path": "rows.jsonl", "type": "chat_template"}]
-    run = axolotl(tmp_path, data, **keys)
-    assert run.code == USAGE and "convert with --output FILE" in run.stderr, run
-    assert axolotl(tmp_path, data, "--output", "my.yaml", **keys).code == 0
-    assert (tmp_path / "my.jinja").read_text() == jinja
-    assert yaml.safe_load((tmp_path / "my.yaml").read_text())["chat_template"] == "my.jinja"
-    (tmp_path / "my.jinja").write_text("mine")
-    run = axolotl(tmp_path, data, "--output", "my.yaml", **keys)
-    assert run.code == USAGE and "my.jinja" in run.stderr and (tmp_path / "my.jinja").read_text() == "mine", run
-    assert axolotl(tmp_path, data, "--output", "my.yaml", "--overwrite", **keys).code == 0
-    run = axolotl(tmp_path, [dict(data[0], **keys), dict(data[0], chat_template="jinja", chat_template_jinja="{{ other }}")], "--output", "two.yaml")
-    assert run.code == USAGE and "datasets[1].chat_template_jinja" in run.stderr and "this is the second" in run.stderr, run
+    run = axolotl(tmp_path, data, chat_template="jinja", chat_template_jinja="{% for m in messages %}\n{{ m.content }}{% endfor %}\n")
+    assert run.code == USAGE and "Save the text as a .jinja file, and name that here" in run.stderr, run
     run = axolotl(tmp_path, [dict(data[0], chat_template="llama3"), dict(data[0], chat_template="chatml")])
     assert run.code == USAGE and "datasets[1].chat_template" in run.stderr, run
-
-
-FACTORY_TEXTS = {
-    "default": "System: s</s>\nHuman: q</s>\nAssistant:a</s>\nHuman: r</s>\nAssistant:b</s>\n",
-    "alpaca": "s### Instruction:\nq\n\n### Response:\na</s>\n\n### Instruction:\nr\n\n### Response:\nb</s>\n\n",
-}
-
-
-@pytest.mark.parametrize("name", FACTORY_TEXTS)
-def test_llama_factory_s_plain_templates_are_written(name, tmp_path):
-    jinja2 = pytest.importorskip("jinja2")
-    factory(tmp_path, [ROW])
-    (tmp_path / "factory.yaml").write_text(f"model_name_or_path: {MODEL}\nstage: sft\nfinetuning_type: lora\ndataset: mine\ntemplate: {name}\n")
-    run = lora_train("convert", "factory.yaml", "--output", "my.yaml", cwd=tmp_path)
-    assert run.code == 0, run
-    template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string((tmp_path / "my.jinja").read_text())
-    chat = [{"role": role, "content": content} for role, content in
-            (("system", "s"), ("user", "q"), ("assistant", "a"), ("user", "r"), ("assistant", "b"))]
-    assert template.render(messages=chat, eos_token="</s>") == FACTORY_TEXTS[name]
-    bare = template.render(messages=chat[1:], eos_token="</s>")
-    assert bare.startswith("Human: q" if name == "default" else "Below is an instruction that describes a task. Write a response that "
-                           "appropriately completes the request.\n\n### Instruction:\nq"), bare
-    run = factory(tmp_path, [ROW], template="empty")
-    assert run.code == USAGE and "neither roles nor an end token" in run.stdout, run
 
 
 def test_a_refused_dataset_is_no_reason_to_refuse_max_samples(tmp_path):

@@ -310,20 +310,8 @@ def test_interleaved_datasets_have_weights(tmp_path):
     assert "a share above 0 for each dataset" in result("mix_strategy: interleave_under\ninterleave_probs: '1'\n", **datasets)["refused"]["interleave_probs"]
 
 
-def test_a_default_system_prompt_is_in_the_template(tmp_path):
-    jinja2 = pytest.importorskip("jinja2")
-    rows = [{"instruction": "a", "output": "b"}]
-    for name, text in (("qwen", "<|im_start|>system\nIt's me.<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"),
-                       ("default", "System: It's me.</s>\nHuman: a</s>\nAssistant:b</s>\n"),
-                       ("alpaca", "It's me.### Instruction:\na\n\n### Response:\nb</s>\n\n")):
-        factory(tmp_path, "", d=({}, rows))
-        (tmp_path / "t.yaml").write_text(f"model_name_or_path: {MODEL}\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: {name}\ndefault_system: It's me.\n")
-        run = lora_train("convert", "t.yaml", "--output", "my.yaml", "--overwrite", cwd=tmp_path)
-        assert run.code == 0, run
-        template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string((tmp_path / "my.jinja").read_text())
-        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        assert template.render(messages=chat, eos_token="</s>") == text
-        assert "It's me." not in template.render(messages=[{"role": "system", "content": "s"}, *chat], eos_token="</s>")
+def test_a_default_system_prompt_stands_in_the_examples(tmp_path):
+    factory(tmp_path, "", d=({}, [{"instruction": "a", "output": "b"}]))
     (tmp_path / "t.yaml").write_text("model_name_or_path: m\nstage: sft\nfinetuning_type: lora\ndataset: d\ntemplate: qwen\ndefault_system: ''\n")
     run = lora_train("convert", "t.yaml", cwd=tmp_path)
     assert run.code == 0 and yaml.safe_load(run.stdout)["chat_template"] == "chatml", run  # qwen2.5 writes a system prompt of its own

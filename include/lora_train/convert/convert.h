@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "lora_train/config/keys/aliases.h"
 #include "lora_train/config/load.h"
 #include "lora_train/config/value/findings.h"
 
@@ -40,8 +39,6 @@ struct Conversion {
   std::string recognised_by;  ///< keys that only this tool has; empty if the caller named the tool
   std::string yaml;           ///< the profile, with comments on the source of each value, without refused keys
   std::string json;           ///< the same as one line of JSON
-  std::string chat_template;  ///< text of a template in the source itself; empty = none
-  std::vector<std::string> needs_output = {};  ///< refused only because ConvertOptions::template_file is empty
   std::vector<ConvertedKey> kept;
   std::vector<ConvertedKey> renamed;
   std::vector<ConvertedKey> dropped;     ///< cannot change a result here
@@ -53,9 +50,6 @@ struct Conversion {
 struct ConvertOptions {
   std::vector<Override> overrides = {};  ///< the tool's own keys, set in the file's content before conversion
   std::vector<Override> settings = {};   ///< keys of the profile, set in the result: `where` is the flag
-  /// The name in the profile of the file with Conversion::chat_template, which the caller writes; without it, such a
-  /// template is refused.
-  std::string template_file = {};
 };
 
 /// The state of a profile since its conversion.
@@ -68,8 +62,7 @@ ConvertedFile kind_of_converted(std::string_view text);
 std::string source_of_converted(std::string_view text);
 
 /// Reads `file` and converts it. Recognises the tool by the keys if it is not given. Opens files that the source names
-/// if their content decides (dataset_info.json, a DeepSpeed configuration, the rows of local data, the tokenizer of the
-/// model); they may be missing. Throws ConfigError if the file is not a map of keys, is already a profile, trains
+/// if their content decides (dataset_info.json, a DeepSpeed configuration, the rows of local data); they may be missing. Throws ConfigError if the file is not a map of keys, is already a profile, trains
 /// nothing, or fits several tools or none; IoError if it cannot be read.
 Conversion convert_profile(const std::filesystem::path& file, std::optional<ForeignTool> tool,
                            const ConvertOptions& options = {});
@@ -78,10 +71,7 @@ Conversion convert_profile(const std::filesystem::path& file, std::optional<Fore
 /// profile, names; words in capitals stand for the rest, and for a missing file.
 std::string merge_line(const std::filesystem::path& file);
 
-/// All keys of a tool that are known here, sorted.
-const std::vector<std::string>& foreign_keys_of(ForeignTool tool);
-
-/// The functions that config needs from this module: introduce_other_tools(known_tools()).
-OtherTools known_tools();
+/// "Axolotl", for a key of Axolotl's; the first tool that has it; empty: none has.
+std::string tool_of_key(const std::string& name);
 
 }  // namespace lora_train

@@ -16,7 +16,6 @@
 #include "lora_train/config/keys/reference.h"
 #include "lora_train/config/load.h"
 #include "lora_train/convert/convert.h"
-#include "lora_train/tokenizer/chat/chat_template.h"
 #include "output/standard_output.h"
 #include "registry.h"
 
@@ -36,13 +35,6 @@ void refuse_to_replace(const std::string& output, const std::string& source) {
                            : kind == ConvertedFile::kUnedited ? "was made from " + made_from + ", not from " + source
                                                               : "was not written by lora-train convert";
   throw ConfigError(output, what + ", so it is not replaced: choose another --output, or pass --overwrite.");
-}
-
-void refuse_other_template(const std::string& file, const std::string& text) {
-  if (path_kind(file) == PathKind::kNone || read_start(file, text.size() + 1) == text) return;
-  throw ConfigError(file,
-                    "exists and is not the configuration's chat template, so it is not replaced: choose another "
-                    "--output, or pass --overwrite.");
 }
 
 /// Width of the key column: the longest key in any section.
@@ -231,39 +223,26 @@ bool read_request(CommandParser& parser, std::vector<std::string> arguments, Con
   return true;
 }
 
-enum class Refusal { kNeedsOutput, kAllowed, kLasting };
-
-Refusal refusal_of(const Conversion& conversion, const std::string& key, const AllowedKeys& allowed) {
-  if (std::ranges::count(conversion.needs_output, key) > 0) return Refusal::kNeedsOutput;
-  return allowed.has(key) ? Refusal::kAllowed : Refusal::kLasting;
-}
-
 void log_refused(const Conversion& conversion, const AllowedKeys& allowed) {
-  for (const auto& [refusal, title] : {std::pair{Refusal::kAllowed, "refused, and left out because of --allow-refused"},
-                                       {Refusal::kNeedsOutput, "converted only with --output"},
-                                       {Refusal::kLasting, "refused, because the result would differ"}}) {
+  for (const auto& [is_allowed, title] : {std::pair{true, "refused, and left out because of --allow-refused"},
+                                          {false, "refused, because the result would differ"}}) {
     std::vector<ConvertedKey> keys = conversion.refused;
-    std::erase_if(keys, [&](const ConvertedKey& key) { return refusal_of(conversion, key.key, allowed) != refusal; });
+    std::erase_if(keys, [&](const ConvertedKey& key) { return allowed.has(key.key) != is_allowed; });
     const std::string text = section(title, keys, width_of(conversion));
     if (!text.empty()) log_warning(visible_text(text.substr(0, text.size() - 1)));  // the log ends the line
   }
 }
 
 /// True if there is a profile to write; otherwise reports why not.
-bool is_whole(const Conversion& conversion, const ConvertRequest& request) {
-  const auto count = std::ranges::count_if(conversion.refused, [&](const ConvertedKey& key) {
-    return refusal_of(conversion, key.key, request.allowed) == Refusal::kLasting;
-  });
+bool is_whole(const Conversion& conversion, const AllowedKeys& allowed) {
+  const auto count =
+      std::ranges::count_if(conversion.refused, [&](const ConvertedKey& key) { return !allowed.has(key.key); });
   if (count > 0) {
     log_error(
         "{}{} refused. Change the file, or leave out keys it can do without: --allow-refused KEY (without KEY: all).",
         count, count == 1 ? " key is" : " keys are");
   }
-  if (!conversion.needs_output.empty()) {
-    log_error("The chat template needs a file next to the profile: {}.",
-              shell_line({"lora-train", "convert", request.file, "--output", "my.yaml"}));
-  }
-  return count == 0 && conversion.needs_output.empty();
+  return count == 0;
 }
 
 }  // namespace
@@ -276,19 +255,14 @@ int run_convert(const std::vector<std::string>& arguments) {
   ConvertRequest request;
   if (!read_request(parser, arguments, request)) return 0;
   const auto& [file, from, output, allowed, overwrite, options] = request;
-  if (!output.empty())
-    request.options.template_file = std::filesystem::path(output).replace_extension(".jinja").string();
   const Conversion conversion = convert_profile(file, tool_of(parser, from), options);
   refuse_idle_allowances(parser, allowed, conversion);
-  if (!overwrite && !conversion.chat_template.empty())
-    refuse_other_template(options.template_file, conversion.chat_template);
   log_info(table(conversion, file));
   log_refused(conversion, allowed);
   if (parser.common().json)
     print_line(json_line(conversion, allowed.all ? names_in(conversion.refused) : allowed.names));
-  if (!is_whole(conversion, request)) return static_cast<int>(ExitCode::kUsage);
+  if (!is_whole(conversion, allowed)) return static_cast<int>(ExitCode::kUsage);
   if (!output.empty()) {
-    if (!conversion.chat_template.empty()) write_result(options.template_file, conversion.chat_template);
     write_result(output, conversion.yaml);
     log_info("next: lora-train check " + output);
   } else if (!parser.common().json) {

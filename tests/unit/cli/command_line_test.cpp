@@ -5,7 +5,6 @@
 #include "commands/registry.h"
 #include "flags/profile_flags.h"
 #include "lora_train/base/error.h"
-#include "lora_train/convert/convert.h"
 
 namespace lora_train::cli {
 namespace {
@@ -127,19 +126,6 @@ TEST(ProfileFlags, ASwitchNeedsNoValue) {
   const ProfileFlags flags(parser, {});
   EXPECT_THROW(parser.parse({"--lora-r"}), ConfigError);
   EXPECT_THROW(parser.parse({"--lora-r", "--packing"}), ConfigError);
-}
-
-TEST(ProfileFlags, ASwitchOfAnotherToolLeavesTheProfileBehindItAlone) {
-  introduce_other_tools(known_tools());
-  CommandParser parser("train", "");
-  const ProfileFlags flags(parser, {});
-  ASSERT_TRUE(parser.parse({"--do_train", "--trust-remote-code", "my.yaml", "--deepspeed", "ds.json"}));
-  EXPECT_EQ(flags.sources().profiles, Words{"my.yaml"});
-  EXPECT_EQ(flags.sources().overrides.size(), 3U);
-  EXPECT_EQ(settings_of({"--group-by-length"}), Words{"group_by_length=true"});
-  EXPECT_EQ(settings_of({"--group_by_length", "--bf16", "--packing"}),
-            (Words{"group_by_length=true", "bf16=true", "packing=true"}));
-  EXPECT_EQ(settings_of({"--group-by-length", "False", "lora_r=8"}), (Words{"lora_r=8", "group_by_length=False"}));
 }
 
 TEST(ProfileFlags, BehindTwoDashesThereAreNoFlags) {
