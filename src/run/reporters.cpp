@@ -45,19 +45,14 @@ void FileReporters::drop_after(std::int64_t step) {
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->drop_after(step); });
 }
 
-void FileReporters::write(const report::TrainRecord& record) {
+void FileReporters::write(const report::Record& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
-}
-
-void FileReporters::write(const report::EvalRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
-}
-
-void FileReporters::write(const report::TaskRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+  if (!tensorboard_) return;
+  try_to(tensorboard_is_refused_, [&] {
+    const auto* const start = std::get_if<report::StartRecord>(&record);
+    if (start != nullptr) tensorboard_->start(load_written_profile(folder_ / storage::kProfileFile), start->time);
+    tensorboard_->add(record);
+  });
 }
 
 void FileReporters::write(const std::vector<report::EvalAnswer>& answers) {
@@ -69,17 +64,6 @@ void FileReporters::write(const std::vector<report::DocumentLosses>& sets) {
   try_to(losses_are_refused_, [&] { report::write_document_losses(document_losses_, sets); });
 }
 
-void FileReporters::write(const report::StartRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (!tensorboard_) return;
-  try_to(tensorboard_is_refused_,
-         [&] { tensorboard_->start(load_written_profile(folder_ / storage::kProfileFile), record.time); });
-}
-
-void FileReporters::write(const report::CheckpointRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-}
-
 void FileReporters::show(const report::ProgressState& progress, bool is_logged) {
   is_logged ? bar_.log_step(progress) : bar_.update(progress);
 }
@@ -88,14 +72,9 @@ void FileReporters::flush() {
   try_to(metrics_are_refused_, [&] { metrics_.flush(); });
 }
 
-void FileReporters::write(const report::EndRecord& record) {
-  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
-  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->end(record); });
-}
-
-report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s) {
+report::StepRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s) {
   const report::RunTimes times = run.clock->total();
-  report::TrainRecord record;
+  report::StepRecord record;
   record.step = plan.step;
   record.epoch = plan.epoch_after;
   record.loss = result.loss;
@@ -113,20 +92,6 @@ report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, cons
   record.train_s = times[report::Phase::kTrain];
   record.cost_usd = times.cost_usd;
   return record;
-}
-
-void take_times(const report::RunTimes& times, run_folder::TrainState& state) {
-  state.phases_s = times.named();
-  state.cost_usd = times.cost_usd;
-  state.cpu_s = times.usage.cpu_s;
-  state.energy_wh = times.usage.energy_wh;
-  state.gpu_watched_s = times.usage.gpu_watched_s;
-  state.gpu_busy_s = times.usage.gpu_busy_s;
-}
-
-report::RunTimes times_of(const run_folder::TrainState& state) {
-  return report::RunTimes::of(state.phases_s, state.cost_usd,
-                              {state.cpu_s, state.energy_wh, state.gpu_watched_s, state.gpu_busy_s});
 }
 
 report::ProgressState progress_after(const Run& run, const data::StepPlan& plan, std::int64_t num_steps,

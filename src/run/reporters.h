@@ -20,13 +20,9 @@ namespace lora_train::run {
 class Reporters {
  public:
   virtual ~Reporters() = default;
-  virtual void write(const report::TrainRecord& record) = 0;
-  virtual void write(const report::EvalRecord& record) = 0;
-  virtual void write(const report::TaskRecord& record) = 0;
+  virtual void write(const report::Record& record) = 0;
   virtual void write(const std::vector<report::EvalAnswer>& answers) = 0;   ///< for one task
   virtual void write(const std::vector<report::DocumentLosses>& sets) = 0;  ///< for all datasets of an evaluation
-  virtual void write(const report::CheckpointRecord& record) = 0;
-  virtual void write(const report::EndRecord& record) = 0;
   /// Called after every step. `is_logged`: its record was written too.
   virtual void show(const report::ProgressState& progress, bool is_logged) = 0;
   /// Called while something other than steps is running; see ProgressBar::show_activity().
@@ -38,13 +34,9 @@ class Reporters {
 /// For ranks that write nothing.
 class NoReporters : public Reporters {
  public:
-  void write(const report::TrainRecord&) override {}
-  void write(const report::EvalRecord&) override {}
-  void write(const report::TaskRecord&) override {}
+  void write(const report::Record&) override {}
   void write(const std::vector<report::EvalAnswer>&) override {}
   void write(const std::vector<report::DocumentLosses>&) override {}
-  void write(const report::CheckpointRecord&) override {}
-  void write(const report::EndRecord&) override {}
   void show(const report::ProgressState&, bool) override {}
   void flush() override {}
 };
@@ -59,14 +51,9 @@ class FileReporters : public Reporters {
   /// See MetricsWriter::drop_after, EvalAnswers::keep_first and TensorBoardWriter::drop_after. Throws IoError.
   void drop_after(std::int64_t step);
 
-  void write(const report::TrainRecord& record) override;
-  void write(const report::EvalRecord& record) override;
-  void write(const report::TaskRecord& record) override;
+  void write(const report::Record& record) override;
   void write(const std::vector<report::EvalAnswer>& answers) override;
   void write(const std::vector<report::DocumentLosses>& sets) override;
-  void write(const report::CheckpointRecord& record) override;
-  void write(const report::StartRecord& record);
-  void write(const report::EndRecord& record) override;
   void show(const report::ProgressState& progress, bool is_logged) override;
   void show_activity(const report::ProgressState& now) override { bar_.show_activity(now); }
   void flush() override;
@@ -82,11 +69,7 @@ class FileReporters : public Reporters {
 };
 
 /// The record of the step that just ended, from plan, result and clock; the caller adds what only the loop knows.
-report::TrainRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s);
-
-/// Copies the sums of a run into the state of a checkpoint, and back.
-void take_times(const report::RunTimes& times, run_folder::TrainState& state);
-report::RunTimes times_of(const run_folder::TrainState& state);
+report::StepRecord step_record(const Run& run, const data::StepPlan& plan, const StepResult& result, double step_s);
 
 /// The progress line after a step. Rates and time left come from the steps of this process.
 report::ProgressState progress_after(const Run& run, const data::StepPlan& plan, std::int64_t num_steps,

@@ -23,18 +23,18 @@ using testing_support::TemporaryFolder;
 /// Remembers what it is told, in order: "train 1", "eval 2", "checkpoint 2", ...
 class FakeReporters : public Reporters {
  public:
-  void write(const report::TrainRecord& record) override {
-    add("train", record.step);
-    if (after_step) after_step(record.step);
-    losses.push_back(record.loss);
-    rates.push_back(record.learning_rate);
+  void write(const report::Record& record) override {
+    if (const auto* step = std::get_if<report::StepRecord>(&record)) {
+      add("train", step->step);
+      if (after_step) after_step(step->step);
+      losses.push_back(*step->loss);
+      rates.push_back(*step->learning_rate);
+    }
+    if (const auto* eval = std::get_if<report::EvalRecord>(&record)) add(eval->kind ? "task" : "eval", eval->step);
+    if (const auto* saved = std::get_if<report::CheckpointRecord>(&record)) add("checkpoint", saved->step);
   }
-  void write(const report::EvalRecord& record) override { add("eval", record.step); }
-  void write(const report::TaskRecord& record) override { add("task", record.step); }
   void write(const std::vector<report::EvalAnswer>&) override {}
   void write(const std::vector<report::DocumentLosses>&) override {}
-  void write(const report::CheckpointRecord& record) override { add("checkpoint", record.step); }
-  void write(const report::EndRecord&) override {}
   void show(const report::ProgressState& progress, bool) override { shown.push_back(progress.step); }
   void flush() override {}
 
