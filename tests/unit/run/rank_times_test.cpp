@@ -16,10 +16,11 @@ std::vector<RankFigures> busy(std::vector<double> compute_ms, std::vector<double
 TEST(RankTimes, GivesTheMeansSinceTheLastRecord) {
   RankTimes times;
   times.add(busy({0, 0}), 10);  // as the first steps of a GPU
-  EXPECT_TRUE(times.take().compute_ms.empty());
+  report::StepRecord record;
+  times.take(record);
+  EXPECT_TRUE(record.rank_compute_ms->empty());
   times.add(busy({1, 3}, {2, 0}), 10);
   times.add(busy({2, 5}, {4, 1}), 10);
-  report::StepRecord record;
   times.take(record);
   EXPECT_EQ(record.rank_compute_ms, (std::vector<double>{1.5, 4}));
   EXPECT_EQ(record.rank_data_wait_ms, (std::vector<double>{3, 0.5}));
