@@ -24,7 +24,7 @@ def write_lines(file, lines):
 
 
 def bins(accuracy):
-    return [[10 * i, 10 * i * (i + 0.5) / 15, 10 * i * (i + 0.5) / 15 * accuracy] for i in range(15)]
+    return [[10 * i, 10 * i * (i + 0.5) / 15, round(10 * i * (i + 0.5) / 15 * accuracy)] for i in range(15)]
 
 
 def write_run(folder, name="run", text="plain", learning_rate=0.001, lora_r=8, num_steps=60):
